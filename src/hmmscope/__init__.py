@@ -1,1 +1,54 @@
+"""hmmscope: how sequence models learn hidden Markov processes, beside the exact Bayes-optimal answer."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+_HOME = {
+    "HMM": "processes.hmm",
+    "Mixture": "processes.mixture",
+    "make_process": "processes.make",
+    "load_process": "processes.files",
+    "Corpus": "corpora.corpus",
+    "Sequences": "corpora.layouts",
+    "Prompts": "corpora.layouts",
+    "filter_beliefs": "inference.filtering",
+    "filter_mixture": "inference.mixture",
+    "make_model": "models.make",
+    "RunConfig": "config",
+    "train": "pipeline",
+    "evaluate": "analysis.curves",
+    "probe": "analysis.probes",
+    "HmmscopeError": "errors",
+}
+
+__all__ = ["__version__", *_HOME]
+
+if TYPE_CHECKING:
+    from hmmscope.analysis.curves import evaluate as evaluate
+    from hmmscope.analysis.probes import probe as probe
+    from hmmscope.config import RunConfig as RunConfig
+    from hmmscope.corpora.corpus import Corpus as Corpus
+    from hmmscope.corpora.layouts import Prompts as Prompts
+    from hmmscope.corpora.layouts import Sequences as Sequences
+    from hmmscope.errors import HmmscopeError as HmmscopeError
+    from hmmscope.inference.filtering import filter_beliefs as filter_beliefs
+    from hmmscope.inference.mixture import filter_mixture as filter_mixture
+    from hmmscope.models.make import make_model as make_model
+    from hmmscope.pipeline import train as train
+    from hmmscope.processes.files import load_process as load_process
+    from hmmscope.processes.hmm import HMM as HMM
+    from hmmscope.processes.make import make_process as make_process
+    from hmmscope.processes.mixture import Mixture as Mixture
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that the command line starts without torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'hmmscope' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"hmmscope.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

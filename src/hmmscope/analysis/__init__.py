@@ -1,0 +1,1 @@
+"""Instruments: what a model predicts and holds, beside what can be known."""

@@ -1,0 +1,67 @@
+"""Where the last token looks: attention by relative offset and by source."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.analysis.activations import BATCH, capture, inference_mode
+from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope.analysis.shuffle import attention_taps
+from hmmscope.corpora.corpus import Corpus
+
+
+@registry.instrument("attention")
+def attention_map(
+    model: nn.Module, corpus: Corpus, *, num_samples: int = 256, max_offset: int = 32, seed: int = 0
+) -> list[dict]:
+    """Mean attention of the last token, for each layer and head.
+
+    Args:
+        model: with taps ``blocks.<layer>.attention.pattern`` (batch, head, query, key).
+        corpus: samples.
+        num_samples: how many.
+        max_offset: largest distance to a key that is listed by itself.
+        seed: of the bootstrap.
+
+    Returns:
+        Rows (layer, head, kind, key, value, low, high, samples); layers count from 1. Kind ``offset``: key is the number
+        of columns back (0 is the token itself). Kind ``source``: key is ``same sequence``, ``earlier sequences`` or
+        ``delimiters``, and the value the attention that falls there in all. Intervals are 95 % over samples.
+
+    Source: [MultiTask] Fig. 7.
+    """
+    names = attention_taps(model, "pattern")
+    layout = corpus.layout
+    parts = []
+    with inference_mode(model) as device:
+        for begin in range(0, num_samples, BATCH):
+            tokens = corpus[begin : min(begin + BATCH, num_samples)].tokens.to(device)
+            found = capture(model, names, tokens, lambda x: x[:, :, -1].cpu().double())
+            parts.append(torch.stack([found[name] for name in names], 1))
+    pattern_BLHU = torch.cat(parts).numpy()
+    sources = np.full(layout.num_columns, 2)
+    sources[layout.columns] = (layout.sequence_index < layout.sequence_index[-1]).astype(int)
+    by_source = np.stack([pattern_BLHU[..., sources == s].sum(-1) for s in range(3)], -1)
+    by_offset = pattern_BLHU[..., ::-1][..., : max_offset + 1]
+    labels: dict[str, list] = {
+        "source": ["same sequence", "earlier sequences", "delimiters"],
+        "offset": list(range(by_offset.shape[-1])),
+    }
+    rows = []
+    for kind, values in (("offset", by_offset), ("source", by_source)):
+        mean, low, high = bootstrap_means(values, seed=seed)
+        for layer, head, key in np.ndindex(*mean.shape):
+            rows.append(
+                {
+                    "layer": layer + 1,
+                    "head": head,
+                    "kind": kind,
+                    "key": labels[kind][key],
+                    "value": float(mean[layer, head, key]),
+                    "low": float(low[layer, head, key]),
+                    "high": float(high[layer, head, key]),
+                    "samples": num_samples,
+                }
+            )
+    return rows

@@ -1,0 +1,36 @@
+"""Means with 95 % intervals by the bootstrap over samples."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.seeds import numpy_generator
+
+NUM_RESAMPLES = 1000
+
+
+def bootstrap_means(
+    values: NDArray[np.float64], *, seed: int = 0
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Mean, 2.5 % and 97.5 % percentile (...,) of values (sample, ...), resampling whole samples."""
+    values = np.asarray(values, np.float64)
+    flat = values.reshape(len(values), -1)
+    low, high = np.percentile(_resampled(flat, seed), [2.5, 97.5], axis=0)
+    shape = values.shape[1:]
+    return flat.mean(0).reshape(shape), low.reshape(shape), high.reshape(shape)
+
+
+def bootstrap_ratio(
+    top: NDArray[np.float64], bottom: NDArray[np.float64], *, seed: int = 0
+) -> tuple[float, float, float]:
+    """Mean of `top` over mean of `bottom` (sample,), with its 95 % interval; pairs are resampled together."""
+    pairs = np.stack([top, bottom], 1)
+    resampled = _resampled(pairs, seed)
+    low, high = np.percentile(resampled[:, 0] / resampled[:, 1], [2.5, 97.5])
+    return float(top.mean() / bottom.mean()), float(low), float(high)
+
+
+def _resampled(values: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+    """Means of resampled rows (resample, column)."""
+    count = len(values)
+    weights = numpy_generator(seed, "bootstrap").multinomial(count, np.full(count, 1 / count), size=NUM_RESAMPLES)
+    return weights @ values / count

@@ -1,0 +1,188 @@
+"""Layerwise linear probes: what can be read from the residual stream, layer by layer, with controls and ceilings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.analysis.activations import BATCH, capture, inference_mode, residual_layers
+from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope.analysis.logistic import fit_logistic, predict_logistic
+from hmmscope.axes import Float, Int64, Tensor
+from hmmscope.corpora.corpus import Batch, Corpus
+from hmmscope.errors import InputError
+from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.optimal import optimal_predictions
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.mixture import Mixture
+from hmmscope.schema import unknown_name
+from hmmscope.seeds import numpy_generator
+
+MAX_DISTANCE = 4
+TARGETS = ("component", "state", *(f"previous-{k}" for k in range(MAX_DISTANCE + 1)))
+
+
+@dataclass(frozen=True)
+class ProbeData:
+    """Features and labels of one probe; examples of one sample share a sample number, so that splits are by sample.
+
+    Attributes:
+        features: activations (layer, example, feature).
+        labels: classes (example,).
+        samples: sample number of each example (example,), 0, 1, 2, ...
+        num_classes: number of classes.
+        ceiling: accuracy of the exact posterior's likeliest class on the same examples; 1 where the label was seen.
+    """
+
+    features: Float[Tensor, "layer example feature"]
+    labels: Int64[Tensor, "example"]
+    samples: Int64[Tensor, "example"]
+    num_classes: int
+    ceiling: float
+
+
+@registry.instrument("probe")
+def probe(
+    model: nn.Module,
+    corpus: Corpus,
+    *,
+    target: str = "component",
+    layers: Sequence[str] | None = None,
+    num_samples: int = 768,
+    shuffled_labels: bool = True,
+    seed: int = 0,
+) -> list[dict]:
+    """Accuracy of a linear probe at each layer, on samples that its training did not see.
+
+    Targets, read in the last sequence of each sample:
+        ``component``: which component of the mixture, at the last observation;
+        ``state``: the hidden state of an HMM, at positions >= 4 (probe a corpus of one component at a time);
+        ``previous-k``: the observation k steps back, at positions >= 4.
+
+    The probe is multinomial logistic regression on standardised features with ridge 1e-3; three quarters of the samples
+    train it, the rest test it. The control with shuffled labels trains on labels permuted over the training examples.
+
+    Args:
+        model: any module; models of this library are read at their residual taps.
+        corpus: samples, with components for ``component``.
+        target: what to read.
+        layers: module names, if the model has no residual taps.
+        num_samples: samples in all.
+        shuffled_labels: add the control.
+        seed: of the permutation and of the bootstrap.
+
+    Returns:
+        Rows (target, layer, layer_name, labels "true" or "shuffled", accuracy, low, high, chance, ceiling, samples).
+        Chance is the share of the commonest class among the test examples. Intervals are 95 % over test samples.
+
+    Raises:
+        InputError: an unknown target or layer, or a target that the process does not have.
+
+    Source: [MultiTask] Fig. 3 (the protocol is stated there in words only; sizes and controls are ours).
+    """
+    if target not in TARGETS:
+        raise unknown_name("target", target, TARGETS)
+    names = list(layers) if layers is not None else residual_layers(model)
+    data = probe_data(model, corpus, target, names, num_samples)
+    rows = []
+    for labels in ("true", "shuffled") if shuffled_labels else ("true",):
+        for layer, (mean, low, high) in enumerate(probe_accuracy(data, shuffle=labels == "shuffled", seed=seed)):
+            rows.append(
+                {
+                    "target": target,
+                    "layer": layer,
+                    "layer_name": names[layer],
+                    "labels": labels,
+                    "accuracy": mean,
+                    "low": low,
+                    "high": high,
+                    "chance": _chance(data),
+                    "ceiling": data.ceiling,
+                    "samples": num_samples,
+                }
+            )
+    return rows
+
+
+def probe_data(model: nn.Module, corpus: Corpus, target: str, names: Sequence[str], num_samples: int) -> ProbeData:
+    """Run the model and collect features, labels and the ceiling of a target."""
+    positions = _reading_times(corpus, target)
+    columns = torch.from_numpy(corpus.layout.columns[positions])
+    features: list[Tensor] = []
+    labels: list[Tensor] = []
+    right: list[Tensor] = []
+    with inference_mode(model) as device:
+        for begin in range(0, num_samples, BATCH):
+            batch = corpus[begin : min(begin + BATCH, num_samples)]
+            found = capture(model, names, batch.tokens.to(device), lambda x: x[:, columns].flatten(0, 1).cpu().float())
+            features.append(torch.stack([found[name] for name in names]))
+            batch_labels, best = _labels(corpus, batch, target, positions)
+            labels.append(batch_labels.flatten())
+            right.append((best == batch_labels).double().flatten())
+    classes = {"component": corpus.process.num_components or 1, "state": corpus.process.num_states}
+    return ProbeData(
+        features=torch.cat(features, 1),
+        labels=torch.cat(labels),
+        samples=torch.arange(num_samples).repeat_interleave(len(positions)),
+        num_classes=classes.get(target, corpus.num_symbols),
+        ceiling=float(torch.cat(right).mean()),
+    )
+
+
+def probe_accuracy(data: ProbeData, *, shuffle: bool = False, seed: int = 0) -> list[tuple[float, float, float]]:
+    """Accuracy with its 95 % interval, for each layer, on the last quarter of the samples."""
+    num_samples = int(data.samples[-1]) + 1
+    train = data.samples < (3 * num_samples) // 4
+    x, y = data.features[:, train], data.labels[train]
+    if shuffle:
+        y = y[torch.from_numpy(numpy_generator(seed, "shuffled-labels").permutation(len(y)))]
+    centre, scale = x.mean(1, keepdim=True), x.std(1, keepdim=True).clamp_min(1e-6)
+    weights = fit_logistic((x - centre) / scale, y, data.num_classes)
+    predicted = predict_logistic((data.features[:, ~train] - centre) / scale, weights)
+    correct = (predicted == data.labels[~train]).double().numpy()
+    _, column = np.unique(data.samples[~train].numpy(), return_inverse=True)
+    by_sample = np.zeros((column.max() + 1, len(correct)))
+    np.add.at(by_sample, column, correct.T / np.bincount(column)[column][:, None])
+    mean, low, high = bootstrap_means(by_sample, seed=seed)
+    return list(zip(mean.tolist(), low.tolist(), high.tolist(), strict=True))
+
+
+def _chance(data: ProbeData) -> float:
+    num_samples = int(data.samples[-1]) + 1
+    test = data.labels[data.samples >= (3 * num_samples) // 4]
+    return float(test.bincount().max() / len(test))
+
+
+def _reading_times(corpus: Corpus, target: str) -> np.ndarray:
+    """Numbers t of the observations at which a target is read."""
+    layout = corpus.layout
+    if target == "component":
+        if not isinstance(corpus.process, Mixture):
+            raise InputError("target: component needs a mixture; this process is a single HMM")
+        return np.array([layout.num_observations - 1])
+    if target == "state" and not isinstance(corpus.process, HMM):
+        raise InputError("target: state needs a single HMM; give a corpus of one component, Corpus(mixture[m], ...)")
+    last = layout.sequence_index == layout.sequence_index[-1]
+    times = np.flatnonzero(last & (layout.position_in_sequence >= MAX_DISTANCE))
+    if not len(times):
+        raise InputError(f"layout: the last sequence must be longer than {MAX_DISTANCE} for target {target}")
+    return times
+
+
+def _labels(corpus: Corpus, batch: Batch, target: str, times: np.ndarray) -> tuple[Tensor, Tensor]:
+    """The labels (sample, time), and what the exact posterior holds likeliest."""
+    starts = torch.from_numpy(corpus.layout.starts)
+    if target == "component":
+        assert batch.components is not None
+        posterior = optimal_predictions(corpus.process, batch.observations, starts=starts).component_posterior
+        assert posterior is not None
+        return batch.components[:, None], posterior[:, times].argmax(-1)
+    if target == "state":
+        assert isinstance(corpus.process, HMM)
+        beliefs = filter_beliefs(corpus.process, batch.observations, starts=starts).beliefs
+        return batch.states[:, times], beliefs[:, times].argmax(-1)
+    labels = batch.observations[:, times - int(target.rpartition("-")[2])]
+    return labels, labels

@@ -1,0 +1,160 @@
+"""The command line: parsing only. Each verb is a function of `hmmscope.commands`, imported when it is called."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from hmmscope.errors import HmmscopeError, InputError
+
+_EPILOG = """\
+a process is a registered name (hmmscope list processes), a shipped one, or a file (.json, .npz, .safetensors)
+options of the form --section.key VALUE change one number of a configuration: --training.num_steps 500
+
+exit codes: 0 done, 2 bad input, 3 refused (exists, in use, differs), 4 damaged data, 5 resources (disk, memory,
+device), 6 non-finite numbers, 130 interrupted, 143 terminated, 70 internal error
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors in one line, as all others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}; see {self.prog} --help")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all verbs."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = _Parser(prog="hmmscope", description=__import__("hmmscope").__doc__, epilog=_EPILOG, formatter_class=raw)
+    parser.add_argument("--version", action="store_true", help="print the version")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
+
+    def verb(name: str, text: str, **options: object) -> argparse.ArgumentParser:
+        return verbs.add_parser(name, help=text, description=text, **options)  # type: ignore[arg-type]
+
+    listing = verb("list", "names of what there is")
+    listing.add_argument("kind", nargs="?", help="processes, models, layouts, instruments, experiments (default: all)")
+
+    show = verb("show", "what a name means: its documentation, fields and defaults")
+    show.add_argument("name", help="a registered or shipped name, or a file with an HMM")
+
+    run = verb("run", "an experiment: train, measure, draw, write the page", epilog=_EPILOG, formatter_class=raw)
+    run.add_argument("experiment")
+    run.add_argument("--scale", default="small", help="smoke (seconds), small (minutes on 2 cores), gpu, paper")
+    run.add_argument("--out", required=True, metavar="DIR", help="a new folder")
+    run.add_argument("--resume", action="store_true", help="go on with the same experiment in DIR")
+
+    train = verb(
+        "train", "train one model and say how far from the optimum it ends", epilog=_EPILOG, formatter_class=raw
+    )
+    train.add_argument("config", help="a YAML file, or a process (trained on with the defaults)")
+    train.add_argument("--out", required=True, metavar="DIR", help="a new folder")
+    train.add_argument("--resume", action="store_true", help="go on with the same run in DIR")
+
+    sample = verb("sample", "sequences of a process, the same bits everywhere")
+    sample.add_argument("process")
+    sample.add_argument("-n", "--num-samples", type=int, default=10, metavar="N")
+    sample.add_argument("--length", type=int, default=256, help="observations a sequence")
+    sample.add_argument("--seed", type=int, default=0)
+    sample.add_argument("--first", type=int, default=0, help="number of the first sample")
+    sample.add_argument(
+        "--out", metavar="FILE", help="a new .txt, .jsonl, .npz or .safetensors (default: text, printed)"
+    )
+
+    oracle = verb("oracle", "exact likelihoods, beliefs and predictions of sequences under a process")
+    oracle.add_argument("process")
+    oracle.add_argument("observations", help="a text file: one sequence a line, symbols by name or number")
+    oracle.add_argument("--out", metavar="FILE", help="write everything at every position as a .jsonl table")
+    oracle.add_argument("--allow-drop-tiny", action="store_true", help="round probabilities below 2^-32 to zero")
+
+    analyse = verb("analyse", "point an instrument at a trained run")
+    analyse.add_argument("run", help="the folder of a run")
+    analyse.add_argument("instrument", help="see hmmscope list instruments")
+
+    report = verb("report", "one offline page from the folders of experiments or runs")
+    report.add_argument("folders", nargs="+", metavar="DIR")
+    report.add_argument("-o", "--out", default="report.html", metavar="FILE")
+
+    verb("doctor", "check this installation: versions, exact bits, disk, memory, extras")
+    for sub in (run, train, analyse, sample, oracle, report):
+        sub.add_argument("-q", "--quiet", action="store_true", help="print results only")
+    return parser
+
+
+def parse_overrides(words: Sequence[str]) -> dict[str, str]:
+    """``--section.key value`` or ``--section.key=value`` pairs."""
+    found: dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        key, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or not key:
+            raise InputError(f"{word}: unexpected; options of a configuration are --section.key VALUE")
+        if not equals:
+            if not rest:
+                raise InputError(f"--{key}: needs a value")
+            value = rest.pop(0)
+        key = key.replace("-", "_")
+        if key in found:
+            raise InputError(f"--{key}: given twice")
+        found[key] = value
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in argv
+    try:
+        return _dispatch([word for word in argv if word != "--debug"])
+    except HmmscopeError as error:
+        if debug:
+            raise
+        return _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except MemoryError:
+        return _fail("out of memory; ask for fewer or shorter samples at once", 5)
+    except Exception as error:
+        if debug:
+            raise
+        return _fail(f"internal error, please report it: {type(error).__name__}: {error} (add --debug for more)", 70)
+
+
+def _dispatch(argv: list[str]) -> int:
+    arguments, rest = build_parser().parse_known_args(argv)
+    if arguments.version:
+        from hmmscope import __version__
+
+        print(f"hmmscope {__version__}")
+        return 0
+    if arguments.verb is None:
+        build_parser().print_help()
+        return 2
+    if rest and arguments.verb not in ("run", "train", "analyse", "show", "sample"):
+        raise InputError(f"{rest[0]}: unknown option; see hmmscope {arguments.verb} --help")
+    overrides = parse_overrides(rest)
+
+    from hmmscope import commands
+
+    options = {key: value for key, value in vars(arguments).items() if key not in ("verb", "version", "debug")}
+    if arguments.verb in ("run", "train", "analyse", "show", "sample"):
+        options["overrides"] = overrides
+    return getattr(commands, arguments.verb if arguments.verb != "list" else "list_names")(**options) or 0
+
+
+def _fail(message: str, code: int) -> int:
+    line = " ".join(message.split())
+    printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    print(f"error[{code}] {printable}", file=sys.stderr, flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

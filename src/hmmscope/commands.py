@@ -1,0 +1,356 @@
+"""What the verbs of the command line do: find things, call the library, print."""
+
+import dataclasses
+import inspect
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hmmscope import registry, store
+from hmmscope.config import RunConfig, config_from_data, load_config
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.errors import InputError, RefusedError
+from hmmscope.experiments.experiment import experiment_named, run_experiment
+from hmmscope.experiments.run_page import describe_run
+from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.mixture import filter_mixture
+from hmmscope.pipeline import load_run
+from hmmscope.pipeline import train as train_run
+from hmmscope.processes.base import Process
+from hmmscope.processes.files import load_process, shipped_processes
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.mixture import Mixture
+from hmmscope.schema import parse_value, unknown_name
+
+_KINDS = {
+    "processes": "process",
+    "models": "model",
+    "layouts": "layout",
+    "instruments": "instrument",
+    "experiments": "experiment",
+}
+_HMM_FILES = (".json", ".npz", ".safetensors")
+
+
+def _first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def list_names(kind: str | None) -> None:
+    """Print names, a line each."""
+    if kind is not None and kind not in _KINDS:
+        raise unknown_name("kind", kind, _KINDS)
+    for plural, singular in _KINDS.items():
+        if kind not in (None, plural):
+            continue
+        print(plural)
+        for name, entry in registry.entries(singular).items():
+            print(f"  {name:<18} {entry.title if singular == 'experiment' else _first_line(entry)}")
+        if singular == "process":
+            for name in shipped_processes():
+                print(f"  {name:<18} {load_process(name).title} (shipped)")
+
+
+def show(name: str, overrides: dict[str, str]) -> None:
+    """Print what a name means."""
+    _no_overrides(overrides)
+    for singular in _KINDS.values():
+        entry = registry.entries(singular).get(name)
+        if entry is not None:
+            _show_experiment(name) if singular == "experiment" else _show_entry(name, singular, entry)
+            return
+    known = [name for kind in _KINDS.values() for name in registry.entries(kind)] + list(shipped_processes())
+    if name not in shipped_processes() and Path(name).suffix not in _HMM_FILES:
+        raise unknown_name("name", name, known)
+    _show_hmm(load_process(name))
+
+
+def _show_entry(name: str, kind: str, entry: Any) -> None:
+    print(f"{kind} {name}\n\n{inspect.getdoc(entry)}\n")
+    if dataclasses.is_dataclass(entry):
+        print("fields")
+        for field in dataclasses.fields(entry):
+            default = "required" if field.default is dataclasses.MISSING else f"default {field.default}"
+            print(f"  {field.name:<26} {default}")
+
+
+def _show_experiment(name: str) -> None:
+    experiment = experiment_named(name)
+    print(f"experiment {name}: {experiment.title}\n\n{experiment.summary}\n")
+    for scale in ("smoke", "small", "gpu", "paper"):
+        print(
+            f"{scale}: {json.dumps(experiment.plan(scale))}  measured on {json.dumps(experiment.measurements(scale))}"
+        )
+
+
+def _show_hmm(hmm: HMM) -> None:
+    print(f"{hmm.title or 'HMM'}: {hmm.num_states} states, {hmm.num_symbols} symbols\n\n{hmm.source}\n")
+    states = hmm.states or tuple(f"state {s}" for s in range(hmm.num_states))
+    symbols = hmm.symbols or tuple(map(str, range(hmm.num_symbols)))
+    for s, state in enumerate(states):
+        order = hmm.emission_SV[s].argsort(descending=True)[:6].tolist()
+        emits = ", ".join(f"{symbols[v]} {hmm.emission_SV[s, v]:.3f}" for v in order if hmm.emission_SV[s, v] > 0)
+        follows = hmm.transition_SS[s].argsort(descending=True)[:3].tolist()
+        to = ", ".join(f"{states[j]} {hmm.transition_SS[s, j]:.3f}" for j in follows if hmm.transition_SS[s, j] > 0)
+        print(f"  {state:<16} starts {hmm.initial_S[s]:.3f}; emits {emits}; then {to}")
+
+
+def run(experiment: str, scale: str, out: str, resume: bool, quiet: bool, overrides: dict[str, str]) -> None:
+    """Run an experiment and write its page."""
+    from hmmscope.report.drawing import draw_folder
+    from hmmscope.report.page import write_page
+
+    folder = run_experiment(experiment, scale, Path(out), overrides=overrides, resume=resume, quiet=quiet)
+    draw_folder(folder)
+    page = write_page([folder], folder / "report.html")
+    print_findings(folder)
+    print(f"page: {page}")
+
+
+def train(config: str, out: str, resume: bool, quiet: bool, overrides: dict[str, str]) -> None:
+    """Train one model, and print how far from its optimum it ends."""
+    configured = _run_config(config, overrides)
+    trained = train_run(configured, out, resume=resume, quiet=quiet)
+    describe_run(trained)
+    print_findings(trained.path)
+    print(f"run: {trained.path}   page: hmmscope report {trained.path} -o report.html")
+
+
+def _run_config(source: str, overrides: dict[str, str]) -> RunConfig:
+    """A YAML file, or the name or file of a process."""
+    if Path(source).suffix in (".yaml", ".yml"):
+        return load_config(Path(source), overrides)
+    if source in registry.entries("process"):
+        return config_from_data({"process": {"name": source}}, overrides)
+    if source in shipped_processes() or Path(source).suffix in _HMM_FILES:
+        return config_from_data({"process": {"name": "file", "path": source}}, overrides)
+    known = [*registry.entries("process"), *shipped_processes(), "a .yaml file", "an HMM file"]
+    raise unknown_name("config", source, known)
+
+
+def print_findings(folder: Path) -> None:
+    """The sentences of findings.json."""
+    for finding in store.read_json(folder / "findings.json"):
+        interval = ""
+        if finding["value"] is not None:
+            interval = (
+                f" [{finding['value']:.3f}, 95 % {finding['low']:.3f} to {finding['high']:.3f} {finding['unit']}]"
+            )
+        print(f"* {finding['title']} ({finding['verdict']}): {finding['text']}{interval}")
+    invalid = store.read_json(folder / "experiment.json")["invalid"]
+    if invalid:
+        print(f"INVALID: {invalid}")
+
+
+def sample(
+    process: str,
+    num_samples: int,
+    length: int,
+    seed: int,
+    first: int,
+    out: str | None,
+    quiet: bool,
+    overrides: dict[str, str],
+) -> None:
+    """Print or write sequences."""
+    if num_samples < 0 or first < 0:
+        raise InputError(f"num_samples: and first must be at least 0, got {num_samples} and {first}")
+    built = _process(process, overrides)
+    corpus = Corpus(built, length=length, seed=seed)
+    batch = corpus[first : first + num_samples]
+    if out is None:
+        print("\n".join(_as_text(built, batch.observations)))
+        return
+    path = Path(out)
+    if path.exists():
+        raise RefusedError(f"{path}: exists; choose another --out")
+    arrays = {"observations": batch.observations, "states": batch.states}
+    if batch.components is not None:
+        arrays["components"] = batch.components
+    match path.suffix:
+        case ".txt":
+            store.write_text(path, "".join(line + "\n" for line in _as_text(built, batch.observations)))
+        case ".jsonl":
+            columns = {name: tensor.tolist() for name, tensor in arrays.items()}
+            rows = [{"sample": first + i} | {name: c[i] for name, c in columns.items()} for i in range(num_samples)]
+            store.write_table(path, rows)
+        case ".npz":
+            buffer = io.BytesIO()
+            np.savez(buffer, **{name: tensor.numpy() for name, tensor in arrays.items()})  # type: ignore[arg-type]
+            store.write_bytes(path, buffer.getvalue())
+        case ".safetensors":
+            store.write_tensors(path, arrays)
+        case _:
+            raise InputError(f"out: must end in .txt, .jsonl, .npz or .safetensors, got {out!r}")
+    if not quiet:
+        print(f"{num_samples} sequences of {length} -> {path}; the first 100 have digest {corpus.digest(100)}")
+
+
+def _process(source: str, overrides: dict[str, str] | None = None, *, allow_drop_tiny: bool = False) -> Process:
+    """A registered process by name with fields changed, a shipped one, or one from a file."""
+    fields = {key.removeprefix("process."): value for key, value in (overrides or {}).items()}
+    if source in registry.entries("process"):
+        built: Process = registry.build_spec("process", {"name": source, **fields}, "process").build()
+        return built
+    _no_overrides(fields)
+    if source not in shipped_processes() and Path(source).suffix not in _HMM_FILES:
+        raise unknown_name("process", source, [*registry.entries("process"), *shipped_processes()])
+    return load_process(source, allow_drop_tiny=allow_drop_tiny)
+
+
+def _as_text(process: Process, observations: torch.Tensor) -> list[str]:
+    names = getattr(process, "symbols", None)
+    if names is None:
+        return [" ".join(map(str, row)) for row in observations.tolist()]
+    glue = "" if all(len(name) == 1 for name in names) else " "
+    return [glue.join(names[v] for v in row) for row in observations.tolist()]
+
+
+def read_sequences(path: Path, process: Process) -> list[list[int]]:
+    """Sequences of symbol numbers from a text file, one a line; blank lines are passed over.
+
+    Symbols are names if the process names them, else numbers, apart by spaces or commas; if every name is one character,
+    a line may also be the characters themselves.
+    """
+    names: tuple[str, ...] | None = getattr(process, "symbols", None)
+    codes = {name: v for v, name in enumerate(names or map(str, range(process.num_symbols)))}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is not UTF-8 text") from None
+    sequences = []
+    for number, line in enumerate(lines, 1):
+        words = line.replace(",", " ").split() if "," not in codes else line.split()
+        if names and all(len(name) == 1 for name in names) and len(words) == 1:
+            words = list(words[0])
+        unknown = [word for word in words if word not in codes]
+        if unknown:
+            known = ", ".join(list(codes)[:30])
+            column = words.index(unknown[0]) + 1
+            raise InputError(f"{path.name}: line {number}, symbol {column}: {unknown[0]!r} is not one of {known}")
+        if words:
+            sequences.append([codes[word] for word in words])
+    if not sequences:
+        raise InputError(f"{path}: holds no sequence")
+    return sequences
+
+
+def oracle(process: str, observations: str, out: str | None, allow_drop_tiny: bool, quiet: bool) -> None:
+    """Print the likelihood, final belief and prediction of each sequence; write all positions to a table."""
+    built = _process(process, allow_drop_tiny=allow_drop_tiny)
+    if out is not None and Path(out).exists():
+        raise RefusedError(f"{out}: exists; choose another --out")
+    symbols = getattr(built, "symbols", None) or tuple(map(str, range(built.num_symbols)))
+    table: list[dict] = []
+    for number, sequence in enumerate(read_sequences(Path(observations), built), 1):
+        rows, log_likelihood, impossible_at = _oracle_rows(built, sequence)
+        table += [{"sequence": number} | row for row in rows]
+        per_token = log_likelihood / len(sequence)
+        print(f"sequence {number}: {len(sequence)} observations, log-likelihood {log_likelihood:.6f} nats", end="")
+        if impossible_at >= 0:
+            print(f"; impossible from observation {impossible_at} ({symbols[sequence[impossible_at]]}) on")
+            continue
+        print(f" ({per_token:.6f} per observation)")
+        last = rows[-1]
+        key, names = ("belief", getattr(built, "states", None)) if isinstance(built, HMM) else ("component", None)
+        print(f"  {key}: {_likeliest(last[key], names)}")
+        print(f"  next: {_likeliest(last['next_observation'], symbols)}")
+    if out is not None:
+        for row in table:
+            if row["log_likelihood"] == -np.inf:
+                row["log_likelihood"] = None
+        store.write_table(Path(out), table)
+        if not quiet:
+            print(f"table: {out} (log_likelihood null means -inf)")
+
+
+def _oracle_rows(process: Process, sequence: list[int]) -> tuple[list[dict], float, int]:
+    tokens = torch.tensor([sequence])
+    if isinstance(process, HMM):
+        single = filter_beliefs(process, tokens)
+        posterior, key, result = single.beliefs, "belief", single
+    else:
+        assert isinstance(process, Mixture)
+        mixed = filter_mixture(process, tokens)
+        posterior, key, result = mixed.component_posterior, "component", mixed  # type: ignore[assignment]
+    rows = [
+        {
+            "position": t,
+            "observation": sequence[t],
+            "log_likelihood": float(result.log_likelihood_per_token[0, t]),
+            key: posterior[0, t].tolist(),
+            "next_observation": result.next_observation[0, t].tolist(),
+        }
+        for t in range(len(sequence))
+    ]
+    return rows, float(result.log_likelihood[0]), int(result.impossible_at[0])
+
+
+def _likeliest(law: list[float], names: tuple[str, ...] | None, count: int = 5) -> str:
+    order = sorted(range(len(law)), key=lambda i: -law[i])[:count]
+    shown = ", ".join(f"{names[i] if names else i} {law[i]:.6f}" for i in order if law[i] > 0)
+    return shown + (", ..." if len(law) > count else "")
+
+
+def analyse(run: str, instrument: str, quiet: bool, overrides: dict[str, str]) -> None:
+    """Run an instrument on the trained model and its evaluation samples; write and print the table."""
+    tool = registry.lookup("instrument", instrument)
+    known = {
+        name: parameter
+        for name, parameter in inspect.signature(tool).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    options = {}
+    for key, value in overrides.items():
+        if key not in known:
+            raise unknown_name(f"--{key}", key, known)
+        kind = {"layers": tuple[str, ...]}.get(key, type(known[key].default))
+        options[key] = parse_value(kind, value, f"--{key}")
+    loaded = load_run(run)
+    rows = tool(loaded.model, loaded.corpus("probe"), **options)
+    path = loaded.path / "analysis" / f"{'-'.join([instrument, *map(str, options.values())]).replace('/', '-')}.jsonl"
+    store.make_folder(path.parent)
+    store.write_table(path, rows)
+    if not quiet:
+        columns = list(rows[0])
+        print("  ".join(f"{column:>12}" for column in columns))
+        for row in rows:
+            print("  ".join(f"{_short(row[column]):>12}" for column in columns))
+    print(f"table: {path}")
+
+
+def _short(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def report(folders: list[str], out: str, quiet: bool) -> None:
+    """Draw the figures of the folders and write one page."""
+    from hmmscope.report.drawing import draw_folder
+    from hmmscope.report.page import write_page
+
+    paths = [Path(folder) for folder in folders]
+    for path in paths:
+        draw_folder(path)
+    print(f"page: {write_page(paths, Path(out))}")
+
+
+def doctor() -> int:
+    """Check the installation; returns 0 if everything that is needed works."""
+    from hmmscope.doctor import checks
+
+    failed = 0
+    for name, ok, text in checks():
+        print(f"{'ok  ' if ok else 'FAIL'}  {name:<22} {text}")
+        failed += not ok
+    return 5 if failed else 0
+
+
+def _no_overrides(overrides: dict[str, str]) -> None:
+    if overrides:
+        raise InputError(f"--{next(iter(overrides))}: not an option here")

@@ -1,0 +1,113 @@
+"""A corpus: sample i of (process, layout, seed, stream) has the same bits wherever and however it is asked for."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.axes import Int64, Tensor
+from hmmscope.corpora.layouts import Layout, Sequences
+from hmmscope.errors import InputError
+from hmmscope.kernels.philox import CORPUS_VERSION, MAX_SAMPLES
+from hmmscope.processes.base import Process
+from hmmscope.schema import spec_to_data
+from hmmscope.seeds import philox_key
+
+Index = int | slice | Sequence[int] | NDArray[np.integer] | Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some samples of a corpus.
+
+    Attributes:
+        tokens: what a model reads (batch, column).
+        observations: the symbols without delimiters (batch, time).
+        states: the hidden states behind them (batch, time).
+        components: the mixture component of each sample (batch,), or None for a single process.
+    """
+
+    tokens: Int64[Tensor, "batch column"]
+    observations: Int64[Tensor, "batch time"]
+    states: Int64[Tensor, "batch time"]
+    components: Int64[Tensor, "batch"] | None
+
+
+class Corpus:
+    """Samples 0, 1, 2, ... (up to 2^40) of a process; nothing is stored.
+
+    Args:
+        process: what generates.
+        length: observations a sample, for the plain layout.
+        seed: in [0, 2^32).
+        layout: another layout (`Prompts`), instead of `length`.
+        stream: the random stream ("corpus", "train", "evaluate", "probe"); streams of one seed are independent.
+
+    ``corpus[0:1024]``, ``corpus[[5, 3]]`` and ``corpus[7]`` give a `Batch`.
+    """
+
+    __iter__ = None  # a corpus has no end
+
+    def __init__(
+        self,
+        process: Process,
+        length: int | None = None,
+        seed: int = 0,
+        *,
+        layout: Layout | None = None,
+        stream: str = "corpus",
+    ) -> None:
+        if (length is None) == (layout is None):
+            raise InputError("length: give either a length or a layout")
+        philox_key(seed, stream)
+        self.process, self.seed, self.stream = process, seed, stream
+        self.layout = layout if layout is not None else Sequences(length=length)  # type: ignore[arg-type]
+
+    @property
+    def num_symbols(self) -> int:
+        return self.process.num_symbols
+
+    @property
+    def num_tokens(self) -> int:
+        """Size of the vocabulary of `tokens`: the symbols, and the delimiter if the layout has one."""
+        return self.layout.num_tokens(self.num_symbols)
+
+    def __repr__(self) -> str:
+        return f"Corpus({self.process!r}, {self.layout!r}, seed={self.seed}, stream={self.stream!r})"
+
+    def __getitem__(self, index: Index) -> Batch:
+        paths = self.process.sample_paths(_indices(index), self.layout.starts, self.seed, self.stream)
+        tokens = self.layout.tokens(paths.observations, self.num_symbols)
+        return Batch(tokens, *paths)
+
+    def digest(self, num_samples: int) -> str:
+        """sha256 of the first samples (observations, states, components, little-endian) and of what they depend on."""
+        header = f"hmmscope-corpus/{CORPUS_VERSION}/{self.process.digest}/{type(self.layout).__name__}"
+        sha = hashlib.sha256(f"{header}/{spec_to_data(self.layout)}/{self.seed}/{self.stream}/{num_samples}".encode())
+        for first in range(0, num_samples, 4096):
+            batch = self[first : min(first + 4096, num_samples)]
+            for part in (batch.observations, batch.states, batch.components):
+                if part is not None:
+                    sha.update(part.numpy().astype("<i8").tobytes())
+        return sha.hexdigest()
+
+
+def _indices(index: Index) -> NDArray[np.int64]:
+    if isinstance(index, slice):
+        start, stop, step = index.start or 0, index.stop, index.step or 1
+        if stop is None or start < 0 or stop < 0 or step < 1:
+            raise InputError(
+                f"index: a slice needs an end and no negative numbers, got {index.start}:{index.stop}:{step}"
+            )
+        return np.arange(start, stop, step, dtype=np.int64)
+    try:
+        array = np.atleast_1d(np.asarray(index))
+    except (ValueError, TypeError):
+        array = np.array(None)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InputError(f"index: must be a sample number, a slice or a list of sample numbers, got {index!r}")
+    if array.size and not 0 <= int(array.min()) <= int(array.max()) < MAX_SAMPLES:
+        raise InputError(f"index: samples are numbered from 0 to 2^40 - 1, got {array.min()}..{array.max()}")
+    return array.astype(np.int64)

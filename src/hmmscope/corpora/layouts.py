@@ -1,0 +1,119 @@
+"""How sampled observations are laid out as the tokens that a model reads."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope import registry
+from hmmscope.axes import Int64, Tensor
+from hmmscope.schema import require
+
+MAX_COLUMNS = 2**20
+
+
+class Layout:
+    """Sequences of one component side by side, with or without delimiters.
+
+    A sample holds `sequence_lengths` sequences of the same component, each started anew. Observation t (counted through
+    the whole sample) stands in token column `columns[t]`; what a model says at column `columns[t] - 1` is its
+    prediction of observation t.
+    """
+
+    has_delimiter: bool
+
+    @property
+    def sequence_lengths(self) -> tuple[int, ...]:
+        """Number of observations of each sequence."""
+        raise AssertionError("a layout says how long its sequences are")
+
+    @cached_property
+    def num_observations(self) -> int:
+        return sum(self.sequence_lengths)
+
+    @cached_property
+    def starts(self) -> NDArray[np.bool_]:
+        """(T,): whether observation t is the first of its sequence."""
+        return self.position_in_sequence == 0
+
+    @cached_property
+    def sequence_index(self) -> NDArray[np.int64]:
+        """(T,): number of the sequence of observation t, which is the number of demonstrations before it."""
+        return np.repeat(np.arange(len(self.sequence_lengths)), self.sequence_lengths)
+
+    @cached_property
+    def position_in_sequence(self) -> NDArray[np.int64]:
+        """(T,): position of observation t within its sequence."""
+        return np.concatenate([np.arange(length) for length in self.sequence_lengths])
+
+    @cached_property
+    def columns(self) -> NDArray[np.int64]:
+        """(T,): token column of observation t."""
+        shift = self.sequence_index + 1 if self.has_delimiter else 0
+        return np.arange(self.num_observations) + shift
+
+    @cached_property
+    def num_columns(self) -> int:
+        return int(self.columns[-1]) + 1
+
+    @cached_property
+    def predicted(self) -> NDArray[np.int64]:
+        """Numbers t of the observations that some column precedes, so that a model predicts them."""
+        return np.flatnonzero(self.columns > 0)
+
+    def num_tokens(self, num_symbols: int) -> int:
+        """Size of the vocabulary that a model reads: the symbols, and the delimiter (the last token) if there is one."""
+        return num_symbols + int(self.has_delimiter)
+
+    def tokens(self, observations: Int64[Tensor, "batch time"], num_symbols: int) -> Int64[Tensor, "batch column"]:
+        """The token columns; the delimiter is token `num_symbols`."""
+        tokens = observations.new_full((len(observations), self.num_columns), num_symbols)
+        tokens[:, self.columns] = observations
+        return tokens
+
+
+@registry.layout("sequences")
+@dataclass(frozen=True, kw_only=True)
+class Sequences(Layout):
+    """One sequence a sample, no delimiter: tokens are the observations."""
+
+    length: int = 256
+
+    has_delimiter = False
+
+    def __post_init__(self) -> None:
+        require(1 <= self.length <= MAX_COLUMNS, "length", f"must be in [1, {MAX_COLUMNS}]", self.length)
+
+    @property
+    def sequence_lengths(self) -> tuple[int, ...]:
+        return (self.length,)
+
+
+@registry.layout("prompts")
+@dataclass(frozen=True, kw_only=True)
+class Prompts(Layout):
+    """Demonstrations of one component, then a test sequence of it.
+
+    delimiter | o^1_1 .. o^1_M, delimiter | .. | o^n_1 .. o^n_M, delimiter | o_1 .. o_t
+
+    Source: [MultiTask] §3 (demonstrations, delimiters, test); the leading delimiter is ours, so that every sequence
+    follows one.
+    """
+
+    num_demonstrations: int = 15
+    demonstration_length: int = 8
+    test_length: int = 8
+
+    has_delimiter = True
+
+    def __post_init__(self) -> None:
+        require(self.num_demonstrations >= 0, "num_demonstrations", "must be at least 0", self.num_demonstrations)
+        require(self.demonstration_length >= 1, "demonstration_length", "must be at least 1", self.demonstration_length)
+        require(self.test_length >= 1, "test_length", "must be at least 1", self.test_length)
+        columns = self.num_demonstrations * (self.demonstration_length + 1) + self.test_length + 1
+        require(columns <= MAX_COLUMNS, "num_demonstrations", f"must give at most {MAX_COLUMNS} columns", columns)
+
+    @property
+    def sequence_lengths(self) -> tuple[int, ...]:
+        return (self.demonstration_length,) * self.num_demonstrations + (self.test_length,)

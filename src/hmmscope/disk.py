@@ -1,0 +1,132 @@
+"""The calls that change the disk, and what every file of ours is written and opened with. The bottom of `store`.
+
+Tests put themselves in place of the functions on top, to record every operation, reorder it as a power cut may, and
+fail it.
+"""
+
+import errno
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import BufferedReader
+from pathlib import Path
+
+from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
+
+write, truncate, fsync = os.write, os.ftruncate, os.fsync
+mkdir, rename, unlink, rmdir = os.mkdir, os.rename, os.unlink, os.rmdir
+
+
+def create(path: Path) -> int:
+    """A descriptor of a new file; an existing one, or a link planted under the name, is an error."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+
+
+def fsync_dir(path: Path) -> None:
+    """Make the names in a folder durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot sync a folder
+            raise
+    finally:
+        os.close(fd)
+
+
+LEFTOVER = re.compile(r"\.tmp-.+-[0-9a-f]{16}")
+_OCCUPIED = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}
+
+
+@contextmanager
+def writing(path: Path, needed: int) -> Iterator[None]:
+    """Turns what the system refuses into one line: the file, the reason, the bytes needed and free."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _OCCUPIED:
+            raise RefusedError(f"{path}: exists, or a part of it is a file; choose another name") from error
+        free: int | str = "unknown"
+        with suppress(OSError):
+            free = shutil.disk_usage(path.parent).free
+        raise ResourceError(
+            f"{path}: cannot be written ({error.strerror}; {needed} bytes needed, {free} free); "
+            "nothing saved before is lost"
+        ) from error
+
+
+@contextmanager
+def reading(path: Path, *, own: bool) -> Iterator[BufferedReader]:
+    """A regular file, opened for reading. If it is our `own`, anything wrong is damage; else the caller's input is."""
+    wrong = DamagedError if own else InputError
+
+    def opener(name: str, flags: int) -> int:  # a pipe must not make us wait
+        return open_own(path, flags) if own else os.open(name, flags | os.O_NONBLOCK)
+
+    try:
+        with open(path, "rb", opener=opener) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise wrong(f"{path}: not a regular file")
+            yield file
+    except OSError as error:
+        raise wrong(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def open_own(path: Path, flags: int) -> int:
+    """A descriptor of a regular file inside a folder of ours; a symbolic or hard link is refused, never followed."""
+    try:
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise DamagedError(f"{path}: a symbolic link, which is not followed; replace it by the file") from error
+        raise
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode) or info.st_nlink > 1:
+        os.close(fd)
+        raise DamagedError(f"{path}: a hard link or not a regular file; replace it by a copy of the file")
+    return fd
+
+
+def temporary_sibling(path: Path) -> Path:
+    """A name beside `path` that nobody can predict and LEFTOVER matches."""
+    return path.parent / f".tmp-{path.name[:100]}-{secrets.token_hex(8)}"
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`, durably and at once: a reader or a crash finds the previous file or this one, whole.
+
+    Raises:
+        RefusedError: `path` is a folder, or lies below a file.
+        ResourceError: the disk is full, read-only, failing or gone; the previous file is intact.
+    """
+    path = Path(path)
+    temporary = temporary_sibling(path)
+    with writing(path, len(data)):
+        try:
+            fd = create(temporary)
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[write(fd, rest) :]
+                fsync(fd)
+            finally:
+                os.close(fd)
+            rename(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                unlink(temporary)
+            raise
+        fsync_dir(path.parent)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a file, or a folder and all it holds; links are removed, not followed."""
+    if path.is_symlink() or not path.is_dir():
+        return unlink(path)
+    for entry in list(os.scandir(path)):
+        remove_tree(Path(entry.path))
+    rmdir(path)

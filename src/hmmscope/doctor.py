@@ -1,0 +1,58 @@
+"""Whether this installation can be trusted: exact bits on this machine, disk, memory, extras."""
+
+import importlib.util
+import os
+import platform
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import hmmscope
+from hmmscope import store
+from hmmscope.kernels.cpu import sample_paths
+from hmmscope.kernels.philox import philox_reference, philox_words
+from hmmscope.kernels.reference import sample_paths_reference
+from hmmscope.processes.make import make_process
+
+#: Known answer of Philox4x32-10 for counter and key zero (Random123, kat_vectors).
+_PHILOX_ZERO = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
+
+
+def checks() -> Iterator[tuple[str, bool, str]]:
+    """(what, whether it is well, in words), one after the other."""
+    versions = f"hmmscope {hmmscope.__version__}, Python {platform.python_version()}, torch {torch.__version__}"
+    yield "versions", True, f"{versions}, NumPy {np.__version__}"
+    yield "threads", True, f"{torch.get_num_threads()} of {os.cpu_count()} cores"
+    compiled = tuple(philox_words(np.zeros((1, 4), np.uint64), (0, 0))[0].tolist())
+    known = philox_reference((0, 0, 0, 0), (0, 0)) == _PHILOX_ZERO == compiled
+    yield "random numbers", known, "Philox4x32-10 gives its known answer" if known else f"got {compiled}"
+    yield "sampler", *_sampler()
+    yield "disk", *_disk()
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none; everything runs on the processor"
+    yield "GPU", True, gpu
+    for module, extra, purpose in (("plotly", "report", "pages"), ("hmmlearn", "hmm", "Baum-Welch and import")):
+        present = importlib.util.find_spec(module) is not None
+        yield module, True, "present" if present else f"absent; {purpose} need pip install 'hmmscope[{extra}]'"
+
+
+def _sampler() -> tuple[bool, str]:
+    process = make_process("random-mixture", num_components=3, num_states=5, num_symbols=4)
+    tables, starts = process.alias_tables, np.arange(40) % 10 == 0
+    arguments = (np.arange(20), np.arange(20) % 3, starts, tables.initial, tables.transition, tables.emission)
+    fast, plain = sample_paths((1, 2), *arguments), sample_paths_reference((1, 2), *arguments)
+    same = all((a == b).all() for a, b in zip(fast, plain, strict=True))
+    return same, "compiled and plain sampler give the same bits" if same else "compiled and plain sampler DIFFER"
+
+
+def _disk() -> tuple[bool, str]:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with store.new_folder(Path(folder) / "trial") as inside:
+                store.write_json(inside / "trial.json", {"ok": True})
+            store.verify_folder(Path(folder) / "trial")
+        except Exception as error:
+            return False, str(error)
+    return True, "a folder is committed whole and verifies"

@@ -1,0 +1,277 @@
+"""What a figure shows, apart from how it is drawn: experiments make these, `hmmscope.report` draws them.
+
+A `Figure` is a row of panels, a panel is `Lines`, `Bars` or a `Heatmap`, and a `Series` carries its role, from which
+both renderers take the look. So a model is drawn alike in every figure, and so is the optimum it is judged against.
+
+    Figure(
+        name="in-context-accuracy",
+        title="In-context learning",
+        caption="Accuracy of the next observation; bands are 95% intervals over 3 seeds.",
+        panels=(
+            Lines(
+                title="8 states",
+                x_label="demonstrations",
+                y_label="accuracy",
+                series=(
+                    Series(name="Transformer", x=(0, 1, 2), y=(0.2, 0.5, 0.6), low=..., high=..., role="model"),
+                    Series(name="Bayes mixture", x=(0, 1, 2), y=(0.2, 0.6, 0.7), role="optimum"),
+                ),
+            ),
+        ),
+    )
+
+Every number is finite: a value that does not exist is left out of a series, and None in a heat map.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hmmscope.errors import InputError
+from hmmscope.schema import parse_spec, require, spec_to_data, unknown_name
+
+Role = Literal["model", "optimum", "ceiling", "baseline", "control", "other"]
+ROLES = ("model", "optimum", "ceiling", "baseline", "control", "other")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """Values with, if known, their intervals.
+
+    The role says what the values are: `model` was trained; `optimum` is the exact Bayes answer from what the model
+    sees; `ceiling` knows more than the model can (the component, the states); `baseline` is a simpler predictor;
+    `control` is what the instrument gives where there is nothing to find.
+
+    Args:
+        name: as in the legend. One name has one look in all panels of a figure.
+        x: positions, in `Lines`; left empty in `Bars`, where value i belongs to category i.
+        y: values.
+        low: lower ends of the intervals, or None; together with `high`.
+        high: upper ends.
+        role: see above.
+
+    Raises:
+        InputError: unequal lengths, low > high, a number that is not finite, an unknown role.
+    """
+
+    name: str
+    x: tuple[float, ...] = ()
+    y: tuple[float, ...]
+    low: tuple[float, ...] | None = None
+    high: tuple[float, ...] | None = None
+    role: Role = "other"
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise unknown_name("role", self.role, ROLES)
+        for field in ("x", "y", "low", "high"):
+            if getattr(self, field) is not None:
+                _set(self, field, _numbers(getattr(self, field), f"{self.name}: {field}"))
+        require((self.low is None) == (self.high is None), f"{self.name}: low", "comes together with high", self.low)
+        require(len(self.x) in (0, len(self.y)), f"{self.name}: x", f"must have {len(self.y)} values", len(self.x))
+        if self.low is not None and self.high is not None:
+            for field in ("low", "high"):
+                count = len(getattr(self, field))
+                require(count == len(self.y), f"{self.name}: {field}", f"must have {len(self.y)} values", count)
+            for i, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
+                require(low <= high, f"{self.name}: low[{i}]", f"must not be above high, {high!r}", low)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One coordinate system of a figure: `Lines`, `Bars` or `Heatmap`."""
+
+    title: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines(Panel):
+    """Curves over a common axis.
+
+    A value at or below zero cannot be shown on a logarithmic axis: it is left out, and `num_hidden` counts it.
+
+    Args:
+        title: short, or empty; shown above the panel.
+        x_label: what x is, with its unit.
+        y_label: what y is, with its unit.
+        series: at least one; names differ.
+        y_min: lower end of the y axis, or None to follow the values.
+        y_max: upper end.
+        log_x: logarithmic x axis.
+        log_y: logarithmic y axis.
+    """
+
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    y_min: float | None = None
+    y_max: float | None = None
+    log_x: bool = False
+    log_y: bool = False
+
+    def __post_init__(self) -> None:
+        _check_series(self.series)
+        for series in self.series:
+            require(len(series.x) > 0, f"{series.name}: x", "must have a value", len(series.x))
+        _check_range(self, "y_min", "y_max")
+        bound = self.y_max if self.y_min is None else self.y_min
+        require(not self.log_y or bound is None or bound > 0, "y_min", "must be > 0 on a logarithmic axis", bound)
+
+    @property
+    def num_hidden(self) -> int:
+        """How many points a logarithmic axis cannot show."""
+        points = [point for series in self.series for point in zip(series.x, series.y, strict=True)]
+        return sum((self.log_x and x <= 0) or (self.log_y and y <= 0) for x, y in points)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bars(Panel):
+    """Groups of bars, one group a category; optimum and ceiling are marks across their group.
+
+    Args:
+        title: short, or empty; shown above the panel.
+        y_label: what y is, with its unit.
+        categories: labels of the groups, from left to right.
+        series: one value a category each, without x; names differ.
+        y_min: lower end of the y axis, or None to follow the values and zero.
+        y_max: upper end.
+    """
+
+    y_label: str
+    categories: tuple[str, ...]
+    series: tuple[Series, ...]
+    y_min: float | None = None
+    y_max: float | None = None
+
+    def __post_init__(self) -> None:
+        _set(self, "categories", _labels(self.categories))
+        _check_series(self.series)
+        require(len(self.categories) > 0, "categories", "must name one", len(self.categories))
+        for series in self.series:
+            count = len(self.categories)
+            require(len(series.y) == count, f"{series.name}: y", f"must have {count} values", len(series.y))
+            require(not series.x, f"{series.name}: x", "must be empty in Bars", series.x)
+        _check_range(self, "y_min", "y_max")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heatmap(Panel):
+    """A matrix as colours, row 0 on top.
+
+    Args:
+        title: short, or empty; shown above the panel.
+        x_label: what the columns are.
+        y_label: what the rows are.
+        z_label: what the colours are, with the unit.
+        x: labels of the columns; numbers become text.
+        y: labels of the rows.
+        z: z[row][column]; None is a missing value.
+        z_min: value of the first colour, or None for the least value.
+        z_max: value of the last colour.
+    """
+
+    x_label: str
+    y_label: str
+    z_label: str
+    x: tuple[str, ...]
+    y: tuple[str, ...]
+    z: tuple[tuple[float | None, ...], ...]
+    z_min: float | None = None
+    z_max: float | None = None
+
+    def __post_init__(self) -> None:
+        _set(self, "x", _labels(self.x))
+        _set(self, "y", _labels(self.y))
+        _set(self, "z", tuple(_numbers(row, f"z[{i}]", missing=True) for i, row in enumerate(self.z)))
+        require(len(self.x) > 0, "x", "must name a column", len(self.x))
+        require(len(self.y) > 0, "y", "must name a row", len(self.y))
+        require(len(self.z) == len(self.y), "z", f"must have {len(self.y)} rows", len(self.z))
+        for i, row in enumerate(self.z):
+            require(len(row) == len(self.x), f"z[{i}]", f"must have {len(self.x)} columns", len(row))
+        _check_range(self, "z_min", "z_max")
+
+
+_KINDS: dict[str, type[Panel]] = {"lines": Lines, "bars": Bars, "heatmap": Heatmap}
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """Panels that belong together.
+
+    Args:
+        name: names the files and finds the same figure in another experiment: letters, digits and ``. _ -``.
+        title: a few words, shown above the figure on a page (and not in the files for papers).
+        caption: what is shown, under which conditions, and what the intervals are.
+        panels: at least one, from left to right.
+    """
+
+    name: str
+    title: str
+    caption: str
+    panels: tuple[Panel, ...]
+
+    def __post_init__(self) -> None:
+        named = isinstance(self.name, str) and _NAME.fullmatch(self.name) is not None
+        require(named, "name", "must be 1 to 100 letters, digits and '. _ -', no '.' or '-' first", self.name)
+        require(len(self.panels) > 0, "panels", "must have one", len(self.panels))
+        for i, panel in enumerate(self.panels):
+            require(type(panel) in _KINDS.values(), f"panels[{i}]", "must be Lines, Bars or Heatmap", panel)
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data for JSON; each panel says its `kind`."""
+        kinds = {cls: kind for kind, cls in _KINDS.items()}
+        panels = [{"kind": kinds[type(panel)], **spec_to_data(panel)} for panel in self.panels]
+        return {**spec_to_data(self), "panels": panels}
+
+    @classmethod
+    def from_data(cls, data: Any, where: str = "figure") -> "Figure":
+        """The figure of `to_data`.
+
+        Raises:
+            InputError: a key or value that does not belong; the message begins with its path below `where`.
+        """
+        if not isinstance(data, Mapping) or not isinstance(data.get("panels"), list | tuple):
+            raise InputError(f"{where}: must be a mapping with a list of panels")
+        panels = [_parse_panel(panel, f"{where}.panels[{i}]") for i, panel in enumerate(data["panels"])]
+        figure: Figure = parse_spec(cls, {**data, "panels": panels}, where)
+        return figure
+
+
+def _parse_panel(data: Any, where: str) -> Panel:
+    kind = data.get("kind") if isinstance(data, Mapping) else None
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise unknown_name(f"{where}.kind", kind, _KINDS)
+    panel: Panel = parse_spec(_KINDS[kind], {key: value for key, value in data.items() if key != "kind"}, where)
+    return panel
+
+
+def _set(record: Any, field: str, value: Any) -> None:
+    object.__setattr__(record, field, value)
+
+
+def _numbers(values: Iterable[Any], where: str, *, missing: bool = False) -> tuple[Any, ...]:
+    """Python floats, finite, of any numbers (NumPy's and torch's too); None stays where it may be `missing`."""
+    numbers = []
+    for i, value in enumerate(values):
+        number = None if missing and value is None else float(value)
+        require(number is None or math.isfinite(number), f"{where}[{i}]", "must be finite", number)
+        numbers.append(number)
+    return tuple(numbers)
+
+
+def _labels(values: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(value if isinstance(value, str) else f"{value:g}" for value in values)
+
+
+def _check_series(series: tuple[Series, ...]) -> None:
+    require(len(series) > 0, "series", "must have one", len(series))
+    names = [one.name for one in series]
+    require(len(set(names)) == len(names), "series", "must have names that differ", names)
+
+
+def _check_range(panel: Any, low: str, high: str) -> None:
+    least, most = getattr(panel, low), getattr(panel, high)
+    require(least is None or most is None or least < most, low, f"must be below {high}, {most!r}", least)

@@ -1,0 +1,1 @@
+"""What an ideal observer knows: exact answers in float64."""

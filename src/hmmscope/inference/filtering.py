@@ -1,0 +1,89 @@
+"""Belief states and predictions of one HMM."""
+
+from dataclasses import dataclass
+
+import torch
+
+from hmmscope.axes import Float64, Int, Int64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.inference.forward import check_observations, forward_steps
+from hmmscope.processes.hmm import HMM
+
+
+@dataclass(frozen=True)
+class FilterResult:
+    """What the forward filter knows after each observation.
+
+    Attributes:
+        beliefs: P(state t | o_0..o_t) (batch, time, state).
+        next_observation: P(o_{t+1} | o_0..o_t) (batch, time, symbol).
+        first_observation: P(o_0) (symbol,).
+        log_likelihood: log P(o_0..o_{T-1}) (batch,), nats; -inf for an impossible sequence.
+        log_likelihood_per_token: log P(o_t | o_0..o_{t-1}) (batch, time); -inf from `impossible_at` on.
+        impossible_at: first t at which o_0..o_t has probability zero (batch,); -1 if none. Beliefs and predictions are
+            zero from there on.
+    """
+
+    beliefs: Float64[Tensor, "batch time state"]
+    next_observation: Float64[Tensor, "batch time symbol"]
+    first_observation: Float64[Tensor, "symbol"]
+    log_likelihood: Float64[Tensor, "batch"]
+    log_likelihood_per_token: Float64[Tensor, "batch time"]
+    impossible_at: Int64[Tensor, "batch"]
+
+
+def filter_beliefs(
+    hmm: HMM, observations: Int[Tensor, "batch time"], *, starts: object = None, strict: bool = False
+) -> FilterResult:
+    """Belief state after each observation (the forward filter), exact in float64.
+
+    belief_0 ∝ emission[:, o_0] * initial
+    belief_t ∝ emission[:, o_t] * (belief_{t-1} @ transition)
+
+    Source: [Limits] Eq. (A.3), written for row-stochastic matrices (the paper transposes).
+
+    Args:
+        hmm: S states, V symbols.
+        observations: symbols in [0, V), shape (batch, time).
+        starts: optional mask (time,), true where a new sequence begins; the first is true.
+        strict: raise on a sequence of probability zero instead of returning -inf.
+
+    Raises:
+        InputError: a symbol outside [0, V); with `strict`, a prefix of probability zero. Names (batch, time).
+
+    Cost: O(batch * time * S^2).
+    """
+    observations, mask = check_observations(observations, hmm.num_symbols, starts)
+    _, initial, transition, emission = hmm.weights()
+    first = hmm.initial_S @ hmm.emission_SV
+    steps = forward_steps(initial, transition, emission, observations[None], mask)
+    beliefs, following, increments = [], [], []
+    for step in steps:
+        beliefs.append(step.belief[0])
+        following.append(step.following[0] @ hmm.emission_SV)
+        increments.append(step.log_norm[0])
+    per_token = _stacked(increments, observations.shape)
+    impossible_at = first_impossible(per_token)
+    if strict and (impossible_at >= 0).any():
+        b = int((impossible_at >= 0).nonzero()[0])
+        raise InputError(f"observations[{b}, {int(impossible_at[b])}]: the sequence has probability zero here")
+    return FilterResult(
+        beliefs=_stacked(beliefs, (*observations.shape, hmm.num_states)),
+        next_observation=_stacked(following, (*observations.shape, hmm.num_symbols)),
+        first_observation=first,
+        log_likelihood=per_token.sum(1),
+        log_likelihood_per_token=per_token,
+        impossible_at=impossible_at,
+    )
+
+
+def first_impossible(log_likelihood_per_token: Float64[Tensor, "batch time"]) -> Int64[Tensor, "batch"]:
+    """First index of -inf in each row, or -1."""
+    impossible = log_likelihood_per_token == -torch.inf
+    found = impossible.any(1)
+    first = impossible.to(torch.int8).argmax(1) if impossible.shape[1] else torch.zeros_like(found, dtype=torch.int64)
+    return torch.where(found, first, -1)
+
+
+def _stacked(steps: list[Tensor], shape: tuple[int, ...]) -> Tensor:
+    return torch.stack(steps, 1) if steps else torch.zeros(shape, dtype=torch.float64)

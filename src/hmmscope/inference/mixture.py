@@ -1,0 +1,162 @@
+"""Exact inference in a mixture of HMMs: which component, and what comes next."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from hmmscope.axes import Float64, Int, Int64, Tensor
+from hmmscope.errors import InputError, ResourceError
+from hmmscope.inference.filtering import first_impossible
+from hmmscope.inference.forward import check_observations, forward_steps
+from hmmscope.processes.mixture import Mixture
+
+#: Working memory of one chunk of sequences: about what stays in the caches.
+CHUNK_BYTES = 2**23
+
+
+@dataclass(frozen=True)
+class MixtureResult:
+    """What the ideal in-context learner knows after each observation.
+
+    Attributes:
+        component_posterior: P(component | o_0..o_t) (batch, time, component).
+        next_observation: P(o_{t+1} | o_0..o_t) (batch, time, symbol).
+        first_observation: P(o_0) (symbol,).
+        log_likelihood: log P(o_0..o_{T-1}) (batch,), nats; -inf for an impossible sequence.
+        log_likelihood_per_token: log P(o_t | o_0..o_{t-1}) (batch, time).
+        impossible_at: first t at which the prefix has probability zero under every component (batch,); -1 if none.
+    """
+
+    component_posterior: Float64[Tensor, "batch time component"]
+    next_observation: Float64[Tensor, "batch time symbol"]
+    first_observation: Float64[Tensor, "symbol"]
+    log_likelihood: Float64[Tensor, "batch"]
+    log_likelihood_per_token: Float64[Tensor, "batch time"]
+    impossible_at: Int64[Tensor, "batch"]
+
+
+def filter_mixture(
+    mixture: Mixture, observations: Int[Tensor, "batch time"], *, starts: object = None
+) -> MixtureResult:
+    """Posterior over components and Bayes-optimal prediction after each observation, exact in float64.
+
+    P(m | o_0..o_t) ∝ weights[m] * P_m(o_0..o_t)
+    P(o_{t+1} | o_0..o_t) = sum_m P(m | o_0..o_t) * P_m(o_{t+1} | o_0..o_t)
+
+    Args:
+        mixture: M components of S states and V symbols.
+        observations: symbols in [0, V), shape (batch, time).
+        starts: optional mask (time,), true where a new sequence of the same component begins (a prompt's
+            demonstrations); the first is true.
+
+    Raises:
+        InputError: a symbol outside [0, V).
+        ResourceError: the result would not fit in memory.
+
+    Cost: O(batch * time * M * S^2), in chunks of sequences of about `CHUNK_BYTES`.
+    """
+    observations, mask = check_observations(observations, mixture.num_symbols, starts)
+    batch, time = observations.shape
+    num_components = mixture.num_components
+    require_memory("filter_mixture", 8 * batch * time * (num_components + mixture.num_symbols))
+    posterior = torch.zeros(batch, time, num_components, dtype=torch.float64)
+    following = torch.zeros(batch, time, mixture.num_symbols, dtype=torch.float64)
+    joint_log = torch.zeros(batch, time, dtype=torch.float64)
+    first = torch.einsum("m,ms,msv->v", mixture.weights_M, mixture.initial_MS, mixture.emission_MSV)
+    chunk = max(1, CHUNK_BYTES // (8 * 6 * num_components * mixture.num_states))
+    for begin in range(0, batch, chunk):
+        part = slice(begin, begin + chunk)
+        _filter_chunk(mixture, observations[part], mask, posterior[part], following[part], joint_log[part])
+    before = torch.cat([joint_log.new_zeros(batch, 1), joint_log[:, :-1]], 1)
+    per_token = torch.where(joint_log > -torch.inf, joint_log - before, -torch.inf)
+    return MixtureResult(
+        component_posterior=posterior,
+        next_observation=following,
+        first_observation=first,
+        log_likelihood=joint_log[:, -1] if time else joint_log.new_zeros(batch),
+        log_likelihood_per_token=per_token,
+        impossible_at=first_impossible(per_token),
+    )
+
+
+def _filter_chunk(
+    mixture: Mixture, observations: Tensor, mask: Tensor, posterior: Tensor, following: Tensor, joint_log: Tensor
+) -> None:
+    log_weight_MB = mixture.weights_M.log()[:, None].expand(-1, len(observations))
+    weights = (mixture.initial_MS, mixture.transition_MSS, mixture.emission_MSV)
+    for t, step in enumerate(forward_steps(*weights, observations[None], mask)):
+        log_weight_MB = log_weight_MB + step.log_norm
+        total_B = torch.logsumexp(log_weight_MB, 0)
+        joint_log[:, t] = total_B
+        possible_B = total_B > -torch.inf
+        posterior_MB = torch.where(possible_B, log_weight_MB - total_B.where(possible_B, 0.0), -torch.inf).exp()
+        posterior[:, t] = posterior_MB.T
+        weighted_MBS = posterior_MB[..., None] * step.following
+        following[:, t] = torch.bmm(weighted_MBS, mixture.emission_MSV).sum(0)
+
+
+@dataclass(frozen=True)
+class KnownComponentResult:
+    """What an observer knows who is told the component.
+
+    Attributes:
+        beliefs: P(state t | o_0..o_t, component) (batch, time, state).
+        predicted_observation: P(o_t | o_0..o_{t-1}, component), before seeing o_t (batch, time, symbol).
+        log_likelihood_per_token: log P(o_t | o_0..o_{t-1}, component) (batch, time).
+    """
+
+    beliefs: Float64[Tensor, "batch time state"]
+    predicted_observation: Float64[Tensor, "batch time symbol"]
+    log_likelihood_per_token: Float64[Tensor, "batch time"]
+
+
+def filter_known_component(
+    mixture: Mixture,
+    observations: Int[Tensor, "batch time"],
+    components: Int[Tensor, "batch"],
+    *,
+    starts: object = None,
+) -> KnownComponentResult:
+    """The forward filter of each sequence under its own component: the ceiling of every in-context learner.
+
+    Args:
+        mixture: M components.
+        observations: (batch, time).
+        components: the component of each sequence (batch,), in [0, M).
+        starts: as in `filter_mixture`.
+    """
+    observations, mask = check_observations(observations, mixture.num_symbols, starts)
+    components = torch.as_tensor(components)
+    if components.shape != observations.shape[:1] or ((components < 0) | (components >= len(mixture))).any():
+        raise InputError(f"components: must be {len(observations)} numbers in [0, {len(mixture)})")
+    weights = (mixture.initial_MS[components], mixture.transition_MSS[components], mixture.emission_MSV[components])
+    steps = list(forward_steps(*weights, observations[:, None], mask))
+    following_BTS = torch.stack([weights[0], *(step.following[:, 0] for step in steps[:-1])], 1)
+    return KnownComponentResult(
+        beliefs=torch.stack([step.belief[:, 0] for step in steps], 1),
+        predicted_observation=torch.bmm(following_BTS, weights[2]),
+        log_likelihood_per_token=torch.stack([step.log_norm[:, 0] for step in steps], 1),
+    )
+
+
+def predicted_before(
+    first_observation: Float64[Tensor, "symbol"], next_observation: Float64[Tensor, "batch time symbol"]
+) -> Float64[Tensor, "batch time symbol"]:
+    """P(o_t | o_0..o_{t-1}) for each t: `next_observation` shifted by one, with the law of the first observation."""
+    first = first_observation.expand(len(next_observation), 1, -1)
+    return torch.cat([first, next_observation], 1)[:, :-1]
+
+
+def require_memory(what: str, num_bytes: int) -> None:
+    """ResourceError if `num_bytes` is more than the memory that is free, before anything is allocated."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return
+    if num_bytes > free:
+        needed, have = num_bytes / 2**30, free / 2**30
+        raise ResourceError(
+            f"{what}: the result needs {needed:.1f} GiB and {have:.1f} GiB are free; ask for less at once"
+        )

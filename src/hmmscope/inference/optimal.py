@@ -1,0 +1,41 @@
+"""The Bayes-optimal prediction of each observation, for any process that has an exact answer."""
+
+from dataclasses import dataclass
+
+from hmmscope.axes import Float64, Int, Tensor
+from hmmscope.errors import InputError
+from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.mixture import filter_mixture, predicted_before
+from hmmscope.processes.base import Process
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.mixture import Mixture
+
+
+@dataclass(frozen=True)
+class OptimalPredictions:
+    """The best that any predictor can do.
+
+    Attributes:
+        predicted_observation: P(o_t | o_0..o_{t-1}) (batch, time, symbol).
+        log_likelihood_per_token: log P(o_t | o_0..o_{t-1}) (batch, time), nats.
+        component_posterior: P(component | o_0..o_t) (batch, time, component); None for a single process.
+    """
+
+    predicted_observation: Float64[Tensor, "batch time symbol"]
+    log_likelihood_per_token: Float64[Tensor, "batch time"]
+    component_posterior: Float64[Tensor, "batch time component"] | None
+
+
+def optimal_predictions(
+    process: Process, observations: Int[Tensor, "batch time"], *, starts: object = None
+) -> OptimalPredictions:
+    """What the observer predicts who knows the process, but not the hidden path or component."""
+    if isinstance(process, HMM):
+        single = filter_beliefs(process, observations, starts=starts)
+        before = predicted_before(single.first_observation, single.next_observation)
+        return OptimalPredictions(before, single.log_likelihood_per_token, None)
+    if isinstance(process, Mixture):
+        mixed = filter_mixture(process, observations, starts=starts)
+        before = predicted_before(mixed.first_observation, mixed.next_observation)
+        return OptimalPredictions(before, mixed.log_likelihood_per_token, mixed.component_posterior)
+    raise InputError(f"process: no exact filter for {type(process).__name__}")

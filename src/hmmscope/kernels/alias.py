@@ -1,0 +1,85 @@
+"""Integer alias tables: exact draws from weights k/2^32 with one 32-bit word.
+
+A row of K weights that sum to 2^32 is spread over C = 2^c >= K columns (c >= 1), each holding 2^(32-c) units: its own
+outcome below a threshold, one alias above. A word w picks column = w >> (32-c) and remainder r = w mod 2^(32-c);
+the outcome is `column` if r < threshold, else `alias`. Counting words shows that outcome i has exactly its weight.
+
+One entry is one uint32, (threshold << c) | alias. A column that is all its own would need the threshold 2^(32-c), one
+more than fits; it is stored as threshold 0 with alias = column, which draws the same.
+
+Source: A. J. Walker (1977), built in O(K) after M. D. Vose (1991), here in integers.
+"""
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+
+def column_bits(num_outcomes: int) -> int:
+    """c, the number of leading bits of a word that pick the column."""
+    return max(1, (num_outcomes - 1).bit_length())
+
+
+def alias_tables(weights: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """Tables (..., 2^c) of weights (..., K), each row of which sums to 2^32."""
+    num_outcomes = weights.shape[-1]
+    bits = column_bits(num_outcomes)
+    if bits > 16:
+        raise ValueError(f"at most 65536 outcomes fit an alias table, got {num_outcomes}")
+    rows = np.ascontiguousarray(weights, dtype=np.int64).reshape(-1, num_outcomes)
+    tables = np.empty((rows.shape[0], 1 << bits), np.uint32)
+    _build(rows, bits, tables)
+    return tables.reshape(*weights.shape[:-1], 1 << bits)
+
+
+@numba.njit(cache=True, nogil=True)
+def _build(rows, bits, tables):  # type: ignore[no-untyped-def]
+    columns = 1 << bits
+    capacity = np.int64(1) << (32 - bits)
+    left = np.empty(columns, np.int64)
+    small = np.empty(columns, np.int64)
+    large = np.empty(columns, np.int64)
+    for row in range(rows.shape[0]):
+        num_small = num_large = 0
+        for i in range(columns):
+            left[i] = rows[row, i] if i < rows.shape[1] else 0
+            if left[i] < capacity:
+                small[num_small] = i
+                num_small += 1
+            else:
+                large[num_large] = i
+                num_large += 1
+        while num_small > 0:
+            num_small -= 1
+            column = small[num_small]
+            giver = large[num_large - 1]  # exists: the columns that remain hold `capacity` units on average
+            tables[row, column] = np.uint32((left[column] << bits) | giver)
+            left[giver] -= capacity - left[column]
+            if left[giver] < capacity:
+                num_large -= 1
+                small[num_small] = giver
+                num_small += 1
+        while num_large > 0:
+            num_large -= 1
+            tables[row, large[num_large]] = np.uint32(large[num_large])
+
+
+def outcome_weights(table: NDArray[np.uint32], num_outcomes: int) -> NDArray[np.int64]:
+    """The weights (K,) that one table (2^c,) draws: the inverse of `alias_tables`, for tests and damage checks."""
+    bits = table.shape[-1].bit_length() - 1
+    capacity = 1 << (32 - bits)
+    weights = np.zeros(max(num_outcomes, table.shape[-1]), np.int64)
+    for column, entry in enumerate(table.tolist()):
+        threshold, alias = entry >> bits, entry & (table.shape[-1] - 1)
+        weights[column] += threshold
+        weights[alias] += capacity - threshold
+    return weights[:num_outcomes]
+
+
+@numba.njit(inline="always")
+def draw(table, word, bits):  # type: ignore[no-untyped-def]
+    """The outcome of a uint64 `word` below 2^32 in a table (2^bits,)."""
+    column = word >> np.uint64(32 - bits)
+    remainder = word & np.uint64((1 << (32 - bits)) - 1)
+    entry = np.uint64(table[column])
+    return column if remainder < entry >> np.uint64(bits) else entry & np.uint64((1 << bits) - 1)

@@ -1,0 +1,52 @@
+"""The plain samplers: what the fast ones must equal bit by bit."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.kernels.philox import KIND_COMPONENT, KIND_PATH, philox_reference
+
+
+def draw_reference(table: NDArray[np.uint32], word: int) -> int:
+    """The outcome of one word in one alias table (see `alias`)."""
+    bits = len(table).bit_length() - 1
+    column, remainder = word >> (32 - bits), word & ((1 << (32 - bits)) - 1)
+    entry = int(table[column])
+    return column if remainder < entry >> bits else entry & (len(table) - 1)
+
+
+def sample_components_reference(
+    key: tuple[int, int], samples: NDArray[np.int64], table: NDArray[np.uint32]
+) -> NDArray[np.int64]:
+    """Component (B,) of each sample index (B,)."""
+    words = [philox_reference((0, KIND_COMPONENT, s & 0xFFFFFFFF, s >> 32), key)[0] for s in samples.tolist()]
+    return np.array([draw_reference(table, word) for word in words], np.int64)
+
+
+def sample_paths_reference(
+    key: tuple[int, int],
+    samples: NDArray[np.int64],
+    components: NDArray[np.int64],
+    starts: NDArray[np.bool_],
+    initial: NDArray[np.uint32],
+    transition: NDArray[np.uint32],
+    emission: NDArray[np.uint32],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Observations (B, T) and states (B, T) of sample indices (B,).
+
+    At step t the state comes from the initial table where `starts[t]` (T,), else from the transition table of the
+    state before; then the symbol from the emission table. Two words a step: block t // 2 of the path stream gives
+    (state, symbol) for an even t, then (state, symbol) for the odd t after it.
+
+    Tables are indexed by component first: initial (M, C), transition (M, S, C), emission (M, S, C').
+    """
+    observations = np.empty((len(samples), len(starts)), np.int64)
+    states = np.empty_like(observations)
+    for row, (sample, m) in enumerate(zip(samples.tolist(), components.tolist(), strict=True)):
+        state = 0
+        for t, restart in enumerate(starts.tolist()):
+            words = philox_reference((t // 2, KIND_PATH, sample & 0xFFFFFFFF, sample >> 32), key)
+            state_word, symbol_word = words[2 * (t % 2) : 2 * (t % 2) + 2]
+            state = draw_reference(initial[m] if restart else transition[m, state], state_word)
+            states[row, t] = state
+            observations[row, t] = draw_reference(emission[m, state], symbol_word)
+    return observations, states

@@ -1,0 +1,168 @@
+"""Process -> corpus -> model -> training -> score: a run from its configuration, and back from its folder."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hmmscope import store
+from hmmscope.analysis.curves import Score, evaluate
+from hmmscope.config import RunConfig, config_from_data
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.errors import DamagedError, InputError, RefusedError
+from hmmscope.inference.optimal import optimal_predictions
+from hmmscope.models.base import SequenceModel, parameter_count
+from hmmscope.models.make import build_model
+from hmmscope.processes.base import Process
+from hmmscope.processes.files import load_process
+from hmmscope.processes.from_file import FileSpec
+from hmmscope.processes.hmm import HMM
+from hmmscope.rundir import RunDir, config_difference
+from hmmscope.training.trainer import load_weights, resolve_device, train_model
+
+#: A run on a user's own HMM keeps a copy of it.
+_OWN_PROCESS = "process.safetensors"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model with what it was trained on.
+
+    Attributes:
+        path: the run folder.
+        config: its configuration.
+        process: what generates.
+        model: with the weights of the last checkpoint.
+        summary: of a finished run (``loss``, ``bayes_loss``, ``excess`` with its interval, ...), or None.
+    """
+
+    path: Path
+    config: RunConfig
+    process: Process
+    model: SequenceModel
+    summary: dict | None
+
+    def corpus(self, stream: str = "evaluate") -> Corpus:
+        """Samples of the run's process and layout; streams "evaluate" and "probe" are never trained on."""
+        return Corpus(self.process, layout=self.config.layout, seed=self.config.seed, stream=stream)
+
+
+def train(
+    config: RunConfig, out: str | Path, *, resume: bool = False, quiet: bool = True, num_samples: int = 256
+) -> Run:
+    """Train a model as configured, and score it beside its optimum.
+
+    Args:
+        config: see `RunConfig`.
+        out: a new folder for the run.
+        resume: go on with the run in `out` if there is one; its configuration must be the same.
+        quiet: show no progress.
+        num_samples: samples of the final score.
+
+    Raises:
+        RefusedError: `out` exists (without `resume`), is in use, or holds another configuration.
+        NonFiniteError, Interrupted, ResourceError: see `train_model`.
+    """
+    config = replace(config, training=replace(config.training, device=resolve_device(config.training.device)))
+    path = Path(out)
+    process = config.process.build()
+    with _folder(path, config, process, resume) as folder:
+        if folder.done is not None:
+            return load_run(path)
+        model = _fresh_model(config, process)
+        run = Run(path, config, process, model, None)
+        evaluation = run.corpus("evaluate")
+        floor = bayes_floor(evaluation, config.training.evaluate_samples)
+        train_model(model, run.corpus("train"), config.training, folder, held_out=evaluation, floor=floor, quiet=quiet)
+        score = evaluate(model, evaluation, num_samples=num_samples)
+        summary = summarise(score, model, config, floor)
+        store.write_table(path / "evaluation.jsonl", _score_rows(score))
+        folder.mark_done(summary)
+    return replace(run, summary=summary)
+
+
+def load_run(path: str | Path) -> Run:
+    """A run from its folder, with the weights of its newest whole checkpoint.
+
+    Raises:
+        InputError: no run folder, or a run without a checkpoint.
+        DamagedError: the folder is not as it was written.
+    """
+    folder = RunDir.open(Path(path))
+    config = config_from_data(folder.config)
+    process = _process_of(folder, config)
+    model = _fresh_model(config, process)
+    found = folder.load_checkpoint()
+    if found is None:
+        raise InputError(f"{path}: the run has no checkpoint yet; train it with --resume")
+    load_weights(model, found[1]["model"])
+    return Run(Path(path), config, process, model, folder.done)
+
+
+def untrained_twin(run: Run) -> SequenceModel:
+    """The run's model before training: the control of every instrument."""
+    return _fresh_model(run.config, run.process)
+
+
+def bayes_floor(corpus: Corpus, num_samples: int) -> float:
+    """Loss of the optimum on samples 0 .. num_samples - 1, nats per predicted observation."""
+    starts = corpus.layout.starts
+    optimum = optimal_predictions(corpus.process, corpus[0:num_samples].observations, starts=starts)
+    return -optimum.log_likelihood_per_token[:, corpus.layout.predicted].mean().item()
+
+
+def summarise(score: Score, model: SequenceModel, config: RunConfig, floor: float) -> dict:
+    """What a run ends with, for done.json."""
+    excess, low, high = score.excess
+    return {
+        "steps": config.training.num_steps,
+        "parameters": parameter_count(model),
+        "loss": score.loss,
+        "bayes_loss": score.bayes_loss,
+        "excess": excess,
+        "excess_low": low,
+        "excess_high": high,
+        "training_floor": floor,
+        "invalid": score.invalid,
+    }
+
+
+def _score_rows(score: Score) -> list[dict]:
+    return score.rows("demonstrations") + score.rows("positions")
+
+
+def _fresh_model(config: RunConfig, process: Process) -> SequenceModel:
+    num_tokens = config.layout.num_tokens(process.num_symbols)
+    return build_model(config.model, process.num_symbols, num_tokens, config.seed)
+
+
+def _folder(path: Path, config: RunConfig, process: Process, resume: bool) -> RunDir:
+    """The run's folder with its lock: a new one, or with `resume` the one that holds this configuration."""
+    if not (resume and path.exists()):
+        folder = RunDir.create(path, config.to_data(), seeds={"run": config.seed, "process_digest": process.digest})
+        if isinstance(process, HMM) and isinstance(config.process, FileSpec):
+            process.save(path / _OWN_PROCESS)
+        return folder
+    folder = RunDir.open(path, lock=True)
+    difference = config_difference(folder.config, config.to_data())
+    if difference:
+        folder.unlock()
+        raise RefusedError(f"{path}: holds a run with another configuration ({'; '.join(difference)})")
+    _check_same(folder, process)
+    return folder
+
+
+def _process_of(folder: RunDir, config: RunConfig) -> Process:
+    """The process of a run: its own copy if it came from a file, else built again from the configuration."""
+    own = folder.path / _OWN_PROCESS
+    process: Process = load_process(own) if own.exists() else config.process.build()
+    _check_same(folder, process)
+    return process
+
+
+def _check_same(folder: RunDir, process: Process) -> None:
+    """DamagedError if the process is not, to the bit, the one that the run was made with."""
+    expected = store.read_json(folder.path / "seeds.json").get("process_digest")
+    if expected != process.digest:
+        raise DamagedError(
+            f"{folder.path}: the process here differs from the one of the run ({process.digest[:12]} instead of "
+            f"{str(expected)[:12]}); its file or the numerical libraries have changed"
+        )

@@ -1,0 +1,87 @@
+"""HMMs with Dirichlet rows, alone and in mixtures."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hmmscope import registry
+from hmmscope.axes import Tensor
+from hmmscope.kernels.dirichlet import dirichlet_rows
+from hmmscope.kernels.quantise import UNIT, quantise_rows
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.mixture import Mixture
+from hmmscope.schema import require
+from hmmscope.seeds import check_seed, philox_key
+
+
+@dataclass(frozen=True, kw_only=True)
+class _DirichletSpec:
+    num_states: int = 5
+    num_symbols: int = 5
+    transition_concentration: float = 1.0
+    emission_concentration: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        for field in ("num_states", "num_symbols"):
+            require(1 <= getattr(self, field) <= 65536, field, "must be in [1, 65536]", getattr(self, field))
+        for field in ("transition_concentration", "emission_concentration"):
+            require(1e-9 <= getattr(self, field) <= 1e6, field, "must be in [1e-9, 1e6]", getattr(self, field))
+
+    def _components(self, indices: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+        """Initial, transition and emission of the given component numbers; each depends on its own number only."""
+
+        def rows(purpose: str, num_columns: int, concentration: float) -> Tensor:
+            key = philox_key(self.seed, purpose)
+            drawn = dirichlet_rows(key, indices, self.num_states, num_columns, concentration)
+            return torch.from_numpy(quantise_rows(drawn) / UNIT)
+
+        initial_S = torch.from_numpy(quantise_rows(np.full(self.num_states, 1 / self.num_states)) / UNIT)
+        return (
+            initial_S.expand(len(indices), -1),
+            rows("transition", self.num_states, self.transition_concentration),
+            rows("emission", self.num_symbols, self.emission_concentration),
+        )
+
+
+@registry.process("random-hmm")
+@dataclass(frozen=True, kw_only=True)
+class RandomHMMSpec(_DirichletSpec):
+    """One HMM: uniform initial distribution, rows of transition and emission from symmetric Dirichlet laws.
+
+    Source: [Limits] §2.1 (RanHMM; the law of the rows is not stated there, Dirichlet(1) is the uniform law on
+    stochastic matrices); with small concentrations one component of [MultiTask].
+    """
+
+    def build(self) -> HMM:
+        initial, transition, emission = self._components(np.array([0]))
+        return HMM(initial[0], transition[0], emission[0], title="random HMM with Dirichlet rows")
+
+
+@registry.process("random-mixture")
+@dataclass(frozen=True, kw_only=True)
+class RandomMixtureSpec(_DirichletSpec):
+    """A pool of HMMs with Dirichlet rows, equally likely; the uniform law on states begins every sequence.
+
+    Component m depends on (seed, m) alone: `first_component` beyond the pool gives held-out HMMs of the same prior.
+
+    Source: [MultiTask] §5 (8192 HMMs, 128 states, 16 symbols; concentrations are not stated there).
+    """
+
+    num_components: int = 8192
+    num_states: int = 128
+    num_symbols: int = 16
+    transition_concentration: float = 0.01
+    emission_concentration: float = 0.01
+    first_component: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(1 <= self.num_components <= 65536, "num_components", "must be in [1, 65536]", self.num_components)
+        require(0 <= self.first_component < 2**40, "first_component", "must be in [0, 2^40)", self.first_component)
+
+    def build(self) -> Mixture:
+        indices = np.arange(self.first_component, self.first_component + self.num_components)
+        return Mixture.from_stacked(np.full(len(indices), 1 / len(indices)), *self._components(indices))

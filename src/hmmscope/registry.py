@@ -1,0 +1,83 @@
+"""Lookup by name. A folder of modules is scanned once, and what its decorators name is found."""
+
+import dataclasses
+import importlib
+import pkgutil
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from hmmscope.schema import parse_spec, unknown_name
+
+T = TypeVar("T")
+
+_FOLDERS = {
+    "process": "processes",
+    "layout": "corpora",
+    "model": "models",
+    "instrument": "analysis",
+    "experiment": "experiments",
+}
+_found: dict[str, dict[str, Any]] = {kind: {} for kind in _FOLDERS}
+_scanned: set[str] = set()
+
+
+def _register(kind: str, name: str) -> Callable[[T], T]:
+    def decorate(entry: T) -> T:
+        assert name not in _found[kind], f"{kind} {name!r} is registered twice"
+        _found[kind][name] = entry
+        if dataclasses.is_dataclass(entry):
+            setattr(entry, "name", name)  # noqa: B010 - the spec classes have no such field
+        return entry
+
+    return decorate
+
+
+def process(name: str) -> Callable[[T], T]:
+    """Register a frozen dataclass with `build() -> Process`."""
+    return _register("process", name)
+
+
+def layout(name: str) -> Callable[[T], T]:
+    """Register a frozen dataclass that lays sampled sequences out as tokens."""
+    return _register("layout", name)
+
+
+def model(name: str) -> Callable[[T], T]:
+    """Register a frozen dataclass with `build(num_symbols, num_tokens, generator) -> nn.Module`."""
+    return _register("model", name)
+
+
+def instrument(name: str) -> Callable[[T], T]:
+    """Register a function (model, corpus, ...) -> rows of a table."""
+    return _register("instrument", name)
+
+
+def experiment(name: str) -> Callable[[T], T]:
+    """Register an experiment: a class with `plan`, `measure` and `figures`."""
+    return _register("experiment", name)
+
+
+def entries(kind: str) -> dict[str, Any]:
+    """Everything registered of a kind, by name."""
+    if kind not in _scanned:
+        package = importlib.import_module(f"hmmscope.{_FOLDERS[kind]}")
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"{package.__name__}.{module.name}")
+        _scanned.add(kind)
+    return dict(sorted(_found[kind].items()))
+
+
+def lookup(kind: str, name: str, field: str | None = None) -> Any:
+    """The entry of that name; InputError with the nearest known name otherwise."""
+    known = entries(kind)
+    if name not in known:
+        raise unknown_name(field or kind, name, known)
+    return known[name]
+
+
+def build_spec(kind: str, data: dict[str, Any], where: str) -> Any:
+    """A registered spec from ``{"name": ..., field: value, ...}``."""
+    if not isinstance(data, dict) or not isinstance(data.get("name"), str):
+        raise unknown_name(f"{where}.name", data.get("name") if isinstance(data, dict) else data, entries(kind))
+    cls = lookup(kind, data["name"], f"{where}.name")
+    return parse_spec(cls, {key: value for key, value in data.items() if key != "name"}, where)

@@ -1,0 +1,411 @@
+"""A run on disk: config, seeds, environment, metrics as lines, checkpoints, done mark. Writes through `store` only.
+
+    config.json environment.json seeds.json   how it began; named with their digests in manifest.json
+    metrics.jsonl                             records that a seed fixes to the bit
+    timing.jsonl                              records that depend on the clock
+    checkpoints/step-000000100/               one <group>.safetensors a group, state.json, manifest.json
+    done.json                                 summary of a finished run
+    lock                                      held by the process that writes
+
+All paths inside are relative, so a run may be renamed or copied. Files that are not ours are neither read nor removed.
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import re
+import sys
+import warnings
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hmmscope import disk, store
+from hmmscope.errors import DamagedError, HmmscopeError, InputError, NonFiniteError, RefusedError, ResourceError
+from hmmscope.store import (
+    Journal,
+    new_folder,
+    read_journal,
+    read_json,
+    read_table,
+    read_tensors,
+    remove_leftovers,
+    verify_folder,
+    write_bytes,
+    write_json,
+    write_table,
+    write_tensors,
+    write_text,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "Journal",
+    "RunDir",
+    "config_difference",
+    "new_folder",
+    "read_journal",
+    "read_json",
+    "read_table",
+    "read_tensors",
+    "remove_leftovers",
+    "validate_name",
+    "verify_folder",
+    "write_bytes",
+    "write_json",
+    "write_table",
+    "write_tensors",
+    "write_text",
+]
+
+_DEVICE_NAME = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+_STEP = re.compile(r"step-(\d{9,})")
+
+
+class RunDir:
+    """One run folder. Make it with `create` or `open`; only the holder of its lock writes.
+
+    Attributes:
+        path: the folder, as given.
+        config: what config.json says.
+    """
+
+    def __init__(self, path: Path, config: dict) -> None:
+        self.path = Path(path)
+        self.config = config
+        self._lock_fd = -1
+        self._journals: dict[str, Journal] = {}
+
+    @classmethod
+    def create(cls, path: Path, config: dict, *, seeds: dict | None = None) -> "RunDir":
+        """Make a run folder, all at once, and hold its lock. Of several processes that race for a name, one wins.
+
+        Raises:
+            RefusedError: `path` exists.
+            InputError: `config` is not JSON, or no folder can be made there.
+        """
+        path = Path(path)
+        run = cls(path, {})
+        exists = f"{path}: exists; choose another --out or add --resume"
+        config_json = store.json_bytes(config, "config")
+        if os.path.lexists(path):
+            raise RefusedError(exists)
+        try:
+            store.make_folder(path.parent)
+            with new_folder(path, manifest=False) as folder:
+                write_bytes(folder / "config.json", config_json)
+                write_json(folder / "environment.json", _environment())
+                write_json(folder / "seeds.json", seeds or {})
+                store.write_manifest(folder)
+                store.make_folder(folder / "checkpoints")
+                for name in ("metrics.jsonl", "timing.jsonl"):
+                    write_bytes(folder / name, b"")
+                run._lock_fd = _take_lock(folder / "lock")
+        except HmmscopeError as error:
+            run.unlock()
+            if isinstance(error, RefusedError) and os.path.lexists(path):
+                raise RefusedError(exists) from error
+            if isinstance(error.__cause__, PermissionError) or getattr(error.__cause__, "errno", 0) == errno.EROFS:
+                raise InputError(f"{path}: no folder can be made here; choose another --out") from error
+            raise
+        run.config = read_json(path / "config.json", own=True)
+        return run
+
+    @classmethod
+    def open(cls, path: Path, *, lock: bool = False) -> "RunDir":
+        """An existing run folder, to read, or with `lock` also to write.
+
+        Raises:
+            InputError: missing, or not a run folder.
+            DamagedError: config.json, environment.json or seeds.json is not as it was written.
+            RefusedError: another process holds the lock.
+        """
+        path = Path(path)
+        if not path.is_dir():
+            raise InputError(f"{path}: no such run folder")
+        if not os.path.lexists(path / "config.json"):
+            raise InputError(f"{path}: not a run folder (it has no config.json)")
+        named = verify_folder(path, exact=False)["files"]
+        config = read_json(path / "config.json", own=True)
+        if "config.json" not in named or not isinstance(config, dict):
+            raise DamagedError(f"{path / 'config.json'}: not the config of a run")
+        run = cls(path, config)
+        if lock:
+            run.lock()
+        return run
+
+    def lock(self) -> None:
+        """Become the one process that writes here, and remove what a killed one left.
+
+        The kernel frees the lock when the process (with the children it forked) has ended, however it ended.
+
+        Raises:
+            RefusedError: held by another process, which is named.
+        """
+        if self._lock_fd >= 0:
+            return
+        self._lock_fd = _take_lock(self.path / "lock")
+        for folder in (self.path, *self.path.iterdir()):
+            if folder.is_dir() and not (folder.is_symlink() and folder != self.path):
+                remove_leftovers(folder)
+
+    def unlock(self) -> None:
+        """Close the journals and give the lock back; without the lock, do nothing."""
+        for journal in self._journals.values():
+            journal.close()
+        self._journals.clear()
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def __enter__(self) -> "RunDir":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.unlock()
+
+    def __del__(self) -> None:
+        self.unlock()
+
+    @property
+    def metrics(self) -> Journal:
+        """metrics.jsonl: records that a seed fixes to the bit. To write; readers use `read_journal`."""
+        return self._journal("metrics.jsonl")
+
+    @property
+    def timing(self) -> Journal:
+        """timing.jsonl: records that depend on the clock, no part of the reproducible bytes."""
+        return self._journal("timing.jsonl")
+
+    def _journal(self, name: str) -> Journal:
+        self._require_lock()
+        if name not in self._journals:
+            self._journals[name] = Journal(self.path / name)
+        return self._journals[name]
+
+    def _require_lock(self) -> None:
+        if self._lock_fd < 0:
+            raise RefusedError(f"{self.path}: opened without its lock, so nothing is written; open it with lock=True")
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def save_checkpoint(
+        self, step: int, tensors: dict[str, dict[str, "torch.Tensor"]], state: dict, keep: int = 2
+    ) -> None:
+        """Commit checkpoint `step`. When this returns, it and the metrics up to here survive a power cut.
+
+        `tensors[group][name]` goes to <group>.safetensors. `state` is JSON; load_checkpoint returns it with
+        "journal_length", the size of metrics.jsonl now. Once the new checkpoint has been read back and verified,
+        those before it are removed except for the newest `keep` - 1. If the step exists with the same content there
+        is nothing to do (a resumed run that repeats itself); if it exists damaged it is set aside as damaged-*.
+
+        Raises:
+            NonFiniteError: a tensor has NaN or infinity; nothing is written.
+            RefusedError: the step exists with other content.
+            ResourceError: the disk does not allow it; the checkpoints before are intact.
+        """
+        self._require_lock()
+        if step < 0 or keep < 1:
+            raise InputError(f"checkpoint: step must be >= 0 and keep >= 1, got {step} and {keep}")
+        for group, named in tensors.items():
+            validate_name(group, "checkpoint group")
+            if bad := _non_finite(named):
+                raise NonFiniteError(f"step {step}: {group}: {bad!r} is not finite; the checkpoint is not saved")
+        if not self.path.is_dir():
+            raise ResourceError(f"{self.path}: the run folder is gone; checkpoint {step} is lost, and all before it")
+        self.metrics.sync()
+        document = {"step": step, "journal_length": self.metrics.length, "state": state}
+        target = self._checkpoints() / f"step-{step:09d}"
+        if os.path.lexists(target) and self._same_checkpoint(target, tensors, document):
+            return
+        with new_folder(target) as folder:
+            for group, named in tensors.items():
+                write_tensors(folder / f"{group}.safetensors", named)
+            write_json(folder / "state.json", document)
+        verify_folder(target)
+        before = [other for other in self.checkpoint_steps() if other < step]
+        for old in before[: max(0, len(before) - keep + 1)]:
+            store.remove_folder(self._checkpoints() / f"step-{old:09d}")
+
+    def checkpoint_steps(self) -> list[int]:
+        """Steps with a committed checkpoint, ascending; not verified."""
+        matches = (_STEP.fullmatch(name) for name in os.listdir(self._checkpoints()))
+        return sorted(int(match[1]) for match in matches if match and match[0] == f"step-{int(match[1]):09d}")
+
+    def load_checkpoint(self, step: int | None = None) -> tuple[int, dict[str, dict[str, "torch.Tensor"]], dict] | None:
+        """(step, tensors, state) of `step`, or of the newest checkpoint that verifies; None if there is none at all.
+
+        A resumed run calls ``run.metrics.truncate(state["journal_length"])`` next.
+
+        Raises:
+            InputError: `step` does not exist.
+            DamagedError: `step` is damaged, or none of the checkpoints verifies. Without `step`, damaged ones
+                are passed over, each with a warning. A NaN or infinite weight counts as damage.
+        """
+        steps = self.checkpoint_steps()
+        if step is not None:
+            if step not in steps:
+                raise InputError(f"{self._checkpoints()}: no step {step} (there is {steps or 'none'})")
+            return step, *self._read_checkpoint(step)
+        for newest in reversed(steps):
+            try:
+                return newest, *self._read_checkpoint(newest)
+            except DamagedError as error:
+                warnings.warn(f"checkpoint passed over: {error}", stacklevel=2)
+        if steps != self.checkpoint_steps():  # a writer at work has replaced those listed
+            return self.load_checkpoint()
+        if steps:
+            raise DamagedError(f"{self._checkpoints()}: none of {len(steps)} checkpoints is whole; start a new run")
+        return None
+
+    def _checkpoints(self) -> Path:
+        folder = self.path / "checkpoints"
+        if folder.is_symlink() or not folder.is_dir():
+            raise DamagedError(f"{folder}: missing, or a link, which is not followed")
+        return folder
+
+    def _read_checkpoint(self, step: int) -> tuple[dict[str, dict[str, "torch.Tensor"]], dict]:
+        folder = self._checkpoints() / f"step-{step:09d}"
+        names = verify_folder(folder)["files"]
+        document = read_json(folder / "state.json", own=True)
+        if not isinstance(document, dict) or document.keys() != {"step", "journal_length", "state"}:
+            raise DamagedError(f"{folder / 'state.json'}: not the state of a checkpoint")
+        length, journal = document["journal_length"], self.path / "metrics.jsonl"
+        if document["step"] != step or not isinstance(length, int) or not isinstance(document["state"], dict):
+            raise DamagedError(f"{folder / 'state.json'}: holds step {document['step']!r}, not {step}, or no state")
+        if not journal.is_file() or journal.stat().st_size < length:
+            raise DamagedError(f"{journal}: shorter than the {length} bytes that checkpoint {step} builds on")
+        tensors = {}
+        for name in sorted(names):
+            if name.endswith(".safetensors"):
+                named = tensors[name.removesuffix(".safetensors")] = read_tensors(folder / name)
+                if bad := _non_finite(named):
+                    raise DamagedError(f"{folder / name}: tensor {bad!r} is not finite")
+        return tensors, {**document["state"], "journal_length": length}
+
+    def _same_checkpoint(self, target: Path, tensors: dict[str, dict[str, "torch.Tensor"]], document: dict) -> bool:
+        """Whether `target` already holds exactly this. If it is damaged it is moved out of the way."""
+        try:
+            files = verify_folder(target)["files"]
+        except DamagedError as error:
+            aside = target.parent / f"damaged-{target.name}-{os.urandom(4).hex()}"
+            warnings.warn(f"checkpoint set aside as {aside.name}: {error}", stacklevel=3)
+            store.move_folder(target, aside)
+            return False
+        ours = {f"{group}.safetensors": _digest(store.tensor_bytes(named)) for group, named in tensors.items()}
+        ours["state.json"] = _digest(store.json_bytes(document, "state"))
+        if ours != {name: entry["sha256"] for name, entry in files.items()}:
+            raise RefusedError(f"{target}: exists with other content; remove it or resume from a later step")
+        return True
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def mark_done(self, summary: dict) -> None:
+        """Say that the run is complete: sync the journals, then write done.json."""
+        self.metrics.sync()
+        self.timing.sync()
+        write_json(self.path / "done.json", summary)
+
+    @property
+    def done(self) -> dict | None:
+        """The summary of a complete run, or None."""
+        path = self.path / "done.json"
+        if not os.path.lexists(path):
+            return None
+        summary = read_json(path, own=True)
+        if not isinstance(summary, dict):
+            raise DamagedError(f"{path}: not a summary")
+        return summary
+
+
+def validate_name(name: str, field: str) -> str:
+    """`name`, if it can name a file on every system; else InputError that begins with `field`.
+
+    Letters, digits and ``. _ -``, 1 to 100 of them, no dot or dash first, no dot last, no device name of Windows.
+    """
+    allowed = isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", name)
+    if not allowed or name.endswith(".") or _DEVICE_NAME.fullmatch(name):
+        raise InputError(
+            f"{field}: {str(name)[:100]!r} cannot name a file; use 1 to 100 letters, digits, '_', '-' and '.', "
+            "with no '-' or '.' first and no '.' last"
+        )
+    return name
+
+
+def config_difference(old: dict, new: dict) -> list[str]:
+    """One line for each value that differs, by its path: ``training.learning_rate: 0.001 -> 0.002``."""
+    lines = []
+    for key in [*old, *(key for key in new if key not in old)]:
+        before, after = old.get(key), new.get(key)
+        if key in old and key in new and isinstance(before, dict) and isinstance(after, dict):
+            lines += [f"{key}.{line}" for line in config_difference(before, after)]
+            continue
+        left = json.dumps(before, sort_keys=True) if key in old else "absent"
+        right = json.dumps(after, sort_keys=True) if key in new else "absent"
+        if left != right:
+            lines.append(f"{key}: {left} -> {right}")
+    return lines
+
+
+def _take_lock(path: Path) -> int:
+    """A descriptor that holds the kernel's lock on `path`; closing it frees the lock. Our process id is written in."""
+    with disk.writing(path, 0):
+        fd = disk.open_own(path, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+            return fd
+        except BlockingIOError:
+            owner = os.pread(fd, 20, 0).strip().decode(errors="replace") or "unknown"
+            os.close(fd)
+            raise RefusedError(
+                f"{path.parent}: in use by process {owner}; wait until it ends, or choose another run"
+            ) from None
+        except BaseException:
+            os.close(fd)
+            raise
+
+
+def _environment() -> dict[str, Any]:
+    """What may change the numbers of a run. A closed list: no host, user, path or environment variable."""
+    from hmmscope import __version__
+
+    versions: dict[str, str | None] = {}
+    for package in ("torch", "numpy", "numba", "safetensors"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    package_root = Path(__file__).parent
+    source = hashlib.sha256()
+    for file in sorted(package_root.rglob("*.py")):
+        source.update(f"{file.relative_to(package_root).as_posix()}\0".encode() + file.read_bytes() + b"\0")
+    return {
+        "hmmscope": __version__,
+        "python": platform.python_version(),
+        **versions,
+        "system": sys.platform,
+        "machine": platform.machine(),
+        "num_cpu": os.cpu_count(),
+        "source_sha256": source.hexdigest(),
+    }
+
+
+def _non_finite(named: dict[str, "torch.Tensor"]) -> str | None:
+    """The name of the first tensor with NaN or infinity."""
+    import torch
+
+    for name, tensor in named.items():
+        if (tensor.is_floating_point() or tensor.is_complex()) and not torch.isfinite(tensor).all():
+            return name
+    return None
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

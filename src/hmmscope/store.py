@@ -1,0 +1,442 @@
+"""Files that survive a crash: every byte the library writes goes through here. A run folder is built on it in `rundir`.
+
+A file is written as a temporary sibling, synced, renamed over its target, and the rename is synced. A folder is
+committed in the same way, with a manifest of sizes and SHA-256 digests. So a reader sees an old version or a new one,
+whole, whatever was killed or switched off, and never a half of either. Nothing is ever unpickled.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hmmscope import disk
+from hmmscope.disk import write_bytes
+from hmmscope.errors import DamagedError, InputError, RefusedError
+
+if TYPE_CHECKING:  # importing torch takes a second; reading JSON must not
+    import torch
+
+MANIFEST = "manifest.json"
+FORMAT, VERSION = "hmmscope-folder", 1
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files
+
+
+def write_text(path: Path, text: str) -> None:
+    """`write_bytes` of `text` in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, obj: Any) -> None:
+    """Write `obj` as JSON for people: one space of indent, keys in their order, UTF-8, no NaN.
+
+    Raises:
+        InputError: a value that JSON cannot hold, NaN and infinity among them.
+    """
+    write_bytes(path, json_bytes(obj, str(path)))
+
+
+def json_bytes(obj: Any, where: str) -> bytes:
+    """The bytes of `write_json`; `where` begins the error."""
+    return _dump(obj, where, indent=1, ensure_ascii=False) + b"\n"
+
+
+def read_json(path: Path, *, limit: int = 64 << 20, own: bool = False) -> Any:
+    """The value in a JSON file of at most `limit` bytes. NaN and duplicate keys are refused.
+
+    `own` says that the file belongs to a folder of ours: a link is then refused and a missing file is damage.
+
+    Raises:
+        InputError: missing, not a regular file (a pipe, a folder), or above `limit`.
+        DamagedError: not JSON; the message names the file and the position.
+    """
+    return _parse(_read(path, limit, own=own), str(path))
+
+
+def write_table(path: Path, rows: list[dict]) -> None:
+    """Write rows as JSON lines. None is a missing value; NaN and infinity are refused with their row and key."""
+    for number, row in enumerate(rows):
+        for key, value in row.items():
+            _dump(value, f"{path}: row {number}, {key!r}")
+    write_bytes(path, b"".join(_dump(row, str(path)) + b"\n" for row in rows))
+
+
+def read_table(path: Path, *, limit: int = 1 << 30) -> list[dict]:
+    """The rows of `write_table`.
+
+    Raises:
+        InputError: missing, or above `limit` bytes.
+        DamagedError: a line that is not a JSON object, or a file that does not end with a line; names the line.
+    """
+    *lines, tail = _read(path, limit, own=False).split(b"\n")
+    if tail:
+        raise DamagedError(f"{path}:{len(lines) + 1}: the last line is incomplete")
+    rows = [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise DamagedError(f"{path}:{number}: not a JSON object")
+    return rows
+
+
+def write_tensors(path: Path, tensors: dict[str, "torch.Tensor"], metadata: dict[str, str] | None = None) -> None:
+    """Write named tensors and short texts as safetensors. Equal input gives equal bytes."""
+    write_bytes(path, tensor_bytes(tensors, metadata))
+
+
+def tensor_bytes(tensors: dict[str, "torch.Tensor"], metadata: dict[str, str] | None = None) -> bytes:
+    """The bytes of `write_tensors`."""
+    from safetensors.torch import save
+
+    data = save({name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()})
+    if not metadata:
+        return data
+    # safetensors itself writes metadata in random order; the header is written again with the keys in theirs.
+    header, body = _split_header(data)
+    text = json.dumps({"__metadata__": metadata, **header}, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + body
+
+
+def read_tensors(path: Path, *, limit: int = 1 << 40) -> dict[str, "torch.Tensor"]:
+    """The tensors of a safetensors file, on the CPU. Nothing else is accepted and nothing is executed.
+
+    Raises:
+        InputError: missing, not a regular file, or above `limit` bytes.
+        DamagedError: malformed, or another format.
+    """
+    from safetensors.torch import load
+
+    data = _read(path, limit, own=False)
+    try:
+        return load(data)
+    except Exception as error:
+        if isinstance(error, MemoryError):
+            raise
+        raise DamagedError(f"{path}: not a whole safetensors file ({_line(error)})") from error
+
+
+def read_metadata(path: Path, *, limit: int = 1 << 40) -> dict[str, str]:
+    """The short texts that `write_tensors` put beside the tensors."""
+    try:
+        metadata = _split_header(_read(path, limit, own=False))[0].get("__metadata__", {})
+        if not all(isinstance(text, str) for text in metadata.values()):
+            raise ValueError("metadata must be text")
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise DamagedError(f"{path}: not a whole safetensors file ({_line(error)})") from error
+    return metadata
+
+
+def _split_header(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """safetensors is: header length (8 bytes, little-endian), header (JSON), tensor data."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    if end > len(data):
+        raise ValueError("header longer than the file")
+    return json.loads(data[8:end]), data[end:]
+
+
+def _read(path: Path, limit: int, *, own: bool) -> bytes:
+    with disk.reading(path, own=own) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise InputError(f"{path}: {size} bytes, more than the {limit} allowed")
+        return file.read(size)
+
+
+def _dump(obj: Any, where: str, **options: Any) -> bytes:
+    """JSON bytes; NumPy and torch scalars become numbers."""
+
+    def scalar(value: Any) -> Any:
+        if getattr(value, "ndim", None) == 0:
+            return value.item()
+        raise TypeError(f"{type(value).__name__} has no place in JSON")
+
+    try:
+        return json.dumps(obj, allow_nan=False, default=scalar, **options).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{where}: {_line(error)}") from error
+
+
+def _parse(data: bytes, where: str) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError(f"a key occurs twice among {sorted(key for key, _ in pairs)[:8]}")
+        return found
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is not JSON")
+
+    try:
+        return json.loads(data.decode(), object_pairs_hook=unique, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{where}: not JSON: {_line(error)}") from error
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Folders
+
+
+@contextmanager
+def new_folder(path: Path, *, manifest: bool = True) -> Iterator[Path]:
+    """A temporary sibling to fill, which becomes `path` at the end: synced, with a manifest, and all at once.
+
+    On an exception it is removed and `path` does not appear.
+
+    Raises:
+        RefusedError: `path` exists.
+        ResourceError: the disk does not allow it.
+    """
+    path = Path(path)
+    if os.path.lexists(path):
+        raise RefusedError(f"{path}: exists; choose another name")
+    temporary = disk.temporary_sibling(path)
+    with disk.writing(path, 0):
+        disk.mkdir(temporary)
+    try:
+        yield temporary
+        if manifest:
+            write_manifest(temporary)
+        files, folders = _contents(temporary)
+        with disk.writing(path, sum(file.stat().st_size for file in files)):
+            for file in files:
+                fd = disk.open_own(file, os.O_RDONLY)
+                try:
+                    disk.fsync(fd)
+                finally:
+                    os.close(fd)
+            for folder in folders:
+                disk.fsync_dir(folder)
+            disk.rename(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            disk.remove_tree(temporary)
+        raise
+    with disk.writing(path, 0):
+        disk.fsync_dir(path.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its missing parents, durably; an existing folder is left as it is."""
+    path = Path(path)
+    if not path.is_dir() and path != path.parent:
+        make_folder(path.parent)
+        with disk.writing(path, 0):
+            try:
+                disk.mkdir(path)
+            except FileExistsError:  # another process was faster, or it is a file
+                if not path.is_dir():
+                    raise
+            disk.fsync_dir(path.parent)
+
+
+def write_manifest(folder: Path) -> None:
+    """Write manifest.json: the size and SHA-256 of every file that `folder` holds now."""
+    files = {}
+    for file in _contents(folder)[0]:
+        with disk.reading(file, own=True) as stream:
+            files[file.relative_to(folder).as_posix()] = {
+                "size": os.fstat(stream.fileno()).st_size,
+                "sha256": hashlib.file_digest(stream, "sha256").hexdigest(),
+            }
+    write_json(folder / MANIFEST, {"format": FORMAT, "version": VERSION, "files": files})
+
+
+def verify_folder(path: Path, *, exact: bool = True) -> dict:
+    """The manifest of a committed folder, after comparing every size and digest with the files.
+
+    With `exact` the folder may hold nothing else; without, files that the manifest does not name are not looked at.
+
+    Raises:
+        DamagedError: the first file that is missing, longer, shorter, altered, not named by the manifest, or a link.
+    """
+    path = Path(path)
+    if path.is_symlink() or not path.is_dir():
+        raise DamagedError(f"{path}: missing, or a link, or not a folder")
+    manifest = read_json(path / MANIFEST, own=True)
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
+        raise DamagedError(f"{path / MANIFEST}: not {FORMAT!r} version {VERSION}; if newer, upgrade hmmscope")
+    files = manifest.get("files")
+    if manifest.keys() != {"format", "version", "files"} or not isinstance(files, dict):
+        raise DamagedError(f"{path / MANIFEST}: not a manifest")
+    if exact:
+        found = {file.relative_to(path).as_posix() for file in _contents(path)[0]} - {MANIFEST}
+        if found != files.keys():
+            raise DamagedError(f"{path / min(found ^ files.keys())}: missing, or not in the manifest")
+    for name, expected in files.items():
+        file = path / name
+        with disk.reading(file, own=True) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if not isinstance(expected, dict) or expected.keys() != {"size", "sha256"} or size != expected["size"]:
+                raise DamagedError(f"{file}: {size} bytes, which is not what the manifest says")
+            if hashlib.file_digest(stream, "sha256").hexdigest() != expected["sha256"]:
+                raise DamagedError(f"{file}: altered (its SHA-256 is not the manifest's)")
+    return manifest
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a committed folder so that no crash leaves a part of it under its name."""
+    temporary = disk.temporary_sibling(path)
+    with disk.writing(path, 0):
+        disk.rename(path, temporary)
+        disk.fsync_dir(path.parent)
+        disk.remove_tree(temporary)
+
+
+def move_folder(path: Path, new: Path) -> None:
+    """Rename within one folder, durably."""
+    with disk.writing(new, 0):
+        disk.rename(path, new)
+        disk.fsync_dir(path.parent)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files and folders of killed writers directly in `folder`; no link, nobody else's file.
+
+    Only for who holds the lock: a writer at work has temporaries too.
+    """
+    with disk.writing(folder, 0):
+        for entry in list(os.scandir(folder)):
+            if disk.LEFTOVER.fullmatch(entry.name) and not entry.is_symlink():
+                disk.remove_tree(Path(entry.path))
+
+
+def _contents(folder: Path) -> tuple[list[Path], list[Path]]:
+    """All files and all folders below `folder` (itself included), in order; links and devices are refused."""
+    files: list[Path] = []
+    folders = [folder]
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        raise DamagedError(f"{folder}: cannot be listed ({error.strerror})") from error
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            inner_files, inner_folders = _contents(Path(entry.path))
+            files += inner_files
+            folders += inner_folders
+        elif entry.is_file(follow_symlinks=False):
+            files.append(Path(entry.path))
+        else:
+            raise DamagedError(f"{entry.path}: a link or not a regular file; remove it")
+    return files, folders
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Journals
+
+
+class Journal:
+    """A file of records to which lines are only added: ``{json}\\t{crc32 of the json, 8 hex digits}\\n``.
+
+    One writer at a time (in a run: who holds the lock). A line that a crash cut is removed on opening.
+    `length` is the size in bytes; a checkpoint stores it and a resumed run calls `truncate` with it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self._sync_failed = False
+        with disk.writing(self.path, 0):
+            new = not os.path.lexists(self.path)
+            self._fd = disk.open_own(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+            if new:
+                disk.fsync_dir(self.path.parent)
+        with os.fdopen(os.dup(self._fd), "rb") as file:
+            *lines, tail = file.read().split(b"\n")
+        size = sum(len(line) + 1 for line in lines)
+        self.length = size - (len(lines[-1]) + 1 if lines and not tail and _record(lines[-1]) is None else 0)
+        if self.length < size + len(tail):
+            self._cut(self.length)
+
+    def append(self, record: dict) -> None:
+        """Add a record, whole or not at all. It is safe from a crash of the machine only after `sync`.
+
+        Raises:
+            InputError: NaN, infinity or an object that JSON does not know.
+            ResourceError: the disk is full; the journal ends where it ended before.
+        """
+        body = _dump(record, f"{self.path.name}: record")
+        line = b"%s\t%08x\n" % (body, zlib.crc32(body))
+        with disk.writing(self.path, len(line)):
+            try:
+                if disk.write(self._fd, line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                self.length += len(line)
+            except BaseException:
+                with suppress(OSError):
+                    disk.truncate(self._fd, self.length)
+                raise
+
+    def sync(self) -> None:
+        """Make all records safe from a crash of the machine. A failed sync is final: the system may drop the data."""
+        with disk.writing(self.path, 0):
+            if self._sync_failed:
+                raise OSError(errno.EIO, "an earlier sync failed")
+            try:
+                disk.fsync(self._fd)
+            except OSError:
+                self._sync_failed = True
+                raise
+
+    def truncate(self, length: int) -> None:
+        """Forget all records after the first `length` bytes.
+
+        Raises:
+            DamagedError: the journal is shorter, or no line ends there.
+        """
+        if not 0 <= length <= self.length:
+            raise DamagedError(f"{self.path}: {self.length} bytes, but {length} were recorded")
+        if length and os.pread(self._fd, 1, length - 1) != b"\n":
+            raise DamagedError(f"{self.path}: no line ends at byte {length}")
+        self._cut(length)
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _cut(self, length: int) -> None:
+        with disk.writing(self.path, 0):
+            disk.truncate(self._fd, length)
+        self.length = length
+
+
+def read_journal(path: Path, *, limit: int = 1 << 30) -> list[dict]:
+    """The records of a journal. A last line that a crash cut is left out without a word.
+
+    Raises:
+        InputError: missing, or above `limit` bytes.
+        DamagedError: a line other than the last is damaged, named by number; or the file is a link.
+    """
+    if not os.path.lexists(path):
+        raise InputError(f"{path}: no such journal")
+    *lines, tail = _read(path, limit, own=True).split(b"\n")
+    records = []
+    for number, line in enumerate(lines, 1):
+        record = _record(line)
+        if record is not None:
+            records.append(record)
+        elif tail or number < len(lines):
+            raise DamagedError(f"{path}:{number}: damaged line")
+    return records
+
+
+def _record(line: bytes) -> dict | None:
+    """The record of one line, or None if it is torn or altered."""
+    body, _, checksum = line.rpartition(b"\t")
+    if checksum != b"%08x" % zlib.crc32(body):
+        return None
+    with suppress(DamagedError):
+        record = _parse(body, "")
+        return record if isinstance(record, dict) else None
+    return None

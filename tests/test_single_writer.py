@@ -1,0 +1,130 @@
+"""Only disk, store and rundir change files, and no module reads a format that can run code: a scan of the source."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import hmmscope
+
+PACKAGE = Path(hmmscope.__file__).parent
+WRITERS = {"disk.py", "store.py", "rundir.py"}
+
+# Dotted names of calls. A name after `*.` is forbidden on any object but the modules of WRITERS.
+RUNS_CODE = {"eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "yaml.load_all"}
+CODE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
+WRITES = {
+    *("torch.save", "save_file", "*.save_file", "*.tofile", "*.to_csv", "*.to_parquet", "*.extractall"),
+    *("*.write_text", "*.write_bytes", "*.mkdir", "*.touch", "*.unlink", "*.rmdir", "*.symlink_to", "*.hardlink_to"),
+    *("os.open", "os.write", "os.rename", "os.renames", "os.replace", "os.remove", "os.removedirs", "os.truncate"),
+    *("os.link", "os.symlink", "os.mkfifo", "os.makedirs", "os.chmod", "os.fdopen"),
+    *("shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copyfileobj", "shutil.copytree", "shutil.move"),
+    *("shutil.rmtree", "shutil.make_archive", "shutil.unpack_archive"),
+}
+WRITES_UNLESS_BUFFER = {"np.save", "np.savez", "np.savez_compressed", "np.savetxt", "*.savefig", "*.write_html"}
+WRITE_MODE = re.compile(r"[rwaxbt+U]*[wax+][rwaxbt+U]*")
+
+
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` of a name or attribute; an unnamed object is `?`."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
+
+
+def matches(name: str, names: set[str]) -> bool:
+    owner, _, last = name.rpartition(".")
+    return name in names or bool(owner not in ("", "store", "rundir", "disk") and f"*.{last}" in names)
+
+
+def opens_for_writing(call: ast.Call, name: str) -> bool:
+    if name.rpartition(".")[2] != "open" or name == "os.open":
+        return False
+    modes = [keyword.value for keyword in call.keywords if keyword.arg == "mode"]
+    modes += (
+        call.args[1:2] if name in ("open", "io.open") else [arg for arg in call.args if isinstance(arg, ast.Constant)]
+    )
+    texts = [mode.value if isinstance(mode, ast.Constant) else "w" for mode in modes]
+    return any(isinstance(text, str) and bool(WRITE_MODE.fullmatch(text)) for text in texts)
+
+
+def offences(source: str, writer: bool = False) -> list[str]:
+    """`line: what` for each forbidden call or import of a module."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            forbidden = CODE_MODULES if writer else CODE_MODULES | {"tempfile"}
+            found += [f"{node.lineno}: import {name}" for name in modules if name.split(".")[0] in forbidden]
+        if not isinstance(node, ast.Call):
+            continue
+        name = dotted(node.func).replace("numpy.", "np.")
+        to_buffer = bool(node.args) and re.search(r"buffer|BytesIO|StringIO", ast.unparse(node.args[0]))
+        pickles = any(k.arg == "allow_pickle" and not (isinstance(k.value, ast.Constant) and k.value.value is False)
+                      for k in node.keywords)  # fmt: skip
+        writes = matches(name, WRITES) or (matches(name, WRITES_UNLESS_BUFFER) and not to_buffer)
+        if matches(name, RUNS_CODE) or pickles or (not writer and (writes or opens_for_writing(node, name))):
+            found.append(f"{node.lineno}: {name}")
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_module_leaves_files_to_the_store(path: Path) -> None:
+    writer = str(path.relative_to(PACKAGE)) in WRITERS
+    assert offences(path.read_text(), writer) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("open(path, 'w')", "open(path, mode='ab')", "open(path, 'r+')", "open(path, mode)", "path.open('x')"),
+        *("io.open(path, 'wb')", "Path(p).open(mode='w')", "gzip.open(path, 'wt')"),
+        *("path.write_text('x')", "Path(p).write_bytes(b'')", "(folder / 'x').mkdir()", "path.touch()"),
+        *(
+            "os.open(path, os.O_WRONLY)",
+            "os.replace(a, b)",
+            "os.makedirs(p)",
+            "shutil.copyfile(a, b)",
+            "shutil.rmtree(p)",
+        ),
+        *(
+            "np.save(path, x)",
+            "numpy.savez(path, x)",
+            "np.savetxt(path, x)",
+            "array.tofile(path)",
+            "torch.save(x, buffer)",
+        ),
+        *("figure.savefig(path)", "plt.savefig('a.pdf')", "safetensors.torch.save_file(t, p)", "save_file(t, p)"),
+        "import tempfile",
+    ],
+)
+def test_scanner_finds_writing(line: str) -> None:
+    assert offences(f"x = 1\n{line}\n")
+    assert offences(f"x = 1\n{line}\n", writer=True) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("torch.load(path)", "eval('1')", "exec(text)", "yaml.load(text, Loader)", "yaml.unsafe_load(text)"),
+        *("import pickle", "from pickle import loads", "import joblib", "np.load(path, allow_pickle=True)"),
+        "np.load(path, allow_pickle=flag)",
+    ],
+)
+def test_scanner_finds_what_runs_code(line: str) -> None:
+    assert offences(line)
+    assert offences(line, writer=True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("open(path)", "open(path, 'rb')", "path.open()", "path.read_text()", "RunDir.open(path, lock=True)"),
+        *("store.write_text(path, 'x')", "rundir.write_bytes(path, b'')", "model.eval()", "yaml.safe_load(text)"),
+        *("np.savez(buffer, x=x)", "figure.savefig(buffer, format='pdf')", "np.load(path, allow_pickle=False)"),
+        *("Image.open('wax')", "text.replace('a', 'b')"),
+    ][:-2],
+)
+def test_scanner_lets_reading_pass(line: str) -> None:
+    assert offences(line) == []

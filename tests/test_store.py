@@ -1,0 +1,251 @@
+"""Journals, tables, JSON, tensors and folders as files: exact round trips, and one clear line for what is damaged."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hmmscope import store
+from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
+from hmmscope.store import Journal, read_journal
+from rundir_faults import flipped
+
+
+def journal_of(path: Path, number: int) -> bytes:
+    journal = Journal(path)
+    for step in range(number):
+        journal.append({"step": step, "text": "tab\t, line\n, \u2028", "none": None})
+    journal.sync()
+    journal.close()
+    journal.close()
+    return path.read_bytes()
+
+
+def test_journal_cut_at_every_length(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    data = journal_of(path, 4)
+    whole = read_journal(path)
+    assert [record["step"] for record in whole] == [0, 1, 2, 3]
+    assert whole[0]["text"] == "tab\t, line\n, \u2028"
+    for length in range(len(data) + 1):
+        path.write_bytes(data[:length])
+        complete = data[:length].count(b"\n")
+        assert read_journal(path) == whole[:complete]
+        journal = Journal(path)
+        assert journal.length == path.stat().st_size == len(b"\n".join(data.split(b"\n")[:complete])) + bool(complete)
+        journal.append({"step": "next"})
+        journal.close()
+        assert read_journal(path) == [*whole[:complete], {"step": "next"}]
+
+
+def test_every_flipped_bit_of_a_journal(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    data = journal_of(path, 4)
+    whole = read_journal(path)
+    last = data.rindex(b"\n", 0, -1) + 1
+    for bit in range(8 * len(data)):
+        path.write_bytes(flipped(data, bit))
+        if bit // 8 == last - 1:  # the line end before the last line: both look like one cut line
+            assert read_journal(path) == whole[:-2]
+        elif bit < 8 * last:
+            line = data[: bit // 8].count(b"\n") + 1
+            with pytest.raises(DamagedError, match=f"journal:{line}: damaged line"):
+                read_journal(path)
+        else:  # as if a crash had cut the last line
+            assert read_journal(path) == whole[:-1]
+
+
+def test_journal_truncate(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    data = journal_of(path, 3)
+    journal = Journal(path)
+    second = data.index(b"\n") + 1
+    for length in (-1, len(data) + 1, second - 1, 1):
+        with pytest.raises(DamagedError):
+            journal.truncate(length)
+    assert path.read_bytes() == data
+    journal.truncate(second)
+    journal.append({"step": 9})
+    assert [record["step"] for record in read_journal(path)] == [0, 9]
+    journal.truncate(0)
+    assert path.read_bytes() == b""
+    assert journal.length == 0
+
+
+def test_journal_refuses_what_is_not_json(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    for value in (float("nan"), float("inf"), object(), np.float32("nan"), np.zeros(2)):
+        with pytest.raises(InputError):
+            journal.append({"x": value})
+    journal.append({"x": np.float32(0.5), "y": torch.tensor(3)})
+    assert read_journal(tmp_path / "journal") == [{"x": 0.5, "y": 3}]
+    with pytest.raises(InputError, match="no such journal"):
+        read_journal(tmp_path / "missing")
+
+
+def test_table(tmp_path: Path) -> None:
+    path = tmp_path / "table.jsonl"
+    rows = [{"loss": 0.1, "seed": 1, "name": "é\u2028\n"}, {"loss": None, "seed": 2, "name": ""}]
+    store.write_table(path, rows)
+    assert store.read_table(path) == rows
+    data = path.read_bytes()
+    for value in (float("nan"), float("-inf"), [1.0, float("nan")], np.float64("nan")):
+        with pytest.raises(InputError, match=r"table\.jsonl: row 1, 'loss'"):
+            store.write_table(path, [rows[0], {"seed": 1, "loss": value}])
+    assert path.read_bytes() == data
+    for damaged, line in (
+        (data[:-1], 2),
+        (data[:5], 1),
+        (data + b"\n", 3),
+        (data + b"[1]\n", 3),
+        (b"{}\n" + data[1:], 2),
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedError, match=rf"table\.jsonl:{line}:"):
+            store.read_table(path)
+    store.write_table(path, [])
+    assert store.read_table(path) == []
+
+
+def test_json(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    store.write_json(path, {"b": "é", "a": [1, 0.1, None, True]})
+    assert path.read_bytes() == '{\n "b": "é",\n "a": [\n  1,\n  0.1,\n  null,\n  true\n ]\n}\n'.encode()
+    assert store.read_json(path) == {"b": "é", "a": [1, 0.1, None, True]}
+    for value in ({"x": float("nan")}, {"x": {1, 2}}, "\ud800"):
+        with pytest.raises(InputError, match=r"file\.json"):
+            store.write_json(path, value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b'{"a": 1,}',
+        b"NaN",
+        b"[Infinity]",
+        b'{"a": 1, "a": 2}',
+        b"\xff\xfe",
+        b"\0" * 9,
+        b"1 2",
+        b"[" * 100_000,
+    ],
+)
+def test_json_garbage(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "file.json").write_bytes(data)
+    with pytest.raises(DamagedError, match=r"file\.json: not JSON") as caught:
+        store.read_json(tmp_path / "file.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_json_names_the_position(tmp_path: Path) -> None:
+    (tmp_path / "file.json").write_text('{\n "a": 1,\n "b": x\n}')
+    with pytest.raises(DamagedError, match=r"file\.json.*line 3 column 7"):
+        store.read_json(tmp_path / "file.json")
+
+
+def test_reading_is_bounded_and_never_waits(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(1 << 40)
+    for name in ("pipe", "large", "missing", "."):
+        for read in (store.read_json, store.read_table):
+            with pytest.raises(InputError):
+                read(tmp_path / name)
+    (tmp_path / "small").write_text("[1, 2]")
+    with pytest.raises(InputError, match="6 bytes, more than the 5 allowed"):
+        store.read_json(tmp_path / "small", limit=5)
+    assert store.read_json(tmp_path / "small", limit=6) == [1, 2]
+
+
+def test_tensors(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    shared = torch.arange(6.0).reshape(2, 3)
+    tensors = {
+        "b": shared.T,
+        "a": shared[0],
+        "scalar": torch.tensor(7),
+        "empty": torch.zeros(0, 3),
+        "half": torch.ones(2, dtype=torch.bfloat16),
+        "grad": torch.ones(2, requires_grad=True),
+    }
+    metadata = {str(number): f"é{number}" for number in range(9)}
+    store.write_tensors(path, tensors, metadata)
+    loaded = store.read_tensors(path)
+    assert loaded.keys() == tensors.keys()
+    assert all(
+        torch.equal(loaded[name], tensors[name]) and loaded[name].dtype == tensors[name].dtype for name in loaded
+    )
+    assert store.read_metadata(path) == metadata
+    assert len({store.tensor_bytes(tensors, metadata) for _ in range(20)}) == 1
+    store.write_tensors(path, {})
+    assert store.read_tensors(path) == {}
+    assert store.read_metadata(path) == {}
+
+
+def test_malformed_tensors(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    data = store.tensor_bytes({"w": torch.ones(3)}, {"a": "b"})
+    header = 8 + int.from_bytes(data[:8], "little")
+    lies = [(1 << 62).to_bytes(8, "little") + data[8:], data + b"x", b"", b"\0" * 8, data[8:]]
+    lies += [data[:length] for length in range(len(data))]
+    lies += [data.replace(b'"F32"', b'"F99"'), data.replace(b"[3]", b"[9]"), data.replace(b"0,12", b"4,16")]
+    for lie in lies:
+        path.write_bytes(lie)
+        with pytest.raises(DamagedError, match=r"x\.safetensors: not a whole safetensors file") as caught:
+            store.read_tensors(path)
+        assert "\n" not in str(caught.value)
+    for lie in (data[: header - 1], b"", (8).to_bytes(8, "little") + b'["list"]'):
+        path.write_bytes(lie)
+        with pytest.raises(DamagedError, match="not a whole safetensors file"):
+            store.read_metadata(path)
+
+
+def test_write_replaces_a_link_not_its_target(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    store.write_text(tmp_path / "link", "new")
+    assert (tmp_path / "target").read_text() == "old"
+    assert (tmp_path / "link").read_text() == "new"
+    assert not (tmp_path / "link").is_symlink()
+
+
+def test_write_where_it_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(RefusedError, match="folder: exists"):
+        store.write_text(tmp_path / "folder", "x")
+    with pytest.raises(ResourceError, match=r"missing.file: cannot be written .*1 bytes needed"):
+        store.write_text(tmp_path / "missing" / "file", "x")
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_new_folder(tmp_path: Path) -> None:
+    with store.new_folder(tmp_path / "new") as folder:
+        store.make_folder(folder / "deep" / "er")
+        store.write_text(folder / "deep" / "er" / "file", "x")
+        assert not (tmp_path / "new").exists()
+    manifest = store.verify_folder(tmp_path / "new")
+    assert manifest["files"] == {"deep/er/file": {"size": 1, "sha256": hashlib.sha256(b"x").hexdigest()}}
+    with pytest.raises(RefusedError, match="exists"), store.new_folder(tmp_path / "new"):
+        pass
+    with pytest.raises(InputError), store.new_folder(tmp_path / "other") as folder:
+        store.write_table(folder / "file", [{"x": 1}, {"x": float("nan")}])
+    with pytest.raises(DamagedError, match="link"), store.new_folder(tmp_path / "other") as folder:
+        (folder / "link").symlink_to("/")
+    assert os.listdir(tmp_path) == ["new"]
+    with pytest.raises(DamagedError):
+        store.verify_folder(tmp_path / "missing")
+
+
+def test_make_folder(tmp_path: Path) -> None:
+    store.make_folder(tmp_path / "a" / "b")
+    store.make_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        with pytest.raises(RefusedError):
+            store.make_folder(path)
