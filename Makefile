@@ -1,10 +1,51 @@
+# make demo   set up, then sample, train, measure and write a page (about five minutes on two cores)
+# make test   set up, then format, lint, types, tests and the smoke run of every experiment
 PYTHON ?= python3
 BIN := .venv/bin
 
-# Set TORCH=keep to use a torch that is already installed (for example a CUDA build).
-CONSTRAINT := $(if $(TORCH),,-c constraints/torch.txt)
+# TORCH=keep: use the torch that PYTHON already has (a CUDA build, say) instead of the pinned one.
+ifeq ($(TORCH),keep)
+VENV_OPTIONS := --system-site-packages
+else
+CONSTRAINT := -c constraints/torch.txt
+endif
+
+DEMO := runs/demo
+
+.PHONY: demo test test-soak test-gpu test-page docs format clean
+
+demo: .venv/.installed
+	$(BIN)/hmmscope run quickstart --scale small --out $(DEMO) --resume
+
+test: .venv/.installed
+	$(BIN)/ruff format --check src tests scripts
+	$(BIN)/ruff check src tests scripts
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+test-soak: .venv/.installed
+	$(BIN)/pytest -m soak -n 0 --timeout 5000
+
+test-gpu: .venv/.installed
+	$(BIN)/pytest -m gpu -n 0
+
+test-page: .venv/.installed
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[e2e]"
+	$(BIN)/pytest -m e2e -n 0
+
+docs: .venv/.installed
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[docs]"
+	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
+	@echo "docs: docs/_build/html/index.html"
+
+format: .venv/.installed
+	$(BIN)/ruff format src tests scripts
+	$(BIN)/ruff check --fix src tests scripts
+
+clean:
+	rm -rf .venv docs/_build
 
 .venv/.installed: pyproject.toml constraints/torch.txt
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(VENV_OPTIONS) .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[report,hmm,test]"
 	touch $@
