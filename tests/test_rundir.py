@@ -189,7 +189,7 @@ def test_deleted_run_is_a_resource_error(run: RunDir) -> None:
     shutil.rmtree(run.path)
     with pytest.raises(ResourceError, match="the run folder is gone; checkpoint 3 is lost"):
         run.save_checkpoint(3, small_tensors(3), {})
-    with pytest.raises(ResourceError, match=r"done\.json: cannot be written"):
+    with pytest.raises(ResourceError, match="cannot be written"):
         run.mark_done({})
     assert not run.path.exists()
 

@@ -58,6 +58,14 @@ def test_every_flipped_bit_of_a_journal(tmp_path: Path) -> None:
             assert read_journal(path) == whole[:-1]
 
 
+def test_journal_damaged_before_a_cut_line(tmp_path: Path) -> None:
+    data = journal_of(tmp_path / "journal", 4)
+    third = data.rindex(b"\n", 0, data.rindex(b"\n", 0, -1)) + 1
+    (tmp_path / "journal").write_bytes(flipped(data, 8 * third + 8)[:-1])
+    with pytest.raises(DamagedError, match="journal:3: damaged line"):
+        read_journal(tmp_path / "journal")
+
+
 def test_journal_truncate(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     data = journal_of(path, 3)

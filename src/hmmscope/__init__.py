@@ -7,6 +7,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "HMM": "processes.hmm",
+    "LabelledHMM": "processes.labelled",
     "Mixture": "processes.mixture",
     "make_process": "processes.make",
     "load_process": "processes.files",
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from hmmscope.pipeline import train as train
     from hmmscope.processes.files import load_process as load_process
     from hmmscope.processes.hmm import HMM as HMM
+    from hmmscope.processes.labelled import LabelledHMM as LabelledHMM
     from hmmscope.processes.make import make_process as make_process
     from hmmscope.processes.mixture import Mixture as Mixture
 

@@ -1,9 +1,12 @@
 """The command line: parsing only. Each verb is a function of `hmmscope.commands`, imported when it is called."""
 
 import argparse
+import errno
 import os
+import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from hmmscope.errors import HmmscopeError, InputError
@@ -15,6 +18,9 @@ options of the form --section.key VALUE change one number of a configuration: --
 exit codes: 0 done, 2 bad input, 3 refused (exists, in use, differs), 4 damaged data, 5 resources (disk, memory,
 device), 6 non-finite numbers, 130 interrupted, 143 terminated, 70 internal error
 """
+
+
+_RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -109,7 +115,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in argv
     try:
-        return _dispatch([word for word in argv if word != "--debug"])
+        code = _dispatch([word for word in argv if word != "--debug"])
+        sys.stdout.flush()  # a reader that has gone shows here, not when the interpreter ends
+        return code
     except HmmscopeError as error:
         if debug:
             raise
@@ -117,13 +125,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_stdout()
         return 0
     except MemoryError:
         return _fail("out of memory; ask for fewer or shorter samples at once", 5)
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, OSError) and error.errno in _RESOURCES:
+            _silence_stdout()
+            return _fail(f"{error.strerror}; nothing saved before is lost", 5)
+        if isinstance(error, RuntimeError) and re.search(r"can't allocate memory|out of memory", str(error)):
+            return _fail("out of memory; choose smaller sizes", 5)
         return _fail(f"internal error, please report it: {type(error).__name__}: {error} (add --debug for more)", 70)
 
 
@@ -147,6 +160,12 @@ def _dispatch(argv: list[str]) -> int:
     if arguments.verb in ("run", "train", "analyse", "show", "sample"):
         options["overrides"] = overrides
     return getattr(commands, arguments.verb if arguments.verb != "list" else "list_names")(**options) or 0
+
+
+def _silence_stdout() -> None:
+    """Nobody reads any more: what is still buffered must not fail again when the interpreter ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int) -> int:

@@ -4,6 +4,8 @@ import dataclasses
 import inspect
 import io
 import json
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from hmmscope.errors import InputError, RefusedError
 from hmmscope.experiments.experiment import experiment_named, run_experiment
 from hmmscope.experiments.run_page import describe_run
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.mixture import filter_mixture
+from hmmscope.inference.mixture import filter_mixture, require_memory
 from hmmscope.pipeline import load_run
 from hmmscope.pipeline import train as train_run
 from hmmscope.processes.base import Process
@@ -159,15 +161,16 @@ def sample(
     """Print or write sequences."""
     if num_samples < 0 or first < 0:
         raise InputError(f"num_samples: and first must be at least 0, got {num_samples} and {first}")
+    if out is not None:
+        _new_file(out, (".txt", ".jsonl", ".npz", ".safetensors"))
     built = _process(process, overrides)
     corpus = Corpus(built, length=length, seed=seed)
+    require_memory("sample", 8 * 4 * num_samples * (length + 1))
     batch = corpus[first : first + num_samples]
     if out is None:
         print("\n".join(_as_text(built, batch.observations)))
         return
     path = Path(out)
-    if path.exists():
-        raise RefusedError(f"{path}: exists; choose another --out")
     arrays = {"observations": batch.observations, "states": batch.states}
     if batch.components is not None:
         arrays["components"] = batch.components
@@ -184,10 +187,19 @@ def sample(
             store.write_bytes(path, buffer.getvalue())
         case ".safetensors":
             store.write_tensors(path, arrays)
-        case _:
-            raise InputError(f"out: must end in .txt, .jsonl, .npz or .safetensors, got {out!r}")
     if not quiet:
         print(f"{num_samples} sequences of {length} -> {path}; the first 100 have digest {corpus.digest(100)}")
+
+
+def _new_file(out: str, endings: tuple[str, ...] | None = None) -> None:
+    """Refuse, before any work, a file that exists or cannot be made."""
+    path = Path(out)
+    if endings and path.suffix not in endings:
+        raise InputError(f"out: must end in {', '.join(endings[:-1])} or {endings[-1]}, got {out!r}")
+    if os.path.lexists(path):
+        raise RefusedError(f"{path}: exists; choose another --out")
+    if not os.path.isdir(path.parent):
+        raise InputError(f"out: there is no folder {path.parent}")
 
 
 def _process(source: str, overrides: dict[str, str] | None = None, *, allow_drop_tiny: bool = False) -> Process:
@@ -243,9 +255,9 @@ def read_sequences(path: Path, process: Process) -> list[list[int]]:
 
 def oracle(process: str, observations: str, out: str | None, allow_drop_tiny: bool, quiet: bool) -> None:
     """Print the likelihood, final belief and prediction of each sequence; write all positions to a table."""
+    if out is not None:
+        _new_file(out)
     built = _process(process, allow_drop_tiny=allow_drop_tiny)
-    if out is not None and Path(out).exists():
-        raise RefusedError(f"{out}: exists; choose another --out")
     symbols = getattr(built, "symbols", None) or tuple(map(str, range(built.num_symbols)))
     table: list[dict] = []
     for number, sequence in enumerate(read_sequences(Path(observations), built), 1):
@@ -314,7 +326,8 @@ def analyse(run: str, instrument: str, quiet: bool, overrides: dict[str, str]) -
         options[key] = parse_value(kind, value, f"--{key}")
     loaded = load_run(run)
     rows = tool(loaded.model, loaded.corpus("probe"), **options)
-    path = loaded.path / "analysis" / f"{'-'.join([instrument, *map(str, options.values())]).replace('/', '-')}.jsonl"
+    named = "".join(f"-{key}-{overrides[key]}" for key in options)
+    path = loaded.path / "analysis" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', instrument + named)[:200]}.jsonl"
     store.make_folder(path.parent)
     store.write_table(path, rows)
     if not quiet:

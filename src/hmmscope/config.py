@@ -1,20 +1,21 @@
 """A run's configuration: what generates, how it is laid out, what learns, and how it is trained."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hmmscope import registry
+from hmmscope import disk, registry
 from hmmscope.corpora.layouts import Layout, Sequences
 from hmmscope.errors import InputError
 from hmmscope.models.roformer import RoFormerSpec
 from hmmscope.processes.random_hmm import RandomHMMSpec
-from hmmscope.schema import parse_value, spec_to_data, unknown_name
+from hmmscope.schema import parse_value, path_of, require, shown, spec_to_data, unknown_name
 from hmmscope.seeds import check_seed
 from hmmscope.training.spec import TrainingSpec
 
 _REGISTERED = {"process": "process", "layout": "layout", "model": "model"}
-_MAX_CONFIG_BYTES = 2**20
+_MAX_CONFIG_BYTES = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +45,12 @@ class RunConfig:
             if isinstance(value, dict):
                 object.__setattr__(self, name, registry.build_spec(kind, value, name))
             elif type(value) not in registry.entries(kind).values():
-                raise InputError(f"{name}: must be a registered {kind} or a mapping with its name, got {value!r}")
+                raise InputError(f"{name}: must be a registered {kind} or a mapping with its name, got {shown(value)}")
         if not isinstance(self.training, TrainingSpec):
             object.__setattr__(self, "training", parse_value(TrainingSpec, self.training, "training"))
         assert isinstance(self.layout, Layout)
+        columns = self.layout.num_columns
+        require(columns >= 2, "layout", "must have a column to read and one to predict", columns)
 
     def to_data(self) -> dict[str, Any]:
         """Plain data for JSON; `config_from_data` is the inverse."""
@@ -65,14 +68,15 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
         InputError: an unknown section or field (with the nearest known one), or a value of the wrong type or range.
     """
     if not isinstance(data, dict):
-        raise InputError(f"config: must be a mapping of sections, got {data!r}")
+        raise InputError(f"config: must be a mapping of sections, got {shown(data)}")
     merged: dict[str, Any] = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
-    for path, text in (overrides or {}).items():
+    named_first = sorted((overrides or {}).items(), key=lambda item: not item[0].endswith(".name"))
+    for path, text in named_first:
         section, _, key = path.partition(".")
         if key:
             inside = merged.setdefault(section, {} if section == "training" else RunConfig().to_data().get(section, {}))
             if not isinstance(inside, dict):
-                raise InputError(f"{path}: {section} has no fields")
+                raise InputError(f"{path_of('', path)}: this section has no fields")
             if key == "name" and inside.get("name") != text:
                 inside.clear()  # another kind of thing: its own defaults
             inside[key] = text
@@ -81,7 +85,7 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
     known = {*_REGISTERED, "training", "seed"}
     for key in merged:
         if key not in known:
-            raise unknown_name(str(key), key, known)
+            raise unknown_name(path_of("", key), key, known)
     if "seed" in merged:
         merged["seed"] = parse_value(int, merged["seed"], "seed")
     return RunConfig(**merged)
@@ -93,39 +97,52 @@ def load_config(path: Path, overrides: dict[str, str] | None = None) -> RunConfi
 
 
 def read_yaml(path: Path) -> object:
-    """Plain data from a small YAML (or JSON) file by the safe loader; aliases and double keys are refused."""
+    """Plain data from a small YAML (or JSON) file; aliases, tags and double keys are refused.
+
+    Mappings, lists, ``true``, ``false``, empty values and texts are all there is: a number stays text until the schema
+    asks for one, so that no ``012``, ``1:30``, ``no`` or date turns into something else on the way.
+    """
     import yaml
 
     class Loader(yaml.SafeLoader):
+        yaml_implicit_resolvers: dict = {}
+
         def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                raise InputError(f"{path.name}: line {self.peek_event().start_mark.line + 1}: aliases are not read")
+            event = self.peek_event()
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
+                line = event.start_mark.line + 1
+                raise InputError(f"{path.name}: line {line}: aliases (*name) and tags (!name) are not read")
             return super().compose_node(parent, index)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-            for key in keys:
-                if not isinstance(key, str) or keys.count(key) > 1:
-                    line = node.start_mark.line + 1
-                    raise InputError(f"{path.name}: line {line}: key {key!r} is double or is not text")
+            seen: set[str] = set()
+            for key_node, _ in node.value:
+                line = key_node.start_mark.line + 1
+                if key_node.tag != "tag:yaml.org,2002:str":
+                    raise InputError(f"{path.name}: line {line}: a key must be text")
+                if key_node.value in seen:
+                    raise InputError(f"{path.name}: line {line}: key {shown(key_node.value)} is there twice")
+                seen.add(key_node.value)
             return super().construct_mapping(node, deep)
 
+    Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(true|false)\Z"), ["t", "f"])
+    Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(~|null|)\Z"), ["~", "n", ""])
+    with disk.reading(path, own=False) as file:
+        data = file.read(_MAX_CONFIG_BYTES + 1)
+    if len(data) > _MAX_CONFIG_BYTES:
+        raise InputError(f"{path}: larger than {_MAX_CONFIG_BYTES // 1024} KiB, so not a configuration")
     try:
-        if path.stat().st_size > _MAX_CONFIG_BYTES:
-            raise InputError(f"{path}: larger than 1 MiB, so not a configuration")
-        text = path.read_text(encoding="utf-8")
-        loader = Loader(text)
+        loader = Loader(data.decode())
         try:
             return loader.get_single_data()
         finally:
             loader.dispose()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise InputError(f"{path}: is not UTF-8 text") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
-        raise InputError(f"{path.name}: {where}not YAML ({getattr(error, 'problem', None) or error})") from None
+        reason = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise InputError(f"{path.name}: {where}not YAML ({reason})") from None
     except RecursionError:
         raise InputError(f"{path.name}: nested too deeply") from None

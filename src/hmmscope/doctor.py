@@ -41,7 +41,7 @@ def checks() -> Iterator[tuple[str, bool, str]]:
 def _sampler() -> tuple[bool, str]:
     process = make_process("random-mixture", num_components=3, num_states=5, num_symbols=4)
     tables, starts = process.alias_tables, np.arange(40) % 10 == 0
-    arguments = (np.arange(20), np.arange(20) % 3, starts, tables.initial, tables.transition, tables.emission)
+    arguments = (np.arange(20), np.arange(20) % 3, starts, *tables[1:])
     fast, plain = sample_paths((1, 2), *arguments), sample_paths_reference((1, 2), *arguments)
     same = all((a == b).all() for a, b in zip(fast, plain, strict=True))
     return same, "compiled and plain sampler give the same bits" if same else "compiled and plain sampler DIFFER"

@@ -1,5 +1,6 @@
 """Process -> corpus -> model -> training -> score: a run from its configuration, and back from its folder."""
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -63,11 +64,13 @@ def train(
     """
     config = replace(config, training=replace(config.training, device=resolve_device(config.training.device)))
     path = Path(out)
+    if os.path.lexists(path) and not resume:
+        raise RefusedError(f"{path}: exists; choose another --out or add --resume")
     process = config.process.build()
+    model = _fresh_model(config, process)
     with _folder(path, config, process, resume) as folder:
         if folder.done is not None:
             return load_run(path)
-        model = _fresh_model(config, process)
         run = Run(path, config, process, model, None)
         evaluation = run.corpus("evaluate")
         floor = bayes_floor(evaluation, config.training.evaluate_samples)
@@ -93,7 +96,7 @@ def load_run(path: str | Path) -> Run:
     found = folder.load_checkpoint()
     if found is None:
         raise InputError(f"{path}: the run has no checkpoint yet; train it with --resume")
-    load_weights(model, found[1]["model"])
+    load_weights(model, found[1].get("model", {}))
     return Run(Path(path), config, process, model, folder.done)
 
 
@@ -136,24 +139,28 @@ def _fresh_model(config: RunConfig, process: Process) -> SequenceModel:
 
 def _folder(path: Path, config: RunConfig, process: Process, resume: bool) -> RunDir:
     """The run's folder with its lock: a new one, or with `resume` the one that holds this configuration."""
-    if not (resume and path.exists()):
+    if resume and os.path.lexists(path):
+        folder = RunDir.open(path, lock=True)
+    else:
         folder = RunDir.create(path, config.to_data(), seeds={"run": config.seed, "process_digest": process.digest})
-        if isinstance(process, HMM) and isinstance(config.process, FileSpec):
-            process.save(path / _OWN_PROCESS)
-        return folder
-    folder = RunDir.open(path, lock=True)
-    difference = config_difference(folder.config, config.to_data())
-    if difference:
+    try:
+        difference = config_difference(folder.config, config.to_data())
+        if difference:
+            raise RefusedError(f"{path}: holds a run with another configuration ({'; '.join(difference)})")
+        _check_same(folder, process)
+        own = path / _OWN_PROCESS
+        if isinstance(process, HMM) and isinstance(config.process, FileSpec) and not os.path.lexists(own):
+            process.save(own)
+    except BaseException:
         folder.unlock()
-        raise RefusedError(f"{path}: holds a run with another configuration ({'; '.join(difference)})")
-    _check_same(folder, process)
+        raise
     return folder
 
 
 def _process_of(folder: RunDir, config: RunConfig) -> Process:
     """The process of a run: its own copy if it came from a file, else built again from the configuration."""
     own = folder.path / _OWN_PROCESS
-    process: Process = load_process(own) if own.exists() else config.process.build()
+    process: Process = load_process(own) if os.path.lexists(own) else config.process.build()
     _check_same(folder, process)
     return process
 

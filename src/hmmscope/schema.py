@@ -6,6 +6,7 @@ A wrong key, type or value is one InputError that names the field by its path an
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -13,26 +14,44 @@ from typing import Any
 
 from hmmscope.errors import InputError
 
+#: Text that is read as a number: decimal, no underscores, no other digits than 0 to 9.
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(inf|nan)")
+
+
+def shown(value: object) -> str:
+    """`value` for a message: one line of at most about a hundred characters."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, or deep nesting
+        text = f"a huge {type(value).__name__}"
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def path_of(where: str, key: object) -> str:
+    """The path of a field, ``training.num_steps``; a key that is no plain word is quoted."""
+    word = key if isinstance(key, str) and key.isprintable() and len(key) <= 100 else shown(key)
+    return f"{where}.{word}" if where else word
+
 
 def unknown_name(field: str, name: object, known: Iterable[str]) -> InputError:
     """The error for a name that is not in a closed list."""
     options = sorted(known)
-    near = difflib.get_close_matches(str(name), options, n=1)
+    near = difflib.get_close_matches(name[:100], options, n=1) if isinstance(name, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return InputError(f"{field}: unknown {name!r}{hint} (known: {', '.join(options)})")
+    return InputError(f"{field}: unknown {shown(name)}{hint} (known: {', '.join(options)})")
 
 
 def parse_spec(cls: type, data: Any, where: str) -> Any:
     """An instance of the dataclass `cls` from a mapping of its fields; `where` begins the path in errors."""
     if not isinstance(data, Mapping):
-        raise InputError(f"{where}: must be a mapping of fields, got {data!r}")
+        raise InputError(f"{where}: must be a mapping of fields, got {shown(data)}")
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
     values = {}
     for key, value in data.items():
-        if key not in fields:
-            raise unknown_name(f"{where}.{key}" if where else str(key), key, fields)
-        values[key] = parse_value(hints[key], value, f"{where}.{key}" if where else key)
+        if not isinstance(key, str) or key not in fields:
+            raise unknown_name(path_of(where, key), key, fields)
+        values[key] = parse_value(hints[key], value, path_of(where, key))
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in values:
@@ -60,7 +79,7 @@ def parse_value(kind: Any, value: Any, where: str) -> Any:
     if origin is tuple:
         items = value.split(",") if isinstance(value, str) else value
         if not isinstance(items, list | tuple):
-            raise InputError(f"{where}: must be a list, got {value!r}")
+            raise InputError(f"{where}: must be a list, got {shown(value)}")
         return tuple(parse_value(typing.get_args(kind)[0], item, f"{where}[{i}]") for i, item in enumerate(items))
     if dataclasses.is_dataclass(kind):
         cls = typing.cast(type, kind)
@@ -74,20 +93,23 @@ def _parse_scalar(kind: type, value: Any, where: str) -> Any:
             return value
         if value in ("true", "false"):
             return value == "true"
-        raise InputError(f"{where}: must be true or false, got {value!r}")
+        raise InputError(f"{where}: must be true or false, got {shown(value)}")
+    wrong = InputError(f"{where}: must be {_article(kind)}, got {shown(value)}")
     if kind in (int, float) and not isinstance(value, bool):
+        if isinstance(value, str) and not _NUMBER.fullmatch(value):
+            raise wrong
         try:
-            number = kind(value) if isinstance(value, str) else value
-        except ValueError:
-            raise InputError(f"{where}: must be {_article(kind)}, got {value!r}") from None
-        if isinstance(number, int) or (kind is float and isinstance(number, float)):
-            if kind is float and not math.isfinite(number):
-                raise InputError(f"{where}: must be finite, got {value!r}")
-            return kind(number)
-        raise InputError(f"{where}: must be {_article(kind)}, got {value!r}")
+            number = kind(value) if isinstance(value, str) or kind is float else value
+        except (ValueError, TypeError, OverflowError):  # OverflowError: an integer beyond all floats
+            raise wrong from None
+        if not isinstance(value, str | int | float) or not isinstance(number, kind):
+            raise wrong
+        if kind is float and not math.isfinite(number):
+            raise InputError(f"{where}: must be finite, got {shown(value)}")
+        return number
     if kind is str and isinstance(value, str):
         return value
-    raise InputError(f"{where}: must be {_article(kind)}, got {value!r}")
+    raise wrong
 
 
 def _article(kind: type) -> str:
@@ -106,4 +128,4 @@ def spec_to_data(spec: Any) -> Any:
 def require(condition: bool, field: str, rule: str, value: object) -> None:
     """InputError naming `field`, the rule and the value received, unless `condition`."""
     if not condition:
-        raise InputError(f"{field}: {rule}, got {value!r}")
+        raise InputError(f"{field}: {rule}, got {shown(value)}")

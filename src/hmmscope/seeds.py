@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from hmmscope.errors import InputError
+from hmmscope.schema import shown
 
 MAX_SEED = 2**32 - 1
 
@@ -25,7 +26,7 @@ PURPOSES = {
 def check_seed(seed: int, field: str = "seed") -> int:
     """Return `seed` if it is an integer in [0, 2^32); InputError otherwise."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= int(seed) <= MAX_SEED:
-        raise InputError(f"{field}: must be an integer in [0, {MAX_SEED}], got {seed!r}")
+        raise InputError(f"{field}: must be an integer in [0, {MAX_SEED}], got {shown(seed)}")
     return int(seed)
 
 

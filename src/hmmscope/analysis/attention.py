@@ -9,6 +9,7 @@ from hmmscope.analysis.activations import BATCH, capture, inference_mode
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.shuffle import attention_taps
 from hmmscope.corpora.corpus import Corpus
+from hmmscope.schema import require
 
 
 @registry.instrument("attention")
@@ -31,6 +32,8 @@ def attention_map(
 
     Source: [MultiTask] Fig. 7.
     """
+    require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
+    require(max_offset >= 0, "max_offset", "must be at least 0", max_offset)
     names = attention_taps(model, "pattern")
     layout = corpus.layout
     parts = []

@@ -14,9 +14,13 @@ from hmmscope.inference.mixture import filter_known_component
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.kernels.ngram import ngram_predictions
 from hmmscope.processes.mixture import Mixture
+from hmmscope.schema import require
 
 #: A model whose loss is below the optimum by more than this many standard errors is leaking, or the optimum is wrong.
 INVALID_Z = -5.0
+
+#: Differences of mean losses that rounding explains, nats.
+ROUNDING = 1e-9
 
 MAX_ORDER = 3
 METRICS = ("accuracy", "loss", "excess", "total_variation")
@@ -103,6 +107,8 @@ def evaluate(
     Raises:
         InputError: the model's output has the wrong shape, or the process has no exact filter.
     """
+    require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
+    require(len(corpus.layout.predicted) > 0, "layout", "must have an observation to predict", corpus.layout)
     batches = [corpus[i : min(i + BATCH, first + num_samples)] for i in range(first, first + num_samples, BATCH)]
     parts = [_measure(_predictions(model, corpus, batch, baselines), batch, corpus) for batch in batches]
     measures = {
@@ -160,7 +166,8 @@ def _measure(predictions: dict[str, torch.Tensor], batch: Batch, corpus: Corpus)
 def _invalid(loss: NDArray[np.float64], floor: NDArray[np.float64]) -> str | None:
     difference = (loss - floor).mean(1)
     error = difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else np.inf
-    if error > 0 and difference.mean() / error < INVALID_Z:
-        z = difference.mean() / error
-        return f"the model's loss is below the Bayes optimum by {-z:.1f} standard errors: a leak, or a wrong optimum"
+    below = -difference.mean()
+    if below > max(-INVALID_Z * error, ROUNDING):
+        size = f"{below / error:.1f} standard errors" if error > 0 else f"{below:.3g} nats in every sample"
+        return f"the model's loss is below the Bayes optimum by {size}: a leak, or a wrong optimum"
     return None

@@ -18,7 +18,7 @@ from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.mixture import Mixture
-from hmmscope.schema import unknown_name
+from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import numpy_generator
 
 MAX_DISTANCE = 4
@@ -85,6 +85,7 @@ def probe(
     """
     if target not in TARGETS:
         raise unknown_name("target", target, TARGETS)
+    require(num_samples >= 8, "num_samples", "must be at least 8, to train and to test on", num_samples)
     names = list(layers) if layers is not None else residual_layers(model)
     data = probe_data(model, corpus, target, names, num_samples)
     rows = []

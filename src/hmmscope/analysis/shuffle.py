@@ -10,6 +10,7 @@ from hmmscope.axes import Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.errors import InputError
+from hmmscope.schema import require
 from hmmscope.seeds import torch_generator
 
 
@@ -46,6 +47,8 @@ def shuffle_test(
     layout = corpus.layout
     if not isinstance(layout, Prompts) or layout.num_demonstrations < 2:
         raise InputError("layout: the shuffle test needs prompts with at least two demonstrations")
+    require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
+    require(num_permutations >= 2, "num_permutations", "must be at least 2", num_permutations)
     names = attention_taps(model, "logits")
     batch = corpus[0:num_samples]
     generator = torch_generator(seed, "shuffle")

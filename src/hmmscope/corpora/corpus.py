@@ -101,6 +101,8 @@ def _indices(index: Index) -> NDArray[np.int64]:
             raise InputError(
                 f"index: a slice needs an end and no negative numbers, got {index.start}:{index.stop}:{step}"
             )
+        if stop > MAX_SAMPLES:
+            raise InputError(f"index: samples are numbered from 0 to 2^40 - 1, got {start}..{stop - 1}")
         return np.arange(start, stop, step, dtype=np.int64)
     try:
         array = np.atleast_1d(np.asarray(index))

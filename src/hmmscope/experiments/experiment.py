@@ -9,6 +9,7 @@
 Each part is written whole when it is finished; an interrupted experiment goes on where it was.
 """
 
+import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import date
@@ -17,7 +18,7 @@ from typing import Any, Literal
 
 from hmmscope import __version__, registry, store
 from hmmscope.config import RunConfig, config_from_data
-from hmmscope.errors import RefusedError
+from hmmscope.errors import InputError, RefusedError
 from hmmscope.figures import Figure
 from hmmscope.pipeline import Run, train
 from hmmscope.rundir import config_difference
@@ -118,6 +119,11 @@ def run_experiment(
         raise unknown_name("scale", scale, SCALES)
     experiment = experiment_named(name)
     configs = {label: config_from_data(data, overrides) for label, data in experiment.plan(scale).items()}
+    for label, data in experiment.plan(scale).items():
+        for section in ("process", "layout"):
+            planned, got = data[section]["name"], getattr(configs[label], section).name
+            if got != planned:
+                raise InputError(f"{section}.name: {name} measures {planned}, got {got!r}; change its numbers only")
     sizes = experiment.measurements(scale)
     _claim_folder(out, experiment, scale, configs, sizes, resume)
     say = (lambda text: None) if quiet else (lambda text: print(text, flush=True))
@@ -164,7 +170,7 @@ def _claim_folder(
     """Make the folder with experiment.json, or check that it holds the same plan."""
     plan = {"runs": {label: config.to_data() for label, config in configs.items()}, "measurements": sizes}
     path = out / "experiment.json"
-    if out.exists():
+    if os.path.lexists(out):
         if not resume:
             raise RefusedError(f"{out}: exists; choose another --out or add --resume")
         if not path.exists():

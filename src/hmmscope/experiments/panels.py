@@ -69,52 +69,59 @@ def probe_rows(rows: list[dict], target: str, model: str = "trained", labels: st
     return [row for row in rows if (row["target"], row["model"], row["labels"]) == (target, model, labels)]
 
 
+def distance_figure(rows: list[dict]) -> Figure:
+    """Probe accuracy for the observations before, by layer; one curve a distance."""
+    series = tuple(
+        series_of(probe_rows(rows, f"previous-{k}"), f"{k} back", "other", x="layer", y="accuracy")
+        for k in range(MAX_DISTANCE + 1)
+    )
+    untrained = tuple(
+        series_of(probe_rows(rows, f"previous-{k}", "untrained"), f"{k} back", "other", x="layer", y="accuracy")
+        for k in range(MAX_DISTANCE + 1)
+    )
+    shown = {"x_label": "layer", "y_label": "probe accuracy", "y_min": 0.0, "y_max": 1.02}
+    return Figure(
+        name="previous-observations",
+        title="Which past observations a layer holds",
+        caption=(
+            "Accuracy of linear probes for the observation k steps back, read at positions 4 and later of the test "
+            "sequence, on samples that neither the model nor the probe was trained on. Layer 0 is the embedding."
+        ),
+        panels=(
+            Lines(title="Trained", series=series, **shown),  # type: ignore[arg-type]
+            Lines(title="Before training", series=untrained, **shown),  # type: ignore[arg-type]
+        ),
+    )
+
+
 def probe_figure(rows: list[dict]) -> Figure:
-    """Probe accuracy by layer, with controls and ceilings."""
+    """Probe accuracy for the component and the hidden state, by layer, with controls and ceilings."""
 
     def panel(target: str, title: str) -> Lines:
         trained = probe_rows(rows, target)
-        level = {name: [row | {"accuracy": row[name]} for row in trained] for name in ("ceiling", "chance")}
-        for name in level:
-            level[name] = [{key: row[key] for key in ("layer", "accuracy")} for row in level[name]]
+        ceiling = [{"layer": row["layer"], "accuracy": row["ceiling"]} for row in trained]
+        chance = [{"layer": row["layer"], "accuracy": row["chance"]} for row in trained]
         series = (
             series_of(trained, "trained", "model", x="layer", y="accuracy"),
-            series_of(level["ceiling"], "exact posterior", "ceiling", x="layer", y="accuracy"),
+            series_of(ceiling, "exact posterior", "ceiling", x="layer", y="accuracy"),
             series_of(probe_rows(rows, target, "untrained"), "untrained model", "control", x="layer", y="accuracy"),
             series_of(
                 probe_rows(rows, target, labels="shuffled"), "shuffled labels", "control", x="layer", y="accuracy"
             ),
-            series_of(level["chance"], "commonest class", "baseline", x="layer", y="accuracy"),
+            series_of(chance, "commonest class", "baseline", x="layer", y="accuracy"),
         )
         return Lines(title=title, x_label="layer", y_label="probe accuracy", series=series, y_min=0.0, y_max=1.02)
 
-    distances = tuple(
-        series_of(
-            probe_rows(rows, f"previous-{k}"), f"{k} back", "model" if k == 0 else "other", x="layer", y="accuracy"
-        )
-        for k in range(MAX_DISTANCE + 1)
-    )
     return Figure(
         name="probes",
-        title="What can be read from the residual stream, layer by layer",
+        title="Which HMM, and which hidden state: read layer by layer",
         caption=(
-            "Accuracy of linear probes (multinomial logistic regression) on samples that neither the model nor the probe "
-            "was trained on; layer 0 is the embedding. Left: the observation k steps back, read at positions 4 and later "
-            "of the test sequence. Middle: which HMM of the pool, read at the last observation. Right: the hidden state "
-            "of one HMM. Controls: the same model before training, and a probe trained on shuffled labels."
+            "Accuracy of linear probes (multinomial logistic regression) on samples that neither the model nor the "
+            "probe was trained on. Left: which HMM of the pool, read at the last observation. Right: the hidden state of "
+            "one HMM, at positions 4 and later of the test sequence. Controls: the same model before training, and a "
+            "probe trained on shuffled labels."
         ),
-        panels=(
-            Lines(
-                title="Previous observations",
-                x_label="layer",
-                y_label="probe accuracy",
-                series=distances,
-                y_min=0.0,
-                y_max=1.02,
-            ),
-            panel("component", "Which HMM"),
-            panel("state", "Hidden state"),
-        ),
+        panels=(panel("component", "Which HMM"), panel("state", "Hidden state")),
     )
 
 

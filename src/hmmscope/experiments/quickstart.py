@@ -13,6 +13,7 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.experiments.experiment import Experiment, Finding, Tables
 from hmmscope.experiments.panels import (
     attention_figure,
+    distance_figure,
     in_context_figure,
     probe_figure,
     probe_rows,
@@ -33,10 +34,10 @@ SCALES: dict[str, dict[str, dict[str, Any]]] = {
         "measurements": {"samples": 32, "probe_samples": 64, "probe_components": 2, "shuffle_samples": 8},
     },
     "small": {
-        "process": {"num_components": 32, "num_states": 8, "num_symbols": 8},
-        "layout": {"num_demonstrations": 11, "demonstration_length": 8, "test_length": 8},
+        "process": {"num_components": 40, "num_states": 8, "num_symbols": 8},
+        "layout": {"num_demonstrations": 15, "demonstration_length": 6, "test_length": 6},
         "model": {"num_layers": 4, "num_heads": 4, "width": 96},
-        "training": {"num_steps": 1500, "learning_rate": 2e-3, "num_threads": 2},
+        "training": {"num_steps": 1200, "learning_rate": 3e-3, "num_threads": 2},
         "measurements": {"samples": 512, "probe_samples": 512, "probe_components": 16, "shuffle_samples": 64},
     },
     "gpu": {
@@ -122,6 +123,7 @@ class Quickstart(Experiment):
         return [
             in_context_figure(tables),
             probe_figure(tables["probes"]),
+            distance_figure(tables["probes"]),
             shuffle_figure(tables["shuffle"]),
             attention_figure(tables["attention"]),
             training_figure(tables["training"]),

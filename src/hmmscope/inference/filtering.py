@@ -8,6 +8,8 @@ from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.forward import check_observations, forward_steps
 from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.laws import symbol_law
 
 
 @dataclass(frozen=True)
@@ -33,17 +35,21 @@ class FilterResult:
 
 
 def filter_beliefs(
-    hmm: HMM, observations: Int[Tensor, "batch time"], *, starts: object = None, strict: bool = False
+    hmm: HMM | LabelledHMM, observations: Int[Tensor, "batch time"], *, starts: object = None, strict: bool = False
 ) -> FilterResult:
     """Belief state after each observation (the forward filter), exact in float64.
 
     belief_0 ∝ emission[:, o_0] * initial
     belief_t ∝ emission[:, o_t] * (belief_{t-1} @ transition)
 
+    and for a labelled HMM, whose state t is the state after observation t,
+
+    belief_0 ∝ initial @ labelled[o_0];  belief_t ∝ belief_{t-1} @ labelled[o_t]
+
     Source: [Limits] Eq. (A.3), written for row-stochastic matrices (the paper transposes).
 
     Args:
-        hmm: S states, V symbols.
+        hmm: S states, V symbols; states or transitions emit.
         observations: symbols in [0, V), shape (batch, time).
         starts: optional mask (time,), true where a new sequence begins; the first is true.
         strict: raise on a sequence of probability zero instead of returning -inf.
@@ -54,13 +60,11 @@ def filter_beliefs(
     Cost: O(batch * time * S^2).
     """
     observations, mask = check_observations(observations, hmm.num_symbols, starts)
-    _, initial, transition, emission = hmm.weights()
-    first = hmm.initial_S @ hmm.emission_SV
-    steps = forward_steps(initial, transition, emission, observations[None], mask)
+    symbols_SV = symbol_law(hmm.law)[0]
     beliefs, following, increments = [], [], []
-    for step in steps:
+    for step in forward_steps(hmm.law, observations[None], mask):
         beliefs.append(step.belief[0])
-        following.append(step.following[0] @ hmm.emission_SV)
+        following.append(step.following[0] @ symbols_SV)
         increments.append(step.log_norm[0])
     per_token = _stacked(increments, observations.shape)
     impossible_at = first_impossible(per_token)
@@ -70,7 +74,7 @@ def filter_beliefs(
     return FilterResult(
         beliefs=_stacked(beliefs, (*observations.shape, hmm.num_states)),
         next_observation=_stacked(following, (*observations.shape, hmm.num_symbols)),
-        first_observation=first,
+        first_observation=hmm.initial_S @ symbols_SV,
         log_likelihood=per_token.sum(1),
         log_likelihood_per_token=per_token,
         impossible_at=impossible_at,

@@ -1,20 +1,24 @@
 """The forward recursion for many components and sequences at once, safe against underflow and exact about zero.
 
-    predicted_0 = initial;  predicted_t = belief_{t-1} @ transition
-    joint_t = predicted_t * emission[:, o_t];  belief_t = joint_t / sum(joint_t)
+States emit:       joint_t = following_{t-1} * emission[:, o_t];  belief_t = joint_t / sum(joint_t)
+                   following_t = belief_t @ transition
+Transitions emit:  joint_t = following_{t-1} @ labelled[o_t];      belief_t = following_t = joint_t / sum(joint_t)
+
+with following_{-1} = initial: the law of the state that is about to emit.
 
 A probability is a multiple of 2^-32, so one step shrinks a positive entry by no more than 2^-64, and an entry that falls
 below 1e-100 is seen, every eight steps, before it can vanish. Its row goes on in logarithms from there: a sequence is
 impossible if and only if its probability is zero, never because of underflow.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 
 from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.errors import InputError
+from hmmscope.processes.laws import EdgeEmitting, Law, StateEmitting
 
 _RISKY, _CHECK_EVERY = 1e-100, 8
 
@@ -24,9 +28,9 @@ class ForwardStep:
     """What is known at one time, after the observation.
 
     Attributes:
-        belief: law of the state (component, batch, state); zeros where the sequence has become impossible.
+        belief: law of state t (component, batch, state); zeros where the sequence has become impossible.
         log_norm: log P(o_t | o_0..o_{t-1}) (component, batch); -inf where the sequence is, or has become, impossible.
-        following: law of the next state (component, batch, state); the initial law where a new sequence begins.
+        following: law of the state that emits next (component, batch, state); initial where a new sequence begins.
     """
 
     belief: Float64[Tensor, "component batch state"]
@@ -35,22 +39,20 @@ class ForwardStep:
 
 
 def forward_steps(
-    initial_MS: Tensor,
-    transition_MSS: Tensor,
-    emission_MSV: Tensor,
-    observations_MBT: Int64[Tensor, "component_or_1 batch time"],
-    starts_T: Bool[Tensor, "time"],
+    law: Law, observations_MBT: Int64[Tensor, "component_or_1 batch time"], starts_T: Bool[Tensor, "time"]
 ) -> Iterator[ForwardStep]:
-    """One step for each time; where `starts_T` the state is drawn anew, and what came before remains only in log_norm."""
-    num_components, _ = initial_MS.shape
+    """One step for each time; where `starts_T` the state is drawn anew, and what came before remains only in log_norm.
+
+    Observations are the same for all components (first axis 1) or given for each.
+    """
     num_steps = observations_MBT.shape[2]
-    emission_MVS = emission_MSV.transpose(1, 2).contiguous()
-    component_M1 = torch.arange(num_components)[:, None]
-    in_logs = _LogRows(transition_MSS, emission_MVS)
-    predicted = initial_MS[:, None].expand(-1, observations_MBT.shape[1], -1)
+    start_MBS = law.initial_MS[:, None].expand(-1, observations_MBT.shape[1], -1)
+    absorb = _absorb_state(law) if isinstance(law, StateEmitting) else _absorb_edge(law)
+    in_logs = _LogRows(law)
+    following = start_MBS
     for t in range(num_steps):
         symbols_MB = observations_MBT[:, :, t]
-        belief = predicted * emission_MVS[component_M1, symbols_MB]
+        belief = absorb(following, symbols_MB)
         norm = belief.sum(-1)
         belief /= norm.clamp_min(torch.finfo(norm.dtype).tiny)[..., None]
         log_norm = norm.log()
@@ -59,25 +61,43 @@ def forward_steps(
         if t % _CHECK_EVERY == _CHECK_EVERY - 1:
             in_logs.adopt(belief)
         if t + 1 < num_steps and starts_T[t + 1]:
-            alive_MB = log_norm > -torch.inf
-            following = initial_MS[:, None] * alive_MB[..., None]
+            following = start_MBS * (log_norm > -torch.inf)[..., None]
             in_logs.clear()
         else:
-            following = torch.bmm(belief, transition_MSS)
+            following = torch.bmm(belief, law.transition_MSS) if isinstance(law, StateEmitting) else belief
         yield ForwardStep(belief, log_norm, following)
-        predicted = following
+
+
+def _absorb_state(law: StateEmitting) -> Callable[[Tensor, Tensor], Tensor]:
+    emission_MVS = law.emission_MSV.transpose(1, 2).contiguous()
+    component_M1 = torch.arange(len(emission_MVS))[:, None]
+    return lambda following, symbols_MB: following * emission_MVS[component_M1, symbols_MB]
+
+
+def _absorb_edge(law: EdgeEmitting) -> Callable[[Tensor, Tensor], Tensor]:
+    def absorb(following: Tensor, symbols_MB: Tensor) -> Tensor:
+        if len(symbols_MB) == len(law.labelled_MVSS) and symbols_MB.shape[1] == 1:
+            chosen_MSS = law.labelled_MVSS[torch.arange(len(symbols_MB)), symbols_MB[:, 0]]
+            return torch.bmm(following, chosen_MSS)
+        joint = torch.empty_like(following)
+        for symbol in symbols_MB[0].unique():
+            rows = (symbols_MB[0] == symbol).nonzero()[:, 0]
+            joint[:, rows] = torch.bmm(following[:, rows], law.labelled_MVSS[:, symbol])
+        return joint
+
+    return absorb
 
 
 class _LogRows:
     """The (component, batch) rows that are carried in logarithms."""
 
-    def __init__(self, transition_MSS: Tensor, emission_MVS: Tensor) -> None:
-        self.transition_MSS, self.emission_MVS = transition_MSS, emission_MVS
+    def __init__(self, law: Law) -> None:
+        self.law = law
         self.clear()
 
     def clear(self) -> None:
         self.rows = torch.empty(0, 2, dtype=torch.int64)
-        self.log_belief = torch.empty(0, self.transition_MSS.shape[1], dtype=torch.float64)
+        self.log_belief = torch.empty(0, self.law.initial_MS.shape[1], dtype=torch.float64)
 
     def __bool__(self) -> bool:
         return len(self.rows) > 0
@@ -95,8 +115,12 @@ class _LogRows:
         """Advance these rows and write them over what the plain recursion found."""
         m, b = self.rows.unbind(1)
         symbols = symbols_MB[m if len(symbols_MB) > 1 else torch.zeros_like(m), b]
-        log_predicted = torch.logsumexp(self.log_belief[:, :, None] + self.transition_MSS[m].log(), 1)
-        log_joint = log_predicted + self.emission_MVS[m, symbols].log()
+        matrix = (
+            self.law.transition_MSS[m] if isinstance(self.law, StateEmitting) else self.law.labelled_MVSS[m, symbols]
+        )
+        log_joint = torch.logsumexp(self.log_belief[:, :, None] + matrix.log(), 1)
+        if isinstance(self.law, StateEmitting):
+            log_joint = log_joint + self.law.emission_MSV[m, :, symbols].log()
         log_total = torch.logsumexp(log_joint, 1)
         possible = log_total > -torch.inf
         self.log_belief = torch.where(possible[:, None], log_joint - log_total[:, None], log_joint)

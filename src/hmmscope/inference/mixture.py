@@ -9,6 +9,7 @@ from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.inference.filtering import first_impossible
 from hmmscope.inference.forward import check_observations, forward_steps
+from hmmscope.processes.laws import symbol_law
 from hmmscope.processes.mixture import Mixture
 
 #: Working memory of one chunk of sequences: about what stays in the caches.
@@ -63,7 +64,7 @@ def filter_mixture(
     posterior = torch.zeros(batch, time, num_components, dtype=torch.float64)
     following = torch.zeros(batch, time, mixture.num_symbols, dtype=torch.float64)
     joint_log = torch.zeros(batch, time, dtype=torch.float64)
-    first = torch.einsum("m,ms,msv->v", mixture.weights_M, mixture.initial_MS, mixture.emission_MSV)
+    first = torch.einsum("m,ms,msv->v", mixture.weights_M, mixture.law.initial_MS, symbol_law(mixture.law))
     chunk = max(1, CHUNK_BYTES // (8 * 6 * num_components * mixture.num_states))
     for begin in range(0, batch, chunk):
         part = slice(begin, begin + chunk)
@@ -84,8 +85,8 @@ def _filter_chunk(
     mixture: Mixture, observations: Tensor, mask: Tensor, posterior: Tensor, following: Tensor, joint_log: Tensor
 ) -> None:
     log_weight_MB = mixture.weights_M.log()[:, None].expand(-1, len(observations))
-    weights = (mixture.initial_MS, mixture.transition_MSS, mixture.emission_MSV)
-    for t, step in enumerate(forward_steps(*weights, observations[None], mask)):
+    symbols_MSV = symbol_law(mixture.law)
+    for t, step in enumerate(forward_steps(mixture.law, observations[None], mask)):
         log_weight_MB = log_weight_MB + step.log_norm
         total_B = torch.logsumexp(log_weight_MB, 0)
         joint_log[:, t] = total_B
@@ -93,7 +94,7 @@ def _filter_chunk(
         posterior_MB = torch.where(possible_B, log_weight_MB - total_B.where(possible_B, 0.0), -torch.inf).exp()
         posterior[:, t] = posterior_MB.T
         weighted_MBS = posterior_MB[..., None] * step.following
-        following[:, t] = torch.bmm(weighted_MBS, mixture.emission_MSV).sum(0)
+        following[:, t] = torch.bmm(weighted_MBS, symbols_MSV).sum(0)
 
 
 @dataclass(frozen=True)
@@ -130,12 +131,12 @@ def filter_known_component(
     components = torch.as_tensor(components)
     if components.shape != observations.shape[:1] or ((components < 0) | (components >= len(mixture))).any():
         raise InputError(f"components: must be {len(observations)} numbers in [0, {len(mixture)})")
-    weights = (mixture.initial_MS[components], mixture.transition_MSS[components], mixture.emission_MSV[components])
-    steps = list(forward_steps(*weights, observations[:, None], mask))
-    following_BTS = torch.stack([weights[0], *(step.following[:, 0] for step in steps[:-1])], 1)
+    law = mixture.law.select(components)
+    steps = list(forward_steps(law, observations[:, None], mask))
+    following_BTS = torch.stack([law.initial_MS, *(step.following[:, 0] for step in steps[:-1])], 1)
     return KnownComponentResult(
         beliefs=torch.stack([step.belief[:, 0] for step in steps], 1),
-        predicted_observation=torch.bmm(following_BTS, weights[2]),
+        predicted_observation=torch.bmm(following_BTS, symbol_law(law)),
         log_likelihood_per_token=torch.stack([step.log_norm[:, 0] for step in steps], 1),
     )
 

@@ -8,6 +8,7 @@ from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.mixture import filter_mixture, predicted_before
 from hmmscope.processes.base import Process
 from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.mixture import Mixture
 
 
@@ -30,7 +31,7 @@ def optimal_predictions(
     process: Process, observations: Int[Tensor, "batch time"], *, starts: object = None
 ) -> OptimalPredictions:
     """What the observer predicts who knows the process, but not the hidden path or component."""
-    if isinstance(process, HMM):
+    if isinstance(process, HMM | LabelledHMM):
         single = filter_beliefs(process, observations, starts=starts)
         before = predicted_before(single.first_observation, single.next_observation)
         return OptimalPredictions(before, single.log_likelihood_per_token, None)

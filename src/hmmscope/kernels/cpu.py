@@ -1,6 +1,7 @@
 """Compiled samplers (numba): the same bits as `reference`, one block of samples a thread."""
 
 import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numba
@@ -29,36 +30,59 @@ def sample_paths(
     transition: NDArray[np.uint32],
     emission: NDArray[np.uint32],
     *,
+    num_states: int = 0,
     dtype: type[np.integer] = np.int64,
     num_threads: int = 1,
 ) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
     """As `sample_paths_reference`, in arrays of `dtype`; the result does not depend on `num_threads`."""
+    tables = (initial, transition, emission)
+    return _in_blocks(_paths, key, samples, components, starts, tables, dtype, num_threads)
+
+
+def sample_edges(
+    key: tuple[int, int],
+    samples: NDArray[np.int64],
+    components: NDArray[np.int64],
+    starts: NDArray[np.bool_],
+    initial: NDArray[np.uint32],
+    edges: NDArray[np.uint32],
+    *,
+    num_states: int,
+    dtype: type[np.integer] = np.int64,
+    num_threads: int = 1,
+) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+    """As `sample_edges_reference`, in arrays of `dtype`."""
+    tables = (initial, edges, np.uint64(num_states))
+    return _in_blocks(_edges, key, samples, components, starts, tables, dtype, num_threads)
+
+
+def _in_blocks(
+    fill: Callable[..., None],
+    key: tuple[int, int],
+    samples: NDArray[np.int64],
+    components: NDArray[np.int64],
+    starts: NDArray[np.bool_],
+    tables: tuple,
+    dtype: type[np.integer],
+    num_threads: int,
+) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
     observations = np.empty((len(samples), len(starts)), dtype)
     states = np.empty_like(observations)
     block = math.ceil(len(samples) / max(1, num_threads) / _LANES) * _LANES
 
-    def fill(start: int) -> None:
+    def fill_block(start: int) -> None:
         part = slice(start, start + block)
-        _paths(
-            np.uint64(key[0]),
-            np.uint64(key[1]),
-            samples[part].astype(np.uint64),
-            components[part],
-            starts,
-            initial,
-            transition,
-            emission,
-            observations[part],
-            states[part],
-        )
+        k0, k1 = np.uint64(key[0]), np.uint64(key[1])
+        numbers = samples[part].astype(np.uint64)
+        fill(k0, k1, numbers, components[part], starts, *tables, observations[part], states[part])
 
     blocks = range(0, len(samples), block) if block else range(0)
     if len(blocks) <= 1:
         for start in blocks:
-            fill(start)
+            fill_block(start)
     else:
         with ThreadPoolExecutor(num_threads) as pool:
-            list(pool.map(fill, blocks))
+            list(pool.map(fill_block, blocks))
     return observations, states
 
 
@@ -110,3 +134,23 @@ def _paths(k0, k1, samples, components, starts, initial, transition, emission, o
                         observations[first + lane, t] = draw(
                             emission[m, state[lane]], words[2 * half + 1, lane], symbol_bits
                         )
+
+
+@numba.njit(cache=True, nogil=True)
+def _edges(k0, k1, samples, components, starts, initial, edges, num_states, observations, states):  # type: ignore[no-untyped-def]
+    initial_bits, edge_bits = _log2(initial.shape[1]), _log2(edges.shape[2])
+    for row in range(observations.shape[0]):
+        low, high = samples[row] & np.uint64(0xFFFFFFFF), samples[row] >> np.uint64(32)
+        m = components[row]
+        state = np.uint64(0)
+        for block in range((observations.shape[1] + 1) // 2):
+            words = philox(np.uint64(block), np.uint64(KIND_PATH), low, high, k0, k1)
+            for half in range(2):
+                t = 2 * block + half
+                if t < observations.shape[1]:
+                    if starts[t]:
+                        state = draw(initial[m], words[2 * half], initial_bits)
+                    outcome = draw(edges[m, state], words[2 * half + 1], edge_bits)
+                    state = outcome % num_states
+                    observations[row, t] = outcome // num_states
+                    states[row, t] = state

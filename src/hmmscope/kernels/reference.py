@@ -50,3 +50,30 @@ def sample_paths_reference(
             states[row, t] = state
             observations[row, t] = draw_reference(emission[m, state], symbol_word)
     return observations, states
+
+
+def sample_edges_reference(
+    key: tuple[int, int],
+    samples: NDArray[np.int64],
+    components: NDArray[np.int64],
+    starts: NDArray[np.bool_],
+    initial: NDArray[np.uint32],
+    edges: NDArray[np.uint32],
+    num_states: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Observations (B, T) and states (B, T) after them, for transitions that emit.
+
+    Two words a step, as in `sample_paths_reference`: the first draws a start state from the initial table (M, S') where
+    `starts[t]`, the second an outcome of the edge table (M, S, E') of the state: symbol * num_states + next state.
+    """
+    observations = np.empty((len(samples), len(starts)), np.int64)
+    states = np.empty_like(observations)
+    for row, (sample, m) in enumerate(zip(samples.tolist(), components.tolist(), strict=True)):
+        state = 0
+        for t, restart in enumerate(starts.tolist()):
+            words = philox_reference((t // 2, KIND_PATH, sample & 0xFFFFFFFF, sample >> 32), key)
+            if restart:
+                state = draw_reference(initial[m], words[2 * (t % 2)])
+            symbol, state = divmod(draw_reference(edges[m, state], words[2 * (t % 2) + 1]), num_states)
+            observations[row, t], states[row, t] = symbol, state
+    return observations, states

@@ -37,7 +37,7 @@ class RoFormerSpec:
 
     def __post_init__(self) -> None:
         for field in ("num_layers", "num_heads", "width", "mlp_ratio"):
-            require(getattr(self, field) >= 1, field, "must be at least 1", getattr(self, field))
+            require(1 <= getattr(self, field) <= 65536, field, "must be in [1, 65536]", getattr(self, field))
         rule = f"must be a multiple of 2 * num_heads = {2 * self.num_heads}"
         require(self.width % (2 * self.num_heads) == 0, "width", rule, self.width)
         require(self.rotary_base > 0, "rotary_base", "must be positive", self.rotary_base)
@@ -97,7 +97,7 @@ class MLP(nn.Module):
         self.out = nn.Linear(hidden_width, width)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.out(F.gelu(self.hidden(x_BTD), approximate="tanh"))
+        return self.out(F.gelu(self.hidden(x_BTD)))
 
 
 class RotaryAttention(nn.Module):

@@ -1,8 +1,7 @@
 """What every process offers: exact sampling by (seed, purpose, sample), sizes, and a digest."""
 
-import dataclasses
 import hashlib
-from abc import ABC, abstractmethod
+from abc import ABC
 from functools import cached_property
 from typing import NamedTuple
 
@@ -10,12 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.axes import Int64, Tensor
+from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.kernels import cpu
 from hmmscope.kernels.alias import alias_tables
 from hmmscope.kernels.philox import MAX_SAMPLES
 from hmmscope.kernels.quantise import UNIT, quantise_rows
+from hmmscope.processes.laws import Law, StateEmitting
 from hmmscope.seeds import philox_key
 
 #: How far from one a row may sum before it is refused.
@@ -30,47 +30,43 @@ class Paths(NamedTuple):
     components: Int64[Tensor, "batch"] | None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class AliasTables:
-    """Alias tables of a family of HMMs, component first: (M', ), (M, S'), (M, S, S'), (M, S, V'), primes powers of two."""
-
-    component: NDArray[np.uint32]
-    initial: NDArray[np.uint32]
-    transition: NDArray[np.uint32]
-    emission: NDArray[np.uint32]
-
-
 class Process(ABC):
-    """A law of observation sequences whose every probability is an integer multiple of 2^-32."""
+    """A law of observation sequences whose every probability is an integer multiple of 2^-32.
+
+    Attributes:
+        num_states: S.
+        num_symbols: V.
+        weights_M: law of the component, (1,) for a single process.
+        law: initial law and transitions of every component.
+    """
 
     num_states: int
     num_symbols: int
+    weights_M: Float64[Tensor, "component"]
+    law: Law
 
     @property
     def num_components(self) -> int | None:
         """Number of mixture components; None for a single process."""
         return None
 
-    @abstractmethod
-    def weights(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Float64 probabilities, component first: (M,), (M, S), (M, S, S), (M, S, V)."""
-
     @cached_property
-    def alias_tables(self) -> AliasTables:
-        """Integer tables of `weights`, built on first use."""
-        return AliasTables(*(alias_tables((w.numpy() * UNIT).astype(np.int64)) for w in self.weights()))
+    def alias_tables(self) -> tuple[NDArray[np.uint32], ...]:
+        """Integer tables of the component, of the initial law and of the rest of `law.rows`, built on first use."""
+        return tuple(alias_tables(integer_weights(rows)) for rows in (self.weights_M, *self.law.rows()))
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of sizes and integer weights, little-endian."""
-        sha = hashlib.sha256(f"hmmscope-process/1/{self.num_states}/{self.num_symbols}".encode())
-        for w in self.weights():
-            sha.update((w.numpy() * UNIT).astype("<i8").tobytes())
+        """sha256 of form, sizes and integer weights, little-endian."""
+        form = type(self.law).__name__
+        sha = hashlib.sha256(f"hmmscope-process/1/{form}/{self.num_states}/{self.num_symbols}".encode())
+        for rows in (self.weights_M, *self.law.rows()):
+            sha.update(integer_weights(rows).astype("<i8").tobytes())
         return sha.hexdigest()
 
     def sample_components(self, indices: NDArray[np.int64], seed: int, stream: str) -> NDArray[np.int64]:
         """Component (B,) of each sample index (B,); zeros for a single process."""
-        return cpu.sample_components(philox_key(seed, stream), indices, self.alias_tables.component)
+        return cpu.sample_components(philox_key(seed, stream), indices, self.alias_tables[0])
 
     def sample_paths(
         self, indices: NDArray[np.int64], starts: NDArray[np.bool_], seed: int, stream: str = "corpus"
@@ -85,16 +81,15 @@ class Process(ABC):
         """
         if indices.size and (indices.min() < 0 or indices.max() >= MAX_SAMPLES):
             raise InputError(f"indices: samples are numbered from 0 to 2^40 - 1, got {indices.min()}..{indices.max()}")
-        tables, key = self.alias_tables, philox_key(seed, stream)
         components = self.sample_components(indices, seed, stream)
-        observations, states = cpu.sample_paths(
-            key,
+        sample = cpu.sample_paths if isinstance(self.law, StateEmitting) else cpu.sample_edges
+        observations, states = sample(
+            philox_key(seed, stream),
             indices,
             components,
             starts,
-            tables.initial,
-            tables.transition,
-            tables.emission,
+            *self.alias_tables[1:],
+            num_states=self.num_states,
             num_threads=torch.get_num_threads(),
         )
         return Paths(
@@ -102,6 +97,11 @@ class Process(ABC):
             torch.from_numpy(states),
             None if self.num_components is None else torch.from_numpy(components),
         )
+
+
+def integer_weights(rows: Float64[Tensor, "*row outcome"]) -> NDArray[np.int64]:
+    """Probabilities that are multiples of 2^-32 as integers."""
+    return (rows.numpy() * UNIT).astype(np.int64)
 
 
 def stochastic_rows(

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def load_process(source: object, *, allow_drop_tiny: bool = False) -> HMM:
     path = shipped.get(str(source), Path(str(source)))
     if path.suffix not in _READERS:
         raise unknown_name("process", str(source), [*shipped, "a path ending in .json, .npz or .safetensors"])
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"process: no file {path}")
     data = _READERS[path.suffix](path)
     unknown = set(data) - {*_ARRAYS, *_TEXTS, *_NAMES, "format", "version"}
@@ -63,7 +64,7 @@ def save_hmm(hmm: HMM, destination: object) -> None:
     path = Path(str(destination))
     if path.suffix not in _READERS:
         raise InputError(f"path: must end in .json, .npz or .safetensors, got {str(path)!r}")
-    if path.exists():
+    if os.path.lexists(path):
         raise RefusedError(f"{path}: exists; choose another name")
     arrays = {"initial": hmm.initial_S, "transition": hmm.transition_SS, "emission": hmm.emission_SV}
     texts: dict[str, Any] = {"title": hmm.title, "source": hmm.source}

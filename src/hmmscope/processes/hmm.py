@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.base import Process, stochastic_rows
+from hmmscope.processes.laws import StateEmitting
 
 
 class HMM(Process):
@@ -54,18 +54,16 @@ class HMM(Process):
             "emission", emission, (size, None), allow_drop_tiny=allow_drop_tiny
         )
         self.num_states, self.num_symbols = self.emission_SV.shape
+        self.weights_M = self.initial_S.new_ones(1)
+        self.law = StateEmitting(self.initial_S[None], self.transition_SS[None], self.emission_SV[None])
         self.quantisation_change = max(change_0, change_1, change_2)
-        self.symbols = _names("symbols", symbols, self.num_symbols)
-        self.states = _names("states", states, self.num_states)
+        self.symbols = check_names("symbols", symbols, self.num_symbols)
+        self.states = check_names("states", states, self.num_states)
         self.title, self.source = title, source
 
     def __repr__(self) -> str:
         title = f", title={self.title!r}" if self.title else ""
         return f"HMM(num_states={self.num_states}, num_symbols={self.num_symbols}{title})"
-
-    def weights(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        one: Float64[Tensor, 1] = self.initial_S.new_ones(1)
-        return one, self.initial_S[None], self.transition_SS[None], self.emission_SV[None]
 
     def save(self, path: object) -> None:
         """Write to `path`, as JSON, NPZ or safetensors by its ending; refused if it exists."""
@@ -74,7 +72,8 @@ class HMM(Process):
         save_hmm(self, path)
 
 
-def _names(field: str, names: Sequence[str] | None, count: int) -> tuple[str, ...] | None:
+def check_names(field: str, names: Sequence[str] | None, count: int) -> tuple[str, ...] | None:
+    """The names as a tuple; InputError unless they are `count` different non-empty texts."""
     if names is None:
         return None
     if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):

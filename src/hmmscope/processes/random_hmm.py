@@ -10,6 +10,7 @@ from hmmscope.axes import Tensor
 from hmmscope.kernels.dirichlet import dirichlet_rows
 from hmmscope.kernels.quantise import UNIT, quantise_rows
 from hmmscope.processes.hmm import HMM
+from hmmscope.processes.laws import StateEmitting
 from hmmscope.processes.mixture import Mixture
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed, philox_key
@@ -84,4 +85,4 @@ class RandomMixtureSpec(_DirichletSpec):
 
     def build(self) -> Mixture:
         indices = np.arange(self.first_component, self.first_component + self.num_components)
-        return Mixture.from_stacked(np.full(len(indices), 1 / len(indices)), *self._components(indices))
+        return Mixture.from_law(np.full(len(indices), 1 / len(indices)), StateEmitting(*self._components(indices)))

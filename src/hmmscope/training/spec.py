@@ -45,7 +45,10 @@ class TrainingSpec:
 
     def __post_init__(self) -> None:
         for field in ("num_steps", "batch_size", "checkpoint_every", "evaluate_samples", "num_threads"):
-            require(getattr(self, field) >= 1, field, "must be at least 1", getattr(self, field))
+            require(1 <= getattr(self, field) < 2**31, field, "must be in [1, 2^31)", getattr(self, field))
+        require(self.num_threads <= 1024, "num_threads", "must be at most 1024", self.num_threads)
+        samples = self.num_steps * self.batch_size
+        require(samples <= 2**40, "num_steps", "times batch_size must be at most 2^40 samples", samples)
         for field in ("warmup_steps", "evaluate_every", "weight_decay"):
             require(getattr(self, field) >= 0, field, "must be at least 0", getattr(self, field))
         require(self.learning_rate > 0, "learning_rate", "must be positive", self.learning_rate)

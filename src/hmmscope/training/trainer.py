@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Literal
@@ -150,7 +150,9 @@ def _restore(model: SequenceModel, optimiser: torch.optim.Optimizer, run: RunDir
         run.metrics.truncate(0)
         return 0
     step, tensors, state = found
-    load_weights(model, tensors["model"])
+    load_weights(model, tensors.get("model", {}))
+    moments = {f"{m}.{n}": p for n, p in model.named_parameters() for m in ("exp_avg", "exp_avg_sq")}
+    _check_names_and_shapes("optimiser.safetensors", moments, tensors.get("optimiser", {}))
     for name, parameter in model.named_parameters():
         optimiser.state[parameter] = {
             "step": torch.tensor(float(step), device=device),
@@ -163,13 +165,14 @@ def _restore(model: SequenceModel, optimiser: torch.optim.Optimizer, run: RunDir
 
 def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
     """Copy weights by name; a missing, surplus or wrongly shaped one is a DamagedError that names it."""
-    own = model.state_dict()
-    for name in [*own, *weights]:
-        if name not in weights or name not in own or own[name].shape != weights[name].shape:
-            raise DamagedError(
-                f"model.safetensors: {name} is missing, unknown or of another shape than the config says"
-            )
+    _check_names_and_shapes("model.safetensors", model.state_dict(), weights)
     model.load_state_dict(weights)
+
+
+def _check_names_and_shapes(file: str, own: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> None:
+    for name in [*own, *found]:
+        if name not in found or name not in own or own[name].shape != found[name].shape:
+            raise DamagedError(f"{file}: {name} is missing, unknown or of another shape than the config says")
 
 
 def resolve_device(device: Literal["auto", "cpu", "cuda"]) -> Literal["cpu", "cuda"]:

@@ -1,0 +1,18 @@
+"""Draw the figures of a folder: figures/<name>.json to .pdf and .png beside it."""
+
+from pathlib import Path
+
+from hmmscope import store
+from hmmscope.figures import Figure
+from hmmscope.report.plots import figure_files
+
+
+def draw_folder(folder: Path) -> list[Path]:
+    """The files written, for every figure in `folder`; InputError or DamagedError names a figure that is not one."""
+    written = []
+    for source in sorted((folder / "figures").glob("*.json")):
+        figure = Figure.from_data(store.read_json(source))
+        for ending, data in figure_files(figure).items():
+            written.append(source.with_suffix(f".{ending}"))
+            store.write_bytes(written[-1], data)
+    return written

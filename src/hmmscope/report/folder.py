@@ -1,0 +1,178 @@
+"""The folder of one experiment, read and checked. Links are not followed and nothing in it is executed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hmmscope import store
+from hmmscope.errors import DamagedError, InputError
+from hmmscope.figures import Figure
+from hmmscope.schema import parse_spec, require, unknown_name
+
+VERDICTS = ("reproduced", "not reproduced", "inconclusive", "found")
+_PNG = b"\x89PNG\r\n\x1a\n"
+_PNG_LIMIT = 16 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """A line of "what was run", such as parameters: 560,000."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """experiment.json, apart from its config.
+
+    Args:
+        experiment: name of the experiment, as on the command line.
+        title: a few words.
+        summary: a paragraph: what was asked, and how.
+        scale: smoke, small, gpu or paper.
+        version: of hmmscope.
+        command: what makes this folder again.
+        created: the day, as 2026-11-21, or empty.
+        facts: what the reader should know about the run.
+        invalid: why nothing here may be believed, or None.
+        intervals: how the intervals are made, a sentence; or None.
+    """
+
+    experiment: str
+    title: str
+    summary: str
+    scale: str
+    version: str
+    command: str
+    created: str = ""
+    facts: tuple[Fact, ...] = ()
+    invalid: str | None = None
+    intervals: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One line of findings.json: a sentence, what it means for the claim, and the number behind it."""
+
+    title: str
+    text: str
+    verdict: Literal["reproduced", "not reproduced", "inconclusive", "found"]
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise unknown_name("verdict", self.verdict, VERDICTS)
+        require((self.low is None) == (self.high is None), "low", "comes together with high", self.low)
+        require(self.low is None or self.value is not None, "value", "must be given with an interval", self.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """findings.json, which holds the list alone."""
+
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A figure and its PNG."""
+
+    figure: Figure
+    png: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The rows of tables/NAME.jsonl."""
+
+    name: str
+    rows: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """All that a page shows of one folder; `path` is where it was read."""
+
+    path: Path
+    about: About
+    config: Mapping[str, Any]
+    findings: tuple[Finding, ...]
+    figures: tuple[Drawn, ...]
+    tables: tuple[Table, ...]
+
+
+def read_experiment(folder: Path) -> Experiment:
+    """The experiment in `folder`; figures and tables in the order of their file names.
+
+    Raises:
+        InputError: the folder or a file of it is missing.
+        DamagedError: a file is not what it should be; one line with its name and what is wrong.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: not a folder of an experiment")
+    about_path, findings_path = _present(folder / "experiment.json"), _present(folder / "findings.json")
+    about = store.read_json(about_path, own=True)
+    if not isinstance(about, dict) or not isinstance(about.get("config"), dict):
+        raise DamagedError(f"{about_path}: must be a mapping with a mapping 'config'")
+    config = about.pop("config")
+    findings = store.read_json(findings_path, own=True)
+    return Experiment(
+        path=folder,
+        about=_parse(About, about, about_path),
+        config=config,
+        findings=_parse(Findings, {"findings": findings}, findings_path).findings,
+        figures=tuple(_read_figure(path) for path in _listed(folder / "figures", ".json")),
+        tables=tuple(
+            Table(name=path.stem, rows=store.read_table(_present(path)))
+            for path in _listed(folder / "tables", ".jsonl")
+        ),
+    )
+
+
+def _read_figure(path: Path) -> Drawn:
+    data = store.read_json(_present(path), own=True)
+    try:
+        figure = Figure.from_data(data, "figure")
+    except InputError as error:
+        raise DamagedError(f"{path}: {_line(error)}") from error
+    picture = _present(path.with_suffix(".png"))
+    if picture.stat().st_size > _PNG_LIMIT:
+        raise DamagedError(f"{picture}: more than {_PNG_LIMIT >> 20} MiB")
+    png = picture.read_bytes()
+    if not png.startswith(_PNG):
+        raise DamagedError(f"{picture}: not a PNG image")
+    return Drawn(figure=figure, png=png)
+
+
+def _parse(cls: type, data: Any, path: Path) -> Any:
+    try:
+        return parse_spec(cls, data, "")
+    except InputError as error:
+        raise DamagedError(f"{path}: {_line(error)}") from error
+
+
+def _listed(folder: Path, suffix: str) -> list[Path]:
+    """The files that end in `suffix`, by name; a missing folder has none."""
+    if folder.is_symlink():
+        raise DamagedError(f"{folder}: a symbolic link, which is not followed")
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.suffix == suffix and not path.name.startswith("."))
+
+
+def _present(path: Path) -> Path:
+    if path.is_symlink():
+        raise DamagedError(f"{path}: a symbolic link, which is not followed; replace it by the file")
+    if not path.is_file():
+        raise InputError(f"{path}: missing; an experiment that ended well has it")
+    return path
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

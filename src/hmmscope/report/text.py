@@ -1,0 +1,63 @@
+"""Text and numbers as a reader sees them."""
+
+import math
+import unicodedata
+from typing import Any
+
+_DIRECTION = {0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
+
+
+def visible(text: str) -> str:
+    """`text` with everything that could act instead of being read written out: ESC becomes ``\\x1b``.
+
+    These are the control characters (newline and tab excepted), line and paragraph separators, changes of writing
+    direction, and halves of surrogate pairs, which no file could hold.
+    """
+    return "".join(_escape(char) if _acts(char) else char for char in text)
+
+
+def shorten(label: str, most: int = 18) -> str:
+    """A label that leaves room for what it labels."""
+    return label if len(label) <= most else f"{label[: most - 1]}…"
+
+
+def _acts(char: str) -> bool:
+    return (char not in "\n\t" and unicodedata.category(char) in {"Cc", "Cs", "Zl", "Zp"}) or ord(char) in _DIRECTION
+
+
+def _escape(char: str) -> str:
+    return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}"
+
+
+def format_number(value: float) -> str:
+    """Four significant digits; whole numbers in full."""
+    if isinstance(value, int):
+        return f"{value:,}"
+    if 1e4 <= abs(value) < 1e15:
+        return f"{float(f'{value:.4g}'):,.0f}"
+    return f"{value:.4g}"
+
+
+def format_interval(value: float, low: float | None, high: float | None) -> tuple[str, str | None]:
+    """Value and interval with as many decimals as two significant digits of the half width need."""
+    if low is None or high is None:
+        return _minus(format_number(value)), None
+    if not 1e-6 < high - low < 1e4 or abs(value) >= 1e9:
+        return _minus(format_number(value)), _minus(f"{format_number(low)}, {format_number(high)}")
+    decimals = max(0, 1 - math.floor(math.log10((high - low) / 2)))
+    return _minus(f"{value:,.{decimals}f}"), _minus(f"{low:,.{decimals}f}, {high:,.{decimals}f}")
+
+
+def _minus(number: str) -> str:
+    return number.replace("-", "−")
+
+
+def format_cell(value: Any) -> str:
+    """A value of a table; a missing one is a dash."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return format_number(value)
+    return str(value)

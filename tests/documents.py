@@ -1,0 +1,117 @@
+"""Run the examples of a Markdown page in the order in which they stand, and compare what they print.
+
+    python tests/documents.py PAGE        in an empty folder: examples write files
+
+``python`` blocks share one interpreter. A ``text`` block right after one is what it prints. In ``console`` blocks a
+line that begins with ``$ `` is a command for the shell, and the lines up to the next one are its output: standard
+output, or standard error if the command fails. Without such lines the output is not compared.
+
+``...`` stands for any text. A comment ``<!-- within 0.02 -->`` before a block lets its numbers differ by as much, for
+numbers that depend on the machine. Commands that begin with ``make`` are passed over.
+"""
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+SKIPPED = ("make ",)
+_NUMBER = r"-?\d+(?:\.\d+)?"
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_WITHIN = re.compile(r"<!-- within ([\d.]+) -->\s*\Z")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page."""
+
+    language: str
+    text: str
+    line: int
+    within: float
+    follows: bool  # only blank lines and comments stand between the block before and this one
+
+
+def blocks(page: str) -> list[Block]:
+    """The fenced blocks of a page."""
+    found, end = [], 0
+    for match in _FENCE.finditer(page):
+        between = page[end : match.start()]
+        within = _WITHIN.search(between)
+        plain = re.sub(r"<!--.*?-->|\s|It prints:?", "", between, flags=re.DOTALL)
+        line = page.count("\n", 0, match.start()) + 1
+        found.append(Block(match[1], match[2], line, float(within[1]) if within else 0.0, plain == ""))
+        end = match.end()
+    return found
+
+
+def same(expected: str, printed: str, within: float) -> bool:
+    """Whether `printed` is what a page says, numbers to `within`, ``...`` being any text."""
+    expected, printed = _stripped(expected), _stripped(printed)
+    pattern = re.escape(expected).replace(re.escape("..."), "(?:.*?)")
+    if not within:
+        return re.fullmatch(pattern, printed, re.DOTALL) is not None
+    numbers = [float(number) for number in re.findall(_NUMBER, expected)]
+    pattern = re.sub(r"(?:\\-)?\d+(?:\\\.\d+)?", f"({_NUMBER})", pattern)
+    match = re.fullmatch(pattern, printed, re.DOTALL)
+    return bool(match) and all(abs(a - float(b)) <= within for a, b in zip(numbers, match.groups(), strict=True))
+
+
+def _stripped(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
+
+
+def commands(block: str) -> list[tuple[str, str]]:
+    """(command, output) pairs of a console block."""
+    pairs: list[tuple[str, str]] = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            pairs.append((line[2:], ""))
+        elif pairs:
+            pairs[-1] = (pairs[-1][0], pairs[-1][1] + line + "\n")
+    return pairs
+
+
+def run_page(path: Path) -> int:
+    """Run all examples; returns how many commands and python blocks ran. AssertionError names the line."""
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    environment = dict(os.environ, PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", COLUMNS="100")
+    found, count = blocks(path.read_text(encoding="utf-8")), 0
+    for block, following in zip(found, [*found[1:], None], strict=True):
+        where = f"{path.name}:{block.line}"
+        if block.language == "python":
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                exec(compile("\n" * block.line + block.text, path.name, "exec"), namespace)
+            count += 1
+            if following and following.language == "text" and following.follows:
+                check(where, following.text, out.getvalue(), following.within)
+        elif block.language == "console":
+            for command, expected in commands(block.text):
+                if not command.startswith(SKIPPED):
+                    check_command(where, command, expected, block.within, environment)
+                    count += 1
+    return count
+
+
+def check_command(where: str, command: str, expected: str, within: float, environment: dict[str, str]) -> None:
+    """Run one line through the shell; it may fail only where the page shows an error."""
+    done = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True, timeout=300)
+    printed = done.stderr if done.returncode else done.stdout
+    shows_error = expected.startswith("error[")
+    assert (done.returncode != 0) == shows_error, f"{where}: {command}: exit code {done.returncode}\n{done.stderr}"
+    if expected.strip():
+        check(f"{where}: {command}", expected, printed, within)
+
+
+def check(where: str, expected: str, printed: str, within: float) -> None:
+    """AssertionError unless the page tells the truth."""
+    assert same(expected, printed, within), f"{where}: the page says\n{expected}\nand it prints\n{printed}"
+
+
+if __name__ == "__main__":
+    print(f"{run_page(Path(sys.argv[1]).resolve())} examples ran")

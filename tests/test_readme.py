@@ -1,0 +1,92 @@
+"""What the pages show is what happens: every python and console block runs, and prints what the page says."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import documents
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+RUNNABLE = [page for page in PAGES if re.search(r"^```(python|console)$", page.read_text("utf-8"), re.MULTILINE)]
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.stem.lower())
+def test_page(page: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "tests" / "documents.py"), str(page)]
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_readme_has_examples() -> None:
+    languages = [block.language for block in documents.blocks((ROOT / "README.md").read_text("utf-8"))]
+    assert languages.count("python") >= 2
+    assert languages.count("console") >= 3
+
+
+def test_set_up_commands_are_the_only_ones_that_do_not_run() -> None:
+    """Blocks marked sh are not run; they hold nothing but installing."""
+    for page in PAGES:
+        for block in documents.blocks(page.read_text("utf-8")):
+            for line in block.text.splitlines() if block.language == "sh" else []:
+                assert re.match(r"(make|pip|git|cd|python -m (venv|pip)) |#|$", line), f"{page.name}: {line}"
+
+
+def test_links_between_pages() -> None:
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"\]\(([^)#\s]+)", text):
+            assert "://" in target or (page.parent / target).exists(), f"{page.name}: no {target}"
+
+
+# The checker itself ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "expected, printed, within, equal",
+    [
+        ("loss 1.25\n", "loss 1.25\n", 0.0, True),
+        ("loss 1.25\n", "loss 1.26\n", 0.0, False),
+        ("loss 1.25\n", "loss 1.26\n", 0.02, True),
+        ("loss 1.25\n", "loss 1.28\n", 0.02, False),
+        ("loss 1.25 (a)\n", "loss 1.25 (b)\n", 0.02, False),
+        ("x -0.50\n", "x -0.49\n", 0.02, True),
+        ("in ... steps\n", "in 12 steps\n", 0.0, True),
+        ("in ... steps\n", "in 12 days\n", 0.0, False),
+        ("a\n...\nz\n", "a\nb\nc\nz\n", 0.0, True),
+        ("a\n", "a\nb\n", 0.0, False),
+    ],
+)
+def test_comparison(expected: str, printed: str, within: float, equal: bool) -> None:
+    assert documents.same(expected, printed, within) is equal
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "```python\nprint(1)\n```\n\n```text\n2\n```\n",
+        "```python\n1 / 0\n```\n",
+        "```console\n$ false\n```\n",
+        "```console\n$ echo a\nb\n```\n",
+        "```console\n$ echo error\nerror[2] x\n```\n",
+    ],
+)
+def test_a_wrong_page_fails(page: str, tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(page)
+    with pytest.raises((AssertionError, ZeroDivisionError)):
+        documents.run_page(path)
+
+
+def test_a_right_page_passes(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(
+        "```python\nx = 1\n```\n```python\nprint(x)\n```\nIt prints:\n```text\n1\n```\n"
+        "```console\n$ make x\n$ echo a b\na ...\n$ echo 'error[2] x' >&2; exit 2\nerror[2] x\n```\n"
+    )
+    assert documents.run_page(path) == 4
