@@ -6,8 +6,8 @@
 line that begins with ``$ `` is a command for the shell, and the lines up to the next one are its output: standard
 output, or standard error if the command fails. Without such lines the output is not compared.
 
-``...`` stands for any text. A comment ``<!-- within 0.02 -->`` before a block lets its numbers differ by as much, for
-numbers that depend on the machine. Commands that begin with ``make`` are passed over.
+``...`` stands for any text. A comment ``<!-- within 20 % -->`` before a block lets its numbers differ by that share of
+themselves: training depends on the machine. Commands that begin with ``make`` are passed over.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from pathlib import Path
 SKIPPED = ("make ",)
 _NUMBER = r"-?\d+(?:\.\d+)?"
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_WITHIN = re.compile(r"<!-- within ([\d.]+) -->\s*\Z")
+_WITHIN = re.compile(r"<!-- within (\d+) % -->\s*\Z")
 
 
 @dataclass(frozen=True)
@@ -44,21 +44,21 @@ def blocks(page: str) -> list[Block]:
         within = _WITHIN.search(between)
         plain = re.sub(r"<!--.*?-->|\s|It prints:?", "", between, flags=re.DOTALL)
         line = page.count("\n", 0, match.start()) + 1
-        found.append(Block(match[1], match[2], line, float(within[1]) if within else 0.0, plain == ""))
+        found.append(Block(match[1], match[2], line, float(within[1]) / 100 if within else 0.0, plain == ""))
         end = match.end()
     return found
 
 
 def same(expected: str, printed: str, within: float) -> bool:
-    """Whether `printed` is what a page says, numbers to `within`, ``...`` being any text."""
+    """Whether `printed` is what a page says, numbers to a share `within` of them, ``...`` being any text."""
     expected, printed = _stripped(expected), _stripped(printed)
     pattern = re.escape(expected).replace(re.escape("..."), "(?:.*?)")
     if not within:
         return re.fullmatch(pattern, printed, re.DOTALL) is not None
     numbers = [float(number) for number in re.findall(_NUMBER, expected)]
-    pattern = re.sub(r"(?:\\-)?\d+(?:\\\.\d+)?", f"({_NUMBER})", pattern)
+    pattern = re.sub(r"(?:\\-)?\d+(?:\\\.\d+)?", lambda _: f"({_NUMBER})", pattern)
     match = re.fullmatch(pattern, printed, re.DOTALL)
-    return bool(match) and all(abs(a - float(b)) <= within for a, b in zip(numbers, match.groups(), strict=True))
+    return bool(match) and all(abs(a - float(b)) <= within * abs(a) for a, b in zip(numbers, match.groups(), strict=True))
 
 
 def _stripped(text: str) -> str:

@@ -154,6 +154,8 @@ def _dispatch(argv: list[str]) -> int:
         raise InputError(f"{rest[0]}: unknown option; see hmmscope {arguments.verb} --help")
     overrides = parse_overrides(rest)
 
+    # Waiting threads sleep instead of spinning: on cores that others use too, spinning makes two threads slower than one.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from hmmscope import commands
 
     options = {key: value for key, value in vars(arguments).items() if key not in ("verb", "version", "debug")}

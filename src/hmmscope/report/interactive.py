@@ -18,17 +18,18 @@ from hmmscope.report.text import shorten, visible
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _PIXELS = 1.25  # a line of one point, as wide on the page as it seems in print
+_ROOM = {1: 78, 2: 46, 3: 28}  # characters along x, by panels side by side
 
 
-def panel_plot(panel: Panel, found: dict[Key, Look]) -> dict[str, Any]:
-    """Traces and layout of one panel. A trace's legendgroup is the number of its series in `found`."""
+def panel_plot(panel: Panel, found: dict[Key, Look], columns: int = 1) -> dict[str, Any]:
+    """Traces and layout of a panel, one of `columns` side by side. A trace's legendgroup numbers it within `found`."""
     if isinstance(panel, Lines):
         traces, axes = _lines(panel, found)
     elif isinstance(panel, Bars):
-        traces, axes = _bars(panel, found)
+        traces, axes = _bars(panel, found, _ROOM[columns])
     else:
         assert isinstance(panel, Heatmap)
-        traces, axes = _heatmap(panel)
+        traces, axes = _heatmap(panel, _ROOM[columns])
     layout = {
         "font": {"family": _FONT, "size": 12, "color": look.INK},
         "margin": {"l": 56, "r": 12, "t": 10, "b": 46},
@@ -87,7 +88,7 @@ def _lines(panel: Lines, found: dict[Key, Look]) -> tuple[list[dict], dict]:
     return [*bands, *curves], {"xaxis": x_axis, "yaxis": y_axis, "hovermode": "x unified"}
 
 
-def _bars(panel: Bars, found: dict[Key, Look]) -> tuple[list[dict], dict]:
+def _bars(panel: Bars, found: dict[Key, Look], room: int) -> tuple[list[dict], dict]:
     traces = []
     order = list(found)
     bars = [series for series in panel.series if not look.is_mark(series)]
@@ -133,6 +134,7 @@ def _bars(panel: Bars, found: dict[Key, Look]) -> tuple[list[dict], dict]:
         "xaxis": {
             **_axis(""),
             **_labels(panel.categories, list(positions)),
+            **_angle(panel.categories, list(positions), room),
             "showgrid": False,
             "ticks": "",
             "range": [-0.5, len(positions) - 0.5],
@@ -142,7 +144,7 @@ def _bars(panel: Bars, found: dict[Key, Look]) -> tuple[list[dict], dict]:
     return traces, axes
 
 
-def _heatmap(panel: Heatmap) -> tuple[list[dict], dict]:
+def _heatmap(panel: Heatmap, room: int) -> tuple[list[dict], dict]:
     name, low, high = look.color_range(panel)
     colors = matplotlib.colormaps[name]
     trace = {
@@ -166,7 +168,13 @@ def _heatmap(panel: Heatmap) -> tuple[list[dict], dict]:
     axes = {
         "plot_bgcolor": look.MISSING,
         "hovermode": "closest",
-        "xaxis": {**_axis(panel.x_label), **_labels(panel.x, columns), "showgrid": False, "ticks": ""},
+        "xaxis": {
+            **_axis(panel.x_label),
+            **_labels(panel.x, columns),
+            **_angle(panel.x, columns, room),
+            "showgrid": False,
+            "ticks": "",
+        },
         "yaxis": {
             **_axis(panel.y_label),
             **_labels(panel.y, rows),
@@ -206,6 +214,11 @@ def _value_axis(title: str, low: float | None, high: float | None, *, log: bool)
 
 def _labels(labels: tuple[str, ...], shown: list[int]) -> dict[str, Any]:
     return {"tickmode": "array", "tickvals": shown, "ticktext": [_text(shorten(labels[i])) for i in shown]}
+
+
+def _angle(labels: tuple[str, ...], shown: list[int], room: int) -> dict[str, Any]:
+    """Labels along x are turned where they would touch; Plotly's own choice fails in narrow panels."""
+    return {"tickangle": -35 if sum(len(shorten(labels[i])) + 1 for i in shown) > room else 0}
 
 
 def _line(how: Look) -> dict[str, Any]:

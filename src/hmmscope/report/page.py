@@ -109,17 +109,18 @@ def _finding(finding: Finding) -> dict[str, Any]:
 def _figure(figure: Figure, png: bytes, plots: list[dict[str, Any]]) -> dict[str, Any]:
     """What the template shows of a figure; its panels are added to `plots`, where the script finds them by number."""
     found = look.looks(figure)
+    columns = {1: 1, 2: 2, 4: 2}.get(len(figure.panels), 3)
     panels = []
     for panel in figure.panels:
         panels.append({"title": panel.title, "number": len(plots)})
-        plots.append(panel_plot(panel, found))
+        plots.append(panel_plot(panel, found, columns))
     return {
         "title": figure.title,
         "caption": figure.caption,
         "hidden": sum(panel.num_hidden for panel in figure.panels if isinstance(panel, Lines)),
         "png": base64.b64encode(png).decode(),
         "panels": panels,
-        "columns": {1: 1, 2: 2, 4: 2}.get(len(panels), 3),
+        "columns": columns,
         "legend": [
             {"name": name, "look": how, "dash": " ".join(f"{1.5 * part:g}" for part in how.dash)}
             for (_, name), how in found.items()
