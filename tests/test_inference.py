@@ -550,11 +550,11 @@ def test_decoupled_chains_equal_the_exact_forward_recursion(seed):
     close(result.beliefs[0, -1], floats(belief))
 
 
-def decoupled(first, second):
+def decoupled(rng, first, second):
     """One HMM that is, from the start and for ever, one or the other."""
     zeros = np.zeros((len(first.initial), len(second.initial)))
     return Matrices(
-        np.concatenate([first.initial, second.initial]) / 2,
+        rows(rng, 1, len(first.initial) + len(second.initial))[0],
         np.block([[first.transition, zeros], [zeros.T, second.transition]]),
         np.vstack([first.emission, second.emission]),
     )
@@ -566,7 +566,7 @@ def test_tiny_entries_equal_the_exact_forward_recursion():
     finite = infinite = died = 0
     for _ in range(80):
         one, other = (tiny_entries(rng, int(rng.integers(1, 4)), 3) for _ in range(2))
-        matrices = decoupled(one, other)._replace(initial=rows(rng, 1, len(one.initial) + len(other.initial))[0])
+        matrices = decoupled(rng, one, other)
         starts = [t % 51 == 0 for t in range(60)] if rng.random() < 0.3 else oracles.first_only([0] * 60)
         sequences = [[*a[:45], *b[:15]] for a, b in ((likely(rng, one, 60), likely(rng, other, 60)) for _ in range(4))]
         result = filtered(matrices, torch.tensor(sequences), starts=starts)
@@ -584,21 +584,26 @@ def test_tiny_entries_equal_the_exact_forward_recursion():
 
 
 def test_mixtures_with_tiny_entries_equal_the_exact_forward_recursion():
+    """Rows in logarithms of several components and sequences at once, also where each sequence has its own component."""
     rng = np.random.default_rng(41)
-    for _ in range(10):
-        parts = [tiny_entries(rng, 3, 2) for _ in range(3)] + [dense(rng, 3, 2)]
+    died = 0
+    for _ in range(15):
+        halves = [[tiny_entries(rng, 2, 3) for _ in range(2)] for _ in range(3)]
+        parts = [*(decoupled(rng, *pair) for pair in halves), dense(rng, 4, 3)]
         mixture = hs.Mixture(np.full(4, 0.25), [hs.HMM(*part) for part in parts])
-        observations = symbols(rng, 5, 40, 2)
-        result = hs.filter_mixture(mixture, observations)
-        for b, sequence in enumerate(observations.tolist()):
-            ends = [oracles.by_forward(oracles.exact(part), sequence)[0][-1] for part in parts]
-            expected = np.logaddexp.reduce([end - math.log(4) for end in ends])
+        sequences = [[*likely(rng, one, 40), *likely(rng, other, 10)] for one, other in halves for _ in range(2)]
+        result = hs.filter_mixture(mixture, torch.tensor(sequences))
+        components = torch.from_numpy(rng.permutation([0, 0, 1, 1, 2, 2]))
+        known = filter_known_component(mixture, torch.tensor(sequences), components)
+        for b, sequence in enumerate(sequences):
+            answers = [oracles.by_forward(oracles.exact(part), sequence) for part in parts]
+            expected = np.logaddexp.reduce([logs[-1] - math.log(4) for logs, _ in answers])
             close_logs(result.log_likelihood[b], expected)
-        for m in range(4):
-            known = filter_known_component(mixture, observations, torch.full((5,), m))
-            alone = filtered(parts[m], observations)
-            close_logs(known.log_likelihood_per_token, alone.log_likelihood_per_token)
-            close(known.beliefs, alone.beliefs)
+            logs, belief = answers[components[b]]
+            close_logs(known.log_likelihood_per_token[b].sum(), logs[-1])
+            close(known.beliefs[b, -1], floats(belief), relative=1e-11)
+            died += logs[-1] > -math.inf and naive_filter_dies(parts[components[b]], sequence)
+    assert died >= 5
 
 
 def test_restarting_does_not_revive_an_impossible_sequence():

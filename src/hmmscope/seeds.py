@@ -15,6 +15,8 @@ PURPOSES = {
     "initial": 1,
     "transition": 2,
     "emission": 3,
+    "left-factor": 14,
+    "right-factor": 15,
     "corpus": 16,
     "train": 17,
     "evaluate": 18,

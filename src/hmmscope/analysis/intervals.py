@@ -1,5 +1,7 @@
 """Means with 95 % intervals by the bootstrap over samples."""
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,6 +33,13 @@ def bootstrap_ratio(
 
 def _resampled(values: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
     """Means of resampled rows (resample, column)."""
-    count = len(values)
-    weights = numpy_generator(seed, "bootstrap").multinomial(count, np.full(count, 1 / count), size=NUM_RESAMPLES)
-    return weights @ values / count
+    return _resamples(len(values), seed) @ values / len(values)
+
+
+@lru_cache(maxsize=4)
+def _resamples(count: int, seed: int) -> NDArray[np.float64]:
+    """How often each of `count` samples is in each resample (resample, sample); the same for all tables of a run."""
+    drawn = numpy_generator(seed, "bootstrap").multinomial(count, np.full(count, 1 / count), size=NUM_RESAMPLES)
+    weights = drawn.astype(np.float64)
+    weights.flags.writeable = False
+    return weights

@@ -17,7 +17,9 @@ from hmmscope.seeds import check_seed, philox_key
 
 
 @dataclass(frozen=True, kw_only=True)
-class _DirichletSpec:
+class DirichletSpec:
+    """Sizes and concentrations of HMMs with Dirichlet rows; component m is a function of (seed, m) alone."""
+
     num_states: int = 5
     num_symbols: int = 5
     transition_concentration: float = 1.0
@@ -31,7 +33,23 @@ class _DirichletSpec:
         for field in ("transition_concentration", "emission_concentration"):
             require(1e-9 <= getattr(self, field) <= 1e6, field, "must be in [1e-9, 1e6]", getattr(self, field))
 
-    def _components(self, indices: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+    def require_square(self) -> None:
+        """InputError unless there are as many symbols as states."""
+        rule = f"must equal num_states = {self.num_states}"
+        require(self.num_symbols == self.num_states, "num_symbols", rule, self.num_symbols)
+
+    @staticmethod
+    def require_pool(num_components: int, first_component: int) -> None:
+        """InputError unless the numbers of the pool are in range."""
+        require(1 <= num_components <= 65536, "num_components", "must be in [1, 65536]", num_components)
+        require(0 <= first_component < 2**40, "first_component", "must be in [0, 2^40)", first_component)
+
+    @staticmethod
+    def pool(num_components: int, first_component: int) -> np.ndarray:
+        """Component numbers of the pool."""
+        return np.arange(first_component, first_component + num_components)
+
+    def components(self, indices: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         """Initial, transition and emission of the given component numbers; each depends on its own number only."""
 
         def rows(purpose: str, num_columns: int, concentration: float) -> Tensor:
@@ -49,7 +67,7 @@ class _DirichletSpec:
 
 @registry.process("random-hmm")
 @dataclass(frozen=True, kw_only=True)
-class RandomHMMSpec(_DirichletSpec):
+class RandomHMMSpec(DirichletSpec):
     """One HMM: uniform initial distribution, rows of transition and emission from symmetric Dirichlet laws.
 
     Source: [Limits] §2.1 (RanHMM; the law of the rows is not stated there, Dirichlet(1) is the uniform law on
@@ -57,13 +75,13 @@ class RandomHMMSpec(_DirichletSpec):
     """
 
     def build(self) -> HMM:
-        initial, transition, emission = self._components(np.array([0]))
+        initial, transition, emission = self.components(np.array([0]))
         return HMM(initial[0], transition[0], emission[0], title="random HMM with Dirichlet rows")
 
 
 @registry.process("random-mixture")
 @dataclass(frozen=True, kw_only=True)
-class RandomMixtureSpec(_DirichletSpec):
+class RandomMixtureSpec(DirichletSpec):
     """A pool of HMMs with Dirichlet rows, equally likely; the uniform law on states begins every sequence.
 
     Component m depends on (seed, m) alone: `first_component` beyond the pool gives held-out HMMs of the same prior.
@@ -80,9 +98,8 @@ class RandomMixtureSpec(_DirichletSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(1 <= self.num_components <= 65536, "num_components", "must be in [1, 65536]", self.num_components)
-        require(0 <= self.first_component < 2**40, "first_component", "must be in [0, 2^40)", self.first_component)
+        self.require_pool(self.num_components, self.first_component)
 
     def build(self) -> Mixture:
-        indices = np.arange(self.first_component, self.first_component + self.num_components)
-        return Mixture.from_law(np.full(len(indices), 1 / len(indices)), StateEmitting(*self._components(indices)))
+        indices = self.pool(self.num_components, self.first_component)
+        return Mixture.from_law(np.full(len(indices), 1 / len(indices)), StateEmitting(*self.components(indices)))

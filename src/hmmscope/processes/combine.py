@@ -1,0 +1,65 @@
+"""Processes made of processes: independent products, and observation through a noisy channel."""
+
+import torch
+
+from hmmscope.axes import Float64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.processes.base import stochastic_rows
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+
+
+def product(first: HMM | LabelledHMM, second: HMM | LabelledHMM) -> HMM | LabelledHMM:
+    """Both processes at once, independent of each other.
+
+    Symbol (v, w) is v * num_symbols of the second + w, and states likewise. Two HMMs give an HMM; else the transitions
+    emit. Probabilities are rounded again to multiples of 2^-32.
+    """
+    title = f"{first.title or 'process'} x {second.title or 'process'}"
+    initial = torch.kron(first.initial_S, second.initial_S)
+    if isinstance(first, HMM) and isinstance(second, HMM):
+        transition = torch.kron(first.transition_SS, second.transition_SS)
+        emission = torch.kron(first.emission_SV, second.emission_SV)
+        return HMM(initial, transition, emission, title=title, allow_drop_tiny=True)
+    a, b = as_labelled(first), as_labelled(second)
+    labelled = torch.einsum("vij,wkl->vwikjl", a.labelled_VSS, b.labelled_VSS)
+    size = a.num_states * b.num_states
+    labelled = labelled.reshape(a.num_symbols * b.num_symbols, size, size)
+    return LabelledHMM(torch.kron(a.initial_S, b.initial_S), labelled, title=title, allow_drop_tiny=True)
+
+
+def noisy(process: HMM | LabelledHMM, channel: object) -> HMM | LabelledHMM:
+    """The process seen through a channel `[v, w]` = P(w is seen given v was emitted), (V, W) with rows that sum to one."""
+    channel_VW, _ = stochastic_rows("channel", channel, (process.num_symbols, None))
+    title = f"{process.title or 'process'} through a noisy channel"
+    if isinstance(process, HMM):
+        emission = process.emission_SV @ channel_VW
+        return HMM(process.initial_S, process.transition_SS, emission, title=title, allow_drop_tiny=True)
+    labelled = torch.einsum("vij,vw->wij", process.labelled_VSS, channel_VW)
+    return LabelledHMM(process.initial_S, labelled, title=title, allow_drop_tiny=True)
+
+
+def uniform_noise(num_symbols: int, probability: float) -> Float64[Tensor, "symbol symbol"]:
+    """The channel that replaces a symbol by a uniform one with `probability`."""
+    if not 0 <= probability <= 1:
+        raise InputError(f"probability: must be in [0, 1], got {probability!r}")
+    return (1 - probability) * torch.eye(num_symbols, dtype=torch.float64) + probability / num_symbols
+
+
+def as_labelled(process: HMM | LabelledHMM) -> LabelledHMM:
+    """The same law of observations with transitions that emit: labelled[v, i, j] = emission[i, v] * transition[i, j].
+
+    State t of the result is the state after observation t, which is state t + 1 of the HMM. Products are rounded again to
+    multiples of 2^-32, so that likelihoods change in the tenth digit.
+    """
+    if isinstance(process, LabelledHMM):
+        return process
+    labelled = torch.einsum("iv,ij->vij", process.emission_SV, process.transition_SS)
+    return LabelledHMM(
+        process.initial_S,
+        labelled,
+        symbols=process.symbols,
+        states=process.states,
+        title=process.title,
+        allow_drop_tiny=True,
+    )

@@ -1,0 +1,93 @@
+"""HMMs of [MultiTask]'s assumptions: transitions of low rank, emissions of chosen observability."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hmmscope import registry
+from hmmscope.axes import Float64, Tensor
+from hmmscope.kernels.dirichlet import dirichlet_rows
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.laws import StateEmitting, stack
+from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.random_hmm import DirichletSpec
+from hmmscope.processes.stationary import stationary_law
+from hmmscope.schema import require
+from hmmscope.seeds import philox_key
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LowRankFields(DirichletSpec):
+    num_states: int = 8
+    num_symbols: int = 8
+    rank: int = 2
+    observability: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(1 <= self.rank <= self.num_states, "rank", f"must be in [1, {self.num_states}]", self.rank)
+        require(0 <= self.observability <= 1, "observability", "must be in [0, 1]", self.observability)
+        if self.observability > 0:
+            self.require_square()
+
+    def component(self, index: int) -> HMM:
+        """Component number `index`, started from its stationary law."""
+        numbers = np.array([index])
+
+        def rows(purpose: str, count: int, width: int) -> Tensor:
+            key = philox_key(self.seed, purpose)
+            return torch.from_numpy(dirichlet_rows(key, numbers, count, width, self.transition_concentration))[0]
+
+        transition_SS = rows("left-factor", self.num_states, self.rank) @ rows(
+            "right-factor", self.rank, self.num_states
+        )
+        if self.observability > 0:
+            emission_SV = symmetric_channel(self.num_symbols, self.observability)
+        else:
+            emission_SV = self.components(numbers)[2][0]
+        initial_S = stationary_law(transition_SS)
+        return HMM(initial_S, transition_SS, emission_SV, title=f"HMM of rank {self.rank}", allow_drop_tiny=True)
+
+
+@registry.process("low-rank-hmm")
+@dataclass(frozen=True, kw_only=True)
+class LowRankHMMSpec(_LowRankFields):
+    """An HMM with transition = left @ right, (S, rank) by (rank, S), both with Dirichlet rows; stationary start.
+
+    A positive `observability` gamma makes the emission the symmetric channel gamma * identity + (1 - gamma) / S, whose
+    observability coefficient is gamma; zero draws Dirichlet rows. More states than symbols give weakly revealing
+    emissions, with observability zero at one step.
+
+    Source: [MultiTask] Assumptions 1, 2 and 4.
+    """
+
+    def build(self) -> HMM:
+        return self.component(0)
+
+
+@registry.process("low-rank-mixture")
+@dataclass(frozen=True, kw_only=True)
+class LowRankMixtureSpec(_LowRankFields):
+    """A pool of low-rank HMMs (see `low-rank-hmm`), equally likely.
+
+    Source: [MultiTask] Assumptions 1, 2 and 4.
+    """
+
+    num_components: int = 64
+    first_component: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_pool(self.num_components, self.first_component)
+
+    def build(self) -> Mixture:
+        laws = [self.component(int(m)).law for m in self.pool(self.num_components, self.first_component)]
+        law = stack(laws)
+        assert isinstance(law, StateEmitting)
+        return Mixture.from_law(np.full(self.num_components, 1 / self.num_components), law)
+
+
+def symmetric_channel(size: int, observability: float) -> Float64[Tensor, "state symbol"]:
+    """observability * identity + (1 - observability) / size, whose observability coefficient is `observability`."""
+    return observability * torch.eye(size, dtype=torch.float64) + (1 - observability) / size

@@ -1,0 +1,59 @@
+"""Markov chains: the states themselves are seen."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hmmscope import registry
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.laws import StateEmitting
+from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.random_hmm import DirichletSpec
+from hmmscope.processes.stationary import stationary_law
+
+
+@registry.process("markov-chain")
+@dataclass(frozen=True, kw_only=True)
+class MarkovChainSpec(DirichletSpec):
+    """A Markov chain with Dirichlet rows, seen directly (identity emission), started from its stationary law.
+
+    `num_symbols` is `num_states`; `emission_concentration` has no meaning here.
+    """
+
+    num_states: int = 5
+    num_symbols: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_square()
+
+    def build(self) -> HMM:
+        _, transition, _ = self.components(np.array([0]))
+        eye = torch.eye(self.num_states, dtype=torch.float64)
+        return HMM(stationary_law(transition[0]), transition[0], eye, title="Markov chain", allow_drop_tiny=True)
+
+
+@registry.process("markov-mixture")
+@dataclass(frozen=True, kw_only=True)
+class MarkovMixtureSpec(DirichletSpec):
+    """A pool of Markov chains with Dirichlet rows, seen directly, equally likely, with a uniform first state.
+
+    Source: Edelman et al. (2024), "The evolution of statistical induction heads: in-context learning Markov chains".
+    """
+
+    num_states: int = 5
+    num_symbols: int = 5
+    num_components: int = 64
+    first_component: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_square()
+        self.require_pool(self.num_components, self.first_component)
+
+    def build(self) -> Mixture:
+        initial, transition, _ = self.components(self.pool(self.num_components, self.first_component))
+        eye = torch.eye(self.num_states, dtype=torch.float64).expand(self.num_components, -1, -1)
+        weights = np.full(self.num_components, 1 / self.num_components)
+        return Mixture.from_law(weights, StateEmitting(initial, transition, eye))
