@@ -1,5 +1,7 @@
 """Sphinx configuration: MyST pages, furo, API documentation from docstrings."""
 
+import re
+
 import hmmscope
 
 project = "hmmscope"
@@ -20,14 +22,12 @@ autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 
+_COLON = "\ue000"
 _FORMULA = ("∝", " ~ ", " = ", " <- ")
-_SECTIONS = ("Args:", "Returns:", "Raises:", "Attributes:", "Source:", "Cost:")
 
 
 def formulas_as_literal(app, what, name, obj, options, lines):  # type: ignore[no-untyped-def]
     """Lines of a docstring that are formulas keep their line breaks; `name` in single backquotes is code."""
-    import re
-
     out: list[str] = []
     in_formula, started = False, False
     for index, line in enumerate(lines):
@@ -44,8 +44,15 @@ def formulas_as_literal(app, what, name, obj, options, lines):  # type: ignore[n
             out.append("    " + line)
         else:
             out.append(re.sub(r"(?<![`:\w])`([^`<>]+)`(?!`)", r"``\1``", line))
-    lines[:] = out
+    lines[:] = [line.replace(_COLON, ":") for line in out]
+
+
+def properties_as_text(app, what, name, obj, options, lines):  # type: ignore[no-untyped-def]
+    """Napoleon would take what stands before a colon in the first line of a property for its type."""
+    if what == "property" and lines:
+        lines[0] = lines[0].replace(":", _COLON)
 
 
 def setup(app):  # type: ignore[no-untyped-def]
+    app.connect("autodoc-process-docstring", properties_as_text, priority=100)
     app.connect("autodoc-process-docstring", formulas_as_literal, priority=900)

@@ -58,7 +58,9 @@ def same(expected: str, printed: str, within: float) -> bool:
     numbers = [float(number) for number in re.findall(_NUMBER, expected)]
     pattern = re.sub(r"(?:\\-)?\d+(?:\\\.\d+)?", lambda _: f"({_NUMBER})", pattern)
     match = re.fullmatch(pattern, printed, re.DOTALL)
-    return bool(match) and all(abs(a - float(b)) <= within * abs(a) for a, b in zip(numbers, match.groups(), strict=True))
+    return bool(match) and all(
+        abs(a - float(b)) <= within * abs(a) for a, b in zip(numbers, match.groups(), strict=True)
+    )
 
 
 def _stripped(text: str) -> str:

@@ -68,6 +68,7 @@ def test_every_figure_is_drawn_without_network_or_complaint(browser: Any, page_f
     assert watched.page.locator("figure.live").count() == watched.page.locator("figure").count()
     assert watched.page.locator("img.picture:visible").count() == 0
     assert watched.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert watched.page.evaluate("document.querySelector('#experiment-1 [data-plot]').layout.yaxis.range[0]") == 0
     watched.assert_quiet(page_file)
 
 

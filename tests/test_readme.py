@@ -55,7 +55,7 @@ def test_links_between_pages() -> None:
         ("loss 1.25\n", "loss 1.26\n", 0.02, True),
         ("loss 1.25\n", "loss 1.28\n", 0.02, False),
         ("loss 1.25 (a)\n", "loss 1.25 (b)\n", 0.02, False),
-        ("x -0.50\n", "x -0.49\n", 0.02, True),
+        ("x -0.50\n", "x -0.495\n", 0.02, True),
         ("in ... steps\n", "in 12 steps\n", 0.0, True),
         ("in ... steps\n", "in 12 days\n", 0.0, False),
         ("a\n...\nz\n", "a\nb\nc\nz\n", 0.0, True),

@@ -296,6 +296,19 @@ def test_checkpoint_ahead_of_its_journal_is_damaged(run: RunDir) -> None:
         assert_holds(run, 1)
 
 
+def test_reader_starts_again_when_all_it_listed_has_been_replaced(run: RunDir, monkeypatch: Any) -> None:
+    real = RunDir._read_checkpoint
+
+    def slower(reader: RunDir, step: int) -> Any:
+        if run.checkpoint_steps() == [1, 2]:
+            run.save_checkpoint(3, small_tensors(3), {"note": 3}, keep=1)
+        return real(reader, step)
+
+    monkeypatch.setattr(RunDir, "_read_checkpoint", slower)
+    with pytest.warns(UserWarning, match=r"step-00000000[12]: missing"):
+        assert_holds(RunDir.open(run.path), 3)
+
+
 @pytest.mark.parametrize("document", [{}, [], {"step": 3}, {"step": 2, "journal_length": 0, "state": {}}])
 def test_state_with_other_fields_is_damaged(run: RunDir, document: Any) -> None:
     with store.new_folder(step_folder(run, 3)) as folder:
@@ -682,9 +695,9 @@ BROKEN = {
 
 def test_power_cuts_lose_nothing(tmp_path: Path, memory_folder: Path, monkeypatch: Any) -> None:
     log = train_under_record(tmp_path, monkeypatch)
-    distinct, wrong = examine(log, memory_folder, 8000)
+    distinct, wrong = examine(log, memory_folder, 6000)
     assert wrong == []
-    assert distinct > 1000
+    assert distinct > 800
 
 
 @pytest.mark.parametrize("variant", BROKEN)

@@ -20,6 +20,7 @@ WRITES = {
     *("os.open", "os.write", "os.rename", "os.renames", "os.replace", "os.remove", "os.removedirs", "os.truncate"),
     *("os.link", "os.symlink", "os.mkfifo", "os.makedirs", "os.chmod", "os.fdopen"),
     *("shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copyfileobj", "shutil.copytree", "shutil.move"),
+    *("tempfile.mkstemp", "tempfile.NamedTemporaryFile", "tempfile.TemporaryFile", "tempfile.SpooledTemporaryFile"),
     *("shutil.rmtree", "shutil.make_archive", "shutil.unpack_archive"),
 }
 WRITES_UNLESS_BUFFER = {"np.save", "np.savez", "np.savez_compressed", "np.savetxt", "*.savefig", "*.write_html"}
@@ -52,18 +53,29 @@ def opens_for_writing(call: ast.Call, name: str) -> bool:
 def offences(source: str, writer: bool = False) -> list[str]:
     """`line: what` for each forbidden call or import of a module."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
+    in_memory = {
+        ast.unparse(node.targets[0])
+        for node in assigned
+        if dotted(node.value.func).rpartition(".")[2] in ("BytesIO", "StringIO")  # type: ignore[attr-defined]
+    }
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-            forbidden = CODE_MODULES if writer else CODE_MODULES | {"tempfile"}
-            found += [f"{node.lineno}: import {name}" for name in modules if name.split(".")[0] in forbidden]
+            found += [f"{node.lineno}: import {name}" for name in modules if name.split(".")[0] in CODE_MODULES]
+        if isinstance(node, ast.ImportFrom):
+            named = {f"{node.module}.{alias.name}" for alias in node.names}
+            found += [f"{node.lineno}: {name}" for name in named & (RUNS_CODE | (set() if writer else WRITES))]
         if not isinstance(node, ast.Call):
             continue
         name = dotted(node.func).replace("numpy.", "np.")
-        to_buffer = bool(node.args) and re.search(r"buffer|BytesIO|StringIO", ast.unparse(node.args[0]))
+        first = ast.unparse(node.args[0]) if node.args else ""
         pickles = any(k.arg == "allow_pickle" and not (isinstance(k.value, ast.Constant) and k.value.value is False)
                       for k in node.keywords)  # fmt: skip
-        writes = matches(name, WRITES) or (matches(name, WRITES_UNLESS_BUFFER) and not to_buffer)
+        writes = (matches(name, WRITES) and (name, first) != ("os.open", "os.devnull")) or (
+            matches(name, WRITES_UNLESS_BUFFER) and first not in in_memory
+        )
         if matches(name, RUNS_CODE) or pickles or (not writer and (writes or opens_for_writing(node, name))):
             found.append(f"{node.lineno}: {name}")
     return found
@@ -96,7 +108,9 @@ def test_module_leaves_files_to_the_store(path: Path) -> None:
             "torch.save(x, buffer)",
         ),
         *("figure.savefig(path)", "plt.savefig('a.pdf')", "safetensors.torch.save_file(t, p)", "save_file(t, p)"),
-        "import tempfile",
+        "tempfile.NamedTemporaryFile()",
+        "from os import replace",
+        "buffer = path\nnp.savez(buffer, x=x)",
     ],
 )
 def test_scanner_finds_writing(line: str) -> None:
@@ -122,9 +136,13 @@ def test_scanner_finds_what_runs_code(line: str) -> None:
     [
         *("open(path)", "open(path, 'rb')", "path.open()", "path.read_text()", "RunDir.open(path, lock=True)"),
         *("store.write_text(path, 'x')", "rundir.write_bytes(path, b'')", "model.eval()", "yaml.safe_load(text)"),
-        *("np.savez(buffer, x=x)", "figure.savefig(buffer, format='pdf')", "np.load(path, allow_pickle=False)"),
-        *("Image.open('wax')", "text.replace('a', 'b')"),
-    ][:-2],
+        *(
+            "buffer = io.BytesIO()\nnp.savez(buffer, x=x)",
+            "out = BytesIO()\nfigure.savefig(out, format='pdf')",
+            "np.load(path, allow_pickle=False)",
+        ),
+        *("os.open(os.devnull, os.O_WRONLY)", "text.replace('a', 'b')"),
+    ],
 )
 def test_scanner_lets_reading_pass(line: str) -> None:
     assert offences(line) == []

@@ -84,6 +84,13 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("folders", nargs="+", metavar="DIR")
     report.add_argument("-o", "--out", default="report.html", metavar="FILE")
 
+    bench = verb("bench", "speed: ours, the installed peers, and the machine's own limit, in one run")
+    bench.add_argument("work", nargs="?", default="all", help="sampling, filtering, mixture (default: all)")
+    bench.add_argument("--peers", action="store_true", help="also measure hmmlearn, dynamax, pomegranate, plain loops")
+    bench.add_argument("--threads", type=int, nargs="+", default=[1], metavar="N", help="numbers of threads")
+    bench.add_argument("--repeats", type=int, default=5, help="rounds; the median counts")
+    bench.add_argument("--out", metavar="FILE", help="write the table as .json, with date and machine")
+
     verb("doctor", "check this installation: versions, exact bits, disk, memory, extras")
     for sub in (run, train, analyse, sample, oracle, report):
         sub.add_argument("-q", "--quiet", action="store_true", help="print results only")

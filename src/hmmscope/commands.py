@@ -353,6 +353,37 @@ def report(folders: list[str], out: str, quiet: bool) -> None:
     print(f"page: {write_page(paths, Path(out))}")
 
 
+def bench(work: str, peers: bool, threads: list[int], repeats: int, out: str | None) -> None:
+    """Measure, print a table, and write it if asked to."""
+    from hmmscope.bench import filtering, mixture, sampling
+    from hmmscope.bench.contest import machine
+
+    works = {"sampling": sampling.contests, "filtering": filtering.contests, "mixture": mixture.contests}
+    if work not in (*works, "all"):
+        raise unknown_name("work", work, [*works, "all"])
+    if repeats < 1 or min(threads) < 1:
+        raise InputError(f"repeats: and threads must be at least 1, got {repeats} and {threads}")
+    if out is not None and Path(out).exists():
+        raise RefusedError(f"{out}: exists; choose another --out")
+    facts = machine()
+    print(", ".join(f"{key} {value}" for key, value in facts.items() if value is not None))
+    rows: list[dict] = []
+    for make in [works[work]] if work != "all" else works.values():
+        for contest in make(peers=peers):
+            for count in threads:
+                found = contest.rows(repeats=repeats, threads=count)
+                print(f"\n{contest.work}, threads {count}")
+                for row in found:
+                    share = (
+                        "" if row["share_of_limit"] is None else f"  {100 * row['share_of_limit']:.0f} % of the limit"
+                    )
+                    ratio = f"x {row['ours_over_this']:.3g}"
+                    print(f"  {row['who']:<30} {row['rate'] / 1e6:12.4g} M{row['unit']:<12} ours {ratio:<10}{share}")
+                rows += found
+    if out is not None:
+        store.write_json(Path(out), {"machine": facts, "rows": rows})
+
+
 def doctor() -> int:
     """Check the installation; returns 0 if everything that is needed works."""
     from hmmscope.doctor import checks

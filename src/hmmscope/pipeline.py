@@ -68,11 +68,12 @@ def train(
         raise RefusedError(f"{path}: exists; choose another --out or add --resume")
     process = config.process.build()
     model = _fresh_model(config, process)
+    run = Run(path, config, process, model, None)
+    evaluation = run.corpus("evaluate")
+    bayes_floor(evaluation, 1)  # refuses a process without an exact answer, before there is a folder
     with _folder(path, config, process, resume) as folder:
         if folder.done is not None:
             return load_run(path)
-        run = Run(path, config, process, model, None)
-        evaluation = run.corpus("evaluate")
         floor = bayes_floor(evaluation, config.training.evaluate_samples)
         train_model(model, run.corpus("train"), config.training, folder, held_out=evaluation, floor=floor, quiet=quiet)
         score = evaluate(model, evaluation, num_samples=num_samples)

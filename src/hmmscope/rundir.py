@@ -183,14 +183,11 @@ class RunDir:
         return self._journal("timing.jsonl")
 
     def _journal(self, name: str) -> Journal:
-        self._require_lock()
+        if self._lock_fd < 0:
+            raise RefusedError(f"{self.path}: opened without its lock, so nothing is written; open it with lock=True")
         if name not in self._journals:
             self._journals[name] = Journal(self.path / name)
         return self._journals[name]
-
-    def _require_lock(self) -> None:
-        if self._lock_fd < 0:
-            raise RefusedError(f"{self.path}: opened without its lock, so nothing is written; open it with lock=True")
 
     # ----------------------------------------------------------------------------------------------------------------
 
@@ -206,10 +203,9 @@ class RunDir:
 
         Raises:
             NonFiniteError: a tensor has NaN or infinity; nothing is written.
-            RefusedError: the step exists with other content.
+            RefusedError: the step exists with other content, or the lock is not held.
             ResourceError: the disk does not allow it; the checkpoints before are intact.
         """
-        self._require_lock()
         if step < 0 or keep < 1:
             raise InputError(f"checkpoint: step must be >= 0 and keep >= 1, got {step} and {keep}")
         for group, named in tensors.items():

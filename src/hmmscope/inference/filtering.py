@@ -6,7 +6,8 @@ import torch
 
 from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.inference.forward import check_observations, forward_steps
+from hmmscope.inference.forward import forward_steps
+from hmmscope.inference.ragged import blank, check_ragged
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import symbol_law
@@ -24,6 +25,9 @@ class FilterResult:
         log_likelihood_per_token: log P(o_t | o_0..o_{t-1}) (batch, time); -inf from `impossible_at` on.
         impossible_at: first t at which o_0..o_t has probability zero (batch,); -1 if none. Beliefs and predictions are
             zero from there on.
+
+    Beyond the end of a shorter sequence of a ragged batch everything is zero, and the log-likelihood is that of the
+    sequence without its padding.
     """
 
     beliefs: Float64[Tensor, "batch time state"]
@@ -35,7 +39,12 @@ class FilterResult:
 
 
 def filter_beliefs(
-    hmm: HMM | LabelledHMM, observations: Int[Tensor, "batch time"], *, starts: object = None, strict: bool = False
+    hmm: HMM | LabelledHMM,
+    observations: Int[Tensor, "batch time"],
+    *,
+    starts: object = None,
+    strict: bool = False,
+    lengths: object = None,
 ) -> FilterResult:
     """Belief state after each observation (the forward filter), exact in float64.
 
@@ -53,27 +62,29 @@ def filter_beliefs(
         observations: symbols in [0, V), shape (batch, time).
         starts: optional mask (time,), true where a new sequence begins; the first is true.
         strict: raise on a sequence of probability zero instead of returning -inf.
+        lengths: optional number of observations of each sequence (batch,); what lies beyond is padding.
 
     Raises:
-        InputError: a symbol outside [0, V); with `strict`, a prefix of probability zero. Names (batch, time).
+        InputError: a symbol outside [0, V); bad starts or lengths; with `strict`, a prefix of probability zero. The
+            message names (batch, time).
 
     Cost: O(batch * time * S^2).
     """
-    observations, mask = check_observations(observations, hmm.num_symbols, starts)
+    observations, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
     symbols_SV = symbol_law(hmm.law)[0]
     beliefs, following, increments = [], [], []
     for step in forward_steps(hmm.law, observations[None], mask):
         beliefs.append(step.belief[0])
         following.append(step.following[0] @ symbols_SV)
         increments.append(step.log_norm[0])
-    per_token = _stacked(increments, observations.shape)
+    per_token = blank(_stacked(increments, observations.shape), inside)
     impossible_at = first_impossible(per_token)
     if strict and (impossible_at >= 0).any():
         b = int((impossible_at >= 0).nonzero()[0])
         raise InputError(f"observations[{b}, {int(impossible_at[b])}]: the sequence has probability zero here")
     return FilterResult(
-        beliefs=_stacked(beliefs, (*observations.shape, hmm.num_states)),
-        next_observation=_stacked(following, (*observations.shape, hmm.num_symbols)),
+        beliefs=blank(_stacked(beliefs, (*observations.shape, hmm.num_states)), inside),
+        next_observation=blank(_stacked(following, (*observations.shape, hmm.num_symbols)), inside),
         first_observation=hmm.initial_S @ symbols_SV,
         log_likelihood=per_token.sum(1),
         log_likelihood_per_token=per_token,

@@ -9,6 +9,7 @@ from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.inference.filtering import first_impossible
 from hmmscope.inference.forward import check_observations, forward_steps
+from hmmscope.inference.ragged import blank, check_ragged
 from hmmscope.processes.laws import symbol_law
 from hmmscope.processes.mixture import Mixture
 
@@ -27,6 +28,8 @@ class MixtureResult:
         log_likelihood: log P(o_0..o_{T-1}) (batch,), nats; -inf for an impossible sequence.
         log_likelihood_per_token: log P(o_t | o_0..o_{t-1}) (batch, time).
         impossible_at: first t at which the prefix has probability zero under every component (batch,); -1 if none.
+
+    Beyond the end of a shorter sequence of a ragged batch everything is zero.
     """
 
     component_posterior: Float64[Tensor, "batch time component"]
@@ -38,7 +41,7 @@ class MixtureResult:
 
 
 def filter_mixture(
-    mixture: Mixture, observations: Int[Tensor, "batch time"], *, starts: object = None
+    mixture: Mixture, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
 ) -> MixtureResult:
     """Posterior over components and Bayes-optimal prediction after each observation, exact in float64.
 
@@ -50,14 +53,15 @@ def filter_mixture(
         observations: symbols in [0, V), shape (batch, time).
         starts: optional mask (time,), true where a new sequence of the same component begins (a prompt's
             demonstrations); the first is true.
+        lengths: optional number of observations of each sequence (batch,); what lies beyond is padding.
 
     Raises:
-        InputError: a symbol outside [0, V).
+        InputError: a symbol outside [0, V); bad starts or lengths.
         ResourceError: the result would not fit in memory.
 
     Cost: O(batch * time * M * S^2), in chunks of sequences of about `CHUNK_BYTES`.
     """
-    observations, mask = check_observations(observations, mixture.num_symbols, starts)
+    observations, mask, inside = check_ragged(observations, mixture.num_symbols, starts, lengths)
     batch, time = observations.shape
     num_components = mixture.num_components
     require_memory("filter_mixture", 8 * batch * time * (num_components + mixture.num_symbols))
@@ -69,13 +73,13 @@ def filter_mixture(
     for begin in range(0, batch, chunk):
         part = slice(begin, begin + chunk)
         _filter_chunk(mixture, observations[part], mask, posterior[part], following[part], joint_log[part])
-    before = torch.cat([joint_log.new_zeros(batch, 1), joint_log[:, :-1]], 1)
-    per_token = torch.where(joint_log > -torch.inf, joint_log - before, -torch.inf)
+    cumulative = torch.cat([joint_log.new_zeros(batch, 1), joint_log], 1)
+    per_token = blank(torch.where(joint_log > -torch.inf, joint_log - cumulative[:, :-1], -torch.inf), inside)
     return MixtureResult(
-        component_posterior=posterior,
-        next_observation=following,
+        component_posterior=blank(posterior, inside),
+        next_observation=blank(following, inside),
         first_observation=first,
-        log_likelihood=joint_log[:, -1] if time else joint_log.new_zeros(batch),
+        log_likelihood=cumulative.gather(1, inside.sum(1, keepdim=True))[:, 0],
         log_likelihood_per_token=per_token,
         impossible_at=first_impossible(per_token),
     )

@@ -69,12 +69,12 @@ def _in_blocks(
     observations = np.empty((len(samples), len(starts)), dtype)
     states = np.empty_like(observations)
     block = math.ceil(len(samples) / max(1, num_threads) / _LANES) * _LANES
+    order = np.argsort(components, kind="stable")  # samples of one component together: their tables stay in the cache
 
     def fill_block(start: int) -> None:
-        part = slice(start, start + block)
+        rows = order[start : start + block]
         k0, k1 = np.uint64(key[0]), np.uint64(key[1])
-        numbers = samples[part].astype(np.uint64)
-        fill(k0, k1, numbers, components[part], starts, *tables, observations[part], states[part])
+        fill(k0, k1, rows, samples.astype(np.uint64), components, starts, *tables, observations, states)
 
     blocks = range(0, len(samples), block) if block else range(0)
     if len(blocks) <= 1:
@@ -104,8 +104,8 @@ def _components(k0, k1, samples, table, components):  # type: ignore[no-untyped-
 
 
 @numba.njit(cache=True, nogil=True)
-def _paths(k0, k1, samples, components, starts, initial, transition, emission, observations, states):  # type: ignore[no-untyped-def]
-    num_samples, num_steps = observations.shape
+def _paths(k0, k1, rows, samples, components, starts, initial, transition, emission, observations, states):  # type: ignore[no-untyped-def]
+    num_samples, num_steps = len(rows), observations.shape[1]
     state_bits, symbol_bits = _log2(transition.shape[2]), _log2(emission.shape[2])
     words = np.empty((4, _LANES), np.uint64)
     state = np.zeros(_LANES, np.uint64)
@@ -114,8 +114,8 @@ def _paths(k0, k1, samples, components, starts, initial, transition, emission, o
     for first in range(0, num_samples, _LANES):
         lanes = min(_LANES, num_samples - first)
         for lane in range(lanes):
-            low[lane] = samples[first + lane] & np.uint64(0xFFFFFFFF)
-            high[lane] = samples[first + lane] >> np.uint64(32)
+            low[lane] = samples[rows[first + lane]] & np.uint64(0xFFFFFFFF)
+            high[lane] = samples[rows[first + lane]] >> np.uint64(32)
         for block in range((num_steps + 1) // 2):
             for lane in range(_LANES):
                 words[0, lane], words[1, lane], words[2, lane], words[3, lane] = philox(
@@ -125,21 +125,20 @@ def _paths(k0, k1, samples, components, starts, initial, transition, emission, o
                 t = 2 * block + half
                 if t < num_steps:
                     for lane in range(lanes):
-                        m = components[first + lane]
+                        row = rows[first + lane]
+                        m = components[row]
                         if starts[t]:
                             state[lane] = draw(initial[m], words[2 * half, lane], state_bits)
                         else:
                             state[lane] = draw(transition[m, state[lane]], words[2 * half, lane], state_bits)
-                        states[first + lane, t] = state[lane]
-                        observations[first + lane, t] = draw(
-                            emission[m, state[lane]], words[2 * half + 1, lane], symbol_bits
-                        )
+                        states[row, t] = state[lane]
+                        observations[row, t] = draw(emission[m, state[lane]], words[2 * half + 1, lane], symbol_bits)
 
 
 @numba.njit(cache=True, nogil=True)
-def _edges(k0, k1, samples, components, starts, initial, edges, num_states, observations, states):  # type: ignore[no-untyped-def]
+def _edges(k0, k1, rows, samples, components, starts, initial, edges, num_states, observations, states):  # type: ignore[no-untyped-def]
     initial_bits, edge_bits = _log2(initial.shape[1]), _log2(edges.shape[2])
-    for row in range(observations.shape[0]):
+    for row in rows:
         low, high = samples[row] & np.uint64(0xFFFFFFFF), samples[row] >> np.uint64(32)
         m = components[row]
         state = np.uint64(0)

@@ -49,6 +49,7 @@ _LOW, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
 @numba.njit(inline="always")
 def philox(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
     """Four words as uint64 below 2^32; all arguments are uint64 below 2^32."""
+    c0, c2, k0, k1 = c0 & _LOW, c2 & _LOW, k0 & _LOW, k1 & _LOW  # tells the compiler that 32-bit products suffice
     for _ in range(10):
         product_0 = _M0 * c0
         product_1 = _M1 * c2

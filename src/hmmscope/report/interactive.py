@@ -71,7 +71,7 @@ def _lines(panel: Lines, found: dict[Key, Look]) -> tuple[list[dict], dict]:
                     "x": [*series.x, *reversed(series.x)],
                     "y": [*high, *reversed(low)],
                     "fill": "toself",
-                    "fillcolor": _transparent(how.color),
+                    "fillcolor": _transparent(how),
                     "line": {"width": 0},
                     "hoverinfo": "skip",
                 }
@@ -80,6 +80,9 @@ def _lines(panel: Lines, found: dict[Key, Look]) -> tuple[list[dict], dict]:
             curve["hovertemplate"] = "%{y:.4~g}  [%{customdata[0]:.4~g}, %{customdata[1]:.4~g}]"
         curves.append(curve)
     x_axis: dict[str, Any] = {**_axis(panel.x_label), "showgrid": False, "hoverformat": ".6~g"}
+    positions = [x for series in panel.series for x in series.x]
+    if all(x.is_integer() for x in positions) and max(positions) - min(positions) <= 8 and not panel.log_x:
+        x_axis["dtick"] = 1
     if panel.log_x:
         x_axis |= {"type": "log", "dtick": 1}
     if ticks := look.x_ticks(panel):
@@ -91,7 +94,7 @@ def _lines(panel: Lines, found: dict[Key, Look]) -> tuple[list[dict], dict]:
 def _bars(panel: Bars, found: dict[Key, Look], room: int) -> tuple[list[dict], dict]:
     traces = []
     order = list(found)
-    bars = [series for series in panel.series if not look.is_mark(series)]
+    bars = [series for series in panel.series if series.role not in look.MARKS]
     positions = range(len(panel.categories))
     for series in panel.series:
         how = found[look.key(series)]
@@ -99,7 +102,7 @@ def _bars(panel: Bars, found: dict[Key, Look], room: int) -> tuple[list[dict], d
         intervals = series.low is not None and series.high is not None
         limits = list(zip(series.low, series.high, strict=True)) if series.low and series.high else None
         hover = "%{y:.4~g}" + ("  [%{customdata[0]:.4~g}, %{customdata[1]:.4~g}]" if intervals else "")
-        if look.is_mark(series):
+        if series.role in look.MARKS:
             x = [end for i in positions for end in (i - 0.42, i + 0.42, None)]
             y = [end for value in series.y for end in (value, value, None)]
             traces.append({"type": "scatter", "mode": "lines", **shared, "x": x, "y": y, "line": _line(how)})
@@ -207,8 +210,8 @@ def _value_axis(title: str, low: float | None, high: float | None, *, log: bool)
     if log:
         low, high = (None if end is None else log10(end) for end in (low, high))
         axis |= {"type": "log", "dtick": 1}
-    if low is not None or high is not None:
-        axis |= {"range": [low, high], "autorange": "max" if high is None else "min" if low is None else False}
+    ends = {"minallowed": low, "maxallowed": high}
+    axis["autorangeoptions"] = {end: value for end, value in ends.items() if value is not None}
     return axis
 
 
@@ -226,11 +229,11 @@ def _line(how: Look) -> dict[str, Any]:
     return {"color": how.color, "width": how.width * _PIXELS, "dash": dash}
 
 
-def _transparent(color: str) -> str:
-    red, green, blue = (round(255 * part) for part in to_rgb(color))
-    return f"rgba({red},{green},{blue},{look.BAND_OPACITY})"
+def _transparent(how: Look) -> str:
+    red, green, blue = (round(255 * part) for part in to_rgb(how.color))
+    return f"rgba({red},{green},{blue},{how.opacity})"
 
 
 def _text(text: str) -> str:
-    """Text that Plotly shows as it is: it decodes entities, after looking for tags."""
-    return html.escape(visible(text), quote=False)
+    """Text that Plotly shows as it is: it decodes entities, after looking for tags and mathematics."""
+    return html.escape(visible(text), quote=False).replace("$", "&#36;")

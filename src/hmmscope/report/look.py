@@ -1,18 +1,19 @@
 """The look of a series, from its role alone: the one table that both renderers read."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from hmmscope.figures import ROLES, Bars, Figure, Heatmap, Lines, Role, Series
 
 INK, GREY, RULE = "#1f2328", "#6b7280", "#e5e7eb"
 MISSING = "#ece7df"
-BAND_OPACITY = 0.18
+MARKS = ("optimum", "ceiling")  # roles that `Bars` draw as marks across their group
 
 # Saturated for models (Okabe and Ito), muted for baselines; told apart without colour by markers and dashes.
 _MODEL = ("#0072b2", "#d55e00", "#009e73", "#b5539a", "#56b4e9", "#8a6d00")
 _BASELINE = ("#b58a3c", "#6b9c8c", "#a9768f", "#7d8db5", "#8f8f55", "#b0836b")
 _CONTROL = ("#9ca3af", "#7c8490", "#b9bec6")
-_OTHER = ("#5b4b8a", "#8a4b5b", "#3d6b6b", "#6b5b3d")
+_OTHER = ("#5b4b8a", "#b0566b", "#2f7d7d", "#a07020", "#4f6ea8", "#6b6b6b")
 _MARKERS = ("square", "triangle-up", "diamond", "triangle-down", "x", "cross")
 _MODEL_MARKERS = ("circle", "triangle-up", "square", "diamond", "triangle-down", "cross")
 _DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (2, 2), (6, 2, 1, 2))
@@ -28,6 +29,7 @@ class Look:
         dash: lengths of stroke and gap in turn, in points; empty is a whole line.
         marker: a name of Plotly's, or empty.
         level: what is drawn over what.
+        opacity: of the band; strongest for models, so that the bands of references do not bury them.
     """
 
     color: str
@@ -35,6 +37,7 @@ class Look:
     dash: tuple[float, ...] = ()
     marker: str = ""
     level: int = 0
+    opacity: float = 0.0
 
 
 Key = tuple[Role, str]
@@ -57,7 +60,7 @@ def looks(figure: Figure) -> dict[Key, Look]:
 
 
 def _look(role: str, index: int) -> Look:
-    def pick(options: tuple) -> object:
+    def pick(options: tuple) -> Any:
         return options[index % len(options)]
 
     color = {"model": _MODEL, "baseline": _BASELINE, "control": _CONTROL, "other": _OTHER}.get(role, ("#000000",))
@@ -71,12 +74,14 @@ def _look(role: str, index: int) -> Look:
     }.get(role, ((),))
     width = {"model": 1.8, "optimum": 1.4, "ceiling": 1.0, "baseline": 1.1, "control": 1.1}.get(role, 1.2)
     level = {"control": 1, "other": 2, "baseline": 3, "ceiling": 4, "model": 5, "optimum": 6}[role]
-    return Look(color=pick(color), width=width, dash=pick(dash), marker=pick(marker), level=level)  # type: ignore[arg-type]
-
-
-def is_mark(series: Series) -> bool:
-    """Whether `Bars` draw the series as a mark across its group, not as a bar."""
-    return series.role in ("optimum", "ceiling")
+    return Look(
+        color=pick(color),
+        width=width,
+        dash=pick(dash),
+        marker=pick(marker),
+        level=level,
+        opacity=0.18 if role == "model" else 0.08,
+    )
 
 
 def color_range(panel: Heatmap) -> tuple[str, float, float]:

@@ -109,6 +109,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
 def _figure(figure: Figure, png: bytes, plots: list[dict[str, Any]]) -> dict[str, Any]:
     """What the template shows of a figure; its panels are added to `plots`, where the script finds them by number."""
     found = look.looks(figure)
+    bars = not any(isinstance(panel, Lines) for panel in figure.panels)
     columns = {1: 1, 2: 2, 4: 2}.get(len(figure.panels), 3)
     panels = []
     for panel in figure.panels:
@@ -122,8 +123,13 @@ def _figure(figure: Figure, png: bytes, plots: list[dict[str, Any]]) -> dict[str
         "panels": panels,
         "columns": columns,
         "legend": [
-            {"name": name, "look": how, "dash": " ".join(f"{1.5 * part:g}" for part in how.dash)}
-            for (_, name), how in found.items()
+            {
+                "name": name,
+                "look": how,
+                "dash": " ".join(f"{1.5 * part:g}" for part in how.dash),
+                "bar": bars and role not in look.MARKS,
+            }
+            for (role, name), how in found.items()
         ],
     }
 

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
-from hmmscope.figures import Bars, Figure, Heatmap, Lines, Panel, Series
+from hmmscope.figures import Bars, Figure, Heatmap, Lines, Panel
 from hmmscope.report import look
 from hmmscope.report.look import Key, Look
 from hmmscope.report.text import shorten, visible
@@ -126,9 +126,7 @@ def _draw_lines(axes: Axes, panel: Lines, found: Mapping[Key, Look]) -> None:
         x, y = np.array(series.x), np.array(series.y)
         if series.low is not None and series.high is not None:
             low, high = np.maximum(series.low, floor), np.maximum(series.high, floor)
-            axes.fill_between(
-                x, low, high, color=how.color, alpha=look.BAND_OPACITY, linewidth=0, zorder=how.level / 10
-            )
+            axes.fill_between(x, low, high, color=how.color, alpha=how.opacity, linewidth=0, zorder=how.level / 10)
         marks = _MARKERS.get(how.marker, "P") if how.marker else ("o" if len(x) == 1 else "")
         axes.plot(
             x, y, **_line(how), marker=marks, markevery=max(1, len(x) // 12), markersize=3.2, zorder=2 + how.level
@@ -154,12 +152,12 @@ def _draw_lines(axes: Axes, panel: Lines, found: Mapping[Key, Look]) -> None:
 
 
 def _draw_bars(axes: Axes, panel: Bars, found: Mapping[Key, Look], width: float) -> None:
-    bars = [series for series in panel.series if not look.is_mark(series)]
+    bars = [series for series in panel.series if series.role not in look.MARKS]
     positions = np.arange(len(panel.categories))
     for series in panel.series:
         how = found[look.key(series)]
         y = np.array(series.y)
-        if look.is_mark(series):
+        if series.role in look.MARKS:
             axes.hlines(
                 y, positions - 0.42, positions + 0.42, colors=how.color, linewidth=how.width,
                 linestyle=(0, how.dash), zorder=5,
@@ -216,7 +214,7 @@ def _line(how: Look) -> dict[str, Any]:
 
 
 def _handle(one: Key, how: Look, bars: bool) -> Line2D | Patch:
-    if bars and not look.is_mark(Series(name=one[1], y=(), role=one[0])):
+    if bars and one[0] not in look.MARKS:
         return Patch(color=how.color)
     marker = _MARKERS.get(how.marker, "P") if how.marker else ""
     return Line2D([], [], **_line(how), marker=marker, markersize=3.2)

@@ -67,7 +67,7 @@ def train_model(
     first_step = _restore(model, optimiser, run, device)
     evaluation = held_out[0 : spec.evaluate_samples] if held_out is not None and spec.evaluate_every else None
     progress = Progress(spec.num_steps, "training", unit="tokens", quiet=quiet)
-    tokens_per_step = spec.batch_size * corpus.layout.num_columns
+    tokens_per_step = float(spec.batch_size * corpus.layout.num_columns)
     beside = f" (Bayes floor {floor:.3f})" if floor is not None else ""
     shown = ""
     with _deferred_signals() as received:
@@ -109,14 +109,15 @@ def _step(
     optimiser.zero_grad(set_to_none=True)
     loss = next_observation_loss(model, batch, corpus.layout)
     loss.backward()
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    norm = torch.nn.utils.get_total_norm(gradients.values())
     if not (torch.isfinite(loss) and torch.isfinite(norm)):
-        bad = next(
-            (n for n, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()), "loss"
-        )
+        bad = next((name for name, gradient in gradients.items() if not gradient.isfinite().all()), "all together")
+        what = f"gradient of {bad}" if torch.isfinite(loss) else "loss"
         raise NonFiniteError(
-            f"step {step + 1}: {bad} is not finite (loss {loss.item()}); the step was not taken, lower learning_rate"
+            f"step {step + 1}: {what} is not finite (loss {loss.item()}); the step was not taken, lower learning_rate"
         )
+    torch.nn.utils.clip_grads_with_norm_(model.parameters(), clip, norm)
     optimiser.step()
     return loss.item(), norm.item()
 

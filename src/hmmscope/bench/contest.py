@@ -1,0 +1,99 @@
+"""Contenders on one piece of work, timed in turns, as medians, ratios and shares of the machine's limit."""
+
+import importlib.util
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+import torch
+
+from hmmscope import __version__
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to do the work.
+
+    Attributes:
+        name: of the library or routine.
+        run: does it once.
+        amount: units of work that one call does.
+        limit: whether it is what the machine can do, and no contender.
+    """
+
+    name: str
+    run: Callable[[], Any]
+    amount: float
+    limit: bool = False
+
+
+@dataclass
+class Contest:
+    """One piece of work with its contenders; `unit` is of `amount` (tokens, FLOP)."""
+
+    work: str
+    unit: str
+    contenders: list[Contender] = field(default_factory=list)
+
+    def add(self, name: str, run: Callable[[], Any], amount: float, *, limit: bool = False) -> None:
+        """Add a contender; it is called once before anything is timed."""
+        self.contenders.append(Contender(name, run, amount, limit))
+
+    def rows(self, *, repeats: int, threads: int) -> list[dict]:
+        """Median rates over `repeats` rounds, each round running every contender once in turn."""
+        torch.set_num_threads(threads)
+        for contender in self.contenders:
+            contender.run()
+        seconds: dict[str, list[float]] = {contender.name: [] for contender in self.contenders}
+        for _ in range(repeats):
+            for contender in self.contenders:
+                begun = time.perf_counter()
+                contender.run()
+                seconds[contender.name].append(time.perf_counter() - begun)
+        rates = {c.name: c.amount / statistics.median(seconds[c.name]) for c in self.contenders}
+        ours = rates[self.contenders[0].name]
+        limit = next((rates[c.name] for c in self.contenders if c.limit), None)
+        return [
+            {
+                "work": self.work,
+                "who": c.name,
+                "threads": threads,
+                "rate": rates[c.name],
+                "unit": f"{self.unit}/s",
+                "fastest": c.amount / min(seconds[c.name]),
+                "slowest": c.amount / max(seconds[c.name]),
+                "ours_over_this": ours / rates[c.name],
+                "share_of_limit": None if limit is None or c.limit else rates[c.name] / limit,
+                "repeats": repeats,
+            }
+            for c in self.contenders
+        ]
+
+
+def installed(module: str) -> bool:
+    """Whether a peer can be imported."""
+    return importlib.util.find_spec(module) is not None
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    model = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo") as lines:
+            model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return {
+        "date": date.today().isoformat(),
+        "processor": model,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "hmmscope": __version__,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }

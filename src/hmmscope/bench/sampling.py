@@ -1,0 +1,87 @@
+"""Sampling: tokens a second."""
+
+import random
+
+import numpy as np
+import torch
+
+from hmmscope.bench.contest import Contest, installed
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.make import make_process
+
+BATCH, LENGTH, STATES, SYMBOLS = 1024, 256, 128, 16
+
+
+def contests(*, peers: bool, components: int = 512) -> list[Contest]:
+    """One HMM of 128 states and 16 symbols, 1024 sequences of 256; then the same from a mixture."""
+    hmm = make_process("random-hmm", num_states=STATES, num_symbols=SYMBOLS)
+    assert isinstance(hmm, HMM)
+    starts = np.arange(LENGTH) == 0
+    indices = np.arange(BATCH)
+    tokens = BATCH * LENGTH
+    single = Contest(f"sampling, {STATES} states, {SYMBOLS} symbols, {BATCH} x {LENGTH}", "tokens")
+    single.add("hmmscope", lambda: hmm.sample_paths(indices, starts, 0), tokens)
+    copied = np.zeros((2, BATCH, LENGTH), np.int64)
+    single.add("copying the result", lambda: copied.copy(), tokens, limit=True)
+    if peers:
+        _peers(single, hmm)
+    mixture = make_process("random-mixture", num_components=components, num_states=STATES, num_symbols=SYMBOLS)
+    mixed = Contest(f"sampling, mixture of {components} x {STATES} x {SYMBOLS}, {BATCH} x {LENGTH}", "tokens")
+    mixed.add("hmmscope", lambda: mixture.sample_paths(indices, starts, 0), tokens)
+    return [single, mixed]
+
+
+def _peers(contest: Contest, hmm: HMM) -> None:
+    cumulative = [rows.cumsum(-1).float() for rows in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)]
+    generator = torch.Generator().manual_seed(0)
+
+    def searchsorted() -> torch.Tensor:
+        observations = torch.empty(BATCH, LENGTH, dtype=torch.int64)
+        uniform = torch.rand(2, LENGTH, BATCH, 1, generator=generator)
+        state = torch.searchsorted(cumulative[0].expand(BATCH, -1).contiguous(), uniform[0, 0])[:, 0].clamp_max(
+            STATES - 1
+        )
+        for t in range(LENGTH):
+            if t:
+                state = torch.searchsorted(cumulative[1][state], uniform[0, t])[:, 0].clamp_max(STATES - 1)
+            observations[:, t] = torch.searchsorted(cumulative[2][state], uniform[1, t])[:, 0].clamp_max(SYMBOLS - 1)
+        return observations
+
+    contest.add("torch loop, searchsorted", searchsorted, BATCH * LENGTH)
+    rows = [part.tolist() for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)]
+
+    def python_loop() -> list[int]:
+        state = random.choices(range(STATES), rows[0])[0]
+        observations = []
+        for _ in range(LENGTH):
+            observations.append(random.choices(range(SYMBOLS), rows[2][state])[0])
+            state = random.choices(range(STATES), rows[1][state])[0]
+        return observations
+
+    contest.add("Python loop, random.choices", lambda: [python_loop() for _ in range(8)], 8 * LENGTH)
+    if installed("hmmlearn"):
+        from hmmlearn.hmm import CategoricalHMM
+
+        model = CategoricalHMM(n_components=STATES, n_features=SYMBOLS)
+        model.startprob_, model.transmat_, model.emissionprob_ = (
+            part.numpy() for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
+        )
+        contest.add("hmmlearn", lambda: [model.sample(LENGTH) for _ in range(16)], 16 * LENGTH)
+    if installed("dynamax"):
+        _dynamax(contest, hmm)
+
+
+def _dynamax(contest: Contest, hmm: HMM) -> None:
+    import jax
+    import jax.numpy as jnp
+    from dynamax.hidden_markov_model import CategoricalHMM
+
+    model = CategoricalHMM(STATES, 1, SYMBOLS)
+    arrays = (hmm.initial_S, hmm.transition_SS, hmm.emission_SV[:, None])
+    initial, transition, emission = (jnp.asarray(part.numpy()) for part in arrays)
+    parameters, _ = model.initialize(
+        jax.random.PRNGKey(0), initial_probs=initial, transition_matrix=transition, emission_probs=emission
+    )
+    keys = jax.random.split(jax.random.PRNGKey(1), BATCH)
+    draw = jax.jit(jax.vmap(lambda key: model.sample(parameters, key, LENGTH)[1]))
+    contest.add("dynamax (jit, vmap)", lambda: draw(keys).block_until_ready(), BATCH * LENGTH)

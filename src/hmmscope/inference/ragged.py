@@ -1,0 +1,47 @@
+"""Batches of sequences of different lengths, padded at the end."""
+
+import torch
+
+from hmmscope.axes import Bool, Int64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.inference.forward import check_observations
+
+
+def check_ragged(
+    observations: Tensor, num_symbols: int, starts: object, lengths: object
+) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, "time"], Bool[Tensor, "batch time"]]:
+    """Observations with padding replaced by symbol 0, starts as a mask, and where the observations are (not padding).
+
+    Padding may hold any number, so nothing after this line can depend on it.
+
+    Args:
+        observations: (batch, time), symbols in [0, V) except beyond the lengths.
+        num_symbols: V.
+        starts: as in `check_observations`.
+        lengths: number of observations of each sequence (batch,), in [0, time]; None if all are complete.
+
+    Raises:
+        InputError: as `check_observations`; lengths of another shape, type or range.
+    """
+    observations = torch.as_tensor(observations)
+    if lengths is None or observations.ndim != 2:
+        checked, mask = check_observations(observations, num_symbols, starts)
+        return checked, mask, torch.ones_like(checked, dtype=torch.bool)
+    batch, time = observations.shape
+    counts = torch.as_tensor(lengths)
+    if counts.numel() == 0:
+        counts = counts.to(torch.int64)  # an empty list
+    whole = not (counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype == torch.bool)
+    if not whole or counts.shape != (batch,) or bool(((counts < 0) | (counts > time)).any()):
+        raise InputError(f"lengths: must be {batch} integers in [0, {time}]")
+    inside = torch.arange(time) < counts.to(torch.int64)[:, None]
+    checked, mask = check_observations(observations.where(inside, torch.zeros_like(observations)), num_symbols, starts)
+    return checked, mask, inside
+
+
+def blank(values: Tensor, inside_BT: Bool[Tensor, "batch time"], padding: float = 0) -> Tensor:
+    """Values (batch, time, ...) with `padding` beyond the end of each sequence."""
+    if bool(inside_BT.all()):
+        return values
+    inside = inside_BT.view(*inside_BT.shape, *[1] * (values.ndim - 2))
+    return torch.where(inside, values, torch.full((), padding, dtype=values.dtype))
