@@ -248,22 +248,22 @@ GOLDEN = {
     "coin": (
         lambda: hs.Corpus(coin(), length=16, seed=0),
         "1100010100100011 0101110101111010 1110001011110100",
-        "79918b286a31e01d677511562211c7ebeaea254b42c76a68f31ff71237126eba",
+        "bd07f59c3f003f9c19651aa6aa90d666d20fba2d4d9bb748dc59f19fbc228fa3",
     ),
     "weather": (
         lambda: hs.Corpus(weather(), length=9, seed=2**32 - 1, stream="train"),
         "111110100 000001000 111110110",
-        "158cd38b2b36a9998d15954979108109c6723de252f6ff966dbefd8e65a03fdf",
+        "4a9b21ec5a87fff057b2e52e4a635ecbd4cf6642381ce2be16d97a8b2b7b5c3c",
     ),
     "cycle": (
         lambda: hs.Corpus(cycle(), length=7, seed=5),
         "2340123 2340123 2340123",
-        "03331e70f64e35785bc737cefbe47e8cb60f44be8da890843cf8039a6fd3edc4",
+        "2284b110b7c3f7be8489531dc87a95e470b41944b80d9decb95d917082d6c034",
     ),
     "pair": (
         lambda: hs.Corpus(pair(), seed=1, layout=PROMPTS),
         "2011200121110 2010201020111 2111211020011",
-        "c752c36f6aca0c068d397b97229998a7a46bb3a64393ca046888f1cda51ec006",
+        "aeef2b813391ea433131de4620bf674e5c5eada34bb7617b1681bafcb5fc295c",
     ),
 }
 
@@ -277,7 +277,7 @@ def test_pinned_bits(name):
 
 
 def test_pinned_process_digest():
-    assert weather().digest == "a63dcdf754c08b5a6ea0b0f8a0c780969bcd5f3e1983afcfc956ff838a02055b"
+    assert weather().digest == "c1514ad455a35b0f8bbbdbf18ea497a4eff1c2bcebfa94b1f37b4d4bafb196d4"
 
 
 def test_digest_depends_on_everything():
@@ -454,7 +454,17 @@ def refused(field, call):
     assert "\n" not in message
 
 
-BAD_INDICES = [-1, 2**40, slice(0, None), slice(-3, 5), slice(0, -1), slice(5, 0, -1), slice(2**40 - 1, 2**40 + 1), 0.5]
+BAD_INDICES = [
+    -1,
+    2**40,
+    slice(0, None),
+    slice(-3, 5),
+    slice(0, -1),
+    slice(5, 0, -1),
+    slice(2**40 - 1, 2**40 + 1),
+    slice(0, 2**62),
+    0.5,
+]
 BAD_INDICES += [
     "a",
     True,
@@ -469,7 +479,7 @@ BAD_INDICES += [
 ]
 
 
-LENIENT = [slice(0.5, 3), slice(0, 2.5), slice("a", 3), slice(0, 2**62)]
+LENIENT = [slice(0.5, 3), slice(0, 2.5), slice("a", 3)]
 
 
 @pytest.mark.xfail(strict=True, reason="the ends of a slice are not checked")

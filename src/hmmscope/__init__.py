@@ -19,6 +19,13 @@ _HOME = {
     "make_model": "models.make",
     "RunConfig": "config",
     "train": "pipeline",
+    "load_run": "pipeline",
+    "log_likelihood": "inference.fast",
+    "mixture_predictions": "inference.fast",
+    "optimal_predictions": "inference.optimal",
+    "filter_known_component": "inference.mixture",
+    "shuffle_test": "analysis.shuffle",
+    "attention_map": "analysis.attention",
     "evaluate": "analysis.curves",
     "probe": "analysis.probes",
     "HmmscopeError": "errors",
@@ -27,16 +34,23 @@ _HOME = {
 __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
+    from hmmscope.analysis.attention import attention_map as attention_map
     from hmmscope.analysis.curves import evaluate as evaluate
     from hmmscope.analysis.probes import probe as probe
+    from hmmscope.analysis.shuffle import shuffle_test as shuffle_test
     from hmmscope.config import RunConfig as RunConfig
     from hmmscope.corpora.corpus import Corpus as Corpus
     from hmmscope.corpora.layouts import Prompts as Prompts
     from hmmscope.corpora.layouts import Sequences as Sequences
     from hmmscope.errors import HmmscopeError as HmmscopeError
+    from hmmscope.inference.fast import log_likelihood as log_likelihood
+    from hmmscope.inference.fast import mixture_predictions as mixture_predictions
     from hmmscope.inference.filtering import filter_beliefs as filter_beliefs
+    from hmmscope.inference.mixture import filter_known_component as filter_known_component
     from hmmscope.inference.mixture import filter_mixture as filter_mixture
+    from hmmscope.inference.optimal import optimal_predictions as optimal_predictions
     from hmmscope.models.make import make_model as make_model
+    from hmmscope.pipeline import load_run as load_run
     from hmmscope.pipeline import train as train
     from hmmscope.processes.files import load_process as load_process
     from hmmscope.processes.hmm import HMM as HMM

@@ -25,6 +25,7 @@ from hmmscope.pipeline import train as train_run
 from hmmscope.processes.base import Process
 from hmmscope.processes.files import load_process, shipped_processes
 from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.mixture import Mixture
 from hmmscope.schema import parse_value, unknown_name
 
@@ -137,12 +138,10 @@ def _run_config(source: str, overrides: dict[str, str]) -> RunConfig:
 def print_findings(folder: Path) -> None:
     """The sentences of findings.json."""
     for finding in store.read_json(folder / "findings.json"):
-        interval = ""
-        if finding["value"] is not None:
-            interval = (
-                f" [{finding['value']:.3f}, 95 % {finding['low']:.3f} to {finding['high']:.3f} {finding['unit']}]"
-            )
-        print(f"* {finding['title']} ({finding['verdict']}): {finding['text']}{interval}")
+        number = "" if finding["value"] is None else f" [{finding['value']:.3f} {finding['unit']}"
+        if number and finding["low"] is not None:
+            number += f", 95 % {finding['low']:.3f} to {finding['high']:.3f}"
+        print(f"* {finding['title']} ({finding['verdict']}): {finding['text']}{number}{']' if number else ''}")
     invalid = store.read_json(folder / "experiment.json")["invalid"]
     if invalid:
         print(f"INVALID: {invalid}")
@@ -270,7 +269,9 @@ def oracle(process: str, observations: str, out: str | None, allow_drop_tiny: bo
             continue
         print(f" ({per_token:.6f} per observation)")
         last = rows[-1]
-        key, names = ("belief", getattr(built, "states", None)) if isinstance(built, HMM) else ("component", None)
+        key, names = (
+            ("belief", getattr(built, "states", None)) if isinstance(built, HMM | LabelledHMM) else ("component", None)
+        )
         print(f"  {key}: {_likeliest(last[key], names)}")
         print(f"  next: {_likeliest(last['next_observation'], symbols)}")
     if out is not None:
@@ -284,11 +285,12 @@ def oracle(process: str, observations: str, out: str | None, allow_drop_tiny: bo
 
 def _oracle_rows(process: Process, sequence: list[int]) -> tuple[list[dict], float, int]:
     tokens = torch.tensor([sequence])
-    if isinstance(process, HMM):
+    if isinstance(process, HMM | LabelledHMM):
         single = filter_beliefs(process, tokens)
         posterior, key, result = single.beliefs, "belief", single
     else:
-        assert isinstance(process, Mixture)
+        if not isinstance(process, Mixture):
+            raise InputError(f"process: no exact filter for {type(process).__name__}")
         mixed = filter_mixture(process, tokens)
         posterior, key, result = mixed.component_posterior, "component", mixed  # type: ignore[assignment]
     rows = [
@@ -311,7 +313,7 @@ def _likeliest(law: list[float], names: tuple[str, ...] | None, count: int = 5) 
 
 
 def analyse(run: str, instrument: str, quiet: bool, overrides: dict[str, str]) -> None:
-    """Run an instrument on the trained model and its evaluation samples; write and print the table."""
+    """Run an instrument on the trained model and samples of the "probe" stream; write and print the table."""
     tool = registry.lookup("instrument", instrument)
     known = {
         name: parameter

@@ -68,9 +68,11 @@ def capture(
     modules = dict(model.named_modules())
     found: dict[str, Tensor] = {}
     handles = []
+    names = list(names)
+    unknown = [name for name in names if name not in modules]
+    if unknown:
+        raise InputError(f"layers: no module named {unknown[0]!r} in the model")
     for name in names:
-        if name not in modules:
-            raise InputError(f"layers: no module named {name!r} in the model")
 
         def keep(module: nn.Module, args: Any, output: Any, name: str = name) -> None:
             activation = output[0] if isinstance(output, tuple) else output

@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, inference_mode, model_logits
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.corpora.corpus import Batch, Corpus
@@ -103,6 +104,9 @@ def evaluate(
     Args:
         model: tokens (batch, time) to logits (batch, time, symbols).
         corpus: of a process with an exact filter.
+        num_samples: how many.
+        first: number of the first sample.
+        baselines: whether to add the n-grams.
 
     Raises:
         InputError: the model's output has the wrong shape, or the process has no exact filter.
@@ -171,3 +175,20 @@ def _invalid(loss: NDArray[np.float64], floor: NDArray[np.float64]) -> str | Non
         size = f"{below / error:.1f} standard errors" if error > 0 else f"{below:.3g} nats in every sample"
         return f"the model's loss is below the Bayes optimum by {size}: a leak, or a wrong optimum"
     return None
+
+
+@registry.instrument("curves")
+def curves(model: nn.Module, corpus: Corpus, *, num_samples: int = 256, first: int = 0) -> list[dict]:
+    """Accuracy, loss and excess of a model beside the optimum and the baselines: `evaluate` as a table.
+
+    Args:
+        model: tokens (batch, time) to logits (batch, time, symbols).
+        corpus: of a process with an exact filter.
+        num_samples: how many.
+        first: number of the first sample.
+
+    Returns:
+        Rows of `Score.rows`, along "demonstrations" and along "positions".
+    """
+    score = evaluate(model, corpus, num_samples=num_samples, first=first)
+    return score.rows("demonstrations") + score.rows("positions")

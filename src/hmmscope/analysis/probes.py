@@ -118,7 +118,12 @@ def probe_data(model: nn.Module, corpus: Corpus, target: str, names: Sequence[st
     with inference_mode(model) as device:
         for begin in range(0, num_samples, BATCH):
             batch = corpus[begin : min(begin + BATCH, num_samples)]
-            found = capture(model, names, batch.tokens.to(device), lambda x: x[:, columns].flatten(0, 1).cpu().float())
+            tokens = batch.tokens.to(device)
+            found = capture(model, names, tokens, lambda x, like=tokens: _at(x, like, columns))  # type: ignore[misc]
+            if len({x.shape for x in found.values()}) > 1:
+                raise InputError(
+                    f"layers: must be of one width, got {', '.join(f'{n} {x.shape[1]}' for n, x in found.items())}"
+                )
             features.append(torch.stack([found[name] for name in names]))
             batch_labels, best = _labels(corpus, batch, target, positions)
             labels.append(batch_labels.flatten())
@@ -131,6 +136,15 @@ def probe_data(model: nn.Module, corpus: Corpus, target: str, names: Sequence[st
         num_classes=classes.get(target, corpus.num_symbols),
         ceiling=float(torch.cat(right).mean()),
     )
+
+
+def _at(activation: Tensor, tokens: Tensor, columns: Tensor) -> Tensor:
+    """The activations (example, feature) of some columns."""
+    if activation.ndim != 3 or activation.shape[:2] != tokens.shape:
+        raise InputError(
+            f"layers: must give (batch, time, feature) on tokens {tuple(tokens.shape)}, got {tuple(activation.shape)}"
+        )
+    return activation[:, columns].flatten(0, 1).cpu().float()
 
 
 def probe_accuracy(data: ProbeData, *, shuffle: bool = False, seed: int = 0) -> list[tuple[float, float, float]]:

@@ -76,7 +76,11 @@ class Layout:
 @registry.layout("sequences")
 @dataclass(frozen=True, kw_only=True)
 class Sequences(Layout):
-    """One sequence a sample, no delimiter: tokens are the observations."""
+    """One sequence a sample, no delimiter: tokens are the observations.
+
+    Attributes:
+        length: observations a sample.
+    """
 
     length: int = 256
 
@@ -96,6 +100,11 @@ class Prompts(Layout):
     """Demonstrations of one component, then a test sequence of it.
 
     delimiter | o^1_1 .. o^1_M, delimiter | .. | o^n_1 .. o^n_M, delimiter | o_1 .. o_t
+
+    Attributes:
+        num_demonstrations: demonstrations before the test sequence.
+        demonstration_length: observations of each.
+        test_length: observations of the test sequence.
 
     Source: [MultiTask] §3 (demonstrations, delimiters, test); the leading delimiter is ours, so that every sequence
     follows one.

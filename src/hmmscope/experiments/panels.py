@@ -12,7 +12,7 @@ from hmmscope.figures import Bars, Figure, Heatmap, Lines, Series
 PREDICTORS = {
     "optimum": ("Bayes mixture (optimum)", "optimum"),
     "known-component": ("Bayes filter, HMM known", "ceiling"),
-    "model": ("RoFormer", "model"),
+    "model": ("model", "model"),
     "order-1": ("in-context n-gram, order 1", "baseline"),
     "order-2": ("in-context n-gram, order 2", "baseline"),
     "order-0": ("most frequent token", "baseline"),
@@ -44,7 +44,7 @@ def in_context_figure(tables: Tables) -> Figure:
         if table != "in-context":
             return lines
         unseen = [row for row in tables["unseen"] if row["metric"] == metric and row["predictor"] == "model"]
-        return replace(lines, series=(*lines.series, series_of(unseen, "RoFormer, HMMs not in the pool", "other")))
+        return replace(lines, series=(*lines.series, series_of(unseen, "model, HMMs not in the pool", "other")))
 
     demonstrations, position = "demonstrations before the sequence", "position in the test sequence"
     return Figure(

@@ -52,8 +52,9 @@ def describe_run(run: Run) -> None:
 def _distance_finding(summary: dict) -> Finding:
     share = summary["excess"] / summary["bayes_loss"] if summary["bayes_loss"] > 0 else 0.0
     text = (
-        f"The model ends {summary['excess']:.4f} nats per observation above the Bayes optimum "
-        f"({summary['loss']:.4f} against {summary['bayes_loss']:.4f} on the same samples), {100 * share:.1f} % of it."
+        f"The model's mean KL divergence from the Bayes optimum is {summary['excess']:.4f} nats per observation, "
+        f"{100 * share:.1f} % of the optimum's loss; on the same samples the losses are {summary['loss']:.4f} (model) and "
+        f"{summary['bayes_loss']:.4f} (optimum)."
     )
     return Finding(
         title="How far from the optimum",

@@ -25,6 +25,13 @@ class RoFormerSpec:
     Queries and keys are rotated by their position: pair i of a head turns by position * rotary_base^(-2i/head width),
     so that attention logits depend on positions through differences only.
 
+    Attributes:
+        num_layers: blocks.
+        num_heads: heads of each block.
+        width: of the residual stream; a multiple of twice the number of heads.
+        mlp_ratio: width of the MLP's hidden layer, as a multiple of `width`.
+        rotary_base: base of the rotation frequencies.
+
     Source: [MultiTask] §5 (RoFormer, 16 layers, 16 heads, width 1024). Not stated there: pre-LN, GELU MLP of four times
     the width, rotary base 10000, no dropout.
     """

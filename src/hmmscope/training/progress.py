@@ -2,50 +2,57 @@
 
 import sys
 import time
-from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+_SECONDS_BETWEEN_LINES = 20.0
 
 
 class Progress:
-    """Rate, time left, and the current loss beside the Bayes floor.
+    """Rate, time left, and the current loss beside the Bayes floor; use it as a context manager.
 
     Args:
         total: number of steps.
         what: shown first.
-        unit: of `tick(amount)`, for the rate.
+        unit: of the rate.
+        per_step: units in one step.
         quiet: show nothing.
-        stream: where to; a bar is drawn only on a terminal.
     """
 
-    def __init__(
-        self, total: int, what: str, *, unit: str = "steps", quiet: bool = False, stream: TextIO | None = None
-    ) -> None:
-        self.total, self.what, self.unit, self.quiet = total, what, unit, quiet
-        self.stream = stream or sys.stderr
-        self.begun = self.shown = time.monotonic()
-        self.first_step: int | None = None
+    def __init__(self, total: int, what: str, *, unit: str, per_step: float, quiet: bool = False) -> None:
+        self.total, self.what, self.unit, self.per_step, self.quiet = total, what, unit, per_step, quiet
+        self._console = Console(stderr=True)
+        self._bars: Bars | None = None
+        self._task = TaskID(0)
+        self._begun = self._shown = time.monotonic()
+        self._first: int | None = None
 
-    def update(self, step: int, note: str = "", amount_per_step: float = 1.0) -> None:
+    def __enter__(self) -> "Progress":
+        if self._console.is_terminal and not self.quiet:
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bars = Bars(*columns, TextColumn("{task.fields[note]}"), console=self._console)
+            self._task = self._bars.add_task(self.what, total=self.total, note="")
+            self._bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def update(self, step: int, note: str = "") -> None:
         """Say that `step` of `total` are done."""
         now = time.monotonic()
-        if self.first_step is None:
-            self.first_step, self.begun = step - 1, now
-        terminal = self.stream.isatty()
-        pause = 0.2 if terminal else 20.0
-        if self.quiet or (now - self.shown < pause and step < self.total):
-            return
-        self.shown = now
-        rate = (step - self.first_step) / max(now - self.begun, 1e-9)
-        left = (self.total - step) / rate if rate > 0 else 0.0
-        line = (
-            f"{self.what} {step}/{self.total}  {rate * amount_per_step:,.0f} {self.unit}/s  {_clock(left)} left  {note}"
-        )
-        if terminal:
-            filled = round(20 * step / max(1, self.total))
-            line = f"\r[{'#' * filled}{'.' * (20 - filled)}] {line}\x1b[K"
-        self.stream.write(line + ("" if terminal and step < self.total else "\n"))
-        self.stream.flush()
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d}"
+        if self._first is None:
+            self._first, self._begun = step - 1, now
+        rate = (step - self._first) / max(now - self._begun, 1e-9)
+        shown = f"{rate * self.per_step:,.0f} {self.unit}/s  {note}"
+        if self._bars is not None:
+            self._bars.update(self._task, completed=step, note=shown)
+        elif not self.quiet and (now - self._shown > _SECONDS_BETWEEN_LINES or step == self.total):
+            self._shown = now
+            minutes, seconds = divmod(round((self.total - step) / rate), 60)
+            print(
+                f"{self.what} {step}/{self.total}  {minutes}:{seconds:02d} left  {shown}", file=sys.stderr, flush=True
+            )

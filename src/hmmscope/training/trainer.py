@@ -66,11 +66,11 @@ def train_model(
     )
     first_step = _restore(model, optimiser, run, device)
     evaluation = held_out[0 : spec.evaluate_samples] if held_out is not None and spec.evaluate_every else None
-    progress = Progress(spec.num_steps, "training", unit="tokens", quiet=quiet)
     tokens_per_step = float(spec.batch_size * corpus.layout.num_columns)
+    progress = Progress(spec.num_steps, "training", unit="tokens", per_step=tokens_per_step, quiet=quiet)
     beside = f" (Bayes floor {floor:.3f})" if floor is not None else ""
     shown = ""
-    with _deferred_signals() as received:
+    with _deferred_signals() as received, progress:
         begun = time.monotonic()
         for step in range(first_step, spec.num_steps):
             batch = move(corpus[step * spec.batch_size : (step + 1) * spec.batch_size], device)
@@ -86,7 +86,7 @@ def train_model(
             if (step + 1) % spec.checkpoint_every == 0 or stop:
                 save_state(model, optimiser, run, step + 1)
                 run.timing.append({"step": step + 1, "seconds": time.monotonic() - begun})
-            progress.update(step + 1, f"loss {loss:.3f}  {shown or beside}", tokens_per_step)
+            progress.update(step + 1, f"loss {loss:.3f}  {shown or beside}")
             if received and not done:
                 name = signal.Signals(received[0]).name
                 raise Interrupted(
@@ -110,7 +110,7 @@ def _step(
     loss = next_observation_loss(model, batch, corpus.layout)
     loss.backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    norm = torch.nn.utils.get_total_norm(gradients.values())
+    norm = torch.nn.utils.get_total_norm(list(gradients.values()))
     if not (torch.isfinite(loss) and torch.isfinite(norm)):
         bad = next((name for name, gradient in gradients.items() if not gradient.isfinite().all()), "all together")
         what = f"gradient of {bad}" if torch.isfinite(loss) else "loss"

@@ -1,0 +1,152 @@
+"""What is known to an observer who remembers only the last few observations."""
+
+from dataclasses import dataclass
+
+import torch
+
+from hmmscope.axes import Float64, Int, Int64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.inference.filtering import FilterResult, first_impossible
+from hmmscope.inference.forward import check_observations, forward_steps
+from hmmscope.inference.mixture import CHUNK_BYTES, predicted_before, require_memory
+from hmmscope.inference.stationary import stationary_distribution
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.laws import EdgeEmitting, Law, StateEmitting, symbol_law
+from hmmscope.schema import require
+
+#: Largest number of windows or sequences that are enumerated.
+MAX_ENUMERATED = 2**20
+
+
+def memory_beliefs(
+    hmm: HMM | LabelledHMM, observations: Int[Tensor, "batch time"], memory_length: int, prior: object = None
+) -> FilterResult:
+    """The filter restarted from the prior just before the last `memory_length` observations.
+
+    belief_t = filter of o_{t-memory_length+1}..o_t, with `prior` as the law of the state that emits the first of them
+
+    With the stationary law as prior and a stationary process this is P(state t | last memory_length observations), the
+    best that a predictor with this memory can know. The prior stands before the window wherever the window begins:
+    the first memory_length - 1 positions, where the window is the whole past, are filtered from the prior too, not from
+    the initial law of `hmm`, so that equal windows have equal beliefs. An observer who also knows that the sequence has
+    just begun is had with `prior=hmm.initial_S`, for as long as the memory reaches back to the beginning.
+
+    Source: [MultiTask] section 2 (its P_L), with the stationary law in place of a G-optimal design.
+
+    Args:
+        hmm: S states, V symbols; states or transitions emit.
+        observations: symbols in [0, V), shape (batch, time).
+        memory_length: observations kept, the present one included; at least 1.
+        prior: law of the state that emits the first observation of a window (of the start state, where transitions
+            emit), (state,). The stationary law if not given.
+
+    Returns:
+        The record of the filter. `log_likelihood_per_token[t]` is the log-probability that this observer gave o_t before
+        seeing it, from the memory_length observations before it, and `log_likelihood` their sum. A window that the prior
+        forbids has zeros and -inf; later windows may be possible again, so `impossible_at` is the first such position.
+
+    Raises:
+        InputError: a symbol outside [0, V); a memory length below 1; a prior that is no law; no prior and no unique
+            stationary law.
+
+    Cost: O(batch * time * memory_length * S^2).
+    """
+    require(memory_length >= 1, "memory_length", "must be at least 1", memory_length)
+    observations, _ = check_observations(observations, hmm.num_symbols)
+    law = with_prior(hmm, prior)
+    batch, time = observations.shape
+    beliefs = torch.zeros(batch, time, hmm.num_states, dtype=torch.float64)
+    following = torch.zeros_like(beliefs)
+    short = observations[:, : memory_length - 1]
+    for t, step in enumerate(forward_steps(law, short[None], torch.arange(short.shape[1]) == 0)):
+        beliefs[:, t], following[:, t] = step.belief[0], step.following[0]
+    if time >= memory_length:
+        windows = observations.unfold(1, memory_length, 1).flatten(0, 1)
+        last = filter_windows(law, windows)
+        beliefs[:, memory_length - 1 :] = last[0].unflatten(0, (batch, -1))
+        following[:, memory_length - 1 :] = last[1].unflatten(0, (batch, -1))
+    next_observation = following @ symbol_law(law)[0]
+    first_observation = law.initial_MS[0] @ symbol_law(law)[0]
+    before = predicted_before(first_observation, next_observation)
+    per_token = before.gather(2, observations[:, :, None])[:, :, 0].log()
+    forbidden = ~beliefs.any(-1)
+    return FilterResult(
+        beliefs=beliefs,
+        next_observation=next_observation,
+        first_observation=first_observation,
+        log_likelihood=per_token.sum(1),
+        log_likelihood_per_token=per_token,
+        impossible_at=first_impossible(torch.where(forbidden, -torch.inf, per_token)),
+    )
+
+
+@dataclass(frozen=True)
+class MemoryTable:
+    """The best prediction from each window of a given length.
+
+    Attributes:
+        windows: every window (window, time), oldest observation first, in lexicographic order.
+        probability: P(window) under the prior (window,).
+        next_observation: P(next observation | window) (window, symbol); zeros for a window of probability zero.
+    """
+
+    windows: Int64[Tensor, "window time"]
+    probability: Float64[Tensor, "window"]
+    next_observation: Float64[Tensor, "window symbol"]
+
+
+def memory_table(hmm: HMM | LabelledHMM, memory_length: int, prior: object = None) -> MemoryTable:
+    """P(next observation | window) for all V^memory_length windows (the predictor P_L of [MultiTask] section 2).
+
+    Args:
+        hmm, memory_length, prior: as for `memory_beliefs`.
+
+    Raises:
+        InputError: as `memory_beliefs`; more than `MAX_ENUMERATED` windows.
+    """
+    require(memory_length >= 1, "memory_length", "must be at least 1", memory_length)
+    law = with_prior(hmm, prior)
+    windows = all_sequences(hmm.num_symbols, memory_length)
+    _, following, log_probability = filter_windows(law, windows)
+    return MemoryTable(windows, log_probability.exp(), following @ symbol_law(law)[0])
+
+
+def with_prior(hmm: HMM | LabelledHMM, prior: object = None) -> Law:
+    """The law of `hmm` started from `prior`, or from its stationary law."""
+    if prior is None:
+        prior_S = stationary_distribution(hmm)
+    else:
+        prior_S = torch.as_tensor(prior).to(torch.float64)
+        good = prior_S.shape == (hmm.num_states,) and bool((prior_S >= 0).all())
+        if not good or abs(float(prior_S.sum()) - 1) > 1e-9:
+            raise InputError(f"prior: must be {hmm.num_states} probabilities with sum 1")
+    law = hmm.law
+    if isinstance(law, StateEmitting):
+        return StateEmitting(prior_S[None], law.transition_MSS, law.emission_MSV)
+    return EdgeEmitting(prior_S[None], law.labelled_MVSS)
+
+
+def filter_windows(law: Law, windows: Int64[Tensor, "window time"]) -> tuple[Tensor, Tensor, Tensor]:
+    """Belief, law of the next emitting state (window, state), and log-probability (window,) at the end of each window."""
+    size = law.initial_MS.shape[1]
+    require_memory("windows", 8 * len(windows) * (2 * size + 1))
+    beliefs, followings, logs = [], [], []
+    starts = torch.arange(windows.shape[1]) == 0
+    for part in windows.split(max(1, CHUNK_BYTES // (8 * size))):
+        log_probability = torch.zeros(len(part), dtype=torch.float64)
+        for step in forward_steps(law, part[None], starts):
+            log_probability = log_probability + step.log_norm[0]
+        beliefs.append(step.belief[0])
+        followings.append(step.following[0])
+        logs.append(log_probability)
+    return torch.cat(beliefs), torch.cat(followings), torch.cat(logs)
+
+
+def all_sequences(num_symbols: int, time: int) -> Int64[Tensor, "sequence time"]:
+    """Every sequence of that length, in lexicographic order; InputError if there are more than `MAX_ENUMERATED`."""
+    count = num_symbols**time
+    if count > MAX_ENUMERATED:
+        raise InputError(f"enumeration: {num_symbols}^{time} = {count} sequences are more than {MAX_ENUMERATED}")
+    codes = torch.arange(count)[:, None]
+    return codes // num_symbols ** torch.arange(time - 1, -1, -1) % num_symbols
