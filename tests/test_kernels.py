@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmmscope.kernels.alias import alias_tables, column_bits, draw, outcome_weights
-from hmmscope.kernels.dirichlet import dirichlet_rows
+from hmmscope.kernels.random_arrays import dirichlet_rows
 from hmmscope.kernels.philox import philox, philox_reference, philox_words
 from hmmscope.kernels.quantise import UNIT, quantise_rows
 from hmmscope.kernels.reference import draw_reference

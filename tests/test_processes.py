@@ -96,7 +96,6 @@ def test_bad_matrices_are_refused_by_name_and_row(field, value, beginning, part)
     assert message.startswith(beginning), message
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="Tensor.numpy() does not know bfloat16")
 def test_bfloat16_is_refused_by_name():
     refuses(InputError, lambda: hs.HMM(HALF, EYE, torch.eye(2, dtype=torch.bfloat16)), "emission: ", "bfloat16")
 
@@ -199,7 +198,6 @@ def test_bad_names_are_refused(field, names, beginning):
     assert message.startswith(beginning)
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="names that cannot be counted are not looked at first")
 @pytest.mark.usefixtures("unchecked")
 def test_names_that_are_no_list_are_refused():
     refuses(InputError, lambda: hs.HMM(HALF, EYE, EYE, symbols=5), "symbols: must be a list")
@@ -484,13 +482,11 @@ def test_minimal_json_is_enough(tmp_path):
     assert hs.load_process(tiny, allow_drop_tiny=True).emission_SV[0].tolist() == [0.0, 1.0]
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="names that cannot be counted are not looked at first")
 @pytest.mark.usefixtures("unchecked")
 def test_names_in_a_file_that_are_no_list_are_refused(tmp_path):
     refuses(InputError, lambda: hs.load_process(json_file(tmp_path, symbols=5)), "hmm.json: symbols: must be a list")
 
 
-@pytest.mark.xfail(strict=True, reason="the name of an unknown field is quoted as it is")
 def test_an_unknown_field_with_a_newline_is_one_line(tmp_path):
     refuses(InputError, lambda: hs.load_process(json_file(tmp_path, **{"a\nb": 1})))
 
@@ -591,22 +587,21 @@ def npz_with_shape(shape):
     return npz_with_initial(npy_with_header(f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}"))
 
 
-NPZ_FAULT = pytest.mark.xfail(strict=True, reason="numpy.load and zipfile raise more types than are caught")
 BAD_NPZ = {
     "wrong-length": (lambda: npz_with_shape("(2,)"), ()),
     "negative-length": (lambda: npz_with_shape("(-1,)"), ()),
     "no-header": (lambda: npz_with_initial(npy_with_header("[]")), ()),
     "dates": (lambda: npz_with_initial(npy_bytes(np.array(["2020-01-01"], "M8[D]"))), ()),
     "records": (lambda: npz_with_initial(npy_bytes(np.zeros(1, [("a", "<f8")]))), ()),
-    "a-single-array": (lambda: npy_bytes(np.eye(2)), NPZ_FAULT),
-    "encrypted": (encrypted_npz, NPZ_FAULT),
-    "8-TiB": (lambda: npz_with_shape(f"({2**40},)"), NPZ_FAULT),
-    "endless": (lambda: npz_with_shape("(99999999999999999999999,)"), NPZ_FAULT),
-    "true-length": (lambda: npz_with_shape("(True,)"), NPZ_FAULT),
-    "open-bracket": (lambda: npz_with_initial(npy_with_header("(")), NPZ_FAULT),
+    "a-single-array": (lambda: npy_bytes(np.eye(2)), ()),
+    "encrypted": (encrypted_npz, ()),
+    "8-TiB": (lambda: npz_with_shape(f"({2**40},)"), ()),
+    "endless": (lambda: npz_with_shape("(99999999999999999999999,)"), ()),
+    "true-length": (lambda: npz_with_shape("(True,)"), ()),
+    "open-bracket": (lambda: npz_with_initial(npy_with_header("(")), ()),
     "deep-header": (
         lambda: npz_bytes(initial=np.ones(1), transition=np.eye(1), emission=np.eye(1), header=np.array("[" * 10**5)),
-        NPZ_FAULT,
+        (),
     ),
 }
 
@@ -618,7 +613,6 @@ def test_bad_archives_are_refused(tmp_path, make):
     refuses((InputError, DamagedError), lambda: hs.load_process(path), "hmm.npz")
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="Tensor.numpy() does not know bfloat16")
 def test_bfloat16_safetensors_are_refused(tmp_path):
     path = tmp_path / "hmm.safetensors"
     one = torch.ones(1, dtype=torch.bfloat16)
@@ -638,7 +632,7 @@ def test_truncated_files_are_damaged(tmp_path, ending):
         refuses(DamagedError, lambda: hs.load_process(path), "hmm")
 
 
-@pytest.mark.parametrize("ending", [".json", pytest.param(".npz", marks=NPZ_FAULT), ".safetensors"])
+@pytest.mark.parametrize("ending", [".json", ".npz", ".safetensors"])
 def test_altered_bytes_give_an_hmm_or_one_line(tmp_path, ending):
     """No digest guards a single file, so that some changes pass; none may end in a traceback."""
     whole = tmp_path / f"whole{ending}"
@@ -801,7 +795,6 @@ def test_bad_data_is_refused_by_path(data, beginning):
     assert message.startswith(beginning), message
 
 
-@pytest.mark.xfail(strict=True, reason="checks of the schema that are too lenient, or fail otherwise")
 @pytest.mark.parametrize(
     "data, beginning",
     [
@@ -816,7 +809,6 @@ def test_bad_data_that_slips_through(data, beginning):
     assert message.startswith(beginning), message
 
 
-@pytest.mark.xfail(strict=True, reason="the path of a missing field at the top begins with a dot")
 def test_a_missing_field_at_the_top_is_named_without_a_dot():
     assert refuses(InputError, lambda: parse_spec(Outer, {}, "")) == "steps: is required"
 

@@ -154,6 +154,8 @@ def _dispatch(argv: list[str]) -> int:
 
         print(f"hmmscope {__version__}")
         return 0
+    if rest and arguments.verb is None:
+        raise InputError(f"{rest[0]}: unknown option; see hmmscope --help")
     if arguments.verb is None:
         build_parser().print_help()
         return 2

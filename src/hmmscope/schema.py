@@ -24,6 +24,7 @@ def shown(value: object) -> str:
         text = repr(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits, or deep nesting
         text = f"a huge {type(value).__name__}"
+    text = " ".join(text.split("\n"))  # the text of an array has lines
     return text if len(text) <= 100 else text[:97] + "..."
 
 
@@ -55,7 +56,7 @@ def parse_spec(cls: type, data: Any, where: str) -> Any:
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in values:
-            raise InputError(f"{where}.{name}: is required")
+            raise InputError(f"{path_of(where, name)}: is required")
     try:
         return cls(**values)
     except InputError as error:
@@ -66,7 +67,7 @@ def parse_value(kind: Any, value: Any, where: str) -> Any:
     """`value` as the annotated type `kind`; text is read as a number or truth value only where the type asks for one."""
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
-        if value is None or value == "none":
+        if value is None or (isinstance(value, str) and value == "none"):
             if type(None) in typing.get_args(kind):
                 return None
             raise InputError(f"{where}: must not be empty")
@@ -91,7 +92,7 @@ def _parse_scalar(kind: type, value: Any, where: str) -> Any:
     if kind is bool:
         if isinstance(value, bool):
             return value
-        if value in ("true", "false"):
+        if isinstance(value, str) and value in ("true", "false"):
             return value == "true"
         raise InputError(f"{where}: must be true or false, got {shown(value)}")
     wrong = InputError(f"{where}: must be {_article(kind)}, got {shown(value)}")

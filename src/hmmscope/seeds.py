@@ -15,6 +15,8 @@ PURPOSES = {
     "initial": 1,
     "transition": 2,
     "emission": 3,
+    "cycle": 4,
+    "matrix": 5,
     "left-factor": 14,
     "right-factor": 15,
     "corpus": 16,
@@ -22,6 +24,7 @@ PURPOSES = {
     "evaluate": 18,
     "probe": 19,
     "shuffle": 20,
+    "monte-carlo": 32,
 }
 
 

@@ -96,11 +96,12 @@ class Corpus:
 
 def _indices(index: Index) -> NDArray[np.int64]:
     if isinstance(index, slice):
-        start, stop, step = index.start or 0, index.stop, index.step or 1
-        if stop is None or start < 0 or stop < 0 or step < 1:
+        ends = (index.start or 0, index.stop, index.step or 1)
+        if not all(isinstance(end, int | np.integer) and end >= 0 for end in ends):
             raise InputError(
-                f"index: a slice needs an end and no negative numbers, got {index.start}:{index.stop}:{step}"
+                f"index: a slice needs an end and no negative numbers, got {index.start}:{index.stop}:{index.step}"
             )
+        start, stop, step = ends
         if stop > MAX_SAMPLES:
             raise InputError(f"index: samples are numbered from 0 to 2^40 - 1, got {start}..{stop - 1}")
         return np.arange(start, stop, step, dtype=np.int64)

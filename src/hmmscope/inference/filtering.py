@@ -77,14 +77,14 @@ def filter_beliefs(
         beliefs.append(step.belief[0])
         following.append(step.following[0] @ symbols_SV)
         increments.append(step.log_norm[0])
-    per_token = blank(_stacked(increments, observations.shape), inside)
+    per_token = blank(stacked(increments, observations.shape), inside)
     impossible_at = first_impossible(per_token)
     if strict and (impossible_at >= 0).any():
         b = int((impossible_at >= 0).nonzero()[0])
         raise InputError(f"observations[{b}, {int(impossible_at[b])}]: the sequence has probability zero here")
     return FilterResult(
-        beliefs=blank(_stacked(beliefs, (*observations.shape, hmm.num_states)), inside),
-        next_observation=blank(_stacked(following, (*observations.shape, hmm.num_symbols)), inside),
+        beliefs=blank(stacked(beliefs, (*observations.shape, hmm.num_states)), inside),
+        next_observation=blank(stacked(following, (*observations.shape, hmm.num_symbols)), inside),
         first_observation=hmm.initial_S @ symbols_SV,
         log_likelihood=per_token.sum(1),
         log_likelihood_per_token=per_token,
@@ -100,5 +100,6 @@ def first_impossible(log_likelihood_per_token: Float64[Tensor, "batch time"]) ->
     return torch.where(found, first, -1)
 
 
-def _stacked(steps: list[Tensor], shape: tuple[int, ...]) -> Tensor:
+def stacked(steps: list[Tensor], shape: tuple[int, ...]) -> Tensor:
+    """Steps (batch, ...) side by side as (batch, time, ...); `shape` is for no steps at all."""
     return torch.stack(steps, 1) if steps else torch.zeros(shape, dtype=torch.float64)

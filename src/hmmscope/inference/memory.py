@@ -18,6 +18,9 @@ from hmmscope.schema import require
 #: Largest number of windows or sequences that are enumerated.
 MAX_ENUMERATED = 2**20
 
+#: The filter looks for vanishing entries every eight steps; from here it takes more than eight to vanish.
+_SMALLEST_PRIOR = 1e-150
+
 
 def memory_beliefs(
     hmm: HMM | LabelledHMM, observations: Int[Tensor, "batch time"], memory_length: int, prior: object = None
@@ -121,6 +124,8 @@ def with_prior(hmm: HMM | LabelledHMM, prior: object = None) -> Law:
         good = prior_S.shape == (hmm.num_states,) and bool((prior_S >= 0).all())
         if not good or abs(float(prior_S.sum()) - 1) > 1e-9:
             raise InputError(f"prior: must be {hmm.num_states} probabilities with sum 1")
+    if bool(((prior_S > 0) & (prior_S < _SMALLEST_PRIOR)).any()):
+        raise InputError(f"prior: has a positive entry below {_SMALLEST_PRIOR:g}, which could vanish in a few steps")
     law = hmm.law
     if isinstance(law, StateEmitting):
         return StateEmitting(prior_S[None], law.transition_MSS, law.emission_MSV)

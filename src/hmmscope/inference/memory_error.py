@@ -9,24 +9,22 @@ import torch
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.memory import all_sequences, filter_windows, memory_beliefs, memory_table
-from hmmscope.inference.stationary import emitting_steps, stationary_distribution
+from hmmscope.inference.memory import all_sequences, filter_windows, memory_table, with_prior
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.laws import Law, StateEmitting, symbol_law
+from hmmscope.processes.laws import StateEmitting, symbol_law
 from hmmscope.schema import require
 
 
 @dataclass(frozen=True)
-class MemoryError_:
-    """Expected distance of the finite-memory prediction from the exact one, after `time` observations.
+class MemoryLoss:
+    """Expected distance of the finite-memory prediction from the exact one.
 
     Attributes:
-        total_variation: E 1/2 ||P(. | o_0..o_{t-1}) - P_L(. | last L)||_1, in [0, 1].
-        squared: E ||P - P_L||^2, the Euclidean norm.
+        total_variation: E 1/2 ||P(. | o_0..o_{t-1}) - P_L(. | last L of them)||_1, in [0, 1].
+        squared: E ||P - P_L||^2, Euclidean.
         low, high: 95 % interval of `total_variation`; equal to it if exact.
-        exact: by enumeration, or by sampling.
+        exact: whether all sequences were enumerated.
     """
 
     total_variation: float
@@ -34,3 +32,138 @@ class MemoryError_:
     low: float
     high: float
     exact: bool
+
+
+def memory_error(hmm: HMM | LabelledHMM, memory_length: int, time: int, prior: object = None) -> MemoryLoss:
+    """The expected error of the memory predictor after `time` observations, by summing over all V^time sequences.
+
+    Source: [MultiTask] Lemma 1 bounds it.
+
+    Args:
+        hmm: the process; the expectation is over its own sequences, from its own initial law.
+        memory_length: observations kept, in [1, time].
+        time: observations seen. Near memory_length the error bends down to 0 (if the prior is the initial law).
+        prior: as in `memory_beliefs`.
+
+    Raises:
+        InputError: lengths out of range, too many sequences, a bad prior.
+    """
+    require(1 <= memory_length <= time, "memory_length", f"must be in [1, {time}]", memory_length)
+    exact_N, log_probability_N = _exact_predictions(hmm, all_sequences(hmm.num_symbols, time))
+    table = memory_table(hmm, memory_length, prior).next_observation
+    recent_N = torch.arange(len(exact_N)) % len(table)  # in lexicographic order the recent symbols vary fastest
+    half_l1, squared = _distances(exact_N, table[recent_N])
+    probability_N = log_probability_N.exp()
+    total, square = float(probability_N @ half_l1), float(probability_N @ squared)
+    return MemoryLoss(total, square, total, total, exact=True)
+
+
+def sampled_memory_error(
+    hmm: HMM | LabelledHMM,
+    memory_length: int,
+    time: int,
+    prior: object = None,
+    *,
+    num_samples: int = 10_000,
+    seed: int = 0,
+) -> MemoryLoss:
+    """As `memory_error`, over sampled sequences (samples 0, 1, .. of the stream "evaluate"), with a normal interval."""
+    require(1 <= memory_length <= time, "memory_length", f"must be in [1, {time}]", memory_length)
+    require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
+    paths = hmm.sample_paths(np.arange(num_samples), np.arange(time) == 0, seed, "evaluate")
+    exact_N, _ = _exact_predictions(hmm, paths.observations)
+    law = with_prior(hmm, prior)
+    _, following, _ = filter_windows(law, paths.observations[:, time - memory_length :])
+    half_l1, squared = _distances(exact_N, following @ symbol_law(law)[0])
+    mean, error = float(half_l1.mean()), float(half_l1.std()) / math.sqrt(num_samples)
+    return MemoryLoss(mean, float(squared.mean()), max(0.0, mean - 1.96 * error), mean + 1.96 * error, exact=False)
+
+
+def _exact_predictions(hmm: HMM | LabelledHMM, sequences: Tensor) -> tuple[Tensor, Tensor]:
+    _, following, log_probability = filter_windows(hmm.law, sequences)
+    return following @ symbol_law(hmm.law)[0], log_probability
+
+
+def _distances(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """Half the L1 and the squared Euclidean distance, row by row."""
+    return (one - other).abs().sum(-1) / 2, (one - other).square().sum(-1)
+
+
+@dataclass(frozen=True)
+class DecayFit:
+    """errors ~ constant * ratio^length.
+
+    Attributes:
+        ratio: factor per unit of length.
+        rate: -ln(ratio), nats per unit of length.
+        first, last: the lengths between which the line was fitted, both included.
+        residual: largest absolute deviation of ln(error) from the line.
+    """
+
+    ratio: float
+    rate: float
+    first: int
+    last: int
+    residual: float
+
+
+def fit_decay(
+    lengths: Sequence[int], errors: Sequence[float], *, first: int | None = None, last: int | None = None
+) -> DecayFit:
+    """Least-squares line through ln(error) against length, between two lengths.
+
+    By default from the second length to the last: the first steps of a decay are not yet geometric. For errors of
+    `memory_error` keep `last` well below `time`, where they bend down. A zero error cannot be fitted and is refused.
+
+    Args:
+        lengths: ascending.
+        errors: positive.
+        first, last: smallest and largest length to use.
+    """
+    first = lengths[min(1, len(lengths) - 1)] if first is None else first
+    last = lengths[-1] if last is None else last
+    used = [(length, error) for length, error in zip(lengths, errors, strict=True) if first <= length <= last]
+    if len(used) < 2 or any(not 0 < error < math.inf for _, error in used):
+        raise InputError(f"errors: need two or more positive ones at lengths {first} to {last}, got {used}")
+    x, y = np.array([length for length, _ in used], dtype=np.float64), np.log([error for _, error in used])
+    centred = x - x.mean()
+    slope = float(centred @ y / (centred @ centred))
+    residual = float(np.abs(y - y.mean() - slope * centred).max())
+    return DecayFit(math.exp(slope), -slope, first, last, residual)
+
+
+def memory_certificate(hmm: HMM | LabelledHMM, memory_length: int) -> float:
+    """A bound on the total variation of the memory prediction from the exact one, for every single history.
+
+    Hilbert's projective metric: with D the largest ln(A_ik A_jl / (A_il A_jk)) and c = tanh(D / 4),
+
+        states emit:       A = transition;                TV <= tanh(D * c^L / 4)
+        transitions emit:  A = labelled[v], each v;       TV <= tanh(D * c^(L - 1) / 4)
+
+    because a positive matrix contracts by c, what it returns has distances of at most D, and seeing a symbol keeps
+    distances. It holds for histories longer than the memory or from the stationary law, and for the stationary law as
+    prior. It is loose, but needs no observability. Where a zero makes D infinite it says nothing: 1.
+
+    Source: Birkhoff (1957); Atar and Zeitouni (1997) for filters.
+
+    Cost: O(S^3), or O(V * S^3).
+    """
+    require(memory_length >= 1, "memory_length", "must be at least 1", memory_length)
+    law = hmm.law
+    states_emit = isinstance(law, StateEmitting)
+    matrices = law.transition_MSS if isinstance(law, StateEmitting) else law.labelled_MVSS[0]
+    if hmm.num_states == 1:
+        return 0.0
+    matrices = matrices[matrices.flatten(1).any(1)]  # a symbol that is never emitted contracts nothing
+    if not bool((matrices > 0).all()):
+        return 1.0
+    diameter = max(_diameter(matrix) for matrix in matrices)
+    steps = memory_length if states_emit else memory_length - 1
+    return math.tanh(diameter * math.tanh(diameter / 4) ** steps / 4)
+
+
+def _diameter(matrix_SS: Float64[Tensor, "state state"]) -> float:
+    """max ln(A_ik A_jl / (A_il A_jk)) of a positive matrix: the largest range of the difference of two log rows."""
+    logs = matrix_SS.log()
+    ranges = [(logs - row).amax(1) - (logs - row).amin(1) for row in logs]
+    return float(torch.stack(ranges).max())

@@ -7,7 +7,7 @@ import torch
 
 from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.inference.filtering import first_impossible
+from hmmscope.inference.filtering import first_impossible, stacked
 from hmmscope.inference.forward import check_observations, forward_steps
 from hmmscope.inference.ragged import blank, check_ragged
 from hmmscope.processes.laws import symbol_law
@@ -67,35 +67,35 @@ def filter_mixture(
     require_memory("filter_mixture", 8 * batch * time * (num_components + mixture.num_symbols))
     posterior = torch.zeros(batch, time, num_components, dtype=torch.float64)
     following = torch.zeros(batch, time, mixture.num_symbols, dtype=torch.float64)
-    joint_log = torch.zeros(batch, time, dtype=torch.float64)
+    per_token = torch.zeros(batch, time, dtype=torch.float64)
     first = torch.einsum("m,ms,msv->v", mixture.weights_M, mixture.law.initial_MS, symbol_law(mixture.law))
     chunk = max(1, CHUNK_BYTES // (8 * 6 * num_components * mixture.num_states))
     for begin in range(0, batch, chunk):
         part = slice(begin, begin + chunk)
-        _filter_chunk(mixture, observations[part], mask, posterior[part], following[part], joint_log[part])
-    cumulative = torch.cat([joint_log.new_zeros(batch, 1), joint_log], 1)
-    per_token = blank(torch.where(joint_log > -torch.inf, joint_log - cumulative[:, :-1], -torch.inf), inside)
+        _filter_chunk(mixture, observations[part], mask, posterior[part], following[part], per_token[part])
+    per_token = blank(per_token, inside)
     return MixtureResult(
         component_posterior=blank(posterior, inside),
         next_observation=blank(following, inside),
         first_observation=first,
-        log_likelihood=cumulative.gather(1, inside.sum(1, keepdim=True))[:, 0],
+        log_likelihood=per_token.sum(1),
         log_likelihood_per_token=per_token,
         impossible_at=first_impossible(per_token),
     )
 
 
 def _filter_chunk(
-    mixture: Mixture, observations: Tensor, mask: Tensor, posterior: Tensor, following: Tensor, joint_log: Tensor
+    mixture: Mixture, observations: Tensor, mask: Tensor, posterior: Tensor, following: Tensor, per_token: Tensor
 ) -> None:
     log_weight_MB = mixture.weights_M.log()[:, None].expand(-1, len(observations))
     symbols_MSV = symbol_law(mixture.law)
     for t, step in enumerate(forward_steps(mixture.law, observations[None], mask)):
         log_weight_MB = log_weight_MB + step.log_norm
         total_B = torch.logsumexp(log_weight_MB, 0)
-        joint_log[:, t] = total_B
+        per_token[:, t] = total_B
         possible_B = total_B > -torch.inf
-        posterior_MB = torch.where(possible_B, log_weight_MB - total_B.where(possible_B, 0.0), -torch.inf).exp()
+        log_weight_MB = torch.where(possible_B, log_weight_MB - total_B.where(possible_B, 0.0), -torch.inf)
+        posterior_MB = log_weight_MB.exp()
         posterior[:, t] = posterior_MB.T
         weighted_MBS = posterior_MB[..., None] * step.following
         following[:, t] = torch.bmm(weighted_MBS, symbols_MSV).sum(0)
@@ -137,11 +137,11 @@ def filter_known_component(
         raise InputError(f"components: must be {len(observations)} numbers in [0, {len(mixture)})")
     law = mixture.law.select(components)
     steps = list(forward_steps(law, observations[:, None], mask))
-    following_BTS = torch.stack([law.initial_MS, *(step.following[:, 0] for step in steps[:-1])], 1)
+    before_BTS = torch.stack([law.initial_MS, *(step.following[:, 0] for step in steps)], 1)[:, :-1]
     return KnownComponentResult(
-        beliefs=torch.stack([step.belief[:, 0] for step in steps], 1),
-        predicted_observation=torch.bmm(following_BTS, symbol_law(law)),
-        log_likelihood_per_token=torch.stack([step.log_norm[:, 0] for step in steps], 1),
+        beliefs=stacked([step.belief[:, 0] for step in steps], (*observations.shape, mixture.num_states)),
+        predicted_observation=torch.bmm(before_BTS, symbol_law(law)),
+        log_likelihood_per_token=stacked([step.log_norm[:, 0] for step in steps], observations.shape),
     )
 
 

@@ -27,16 +27,22 @@ def stationary_distribution(process: Process) -> Float64[Tensor, "state"]:
     """
     if process.num_components is not None:
         raise InputError("process: a mixture has no single stationary law; take that of mixture[m]")
-    transition_SS = state_transitions(process.law)
+    return stationary_of(state_transitions(process.law))
+
+
+def stationary_of(transition_SS: Float64[Tensor, "state state"]) -> Float64[Tensor, "state"]:
+    """`stationary_distribution` of a chain given by its matrix."""
     classes = closed_classes(transition_SS)
     if len(classes) > 1:
-        shown = ", ".join(str(members[:6]).replace("]", ", ...]" if len(members) > 6 else "]") for members in classes[:6])
+        shown = ", ".join(
+            str(members[:6]).replace("]", ", ...]" if len(members) > 6 else "]") for members in classes[:6]
+        )
         raise InputError(
             f"stationary law: not unique, {len(classes)} sets of states are never left: {shown}"
             f"{', ...' if len(classes) > 6 else ''}; give a prior instead"
         )
     members = classes[0]
-    law_S = torch.zeros(process.num_states, dtype=torch.float64)
+    law_S = torch.zeros(len(transition_SS), dtype=torch.float64)
     law_S[members] = torch.from_numpy(_eliminate(transition_SS[members][:, members].numpy()))
     return law_S
 

@@ -77,3 +77,22 @@ def sample_edges_reference(
             symbol, state = divmod(draw_reference(edges[m, state], words[2 * (t % 2) + 1]), num_states)
             observations[row, t], states[row, t] = symbol, state
     return observations, states
+
+
+def permutation_reference(key: tuple[int, int], component: int, row: int, size: int) -> list[int]:
+    """A uniform permutation of 0..size-1 by Fisher and Yates: the last place is swapped with one at or before it, etc.
+
+    Words are taken in order from blocks 0, 1, ...; a word beyond the last multiple of the number of choices is skipped.
+    """
+    places = list(range(size))
+    taken = 0
+    for last in range(size - 1, 0, -1):
+        choices = last + 1
+        while True:
+            block = philox_reference((taken // 4, row, component & 0xFFFFFFFF, component >> 32), key)
+            word = block[taken % 4]
+            taken += 1
+            if word < 2**32 - 2**32 % choices:
+                break
+        places[last], places[word % choices] = places[word % choices], places[last]
+    return places

@@ -18,6 +18,8 @@ from hmmscope.kernels.quantise import UNIT, quantise_rows
 from hmmscope.processes.laws import Law, StateEmitting
 from hmmscope.seeds import philox_key
 
+_TENSOR_TYPES = {torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+
 #: How far from one a row may sum before it is refused.
 ROW_SUM_TOLERANCE = 1e-6
 
@@ -144,6 +146,8 @@ def stochastic_rows(
 
 def _as_float64(name: str, rows: object) -> NDArray[np.float64]:
     if isinstance(rows, torch.Tensor):
+        if rows.dtype not in _TENSOR_TYPES:
+            raise InputError(f"{name}: must hold real numbers in 32 bits or more, got {rows.dtype}")
         rows = rows.detach().cpu().numpy()
     try:
         array = np.asarray(rows)

@@ -12,7 +12,7 @@ import numpy as np
 from hmmscope import store
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.processes.hmm import HMM
-from hmmscope.schema import unknown_name
+from hmmscope.schema import path_of, unknown_name
 
 FORMAT, VERSION = "hmmscope-hmm", 1
 _ARRAYS = ("initial", "transition", "emission")
@@ -42,7 +42,7 @@ def load_process(source: object, *, allow_drop_tiny: bool = False) -> HMM:
     data = _READERS[path.suffix](path)
     unknown = set(data) - {*_ARRAYS, *_TEXTS, *_NAMES, "format", "version"}
     if unknown:
-        raise unknown_name(f"{path.name}: {min(unknown)}", min(unknown), [*_ARRAYS, *_NAMES, *_TEXTS])
+        raise unknown_name(f"{path.name}: {path_of('', min(unknown))}", min(unknown), [*_ARRAYS, *_NAMES, *_TEXTS])
     if data.get("format", FORMAT) != FORMAT or data.get("version", VERSION) != VERSION:
         found = f"{data.get('format')!r} version {data.get('version')!r}"
         raise InputError(f"{path.name}: format is {found}; this release reads {FORMAT!r} version {VERSION}")
@@ -91,8 +91,9 @@ def _read_npz(path: Path) -> dict[str, Any]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             data: dict[str, Any] = {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, EOFError, KeyError, __import__("zipfile").BadZipFile) as error:
-        raise DamagedError(f"{path.name}: not a readable NPZ file of plain arrays ({error})") from None
+    except Exception as error:  # NumPy, zipfile and zlib raise a dozen types on what is no archive of plain arrays
+        reason = " ".join(str(error).split())[:200]
+        raise DamagedError(f"{path.name}: not a readable NPZ file of plain arrays ({reason})") from None
     return _with_header(path, data, str(data.pop("header", "{}")))
 
 
@@ -103,7 +104,7 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
 def _with_header(path: Path, data: dict[str, Any], header: str) -> dict[str, Any]:
     try:
         return json.loads(header) | data
-    except (json.JSONDecodeError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise DamagedError(f"{path.name}: header is not JSON") from None
 
 

@@ -76,7 +76,7 @@ def check_names(field: str, names: Sequence[str] | None, count: int) -> tuple[st
     """The names as a tuple; InputError unless they are `count` different non-empty texts."""
     if names is None:
         return None
-    if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
         raise InputError(f"{field}: must be a list of non-empty texts, got {names!r}")
     if len(names) != count or len(set(names)) != count:
         raise InputError(f"{field}: must be {count} different names, got {len(names)} ({len(set(names))} different)")

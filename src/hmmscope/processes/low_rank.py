@@ -7,7 +7,7 @@ import torch
 
 from hmmscope import registry
 from hmmscope.axes import Float64, Tensor
-from hmmscope.kernels.dirichlet import dirichlet_rows
+from hmmscope.kernels.random_arrays import dirichlet_rows
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.laws import StateEmitting, stack
 from hmmscope.processes.mixture import Mixture

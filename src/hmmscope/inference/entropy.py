@@ -1,0 +1,177 @@
+"""Entropies of observations: of blocks, of the next one, and the rate that no predictor beats."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hmmscope.axes import Float64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.inference.forward import forward_steps
+from hmmscope.inference.memory import MAX_ENUMERATED
+from hmmscope.inference.mixed_states import mixed_states
+from hmmscope.inference.stationary import emitting_steps, stationary_distribution, stationary_of
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.laws import StateEmitting, symbol_law
+from hmmscope.processes.stationary import closed_classes
+from hmmscope.schema import require
+
+#: Numbers that `entropy_rate` may hold at once to compute its bounds: a fraction of a second.
+_BOUND_WORK = 2**19
+_ROUNDING = 1e-13
+
+
+@dataclass(frozen=True)
+class BlockEntropies:
+    """Entropies of the first n = 1, 2, .. observations of a stationary process, nats.
+
+    Attributes:
+        block: H(o_0..o_{n-1}) (length,).
+        myopic: h_n = H(o_{n-1} | o_0..o_{n-2}) (length,): never increases, and is never below the entropy rate.
+        informed: H(o_{n-1} | o_0..o_{n-2}, first state) (length,): never decreases, and is never above the rate.
+        excess: H(block n) - n h_n (length,): grows to the excess entropy, the information that past and future share.
+    """
+
+    block: Float64[Tensor, "length"]
+    myopic: Float64[Tensor, "length"]
+    informed: Float64[Tensor, "length"]
+
+    @property
+    def excess(self) -> Float64[Tensor, "length"]:
+        return self.block - self.myopic * torch.arange(1, len(self.block) + 1)
+
+
+def block_entropies(hmm: HMM | LabelledHMM, length: int) -> BlockEntropies:
+    """Exact entropies of all blocks up to `length`, by enumeration, from the stationary law.
+
+    Source: Cover and Thomas, *Elements of Information Theory*, section 4.5 (the bounds of a function of a Markov chain).
+
+    Args:
+        hmm: S states, V symbols.
+        length: longest block; V^length at most `MAX_ENUMERATED`.
+
+    Raises:
+        InputError: too long; no unique stationary law.
+
+    Cost: O(V^length * S^3). Words of probability below 1e-300 count as impossible.
+    """
+    require(length >= 1, "length", "must be at least 1", length)
+    if hmm.num_symbols**length > MAX_ENUMERATED:
+        raise InputError(f"length: {hmm.num_symbols}^{length} words are more than {MAX_ENUMERATED}")
+    stationary_S, steps_VSS = stationary_distribution(hmm), emitting_steps(hmm.law)
+    first_NS = stationary_S[None]  # P(word, state that emits next)
+    known_KNS = torch.diag(stationary_S)[:, None]  # the same and the first state K
+    start_entropy = _entropy(stationary_S)
+    block, informed = [], []
+    for _ in range(length):
+        first_NS = torch.einsum("ni,vij->nvj", first_NS, steps_VSS).flatten(0, 1)
+        known_KNS = torch.einsum("kni,vij->knvj", known_KNS, steps_VSS).flatten(1, 2)
+        block.append(_entropy(first_NS.sum(1)))
+        informed.append(_entropy(known_KNS.sum(2)) - start_entropy)
+    block_T, informed_T = (torch.tensor(values, dtype=torch.float64) for values in (block, informed))
+    return BlockEntropies(block_T, _increments(block_T), _increments(informed_T))
+
+
+def _increments(values: Tensor) -> Tensor:
+    return torch.diff(values, prepend=values.new_zeros(1))
+
+
+def _entropy(law: Tensor) -> float:
+    return float(torch.special.entr(law).sum())
+
+
+@dataclass(frozen=True)
+class EntropyRate:
+    """Entropy of the next observation given the whole past, nats.
+
+    Attributes:
+        value: the rate, or an estimate.
+        low, high: 95 % interval of an estimate, cut to the bounds; equal to `value` if exact.
+        lower_bound, upper_bound: bounds that hold for certain (up to rounding).
+        exact: whether `value` is exact up to rounding.
+        method: "unifilar", "mixed states" or "sampling".
+    """
+
+    value: float
+    low: float
+    high: float
+    lower_bound: float
+    upper_bound: float
+    exact: bool
+    method: str
+
+
+def entropy_rate(
+    process: HMM | LabelledHMM,
+    *,
+    num_samples: int = 200,
+    length: int = 400,
+    seed: int = 0,
+    max_mixed_states: int = 300,
+) -> EntropyRate:
+    """The least expected loss per observation that any predictor can have in the long run, of the stationary process.
+
+    Exact if an observer who once knows the state knows it for ever (unifilar: in each state a symbol leaves one next
+    state; Markov chains that are seen are of this kind):
+
+        rate = sum_s stationary[s] * H(symbols from s)
+
+    Exact also if there are finitely many mixed states, whose presentation is unifilar. Otherwise an estimate: the mean
+    entropy of the exact prediction over sampled sequences after a third of their length, with a 95 % interval over
+    sequences, and the bounds of `block_entropies` for the longest blocks that are cheap.
+
+    Source: Shannon (1948) for unifilar sources; Blackwell (1957) for mixed states.
+
+    Args:
+        process: an HMM or labelled HMM.
+        num_samples, length, seed: sequences to sample (at least 2), their length, and their seed.
+        max_mixed_states: where the search for a finite presentation stops.
+
+    Raises:
+        InputError: no unique stationary law; a mixture, whose rate is that of the component that was drawn.
+    """
+    require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
+    require(length >= 3, "length", "must be at least 3", length)
+    stationary_S = stationary_distribution(process)
+    rate = _unifilar_rate(process, stationary_S)
+    if rate is not None:
+        return EntropyRate(rate, rate, rate, rate, rate, True, "unifilar")
+    reached = mixed_states(process, max_states=max_mixed_states, tolerance=_ROUNDING)
+    walk_NN = reached.labelled().sum(0) if reached.complete else None
+    if walk_NN is not None and len(closed_classes(walk_NN)) == 1:
+        rate = float(stationary_of(walk_NN) @ torch.special.entr(reached.probability).sum(1))
+        return EntropyRate(rate, rate, rate, rate, rate, True, "mixed states")
+    longest = max(1, int(math.log(_BOUND_WORK / process.num_states**2) / math.log(process.num_symbols)))
+    bounds = block_entropies(process, longest)
+    lower, upper = float(bounds.informed[-1]), float(bounds.myopic[-1])
+    mean, error = _sampled_rate(process, num_samples, length, seed)
+    low, high = (min(max(end, lower), upper) for end in (mean - 1.96 * error, mean + 1.96 * error))
+    return EntropyRate(min(max(mean, lower), upper), low, high, lower, upper, False, "sampling")
+
+
+def _unifilar_rate(process: HMM | LabelledHMM, stationary_S: Tensor) -> float | None:
+    """The rate if the process is unifilar on its recurrent states, else None."""
+    law = process.law
+    recurrent_S = stationary_S > 0
+    views = [emitting_steps(law)]
+    if isinstance(law, StateEmitting):  # or first move, then emit
+        views.append(law.transition_MSS[0] * law.emission_MSV[0].T[:, None])
+    for steps_VSS in views:
+        if bool(((steps_VSS[:, recurrent_S] > 0).sum(2) <= 1).all()):
+            return float(stationary_S @ torch.special.entr(steps_VSS.sum(2).T).sum(1))
+    return None
+
+
+def _sampled_rate(process: HMM | LabelledHMM, num_samples: int, length: int, seed: int) -> tuple[float, float]:
+    """Mean entropy of the next observation given the past, and its standard error over sequences."""
+    paths = process.sample_paths(np.arange(num_samples), np.arange(length) == 0, seed, "evaluate")
+    symbols_SV = symbol_law(process.law)[0]
+    entropies = [
+        torch.special.entr(step.following[0] @ symbols_SV).sum(-1)
+        for t, step in enumerate(forward_steps(process.law, paths.observations[None], torch.arange(length) == 0))
+        if t >= length // 3
+    ]
+    means_B = torch.stack(entropies).mean(0)
+    return float(means_B.mean()), float(means_B.std()) / math.sqrt(num_samples)

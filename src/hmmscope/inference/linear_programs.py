@@ -1,0 +1,112 @@
+"""The linear programs behind `hmmscope.inference.observability`; SciPy (the extra `hmm`) is imported when one is solved."""
+
+import importlib
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.errors import InputError
+
+Vector = NDArray[np.float64]
+
+
+def ratio(v: Vector, emission: NDArray[np.float64]) -> float:
+    """||v E||_1 / ||v||_1."""
+    return float(np.abs(v @ emission).sum() / np.abs(v).sum())
+
+
+def programs(emission: NDArray[np.float64]) -> Callable[[Vector], Vector]:
+    """A function of signs: the v with sum 0 and ||v E||_1 <= 1 that maximises signs @ v (v, then |v E|)."""
+    linprog = _linprog()
+    num_states, num_symbols = emission.shape
+    eye, zeros = np.eye(num_symbols), np.zeros(num_states)
+    limits = np.block([[emission.T, -eye], [-emission.T, -eye], [zeros[None], np.ones((1, num_symbols))]])
+    right = np.concatenate([np.zeros(2 * num_symbols), [1.0]])
+    sum_to_zero = np.concatenate([np.ones(num_states), np.zeros(num_symbols)])[None]
+    bounds = [(None, None)] * num_states + [(0, None)] * num_symbols
+
+    def solve(signs: NDArray[np.float64]) -> NDArray[np.float64]:
+        cost = np.concatenate([-signs, np.zeros(num_symbols)])
+        found = linprog(cost, A_ub=limits, b_ub=right, A_eq=sum_to_zero, b_eq=[0.0], bounds=bounds, method="highs")
+        assert found.status == 0, found.message
+        best: NDArray[np.float64] = found.x[:num_states] - found.x[:num_states].mean()
+        return best / np.abs(best).sum()
+
+    return solve
+
+
+def enumerate_signs(emission: NDArray[np.float64]) -> tuple[float, Vector]:
+    """gamma and what attains it: the smallest ratio over all patterns of signs, the first one +, not all alike."""
+    solve = programs(emission)
+    patterns = itertools.islice(itertools.product((1.0, -1.0), repeat=len(emission) - 1), 1, None)
+    solved = (solve(np.array([1.0, *pattern])) for pattern in patterns)
+    return min(((ratio(v, emission), v) for v in solved), key=lambda pair: pair[0])
+
+
+def alternate(emission: NDArray[np.float64], starts: list[Vector]) -> tuple[float, Vector]:
+    """Repeat: fix the signs of v, improve v. The ratio never grows; a local minimum, so an upper bound."""
+    solve = programs(emission)
+    best = min(starts, key=lambda v: ratio(v, emission))
+    for v in starts:
+        while ratio(better := solve(np.where(v >= 0, 1.0, -1.0)), emission) < ratio(v, emission) - 1e-12:
+            v = better
+        best = min(best, v, key=lambda v: ratio(v, emission))
+    return ratio(best, emission), best
+
+
+def certificate(emission: NDArray[np.float64]) -> float:
+    """The lower bound 1 / t: minimise t over G, c with E G + 1 c = I and ||G_i - G_j||_1 / 2 <= t, one linear program."""
+    from scipy import sparse
+
+    linprog = _linprog()
+    num_states, num_symbols = emission.shape
+    pairs = list(itertools.combinations(range(num_symbols), 2))
+    eye = sparse.identity(num_states)
+    # Unknowns: G (symbol-major), c, |G_i - G_j| for each pair, t.
+    equal = sparse.hstack(
+        [sparse.kron(emission, eye), sparse.kron(np.ones((num_states, 1)), eye),
+         sparse.csr_matrix((num_states**2, len(pairs) * num_states + 1))]
+    )  # fmt: skip
+    differences = np.zeros((len(pairs), num_symbols))
+    for row, (i, j) in enumerate(pairs):
+        differences[row, i], differences[row, j] = 1, -1
+    wide = sparse.kron(sparse.csr_matrix(differences), eye)
+    absolute = sparse.identity(len(pairs) * num_states)
+    no_c = sparse.csr_matrix((len(pairs) * num_states, num_states))
+    no_t = sparse.csr_matrix((len(pairs) * num_states, 1))
+    sums = sparse.kron(sparse.identity(len(pairs)), np.ones((1, num_states)) / 2)
+    limits = sparse.vstack(
+        [
+            sparse.hstack([wide, no_c, -absolute, no_t]),
+            sparse.hstack([-wide, no_c, -absolute, no_t]),
+            sparse.hstack(
+                [sparse.csr_matrix((len(pairs), (num_symbols + 1) * num_states)), sums, -np.ones((len(pairs), 1))]
+            ),
+        ]
+    )
+    num_unknowns = limits.shape[1]
+    cost = np.zeros(num_unknowns)
+    cost[-1] = 1
+    free = (num_symbols + 1) * num_states
+    found = linprog(
+        cost, A_ub=limits.tocsr(), b_ub=np.zeros(limits.shape[0]), A_eq=equal.tocsr(), b_eq=np.eye(num_states).ravel(),
+        bounds=[(None, None)] * free + [(0, None)] * (num_unknowns - free), method="highs",
+    )  # fmt: skip
+    if found.status != 0:
+        return 0.0
+    inverse = found.x[: num_symbols * num_states].reshape(num_symbols, num_states)
+    growth = max(float(np.abs(inverse[i] - inverse[j]).sum()) / 2 for i, j in pairs)
+    # The solver meets E G + 1 c = I up to a residual, which moves v = (v E) G by at most its largest entry a state.
+    constant = found.x[num_symbols * num_states : free]
+    residual = float(np.abs(emission @ inverse + constant - np.eye(num_states)).sum(1).max())
+    return max(0.0, (1 - residual) / growth)
+
+
+def _linprog() -> Any:
+    try:
+        return importlib.import_module("scipy.optimize").linprog
+    except ImportError:
+        raise InputError("observability: needs SciPy here; pip install 'hmmscope[hmm]'") from None

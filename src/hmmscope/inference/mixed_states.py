@@ -1,0 +1,153 @@
+"""The mixed-state presentation: what an observer can come to believe, and how observations lead from belief to belief."""
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+
+import torch
+
+from hmmscope.axes import Bool, Float64, Int64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.inference.memory import with_prior
+from hmmscope.inference.stationary import emitting_steps
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.schema import require
+
+
+@dataclass(frozen=True)
+class MixedStates:
+    """Beliefs reached from a first one, in the order in which a breadth-first search finds them, and edges between them.
+
+    A mixed state is the law of the state that emits next, given a word. Together with its edges it is a labelled hidden
+    Markov model of the same observations whose states an observer always knows (it is unifilar).
+
+    Attributes:
+        beliefs: (node, state); the first is the root.
+        depth: length of the shortest word that leads to each (node,).
+        expanded: whether the edges out of each were followed (node,).
+        probability: P(symbol | node) (node, symbol); known for all nodes.
+        successor: the node after each symbol (node, symbol); -1 where the symbol is impossible or was not followed.
+        complete: whether all were expanded, so that there are no other mixed states.
+        stopped_by: "", "max_states" or "max_depth".
+        largest_merge: largest L1 distance between a belief and the node that stands for it; 0 if all are distinct.
+    """
+
+    beliefs: Float64[Tensor, "node state"]
+    depth: Int64[Tensor, "node"]
+    expanded: Bool[Tensor, "node"]
+    probability: Float64[Tensor, "node symbol"]
+    successor: Int64[Tensor, "node symbol"]
+    complete: bool
+    stopped_by: str
+    largest_merge: float
+
+    def labelled(self) -> Float64[Tensor, "symbol node node"]:
+        """`[v, n, m]` = P(emit v and go to node m given node n); InputError unless complete."""
+        if not self.complete:
+            raise InputError(f"mixed states: not complete (stopped by {self.stopped_by})")
+        num_nodes, num_symbols = self.successor.shape
+        labelled_VNN = torch.zeros(num_symbols, num_nodes, num_nodes, dtype=torch.float64)
+        node, symbol = (self.successor >= 0).nonzero().unbind(1)
+        labelled_VNN[symbol, node, self.successor[node, symbol]] = self.probability[node, symbol]
+        return labelled_VNN
+
+
+def mixed_states(
+    hmm: HMM | LabelledHMM,
+    *,
+    prior: object = None,
+    max_states: int = 10_000,
+    max_depth: int | None = None,
+    tolerance: float = 1e-12,
+) -> MixedStates:
+    """Every belief that some sequence of observations leads to, or as many as the limits allow.
+
+    next(belief, v) ∝ belief @ step[v],  with probability sum(belief @ step[v])
+
+    with step[v][i, j] = emission[i, v] * transition[i, j], or labelled[v] where transitions emit. Beliefs closer than
+    `tolerance` in L1 are one. Many processes have infinitely many mixed states: then a limit stops the search, and the
+    record says so. A tolerance that is not tiny can also end it, by merging beliefs that converge; `largest_merge` shows
+    whether anything but rounding was merged.
+
+    Source: Blackwell (1957); Crutchfield, Riechers and Ellison (2016).
+
+    Args:
+        hmm: S states, V symbols.
+        prior: the root, a law of the state that emits first; the stationary law if not given.
+        max_states: nodes to make at most.
+        max_depth: nodes at this depth are not expanded.
+        tolerance: beliefs at most this far apart in L1 are merged (with the first such node).
+
+    Raises:
+        InputError: no prior and no unique stationary law; limits out of range.
+
+    Cost: O(nodes * V * S^2), and a search among nodes for each edge.
+    """
+    require(max_states >= 1, "max_states", "must be at least 1", max_states)
+    require(max_depth is None or max_depth >= 0, "max_depth", "must be at least 0", max_depth)
+    require(0 <= tolerance < 1, "tolerance", "must be in [0, 1)", tolerance)
+    steps_VSS = emitting_steps(hmm.law)
+    nodes = _Nodes(tolerance)
+    nodes.find(with_prior(hmm, prior).initial_MS[0])
+    depth, expanded, successor = [0], [False], [[-1] * hmm.num_symbols]
+    stopped_by = ""
+    at = 0
+    while at < len(nodes.beliefs) and not stopped_by:
+        if max_depth is not None and depth[at] >= max_depth:
+            stopped_by = "max_depth"
+            break
+        joint_VS = torch.einsum("i,vij->vj", nodes.beliefs[at], steps_VSS)
+        for v, total in enumerate(joint_VS.sum(1).tolist()):
+            if total == 0:
+                continue
+            node = nodes.find(joint_VS[v] / total, may_add=len(nodes.beliefs) < max_states)
+            if node is None:
+                stopped_by = "max_states"
+                continue
+            if node == len(depth):
+                depth.append(depth[at] + 1)
+                expanded.append(False)
+                successor.append([-1] * hmm.num_symbols)
+            successor[at][v] = node
+        expanded[at] = not stopped_by
+        at += 1
+    beliefs_NS = torch.stack(nodes.beliefs)
+    return MixedStates(
+        beliefs=beliefs_NS,
+        depth=torch.tensor(depth),
+        expanded=torch.tensor(expanded),
+        probability=beliefs_NS @ steps_VSS.sum(2).T,
+        successor=torch.tensor(successor),
+        complete=all(expanded),
+        stopped_by=stopped_by,
+        largest_merge=nodes.largest_merge,
+    )
+
+
+class _Nodes:
+    """Beliefs, and the nearest one within a tolerance.
+
+    A weighted sum with weights in [0, 1] moves by no more than the L1 distance, so that only beliefs whose sums are close
+    have to be compared.
+    """
+
+    def __init__(self, tolerance: float) -> None:
+        self.tolerance, self.largest_merge = tolerance, 0.0
+        self.beliefs: list[Tensor] = []
+        self.keys: list[tuple[float, int]] = []
+
+    def find(self, belief_S: Tensor, *, may_add: bool = True) -> int | None:
+        """Number of the first node within the tolerance, or of a new one; None if there is none and none may be made."""
+        weights = (0.6180339887498949 * torch.arange(1, len(belief_S) + 1, dtype=torch.float64)) % 1
+        key, reach = float(belief_S @ weights), self.tolerance + 1e-14
+        low, high = bisect_left(self.keys, (key - reach, -1)), bisect_left(self.keys, (key + reach, len(self.keys)))
+        for node in sorted(number for _, number in self.keys[low:high]):
+            distance = float((self.beliefs[node] - belief_S).abs().sum())
+            if distance <= self.tolerance:
+                self.largest_merge = max(self.largest_merge, distance)
+                return node
+        if not may_add:
+            return None
+        insort(self.keys, (key, len(self.beliefs)))
+        self.beliefs.append(belief_S)
+        return len(self.beliefs) - 1

@@ -1,0 +1,176 @@
+"""How well observations tell states apart: the observability coefficient of emissions, of one step or several.
+
+    gamma(E) = min over laws b != b' of ||(b - b') E||_1 / ||b - b'||_1
+             = min { ||v E||_1 : sum(v) = 0, ||v||_1 = 1 }
+
+The constraint ||v||_1 = 1 is not convex. Bounds from both sides, each of them certain up to rounding:
+
+    above   ||v E||_1 / ||v||_1 of any v with sum 0: differences of two states, the smallest singular direction, and
+            what alternating linear programs make of them
+    below   1 / t for a left inverse up to constants, E G + 1 c = I, with ||G_i - G_j||_1 / 2 <= t: v = (v E) G, and no
+            row vector with sum 0 grows by more than t
+            sigma / sqrt(S), sigma the smallest singular value of v -> v E on vectors with sum 0
+    exact   S > V: 0.  E square and invertible: G = inverse of E above is the only one, and the bound is attained.
+            Else the largest of 2^(S-1) - 1 linear programs, one for each pattern of signs of v.
+
+Source: [MultiTask] Assumptions 2 and 4.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.axes import Float64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.inference.linear_programs import ratio
+from hmmscope.inference.memory import MAX_ENUMERATED
+from hmmscope.inference.stationary import emitting_steps
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.laws import symbol_law
+from hmmscope.schema import require, unknown_name
+
+METHODS = ("auto", "bounds", "certificate", "enumeration")
+#: Bounds closer than this are one number.
+_EQUAL = 1e-9
+#: Singular values below this share of the largest are too small for linear programs and inverses.
+_SINGULAR = 1e-8
+_MAX_ENUMERATED_STATES, _MAX_CERTIFICATE = 14, 20_000
+
+
+@dataclass(frozen=True)
+class Observability:
+    """The observability coefficient, or an interval that holds it.
+
+    Attributes:
+        lower, upper: it is in [lower, upper].
+        exact: whether the two agree to 1e-9.
+        method: what settled it: "more states than symbols", "inverse", "enumeration", "certificate", "bounds".
+        witness: v with sum 0 and ||v||_1 = 1 that attains `upper` (state,); zeros for a single state.
+        steps: observations looked at together.
+    """
+
+    lower: float
+    upper: float
+    exact: bool
+    method: str
+    witness: Float64[Tensor, "state"]
+    steps: int
+
+
+def observability(hmm: HMM | LabelledHMM, steps: int = 1, *, method: str = "auto") -> Observability:
+    """gamma of the law of the next `steps` observations given the state that emits the first of them.
+
+    Args:
+        hmm: S states, V symbols. Where transitions emit, the state is the one before its observation.
+        steps: k; gamma_k never decreases in k.
+        method: "auto" takes what is exact and cheap; "bounds" solves no linear program; "certificate" is one linear
+            program for any size; "enumeration" solves all 2^(S-1) - 1, for at most 14 states.
+
+    Raises:
+        InputError: V^k above `MAX_ENUMERATED`; a method that does not fit; linear programs needed without SciPy (the
+            extra `hmm`).
+
+    Cost: a singular value decomposition of S x V^k; linear programs take milliseconds to seconds each.
+    """
+    if method not in METHODS:
+        raise unknown_name("method", method, METHODS)
+    return coefficient(step_emission(hmm, steps), method=method, steps=steps)
+
+
+def step_emission(hmm: HMM | LabelledHMM, steps: int) -> Float64[Tensor, "state word"]:
+    """P(next `steps` observations | state that emits the first), words in lexicographic order; rows sum to one.
+
+    O_1 = emission;  O_k[i, (v, rest)] = sum_j step[v][i, j] * O_{k-1}[j, rest]
+    """
+    require(steps >= 1, "steps", "must be at least 1", steps)
+    if hmm.num_symbols**steps > MAX_ENUMERATED:
+        raise InputError(f"steps: {hmm.num_symbols}^{steps} words are more than {MAX_ENUMERATED}")
+    words_SW = symbol_law(hmm.law)[0]
+    for _ in range(steps - 1):
+        words_SW = torch.einsum("vij,jw->ivw", emitting_steps(hmm.law), words_SW).flatten(1)
+    return words_SW
+
+
+def coefficient(emission_SV: Float64[Tensor, "state symbol"], *, method: str = "auto", steps: int = 1) -> Observability:
+    """gamma of any matrix with stochastic rows; `observability` in terms of the matrix."""
+    emission = emission_SV.numpy()
+    emission = emission[:, emission.any(0)]  # what no state emits tells nothing
+    num_states, num_symbols = emission.shape
+
+    def answer(lower: float, upper: float, how: str, witness: NDArray[np.float64]) -> Observability:
+        exact = upper - lower <= _EQUAL
+        return Observability(lower, upper, exact, how, torch.from_numpy(witness), steps)
+
+    if num_states == 1:
+        return answer(1.0, 1.0, "inverse", np.zeros(1))  # nothing to tell apart
+    sigma, scale, direction = _singular(emission)
+    if num_states > num_symbols or sigma <= _ZERO * scale:
+        how = "more states than symbols" if num_states > num_symbols else "rank"
+        return answer(0.0, 0.0, how, direction)
+    if num_states == num_symbols and method == "auto":
+        return answer(*_by_inverse(emission))
+    lower = sigma / math.sqrt(num_states)
+    upper, witness = min(
+        ((ratio(v, emission), v) for v in _candidates(num_states, direction)), key=lambda pair: pair[0]
+    )
+    if method == "bounds":
+        return answer(lower, upper, "bounds", witness)
+    if method == "enumeration" and num_states > _MAX_ENUMERATED_STATES:
+        raise InputError(f"method: enumeration is for at most {_MAX_ENUMERATED_STATES} states, got {num_states}")
+    if method == "enumeration" or (method == "auto" and num_states <= 6):
+        return answer(*_by_enumeration(emission))
+    upper, witness = _alternate(emission, upper, witness)
+    if num_states * num_symbols * (num_symbols - 1) // 2 <= _MAX_CERTIFICATE or method == "certificate":
+        lower = max(lower, _certificate(emission))
+    found = answer(min(lower, upper), upper, "certificate", witness)
+    if not found.exact and method == "auto" and num_states <= 10:
+        return answer(*_by_enumeration(emission))
+    return found
+
+
+def numerical_rank(matrix: Float64[Tensor, "row column"], tolerance: float | None = None) -> int:
+    """Number of singular values above `tolerance`.
+
+    The default is what quantisation to multiples of 2^-32 can make of a zero one: rows * 2^-31 (and 1e-10 at least)
+    times the largest.
+    """
+    values = torch.linalg.svdvals(matrix)
+    tolerance = max(1e-10, len(matrix) * 2.0**-31) if tolerance is None else tolerance
+    return int((values > tolerance * values[0]).sum())
+
+
+def _singular(emission: NDArray[np.float64]) -> tuple[float, float, NDArray[np.float64]]:
+    """Smallest and largest singular value on vectors with sum 0, and the direction of the smallest, of L1 norm one."""
+    size = len(emission)
+    basis = np.linalg.qr(np.column_stack([np.ones(size), np.eye(size)[:, 1:]]))[0][:, 1:]  # of vectors with sum 0
+    left, values, _ = np.linalg.svd(basis.T @ emission)
+    direction = basis @ left[:, -1]
+    smallest = values[-1] if len(values) == size - 1 else 0.0
+    return float(smallest), float(values[0]), direction / np.abs(direction).sum()
+
+
+def _candidates(num_states: int, direction: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """The singular direction, and half of every difference of two states."""
+    pairs = [np.zeros(num_states) for _ in range(num_states * (num_states - 1) // 2)]
+    for v, (i, j) in zip(pairs, itertools.combinations(range(num_states), 2), strict=True):
+        v[i], v[j] = 0.5, -0.5
+    return [direction, *pairs]
+
+
+def _by_inverse(emission: NDArray[np.float64]) -> tuple[float, float, str, NDArray[np.float64]]:
+    """1 / gamma = max_{i<j} ||(E^-1)_i - (E^-1)_j||_1 / 2: the extreme u of sum 0 are half differences, v = u E^-1."""
+    size = len(emission)
+    inverse = torch.linalg.lstsq(
+        torch.from_numpy(emission), torch.eye(size, dtype=torch.float64), driver="gelsd"
+    ).solution
+    i, j = np.triu_indices(size, 1)
+    candidates = (inverse[i] - inverse[j]).numpy() / 2
+    best = int(np.abs(candidates).sum(1).argmax())
+    witness = candidates[best] / np.abs(candidates[best]).sum()
+    gamma = 1 / float(np.abs(candidates[best]).sum())
+    return gamma, gamma, "inverse", witness

@@ -1,0 +1,30 @@
+"""Cyclic-DET: a deterministic automaton of cycles."""
+
+from dataclasses import dataclass
+
+from hmmscope import registry
+from hmmscope.processes.cycles import CyclesSpec, driven, permutation_matrices
+from hmmscope.processes.labelled import LabelledHMM
+
+
+@registry.process("cyclic-det")
+@dataclass(frozen=True, kw_only=True)
+class CyclicDetSpec(CyclesSpec):
+    """A random cycle through all states for each action; uniform actions are the symbols.
+
+    state_t = cycle[symbol_t][state_{t-1}], from state 0
+
+    The observer always knows the state; a model has to multiply permutations. For five states these generate A_5 almost
+    surely, which is not solvable, so the word problem is complete for NC1; for up to four states they cannot.
+
+    Source: [Limits] §2.2 and App. C (Cyclic-DET).
+    """
+
+    def build(self) -> LabelledHMM:
+        return driven(
+            permutation_matrices(self.cycles()),
+            symbols=self.actions,
+            states=[f"s{s}" for s in range(self.num_states)],
+            title=f"Cyclic-DET, {self.num_states} states, {self.num_symbols} actions",
+            source="[Limits], Cyclic-DET",
+        )

@@ -1,0 +1,56 @@
+"""Cyclic-HARD: the state is asked for only now and then."""
+
+from dataclasses import dataclass
+
+import torch
+
+from hmmscope import registry
+from hmmscope.processes.cycles import CyclesSpec, permutation_matrices
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.schema import require
+
+
+@registry.process("cyclic-hard")
+@dataclass(frozen=True, kw_only=True)
+class CyclicHardSpec(CyclesSpec):
+    """Cyclic-DET whose state shows only when asked: after a star comes the name of the state.
+
+    stage 0 -> 0 with 1 - prediction_rate: an action, uniform, moves the state
+            -> 1 with prediction_rate: the symbol *
+    stage 1 -> 2: the symbol that names the state
+    stage 2 -> 0: an action, uniform, moves the state
+
+    The first `num_symbols` symbols are the actions, then `*`, then a symbol for each state. Hidden state
+    stage * num_states + s is (s, stage); it starts in (0, 0). Only the symbol after a star is hard to predict, and it is
+    certain to one who has multiplied all actions so far.
+
+    Source: [Limits] §2.2, App. B and C (Cyclic-HARD, with prediction_rate = 1 / length). As App. B decodes it, the state
+    moves by each action that is seen; in the printed definition an action would be seen twice after each answer.
+    """
+
+    prediction_rate: float = 1 / 120
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.prediction_rate <= 1, "prediction_rate", "must be in (0, 1]", self.prediction_rate)
+        edges = (self.num_symbols + 1 + self.num_states) * 3 * self.num_states
+        require(edges <= 65536, "num_states", "must give at most 65536 edges from a state", edges)
+
+    def build(self) -> LabelledHMM:
+        size, num_actions = self.num_states, self.num_symbols
+        asking, told = slice(size, 2 * size), slice(2 * size, 3 * size)
+        labelled = torch.zeros(num_actions + 1 + size, 3 * size, 3 * size, dtype=torch.float64)
+        moves_ASS = permutation_matrices(self.cycles()) / num_actions
+        labelled[:num_actions, :size, :size] = (1 - self.prediction_rate) * moves_ASS
+        labelled[:num_actions, told, :size] = moves_ASS
+        labelled[num_actions, :size, asking] = self.prediction_rate * torch.eye(size, dtype=torch.float64)
+        for state in range(size):
+            labelled[num_actions + 1 + state, size + state, 2 * size + state] = 1
+        return LabelledHMM(
+            torch.eye(3 * size, dtype=torch.float64)[0],
+            labelled,
+            symbols=(*self.actions, "*", *(f"s{s}" for s in range(size))),
+            states=[f"s{s}{suffix}" for suffix in ("", ",asked", ",told") for s in range(size)],
+            title=f"Cyclic-HARD, {size} states, {num_actions} actions, asked at rate {self.prediction_rate:g}",
+            source="[Limits], Cyclic-HARD",
+        )

@@ -1,0 +1,48 @@
+"""Cyclic-RND: cycles that sometimes slip back."""
+
+from dataclasses import dataclass
+
+from hmmscope import registry
+from hmmscope.processes.augmentation import augment
+from hmmscope.processes.cycles import CyclesSpec, driven, permutation_matrices
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.schema import require
+
+
+@registry.process("cyclic-rnd")
+@dataclass(frozen=True, kw_only=True)
+class CyclicRndSpec(CyclesSpec):
+    """Cyclic-DET that goes to the predecessor instead of the successor with `backward_probability`.
+
+    kernel[a] = (1 - backward_probability) * cycle[a] + backward_probability * inverse cycle[a]
+
+    Symbols say nothing about the state, so the belief needs no normalising and flattens to the uniform law, which is
+    stationary. (Up to quantisation: probabilities are multiples of 2^-32, so a symbol says about 10^-9.)
+
+    With `augmented` the hidden states are pairs (state, action just taken), number action * num_states + state, of an
+    HMM whose states emit: the same law of observations and the same belief about the state.
+
+    Source: [Limits] §2.2 and App. C (Cyclic-RND; 0.01 there, and 0.03, 0.05, 0.1, 0.15 in Table 1).
+    """
+
+    backward_probability: float = 0.01
+    augmented: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            0 <= self.backward_probability <= 1, "backward_probability", "must be in [0, 1]", self.backward_probability
+        )
+
+    def build(self) -> LabelledHMM | HMM:
+        forward_ASS = permutation_matrices(self.cycles())
+        slip = self.backward_probability
+        process = driven(
+            (1 - slip) * forward_ASS + slip * forward_ASS.transpose(1, 2),
+            symbols=self.actions,
+            states=[f"s{s}" for s in range(self.num_states)],
+            title=f"Cyclic-RND, {self.num_states} states, {self.num_symbols} actions, backward {slip:g}",
+            source="[Limits], Cyclic-RND",
+        )
+        return augment(process) if self.augmented else process

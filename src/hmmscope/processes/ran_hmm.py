@@ -1,0 +1,56 @@
+"""The random HMM of [Limits]: one of three laws of the rows, started in a known state."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from hmmscope import registry
+from hmmscope.kernels.random_arrays import dirichlet_rows, standard_normals, uniforms
+from hmmscope.processes.hmm import HMM
+from hmmscope.schema import require
+from hmmscope.seeds import check_seed, philox_key
+
+
+@registry.process("ran-hmm")
+@dataclass(frozen=True, kw_only=True)
+class RanHMMSpec:
+    """A random HMM that starts in state 0 and moves before it emits.
+
+    transition[i], emission[i] ~ law, independent rows;  initial = transition[0]
+
+    In the paper s_0 is fixed, a placeholder stands at position 0, and o_t is emitted by s_t for t >= 1. State t and
+    observation t here are its s_{t+1} and o_{t+1}: hence the initial law, which is one step from state 0.
+
+    Source: [Limits] §2.1 and App. C (RanHMM). The law is not stated there: `dirichlet` (the default) is uniform over
+    stochastic rows, `softmax` is that of N(0, 1) numbers, `uniform` normalises U(0, 1) numbers.
+    """
+
+    num_states: int = 5
+    num_symbols: int = 5
+    law: Literal["dirichlet", "softmax", "uniform"] = "dirichlet"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        for field in ("num_states", "num_symbols"):
+            require(1 <= getattr(self, field) <= 4096, field, "must be in [1, 4096]", getattr(self, field))
+        known = ("dirichlet", "softmax", "uniform")
+        require(self.law in known, "law", f"must be one of {', '.join(known)}", self.law)
+
+    def rows(self, purpose: str, num_columns: int) -> np.ndarray:
+        """`num_states` random rows."""
+        key, number = philox_key(self.seed, purpose), np.array([0])
+        if self.law == "dirichlet":
+            return dirichlet_rows(key, number, self.num_states, num_columns, 1.0)[0]
+        if self.law == "softmax":
+            rows = np.exp(standard_normals(key, number, self.num_states, num_columns)[0])
+        else:
+            rows = uniforms(key, number, self.num_states, num_columns)[0]
+        return rows / rows.sum(1, keepdims=True)
+
+    def build(self) -> HMM:
+        transition = self.rows("transition", self.num_states)
+        emission = self.rows("emission", self.num_symbols)
+        title, source = f"random HMM ({self.law} rows) from state 0", "[Limits], RanHMM"
+        return HMM(transition[0], transition, emission, title=title, source=source, allow_drop_tiny=True)
