@@ -9,6 +9,8 @@ _HOME = {
     "HMM": "processes.hmm",
     "LabelledHMM": "processes.labelled",
     "Mixture": "processes.mixture",
+    "LinearGaussian": "processes.linear_gaussian",
+    "MatrixProduct": "processes.matrix_product",
     "make_process": "processes.make",
     "load_process": "processes.files",
     "Corpus": "corpora.corpus",
@@ -16,6 +18,8 @@ _HOME = {
     "Prompts": "corpora.layouts",
     "filter_beliefs": "inference.filtering",
     "filter_mixture": "inference.mixture",
+    "kalman_filter": "inference.kalman",
+    "mixing_time": "inference.mixing",
     "make_model": "models.make",
     "RunConfig": "config",
     "train": "pipeline",
@@ -46,6 +50,8 @@ if TYPE_CHECKING:
     from hmmscope.inference.fast import log_likelihood as log_likelihood
     from hmmscope.inference.fast import mixture_predictions as mixture_predictions
     from hmmscope.inference.filtering import filter_beliefs as filter_beliefs
+    from hmmscope.inference.kalman import kalman_filter as kalman_filter
+    from hmmscope.inference.mixing import mixing_time as mixing_time
     from hmmscope.inference.mixture import filter_known_component as filter_known_component
     from hmmscope.inference.mixture import filter_mixture as filter_mixture
     from hmmscope.inference.optimal import optimal_predictions as optimal_predictions
@@ -55,7 +61,9 @@ if TYPE_CHECKING:
     from hmmscope.processes.files import load_process as load_process
     from hmmscope.processes.hmm import HMM as HMM
     from hmmscope.processes.labelled import LabelledHMM as LabelledHMM
+    from hmmscope.processes.linear_gaussian import LinearGaussian as LinearGaussian
     from hmmscope.processes.make import make_process as make_process
+    from hmmscope.processes.matrix_product import MatrixProduct as MatrixProduct
     from hmmscope.processes.mixture import Mixture as Mixture
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hmmscope.axes import Int64, Tensor
+from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.layouts import Layout, Sequences
 from hmmscope.errors import InputError
 from hmmscope.kernels.philox import CORPUS_VERSION, MAX_SAMPLES
@@ -23,15 +23,15 @@ class Batch:
     """Some samples of a corpus.
 
     Attributes:
-        tokens: what a model reads (batch, column).
-        observations: the symbols without delimiters (batch, time).
+        tokens: what a model reads (batch, column); vectors (batch, column, coordinate) for a linear process.
+        observations: the symbols, or vectors, without delimiters (batch, time).
         states: the hidden states behind them (batch, time).
         components: the mixture component of each sample (batch,), or None for a single process.
     """
 
-    tokens: Int64[Tensor, "batch column"]
-    observations: Int64[Tensor, "batch time"]
-    states: Int64[Tensor, "batch time"]
+    tokens: Int64[Tensor, "batch column"] | Float64[Tensor, "batch column observed"]
+    observations: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time observed"]
+    states: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time hidden"]
     components: Int64[Tensor, "batch"] | None
 
 
@@ -85,13 +85,18 @@ class Corpus:
     def digest(self, num_samples: int) -> str:
         """sha256 of the first samples (observations, states, components, little-endian) and of what they depend on."""
         header = f"hmmscope-corpus/{CORPUS_VERSION}/{self.process.digest}/{type(self.layout).__name__}"
-        sha = hashlib.sha256(f"{header}/{spec_to_data(self.layout)}/{self.seed}/{self.stream}/{num_samples}".encode())
+        sha = hashlib.sha256(f"{header}/{self._layout_data}/{self.seed}/{self.stream}/{num_samples}".encode())
         for first in range(0, num_samples, 4096):
             batch = self[first : min(first + 4096, num_samples)]
             for part in (batch.observations, batch.states, batch.components):
                 if part is not None:
-                    sha.update(part.numpy().astype("<i8").tobytes())
+                    sha.update(part.numpy().astype("<f8" if part.is_floating_point() else "<i8").tobytes())
         return sha.hexdigest()
+
+    @property
+    def _layout_data(self) -> dict:
+        """Fields of the layout; a switch that is off is left out, so that a new one changes no digest."""
+        return {field: value for field, value in spec_to_data(self.layout).items() if value is not False}
 
 
 def _indices(index: Index) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope import registry
-from hmmscope.axes import Int64, Tensor
+from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.schema import require
 
 MAX_COLUMNS = 2**20
@@ -21,7 +21,10 @@ class Layout:
     prediction of observation t.
     """
 
-    has_delimiter: bool
+    @property
+    def has_delimiter(self) -> bool:
+        """Whether a delimiter stands before every sequence."""
+        raise AssertionError("a layout says whether it has a delimiter")
 
     @property
     def sequence_lengths(self) -> tuple[int, ...]:
@@ -66,9 +69,12 @@ class Layout:
         """Size of the vocabulary that a model reads: the symbols, and the delimiter (the last token) if there is one."""
         return num_symbols + int(self.has_delimiter)
 
-    def tokens(self, observations: Int64[Tensor, "batch time"], num_symbols: int) -> Int64[Tensor, "batch column"]:
-        """The token columns; the delimiter is token `num_symbols`."""
-        tokens = observations.new_full((len(observations), self.num_columns), num_symbols)
+    def tokens(
+        self, observations: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time observed"], num_symbols: int
+    ) -> Int64[Tensor, "batch column"] | Float64[Tensor, "batch column observed"]:
+        """The token columns; the delimiter is token `num_symbols`, and zeros among vectors."""
+        delimiter = 0 if observations.is_floating_point() else num_symbols
+        tokens = observations.new_full((len(observations), self.num_columns, *observations.shape[2:]), delimiter)
         tokens[:, self.columns] = observations
         return tokens
 
@@ -76,18 +82,25 @@ class Layout:
 @registry.layout("sequences")
 @dataclass(frozen=True, kw_only=True)
 class Sequences(Layout):
-    """One sequence a sample, no delimiter: tokens are the observations.
+    """One sequence a sample: tokens are the observations, after a placeholder if wanted.
+
+    With a placeholder the first observation is predicted too. It stands at position 0 of [Limits], whose positions
+    1, 2, ... hold our observations 0, 1, ...
 
     Attributes:
         length: observations a sample.
+        placeholder: put the token `num_symbols` (zeros among vectors) before the first observation.
     """
 
     length: int = 256
-
-    has_delimiter = False
+    placeholder: bool = False
 
     def __post_init__(self) -> None:
         require(1 <= self.length <= MAX_COLUMNS, "length", f"must be in [1, {MAX_COLUMNS}]", self.length)
+
+    @property
+    def has_delimiter(self) -> bool:
+        return self.placeholder
 
     @property
     def sequence_lengths(self) -> tuple[int, ...]:
@@ -114,14 +127,16 @@ class Prompts(Layout):
     demonstration_length: int = 8
     test_length: int = 8
 
-    has_delimiter = True
-
     def __post_init__(self) -> None:
         require(self.num_demonstrations >= 0, "num_demonstrations", "must be at least 0", self.num_demonstrations)
         require(self.demonstration_length >= 1, "demonstration_length", "must be at least 1", self.demonstration_length)
         require(self.test_length >= 1, "test_length", "must be at least 1", self.test_length)
         columns = self.num_demonstrations * (self.demonstration_length + 1) + self.test_length + 1
         require(columns <= MAX_COLUMNS, "num_demonstrations", f"must give at most {MAX_COLUMNS} columns", columns)
+
+    @property
+    def has_delimiter(self) -> bool:
+        return True
 
     @property
     def sequence_lengths(self) -> tuple[int, ...]:

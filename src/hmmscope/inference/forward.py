@@ -137,8 +137,8 @@ def check_observations(
     if observations.dtype.is_floating_point or observations.dtype.is_complex or observations.dtype == torch.bool:
         raise InputError(f"observations: must be integers, got {observations.dtype}")
     observations = observations.to(torch.int64)
-    bad = ((observations < 0) | (observations >= num_symbols)).nonzero()
-    if len(bad):
+    if observations.numel() and not 0 <= int(observations.amin()) <= int(observations.amax()) < num_symbols:
+        bad = ((observations < 0) | (observations >= num_symbols)).nonzero()
         b, t = bad[0].tolist()
         value = observations[b, t].item()
         raise InputError(f"observations[{b}, {t}]: symbol {value} is not in [0, {num_symbols})")

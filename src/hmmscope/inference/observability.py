@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.inference.linear_programs import ratio
+from hmmscope.inference.linear_programs import alternate, certificate, enumerate_signs, ratio
 from hmmscope.inference.memory import MAX_ENUMERATED
 from hmmscope.inference.stationary import emitting_steps
 from hmmscope.processes.hmm import HMM
@@ -39,7 +39,7 @@ METHODS = ("auto", "bounds", "certificate", "enumeration")
 _EQUAL = 1e-9
 #: Singular values below this share of the largest are too small for linear programs and inverses.
 _SINGULAR = 1e-8
-_MAX_ENUMERATED_STATES, _MAX_CERTIFICATE = 14, 20_000
+_MAX_ENUMERATED_STATES, _MAX_CERTIFICATE = 14, 4_000
 
 
 @dataclass(frozen=True)
@@ -109,28 +109,27 @@ def coefficient(emission_SV: Float64[Tensor, "state symbol"], *, method: str = "
     if num_states == 1:
         return answer(1.0, 1.0, "inverse", np.zeros(1))  # nothing to tell apart
     sigma, scale, direction = _singular(emission)
-    if num_states > num_symbols or sigma <= _ZERO * scale:
-        how = "more states than symbols" if num_states > num_symbols else "rank"
-        return answer(0.0, 0.0, how, direction)
-    if num_states == num_symbols and method == "auto":
-        return answer(*_by_inverse(emission))
+    if num_states > num_symbols:
+        return answer(0.0, 0.0, "more states than symbols", direction)
+    if num_states == num_symbols and method == "auto" and sigma > _SINGULAR * scale:
+        gamma, witness = _by_inverse(emission)
+        return answer(gamma, gamma, "inverse", witness)
     lower = sigma / math.sqrt(num_states)
-    upper, witness = min(
-        ((ratio(v, emission), v) for v in _candidates(num_states, direction)), key=lambda pair: pair[0]
-    )
-    if method == "bounds":
-        return answer(lower, upper, "bounds", witness)
+    tried = sorted(_candidates(num_states, direction), key=lambda v: ratio(v, emission))
+    if method == "bounds" or sigma <= _SINGULAR * scale:
+        return answer(lower, max(lower, ratio(tried[0], emission)), "bounds", tried[0])
     if method == "enumeration" and num_states > _MAX_ENUMERATED_STATES:
         raise InputError(f"method: enumeration is for at most {_MAX_ENUMERATED_STATES} states, got {num_states}")
     if method == "enumeration" or (method == "auto" and num_states <= 6):
-        return answer(*_by_enumeration(emission))
-    upper, witness = _alternate(emission, upper, witness)
-    if num_states * num_symbols * (num_symbols - 1) // 2 <= _MAX_CERTIFICATE or method == "certificate":
-        lower = max(lower, _certificate(emission))
-    found = answer(min(lower, upper), upper, "certificate", witness)
-    if not found.exact and method == "auto" and num_states <= 10:
-        return answer(*_by_enumeration(emission))
-    return found
+        gamma, witness = enumerate_signs(emission)
+        return answer(gamma, gamma, "enumeration", witness)
+    upper, witness = alternate(emission, [direction, *tried[:5]])
+    if method == "certificate" or num_states * num_symbols * (num_symbols - 1) // 2 <= _MAX_CERTIFICATE:
+        lower = max(lower, certificate(emission))
+    if upper - lower > _EQUAL and method == "auto" and num_states <= 10:
+        gamma, witness = enumerate_signs(emission)
+        return answer(gamma, gamma, "enumeration", witness)
+    return answer(min(lower, upper), upper, "certificate", witness)
 
 
 def numerical_rank(matrix: Float64[Tensor, "row column"], tolerance: float | None = None) -> int:
@@ -162,15 +161,12 @@ def _candidates(num_states: int, direction: NDArray[np.float64]) -> list[NDArray
     return [direction, *pairs]
 
 
-def _by_inverse(emission: NDArray[np.float64]) -> tuple[float, float, str, NDArray[np.float64]]:
+def _by_inverse(emission: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
     """1 / gamma = max_{i<j} ||(E^-1)_i - (E^-1)_j||_1 / 2: the extreme u of sum 0 are half differences, v = u E^-1."""
-    size = len(emission)
-    inverse = torch.linalg.lstsq(
-        torch.from_numpy(emission), torch.eye(size, dtype=torch.float64), driver="gelsd"
-    ).solution
-    i, j = np.triu_indices(size, 1)
-    candidates = (inverse[i] - inverse[j]).numpy() / 2
-    best = int(np.abs(candidates).sum(1).argmax())
-    witness = candidates[best] / np.abs(candidates[best]).sum()
-    gamma = 1 / float(np.abs(candidates[best]).sum())
-    return gamma, gamma, "inverse", witness
+    eye = torch.eye(len(emission), dtype=torch.float64)
+    inverse = torch.linalg.lstsq(torch.from_numpy(emission), eye, driver="gelsd").solution.numpy()
+    i, j = np.triu_indices(len(emission), 1)
+    norms = np.abs(inverse[i] - inverse[j]).sum(1) / 2
+    best = int(norms.argmax())
+    witness = inverse[i[best]] - inverse[j[best]]
+    return 1 / float(norms[best]), witness / np.abs(witness).sum()

@@ -25,10 +25,10 @@ ROW_SUM_TOLERANCE = 1e-6
 
 
 class Paths(NamedTuple):
-    """Sampled hidden and visible paths."""
+    """Sampled hidden and visible paths: symbols and state numbers, or vectors of a linear process."""
 
-    observations: Int64[Tensor, "batch time"]
-    states: Int64[Tensor, "batch time"]
+    observations: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time observed"]
+    states: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time hidden"]
     components: Int64[Tensor, "batch"] | None
 
 

@@ -7,8 +7,8 @@ import torch
 
 from hmmscope import registry
 from hmmscope.axes import Tensor
-from hmmscope.kernels.random_arrays import dirichlet_rows
 from hmmscope.kernels.quantise import UNIT, quantise_rows
+from hmmscope.kernels.random_arrays import dirichlet_rows
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.laws import StateEmitting
 from hmmscope.processes.mixture import Mixture

@@ -1,0 +1,86 @@
+"""The least training loss that is possible: entropies of beliefs and of next observations, and variances.
+
+A cross-entropy against a belief, or against samples, cannot fall below the entropy of the true answer; a squared error
+against samples cannot fall below the variance of the true prediction. Position t is that after t observations.
+"""
+
+import math
+
+import numpy as np
+import torch
+
+from hmmscope.axes import Float64, Tensor
+from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.kalman import kalman_steps
+from hmmscope.inference.mixture import CHUNK_BYTES, predicted_before
+from hmmscope.inference.monte_carlo import Estimate, estimate
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.linear_gaussian import LinearGaussian
+from hmmscope.schema import require
+
+
+def belief_floor(hmm: HMM | LabelledHMM, num_steps: int, *, num_samples: int = 1000, seed: int = 0) -> Estimate:
+    """Mean entropy of the belief at positions 1 .. num_steps, nats, with its interval over sequences.
+
+    The belief before the first observation is known and has no part in it. Zero for a deterministic automaton.
+    """
+    return estimate(_entropies(hmm, num_steps, num_samples, seed)[0], seed)
+
+
+def next_observation_floor(
+    hmm: HMM | LabelledHMM, num_steps: int, *, num_samples: int = 1000, seed: int = 0
+) -> Estimate:
+    """Mean entropy of the next observation at positions 0 .. num_steps - 1, nats, with its interval over sequences."""
+    return estimate(_entropies(hmm, num_steps, num_samples, seed)[1], seed)
+
+
+def _entropies(hmm: HMM | LabelledHMM, num_steps: int, num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Entropies of beliefs and of predictions, averaged over positions, for each sequence."""
+    require(num_steps >= 1, "num_steps", "must be at least 1", num_steps)
+    require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
+    starts = np.arange(num_steps) == 0
+    chunk = max(1, CHUNK_BYTES // (8 * num_steps * (hmm.num_states + hmm.num_symbols)))
+    beliefs, predictions = [], []
+    for first in range(0, num_samples, chunk):
+        numbers = np.arange(first, min(first + chunk, num_samples))
+        filtered = filter_beliefs(hmm, hmm.sample_paths(numbers, starts, seed, "monte-carlo").observations)
+        before = predicted_before(filtered.first_observation, filtered.next_observation)
+        beliefs.append(torch.special.entr(filtered.beliefs).sum(-1).mean(1))
+        predictions.append(torch.special.entr(before).sum(-1).mean(1))
+    return torch.cat(beliefs), torch.cat(predictions)
+
+
+def cyclic_hard_floor(num_actions: int, prediction_rate: float, num_steps: int) -> float:
+    """Mean entropy of the next symbol of Cyclic-HARD at positions 0 .. num_steps - 1, exactly, nats.
+
+    After an action: -(1 - a) ln((1 - a) / m) - a ln a;  after a star: 0;  after a state's name: ln m
+
+    averaged over the law of the stage, which begins after an action.
+    """
+    require(0 < prediction_rate <= 1, "prediction_rate", "must be in (0, 1]", prediction_rate)
+    keep = 1 - prediction_rate
+    asked = -prediction_rate * math.log(prediction_rate)
+    after_action = asked - (keep * math.log(keep / num_actions) if keep else 0.0)
+    action, star, told, total = 1.0, 0.0, 0.0, 0.0
+    for _ in range(num_steps):
+        total += action * after_action + told * math.log(num_actions)
+        action, star, told = keep * action + told, prediction_rate * action, star
+    return total / num_steps
+
+
+def linear_variances(process: LinearGaussian, num_steps: int) -> Float64[Tensor, "time"]:
+    """Variance of a coordinate of observation t given those before it, averaged over coordinates, exactly.
+
+    With orthogonal matrices and unit noise: 2, 5/2, 13/5, 34/13, .. -> golden ratio squared.
+    """
+    known = torch.zeros(process.num_states, process.num_states, dtype=torch.float64)
+    steps = zip(kalman_steps(process, known), range(num_steps), strict=False)
+    return torch.stack([step.innovation_covariance.diagonal().mean() for step, _ in steps])
+
+
+def linear_floor(process: LinearGaussian, num_steps: int, *, first: int = 0) -> float:
+    """Least mean squared error, per coordinate, for the observations first .. first + num_steps - 1 (sampled labels)."""
+    require(num_steps >= 1, "num_steps", "must be at least 1", num_steps)
+    require(first >= 0, "first", "must be at least 0", first)
+    return float(linear_variances(process, first + num_steps)[first:].mean())

@@ -1,0 +1,220 @@
+"""The Kalman filter: exact inference in linear systems with Gaussian noise, general and in the isotropic special case."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from hmmscope.axes import Float64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.processes.linear_gaussian import LinearGaussian
+from hmmscope.schema import require
+
+
+@dataclass(frozen=True)
+class KalmanResult:
+    """What is known after each observation.
+
+    Attributes:
+        means: E[state t | o_0..o_t] (batch, time, state).
+        covariances: Cov[state t | o_0..o_t] (time, state, state); they do not depend on the observations.
+        predicted_observation: E[o_t | o_0..o_{t-1}] (batch, time, observed).
+        next_observation: E[o_{t+1} | o_0..o_t] (batch, time, observed).
+        innovation_covariances: Cov[o_t | o_0..o_{t-1}] (time, observed, observed).
+        log_likelihood_per_token: log density of o_t given o_0..o_{t-1} (batch, time), nats.
+        log_likelihood: their sum (batch,).
+    """
+
+    means: Float64[Tensor, "batch time state"]
+    covariances: Float64[Tensor, "time state state"]
+    predicted_observation: Float64[Tensor, "batch time observed"]
+    next_observation: Float64[Tensor, "batch time observed"]
+    innovation_covariances: Float64[Tensor, "time observed observed"]
+    log_likelihood_per_token: Float64[Tensor, "batch time"]
+    log_likelihood: Float64[Tensor, "batch"]
+
+
+@dataclass(frozen=True)
+class KalmanStep:
+    """The part of one step that is the same for all observations.
+
+    Attributes:
+        innovation_covariance: Cov[o_t | o_0..o_{t-1}] (observed, observed).
+        gain: (state, observed).
+        covariance: Cov[state t | o_0..o_t] (state, state).
+    """
+
+    innovation_covariance: Float64[Tensor, "observed observed"]
+    gain: Float64[Tensor, "state observed"]
+    covariance: Float64[Tensor, "state state"]
+
+
+def kalman_steps(process: LinearGaussian, covariance: Float64[Tensor, "state state"]) -> Iterator[KalmanStep]:
+    """Gains and covariances of the steps that follow a state known up to `covariance`, without end.
+
+    predicted = A P A^T + state_noise;  S = B predicted B^T + output_noise;  K = predicted B^T S^-1
+    P = (1 - K B) predicted (1 - K B)^T + K output_noise K^T   (Joseph's form, positive whatever the rounding)
+    """
+    transition, output = process.transition_SS, process.output_YS
+    eye = torch.eye(process.num_states, dtype=torch.float64)
+    while True:
+        predicted = transition @ covariance @ transition.T + process.state_noise_SS
+        innovation = output @ predicted @ output.T + process.output_noise_YY
+        innovation = (innovation + innovation.T) / 2
+        gain = torch.cholesky_solve(output @ predicted, torch.linalg.cholesky(innovation)).T
+        left = eye - gain @ output
+        covariance = left @ predicted @ left.T + gain @ process.output_noise_YY @ gain.T
+        covariance = (covariance + covariance.T) / 2
+        yield KalmanStep(innovation, gain, covariance)
+
+
+def kalman_filter(
+    process: LinearGaussian,
+    observations: Float64[Tensor, "batch time observed"],
+    *,
+    initial: object = None,
+    initial_covariance: object = None,
+) -> KalmanResult:
+    """Mean and covariance of the state after each observation.
+
+    predict: mean = A mean;  update: mean = mean + K (o_t - B mean)   with K of `kalman_steps`
+
+    Source: Kalman (1960); [Limits] App. C for RanLDS.
+
+    Args:
+        process: n coordinates of the state, m of an observation.
+        observations: (batch, time, m), finite.
+        initial: mean of the state before time 0 (n,), or one for each sequence (batch, n); that of the process, if not
+            given.
+        initial_covariance: its covariance (n, n); zero if not given, as the process starts in a known state.
+
+    Raises:
+        InputError: a wrong shape, or a number that is not finite.
+
+    Cost: O(time * (n + m)^3 + batch * time * n * (n + m)).
+    """
+    check_vectors(observations, process.num_symbols)
+    batch, time = observations.shape[:2]
+    size = process.num_states
+    mean = torch.as_tensor(process.initial_S if initial is None else initial).to(torch.float64)
+    if mean.shape not in ((size,), (batch, size)):
+        raise InputError(f"initial: must have shape ({size},) or ({batch}, {size}), got {tuple(mean.shape)}")
+    covariance = torch.zeros(size, size, dtype=torch.float64)
+    if initial_covariance is not None:
+        covariance = torch.as_tensor(initial_covariance).to(torch.float64)
+        require(covariance.shape == (size, size), "initial_covariance", f"must be {size} x {size}", covariance.shape)
+    steps = [step for step, _ in zip(kalman_steps(process, covariance), range(time), strict=False)]
+    mean = mean.expand(batch, size)
+    means = torch.empty(batch, time, size, dtype=torch.float64)
+    predicted = torch.empty_like(observations)
+    per_token = torch.empty(batch, time, dtype=torch.float64)
+    for t, step in enumerate(steps):
+        mean = mean @ process.transition_SS.T
+        predicted[:, t] = mean @ process.output_YS.T
+        innovation = observations[:, t] - predicted[:, t]
+        mean = mean + innovation @ step.gain.T
+        means[:, t] = mean
+        per_token[:, t] = _log_density(innovation, step.innovation_covariance)
+    return KalmanResult(
+        means=means,
+        covariances=_stack([step.covariance for step in steps], size),
+        predicted_observation=predicted,
+        next_observation=means @ (process.output_YS @ process.transition_SS).T,
+        innovation_covariances=_stack([step.innovation_covariance for step in steps], process.num_symbols),
+        log_likelihood_per_token=per_token,
+        log_likelihood=per_token.sum(1),
+    )
+
+
+def check_vectors(observations: Float64[Tensor, "batch time observed"], size: int) -> None:
+    """InputError unless the observations are finite vectors of that size."""
+    if observations.ndim != 3 or observations.shape[2] != size:
+        raise InputError(f"observations: must have shape (batch, time, {size}), got {tuple(observations.shape)}")
+    if not bool(observations.isfinite().all()):
+        b, t, _ = (~observations.isfinite()).nonzero()[0].tolist()
+        raise InputError(f"observations[{b}, {t}]: is not finite")
+
+
+def _log_density(innovation: Float64[Tensor, "batch observed"], covariance: Tensor) -> Float64[Tensor, "batch"]:
+    factor = torch.linalg.cholesky(covariance)
+    scaled = torch.linalg.solve_triangular(factor, innovation.T, upper=False)
+    log_determinant = 2 * factor.diagonal().log().sum()
+    return -0.5 * (scaled.square().sum(0) + log_determinant + len(covariance) * math.log(2 * math.pi))
+
+
+def _stack(matrices: list[Tensor], size: int) -> Tensor:
+    return torch.stack(matrices) if matrices else torch.zeros(0, size, size, dtype=torch.float64)
+
+
+def isotropic_gains(num_steps: int) -> Float64[Tensor, "time"]:
+    """Gains of a system with orthogonal matrices and unit noise, from a known state: F_2 / F_3, F_4 / F_5, ...
+
+    p = gain_{t-1} (0 at first);  gain_t = (p + 1) / (p + 2)
+
+    They are ratios of Fibonacci numbers, 1/2, 3/5, 8/13, 21/34, ..., and tend to 1 / golden ratio.
+    """
+    gains, variance = [], 0.0
+    for _ in range(num_steps):
+        variance = (variance + 1) / (variance + 2)
+        gains.append(variance)
+    return torch.tensor(gains, dtype=torch.float64)
+
+
+def isotropic_means(
+    process: LinearGaussian, observations: Float64[Tensor, "batch time observed"]
+) -> Float64[Tensor, "batch time state"]:
+    """The filter's means where both matrices are orthogonal and both noises the identity, with scalar gains.
+
+    mean_t = A mean_{t-1} + gain_t B^T (o_t - B A mean_{t-1})
+
+    Source: [Limits] App. C (RanLDS), where the matrix form is printed.
+
+    Raises:
+        InputError: a matrix is not orthogonal, or a noise not the identity.
+    """
+    check_vectors(observations, process.num_symbols)
+    require_isotropic(process)
+    means = torch.empty(*observations.shape[:2], process.num_states, dtype=torch.float64)
+    mean = process.initial_S.expand(len(observations), -1)
+    for t, gain in enumerate(isotropic_gains(observations.shape[1])):
+        predicted = mean @ process.transition_SS.T
+        mean = predicted + gain * (observations[:, t] - predicted @ process.output_YS.T) @ process.output_YS
+        means[:, t] = mean
+    return means
+
+
+def require_isotropic(process: LinearGaussian) -> None:
+    """InputError unless both matrices are orthogonal and both noises the identity."""
+    eye = torch.eye(process.num_states, dtype=torch.float64)
+    for name in ("transition_SS", "output_YS"):
+        matrix = getattr(process, name)
+        if matrix.shape != eye.shape or not torch.allclose(matrix @ matrix.T, eye, rtol=0, atol=1e-9):
+            raise InputError(f"process: {name} is not orthogonal")
+    for name in ("state_noise_SS", "output_noise_YY"):
+        if not torch.equal(getattr(process, name), eye):
+            raise InputError(f"process: {name} is not the identity")
+
+
+def steady_step(process: LinearGaussian, *, tolerance: float = 1e-14, max_steps: int = 100_000) -> KalmanStep:
+    """The step to which gain and covariance converge.
+
+    Raises:
+        InputError: no convergence within `max_steps` (a part of the state that grows and is not seen).
+    """
+    covariance = torch.zeros(process.num_states, process.num_states, dtype=torch.float64)
+    for step, _ in zip(kalman_steps(process, covariance), range(max_steps), strict=False):
+        change = float((step.covariance - covariance).abs().max())
+        if change <= tolerance * (1 + float(step.covariance.abs().max())):
+            return step
+        covariance = step.covariance
+    raise InputError(f"process: the Kalman gain has not converged in {max_steps} steps")
+
+
+def forgetting_factor(process: LinearGaussian) -> float:
+    """Spectral radius of (1 - K B) A in the steady state: what one step leaves of an error in the mean.
+
+    With orthogonal matrices and unit noise it is 1 - 1 / golden ratio = 0.3819660.
+    """
+    left = torch.eye(process.num_states, dtype=torch.float64) - steady_step(process).gain @ process.output_YS
+    return float(torch.linalg.eigvals(left @ process.transition_SS).abs().max())

@@ -1,0 +1,135 @@
+"""How fast the posterior forgets where the process began."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.inference.forward import forward_steps
+from hmmscope.inference.kalman import forgetting_factor
+from hmmscope.inference.mixture import require_memory
+from hmmscope.inference.monte_carlo import Estimate, estimate
+from hmmscope.processes.base import Process
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.laws import EdgeEmitting, Law, StateEmitting
+from hmmscope.processes.linear_gaussian import LinearGaussian
+from hmmscope.schema import require
+
+#: [Limits] Table 1 agrees with its definition minus two steps, at every uncapped entry.
+PAPER_OFFSET = 2
+
+#: What is left of a mean's error at the mixing time of a linear system, in [Limits].
+LINEAR_THRESHOLD = 0.05
+
+
+@dataclass(frozen=True)
+class MixingTime:
+    """The mixing time of [Limits].
+
+    Attributes:
+        time: smallest t with distance d_t <= threshold, as the definition says; None if there is none up to `max_time`.
+            A real number for a linear system.
+        max_time: where the search ended.
+        distances: d_0, d_1, ... as far as it went, with intervals; None for a linear system.
+    """
+
+    time: float | None
+    max_time: int
+    distances: Estimate | None
+
+    @property
+    def paper_indexing(self) -> float | None:
+        """`time` - 2, with which the values printed in Table 1 agree; the cap where it is reached, as printed there.
+
+        The paper mentions no offset: it is inferred from its numbers. A linear system has none.
+        """
+        if self.time is None:
+            return float(self.max_time)
+        return self.time if self.distances is None else self.time - PAPER_OFFSET
+
+
+def mixing_time(
+    process: Process, *, threshold: float = 0.1, num_samples: int = 1000, max_time: int = 120, seed: int = 0
+) -> MixingTime:
+    """Number of steps after which two observers who disagreed about the start agree, on average.
+
+    d_t = E max_{i,j} TV(P(state | o_1..o_t, start i), P(state | o_1..o_t, start j));  d_0 = 1
+    mixing time = min {t : d_t <= threshold}
+
+    The start is the state before the first of t transitions, each of which is followed by one observation; expectations
+    are over sequences of the process. The maximum over pairs of laws of the start is attained at a pair of states: the
+    posterior is a projective image of the start law, so posteriors of all laws are the convex hull of those of the
+    states, and total variation is convex. States that cannot have produced the observations are left out.
+
+    For a linear system it is ln(0.05) / ln(spectral radius of (1 - K B) A) with the steady gain K, exactly.
+
+    Source: [Limits] Eq. (A.2) and Table 1.
+
+    Args:
+        process: an HMM, a labelled HMM or a linear system.
+        threshold: in (0, 1); not for linear systems.
+        num_samples: sequences for the expectation; 1000 give d_t to about 0.005.
+        max_time: where to give up; [Limits] stops at 120.
+        seed: of the sequences.
+
+    Raises:
+        InputError: another kind of process, or a number out of range.
+
+    Cost: O(num_samples * time * S^3).
+    """
+    require(0 < threshold < 1, "threshold", "must be in (0, 1)", threshold)
+    require(max_time >= 1, "max_time", "must be at least 1", max_time)
+    if isinstance(process, LinearGaussian):
+        return MixingTime(math.log(LINEAR_THRESHOLD) / math.log(forgetting_factor(process)), max_time, None)
+    distances = []
+    for distance in _distances(process, num_samples, max_time, seed):
+        distances.append(distance)
+        if float(distance.mean()) <= threshold:
+            break
+    reached = float(distances[-1].mean()) <= threshold
+    return MixingTime(
+        float(len(distances) - 1) if reached else None, max_time, estimate(torch.stack(distances, 1), seed)
+    )
+
+
+def forgetting_curve(process: HMM | LabelledHMM, num_steps: int, *, num_samples: int = 1000, seed: int = 0) -> Estimate:
+    """d_0 .. d_num_steps of `mixing_time`, without a threshold."""
+    require(num_steps >= 0, "num_steps", "must be at least 0", num_steps)
+    return estimate(torch.stack(list(_distances(process, num_samples, num_steps, seed)), 1), seed)
+
+
+def _distances(process: Process, num_samples: int, num_steps: int, seed: int) -> Iterator[Float64[Tensor, "sample"]]:
+    """The largest distance between posteriors of two starts after t = 0, 1, .. observations, for each sequence."""
+    if not isinstance(process, HMM | LabelledHMM):
+        raise InputError(f"process: needs an HMM, a labelled HMM or a linear system, got {type(process).__name__}")
+    require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
+    require_memory("mixing_time", 8 * num_samples * (4 * process.num_states**2 + 2 * num_steps))
+    starts = np.arange(num_steps) == 0
+    observations = process.sample_paths(np.arange(num_samples), starts, seed, "monte-carlo").observations
+    return _vertex_distances(process, observations, torch.from_numpy(starts))
+
+
+def _vertex_distances(
+    process: HMM | LabelledHMM, observations: Int64[Tensor, "sample time"], starts: Tensor
+) -> Iterator[Float64[Tensor, "sample"]]:
+    num_states = process.num_states
+    yield torch.full((len(observations),), float(num_states > 1), dtype=torch.float64)
+    for step in forward_steps(_started_anywhere(process), observations[None], starts):
+        posteriors_BIS = step.belief.transpose(0, 1).contiguous()
+        possible_BI = posteriors_BIS.any(-1)
+        distance_BII = torch.cdist(posteriors_BIS, posteriors_BIS, p=1.0) / 2
+        yield (distance_BII * (possible_BI[:, :, None] & possible_BI[:, None, :])).amax((1, 2))
+
+
+def _started_anywhere(process: HMM | LabelledHMM) -> Law:
+    """One component for each state, which is where it stands before the first transition."""
+    law, size = process.law, process.num_states
+    if isinstance(law, StateEmitting):
+        transition_SSS, emission_SSV = (rows.expand(size, -1, -1) for rows in (law.transition_MSS, law.emission_MSV))
+        return StateEmitting(law.transition_MSS[0], transition_SSS, emission_SSV)
+    return EdgeEmitting(torch.eye(size, dtype=torch.float64), law.labelled_MVSS.expand(size, -1, -1, -1))

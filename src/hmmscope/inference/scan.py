@@ -1,0 +1,136 @@
+"""The forward filter in O(log time) depth: products of step matrices by an associative scan.
+
+Step t maps the law of the state that emits to unnormalised laws after o_t. Products of steps are kept as
+
+    product[i, :] = exp(log_scale_i) * row_i,   row_i >= 0 with sum 1, or all zero with log_scale_i = -inf
+
+and (row, a) * (other, b) has rows ∝ sum_k row_ik exp(b_k) other_k. Only differences of scales within a product matter to
+beliefs, so the largest is taken to be 0.
+
+Source: Blelloch (1990) for the scan; Särkkä and García-Fernández (2021), "Temporal parallelization of Bayesian smoothers".
+"""
+
+import torch
+
+from hmmscope.axes import Int, Tensor
+from hmmscope.inference.filtering import FilterResult, filter_beliefs, first_impossible
+from hmmscope.inference.history import RISKY
+from hmmscope.inference.mixture import predicted_before, require_memory
+from hmmscope.inference.ragged import blank, check_ragged
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.laws import StateEmitting, symbol_law
+
+
+def scan_beliefs(
+    hmm: HMM | LabelledHMM, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
+) -> FilterResult:
+    """`filter_beliefs` for long sequences and few states, in about 2 log2(time) batched matrix products.
+
+    A sequence in which a product has a positive entry below 1e-100 is given to the sequential filter, which carries it in
+    logarithms: chains that do not mix are of this kind, and gain nothing here. Zeros are exact in both, and an impossible
+    sequence has the same answer.
+
+    Args:
+        hmm: S states, V symbols; states or transitions emit.
+        observations: symbols in [0, V), shape (batch, time).
+        starts: optional mask (time,), true where a new sequence begins; the first is true.
+        lengths: optional number of observations of each sequence (batch,); what lies beyond is padding.
+
+    Raises:
+        InputError: a symbol outside [0, V); bad starts or lengths.
+        ResourceError: the products do not fit in memory.
+
+    Cost: O(batch * time * S^3) work, S times that of the filter, and batch * time * S^2 numbers.
+    """
+    checked, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
+    batch, time = checked.shape
+    size, law = hmm.num_states, hmm.law
+    require_memory("scan_beliefs", 8 * 4 * batch * time * size**2)
+    first_VS = (
+        law.initial_MS * law.emission_MSV[0].T
+        if isinstance(law, StateEmitting)
+        else law.initial_MS[0] @ law.labelled_MVSS[0]
+    )
+    step_VSS = (
+        law.transition_MSS[0] * law.emission_MSV[0].T[:, None]
+        if isinstance(law, StateEmitting)
+        else law.labelled_MVSS[0]
+    )
+    # A step that begins a sequence forgets: all its rows are alike. (sequence, time first: the scan runs over time)
+    steps_TBSS = torch.where(mask[:, None, None, None], first_VS[checked.T][:, :, None], step_VSS[checked.T])
+    rows, _, risky_TB = _scan(*_normalised(steps_TBSS), torch.zeros(time, batch, dtype=torch.bool))
+    beliefs = rows[:, :, 0].transpose(0, 1)
+    following = beliefs @ law.transition_MSS[0] if isinstance(law, StateEmitting) else beliefs.clone()
+    begins = torch.cat([mask[1:], mask.new_zeros(1)])[:time]
+    possible = beliefs.any(-1, keepdim=True)
+    following = torch.where(begins[:, None], law.initial_MS * possible, following)
+    symbols_SV = symbol_law(law)[0]
+    next_observation = following @ symbols_SV
+    before = predicted_before(hmm.initial_S @ symbols_SV, next_observation)
+    per_token = before.gather(2, checked[:, :, None])[:, :, 0].log()
+    values = [beliefs, next_observation, per_token]
+    again = risky_TB.any(0).nonzero()[:, 0]
+    if len(again):
+        exact = filter_beliefs(hmm, checked[again], starts=mask)
+        for value, other in zip(
+            values, (exact.beliefs, exact.next_observation, exact.log_likelihood_per_token), strict=True
+        ):
+            value[again] = other
+    beliefs, next_observation, per_token = (blank(value, inside) for value in values)
+    return FilterResult(
+        beliefs=beliefs,
+        next_observation=next_observation,
+        first_observation=hmm.initial_S @ symbols_SV,
+        log_likelihood=per_token.sum(1),
+        log_likelihood_per_token=per_token,
+        impossible_at=first_impossible(per_token),
+    )
+
+
+def _normalised(products: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows with sum 1 or 0, and their log scales, the largest of each matrix 0."""
+    sums = products.sum(-1)
+    rows = torch.where(sums[..., None] > 0, products / sums[..., None], 0.0)
+    log_scale = sums.log()
+    largest = log_scale.amax(-1, keepdim=True)
+    return rows, torch.where(largest > -torch.inf, log_scale - largest, -torch.inf)
+
+
+def _scan(rows: Tensor, log_scale: Tensor, risky: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Products of the first t + 1 elements for each t: combine pairs, scan those, fill in between.
+
+    `risky` says in which products, or products before them, an entry may have been lost.
+    """
+    if len(rows) <= 1:
+        return rows, log_scale, risky
+    even, odd = slice(0, len(rows) - 1, 2), slice(1, None, 2)
+    pairs = _combine((rows[even], log_scale[even], risky[even]), (rows[odd], log_scale[odd], risky[odd]))
+    scanned = _scan(*pairs)
+    rest = slice(2, None, 2)  # elements 2, 4, .. follow products 1, 3, ..
+    count = len(rows[rest])
+    filled = _combine(
+        (scanned[0][:count], scanned[1][:count], scanned[2][:count]), (rows[rest], log_scale[rest], risky[rest])
+    )
+    merged = []
+    for single, odd_part, even_part in zip((rows, log_scale, risky), scanned, filled, strict=True):
+        whole = torch.empty_like(single)
+        whole[0], whole[odd], whole[rest] = single[0], odd_part, even_part
+        merged.append(whole)
+    return merged[0], merged[1], merged[2]
+
+
+def _combine(one: tuple[Tensor, Tensor, Tensor], two: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Product of two elements; the scale of row i is that of its own row of `one`, times what the row sums to."""
+    weights = one[0].log() + two[1][..., None, :]  # log(row_ik exp(b_k))
+    largest = weights.amax(-1, keepdim=True)
+    shares = torch.where(largest > -torch.inf, weights - largest, -torch.inf)
+    product = shares.exp() @ two[0]
+    sums = product.sum(-1)
+    rows = torch.where(sums[..., None] > 0, product / sums[..., None], 0.0)
+    log_scale = one[1] + largest[..., 0].where(sums > 0, 0.0) + sums.log()
+    top = log_scale.amax(-1, keepdim=True)
+    log_scale = torch.where(top > -torch.inf, log_scale - top, -torch.inf)
+    tiny = ((rows > 0) & (rows < RISKY)).flatten(-2).any(-1)
+    lost = ((shares > -torch.inf) & (shares.exp() < RISKY)).flatten(-2).any(-1)
+    return rows, log_scale, one[2] | two[2] | tiny | lost

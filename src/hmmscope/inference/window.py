@@ -1,0 +1,113 @@
+"""What a predictor with a short window loses: how far constant depth can go, by position."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from hmmscope.axes import Float64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.kalman import kalman_filter, steady_step
+from hmmscope.inference.memory import filter_windows, with_prior
+from hmmscope.inference.mixture import CHUNK_BYTES
+from hmmscope.inference.monte_carlo import Estimate, estimate
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.linear_gaussian import LinearGaussian
+from hmmscope.schema import require
+
+
+def window_errors(
+    hmm: HMM | LabelledHMM,
+    windows: Sequence[int],
+    times: Sequence[int],
+    *,
+    num_samples: int = 1000,
+    seed: int = 0,
+) -> Estimate:
+    """E TV(belief, belief from the last w observations) after t observations, (window, time).
+
+    The window's belief starts from the stationary law just before its first observation; for w = 0 it is the stationary
+    law. For Cyclic-RND that is the uniform law and the symbols say nothing, so every window gives the uniform law: the
+    errors are E TV(belief_t, uniform), high in the middle of a sequence and low at its end ([Limits] Fig. 4, left).
+
+    Source: [Limits] §4 (the loss at a position is half the L1 distance, averaged over sequences).
+
+    Args:
+        hmm: the process.
+        windows: numbers of observations w >= 0 that are kept; from w >= t on all t are.
+        times: numbers of observations t >= 1 that were made, the paper's position.
+        num_samples: sequences.
+        seed: of the sequences.
+
+    Raises:
+        InputError: numbers out of range; no unique stationary law.
+    """
+    require(len(windows) > 0 and min(windows) >= 0, "windows", "must be numbers of at least 0", windows)
+    require(len(times) > 0 and min(times) >= 1, "times", "must be numbers of at least 1", times)
+    require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
+    law = with_prior(hmm)
+    starts = np.arange(max(times)) == 0
+    errors = torch.empty(num_samples, len(windows), len(times), dtype=torch.float64)
+    chunk = max(1, CHUNK_BYTES // (8 * max(times) * (hmm.num_states + hmm.num_symbols)))
+    for first in range(0, num_samples, chunk):
+        numbers = np.arange(first, min(first + chunk, num_samples))
+        observations = hmm.sample_paths(numbers, starts, seed, "monte-carlo").observations
+        beliefs = filter_beliefs(hmm, observations).beliefs
+        for k, time in enumerate(times):
+            for j, window in enumerate(windows):
+                kept = observations[:, max(0, time - window) : time]
+                limited = filter_windows(law, kept)[0] if window else law.initial_MS
+                errors[numbers, j, k] = (beliefs[:, time - 1] - limited).abs().sum(-1) / 2
+    return estimate(errors, seed)
+
+
+def linear_window_errors(
+    process: LinearGaussian,
+    windows: Sequence[int],
+    time: int,
+    *,
+    start: str = "zero",
+    num_samples: int = 1000,
+    seed: int = 0,
+) -> Estimate:
+    """E |window mean - mean| / max(1, |mean|) after `time` observations, (window,): as `window_errors`, for vectors.
+
+    The window's mean goes through the last w observations with the steady gain. It starts from `zero`, or from the
+    `oldest` of them: B^+ o, with the pseudo-inverse, is then the mean at that observation.
+
+    Args:
+        process: the linear system; its steady gain must exist.
+        windows: numbers of observations w <= time; at least 1 for `oldest`.
+        time: observations made.
+        start: zero or oldest.
+        num_samples, seed: of the sequences.
+    """
+    if start not in ("zero", "oldest"):
+        raise InputError(f"start: must be zero or oldest, got {start!r}")
+    least = 0 if start == "zero" else 1
+    good = len(windows) > 0 and least <= min(windows) <= max(windows) <= time
+    require(good, "windows", f"must be numbers in [{least}, {time}]", windows)
+    observations = process.sample_paths(np.arange(num_samples), np.arange(time) == 0, seed, "monte-carlo").observations
+    exact = kalman_filter(process, observations).means[:, -1]
+    gain = steady_step(process).gain
+    errors = []
+    for window in windows:
+        kept = observations[:, time - window :]
+        mean = torch.zeros_like(exact)
+        if start == "oldest":
+            mean, kept = kept[:, 0] @ torch.linalg.pinv(process.output_YS).T, kept[:, 1:]
+        errors.append(_relative(_steady_mean(process, gain, mean, kept), exact))
+    return estimate(torch.stack(errors, 1), seed)
+
+
+def _steady_mean(process: LinearGaussian, gain: Tensor, mean: Tensor, observations: Tensor) -> Tensor:
+    for t in range(observations.shape[1]):
+        predicted = mean @ process.transition_SS.T
+        mean = predicted + (observations[:, t] - predicted @ process.output_YS.T) @ gain.T
+    return mean
+
+
+def _relative(mean: Tensor, exact: Float64[Tensor, "sample state"]) -> Float64[Tensor, "sample"]:
+    return (mean - exact).norm(dim=1) / exact.norm(dim=1).clamp_min(1)

@@ -1,0 +1,147 @@
+"""Linear systems with Gaussian noise: vectors are observed, and the Kalman filter is the exact answer."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope import registry
+from hmmscope.axes import Float64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.kernels.linear import linear_paths
+from hmmscope.kernels.philox import MAX_SAMPLES
+from hmmscope.kernels.random_arrays import standard_normals
+from hmmscope.processes.base import Paths, Process
+from hmmscope.processes.orthogonal import float_digest, haar_orthogonal
+from hmmscope.schema import require
+from hmmscope.seeds import check_seed, philox_key
+
+
+class LinearGaussian(Process):
+    """state_t = transition @ state_{t-1} + N(0, state_noise);  observation_t = output @ state_t + N(0, output_noise)
+
+    from a known state `initial` before time 0. States and observations of a sample are float64 vectors. They are
+    functions of (seed, stream, sample, time) by counters, like the integers of other processes, whatever the batch; but
+    their last bits are the platform's.
+
+    `num_states` and `num_symbols` are the numbers of coordinates, n of the state and m of an observation. Matrices act
+    on column vectors.
+
+    Attributes:
+        initial_S, transition_SS, output_YS, state_noise_SS, output_noise_YY: float64; the noises are covariances.
+
+    Args:
+        transition: (n, n).
+        output: (m, n).
+        initial: (n,); the first unit vector if not given.
+        state_noise: (n, n), symmetric positive definite; the identity if not given.
+        output_noise: (m, m), likewise.
+        title, source: free text.
+
+    Raises:
+        InputError: a wrong shape, a number that is not finite, a covariance that is not positive definite.
+    """
+
+    symbols = None
+
+    def __init__(
+        self,
+        transition: object,
+        output: object,
+        *,
+        initial: object = None,
+        state_noise: object = None,
+        output_noise: object = None,
+        title: str = "",
+        source: str = "",
+    ) -> None:
+        size = len(torch.as_tensor(transition))
+        self.transition_SS = _matrix("transition", transition, (size, size))
+        self.output_YS = _matrix("output", output, (None, size))
+        self.num_symbols, self.num_states = self.output_YS.shape
+        eye_SS, eye_YY = (torch.eye(n, dtype=torch.float64) for n in (self.num_states, self.num_symbols))
+        self.initial_S = _matrix("initial", eye_SS[0] if initial is None else initial, (size,))
+        self.state_noise_SS = _matrix("state_noise", eye_SS if state_noise is None else state_noise, (size, size))
+        self.output_noise_YY = _matrix(
+            "output_noise", eye_YY if output_noise is None else output_noise, (self.num_symbols, self.num_symbols)
+        )
+        self._factors = (_factor("state_noise", self.state_noise_SS), _factor("output_noise", self.output_noise_YY))
+        self.weights_M = torch.ones(1, dtype=torch.float64)
+        self.title, self.source = title, source
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of sizes and matrices, these rounded to multiples of 2^-32."""
+        sizes = f"{self.num_states}/{self.num_symbols}"
+        parts = (self.initial_S, self.transition_SS, self.output_YS, self.state_noise_SS, self.output_noise_YY)
+        return float_digest(f"hmmscope-process/1/LinearGaussian/{sizes}", *parts)
+
+    def sample_components(self, indices: NDArray[np.int64], seed: int, stream: str) -> NDArray[np.int64]:
+        """Zeros: there is one component."""
+        return np.zeros(len(indices), np.int64)
+
+    def sample_paths(
+        self, indices: NDArray[np.int64], starts: NDArray[np.bool_], seed: int, stream: str = "corpus"
+    ) -> Paths:
+        """As for every process, with float64 vectors: observations (batch, time, m), states (batch, time, n)."""
+        if indices.size and (indices.min() < 0 or indices.max() >= MAX_SAMPLES):
+            raise InputError(f"indices: samples are numbered from 0 to 2^40 - 1, got {indices.min()}..{indices.max()}")
+        size = self.num_states
+        normals = standard_normals(philox_key(seed, stream), indices, len(starts), size + self.num_symbols)
+        for part, factor in zip((normals[..., :size], normals[..., size:]), self._factors, strict=True):
+            if not np.array_equal(factor, np.eye(len(factor))):
+                part[...] = sum(part[..., i, None] * factor[:, i] for i in range(len(factor)))
+        observations, states = linear_paths(
+            self.initial_S.numpy(),
+            self.transition_SS.numpy(),
+            self.output_YS.numpy(),
+            np.ascontiguousarray(normals[..., :size]),
+            np.ascontiguousarray(normals[..., size:]),
+            starts,
+        )
+        return Paths(torch.from_numpy(observations), torch.from_numpy(states), None)
+
+    def __repr__(self) -> str:
+        return f"LinearGaussian(num_states={self.num_states}, num_symbols={self.num_symbols})"
+
+
+def _matrix(name: str, values: object, shape: tuple[int | None, ...]) -> Float64[Tensor, "..."]:
+    matrix = torch.as_tensor(values).to(torch.float64).contiguous()
+    good = matrix.ndim == len(shape) and all(want in (None, got) for want, got in zip(shape, matrix.shape, strict=True))
+    if not good or 0 in matrix.shape:
+        wanted = " x ".join("any" if size is None else str(size) for size in shape)
+        raise InputError(f"{name}: must have shape {wanted}, got {tuple(matrix.shape)}")
+    if not bool(matrix.isfinite().all()):
+        raise InputError(f"{name}: must be finite")
+    return matrix
+
+
+def _factor(name: str, covariance: Float64[Tensor, "size size"]) -> NDArray[np.float64]:
+    """The lower triangular square root."""
+    factor, failed = torch.linalg.cholesky_ex(covariance)
+    if int(failed) or not bool(torch.allclose(covariance, covariance.T)):
+        raise InputError(f"{name}: must be a symmetric positive definite matrix")
+    return factor.numpy()
+
+
+@registry.process("ran-lds")
+@dataclass(frozen=True, kw_only=True)
+class RanLDSSpec:
+    """A linear system with independent random orthogonal matrices (Haar's law) and unit noise, from e_1.
+
+    Source: [Limits] §2.1 and App. C (RanLDS). Its x_0 stands before our time 0: observation t here is its y_{t+1}.
+    """
+
+    dimension: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        require(1 <= self.dimension <= 1024, "dimension", "must be in [1, 1024]", self.dimension)
+
+    def build(self) -> LinearGaussian:
+        transition, output = haar_orthogonal(philox_key(self.seed, "matrix"), 2, self.dimension)
+        title = f"random linear system in {self.dimension} dimensions"
+        return LinearGaussian(transition, output, title=title, source="[Limits], RanLDS")

@@ -1,0 +1,105 @@
+"""Products of orthogonal matrices, driven by uniform symbols."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from hmmscope import registry
+from hmmscope.axes import Float64, Int, Tensor
+from hmmscope.errors import InputError
+from hmmscope.processes.base import Process, stochastic_rows
+from hmmscope.processes.laws import EdgeEmitting
+from hmmscope.processes.orthogonal import float_digest, haar_orthogonal
+from hmmscope.schema import require
+from hmmscope.seeds import check_seed, philox_key
+
+
+class MatrixProduct(Process):
+    """Uniform symbols, each of which multiplies a vector by its matrix.
+
+    vector_t = matrices[observation_t] @ vector_{t-1}, from the first unit vector
+
+    Symbols have the law of a hidden Markov model with one state, so `states` of a sample are zeros; what a model is asked
+    for are the `vectors`. Matrices and vectors are floats: their last bits are the platform's.
+
+    Attributes:
+        matrices_VDD: one square matrix for each symbol, float64.
+        dimension: of the vectors.
+
+    Args:
+        matrices: (V, dimension, dimension).
+        title, source: free text.
+
+    Raises:
+        InputError: another shape, or a number that is not finite.
+    """
+
+    num_states = 1
+    symbols = None
+
+    def __init__(self, matrices: object, *, title: str = "", source: str = "") -> None:
+        self.matrices_VDD = torch.as_tensor(matrices, dtype=torch.float64)
+        shape = tuple(self.matrices_VDD.shape)
+        if len(shape) != 3 or shape[1] != shape[2] or 0 in shape:
+            raise InputError(f"matrices: must have shape any x n x n, got {shape}")
+        if not bool(self.matrices_VDD.isfinite().all()):
+            raise InputError("matrices: must be finite")
+        self.num_symbols, self.dimension = shape[:2]
+        uniform_1V, _ = stochastic_rows("symbols", [[1 / self.num_symbols] * self.num_symbols], (1, None))
+        self.weights_M = uniform_1V.new_ones(1)
+        self.law = EdgeEmitting(self.weights_M[None], uniform_1V[:, :, None, None])
+        self.title, self.source = title, source
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of sizes and matrices, these rounded to multiples of 2^-32."""
+        return float_digest(f"hmmscope-process/1/MatrixProduct/{tuple(self.matrices_VDD.shape)}", self.matrices_VDD)
+
+    def vectors(
+        self, observations: Int[Tensor, "batch time"], *, starts: object = None
+    ) -> Float64[Tensor, "batch time dimension"]:
+        """The vector after each observation; where `starts` (time,) is true it begins anew, as it does at time 0.
+
+        Raises:
+            InputError: a symbol outside [0, V).
+        """
+        if observations.numel() and not 0 <= int(observations.min()) <= int(observations.max()) < self.num_symbols:
+            raise InputError(f"observations: must be symbols in [0, {self.num_symbols})")
+        unit_D = torch.eye(self.dimension, dtype=torch.float64)[0]
+        anew = torch.zeros(observations.shape[1], dtype=torch.bool) if starts is None else torch.as_tensor(starts)
+        vectors = torch.empty(*observations.shape, self.dimension, dtype=torch.float64)
+        vector_BD = unit_D.expand(len(observations), -1)
+        for t in range(observations.shape[1]):
+            before_BD = unit_D.expand(len(observations), -1) if anew[t] else vector_BD
+            vector_BD = (self.matrices_VDD[observations[:, t]] * before_BD[:, None, :]).sum(-1)
+            vectors[:, t] = vector_BD
+        return vectors
+
+    def __repr__(self) -> str:
+        return f"MatrixProduct(dimension={self.dimension}, num_symbols={self.num_symbols})"
+
+
+@registry.process("matmul")
+@dataclass(frozen=True, kw_only=True)
+class MatmulSpec:
+    """Products of random orthogonal matrices (Haar's law), one for each symbol; symbols are uniform.
+
+    Source: [Limits] §2.2 and App. C (MatMul).
+    """
+
+    dimension: int = 5
+    num_symbols: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        require(1 <= self.dimension <= 1024, "dimension", "must be in [1, 1024]", self.dimension)
+        require(1 <= self.num_symbols <= 4096, "num_symbols", "must be in [1, 4096]", self.num_symbols)
+        numbers = self.dimension**2 * self.num_symbols
+        require(numbers <= 2**26, "dimension", "must give at most 2^26 matrix entries", numbers)
+
+    def build(self) -> MatrixProduct:
+        matrices = haar_orthogonal(philox_key(self.seed, "matrix"), self.num_symbols, self.dimension)
+        title = f"MatMul, {self.num_symbols} orthogonal matrices in {self.dimension} dimensions"
+        return MatrixProduct(matrices, title=title, source="[Limits], MatMul")
