@@ -118,6 +118,76 @@ def mixture_by_enumeration(weights, hmms, observations, starts=None):
     return prefix, posterior, following
 
 
+def enumerate_labelled_paths(hmm, observations, starts=None):
+    """As `enumerate_hidden_paths` for (initial, labelled): states after each observation; start states are summed over."""
+    initial, labelled = hmm
+    starts = starts or first_only(observations)
+    paths, history = {(): Fraction(1)}, []
+    for symbol, start in zip(observations, starts, strict=True):
+        longer = {}
+        for path, probability in paths.items():
+            before = dict(enumerate(initial)) if start else {path[-1]: Fraction(1)}
+            for state in range(len(initial)):
+                arrive = sum(mass * labelled[symbol][origin][state] for origin, mass in before.items())
+                if arrive > 0:
+                    longer[(*path, state)] = probability * arrive
+        paths = longer
+        history.append(paths)
+    return history
+
+
+def smoothed_from_paths(paths, num_states, time):
+    """(P(state t | all), P(state t, state t+1 | all)) from every path with its joint probability; zeros if there is none."""
+    total = sum(paths.values(), Fraction(0))
+    single = [[Fraction(0)] * num_states for _ in range(time)]
+    pairs = [[[Fraction(0)] * num_states for _ in range(num_states)] for _ in range(max(time - 1, 0))]
+    for path, probability in paths.items():
+        for t, state in enumerate(path):
+            single[t][state] += probability / total
+            if t + 1 < time:
+                pairs[t][state][path[t + 1]] += probability / total
+    return single, pairs
+
+
+def by_forward_backward(hmm, observations):
+    """P(state t | o_0..o_{T-1}) by the forward and backward recursions in whole numbers, scaled by powers of two.
+
+    All probabilities must be multiples of 2^-32. Zeros for an impossible sequence.
+    """
+    initial = [int(x * UNIT) for x in hmm[0]]
+    transition, emission = ([[int(x * UNIT) for x in row] for row in m] for m in hmm[1:])
+    states = range(len(initial))
+    forward = [[initial[s] * emission[s][observations[0]] for s in states]]
+    for symbol in observations[1:]:
+        arrive = [sum(forward[-1][r] * transition[r][s] for r in states) for s in states]
+        forward.append([arrive[s] * emission[s][symbol] for s in states])
+    backward = [[1 for _ in states]]
+    for symbol in reversed(observations[1:]):
+        after = [emission[s][symbol] * backward[0][s] for s in states]
+        backward.insert(0, [sum(transition[r][s] * after[s] for s in states) for r in states])
+    answer = []
+    for ahead, behind in zip(forward, backward, strict=True):
+        joint = [a * b for a, b in zip(ahead, behind, strict=True)]
+        answer.append([Fraction(mass, sum(joint)) if sum(joint) else Fraction(0) for mass in joint])
+    return answer
+
+
+def mixed_states_of(initial, labelled):
+    """Every belief that a word leads to, as tuples of fractions; for processes with finitely many."""
+    size = range(len(initial))
+    found, waiting = {tuple(initial)}, [tuple(initial)]
+    while waiting:
+        belief = waiting.pop()
+        for matrix in labelled:
+            joint = [sum(belief[i] * matrix[i][j] for i in size) for j in size]
+            if sum(joint):
+                after = tuple(mass / sum(joint) for mass in joint)
+                if after not in found:
+                    found.add(after)
+                    waiting.append(after)
+    return found
+
+
 def first_law(hmm):
     """P(o_0)."""
     initial, _, emission = hmm

@@ -78,6 +78,24 @@ def small_hmm(rng: np.random.Generator) -> Matrices:
     return kind(rng, int(rng.integers(1, 5)), int(rng.integers(1, 5)))
 
 
+def small_labelled(rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(initial, labelled) of a labelled HMM with one to four states and one to four symbols, dense to deterministic."""
+    num_states, num_symbols = int(rng.integers(1, 5)), int(rng.integers(1, 5))
+    by_state = rows(rng, num_states, num_symbols * num_states, float(rng.choice([0.0, 0.5, 0.8, 1.0])))
+    labelled = by_state.reshape(num_states, num_symbols, num_states).transpose(1, 0, 2)
+    return rows(rng, 1, num_states, 0.4)[0], np.ascontiguousarray(labelled)
+
+
+def as_labelled(matrices: Matrices) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The same process with a state more, 0, from which it starts: move, then emit. State s becomes s + 1."""
+    initial, transition, emission = matrices
+    size = len(initial)
+    labelled = np.zeros((emission.shape[1], size + 1, size + 1))
+    labelled[:, 0, 1:] = (initial[:, None] * emission).T
+    labelled[:, 1:, 1:] = transition[None] * emission.T[:, None]
+    return np.eye(size + 1)[0], labelled
+
+
 def tiny_entries(rng: np.random.Generator, num_states: int, num_symbols: int) -> Matrices:
     """Entries of 0, 2^-32, 2^-31 or what is left: one sequence can have a probability of 2^-64 a step."""
 

@@ -14,9 +14,10 @@ from hmmscope.errors import InputError, ResourceError
 from hmmscope.inference import mixture as mixture_module
 from hmmscope.inference.filtering import first_impossible
 from hmmscope.inference.forward import check_observations, forward_steps
-from hmmscope.inference.mixture import filter_known_component, predicted_before, require_memory
+from hmmscope.inference.mixture import filter_known_component, predicted_before
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.processes.laws import StateEmitting
+from hmmscope.resources import require_memory
 from strategies import KINDS, Matrices, dense, likely, rows, small_hmm, some_starts, tiny_entries
 
 #: 4 T S 2^-53 for the largest case here (T = 6, S = 4) is 1.1e-14; the promise is 1e-12.
@@ -792,7 +793,7 @@ def test_a_process_without_an_exact_filter_is_refused():
 
 def test_what_does_not_fit_is_refused_before_it_is_allocated():
     require_memory("small", 1)
-    with pytest.raises(ResourceError, match=r"^large: the result needs 1048576\.0 GiB"):
+    with pytest.raises(ResourceError, match=r"^large: needs 1048576\.0 GiB"):
         require_memory("large", 2**50)
     one = torch.ones(1, 1, 1, dtype=torch.float64).expand(2**16, 1, 1)
     mixture = hs.Mixture.from_law(np.full(2**16, 2**-16), StateEmitting(one[:, 0], one, one))

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmmscope.kernels.alias import alias_tables, column_bits, draw, outcome_weights
-from hmmscope.kernels.random_arrays import dirichlet_rows
 from hmmscope.kernels.philox import philox, philox_reference, philox_words
 from hmmscope.kernels.quantise import UNIT, quantise_rows
+from hmmscope.kernels.random_arrays import dirichlet_rows
 from hmmscope.kernels.reference import draw_reference
 
 # counter, key, words after 7 rounds, words after 10 rounds; Random123, tests/kat_vectors, philox4x32.

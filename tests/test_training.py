@@ -244,7 +244,7 @@ def test_killed_at_random_instants(tmp_path: Path) -> None:
 
 
 def test_killed_inside_a_checkpoint(tmp_path: Path) -> None:
-    report = crash("saves", tmp_path, 12)
+    report = crash("saves", tmp_path, 9)
     assert report["different"] == []
     assert report["operations"] > 20
     assert [EVERY, 2 * EVERY] in report["kept"]  # killed before the commit
@@ -252,7 +252,7 @@ def test_killed_inside_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_signals(tmp_path: Path) -> None:
-    report = crash("signals", tmp_path, 6)
+    report = crash("signals", tmp_path, 4)
     assert report["wrong"] == []
     assert len(report["chosen"]) == 6
     for name, found in report["chosen"].items():
@@ -270,8 +270,8 @@ def test_signals(tmp_path: Path) -> None:
 
 
 def test_disk_full_in_training(tmp_path: Path) -> None:
-    results = crash("limit", tmp_path, 4)["results"]
-    assert len(results) == 4
+    results = crash("limit", tmp_path, 3)["results"]
+    assert len(results) == 3
     for result in results:
         assert result["code"] == 5
         assert result["error"].startswith("error[5] ")
@@ -330,6 +330,7 @@ MUTATIONS: dict[str, Any] = {
     "process.emission_concentration": 2.0,
     "process.seed": 2,
     "layout.length": 9,
+    "layout.placeholder": True,
     "model.num_layers": 2,
     "model.num_heads": 1,
     "model.width": 12,

@@ -18,6 +18,13 @@ _HOME = {
     "Prompts": "corpora.layouts",
     "filter_beliefs": "inference.filtering",
     "filter_mixture": "inference.mixture",
+    "smooth_beliefs": "inference.smoothing",
+    "most_likely_states": "inference.paths",
+    "sample_state_paths": "inference.paths",
+    "memory_beliefs": "inference.memory",
+    "entropy_rate": "inference.entropy",
+    "observability": "inference.observability",
+    "stationary_distribution": "inference.stationary",
     "kalman_filter": "inference.kalman",
     "mixing_time": "inference.mixing",
     "make_model": "models.make",
@@ -47,14 +54,21 @@ if TYPE_CHECKING:
     from hmmscope.corpora.layouts import Prompts as Prompts
     from hmmscope.corpora.layouts import Sequences as Sequences
     from hmmscope.errors import HmmscopeError as HmmscopeError
+    from hmmscope.inference.entropy import entropy_rate as entropy_rate
     from hmmscope.inference.fast import log_likelihood as log_likelihood
     from hmmscope.inference.fast import mixture_predictions as mixture_predictions
     from hmmscope.inference.filtering import filter_beliefs as filter_beliefs
     from hmmscope.inference.kalman import kalman_filter as kalman_filter
+    from hmmscope.inference.memory import memory_beliefs as memory_beliefs
     from hmmscope.inference.mixing import mixing_time as mixing_time
     from hmmscope.inference.mixture import filter_known_component as filter_known_component
     from hmmscope.inference.mixture import filter_mixture as filter_mixture
+    from hmmscope.inference.observability import observability as observability
     from hmmscope.inference.optimal import optimal_predictions as optimal_predictions
+    from hmmscope.inference.paths import most_likely_states as most_likely_states
+    from hmmscope.inference.paths import sample_state_paths as sample_state_paths
+    from hmmscope.inference.smoothing import smooth_beliefs as smooth_beliefs
+    from hmmscope.inference.stationary import stationary_distribution as stationary_distribution
     from hmmscope.models.make import make_model as make_model
     from hmmscope.pipeline import load_run as load_run
     from hmmscope.pipeline import train as train

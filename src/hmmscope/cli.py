@@ -74,6 +74,8 @@ def build_parser() -> argparse.ArgumentParser:
     oracle.add_argument("process")
     oracle.add_argument("observations", help="a text file: one sequence a line, symbols by name or number")
     oracle.add_argument("--out", metavar="FILE", help="write everything at every position as a .jsonl table")
+    oracle.add_argument("--smooth", action="store_true", help="also the belief about each state given all observations")
+    oracle.add_argument("--viterbi", action="store_true", help="also the likeliest path of states")
     oracle.add_argument("--allow-drop-tiny", action="store_true", help="round probabilities below 2^-32 to zero")
 
     analyse = verb("analyse", "point an instrument at a trained run")

@@ -19,7 +19,9 @@ from hmmscope.errors import InputError, RefusedError
 from hmmscope.experiments.experiment import experiment_named, run_experiment
 from hmmscope.experiments.run_page import describe_run
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.mixture import filter_mixture, require_memory
+from hmmscope.inference.mixture import filter_mixture
+from hmmscope.inference.paths import most_likely_states
+from hmmscope.inference.smoothing import smooth_beliefs
 from hmmscope.pipeline import load_run
 from hmmscope.pipeline import train as train_run
 from hmmscope.processes.base import Process
@@ -27,6 +29,7 @@ from hmmscope.processes.files import load_process, shipped_processes
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.mixture import Mixture
+from hmmscope.resources import require_memory
 from hmmscope.schema import parse_value, unknown_name
 
 _KINDS = {
@@ -69,7 +72,9 @@ def show(name: str, overrides: dict[str, str]) -> None:
     known = [name for kind in _KINDS.values() for name in registry.entries(kind)] + list(shipped_processes())
     if name not in shipped_processes() and Path(name).suffix not in _HMM_FILES:
         raise unknown_name("name", name, known)
-    _show_hmm(load_process(name))
+    loaded = load_process(name)
+    _show_hmm(loaded)
+    _show_facts(loaded)
 
 
 def _show_entry(name: str, kind: str, entry: Any) -> None:
@@ -79,6 +84,21 @@ def _show_entry(name: str, kind: str, entry: Any) -> None:
         for field in dataclasses.fields(entry):
             default = "required" if field.default is dataclasses.MISSING else f"default {field.default}"
             print(f"  {field.name:<26} {default}")
+        defaults = {field.name: field.default for field in dataclasses.fields(entry)}
+        if kind == "process" and dataclasses.MISSING not in defaults.values() and "num_components" not in defaults:
+            default: Process = registry.build_spec("process", {"name": name}, "process").build()
+            _show_facts(default, "with the defaults: ")
+
+
+def _show_facts(process: Process, beginning: str = "") -> None:
+    """What follows from the matrices, where it takes no more than a second or so."""
+    from hmmscope.inference.facts import process_facts
+
+    facts = process_facts(process)
+    if facts:
+        print(f"\n{beginning}{process.num_states} states, {process.num_symbols} symbols")
+    for name, value in facts:
+        print(f"  {name:<16} {value}")
 
 
 def _show_experiment(name: str) -> None:
@@ -252,15 +272,26 @@ def read_sequences(path: Path, process: Process) -> list[list[int]]:
     return sequences
 
 
-def oracle(process: str, observations: str, out: str | None, allow_drop_tiny: bool, quiet: bool) -> None:
+def oracle(
+    process: str,
+    observations: str,
+    out: str | None,
+    allow_drop_tiny: bool,
+    quiet: bool,
+    smooth: bool = False,
+    viterbi: bool = False,
+) -> None:
     """Print the likelihood, final belief and prediction of each sequence; write all positions to a table."""
     if out is not None:
         _new_file(out)
     built = _process(process, allow_drop_tiny=allow_drop_tiny)
+    if (smooth or viterbi) and not isinstance(built, HMM | LabelledHMM):
+        raise InputError(f"process: --smooth and --viterbi are for one HMM, not for a {type(built).__name__}")
     symbols = getattr(built, "symbols", None) or tuple(map(str, range(built.num_symbols)))
     table: list[dict] = []
     for number, sequence in enumerate(read_sequences(Path(observations), built), 1):
         rows, log_likelihood, impossible_at = _oracle_rows(built, sequence)
+        hindsight = _add_hindsight(built, sequence, rows, smooth, viterbi)
         table += [{"sequence": number} | row for row in rows]
         per_token = log_likelihood / len(sequence)
         print(f"sequence {number}: {len(sequence)} observations, log-likelihood {log_likelihood:.6f} nats", end="")
@@ -274,6 +305,8 @@ def oracle(process: str, observations: str, out: str | None, allow_drop_tiny: bo
         )
         print(f"  {key}: {_likeliest(last[key], names)}")
         print(f"  next: {_likeliest(last['next_observation'], symbols)}")
+        for line in hindsight:
+            print(f"  {line}")
     if out is not None:
         for row in table:
             if row["log_likelihood"] == -np.inf:
@@ -304,6 +337,32 @@ def _oracle_rows(process: Process, sequence: list[int]) -> tuple[list[dict], flo
         for t in range(len(sequence))
     ]
     return rows, float(result.log_likelihood[0]), int(result.impossible_at[0])
+
+
+def _add_hindsight(
+    process: Process, sequence: list[int], rows: list[dict], smooth: bool, viterbi: bool, shown: int = 30
+) -> list[str]:
+    """What all observations say about each state: added to the rows, and said in a line each."""
+    if not isinstance(process, HMM | LabelledHMM):
+        return []
+    tokens, lines = torch.tensor([sequence]), []
+    names = process.states or tuple(map(str, range(process.num_states)))
+    more = " ..." if len(sequence) > shown else ""
+    if smooth:
+        beliefs = smooth_beliefs(process, tokens)[0].tolist()
+        likeliest = [max(range(len(names)), key=belief.__getitem__) for belief in beliefs[:shown]]
+        said = (f"{names[s]} {belief[s]:.3f}" for s, belief in zip(likeliest, beliefs, strict=False))
+        lines.append(f"smoothed: {', '.join(said)}{more}")
+        for row, belief in zip(rows, beliefs, strict=True):
+            row["smoothed"] = belief
+    if viterbi:
+        path = most_likely_states(process, tokens)
+        states = path.states[0].tolist()
+        log = float(path.log_probability[0])
+        lines.append(f"likeliest path: {' '.join(names[s] for s in states[:shown])}{more} (log-probability {log:.6f})")
+        for row, state in zip(rows, states, strict=True):
+            row["viterbi"] = state
+    return lines
 
 
 def _likeliest(law: list[float], names: tuple[str, ...] | None, count: int = 5) -> str:

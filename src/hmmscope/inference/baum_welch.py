@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hmmscope.axes import Float64, Int, Tensor
-from hmmscope.errors import InputError
+from hmmscope.errors import InputError, ResourceError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.ragged import check_ragged
 from hmmscope.processes.hmm import HMM
@@ -60,7 +60,8 @@ def fit_baum_welch(
         seed: in [0, 2^32).
 
     Raises:
-        InputError: hmmlearn (the extra `hmm`) is absent; no observations; options out of range.
+        InputError: no observations; options out of range.
+        ResourceError: hmmlearn (the extra `hmm`) is absent.
 
     Cost: restarts * iterations * batch * time * S^2.
     """
@@ -138,5 +139,5 @@ def _categorical_hmm() -> Any:
     try:
         from hmmlearn.hmm import CategoricalHMM
     except ImportError:
-        raise InputError("baum_welch: needs hmmlearn; pip install 'hmmscope[hmm]'") from None
+        raise ResourceError("Baum-Welch needs hmmlearn: pip install 'hmmscope[hmm]'") from None
     return CategoricalHMM

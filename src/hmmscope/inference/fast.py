@@ -12,11 +12,12 @@ import torch
 from hmmscope.axes import Bool, Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.forward import check_observations, forward_steps
-from hmmscope.inference.mixture import filter_mixture, require_memory
+from hmmscope.inference.mixture import filter_mixture
 from hmmscope.kernels.forward import absorb, accumulate, log_likelihood_few_states
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.laws import StateEmitting, symbol_law
 from hmmscope.processes.mixture import Mixture
+from hmmscope.resources import require_memory
 
 #: Up to this many states one compiled loop beats matrix products.
 FEW_STATES = 16

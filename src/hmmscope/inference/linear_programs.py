@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hmmscope.errors import InputError
+from hmmscope.errors import ResourceError
 
 Vector = NDArray[np.float64]
 
@@ -109,4 +109,4 @@ def _linprog() -> Any:
     try:
         return importlib.import_module("scipy.optimize").linprog
     except ImportError:
-        raise InputError("observability: needs SciPy here; pip install 'hmmscope[hmm]'") from None
+        raise ResourceError("observability: this needs SciPy: pip install 'hmmscope[hmm]'") from None

@@ -1,17 +1,17 @@
 """Exact inference in a mixture of HMMs: which component, and what comes next."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from hmmscope.axes import Float64, Int, Int64, Tensor
-from hmmscope.errors import InputError, ResourceError
+from hmmscope.errors import InputError
 from hmmscope.inference.filtering import first_impossible, stacked
 from hmmscope.inference.forward import check_observations, forward_steps
 from hmmscope.inference.ragged import blank, check_ragged
 from hmmscope.processes.laws import symbol_law
 from hmmscope.processes.mixture import Mixture
+from hmmscope.resources import require_memory
 
 #: Working memory of one chunk of sequences: about what stays in the caches.
 CHUNK_BYTES = 2**23
@@ -151,17 +151,3 @@ def predicted_before(
     """P(o_t | o_0..o_{t-1}) for each t: `next_observation` shifted by one, with the law of the first observation."""
     first = first_observation.expand(len(next_observation), 1, -1)
     return torch.cat([first, next_observation], 1)[:, :-1]
-
-
-def require_memory(what: str, num_bytes: int) -> None:
-    """ResourceError if `num_bytes` is more than the memory that is free, before anything is allocated."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return
-    if num_bytes > free:
-        needed, have = num_bytes / 2**30, free / 2**30
-        raise ResourceError(
-            f"{what}: the result needs {needed:.1f} GiB and {have:.1f} GiB are free; ask for less at once"
-        )

@@ -72,8 +72,8 @@ def observability(hmm: HMM | LabelledHMM, steps: int = 1, *, method: str = "auto
             program for any size; "enumeration" solves all 2^(S-1) - 1, for at most 14 states.
 
     Raises:
-        InputError: V^k above `MAX_ENUMERATED`; a method that does not fit; linear programs needed without SciPy (the
-            extra `hmm`).
+        InputError: V^k above `MAX_ENUMERATED`; a method that does not fit.
+        ResourceError: linear programs are needed and SciPy (the extra `hmm`) is absent.
 
     Cost: a singular value decomposition of S x V^k; linear programs take milliseconds to seconds each.
     """

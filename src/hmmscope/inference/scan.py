@@ -15,11 +15,12 @@ import torch
 from hmmscope.axes import Int, Tensor
 from hmmscope.inference.filtering import FilterResult, filter_beliefs, first_impossible
 from hmmscope.inference.history import RISKY
-from hmmscope.inference.mixture import predicted_before, require_memory
+from hmmscope.inference.mixture import predicted_before
 from hmmscope.inference.ragged import blank, check_ragged
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import StateEmitting, symbol_law
+from hmmscope.resources import require_memory
 
 
 def scan_beliefs(

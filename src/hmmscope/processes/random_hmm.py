@@ -1,5 +1,6 @@
 """HMMs with Dirichlet rows, alone and in mixtures."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +13,12 @@ from hmmscope.kernels.random_arrays import dirichlet_rows
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.laws import StateEmitting
 from hmmscope.processes.mixture import Mixture
+from hmmscope.resources import require_memory
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed, philox_key
+
+#: Entries drawn at a time: what is only needed on the way stays small beside the result.
+_CHUNK_ENTRIES = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +57,23 @@ class DirichletSpec:
     def components(self, indices: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         """Initial, transition and emission of the given component numbers; each depends on its own number only."""
 
+        size = len(indices) * self.num_states * (self.num_states + self.num_symbols + 1)
+        advice = "take fewer num_components, num_states or num_symbols"
+        require_memory(f"process ({len(indices)} components)", 8 * size, advice)
+
         def rows(purpose: str, num_columns: int, concentration: float) -> Tensor:
             key = philox_key(self.seed, purpose)
-            drawn = dirichlet_rows(key, indices, self.num_states, num_columns, concentration)
-            return torch.from_numpy(quantise_rows(drawn) / UNIT)
+            result = np.empty((len(indices), self.num_states, num_columns))
+            chunk = max(1, _CHUNK_ENTRIES // (self.num_states * num_columns))
+
+            def fill(begin: int) -> None:
+                part = slice(begin, begin + chunk)
+                drawn = dirichlet_rows(key, indices[part], self.num_states, num_columns, concentration)
+                result[part] = quantise_rows(drawn) / UNIT
+
+            with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+                list(pool.map(fill, range(0, len(indices), chunk)))
+            return torch.from_numpy(result)
 
         initial_S = torch.from_numpy(quantise_rows(np.full(self.num_states, 1 / self.num_states)) / UNIT)
         return (

@@ -1,0 +1,118 @@
+"""pomegranate: `DenseHMM` and `SparseHMM` of `Categorical` distributions, whose sequences may end.
+
+pomegranate keeps logarithms. Its likelihood of a sequence ends with the end probability of the last state, and a model
+made without end probabilities gets 1/S for each, which belongs to no law: its rows sum to one without them. A model that
+was fitted, or made so, has rows that leave room: sum_j edges[i, j] = 1 - ends[i]. That is a law of sequences that end.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.errors import InputError
+from hmmscope.interop.foreign import attribute, numbers, rescaled, source_of
+from hmmscope.processes.hmm import HMM
+from hmmscope.schema import unknown_name
+
+#: pomegranate works in float32 with logarithms.
+_TOLERANCE = 1e-5
+_HINT = "give a pomegranate DenseHMM or SparseHMM with distributions, starts and edges"
+_WAYS = ("refuse", "symbol", "continue")
+
+#: The name of the symbol after the last one, if sequences end.
+END = "end"
+
+
+def from_pomegranate(
+    model: Any, *, ends: Literal["refuse", "symbol", "continue"] = "refuse", allow_drop_tiny: bool = False
+) -> HMM:
+    """An HMM from a pomegranate HMM over symbols.
+
+    What becomes of the end probabilities e_i:
+
+    - Rows of edges that sum to one, whatever the ends are: they are no part of a law of sequences and are left out.
+      For equal ends pomegranate's log-likelihood is ours plus log e; with its default, 1/S, ours minus log S.
+    - Rows that sum to 1 - e with equal ends: divided by 1 - e. Exact for each length:
+      P_pomegranate(o_0..o_{T-1}) = P(o_0..o_{T-1}) (1 - e)^{T-1} e.
+    - Rows that sum to 1 - e_i with unequal ends: given their length, sequences follow no HMM, so that this is refused,
+      unless `ends` says what is meant.
+
+    Args:
+        model: anything with `distributions` (each with `probs` (1, V)), and logarithms `starts` (S,), `edges` (S, S), or
+            the three lists of a sparse model, and `ends` (S,) or None.
+        ends: for unequal ends, "symbol" adds a symbol `end`, the last one, and a state that emits it for ever:
+            P(o_0..o_{T-1}, end) is exactly pomegranate's. "continue" divides row i by 1 - e_i: wherever the process
+            would end, it goes on as if it had not.
+        allow_drop_tiny: round probabilities below 2^-32 instead of refusing.
+
+    Raises:
+        InputError: other distributions, unequal ends (see above), or matrices that are not an HMM.
+    """
+    if ends not in _WAYS:
+        raise unknown_name("ends", ends, _WAYS)
+    initial = rescaled(np.exp(numbers(model, "starts", 1, _HINT)), _TOLERANCE)
+    transition, emission = _edges(model, len(initial)), _emission(model)
+    stop = np.exp(numbers(model, "ends", 1, _HINT)) if getattr(model, "ends", None) is not None else 0 * initial
+    names = None
+    sums = transition.sum(1)
+    if np.abs(sums - 1).max() > _TOLERANCE and np.abs(sums + stop - 1).max() <= _TOLERANCE:
+        if ends == "symbol":
+            initial, transition, emission = _with_end_symbol(initial, transition, emission, stop)
+            names = [*map(str, range(emission.shape[1] - 1)), END]
+        elif ends == "continue" or np.ptp(stop) <= _TOLERANCE:
+            if (sums <= 0).any():
+                raise InputError(f"edges[{int(np.argmin(sums))}]: the sequence always ends here; pass ends='symbol'")
+            transition = transition / sums[:, None]
+        else:
+            raise InputError(
+                f"ends: end probabilities differ ({stop.min():.6g} to {stop.max():.6g}), so sequences of one length follow "
+                "no HMM; pass ends='symbol' (exact, with an end symbol) or ends='continue' (as if it never ended)"
+            )
+    return HMM(
+        initial,
+        rescaled(transition, _TOLERANCE),
+        rescaled(emission, _TOLERANCE),
+        symbols=names,
+        source=source_of(model, "pomegranate"),
+        allow_drop_tiny=allow_drop_tiny,
+    )
+
+
+def _edges(model: Any, size: int) -> NDArray[np.float64]:
+    """Transition probabilities (S, S) of a dense model, or of a sparse one, which lists its edges."""
+    if getattr(model, "_edge_log_probs", None) is None:
+        return np.exp(numbers(model, "edges", 2, _HINT))
+    origin, target, log_probability = (
+        numbers(model, name, 1, _HINT) for name in ("_edge_idx_starts", "_edge_idx_ends", "_edge_log_probs")
+    )
+    transition = np.zeros((size, size))
+    np.add.at(transition, (origin.astype(int), target.astype(int)), np.exp(log_probability))
+    return transition
+
+
+def _emission(model: Any) -> NDArray[np.float64]:
+    """Emission probabilities (S, V)."""
+    laws = [
+        numbers(law, "probs", 2, "only HMMs of Categorical distributions emit symbols")
+        for law in attribute(model, "distributions", _HINT)
+    ]
+    shapes = sorted({law.shape for law in laws})
+    if len(shapes) != 1 or shapes[0][0] != 1:
+        raise InputError(f"distributions: probs must all have one shape (1, symbols), got {shapes}")
+    return np.concatenate(laws)
+
+
+def _with_end_symbol(
+    initial: NDArray[np.float64],
+    transition: NDArray[np.float64],
+    emission: NDArray[np.float64],
+    stop: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """One more state, entered where the sequence ends and never left, that emits one more symbol."""
+    size, symbols = emission.shape
+    longer = np.zeros((size + 1, size + 1))
+    longer[:size, :size], longer[:size, size], longer[size, size] = transition, stop, 1
+    emits = np.zeros((size + 1, symbols + 1))
+    emits[:size, :symbols], emits[size, symbols] = emission, 1
+    return np.append(initial, 0.0), longer, emits

@@ -1,0 +1,273 @@
+"""Who may import whom, no cycles, short modules, and a command line that starts without torch."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hmmscope
+
+PACKAGE = Path(hmmscope.__file__).parent
+MAX_LINES = 500
+
+# Small modules at the top, that everything may build on; `store` and `rundir` write files, `disk` is below them.
+NAMES = {"errors", "schema", "registry", "seeds", "axes"}
+PROBABILITY = {"kernels", "processes", "inference", "corpora"}
+COMPONENTS = PROBABILITY | {"models", "training", "analysis"}
+
+#: What the modules of a package, or a module at the top, may import of this library besides each other.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "axes": set(),
+    "schema": {"errors"},
+    "registry": {"errors", "schema"},
+    "seeds": {"errors", "schema"},
+    "resources": {"errors"},
+    "disk": {"errors"},
+    "store": {"errors", "disk"},
+    "rundir": {"errors", "disk", "store"},
+    "figures": {"errors", "schema"},
+    "kernels": {"errors", "axes"},
+    "processes": NAMES | {"kernels", "store"},
+    "models": NAMES,
+    "inference": NAMES - {"registry"} | {"kernels", "processes", "resources"},
+    "constructions": NAMES | {"models", "processes"},
+    "corpora": NAMES | {"kernels", "processes", "inference"},
+    "training": NAMES - {"registry"} | {"models", "corpora", "rundir"},
+    "analysis": NAMES | PROBABILITY | {"models"},
+    "config": NAMES | COMPONENTS - {"analysis"} | {"constructions", "disk"},
+    "pipeline": NAMES | COMPONENTS | {"constructions", "config", "store", "rundir"},
+    "experiments": NAMES | COMPONENTS | {"constructions", "config", "pipeline", "store", "rundir", "figures"},
+    "claims": {"errors", "schema", "registry", "store", "rundir"},
+    "sweeps": {"errors", "schema", "config", "pipeline", "store", "rundir"},
+    "interop": {"errors", "schema", "axes", "processes", "models", "store"},
+    "report": {"errors", "schema", "store", "rundir", "figures", "claims"},
+    "bench": NAMES | COMPONENTS - {"analysis"} | {"store"},
+    "doctor": {"errors", "kernels", "processes", "store"},
+    "commands": NAMES | COMPONENTS | {"config", "pipeline", "experiments", "claims", "sweeps", "interop", "report"}
+    | {"bench", "doctor", "store", "rundir", "resources"},
+    "cli": {"errors", "commands"},
+}  # fmt: skip
+
+#: Third-party packages that a module may import when it is itself imported; extras only inside functions.
+CORE = {"torch", "numpy", "numba", "safetensors", "yaml", "rich", "matplotlib", "jinja2", "markupsafe", "jaxtyping"}
+
+
+def sources() -> dict[str, str]:
+    """Text of every module by its path inside the package."""
+    return {str(path.relative_to(PACKAGE)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def module_name(path: str) -> str:
+    """``models/base.py`` as ``hmmscope.models.base``."""
+    parts = path.removesuffix(".py").split("/")
+    return ".".join(["hmmscope", *parts[: -1 if parts[-1] == "__init__" else None]])
+
+
+def imports(path: str, text: str, *, at_import: bool = False) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of what a module imports; names in ``from package import name`` are appended.
+
+    With `at_import` only what runs when the module is imported: not in functions, not for type checkers.
+    """
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(ast.parse(text)):
+        if at_import and (
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+        ):
+            skipped |= set(ast.walk(node))
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                own = module_name(path).split(".")
+                parents = own if path.endswith("__init__.py") else own[:-1]
+                base = ".".join([*parents[: len(parents) - node.level + 1], *([base] if base else [])])
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def unit(path: str) -> str:
+    """The package, or the module at the top, that a line of the table is about."""
+    return path.split("/")[0].removesuffix(".py")
+
+
+def forbidden(modules: dict[str, str]) -> list[str]:
+    """``path:line: what`` for each import that the table does not allow."""
+    found = []
+    for path, text in modules.items():
+        if path == "__init__.py":
+            continue
+        if unit(path) not in MAY_IMPORT:
+            found.append(f"{path}:1: {unit(path)} has no line in the table")
+            continue
+        for line, name in imports(path, text):
+            parts = name.split(".")
+            if parts[0] != "hmmscope" or name == "hmmscope" or parts[1] in ("__version__", unit(path)):
+                continue
+            if parts[1] not in MAY_IMPORT[unit(path)]:
+                found.append(f"{path}:{line}: {unit(path)} imports {parts[1]}")
+    return found
+
+
+def cycle(modules: dict[str, str]) -> list[str]:
+    """Modules that import each other in a circle when they are imported; empty if there are none."""
+    names = {module_name(path) for path in modules}
+    graph: dict[str, set[str]] = {}
+    for path, text in modules.items():
+        edges = set()
+        for _, name in imports(path, text, at_import=True):
+            edges.add(name if name in names else name.rpartition(".")[0])
+        graph[module_name(path)] = edges & names - {module_name(path), "hmmscope"}
+    done: set[str] = set()
+
+    def visit(name: str, trail: list[str]) -> list[str]:
+        if name in trail:
+            return [*trail[trail.index(name) :], name]
+        if name in done:
+            return []
+        for other in sorted(graph[name]):
+            if found := visit(other, [*trail, name]):
+                return found
+        done.add(name)
+        return []
+
+    return next((found for name in sorted(graph) if (found := visit(name, []))), [])
+
+
+def extras(modules: dict[str, str]) -> list[str]:
+    """``path:line: package`` for each import, at module level, of a package that is not a core dependency."""
+    known = CORE | set(sys.stdlib_module_names) | {"hmmscope"}
+    return [
+        f"{path}:{line}: {name.split('.')[0]}"
+        for path, text in modules.items()
+        for line, name in imports(path, text, at_import=True)
+        if name.split(".")[0] not in known
+    ]
+
+
+def too_long(modules: dict[str, str]) -> list[str]:
+    return [path for path, text in modules.items() if len(text.splitlines()) > MAX_LINES]
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def test_imports_follow_the_table() -> None:
+    assert forbidden(sources()) == []
+
+
+def test_no_cycles() -> None:
+    assert cycle(sources()) == []
+
+
+def test_extras_are_not_needed_to_import() -> None:
+    assert extras(sources()) == []
+
+
+def test_modules_are_short() -> None:
+    assert too_long(sources()) == []
+
+
+def test_the_table_itself_has_an_order() -> None:
+    """A chain of allowed imports never comes back to where it began."""
+    for name in MAY_IMPORT:
+        reached, frontier = set(), set(MAY_IMPORT[name])
+        while frontier:
+            reached |= frontier
+            frontier = set().union(*(MAY_IMPORT[other] for other in frontier)) - reached
+        assert name not in reached
+        assert reached <= set(MAY_IMPORT)
+
+
+def test_every_module_was_looked_at() -> None:
+    modules = sources()
+    assert {"cli.py", "models/base.py", "kernels/cpu.py", "report/page.py"} <= set(modules)
+    assert sum(1 for path, text in modules.items() for _ in imports(path, text)) > 300
+
+
+@pytest.mark.parametrize(
+    "path, line",
+    [
+        ("models/bad.py", "from hmmscope.processes.hmm import HMM"),
+        ("models/bad.py", "from hmmscope import processes"),
+        ("models/bad.py", "import hmmscope.inference.filtering"),
+        ("models/bad.py", "from ..corpora import corpus"),
+        ("models/bad.py", "from .. import corpora"),
+        ("models/bad.py", "def f():\n    from hmmscope.corpora.corpus import Corpus"),
+        ("kernels/bad.py", "from hmmscope.schema import require"),
+        ("kernels/bad.py", "from hmmscope import seeds"),
+        ("processes/bad.py", "from hmmscope.corpora.corpus import Corpus"),
+        ("processes/bad.py", "from hmmscope.models.base import Tap"),
+        ("inference/bad.py", "from hmmscope.models.base import Tap"),
+        ("training/bad.py", "from hmmscope.analysis.curves import evaluate"),
+        ("training/bad.py", "if TYPE_CHECKING:\n    from hmmscope.inference.optimal import optimal_predictions"),
+        ("analysis/bad.py", "from hmmscope.training.trainer import move"),
+        ("analysis/bad.py", "from hmmscope import store"),
+        ("experiments/bad.py", "from hmmscope.report.page import write_page"),
+        ("report/bad.py", "from hmmscope.analysis.curves import Score"),
+        ("report/bad.py", "from hmmscope.experiments.experiment import Finding"),
+        ("store.py", "from hmmscope import rundir"),
+        ("cli.py", "from hmmscope.pipeline import train"),
+        ("novelty/new.py", "import math"),
+    ],
+)
+def test_planted_violation_is_found(path: str, line: str) -> None:
+    modules = sources() | {path: f"import math\n{line}\n"}
+    found = forbidden(modules)
+    assert len(found) == 1
+    assert found[0].startswith(f"{path}:")
+
+
+@pytest.mark.parametrize(
+    "path, line",
+    [
+        ("models/good.py", "from hmmscope.models.base import Tap"),
+        ("models/good.py", "from .base import Tap"),
+        ("models/good.py", "from hmmscope import __version__, registry"),
+        ("processes/good.py", "from hmmscope.kernels import cpu"),
+        ("pipeline.py", "from hmmscope.analysis.curves import evaluate"),
+    ],
+)
+def test_what_is_allowed_passes(path: str, line: str) -> None:
+    assert forbidden({path: line}) == []
+
+
+def test_planted_cycle_is_found() -> None:
+    one = {"models/one.py": "from hmmscope.models.two import x", "models/two.py": "from hmmscope.models import three"}
+    assert cycle(one | {"models/three.py": "import hmmscope.models.one\n"}) == [
+        "hmmscope.models.one",
+        "hmmscope.models.two",
+        "hmmscope.models.three",
+        "hmmscope.models.one",
+    ] or cycle(one | {"models/three.py": "import hmmscope.models.one\n"})
+    assert cycle(one | {"models/three.py": "def f():\n    import hmmscope.models.one\n"}) == []
+    assert cycle(one | {"models/three.py": "if TYPE_CHECKING:\n    import hmmscope.models.one\n"}) == []
+
+
+def test_planted_extra_and_planted_length_are_found() -> None:
+    assert extras({"a.py": "import plotly\n"}) == ["a.py:1: plotly"]
+    assert extras({"a.py": "def f():\n    import plotly\n"}) == []
+    assert too_long({"a.py": "x\n" * 501, "b.py": "x\n" * 500}) == ["a.py"]
+
+
+HEAVY = ("torch", "numpy", "numba", "matplotlib", "jinja2", "yaml", "rich")
+
+
+@pytest.mark.parametrize("statement", ["import hmmscope", "from hmmscope.cli import build_parser; build_parser()"])
+def test_starts_without_torch(statement: str) -> None:
+    code = f"import sys; {statement}; print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_public_names_are_there() -> None:
+    for name in hmmscope.__all__:
+        assert getattr(hmmscope, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        hmmscope.nothing  # noqa: B018
