@@ -433,7 +433,7 @@ def test_fuzzed_yaml(tmp_path: Path) -> None:
     ]
     pieces += ["\x00", "é", "\u2028", "<<: ", "~", "true", "\\", ",", "\r", "\n\n", "@", "`", "..."]
     read_as_data = 0
-    for _ in range(1500):
+    for _ in range(1000):
         text = rng.choice(texts)
         for _ in range(1 + rng.randrange(3)):
             at = rng.randrange(len(text) + 1)
@@ -444,7 +444,7 @@ def test_fuzzed_yaml(tmp_path: Path) -> None:
             config_from_data(data)
         except InputError as error:
             assert_one_line(error)
-    assert read_as_data > 100
+    assert read_as_data > 60
 
 
 def test_field_names_in_messages() -> None:

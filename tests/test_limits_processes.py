@@ -345,11 +345,11 @@ def test_stars_are_rare():
 def test_floor_of_cyclic_hard():
     assert cyclic_hard_floor(5, 1 / 120, 1) == pytest.approx(1.644220, abs=5e-7)
     assert cyclic_hard_floor(5, 1 / 120, 120) == pytest.approx(1.630572, abs=5e-7)
-    assert cyclic_hard_floor(2, 1 / 16, 16) == pytest.approx(0.8275, abs=5e-5)
-    assert cyclic_hard_floor(2, 1 / 32, 32) == pytest.approx(0.7841, abs=5e-5)
+    assert cyclic_hard_floor(2, 1 / 16, 17) == pytest.approx(0.8275, abs=5e-5)  # positions 0 .. 16
+    assert cyclic_hard_floor(2, 1 / 32, 33) == pytest.approx(0.7841, abs=5e-5)
     assert cyclic_hard_floor(3, 1.0, 3) == pytest.approx(math.log(3) / 3)
     sampled = next_observation_floor(
-        hs.make_process("cyclic-hard", prediction_rate=1 / 16, num_symbols=2), 16, num_samples=4000
+        hs.make_process("cyclic-hard", prediction_rate=1 / 16, num_symbols=2), 17, num_samples=4000
     )
     assert sampled.low < 0.8275 + 1e-4
     assert sampled.high > 0.8275 - 1e-4

@@ -152,7 +152,7 @@ def test_scaled_emissions_move_the_likelihood_only():
         )
         close(other.beliefs, plain.beliefs)
         close(other.pairs, plain.pairs)
-        moved = plain.log_likelihood - (observations == 0).sum(1) * math.log(2)
+        moved = plain.log_likelihood - (observations == 0).sum(1).double() * math.log(2)
         np.testing.assert_allclose(other.log_likelihood, moved, rtol=1e-12)
 
 
@@ -217,7 +217,7 @@ def test_what_seemed_negligible_comes_back():
         beliefs = hs.filter_beliefs(hmm, observations).beliefs
         risky = ((beliefs > 0) & (beliefs < 1e-100)).flatten(1).any(1) & (result.impossible_at < 0)
         in_logs += int(risky.sum())
-        if number < 5 and np.all([m * 2**16 % 1 == 0 for m in matrices]):
+        if number < 5 and all((m * 2**16 % 1 == 0).all() for m in matrices):
             twin = smooth_pairs(hs.LabelledHMM(*as_labelled(matrices)), observations)
             close(twin.beliefs[:, :, 1:], result.beliefs, relative=1e-10)
     assert in_logs >= 10
@@ -249,13 +249,13 @@ def test_the_filter_in_logarithms_is_the_filter():
 def test_long_sequences_stay_laws():
     rng = np.random.default_rng(22)
     matrices = dense(rng, 3, 4)
-    observations = symbols(rng, 1, 100_000, 4)
+    observations = symbols(rng, 1, 20_000, 4)
     smoothed = hs.smooth_beliefs(hs.HMM(*matrices), observations)
     assert (smoothed.sum(-1) - 1).abs().max() < 1e-14
     # What lies 1500 steps ahead is forgotten: the end as if it were all, and the beginning as if it ended there.
     close(smoothed[0, -300:], hs.smooth_beliefs(hs.HMM(*matrices), observations[:, -1800:])[0, -300:], relative=1e-11)
-    exact = oracles.by_forward_backward(oracles.exact(matrices), observations[0, :700].tolist())
-    close(smoothed[0, :300], floats(exact[:300]), relative=1e-11)
+    exact = oracles.by_forward_backward(oracles.exact(matrices), observations[0, :250].tolist())
+    close(smoothed[0, :50], floats(exact[:50]), relative=1e-11)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def test_long_sequences_stay_laws():
 def test_padding_does_not_matter():
     """M12 for filters, mixtures, smoothing and paths: each sequence as if it were alone, whatever the padding holds."""
     rng = np.random.default_rng(30)
-    for _, matrices, observations in random_cases(31, count=20):
+    for _, matrices, observations in random_cases(31, count=8):
         hmm = hs.HMM(*matrices)
         mixture = hs.Mixture([0.25, 0.75], [hmm, hs.HMM(*dense(rng, hmm.num_states, hmm.num_symbols))])
         starts = torch.tensor(some_starts(rng, 10))
@@ -284,10 +284,11 @@ def test_padding_does_not_matter():
             assert equal_records(whole, function(process, torch.where(inside, observations, 0), **options))
             for b, length in enumerate(lengths.tolist()):
                 alone = function(process, observations[b : b + 1, :length], starts=starts[:length])
-                same_as_alone(whole, alone, b, length)
+                same_as_alone(whole, alone, b, length, length < 10 and bool(starts[length]))
 
 
-def same_as_alone(whole, alone, b, length):
+def same_as_alone(whole, alone, b, length, restarts):
+    """If a new sequence begins right after the end, the last prediction is of its first observation."""
     for name, value in vars(whole).items():
         if name == "first_observation":
             close(value, vars(alone)[name])
@@ -295,7 +296,8 @@ def same_as_alone(whole, alone, b, length):
             close(value[b].double(), vars(alone)[name][0].double())
         else:
             count = max(length - 1, 0) if name == "pairs" else length
-            close(value[b, :count].double(), vars(alone)[name][0].double())
+            same = count - (restarts and name == "next_observation" and count > 0)
+            close(value[b, :same].double(), vars(alone)[name][0, :same].double())
             beyond = -1 if name == "states" else 0
             assert (value[b, count:] == beyond).all()
 

@@ -244,7 +244,7 @@ def test_killed_at_random_instants(tmp_path: Path) -> None:
 
 
 def test_killed_inside_a_checkpoint(tmp_path: Path) -> None:
-    report = crash("saves", tmp_path, 9)
+    report = crash("saves", tmp_path, 8)
     assert report["different"] == []
     assert report["operations"] > 20
     assert [EVERY, 2 * EVERY] in report["kept"]  # killed before the commit

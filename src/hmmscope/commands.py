@@ -86,8 +86,8 @@ def _show_entry(name: str, kind: str, entry: Any) -> None:
             print(f"  {field.name:<26} {default}")
         defaults = {field.name: field.default for field in dataclasses.fields(entry)}
         if kind == "process" and dataclasses.MISSING not in defaults.values() and "num_components" not in defaults:
-            default: Process = registry.build_spec("process", {"name": name}, "process").build()
-            _show_facts(default, "with the defaults: ")
+            built: Process = registry.build_spec("process", {"name": name}, "process").build()
+            _show_facts(built, "with the defaults: ")
 
 
 def _show_facts(process: Process, beginning: str = "") -> None:
@@ -222,12 +222,16 @@ def _new_file(out: str, endings: tuple[str, ...] | None = None) -> None:
 
 
 def _process(source: str, overrides: dict[str, str] | None = None, *, allow_drop_tiny: bool = False) -> Process:
-    """A registered process by name with fields changed, a shipped one, or one from a file."""
+    """A registered process by name with fields changed, a shipped one, or one from a file (HMMER profiles too)."""
     fields = {key.removeprefix("process."): value for key, value in (overrides or {}).items()}
     if source in registry.entries("process"):
         built: Process = registry.build_spec("process", {"name": source, **fields}, "process").build()
         return built
     _no_overrides(fields)
+    if Path(source).suffix == ".hmm":
+        from hmmscope.interop.hmmer import load_hmmer
+
+        return load_hmmer(source, allow_drop_tiny=allow_drop_tiny)
     if source not in shipped_processes() and Path(source).suffix not in _HMM_FILES:
         raise unknown_name("process", source, [*registry.entries("process"), *shipped_processes()])
     return load_process(source, allow_drop_tiny=allow_drop_tiny)

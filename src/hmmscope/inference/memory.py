@@ -68,8 +68,8 @@ def memory_beliefs(
     if time >= memory_length:
         windows = observations.unfold(1, memory_length, 1).flatten(0, 1)
         last = filter_windows(law, windows)
-        beliefs[:, memory_length - 1 :] = last[0].unflatten(0, (batch, -1))
-        following[:, memory_length - 1 :] = last[1].unflatten(0, (batch, -1))
+        beliefs[:, memory_length - 1 :] = last[0].unflatten(0, (batch, time - memory_length + 1))
+        following[:, memory_length - 1 :] = last[1].unflatten(0, (batch, time - memory_length + 1))
     next_observation = following @ symbol_law(law)[0]
     first_observation = law.initial_MS[0] @ symbol_law(law)[0]
     before = predicted_before(first_observation, next_observation)
