@@ -85,14 +85,11 @@ def three_cycle_distance(num_forward, num_actions, slip, t):
 
     k of t actions are the first cycle, k binomial. A slip changes the shift by +1 there and by -1 elsewhere (mod 3).
     """
-    kept = np.array([1 - slip, slip, 0]), np.array([1 - slip, 0, slip])
-    total = 0.0
+    one, other = np.fft.fft([1 - slip, slip, 0]), np.fft.fft([1 - slip, 0, slip])
+    share, total = num_forward / num_actions, 0.0
     for k in range(t + 1):
-        law = np.array([1.0, 0, 0])
-        for step in [kept[0]] * k + [kept[1]] * (t - k):
-            law = sum(step[shift] * np.roll(law, shift) for shift in range(3))
+        law = np.fft.ifft(one**k * other ** (t - k)).real
         distance = max(np.abs(law - np.roll(law, shift)).sum() / 2 for shift in (1, 2))
-        share = num_forward / num_actions
         total += math.comb(t, k) * share**k * (1 - share) ** (t - k) * distance
     return total
 

@@ -62,7 +62,9 @@ def test_ties_go_to_the_lowest_state():
     even = hs.HMM([0.25] * 4, np.full((4, 4), 0.25), np.full((4, 2), 0.5))
     result = hs.most_likely_states(even, torch.tensor([[0, 1, 0, 1, 1]]), starts=[True, False, False, True, False])
     assert result.states.tolist() == [[0] * 5]
-    assert result.log_probability.item() == pytest.approx(2 * math.log(1 / 4) + 3 * math.log(1 / 4) + 5 * math.log(1 / 2))
+    assert result.log_probability.item() == pytest.approx(
+        2 * math.log(1 / 4) + 3 * math.log(1 / 4) + 5 * math.log(1 / 2)
+    )
     # The lowest last state first: 0 is reached only from 1.
     crossed = hs.HMM([0.5, 0.5], [[0.0, 1.0], [1.0, 0.0]], [[1.0], [1.0]])
     assert hs.most_likely_states(crossed, torch.zeros(1, 4, dtype=torch.int64)).states.tolist() == [[1, 0, 1, 0]]
@@ -142,7 +144,9 @@ def test_draws_depend_on_seed_and_number_only():
     whole = hs.sample_state_paths(hmm, observations, num_paths=4, seed=1)
     assert torch.equal(hs.sample_state_paths(hmm, observations, num_paths=2, seed=1), whole[:2])
     order = torch.tensor([4, 0, 5])
-    assert torch.equal(hs.sample_state_paths(hmm, observations[order], num_paths=4, seed=1, indices=order), whole[:, order])
+    assert torch.equal(
+        hs.sample_state_paths(hmm, observations[order], num_paths=4, seed=1, indices=order), whole[:, order]
+    )
     assert not torch.equal(hs.sample_state_paths(hmm, observations, num_paths=4, seed=2), whole)
     padded = torch.cat([observations, torch.full((6, 5), 77)], 1)
     longer = hs.sample_state_paths(hmm, padded, num_paths=4, seed=1, lengths=[20] * 6)

@@ -212,7 +212,11 @@ def test_what_seemed_negligible_comes_back():
         hmm = hs.HMM(*matrices)
         result = smooth_pairs(hmm, observations)
         for b, sequence in enumerate(sequences):
-            close(result.beliefs[b], floats(oracles.by_forward_backward(oracles.exact(matrices), sequence)), relative=1e-10)
+            close(
+                result.beliefs[b],
+                floats(oracles.by_forward_backward(oracles.exact(matrices), sequence)),
+                relative=1e-10,
+            )
         close(result.pairs.sum(3), result.beliefs[:, :-1], relative=1e-10)
         beliefs = hs.filter_beliefs(hmm, observations).beliefs
         risky = ((beliefs > 0) & (beliefs < 1e-100)).flatten(1).any(1) & (result.impossible_at < 0)

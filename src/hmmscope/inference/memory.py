@@ -121,7 +121,7 @@ def with_prior(hmm: HMM | LabelledHMM, prior: object = None) -> Law:
     if prior is None:
         prior_S = stationary_distribution(hmm)
     else:
-        prior_S = torch.as_tensor(prior).to(torch.float64)
+        prior_S = torch.as_tensor(prior, dtype=torch.float64)
         good = prior_S.shape == (hmm.num_states,) and bool((prior_S >= 0).all())
         if not good or abs(float(prior_S.sum()) - 1) > 1e-9:
             raise InputError(f"prior: must be {hmm.num_states} probabilities with sum 1")

@@ -21,9 +21,9 @@ class Estimate:
         num_samples: sequences.
     """
 
-    mean: Float64[Tensor, "*shape"]
-    low: Float64[Tensor, "*shape"]
-    high: Float64[Tensor, "*shape"]
+    mean: Float64[Tensor, "..."]
+    low: Float64[Tensor, "..."]
+    high: Float64[Tensor, "..."]
     num_samples: int
 
     def __repr__(self) -> str:
@@ -33,7 +33,7 @@ class Estimate:
         return f"Estimate(mean={float(self.mean):.6g}, {interval}, num_samples={self.num_samples})"
 
 
-def estimate(values: Float64[Tensor, "sample *shape"], seed: int = 0) -> Estimate:
+def estimate(values: Float64[Tensor, "sample ..."], seed: int = 0) -> Estimate:
     """Mean and interval of values whose first axis counts independent sequences."""
     count, flat = len(values), values.reshape(len(values), -1)
     drawn = numpy_generator(seed, "bootstrap").multinomial(count, np.full(count, 1 / count), size=NUM_RESAMPLES)

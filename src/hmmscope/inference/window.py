@@ -72,7 +72,9 @@ def linear_window_errors(
     num_samples: int = 1000,
     seed: int = 0,
 ) -> Estimate:
-    """E |window mean - mean| / max(1, |mean|) after `time` observations, (window,): as `window_errors`, for vectors.
+    """Expected distance of the window's mean from the mean, over max(1, length of the mean), after `time` observations.
+
+    As `window_errors`, for vectors; (window,).
 
     The window's mean goes through the last w observations with the steady gain. It starts from `zero`, or from the
     `oldest` of them: B^+ o, with the pseudo-inverse, is then the mean at that observation.

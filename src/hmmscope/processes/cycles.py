@@ -1,6 +1,5 @@
 """Random cycles on the states, the group that they generate, and systems that are driven by uniform symbols."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ class CyclesSpec:
         num_states: n, states of the automaton.
         num_symbols: m, actions.
         distinct: draw the cycles without replacement.
+        seed: of the instance.
     """
 
     num_states: int = 5
@@ -106,19 +106,15 @@ def never_meeting_pairs(cycles_AS: Int64[Tensor, "action state"]) -> list[tuple[
     none does whose distance is odd, if all cycles alternate between the same two halves of the states.
     """
     num_states = cycles_AS.shape[1]
-    by_action = [list(zip(cycle.tolist(), cycle.argsort().tolist(), strict=True)) for cycle in cycles_AS]
-    meeting = {(s, s) for s in range(num_states)}
+    moves = [(cycle, cycle.argsort()) for cycle in cycles_AS]
+    meeting_SS = torch.eye(num_states, dtype=torch.bool)
     while True:
-        more = {
-            (one, other)
-            for one, other in itertools.product(range(num_states), repeat=2)
-            if (one, other) not in meeting
-            and any(pair in meeting for reach in by_action for pair in itertools.product(reach[one], reach[other]))
-        }
-        if not more:
+        before = meeting_SS.clone()
+        for one, other in ((one, other) for move in moves for one in move for other in move):
+            meeting_SS |= meeting_SS[one][:, other]
+        if torch.equal(before, meeting_SS):
             break
-        meeting |= more
-    return [pair for pair in itertools.combinations(range(num_states), 2) if pair not in meeting]
+    return [(i, j) for i, j in (~meeting_SS).nonzero().tolist() if i < j]
 
 
 def driven(

@@ -24,7 +24,10 @@ class CyclicHardSpec(CyclesSpec):
     stage * num_states + s is (s, stage); it starts in (0, 0). Only the symbol after a star is hard to predict, and it is
     certain to one who has multiplied all actions so far.
 
-    Source: [Limits] §2.2, App. B and C (Cyclic-HARD, with prediction_rate = 1 / length). As App. B decodes it, the state
+    Attributes:
+        prediction_rate: of the star after an action; 1 / length in [Limits].
+
+    Source: [Limits] §2.2, App. B and C (Cyclic-HARD). As App. B decodes it, the state
     moves by each action that is seen; in the printed definition an action would be seen twice after each answer.
     """
 

@@ -23,7 +23,11 @@ class CyclicRndSpec(CyclesSpec):
     With `augmented` the hidden states are pairs (state, action just taken), number action * num_states + state, of an
     HMM whose states emit: the same law of observations and the same belief about the state.
 
-    Source: [Limits] §2.2 and App. C (Cyclic-RND; 0.01 there, and 0.03, 0.05, 0.1, 0.15 in Table 1).
+    Attributes:
+        backward_probability: of the predecessor; 0.01 in [Limits], and 0.03, 0.05, 0.1, 0.15 in its Table 1.
+        augmented: hidden pairs instead of states.
+
+    Source: [Limits] §2.2 and App. C (Cyclic-RND).
     """
 
     backward_probability: float = 0.01

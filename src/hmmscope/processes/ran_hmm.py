@@ -24,6 +24,11 @@ class RanHMMSpec:
 
     Source: [Limits] §2.1 and App. C (RanHMM). The law is not stated there: `dirichlet` (the default) is uniform over
     stochastic rows, `softmax` is that of N(0, 1) numbers, `uniform` normalises U(0, 1) numbers.
+
+    Attributes:
+        num_states, num_symbols: n and m of the paper.
+        law: dirichlet, softmax or uniform.
+        seed: of the instance.
     """
 
     num_states: int = 5
