@@ -518,6 +518,10 @@ def test_a_config_file_is_what_show_says(call: Callable, tmp_path: Path) -> None
 # Real processes
 
 
+#: Output that is held back until the end, as on most machines, so that it can fail there.
+BUFFERED = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+
+
 def test_module_can_be_run() -> None:
     done = subprocess.run([sys.executable, "-m", "hmmscope.cli", "--help"], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (0, "")
@@ -528,7 +532,7 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "hmmscope.cli", "list"]
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=100)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=100, env=BUFFERED)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -537,7 +541,7 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
 def test_a_full_disk_behind_the_output() -> None:
     command = [sys.executable, "-m", "hmmscope.cli", "list"]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=100)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=100, env=BUFFERED)
     assert done.returncode == 5
     assert done.stderr.startswith("error[5] No space left on device")
     assert done.stderr.count("\n") == 1

@@ -13,6 +13,8 @@ from comparing import close
 from hmmscope.errors import InputError
 from hmmscope.inference.entropy import block_entropies
 from hmmscope.inference.mixed_states import mixed_states
+from hmmscope.inference.stationary import state_transitions
+from hmmscope.processes.stationary import closed_classes
 from strategies import KINDS, as_labelled, dense, rows
 
 THIRDS = {"golden-mean": 2 / 3, "even": 2 / 3, "z1r": 1 / 3, "rrxor": 2 / 3}
@@ -138,11 +140,11 @@ def test_myopic_entropies_fall_and_informed_ones_rise():
             process = hs.HMM(*KINDS[number % 6](rng, 3, 3))
         else:
             process = hs.LabelledHMM(*as_labelled(dense(rng, 2, 3)))
-        try:
-            blocks = block_entropies(process, 6)
-        except InputError as error:
-            assert "not unique" in str(error)
+        if len(closed_classes(state_transitions(process.law))) > 1:
+            with pytest.raises(InputError, match="not unique"):
+                block_entropies(process, 6)
             continue
+        blocks = block_entropies(process, 6)
         assert (blocks.myopic.diff() <= 1e-12).all()
         assert (blocks.informed.diff() >= -1e-12).all()
         assert (blocks.informed <= blocks.myopic + 1e-12).all()

@@ -1,5 +1,6 @@
 """The observability coefficient: closed forms, reference values, bounds from both sides, and what must not change it."""
 
+import itertools
 import math
 import sys
 
@@ -10,6 +11,7 @@ import torch
 import hmmscope as hs
 from comparing import close
 from hmmscope.errors import InputError, ResourceError
+from hmmscope.inference.memory import all_sequences
 from hmmscope.inference.observability import coefficient, numerical_rank, step_emission
 from strategies import as_labelled, dense, rows
 
@@ -137,7 +139,7 @@ def test_more_steps_never_hurt():
         hmm = hs.HMM(*dense(rng, 3, 2))
         gammas = [hs.observability(hmm, steps).upper for steps in (1, 2, 3, 4)]
         assert gammas[0] == 0
-        assert all(later >= earlier - 1e-9 for earlier, later in zip(gammas, gammas[1:], strict=False))
+        assert all(later >= earlier - 1e-9 for earlier, later in itertools.pairwise(gammas))
 
 
 def test_clones_cannot_be_told_apart():
@@ -153,8 +155,6 @@ def test_step_emission_is_the_law_of_words():
     hmm = hs.HMM(*matrices)
     words = step_emission(hmm, 4)
     close(words.sum(1), torch.ones(3, dtype=torch.float64))
-    from hmmscope.inference.memory import all_sequences
-
     likelihood = hs.filter_beliefs(hmm, all_sequences(2, 4)).log_likelihood.exp()
     close(hmm.initial_S @ words, likelihood)
     # Marginalisation: summing over the last symbol leaves the law of one step less.

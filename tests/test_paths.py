@@ -14,8 +14,18 @@ import oracles
 from comparing import close
 from hmmscope.errors import InputError
 from hmmscope.inference.paths import _draw
-from strategies import KINDS, Matrices, as_labelled, dense, likely, rows, small_hmm, small_labelled, some_starts
-from strategies import tiny_entries
+from strategies import (
+    KINDS,
+    Matrices,
+    as_labelled,
+    dense,
+    likely,
+    rows,
+    small_hmm,
+    small_labelled,
+    some_starts,
+    tiny_entries,
+)
 
 
 def symbols(rng, batch, time, num_symbols):

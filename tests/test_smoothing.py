@@ -12,8 +12,18 @@ from comparing import close, floats
 from hmmscope.errors import InputError
 from hmmscope.inference.history import filter_in_logs
 from hmmscope.inference.smoothing import smooth_pairs
-from strategies import KINDS, Matrices, as_labelled, dense, likely, rows, small_hmm, small_labelled, some_starts
-from strategies import tiny_entries
+from strategies import (
+    KINDS,
+    Matrices,
+    as_labelled,
+    dense,
+    likely,
+    rows,
+    small_hmm,
+    small_labelled,
+    some_starts,
+    tiny_entries,
+)
 
 
 def symbols(rng, batch, time, num_symbols):

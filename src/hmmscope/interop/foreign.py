@@ -22,7 +22,7 @@ def numbers(thing: Any, path: str, num_axes: int, hint: str) -> NDArray[np.float
     """The array at ``thing.a.b`` in float64; tensors may require gradients or lie on another device."""
     array = attribute(thing, path, hint)
     if hasattr(array, "detach"):
-        array = array.detach().cpu()
+        array = array.detach().cpu().numpy()
     try:
         read = np.array(array, dtype=np.float64)
     except (TypeError, ValueError):

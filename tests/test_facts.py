@@ -1,0 +1,74 @@
+"""What the command line says about a process without data, and in hindsight."""
+
+import json
+
+import pytest
+
+import hmmscope as hs
+from hmmscope.cli import main
+from hmmscope.inference.facts import process_facts
+
+
+def said(capsys, *argv):
+    code = main(list(argv))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_facts_of_the_even_process():
+    facts = dict(process_facts(hs.make_process("even")))
+    assert facts["stationary law"].startswith("A 0.666667, B 0.333333")
+    assert facts["entropy rate"] == "0.462098 nats (unifilar)"
+    assert facts["observability"] == "0.500000 (inverse)"
+    assert facts["transition rank"] == "2 of 2"
+
+
+def test_facts_are_left_out_where_there_are_none():
+    mixture = hs.make_process("random-mixture", num_components=2, num_states=2, num_symbols=2)
+    assert process_facts(mixture) == []
+    large = hs.make_process("random-hmm", num_states=65, num_symbols=4)
+    assert process_facts(large) == []
+    split = hs.HMM([0.5, 0.5], [[1, 0], [0, 1]], [[1, 0], [0, 1]])
+    assert [name for name, _ in process_facts(split)] == ["stationary law", "observability", "transition rank"]
+    assert dict(process_facts(split))["stationary law"] == "not unique"
+
+
+@pytest.mark.parametrize("name", ["umbrella", "even", "random-hmm", "random-automaton"])
+def test_show_tells_the_facts(name, capsys):
+    code, out, _ = said(capsys, "show", name)
+    assert code == 0
+    for word in ("stationary law", "entropy rate", "observability", "transition rank"):
+        assert word in out
+
+
+def test_hindsight(capsys, tmp_path):
+    days = tmp_path / "days.txt"
+    days.write_text("umbrella umbrella no-umbrella\n")
+    code, out, _ = said(
+        capsys, "oracle", "umbrella", str(days), "--smooth", "--viterbi", "--out", str(tmp_path / "days.jsonl")
+    )
+    assert code == 0
+    assert "  smoothed: rain 0.862, rain 0.799, dry 0.809\n" in out
+    assert "  likeliest path: rain rain dry (log-probability -2.687660)\n" in out
+    rows = [json.loads(line) for line in (tmp_path / "days.jsonl").read_text().splitlines()]
+    assert [row["viterbi"] for row in rows] == [0, 0, 1]
+    assert rows[-1]["smoothed"] == pytest.approx(rows[-1]["belief"])
+
+
+def test_hindsight_of_an_impossible_sequence(capsys, tmp_path):
+    words, table = tmp_path / "words.txt", tmp_path / "words.jsonl"
+    words.write_text("0 1 0\n")
+    code, out, _ = said(capsys, "oracle", "even", str(words), "--smooth", "--viterbi", "--out", str(table))
+    assert code == 0
+    assert "impossible from observation 2 (0) on" in out
+    rows = [json.loads(line) for line in table.read_text().splitlines()]
+    assert [row["viterbi"] for row in rows] == [-1, -1, -1]
+    assert rows[0]["smoothed"] == [0.0, 0.0]
+
+
+def test_hindsight_is_for_one_hmm(capsys, tmp_path):
+    words = tmp_path / "words.txt"
+    words.write_text("0 1 0\n")
+    code, _, error = said(capsys, "oracle", "markov-mixture", str(words), "--viterbi")
+    assert code == 2
+    assert error == "error[2] process: --smooth and --viterbi are for one HMM, not for a Mixture\n"
