@@ -228,31 +228,34 @@ def test_every_step_has_samples_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_
 # Interrupted and resumed
 
 
-def crash(mode: str, folder: Path, number: int) -> dict:
-    command = [sys.executable, "-W", "error::RuntimeWarning", str(SCRIPT), mode, str(folder), str(number)]
+@pytest.fixture(scope="module")
+def crashes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
+    """Reports of the script, by mode."""
+    command = [sys.executable, str(SCRIPT), str(tmp_path_factory.mktemp("crashes"))]
+    command += ["kills=22", "saves=8", "signals=4", "limit=3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_killed_at_random_instants(tmp_path: Path) -> None:
-    report = crash("kills", tmp_path, 22)
+def test_killed_at_random_instants(crashes: dict[str, dict]) -> None:
+    report = crashes["kills"]
     assert report["different"] == []
     assert report["killed"] >= 22
     assert report["files"] == 7  # model, optimiser, state, manifest; metrics, evaluation, summary
     assert report["instants"] >= 4
 
 
-def test_killed_inside_a_checkpoint(tmp_path: Path) -> None:
-    report = crash("saves", tmp_path, 8)
+def test_killed_inside_a_checkpoint(crashes: dict[str, dict]) -> None:
+    report = crashes["saves"]
     assert report["different"] == []
     assert report["operations"] > 20
     assert [EVERY, 2 * EVERY] in report["kept"]  # killed before the commit
     assert [2 * EVERY, 3 * EVERY] in report["kept"]  # and after it
 
 
-def test_signals(tmp_path: Path) -> None:
-    report = crash("signals", tmp_path, 4)
+def test_signals(crashes: dict[str, dict]) -> None:
+    report = crashes["signals"]
     assert report["wrong"] == []
     assert len(report["chosen"]) == 6
     for name, found in report["chosen"].items():
@@ -269,8 +272,8 @@ def test_signals(tmp_path: Path) -> None:
     assert report["chosen"]["SIGTERM last"]["code"] == 0  # nothing was left to do
 
 
-def test_disk_full_in_training(tmp_path: Path) -> None:
-    results = crash("limit", tmp_path, 3)["results"]
+def test_disk_full_in_training(crashes: dict[str, dict]) -> None:
+    results = crashes["limit"]["results"]
     assert len(results) == 3
     for result in results:
         assert result["code"] == 5

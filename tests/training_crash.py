@@ -1,4 +1,4 @@
-"""Training that is killed, told to stop and short of disk; run as a script: training_crash.py MODE FOLDER [NUMBER].
+"""Training that is killed, told to stop and short of disk; run as a script: training_crash.py FOLDER MODE=NUMBER ...
 
 One process with torch imported trains once without interruption, then forks the victims. It prints one JSON object.
 """
@@ -153,6 +153,9 @@ def saves(folder: Path, number: int) -> dict:
         run(path)
         leftovers = [name for name in os.listdir(path / "checkpoints") if name.startswith(".tmp-")]
         wrong += [] if fingerprint(path) == whole and not leftovers else [here]
+    for name in operations:
+        setattr(disk, name, real[name])
+    RunDir.save_checkpoint = save  # type: ignore[method-assign]
     return {"operations": total, "different": wrong, "kept": sorted(kept)}
 
 
@@ -248,4 +251,9 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter("error")
     modes = {"kills": kills, "saves": saves, "signals": signals, "limit": limit}
-    sys.stdout.write(json.dumps(modes[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))) + "\n")
+    reports = {}
+    for mode, _, number in (word.partition("=") for word in sys.argv[2:]):
+        folder = Path(sys.argv[1]) / mode
+        folder.mkdir()
+        reports[mode] = modes[mode](folder, int(number))
+    sys.stdout.write(json.dumps(reports) + "\n")
