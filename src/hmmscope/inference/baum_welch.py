@@ -123,6 +123,7 @@ def baum_welch_predictions(
 
     Cost: a fit for each sequence and position.
     """
+    observations = torch.as_tensor(observations)
     time = observations.shape[1]
     if not all(0 <= t < time for t in positions):
         raise InputError(f"positions: must be in [0, {time}), got {list(positions)}")
