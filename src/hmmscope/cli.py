@@ -119,6 +119,20 @@ def parse_overrides(words: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def _split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """``--section.key VALUE`` pairs apart from the rest, so that they may stand anywhere in the line."""
+    dotted: list[str] = []
+    words: list[str] = []
+    rest = list(argv)
+    while rest:
+        word = rest.pop(0)
+        if re.match(r"--[A-Za-z_]+\.", word):
+            dotted += [word] if "=" in word or not rest else [word, rest.pop(0)]
+        else:
+            words.append(word)
+    return dotted, words
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -150,7 +164,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
-    arguments, rest = build_parser().parse_known_args(argv)
+    dotted, words = _split_overrides(argv)
+    arguments, rest = build_parser().parse_known_args(words)
     if arguments.version:
         from hmmscope import __version__
 
@@ -161,6 +176,7 @@ def _dispatch(argv: list[str]) -> int:
     if arguments.verb is None:
         build_parser().print_help()
         return 2
+    rest = dotted + rest
     if rest and arguments.verb not in ("run", "train", "analyse", "show", "sample"):
         raise InputError(f"{rest[0]}: unknown option; see hmmscope {arguments.verb} --help")
     overrides = parse_overrides(rest)

@@ -1,8 +1,12 @@
 """Process -> corpus -> model -> training -> score: a run from its configuration, and back from its folder."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import torch
 
 from hmmscope import store
 from hmmscope.analysis.curves import Score, evaluate
@@ -71,7 +75,7 @@ def train(
     run = Run(path, config, process, model, None)
     evaluation = run.corpus("evaluate")
     bayes_floor(evaluation, 1)  # refuses a process without an exact answer, before there is a folder
-    with _folder(path, config, process, resume) as folder:
+    with _folder(path, config, process, resume) as folder, _threads(config.training.num_threads):
         if folder.done is not None:
             return load_run(path)
         floor = bayes_floor(evaluation, config.training.evaluate_samples)
@@ -81,6 +85,17 @@ def train(
         store.write_table(path / "evaluation.jsonl", _score_rows(score))
         folder.mark_done(summary)
     return replace(run, summary=summary)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """That many threads for torch, and then as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def load_run(path: str | Path) -> Run:

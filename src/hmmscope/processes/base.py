@@ -121,12 +121,8 @@ def stochastic_rows(
         InputError: wrong shape; an entry that is NaN, infinite, negative; a row that does not sum to one within 1e-6;
             a positive entry below 2^-32 (unless allowed).
     """
-    array = _as_float64(name, rows)
-    if array.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, array.shape, strict=True)):
-        wanted = " x ".join("any" if size is None else str(size) for size in shape)
-        raise InputError(
-            f"{name}: must have shape {wanted}, got {' x '.join(map(str, array.shape)) or 'a single number'}"
-        )
+    array = as_float64(name, rows)
+    require_shape(name, array, shape)
     if array.size == 0:
         raise InputError(f"{name}: is empty; a process has at least one state and one symbol")
     _refuse_first(name, array, ~np.isfinite(array), "is not a finite number")
@@ -144,7 +140,16 @@ def stochastic_rows(
     return torch.from_numpy(quantised), change
 
 
-def _as_float64(name: str, rows: object) -> NDArray[np.float64]:
+def require_shape(name: str, array: NDArray[np.float64], shape: tuple[int | None, ...]) -> None:
+    """InputError unless the array has that shape; None stands for any size."""
+    if array.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, array.shape, strict=True)):
+        wanted = " x ".join("any" if size is None else str(size) for size in shape)
+        found = " x ".join(map(str, array.shape)) or "a single number"
+        raise InputError(f"{name}: must have shape {wanted}, got {found}")
+
+
+def as_float64(name: str, rows: object) -> NDArray[np.float64]:
+    """Lists, arrays or tensors of real numbers in 32 bits or more, as an array; InputError for anything else."""
     if isinstance(rows, torch.Tensor):
         if rows.dtype not in _TENSOR_TYPES:
             raise InputError(f"{name}: must hold real numbers in 32 bits or more, got {rows.dtype}")

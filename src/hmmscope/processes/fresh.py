@@ -1,6 +1,8 @@
 """An unbounded pool: every sample has an HMM of its own, never seen before or again."""
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -8,11 +10,12 @@ from numpy.typing import NDArray
 
 from hmmscope import registry
 from hmmscope.errors import InputError
+from hmmscope.kernels.philox import MAX_SAMPLES
 from hmmscope.processes.base import Paths, Process
 from hmmscope.processes.laws import Law, StateEmitting
 from hmmscope.processes.mixture import Mixture
 from hmmscope.processes.random_hmm import DirichletSpec
-from hmmscope.seeds import PURPOSES
+from hmmscope.seeds import philox_key
 
 
 class FreshHMMs(Process):
@@ -32,6 +35,11 @@ class FreshHMMs(Process):
         """The first component, which stands for the pool in digests."""
         return StateEmitting(*self.spec.components(np.array([0])))
 
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of the first component, marked as that of a pool."""
+        return hashlib.sha256(f"hmmscope-fresh/1/{super().digest}".encode()).hexdigest()
+
     def mixture(self, components: NDArray[np.int64]) -> Mixture:
         """The given components as a mixture, for oracles that know them."""
         return Mixture.from_law(
@@ -41,11 +49,12 @@ class FreshHMMs(Process):
     def sample_paths(
         self, indices: NDArray[np.int64], starts: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> Paths:
-        if not len(indices):
-            raise InputError("indices: at least one sample is needed")
+        if indices.size and (indices.min() < 0 or indices.max() >= MAX_SAMPLES):
+            raise InputError(f"indices: samples are numbered from 0 to 2^40 - 1, got {indices.min()}..{indices.max()}")
+        _, code = philox_key(seed, stream)
         observations = torch.empty(len(indices), len(starts), dtype=torch.int64)
         states = torch.empty_like(observations)
-        components = indices + (PURPOSES[stream] << 40)
+        components = indices + (code << 40)
         for row, (index, component) in enumerate(zip(indices, components, strict=True)):
             paths = self.mixture(component[None]).sample_paths(index[None], starts, seed, stream)
             observations[row], states[row] = paths.observations[0], paths.states[0]

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from hmmscope.errors import InputError
-from hmmscope.processes.base import Process, stochastic_rows
+import torch
+
+from hmmscope.processes.base import Process, as_float64, require_shape, stochastic_rows
 from hmmscope.processes.hmm import check_names
 from hmmscope.processes.laws import EdgeEmitting
 
@@ -42,14 +43,11 @@ class LabelledHMM(Process):
         source: str = "",
         allow_drop_tiny: bool = False,
     ) -> None:
-        import torch
-
         self.initial_S, change_0 = stochastic_rows("initial", initial, (None,), allow_drop_tiny=allow_drop_tiny)
         self.num_states = len(self.initial_S)
-        labelled_VSS = torch.as_tensor(labelled, dtype=torch.float64)
-        if labelled_VSS.ndim != 3 or labelled_VSS.shape[1:] != (self.num_states, self.num_states):
-            size = self.num_states
-            raise InputError(f"labelled: must have shape any x {size} x {size}, got {tuple(labelled_VSS.shape)}")
+        array = as_float64("labelled", labelled)
+        require_shape("labelled", array, (None, self.num_states, self.num_states))
+        labelled_VSS = torch.from_numpy(array)
         self.num_symbols = len(labelled_VSS)
         by_state = labelled_VSS.transpose(0, 1).flatten(1)
         rows, change_1 = stochastic_rows(

@@ -57,7 +57,6 @@ def train_model(
         Interrupted: SIGINT or SIGTERM; the current step is finished and saved first.
         ResourceError: the disk does not take a checkpoint.
     """
-    torch.set_num_threads(spec.num_threads)
     device = torch.device(resolve_device(spec.device))
     model.to(device).train()
     betas = (spec.betas[0], spec.betas[1])
