@@ -14,7 +14,6 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
-import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch
@@ -38,26 +37,40 @@ def turned(vector: NDArray, degrees: float) -> NDArray:
     return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]) @ vector
 
 
-def diagram(axes: Axes, places: NDArray, names: list[str], edges: list[Edge], *, radius: float = 0.2) -> None:
-    """States as circles, edges as bent arrows with their text beside them; loops point away from the middle."""
+def diagram(
+    axes: Axes,
+    places: NDArray,
+    names: list[str],
+    edges: list[Edge],
+    *,
+    radius: float = 0.2,
+    bends: dict[tuple[int, int], tuple[float, float]] | None = None,
+) -> None:
+    """States as circles, edges as bent arrows with their text beside them; loops point away from the middle.
+
+    Edges bend to their right where there is one back, else outwards; `bends` gives (bend, share of the way at which the
+    text stands) for single edges.
+    """
     middle = places.mean(0)
     both_ways = {(a, b) for a, b, _ in edges} & {(b, a) for a, b, _ in edges}
     for a, b, label in edges:
         if a == b:
-            out = places[a] - middle if np.linalg.norm(places[a] - middle) > 1e-9 else np.array([0.0, 1.0])
-            out = out / np.linalg.norm(out)
-            ends = [places[a] + radius * turned(out, angle) for angle in (38, -38)]
-            bend, at, shrink = -1.9, places[a] + out * (radius + 0.5), 0.0
+            out = (places[a] - middle) / np.linalg.norm(places[a] - middle)
+            ends = [places[a] + radius * turned(out, angle) for angle in (46, -46)]
+            bend, at = -1.9, places[a] + out * (radius + 0.62)
         else:
-            ends, shrink = [places[a], places[b]], 0.0
             along = (places[b] - places[a]) / np.linalg.norm(places[b] - places[a])
-            bend = 0.32 if (a, b) in both_ways else 0.12
-            ends = [places[a] + radius * turned(along, -22), places[b] - radius * turned(along, 22)]
             side = np.array([along[1], -along[0]])
-            at = (places[a] + places[b]) / 2 + side * (np.linalg.norm(ends[1] - ends[0]) * bend / 2 + 0.24)
-        style = {"arrowstyle": "-|>", "mutation_scale": 11, "shrinkA": shrink, "shrinkB": shrink}
-        arrow = FancyArrowPatch(*ends, connectionstyle=f"arc3,rad={bend}", color=INK, linewidth=1.1, **style)
-        axes.add_patch(arrow)
+            outwards = 1 if (places[a] + places[b]) @ side / 2 >= middle @ side else -1
+            bend, share = (bends or {}).get((a, b), (0.32 if (a, b) in both_ways else 0.15 * outwards, 0.5))
+            leave = math.copysign(min(60, 70 * abs(bend)), bend)
+            ends = [places[a] + radius * turned(along, -leave), places[b] - radius * turned(along, leave)]
+            chord = ends[1] - ends[0]
+            control = (ends[0] + ends[1]) / 2 + bend * np.array([chord[1], -chord[0]])
+            at = (1 - share) ** 2 * ends[0] + 2 * share * (1 - share) * control + share**2 * ends[1]
+            at = at + side * (math.copysign(0.17 + 0.16 * abs(side[0]), bend if bend else 1.0))
+        style = {"arrowstyle": "-|>", "mutation_scale": 11, "shrinkA": 0, "shrinkB": 0, "linewidth": 1.1}
+        axes.add_patch(FancyArrowPatch(*ends, connectionstyle=f"arc3,rad={bend}", color=INK, **style))
         axes.text(*at, label, ha="center", va="center", fontsize=9, color=COLORS[0])
     for place, name in zip(places, names, strict=True):
         axes.add_patch(Circle(place, radius, facecolor="white", edgecolor=INK, linewidth=1.3, zorder=3))
@@ -87,23 +100,24 @@ def ring(count: int, scale: float, start: float = 90.0) -> NDArray:
 def draw_textbook(path: Path) -> None:
     """The small processes of computational mechanics: symbol and probability on each edge."""
     two = np.array([[-0.65, 0.0], [0.65, 0.0]])
-    five = np.array([[0.0, 1.0], [-0.85, 0.15], [0.85, 0.15], [-0.85, -0.95], [0.85, -0.95]])
-    panels = [
-        ("golden-mean", "golden mean: no two zeros", two, (-1.65, 1.65), (-0.9, 0.9)),
-        ("even", "even: ones in pairs", two, (-1.65, 1.65), (-0.9, 0.9)),
-        ("simple-nonunifilar", "simple non-unifilar", two, (-1.65, 1.65), (-0.9, 0.9)),
-        ("z1r", "zero, one, random", ring(3, 0.8), (-1.4, 1.4), (-1.0, 1.2)),
-        ("rrxor", "random, random, XOR", five, (-1.6, 1.6), (-1.35, 1.3)),
+    five = np.array([[-1.9, 0.0], [0.0, 0.75], [0.0, -0.75], [1.9, 0.75], [1.9, -0.75]])
+    around = {(3, 0): (0.45, 0.5), (4, 0): (-0.45, 0.5), (1, 4): (0.0, 0.24), (2, 3): (0.0, 0.24)}
+    around |= {(1, 3): (-0.05, 0.5), (2, 4): (0.05, 0.5), (0, 1): (0.05, 0.55), (0, 2): (-0.05, 0.55)}
+    panels = [  # left, bottom, width, height, in units of the diagrams
+        ("golden-mean", "golden mean: no two zeros", two, (0.0, 4.1, 3.6, 1.3), {}),
+        ("even", "even: ones in pairs", two, (3.6, 4.1, 3.6, 1.3), {}),
+        ("simple-nonunifilar", "simple non-unifilar", two, (7.2, 4.1, 3.6, 1.3), {}),
+        ("z1r", "zero, one, random", ring(3, 0.8), (0.2, 0.2, 3.4, 3.3), {}),
+        ("rrxor", "random, random, XOR", five, (4.4, 0.0, 5.8, 3.6), around),
     ]
-    figure = plt.figure(figsize=(9.6, 6.0))
-    grid = figure.add_gridspec(2, 6, height_ratios=[0.9, 1.5], hspace=0.12, wspace=0.1)
-    cells = [grid[0, 0:2], grid[0, 2:4], grid[0, 4:6], grid[1, 0:3], grid[1, 3:6]]
-    for cell, (name, title, places, x, y) in zip(cells, panels, strict=True):
+    width, height = 10.8, 5.8
+    figure = plt.figure(figsize=(0.85 * width, 0.85 * height))
+    for name, title, places, (left, bottom, wide, high), bends in panels:
         process = hs.make_process(name)
         assert isinstance(process, hs.LabelledHMM)
-        axes = figure.add_subplot(cell)
-        diagram(axes, places, list(process.states or ()), emitting_edges(process))
-        axes.set(xlim=x, ylim=y, aspect="equal")
+        axes = figure.add_axes((left / width, bottom / height, wide / width, high / height))
+        diagram(axes, places, list(process.states or ()), emitting_edges(process), bends=bends)
+        axes.set(xlim=(-wide / 2, wide / 2), ylim=(-high / 2, high / 2), aspect="equal")
         axes.set_title(title, fontsize=11, color=INK)
         axes.axis("off")
     save(figure, path)
@@ -112,13 +126,8 @@ def draw_textbook(path: Path) -> None:
 def draw_mess3(path: Path) -> None:
     """What observers of Mess3 believe, one point a position; coloured by P(state B)."""
     figure, parts = plt.subplots(1, 2, figsize=(9.0, 4.1))
-    for axes, fields, title in zip(
-        parts,
-        ({}, {"switch": 0.15, "emission": 0.6}),
-        ("switch 0.05, emission 0.85", "switch 0.15, emission 0.6"),
-        strict=True,
-    ):
-        process = hs.make_process("mess3", **fields)
+    for axes, (switch, emission) in zip(parts, ((0.05, 0.85), (0.15, 0.6)), strict=True):
+        process = hs.make_process("mess3", switch=switch, emission=emission)
         assert isinstance(process, hs.LabelledHMM)
         observations = hs.Corpus(process, length=60, seed=0)[0:400].observations
         beliefs = hs.filter_beliefs(process, observations).beliefs[:, 12:].flatten(0, 1).numpy()
@@ -128,7 +137,7 @@ def draw_mess3(path: Path) -> None:
         for name, corner, (dx, dy) in zip("ABC", CORNERS, ((-0.05, -0.02), (0.05, -0.02), (0, 0.05)), strict=True):
             axes.text(corner[0] + dx, corner[1] + dy, name, ha="center", va="center", fontsize=11, color=INK)
         axes.set(xlim=(-0.1, 1.1), ylim=(-0.08, 0.98), aspect="equal")
-        axes.set_title(title, fontsize=11, color=INK)
+        axes.set_title(f"switch {switch}, emission {emission}", fontsize=11, color=INK)
         axes.axis("off")
     save(figure, path)
 
@@ -151,9 +160,7 @@ def draw_random(path: Path) -> None:
     sharp = hs.make_process("random-mixture", transition_concentration=0.01, **sizes)
     mild = hs.make_process("random-mixture", transition_concentration=1.0, **sizes)
     low = hs.make_process("low-rank-hmm", num_states=32, num_symbols=16, rank=2, transition_concentration=0.3)
-    assert isinstance(sharp, hs.Mixture)
-    assert isinstance(mild, hs.Mixture)
-    assert isinstance(low, hs.HMM)
+    assert isinstance(sharp, hs.Mixture) and isinstance(mild, hs.Mixture) and isinstance(low, hs.HMM)  # noqa: PT018
     figure, parts = plt.subplots(1, 3, figsize=(11.0, 3.3), layout="constrained")
     heat(parts[0], sharp[0].transition_SS.numpy(), "random-mixture, concentration 0.01", top=1)
     heat(parts[1], mild[0].transition_SS.numpy(), "random-mixture, concentration 1")
@@ -198,8 +205,7 @@ def draw_groups(path: Path) -> None:
     for g in range(6):
         for colour, generator in enumerate((swap, turn)):
             target = int(table[generator, g])
-            arrow = "-" if colour == 0 else "-|>"
-            style = {"arrowstyle": arrow, "mutation_scale": 13, "shrinkA": 13, "shrinkB": 13}
+            style = {"arrowstyle": ("-", "-|>")[colour], "mutation_scale": 13, "shrinkA": 13, "shrinkB": 13}
             left.add_patch(FancyArrowPatch(places[g], places[target], color=COLORS[colour], linewidth=1.5, **style))
         left.add_patch(Circle(places[g], 0.13, facecolor="white", edgecolor=INK, linewidth=1.2, zorder=3))
         left.text(*places[g], str(g), ha="center", va="center", fontsize=10, color=INK, zorder=4)
@@ -241,15 +247,15 @@ def _draw_a5(axes: Axes) -> None:
 def draw_shipped(path: Path) -> None:
     """Umbrella and casino: transitions above, emissions below."""
     figure, parts = plt.subplots(2, 2, figsize=(8.6, 4.6), height_ratios=[1.5, 1])
-    places = np.array([[-0.8, 0.0], [0.8, 0.0]])
+    places = np.array([[-0.85, 0.0], [0.85, 0.0]])
     for column, name in enumerate(("umbrella", "dishonest-casino")):
         hmm = hs.load_process(name)
         states, symbols = hmm.states or (), hmm.symbols or ()
         pairs = itertools.product(range(2), repeat=2)
         edges = [(i, j, chance(float(hmm.transition_SS[i, j]))) for i, j in pairs]
         above, below = parts[:, column]
-        diagram(above, places, list(states), edges, radius=0.3)
-        above.set(xlim=(-2.0, 2.0), ylim=(-0.75, 0.75), aspect="equal")
+        diagram(above, places, list(states), edges, radius=0.34)
+        above.set(xlim=(-2.1, 2.1), ylim=(-0.8, 0.8), aspect="equal")
         above.set_title(name, fontsize=11, color=INK)
         above.axis("off")
         at = np.arange(hmm.num_symbols)
@@ -280,16 +286,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the pictures")
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)
-    for name, draw in (
-        ("textbook", draw_textbook),
-        ("mess3-beliefs", draw_mess3),
-        ("random-transitions", draw_random),
-        ("ginc-transitions", draw_ginc),
-        ("groups", draw_groups),
-        ("shipped", draw_shipped),
-    ):
-        draw(out / f"{name}.png")
+    draw_textbook(out / "textbook.png")
+    draw_mess3(out / "mess3-beliefs.png")
+    draw_random(out / "random-transitions.png")
+    draw_ginc(out / "ginc-transitions.png")
+    draw_groups(out / "groups.png")
+    draw_shipped(out / "shipped.png")
 
 
 if __name__ == "__main__":

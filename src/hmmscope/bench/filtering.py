@@ -1,8 +1,8 @@
 """Filtering: log-likelihoods, tokens a second, and the share of the machine's matrix-product rate."""
 
 import functools
+from typing import Any
 
-import numpy as np
 import torch
 
 from hmmscope.bench.contest import Contest, installed
@@ -33,8 +33,8 @@ def _shape(states: int, symbols: int, batch: int, length: int, *, peers: bool) -
         contest.add("hmmscope", ours, batch * length)
         _gemm(contest, batch, length, states, dtype)
         contest.add("torch loop", functools.partial(_plain, hmm, observations, dtype), batch * length)
-        if peers and dtype == torch.float64:
-            _peers(contest, hmm, observations)
+        if peers:
+            _peers(contest, hmm, observations, dtype)
         found.append(contest)
     return found
 
@@ -64,33 +64,50 @@ def _plain(hmm: HMM, observations: torch.Tensor, dtype: torch.dtype) -> torch.Te
     return total
 
 
-def _peers(contest: Contest, hmm: HMM, observations: torch.Tensor) -> None:
-    arrays = [part.numpy() for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)]
+def _peers(contest: Contest, hmm: HMM, observations: torch.Tensor, dtype: torch.dtype) -> None:
+    """hmmlearn works in float64, pomegranate in float32, dynamax in both; slow ones do fewer sequences."""
     batch, length = observations.shape
-    if installed("hmmlearn"):
+    double = dtype == torch.float64
+    if double and installed("hmmlearn"):
         from hmmlearn.hmm import CategoricalHMM
 
         model = CategoricalHMM(n_components=hmm.num_states, n_features=hmm.num_symbols)
-        model.startprob_, model.transmat_, model.emissionprob_ = arrays
+        model.startprob_, model.transmat_, model.emissionprob_ = (
+            part.numpy() for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
+        )
         few = max(1, batch // (64 if hmm.num_states > 16 else 4))
-        flat = observations[:few].reshape(-1, 1).numpy()
-        contest.add("hmmlearn", lambda: model.score(flat, [length] * few), few * length)
+        flat, lengths = observations[:few].reshape(-1, 1).numpy(), [length] * few
+        contest.add("hmmlearn", lambda: model.score(flat, lengths), few * length)
     if installed("dynamax"):
-        import jax
-        import jax.numpy as jnp
-        from dynamax.hidden_markov_model import hmm_filter
+        _dynamax(contest, hmm, observations, double)
+    if not double and installed("pomegranate"):
+        _pomegranate(contest, hmm, observations[: max(1, batch // 8)])
 
-        initial, transition, emission = (jnp.asarray(part) for part in arrays)
+
+def _dynamax(contest: Contest, hmm: HMM, observations: torch.Tensor, double: bool) -> None:
+    import jax
+    import jax.numpy as jnp
+    from dynamax.hidden_markov_model import hmm_filter
+
+    def score() -> Any:
+        with jax.enable_x64(double):
+            return compiled(symbols).block_until_ready()
+
+    with jax.enable_x64(double):
+        initial, transition, emission = (
+            jnp.asarray(part.numpy()) for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
+        )
         symbols = jnp.asarray(observations.numpy())
-        score = jax.jit(jax.vmap(lambda o: hmm_filter(initial, transition, jnp.log(emission.T[o])).marginal_loglik))
-        contest.add("dynamax (jit, vmap)", lambda: score(symbols).block_until_ready(), batch * length)
-    if installed("pomegranate"):
-        from pomegranate.distributions import Categorical
-        from pomegranate.hmm import DenseHMM
+        compiled = jax.jit(jax.vmap(lambda o: hmm_filter(initial, transition, jnp.log(emission.T[o])).marginal_loglik))
+    contest.add("dynamax (jit, vmap)", score, observations.numel())
 
-        rows = [torch.from_numpy(np.asarray(part, np.float32)) for part in arrays]
-        emissions = [Categorical(rows[2][s][None]) for s in range(hmm.num_states)]
-        peer = DenseHMM(emissions, edges=rows[1], starts=rows[0], ends=torch.ones(hmm.num_states))
-        few = max(1, batch // 8)
-        inputs = observations[:few, :, None]
-        contest.add("pomegranate", lambda: peer.log_probability(inputs), few * length)
+
+def _pomegranate(contest: Contest, hmm: HMM, observations: torch.Tensor) -> None:
+    from pomegranate.distributions import Categorical
+    from pomegranate.hmm import DenseHMM
+
+    initial, transition, emission = (part.float() for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV))
+    ends = torch.ones(hmm.num_states)  # otherwise 1/S, and every log-likelihood would be log S less
+    model = DenseHMM([Categorical(row[None]) for row in emission], edges=transition, starts=initial, ends=ends)
+    inputs = observations[:, :, None]
+    contest.add("pomegranate", lambda: model.log_probability(inputs), observations.numel())

@@ -42,8 +42,8 @@ def from_pyhmmer(hmm: Any, *, end: Literal["symbol", "repeat"] = "symbol", allow
     Args:
         hmm: a `pyhmmer.plan7.HMM`, or anything with `M`, `alphabet.symbols`, `alphabet.K`, `match_emissions` (M+1, K),
             `insert_emissions` (M+1, K) and `transition_probabilities` (M+1, 7) in the order MM MI MD IM II DM DD.
-        end: "symbol" gives the end a state that emits `*` for ever, so that P(x_0..x_{T-1}, *) is exactly the probability
-            of x under the core model. "repeat" begins the profile anew after its end: an endless row of copies.
+        end: "symbol" gives the end a state that emits `*` for ever, so that the probability of x followed by `*` is exactly
+            that of x under the core model. "repeat" begins the profile anew after its end: an endless row of copies.
         allow_drop_tiny: round probabilities below 2^-32 instead of refusing. Long runs of deletes are that improbable, so
             most profiles of more than about 30 nodes need it.
 

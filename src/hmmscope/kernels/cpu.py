@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hmmscope.kernels.alias import draw
 from hmmscope.kernels.philox import KIND_COMPONENT, KIND_PATH, philox
 
-_LANES = 8  # samples that share one pass over the Philox rounds, which the compiler turns into vector instructions
+_LANES = 16  # samples that share one pass over the Philox rounds, which the compiler turns into vector instructions
 
 
 def sample_components(key: tuple[int, int], samples: NDArray[np.int64], table: NDArray[np.uint32]) -> NDArray[np.int64]:
@@ -66,8 +66,7 @@ def _in_blocks(
     dtype: type[np.integer],
     num_threads: int,
 ) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    observations = np.empty((len(samples), len(starts)), dtype)
-    states = np.empty_like(observations)
+    observations, states = np.empty((2, len(samples), len(starts)), dtype)  # one large array has fewer, larger pages
     block = math.ceil(len(samples) / max(1, num_threads) / _LANES) * _LANES
     order = np.argsort(components, kind="stable")  # samples of one component together: their tables stay in the cache
 
@@ -113,41 +112,66 @@ def _touch(table):  # type: ignore[no-untyped-def]
     return seen
 
 
+@numba.njit(inline="always")
+def _draw_lanes(table, offsets, words, bits, outcomes, lanes):  # type: ignore[no-untyped-def]
+    """`draw` for each lane, from the row that begins at `offsets` in a flat table; indices are unsigned, so unchecked."""
+    shift = np.uint64(32) - bits
+    columns, units = (np.uint64(1) << bits) - np.uint64(1), (np.uint64(1) << shift) - np.uint64(1)
+    for lane in range(lanes):
+        column = words[lane] >> shift
+        entry = np.uint64(table[offsets[lane] + column])
+        outcomes[lane] = column if words[lane] & units < entry >> bits else entry & columns
+
+
 @numba.njit(cache=True, nogil=True)
 def _paths(k0, k1, rows, samples, components, starts, initial, transition, emission, observations, states):  # type: ignore[no-untyped-def]
-    num_samples, num_steps = len(rows), observations.shape[1]
-    state_bits, symbol_bits = _log2(transition.shape[2]), _log2(emission.shape[2])
-    words = np.empty((4, _LANES), np.uint64)
-    state = np.zeros(_LANES, np.uint64)
-    low = np.zeros(_LANES, np.uint64)
-    high = np.zeros(_LANES, np.uint64)
+    num_steps, num_states = observations.shape[1], np.uint64(transition.shape[1])
+    initial_bits = np.uint64(_log2(initial.shape[1]))
+    state_bits, symbol_bits = np.uint64(_log2(transition.shape[2])), np.uint64(_log2(emission.shape[2]))
+    flat_initial, flat_transition, flat_emission = initial.ravel(), transition.ravel(), emission.ravel()
+    words = (
+        np.empty(_LANES, np.uint64),
+        np.empty(_LANES, np.uint64),
+        np.empty(_LANES, np.uint64),
+        np.empty(_LANES, np.uint64),
+    )
+    low, high = np.zeros(_LANES, np.uint64), np.zeros(_LANES, np.uint64)
+    component, row = np.zeros(_LANES, np.uint64), np.zeros(_LANES, np.uint64)
+    state, symbol, offset = np.zeros(_LANES, np.uint64), np.zeros(_LANES, np.uint64), np.zeros(_LANES, np.uint64)
     touched, last = np.uint32(0), np.int64(-1)
-    for first in range(0, num_samples, _LANES):
-        lanes = min(_LANES, num_samples - first)
+    for first in range(0, len(rows), _LANES):
+        lanes = min(_LANES, len(rows) - first)
         for lane in range(lanes):
-            if components[rows[first + lane]] != last:
-                last = components[rows[first + lane]]
+            row[lane] = rows[first + lane]
+            component[lane] = components[row[lane]]
+            low[lane], high[lane] = samples[row[lane]] & np.uint64(0xFFFFFFFF), samples[row[lane]] >> np.uint64(32)
+            if components[row[lane]] != last:
+                last = components[row[lane]]
                 touched ^= _touch(transition[last]) ^ _touch(emission[last])
-        for lane in range(lanes):
-            low[lane] = samples[rows[first + lane]] & np.uint64(0xFFFFFFFF)
-            high[lane] = samples[rows[first + lane]] >> np.uint64(32)
         for block in range((num_steps + 1) // 2):
             for lane in range(_LANES):
-                words[0, lane], words[1, lane], words[2, lane], words[3, lane] = philox(
+                words[0][lane], words[1][lane], words[2][lane], words[3][lane] = philox(
                     np.uint64(block), np.uint64(KIND_PATH), low[lane], high[lane], k0, k1
                 )
             for half in range(2):
                 t = 2 * block + half
-                if t < num_steps:
+                if t == num_steps:
+                    break
+                state_words, symbol_words = words[2 * half], words[2 * half + 1]
+                if starts[t]:
                     for lane in range(lanes):
-                        row = rows[first + lane]
-                        m = components[row]
-                        if starts[t]:
-                            state[lane] = draw(initial[m], words[2 * half, lane], state_bits)
-                        else:
-                            state[lane] = draw(transition[m, state[lane]], words[2 * half, lane], state_bits)
-                        states[row, t] = state[lane]
-                        observations[row, t] = draw(emission[m, state[lane]], words[2 * half + 1, lane], symbol_bits)
+                        offset[lane] = component[lane] << initial_bits
+                    _draw_lanes(flat_initial, offset, state_words, initial_bits, state, lanes)
+                else:
+                    for lane in range(lanes):
+                        offset[lane] = (component[lane] * num_states + state[lane]) << state_bits
+                    _draw_lanes(flat_transition, offset, state_words, state_bits, state, lanes)
+                for lane in range(lanes):
+                    offset[lane] = (component[lane] * num_states + state[lane]) << symbol_bits
+                _draw_lanes(flat_emission, offset, symbol_words, symbol_bits, symbol, lanes)
+                for lane in range(lanes):
+                    states[row[lane], t] = state[lane]
+                    observations[row[lane], t] = symbol[lane]
     return touched  # so that the reading is not optimised away
 
 
