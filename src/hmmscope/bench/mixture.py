@@ -8,11 +8,11 @@ from hmmscope.inference.fast import mixture_predictions
 from hmmscope.processes.make import make_process
 from hmmscope.processes.mixture import Mixture
 
-STATES, SYMBOLS, BATCH, LENGTH = 128, 16, 256, 32
+STATES, SYMBOLS, BATCH, LENGTH = 128, 16, 1024, 32
 
 
-def contests(*, peers: bool, components: int = 32) -> list[Contest]:
-    """`components` HMMs of 128 states and 16 symbols, 256 sequences of 32; the cost is linear in each number."""
+def contests(*, peers: bool, components: int = 48) -> list[Contest]:
+    """`components` HMMs of 128 states and 16 symbols, 1024 sequences of 32; the cost is linear in each number."""
     mixture = make_process("random-mixture", num_components=components, num_states=STATES, num_symbols=SYMBOLS)
     assert isinstance(mixture, Mixture)
     observations = Corpus(mixture, length=LENGTH)[0:BATCH].observations
