@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hmmscope.report.page import write_page
-from test_report import HOSTILE, demo_folder, hostile_folder
+from report_cases import HOSTILE, demo_folder, hostile_folder
 
 sync_api = pytest.importorskip("playwright.sync_api")
 

@@ -2,26 +2,19 @@
 
 import json
 import math
-import shutil
-import subprocess
-import sys
-import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from hmmscope import cli, store
 from hmmscope.analysis.curves import evaluate
-from hmmscope.config import RunConfig, config_from_data
+from hmmscope.config import config_from_data
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Prompts, Sequences
-from hmmscope.errors import DamagedError, InputError, NonFiniteError, RefusedError, ResourceError
+from hmmscope.errors import InputError, NonFiniteError, RefusedError
 from hmmscope.models.make import make_model
 from hmmscope.pipeline import load_run, train
 from hmmscope.processes.hmm import HMM
@@ -30,91 +23,8 @@ from hmmscope.training import trainer
 from hmmscope.training.objectives import next_observation_loss
 from hmmscope.training.schedules import learning_rate
 from hmmscope.training.spec import TrainingSpec
-from training_crash import CONFIG, EVERY, fingerprint, run
-
-SCRIPT = Path(__file__).with_name("training_crash.py")
-
-
-class Stop(BaseException):
-    """Ends a run as abruptly as an exception can."""
-
-
-def config(**training: Any) -> RunConfig:
-    """The configuration of the crash tests, with other training numbers."""
-    return config_from_data(CONFIG | {"training": CONFIG["training"] | training})
-
-
-@pytest.fixture
-def at_loss(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[torch.Tensor], torch.Tensor]], None]:
-    """Puts a function in place of the loss's value at its n-th computation."""
-    loss = trainer.next_observation_loss
-
-    def plant(number: int, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        calls = 0
-
-        def changed(*args: Any) -> torch.Tensor:
-            nonlocal calls
-            calls += 1
-            return change(loss(*args)) if calls == number else loss(*args)
-
-        monkeypatch.setattr(trainer, "next_observation_loss", changed)
-
-    return plant
-
-
-def stop(loss: torch.Tensor) -> torch.Tensor:
-    raise Stop
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nothing interrupted."""
-    path = tmp_path_factory.mktemp("whole") / "run"
-    run(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that ended in step 39, with checkpoints of steps 28 and 35."""
-    path = tmp_path_factory.mktemp("stopped") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        loss, calls = trainer.next_observation_loss, 0
-
-        def counted(*args: Any) -> torch.Tensor:
-            nonlocal calls
-            calls += 1
-            return stop(loss(*args)) if calls == 40 else loss(*args)  # one call was the evaluation of step 20
-
-        patch.setattr(trainer, "next_observation_loss", counted)
-        with pytest.raises(Stop):
-            run(path)
-    assert RunDir.open(path).checkpoint_steps() == [4 * EVERY, 5 * EVERY]
-    assert len(read_journal(path / "metrics.jsonl")) == 38
-    return path
-
-
-@pytest.fixture
-def partial(stopped: Path, tmp_path: Path) -> Path:
-    """A copy of it, under another name."""
-    return Path(shutil.copytree(stopped, tmp_path / "copied"))
-
-
-def files(path: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
-
-
-def reseal(folder: Path) -> None:
-    """Make the manifest true of files that were changed: a folder made by somebody else, not a damaged one."""
-    names = json.loads((folder / "manifest.json").read_text())["files"]
-    aside = folder.parent / "aside"
-    aside.mkdir()
-    for name in names:
-        shutil.copy(folder / name, aside / name)
-    store.write_manifest(aside)
-    shutil.copy(aside / "manifest.json", folder / "manifest.json")
-    shutil.rmtree(aside)
-
+from training_cases import MUTATIONS, Constant, at_loss, config, crashes, files, flat, partial, stopped, whole  # noqa: F401 - fixtures
+from training_crash import EVERY, fingerprint, run
 
 # --------------------------------------------------------------------------------------------------------------------
 # The recipe
@@ -139,17 +49,6 @@ def test_schedule_is_positive_and_never_above_its_peak(warmup_steps: int) -> Non
 
 def test_schedule_of_a_single_step() -> None:
     assert learning_rate(TrainingSpec(num_steps=1, warmup_steps=0, learning_rate=0.3), 0) == 0.3
-
-
-class Constant(nn.Module):
-    """Logits by column: row c of a table, whatever the tokens are."""
-
-    def __init__(self, table: torch.Tensor) -> None:
-        super().__init__()
-        self.table = table
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.table[: tokens.shape[1]].expand(len(tokens), -1, -1)
 
 
 def test_loss_counts_observations_and_never_delimiters() -> None:
@@ -222,20 +121,6 @@ def test_every_step_has_samples_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(trainer, "next_observation_loss", spy)
     trained = train(config(num_steps=5, evaluate_every=0), tmp_path / "run")
     assert torch.equal(torch.cat(seen), trained.corpus("train")[0:20].tokens)
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Interrupted and resumed
-
-
-@pytest.fixture(scope="module")
-def crashes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
-    """Reports of the script, by mode."""
-    command = [sys.executable, str(SCRIPT), str(tmp_path_factory.mktemp("crashes"))]
-    command += ["kills=22", "saves=8", "signals=4", "limit=3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_killed_at_random_instants(crashes: dict[str, dict]) -> None:
@@ -326,42 +211,6 @@ def test_a_run_in_use_is_refused(partial: Path) -> None:
     run(partial)
 
 
-MUTATIONS: dict[str, Any] = {
-    "process.num_states": 4,
-    "process.num_symbols": 5,
-    "process.transition_concentration": 2.0,
-    "process.emission_concentration": 2.0,
-    "process.seed": 2,
-    "layout.length": 9,
-    "layout.placeholder": True,
-    "model.num_layers": 2,
-    "model.num_heads": 1,
-    "model.width": 12,
-    "model.mlp_ratio": 3,
-    "model.rotary_base": 100.0,
-    "training.num_steps": 61,
-    "training.batch_size": 5,
-    "training.learning_rate": 0.011,
-    "training.warmup_steps": 6,
-    "training.final_fraction": 0.1,
-    "training.betas": [0.9, 0.99],
-    "training.weight_decay": 0.02,
-    "training.gradient_clip": 2.0,
-    "training.evaluate_every": 10,
-    "training.evaluate_samples": 9,
-    "training.checkpoint_every": 8,
-    "training.num_threads": 2,
-    "seed": 4,
-}
-
-
-def flat(data: dict[str, Any], where: str = "") -> dict[str, Any]:
-    found = {}
-    for key, value in data.items():
-        found |= flat(value, f"{where}{key}.") if isinstance(value, dict) else {f"{where}{key}": value}
-    return found
-
-
 def test_every_field_is_mutated_once() -> None:
     fields = set(flat(config().to_data())) - {"process.name", "layout.name", "model.name", "training.device"}
     assert set(MUTATIONS) == fields
@@ -401,206 +250,3 @@ def test_bad_loss_stops_before_the_update(
     monkeypatch.undo()
     run(tmp_path / "run")
     assert fingerprint(tmp_path / "run") == fingerprint(whole)
-
-
-def test_no_update_is_taken() -> None:
-    corpus = Corpus(config().process.build(), layout=Sequences(length=8), stream="train")
-    model = make_model("roformer", num_symbols=4, num_layers=1, num_heads=2, width=8)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=0.1)
-    trainer._step(model, optimiser, corpus[0:4], corpus, 0.1, 1.0, 0)
-    weights = {name: p.detach().clone() for name, p in model.named_parameters()}
-    moments = [state["exp_avg"].clone() for state in optimiser.state.values()]
-    model.head.bias.register_hook(lambda gradient: gradient * math.nan)
-    with pytest.raises(NonFiniteError, match=r"step 2: gradient of head\.bias is not finite"):
-        trainer._step(model, optimiser, corpus[4:8], corpus, 0.1, 1.0, 1)
-    assert all(torch.equal(p, weights[name]) for name, p in model.named_parameters())
-    assert all(torch.equal(a["exp_avg"], b) for a, b in zip(optimiser.state.values(), moments, strict=True))
-
-
-def test_exploding_rate_has_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    (tmp_path / "config.yaml").write_text(json.dumps(CONFIG))
-    arguments = ["train", str(tmp_path / "config.yaml"), "--out", str(tmp_path / "run"), "-q"]
-    code = cli.main([*arguments, "--training.learning_rate", "1e38", "--training.warmup_steps", "0"])
-    error = capsys.readouterr().err
-    assert code == 6
-    assert error.startswith("error[6] step ")
-    assert error.count("\n") == 1
-    assert "is not finite" in error
-    records = read_journal(tmp_path / "run" / "metrics.jsonl")
-    assert all(math.isfinite(record["loss"]) for record in records)
-    with pytest.raises(InputError, match="no checkpoint"):
-        load_run(tmp_path / "run")
-
-
-def test_weights_that_overflow_are_not_saved(at_loss: Callable, partial: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = trainer._step
-
-    def spoil(model: nn.Module, *args: Any) -> tuple[float, float]:
-        found = step(model, *args)
-        if args[-1] == 41:
-            with torch.no_grad():
-                model.head.bias[0] = math.inf
-        return found
-
-    monkeypatch.setattr(trainer, "_step", spoil)
-    with pytest.raises(NonFiniteError, match=r"step 42: model: 'head\.bias' is not finite"):
-        run(partial)
-    assert RunDir.open(partial).checkpoint_steps() == [28, 35]
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Damage
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "state.json", "manifest.json"])
-@pytest.mark.parametrize("how", ["flipped", "short", "missing"])
-def test_damaged_checkpoint_falls_back(name: str, how: str, partial: Path, whole: Path) -> None:
-    file = partial / "checkpoints" / f"step-{5 * EVERY:09d}" / name
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 4
-    if how == "missing":
-        file.unlink()
-    else:
-        file.write_bytes(bytes(data) if how == "flipped" else bytes(data[: len(data) // 2]))
-    with pytest.warns(UserWarning, match="checkpoint passed over: .*step-000000035"):
-        found = load_run(partial)
-    previous = RunDir.open(partial).load_checkpoint(4 * EVERY)
-    assert previous is not None
-    assert torch.equal(found.model.head.weight, previous[1]["model"]["head.weight"])
-    with pytest.warns(UserWarning, match=r"step-000000035") as warned:
-        run(partial)
-    assert any("set aside" in str(one.message) for one in warned)
-    assert fingerprint(partial) == fingerprint(whole)
-
-
-def test_no_whole_checkpoint(partial: Path) -> None:
-    for step in (28, 35):
-        (partial / "checkpoints" / f"step-{step:09d}" / "model.safetensors").write_bytes(b"?")
-    with (
-        pytest.warns(UserWarning, match="passed over"),
-        pytest.raises(DamagedError, match="none of 2 checkpoints is whole"),
-    ):
-        load_run(partial)
-
-
-def test_weights_of_another_shape(partial: Path) -> None:
-    data = json.loads((partial / "config.json").read_text())
-    data["model"]["mlp_ratio"] = 3
-    (partial / "config.json").write_text(json.dumps(data))
-    with pytest.raises(DamagedError, match=r"config\.json"):
-        load_run(partial)
-    reseal(partial)
-    with pytest.raises(DamagedError, match=r"blocks\.0\.mlp\.hidden\.weight is missing, unknown or of another shape"):
-        load_run(partial)
-
-
-@pytest.mark.parametrize("group", ["model", "optimiser"])
-@pytest.mark.parametrize("how", ["group missing", "name missing", "name unknown", "shape"])
-def test_checkpoints_made_by_strangers(group: str, how: str, partial: Path) -> None:
-    folder = partial / "checkpoints" / f"step-{5 * EVERY:09d}"
-    file = folder / f"{group}.safetensors"
-    tensors = store.read_tensors(file)
-    name = next(iter(tensors))
-    if how == "name missing":
-        del tensors[name]
-    elif how == "name unknown":
-        tensors["surplus"] = torch.zeros(1)
-    else:
-        tensors[name] = torch.zeros(3)
-    file.unlink()
-    if how != "group missing":
-        store.write_tensors(file, tensors)
-    (folder / "manifest.json").unlink()
-    store.write_manifest(folder)
-    with pytest.raises(DamagedError, match=f"{group}.safetensors: .* is missing, unknown or of another shape"):
-        run(partial)
-
-
-def test_process_is_checked_by_its_digest(partial: Path) -> None:
-    data = json.loads((partial / "seeds.json").read_text())
-    true = data["process_digest"]
-    data["process_digest"] = "0" * 64
-    (partial / "seeds.json").write_text(json.dumps(data))
-    with pytest.raises(DamagedError, match=r"seeds\.json"):
-        load_run(partial)
-    reseal(partial)
-    for read in (lambda: load_run(partial), lambda: run(partial)):
-        with pytest.raises(DamagedError, match=rf"process here differs .*{true[:12]} instead of 0{{12}}"):
-            read()
-    data["process_digest"] = true
-    (partial / "seeds.json").write_text(json.dumps(data))
-    reseal(partial)
-    run(partial)  # and the lock was given back
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# A user's own process
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> tuple[Path, RunConfig]:
-    file = tmp_path / "mine.json"
-    HMM([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.2, 0.1], [0.1, 0.2, 0.7]], symbols=["a", "b", "c"]).save(file)
-    data = CONFIG | {"process": {"name": "file", "path": str(file)}}
-    return file, config_from_data(data, {"training.num_steps": "9"})
-
-
-def test_a_run_keeps_its_own_process(own: tuple[Path, RunConfig], tmp_path: Path) -> None:
-    file, configured = own
-    trained = train(configured, tmp_path / "run", num_samples=8)
-    file.unlink()
-    shutil.move(tmp_path / "run", tmp_path / "moved")
-    found = load_run(tmp_path / "moved")
-    assert found.process.digest == trained.process.digest
-    assert getattr(found.process, "symbols", None) == ("a", "b", "c")
-    assert torch.equal(found.corpus()[0:5].tokens, trained.corpus()[0:5].tokens)
-    assert all(torch.equal(a, b) for a, b in zip(found.model.parameters(), trained.model.parameters(), strict=True))
-
-
-def test_its_own_process_is_kept_also_when_it_was_killed_before(own: tuple[Path, RunConfig], tmp_path: Path) -> None:
-    file, configured = own
-    process = configured.process.build()
-    resolved = replace(configured, training=replace(configured.training, device="cpu"))
-    seeds = {"run": configured.seed, "process_digest": process.digest}
-    RunDir.create(tmp_path / "run", resolved.to_data(), seeds=seeds).unlock()  # and then it was killed
-    train(configured, tmp_path / "run", resume=True, num_samples=8)
-    file.unlink()
-    assert load_run(tmp_path / "run").process.digest == process.digest
-
-
-def test_a_changed_process_file_is_noticed(own: tuple[Path, RunConfig], tmp_path: Path) -> None:
-    file, configured = own
-    train(configured, tmp_path / "run", num_samples=8)
-    file.unlink()
-    HMM([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.1, 0.2], [0.1, 0.2, 0.7]]).save(file)
-    with pytest.raises(DamagedError, match="process here differs"):
-        train(configured, tmp_path / "run", resume=True)
-
-
-def test_a_damaged_own_process_is_noticed(own: tuple[Path, RunConfig], tmp_path: Path) -> None:
-    _, configured = own
-    train(configured, tmp_path / "run", num_samples=8)
-    copy = tmp_path / "run" / "process.safetensors"
-    data = copy.read_bytes()
-    copy.write_bytes(data[:-8] + bytes(8))
-    with pytest.raises((DamagedError, InputError)):
-        load_run(tmp_path / "run")
-    copy.write_bytes(data[:100])
-    with pytest.raises(DamagedError):
-        load_run(tmp_path / "run")
-
-
-def test_nothing_is_left_of_what_cannot_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fresh = CONFIG | {"process": {"name": "fresh-hmms", "num_states": 2, "num_symbols": 3}}
-    with pytest.raises(InputError, match="no exact"):
-        train(config_from_data(fresh), tmp_path / "run")
-    if not torch.cuda.is_available():
-        with pytest.raises(ResourceError, match="cuda was asked for"):
-            train(config(device="cuda"), tmp_path / "run")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_warnings_are_errors_in_an_undisturbed_run(tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        train(config(num_steps=3), tmp_path / "run", num_samples=4)

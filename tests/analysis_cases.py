@@ -1,0 +1,250 @@
+"""What the tests of analysis share."""
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import nn
+
+from hmmscope.analysis.logistic import fit_logistic
+from hmmscope.analysis.probes import ProbeData
+from hmmscope.corpora.corpus import Batch, Corpus
+from hmmscope.corpora.layouts import Layout, Prompts, Sequences
+from hmmscope.inference.optimal import optimal_predictions
+from hmmscope.models.base import Tap
+from hmmscope.processes.base import Process
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.mixture import Mixture
+
+PROMPTS = Prompts(num_demonstrations=3, demonstration_length=5, test_length=6)
+
+
+class Oracle(nn.Module):
+    """The Bayes predictor as a module from tokens to log-probabilities, and what may be done to them."""
+
+    def __init__(self, corpus: Corpus, change: Callable[[torch.Tensor], torch.Tensor] = lambda logits: logits) -> None:
+        super().__init__()
+        self.process, self.layout, self.change = corpus.process, corpus.layout, change
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        # What the last tokens are that were cut off makes no difference to the predictions of those before.
+        whole = torch.zeros(len(tokens), self.layout.num_columns, dtype=torch.int64)
+        whole[:, : tokens.shape[1]] = tokens
+        observations = whole[:, self.layout.columns]
+        optimum = optimal_predictions(self.process, observations, starts=torch.from_numpy(self.layout.starts))
+        logits = torch.zeros(*whole.shape, self.process.num_symbols, dtype=torch.float64)
+        kept = self.layout.predicted
+        logits[:, self.layout.columns[kept] - 1] = optimum.predicted_observation[:, kept].log()
+        return self.change(logits[:, : tokens.shape[1]])
+
+
+class Function(nn.Module):
+    """A module that is a function of the tokens."""
+
+    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, tokens: torch.Tensor) -> Any:
+        return self.function(tokens)
+
+
+def random_hmm(seed: int, num_states: int = 3, num_symbols: int = 4, concentration: float = 0.5) -> HMM:
+    rng = np.random.default_rng(seed)
+    return HMM(
+        rng.dirichlet(np.ones(num_states)),
+        rng.dirichlet(np.full(num_states, concentration), num_states),
+        rng.dirichlet(np.full(num_symbols, concentration), num_states),
+        allow_drop_tiny=True,
+    )
+
+
+def mixture(seed: int = 0, num_components: int = 3) -> Mixture:
+    weights = np.arange(1, num_components + 1) / (num_components * (num_components + 1) / 2)
+    return Mixture(weights, [random_hmm(10 * seed + i) for i in range(num_components)])
+
+
+PROCESSES: dict[str, Callable[[], Process]] = {
+    "hmm": lambda: random_hmm(1),
+    "mixture": mixture,
+    "deterministic": lambda: HMM([1, 0, 0], np.roll(np.eye(3), 1, 1), np.eye(3)),
+}
+LAYOUTS: dict[str, Layout] = {"sequences": Sequences(length=12), "prompts": PROMPTS}
+
+
+def known_component_losses(corpus: Corpus, batch: Batch) -> np.ndarray:
+    """-log P(o_t | o_0..o_{t-1}, component), by each component's own filter."""
+    assert isinstance(corpus.process, Mixture)
+    assert batch.components is not None
+    starts = torch.from_numpy(corpus.layout.starts)
+    filters = [corpus.process[m] for m in range(len(corpus.process))]
+    laws = [optimal_predictions(hmm, batch.observations, starts=starts).log_likelihood_per_token for hmm in filters]
+    return np.stack([-laws[int(m)][b].numpy() for b, m in enumerate(batch.components)])
+
+
+# A leak
+
+
+def leaking(corpus: Corpus, strength: float) -> nn.Module:
+    """Sees the next token where it is not cut off."""
+
+    def logits(tokens: torch.Tensor) -> torch.Tensor:
+        following = tokens.roll(-1, 1).clamp_max(corpus.num_symbols - 1)
+        leak = strength * nn.functional.one_hot(following, corpus.num_symbols).double()
+        leak[:, -1] = 0
+        return leak
+
+    return Oracle(corpus, lambda x: x) if strength == 0 else Function(logits)
+
+
+class WrongOracle(Corpus):
+    """Samples of one process that are judged by the optimum of another."""
+
+    def __init__(self, true: Process, judged_by: Process, layout: Layout) -> None:
+        super().__init__(judged_by, layout=layout)
+        self.true = Corpus(true, layout=layout)
+
+    def __getitem__(self, index: Any) -> Batch:
+        return self.true[index]
+
+
+HONEST: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "optimum": lambda logits: logits,
+    "float32": lambda logits: logits.float(),
+    "blunt": lambda logits: 0.9 * logits.clamp_min(-30),
+    "sharp": lambda logits: 1.1 * logits.clamp_min(-30),
+    "uniform": torch.zeros_like,
+    "noisy": lambda logits: logits + 0.05 * torch.sin(1000 * logits.clamp_min(-30)),
+}
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# In-context n-grams
+
+
+def plain_ngrams(sample: list[int], positions: list[int], num_symbols: int, max_order: int, strength: Fraction) -> list:
+    """One table of counts for each context of each order; contexts do not reach beyond the start of their sequence."""
+    counts: dict[tuple[int, ...], dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    predictions = []
+    for t, symbol in enumerate(sample):
+        law = [Fraction(1, num_symbols)] * num_symbols
+        by_order = []
+        for order in range(max_order + 1):
+            if order <= positions[t]:
+                seen = counts[tuple(sample[t - order : t])] if order else counts[()]
+                total = sum(seen.values())
+                law = [(seen[v] + strength * p) / (total + strength) for v, p in enumerate(law)]
+            by_order.append([float(p) for p in law])
+        predictions.append(by_order)
+        for order in range(min(max_order, positions[t]) + 1):
+            counts[tuple(sample[t - order : t])][symbol] += 1
+    return predictions
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Logistic regression
+
+
+def problem(seed: int, num_examples: int = 120, num_features: int = 5, num_classes: int = 4) -> tuple:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(num_examples, num_features))
+    logits = 1.5 * x @ rng.normal(size=(num_features, num_classes)) + rng.normal(size=num_classes)
+    y = np.array([rng.choice(num_classes, p=p) for p in np.exp(logits) / np.exp(logits).sum(1, keepdims=True)])
+    y[:num_classes] = np.arange(num_classes)
+    return x, y
+
+
+def referee(x: np.ndarray, y: np.ndarray, ridge: float) -> LogisticRegression:
+    """Its loss is a sum over examples and its penalty |W|^2 / (2 C), so that C = 1 / (ridge * N)."""
+    return LogisticRegression(C=1 / (ridge * len(y)), tol=1e-10, max_iter=20_000).fit(x, y)
+
+
+def fitted(x: np.ndarray, y: np.ndarray, num_classes: int, ridge: float) -> torch.Tensor:
+    features = torch.from_numpy(x if x.ndim == 3 else x[None])
+    return fit_logistic(features, torch.from_numpy(y), num_classes, ridge=ridge, tolerance=1e-8, max_steps=5000)
+
+
+def assert_same_weights(ours: torch.Tensor, theirs: LogisticRegression, tolerance: float) -> None:
+    """Up to a shift of the biases."""
+    assert ours[:-1].numpy() == pytest.approx(theirs.coef_.T, abs=tolerance)
+    bias = ours[-1].numpy() - ours[-1].mean().item()
+    assert bias == pytest.approx(theirs.intercept_ - theirs.intercept_.mean(), abs=tolerance)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Probes
+
+
+def data_of(features: np.ndarray, labels: np.ndarray, samples: np.ndarray, num_classes: int) -> ProbeData:
+    return ProbeData(
+        torch.from_numpy(features).float(), torch.from_numpy(labels), torch.from_numpy(samples), num_classes, 1.0
+    )
+
+
+class Held(nn.Module):
+    """Its layer ``memory`` holds the tokens of the last few columns, one-hot; its layer ``nothing`` holds noise."""
+
+    def __init__(self, num_tokens: int, num_symbols: int, columns: int, width: int = 0) -> None:
+        super().__init__()
+        self.num_tokens, self.num_symbols, self.held = num_tokens, num_symbols, columns
+        self.width = width or num_tokens * columns
+        self.memory, self.nothing = Tap(), Tap()
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hot = nn.functional.one_hot(tokens, self.num_tokens).float()
+        shifted = [torch.cat([torch.zeros_like(hot[:, :k]), hot[:, : hot.shape[1] - k]], 1) for k in range(self.held)]
+        self.memory(torch.cat(shifted, -1))
+        self.nothing(torch.sin(1e4 * (1 + tokens.cumsum(1)[..., None]) * torch.arange(1.0, self.width + 1)))
+        return torch.zeros(*tokens.shape, self.num_symbols)
+
+
+def enumerated_posterior(process: Mixture, sequences: list[list[int]]) -> list[float]:
+    """weights[m] * P_m(all sequences), by summing over all hidden paths."""
+    joint = []
+    for m in range(len(process)):
+        hmm = process[m]
+        a, b, start = hmm.transition_SS.numpy(), hmm.emission_SV.numpy(), hmm.initial_S.numpy()
+        probability = float(process.weights_M[m])
+        for symbols in sequences:
+            paths = itertools.product(range(hmm.num_states), repeat=len(symbols))
+            probability *= sum(
+                start[path[0]]
+                * math.prod(b[s, v] for s, v in zip(path, symbols, strict=True))
+                * math.prod(a[i, j] for i, j in itertools.pairwise(path))
+                for path in paths
+            )
+        joint.append(probability)
+    return joint
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Attention
+
+
+class Attends(nn.Module):
+    """One head whose logits are given by a function of the tokens; named as in models of this library."""
+
+    def __init__(self, logits: Callable[[torch.Tensor], torch.Tensor], num_symbols: int) -> None:
+        super().__init__()
+        self.function, self.num_symbols = logits, num_symbols
+        attention = nn.ModuleDict({"logits": Tap(), "pattern": Tap()})
+        self.blocks = nn.ModuleList([nn.ModuleDict({"attention": attention})])
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        time = tokens.shape[1]
+        future = torch.ones(time, time, dtype=torch.bool).triu(1)
+        logits = self.function(tokens)[:, None, None].expand(-1, 1, time, -1).masked_fill(future, -torch.inf)
+        taps = self.blocks[0]["attention"]
+        taps["pattern"](taps["logits"](logits).softmax(-1))
+        return torch.zeros(*tokens.shape, self.num_symbols)
+
+
+def by_metric(rows: list[dict]) -> dict[str, dict]:
+    return {row["metric"]: row for row in rows}

@@ -1,0 +1,218 @@
+"""Training: the recipe's numbers, exact resumption after any interruption, and what it refuses (2)."""
+
+import json
+import math
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hmmscope import cli, store
+from hmmscope.config import RunConfig, config_from_data
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.layouts import Sequences
+from hmmscope.errors import DamagedError, InputError, NonFiniteError, ResourceError
+from hmmscope.models.make import make_model
+from hmmscope.pipeline import load_run, train
+from hmmscope.processes.hmm import HMM
+from hmmscope.rundir import RunDir, read_journal
+from hmmscope.training import trainer
+from training_cases import at_loss, config, own, partial, reseal, stopped, whole  # noqa: F401 - fixtures
+from training_crash import CONFIG, EVERY, fingerprint, run
+
+
+def test_no_update_is_taken() -> None:
+    corpus = Corpus(config().process.build(), layout=Sequences(length=8), stream="train")
+    model = make_model("roformer", num_symbols=4, num_layers=1, num_heads=2, width=8)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.1)
+    trainer._step(model, optimiser, corpus[0:4], corpus, 0.1, 1.0, 0)
+    weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+    moments = [state["exp_avg"].clone() for state in optimiser.state.values()]
+    model.head.bias.register_hook(lambda gradient: gradient * math.nan)
+    with pytest.raises(NonFiniteError, match=r"step 2: gradient of head\.bias is not finite"):
+        trainer._step(model, optimiser, corpus[4:8], corpus, 0.1, 1.0, 1)
+    assert all(torch.equal(p, weights[name]) for name, p in model.named_parameters())
+    assert all(torch.equal(a["exp_avg"], b) for a, b in zip(optimiser.state.values(), moments, strict=True))
+
+
+def test_exploding_rate_has_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "config.yaml").write_text(json.dumps(CONFIG))
+    arguments = ["train", str(tmp_path / "config.yaml"), "--out", str(tmp_path / "run"), "-q"]
+    code = cli.main([*arguments, "--training.learning_rate", "1e38", "--training.warmup_steps", "0"])
+    error = capsys.readouterr().err
+    assert code == 6
+    assert error.startswith("error[6] step ")
+    assert error.count("\n") == 1
+    assert "is not finite" in error
+    records = read_journal(tmp_path / "run" / "metrics.jsonl")
+    assert all(math.isfinite(record["loss"]) for record in records)
+    with pytest.raises(InputError, match="no checkpoint"):
+        load_run(tmp_path / "run")
+
+
+def test_weights_that_overflow_are_not_saved(at_loss: Callable, partial: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = trainer._step
+
+    def spoil(model: nn.Module, *args: Any) -> tuple[float, float]:
+        found = step(model, *args)
+        if args[-1] == 41:
+            with torch.no_grad():
+                model.head.bias[0] = math.inf
+        return found
+
+    monkeypatch.setattr(trainer, "_step", spoil)
+    with pytest.raises(NonFiniteError, match=r"step 42: model: 'head\.bias' is not finite"):
+        run(partial)
+    assert RunDir.open(partial).checkpoint_steps() == [28, 35]
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Damage
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "state.json", "manifest.json"])
+@pytest.mark.parametrize("how", ["flipped", "short", "missing"])
+def test_damaged_checkpoint_falls_back(name: str, how: str, partial: Path, whole: Path) -> None:
+    file = partial / "checkpoints" / f"step-{5 * EVERY:09d}" / name
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 4
+    if how == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(bytes(data) if how == "flipped" else bytes(data[: len(data) // 2]))
+    with pytest.warns(UserWarning, match="checkpoint passed over: .*step-000000035"):
+        found = load_run(partial)
+    previous = RunDir.open(partial).load_checkpoint(4 * EVERY)
+    assert previous is not None
+    assert torch.equal(found.model.head.weight, previous[1]["model"]["head.weight"])
+    with pytest.warns(UserWarning, match=r"step-000000035") as warned:
+        run(partial)
+    assert any("set aside" in str(one.message) for one in warned)
+    assert fingerprint(partial) == fingerprint(whole)
+
+
+def test_no_whole_checkpoint(partial: Path) -> None:
+    for step in (28, 35):
+        (partial / "checkpoints" / f"step-{step:09d}" / "model.safetensors").write_bytes(b"?")
+    with (
+        pytest.warns(UserWarning, match="passed over"),
+        pytest.raises(DamagedError, match="none of 2 checkpoints is whole"),
+    ):
+        load_run(partial)
+
+
+def test_weights_of_another_shape(partial: Path) -> None:
+    data = json.loads((partial / "config.json").read_text())
+    data["model"]["mlp_ratio"] = 3
+    (partial / "config.json").write_text(json.dumps(data))
+    with pytest.raises(DamagedError, match=r"config\.json"):
+        load_run(partial)
+    reseal(partial)
+    with pytest.raises(DamagedError, match=r"blocks\.0\.mlp\.hidden\.weight is missing, unknown or of another shape"):
+        load_run(partial)
+
+
+@pytest.mark.parametrize("group", ["model", "optimiser"])
+@pytest.mark.parametrize("how", ["group missing", "name missing", "name unknown", "shape"])
+def test_checkpoints_made_by_strangers(group: str, how: str, partial: Path) -> None:
+    folder = partial / "checkpoints" / f"step-{5 * EVERY:09d}"
+    file = folder / f"{group}.safetensors"
+    tensors = store.read_tensors(file)
+    name = next(iter(tensors))
+    if how == "name missing":
+        del tensors[name]
+    elif how == "name unknown":
+        tensors["surplus"] = torch.zeros(1)
+    else:
+        tensors[name] = torch.zeros(3)
+    file.unlink()
+    if how != "group missing":
+        store.write_tensors(file, tensors)
+    (folder / "manifest.json").unlink()
+    store.write_manifest(folder)
+    with pytest.raises(DamagedError, match=f"{group}.safetensors: .* is missing, unknown or of another shape"):
+        run(partial)
+
+
+def test_process_is_checked_by_its_digest(partial: Path) -> None:
+    data = json.loads((partial / "seeds.json").read_text())
+    true = data["process_digest"]
+    data["process_digest"] = "0" * 64
+    (partial / "seeds.json").write_text(json.dumps(data))
+    with pytest.raises(DamagedError, match=r"seeds\.json"):
+        load_run(partial)
+    reseal(partial)
+    for read in (lambda: load_run(partial), lambda: run(partial)):
+        with pytest.raises(DamagedError, match=rf"process here differs .*{true[:12]} instead of 0{{12}}"):
+            read()
+    data["process_digest"] = true
+    (partial / "seeds.json").write_text(json.dumps(data))
+    reseal(partial)
+    run(partial)  # and the lock was given back
+
+
+def test_a_run_keeps_its_own_process(own: tuple[Path, RunConfig], tmp_path: Path) -> None:
+    file, configured = own
+    trained = train(configured, tmp_path / "run", num_samples=8)
+    file.unlink()
+    shutil.move(tmp_path / "run", tmp_path / "moved")
+    found = load_run(tmp_path / "moved")
+    assert found.process.digest == trained.process.digest
+    assert getattr(found.process, "symbols", None) == ("a", "b", "c")
+    assert torch.equal(found.corpus()[0:5].tokens, trained.corpus()[0:5].tokens)
+    assert all(torch.equal(a, b) for a, b in zip(found.model.parameters(), trained.model.parameters(), strict=True))
+
+
+def test_its_own_process_is_kept_also_when_it_was_killed_before(own: tuple[Path, RunConfig], tmp_path: Path) -> None:
+    file, configured = own
+    process = configured.process.build()
+    resolved = replace(configured, training=replace(configured.training, device="cpu"))
+    seeds = {"run": configured.seed, "process_digest": process.digest}
+    RunDir.create(tmp_path / "run", resolved.to_data(), seeds=seeds).unlock()  # and then it was killed
+    train(configured, tmp_path / "run", resume=True, num_samples=8)
+    file.unlink()
+    assert load_run(tmp_path / "run").process.digest == process.digest
+
+
+def test_a_changed_process_file_is_noticed(own: tuple[Path, RunConfig], tmp_path: Path) -> None:
+    file, configured = own
+    train(configured, tmp_path / "run", num_samples=8)
+    file.unlink()
+    HMM([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.1, 0.2], [0.1, 0.2, 0.7]]).save(file)
+    with pytest.raises(DamagedError, match="process here differs"):
+        train(configured, tmp_path / "run", resume=True)
+
+
+def test_a_damaged_own_process_is_noticed(own: tuple[Path, RunConfig], tmp_path: Path) -> None:
+    _, configured = own
+    train(configured, tmp_path / "run", num_samples=8)
+    copy = tmp_path / "run" / "process.safetensors"
+    data = copy.read_bytes()
+    copy.write_bytes(data[:-8] + bytes(8))
+    with pytest.raises((DamagedError, InputError)):
+        load_run(tmp_path / "run")
+    copy.write_bytes(data[:100])
+    with pytest.raises(DamagedError):
+        load_run(tmp_path / "run")
+
+
+def test_nothing_is_left_of_what_cannot_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = CONFIG | {"process": {"name": "fresh-hmms", "num_states": 2, "num_symbols": 3}}
+    with pytest.raises(InputError, match="no exact"):
+        train(config_from_data(fresh), tmp_path / "run")
+    if not torch.cuda.is_available():
+        with pytest.raises(ResourceError, match="cuda was asked for"):
+            train(config(device="cuda"), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_warnings_are_errors_in_an_undisturbed_run(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(config(num_steps=3), tmp_path / "run", num_samples=4)
