@@ -125,7 +125,7 @@ def run_experiment(
             if got != planned:
                 raise InputError(f"{section}.name: {name} measures {planned}, got {got!r}; change its numbers only")
     sizes = experiment.measurements(scale)
-    _claim_folder(out, experiment, scale, configs, sizes, resume)
+    _claim_folder(out, experiment, scale, configs, sizes, resume, overrides)
     say = (lambda text: None) if quiet else (lambda text: print(text, flush=True))
     runs = {}
     for label, config in configs.items():
@@ -166,6 +166,7 @@ def _claim_folder(
     configs: dict[str, RunConfig],
     sizes: dict[str, Any],
     resume: bool,
+    overrides: dict[str, str] | None,
 ) -> None:
     """Make the folder with experiment.json, or check that it holds the same plan."""
     plan = {"runs": {label: config.to_data() for label, config in configs.items()}, "measurements": sizes}
@@ -182,6 +183,7 @@ def _claim_folder(
         if difference:
             raise RefusedError(f"{out}: holds another plan ({'; '.join(difference[:4])}); choose another --out")
         return
+    changes = [f"--{key} {value}" for key, value in (overrides or {}).items()]
     description: dict[str, Any] = {
         "experiment": experiment.name,
         "title": experiment.title,
@@ -189,7 +191,7 @@ def _claim_folder(
         "scale": scale,
         "created": date.today().isoformat(),
         "version": __version__,
-        "command": f"hmmscope run {experiment.name} --scale {scale}",
+        "command": " ".join([f"hmmscope run {experiment.name} --scale {scale} --out {out.name}", *changes]),
         "intervals": experiment.intervals,
         "facts": [],
         "invalid": None,
