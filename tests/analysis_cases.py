@@ -85,7 +85,7 @@ def known_component_losses(corpus: Corpus, batch: Batch) -> np.ndarray:
     assert batch.components is not None
     starts = torch.from_numpy(corpus.layout.starts)
     filters = [corpus.process[m] for m in range(len(corpus.process))]
-    laws = [optimal_predictions(hmm, batch.observations, starts=starts).log_likelihood_per_token for hmm in filters]
+    laws = [optimal_predictions(hmm, batch.observations, starts=starts).log_likelihood_terms for hmm in filters]
     return np.stack([-laws[int(m)][b].numpy() for b, m in enumerate(batch.components)])
 
 

@@ -116,7 +116,7 @@ def filtered(matrices, observations, **options):
 
 def same_likelihood(one, other):
     assert torch.equal(one.impossible_at, other.impossible_at)
-    close_logs(one.log_likelihood_per_token, other.log_likelihood_per_token)
+    close_logs(one.log_likelihood_terms, other.log_likelihood_terms)
 
 
 def all_sequences(num_symbols, time):

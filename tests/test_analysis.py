@@ -67,7 +67,7 @@ def test_bayes_loss_is_the_likelihood() -> None:
     corpus = Corpus(mixture(), layout=PROMPTS)
     score = evaluate(Oracle(corpus), corpus, num_samples=20)
     starts = torch.from_numpy(PROMPTS.starts)
-    likelihood = optimal_predictions(corpus.process, corpus[0:20].observations, starts=starts).log_likelihood_per_token
+    likelihood = optimal_predictions(corpus.process, corpus[0:20].observations, starts=starts).log_likelihood_terms
     assert score.bayes_loss == pytest.approx(-likelihood.mean().item(), rel=1e-12)
 
 

@@ -39,6 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": NAMES - {"registry"} | {"models", "corpora", "rundir"},
     "analysis": NAMES | PROBABILITY | {"models"},
     "config": NAMES | COMPONENTS - {"analysis"} | {"constructions", "disk"},
+    "presets": {"errors", "schema", "training"},
     "pipeline": NAMES | COMPONENTS | {"constructions", "config", "store", "rundir"},
     "experiments": NAMES | COMPONENTS | {"constructions", "config", "pipeline", "store", "rundir", "figures"},
     "claims": {"errors", "schema", "registry", "store", "rundir"},
@@ -47,9 +48,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"errors", "schema", "store", "rundir", "figures", "claims"},
     "bench": NAMES | COMPONENTS - {"analysis"} | {"store"},
     "doctor": {"errors", "kernels", "processes", "store"},
-    "commands": NAMES | COMPONENTS | {"config", "pipeline", "experiments", "claims", "sweeps", "interop", "report"}
-    | {"bench", "doctor", "store", "rundir", "resources"},
-    "cli": {"errors", "commands"},
+    "verbs": NAMES | PROBABILITY | {"interop", "store", "resources"},
+    "commands": NAMES | COMPONENTS | {"config", "presets", "pipeline", "experiments", "claims", "sweeps", "interop", "report"}
+    | {"bench", "doctor", "store", "rundir", "resources", "verbs"},
+    "cli": {"errors", "commands", "verbs"},
 }  # fmt: skip
 
 #: Third-party packages that a module may import when it is itself imported; extras only inside functions.

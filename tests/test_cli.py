@@ -15,6 +15,7 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.processes.files import load_process, shipped_processes
 from hmmscope.processes.make import make_process
 from hmmscope.rundir import RunDir
+from hmmscope.verbs.sources import read_sequences
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -148,14 +149,14 @@ def test_sample_to_every_format(process: str, call: Callable, tmp_path: Path) ->
     printed = call("sample", process, *options)
     assert (printed.code, printed.error) == (0, "")
     (tmp_path / "printed.txt").write_text(printed.out)
-    assert commands.read_sequences(tmp_path / "printed.txt", hmm) == batch.observations.tolist()
+    assert read_sequences(tmp_path / "printed.txt", hmm) == batch.observations.tolist()
     for ending in ("txt", "jsonl", "npz", "safetensors"):
         called = call("sample", process, *options, "--out", f"s.{ending}")
         assert called.code == 0
         assert "7 sequences of 12" in called.out
         assert call("sample", process, *options, "--out", f"quiet.{ending}", "-q").out == ""
         assert (tmp_path / f"quiet.{ending}").read_bytes() == (tmp_path / f"s.{ending}").read_bytes() or ending == "npz"
-    assert commands.read_sequences(tmp_path / "s.txt", hmm) == batch.observations.tolist()
+    assert read_sequences(tmp_path / "s.txt", hmm) == batch.observations.tolist()
     rows = store.read_table(tmp_path / "s.jsonl")
     assert [row["sample"] for row in rows] == list(range(3, 10))
     assert [row["observations"] for row in rows] == batch.observations.tolist()

@@ -108,7 +108,7 @@ def test_the_rate_is_the_loss_of_the_filter_in_the_long_run():
     process = hs.make_process("mess3")
     rate = hs.entropy_rate(process)
     batch = hs.Corpus(process, length=4000, seed=9)[0:20]
-    losses = -hs.filter_beliefs(process, batch.observations).log_likelihood_per_token[:, 100:].mean(1)
+    losses = -hs.filter_beliefs(process, batch.observations).log_likelihood_terms[:, 100:].mean(1)
     error = float(losses.std()) / math.sqrt(20)
     assert abs(float(losses.mean()) - rate.value) < 4 * error
     assert rate.upper_bound - rate.lower_bound < 1e-4

@@ -208,7 +208,7 @@ def test_labelled_filter_equals_enumeration(seed):
     result = hs.filter_beliefs(process, torch.tensor([word]))
     for t in range(5):
         mass, belief = edge_enumeration(process.labelled_VSS, process.initial_S, word[: t + 1])
-        prefix = float(result.log_likelihood_per_token[0, : t + 1].sum())
+        prefix = float(result.log_likelihood_terms[0, : t + 1].sum())
         if mass == 0:
             assert prefix == -math.inf
             assert int(result.impossible_at[0]) <= t

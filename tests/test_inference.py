@@ -53,13 +53,13 @@ def test_filter_beliefs_equals_enumeration():
         close(result.next_observation, [floats(a.following) for a in answers])
         close(result.first_observation, floats(oracles.first_law(exact)))
         close_logs(result.log_likelihood, [oracles.log_of(a.prefix[-1]) for a in answers])
-        close_logs(result.log_likelihood_per_token, [per_token_logs(a.prefix) for a in answers])
+        close_logs(result.log_likelihood_terms, [per_token_logs(a.prefix) for a in answers])
         assert result.impossible_at.tolist() == [first_zero(a.prefix) for a in answers]
         optimal = optimal_predictions(hmm, observations, starts=starts)
         assert optimal.component_posterior is None
         first = floats(oracles.first_law(exact))
         close(optimal.predicted_observation, [shifted(first, floats(a.following)) for a in answers])
-        close_logs(optimal.log_likelihood_per_token, [per_token_logs(a.prefix) for a in answers])
+        close_logs(optimal.log_likelihood_terms, [per_token_logs(a.prefix) for a in answers])
 
 
 def test_strict_filter_names_the_first_impossible_entry():
@@ -96,7 +96,7 @@ def test_filter_mixture_equals_enumeration():
         close(result.next_observation, [floats(following) for _, _, following in answers])
         close(result.first_observation, first)
         close_logs(result.log_likelihood, [oracles.log_of(prefix[-1]) for prefix, _, _ in answers])
-        close_logs(result.log_likelihood_per_token, [per_token_logs(prefix) for prefix, _, _ in answers])
+        close_logs(result.log_likelihood_terms, [per_token_logs(prefix) for prefix, _, _ in answers])
         assert result.impossible_at.tolist() == [first_zero(prefix) for prefix, _, _ in answers]
         impossible += int((result.impossible_at >= 0).sum())
         optimal = optimal_predictions(mixture, observations, starts=starts)
@@ -117,7 +117,7 @@ def test_filter_known_component_equals_enumeration():
         close(result.beliefs, [floats(a.belief) for a in answers])
         expected = [shifted(f, floats(a.following)) for f, a in zip(first, answers, strict=True)]
         close(result.predicted_observation, expected)
-        close_logs(result.log_likelihood_per_token, [per_token_logs(a.prefix) for a in answers])
+        close_logs(result.log_likelihood_terms, [per_token_logs(a.prefix) for a in answers])
 
 
 def test_exact_forward_equals_enumeration():
@@ -205,7 +205,7 @@ def test_one_state_is_independent_draws():
         observations = symbols(rng, 6, 9, num_symbols)
         result = filtered((np.ones(1), np.ones((1, 1)), law), observations)
         with np.errstate(divide="ignore"):
-            close_logs(result.log_likelihood_per_token[:, 0], np.log(law[0])[observations[:, 0]])
+            close_logs(result.log_likelihood_terms[:, 0], np.log(law[0])[observations[:, 0]])
             close_logs(result.log_likelihood, np.log(law[0])[observations].sum(1))
 
 
@@ -236,7 +236,7 @@ def test_filtering_in_chunks_with_carried_belief_is_the_whole():
                 logs.append(step.log_norm[0])
                 beliefs.append(step.belief[0])
             law = StateEmitting(step.following[:, 0], law.transition_MSS, law.emission_MSV)
-        close_logs(torch.stack(logs, 1), whole.log_likelihood_per_token)
+        close_logs(torch.stack(logs, 1), whole.log_likelihood_terms)
         close(torch.stack(beliefs, 1), whole.beliefs)
 
 
@@ -248,7 +248,7 @@ def test_neighbours_order_and_what_follows_do_not_matter():
         for b in range(4):
             alone = filtered(hmm, observations[b : b + 1])
             close(alone.beliefs, whole.beliefs[b : b + 1])
-            close_logs(alone.log_likelihood_per_token, whole.log_likelihood_per_token[b : b + 1])
+            close_logs(alone.log_likelihood_terms, whole.log_likelihood_terms[b : b + 1])
         shorter = filtered(hmm, observations[:, :7])
         close(shorter.beliefs, whole.beliefs[:, :7])
         close(shorter.next_observation, whole.next_observation[:, :7])
@@ -277,7 +277,7 @@ def test_the_expected_next_belief_is_the_belief_moved_on():
 def test_predictions_are_laws_unless_impossible():
     for _, hmm, observations in random_cases(21):
         result = filtered(hmm, observations)
-        dead = (result.log_likelihood_per_token == -math.inf)[:, :, None]
+        dead = (result.log_likelihood_terms == -math.inf)[:, :, None]
         for laws in (result.beliefs, result.next_observation):
             assert (laws >= 0).all()
             close(laws.sum(-1, keepdim=True), (~dead).double())
@@ -288,7 +288,7 @@ def test_the_prediction_scores_the_next_observation():
         result = filtered(hmm, observations)
         predicted = predicted_before(result.first_observation, result.next_observation)
         chosen = predicted.gather(2, observations[:, :, None])[:, :, 0]
-        close_logs(chosen.log(), result.log_likelihood_per_token)
+        close_logs(chosen.log(), result.log_likelihood_terms)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def test_a_mixture_of_one_is_its_component():
         assert torch.equal(mixed.impossible_at, single.impossible_at)
         close(mixed.next_observation, single.next_observation)
         close_logs(mixed.log_likelihood, single.log_likelihood)
-        close(mixed.component_posterior[:, :, 0], (single.log_likelihood_per_token > -math.inf).double())
+        close(mixed.component_posterior[:, :, 0], (single.log_likelihood_terms > -math.inf).double())
 
 
 def test_known_component_is_the_filter_of_that_component():
@@ -339,6 +339,6 @@ def test_known_component_is_the_filter_of_that_component():
     for b, m in enumerate(components.tolist()):
         alone = hs.filter_beliefs(parts[m], observations[b : b + 1], starts=starts)
         close(result.beliefs[b : b + 1], alone.beliefs)
-        close_logs(result.log_likelihood_per_token[b : b + 1], alone.log_likelihood_per_token)
+        close_logs(result.log_likelihood_terms[b : b + 1], alone.log_likelihood_terms)
         expected = optimal_predictions(parts[m], observations[b : b + 1], starts=starts).predicted_observation
         close(result.predicted_observation[b : b + 1], expected)

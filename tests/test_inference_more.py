@@ -44,7 +44,7 @@ def test_the_size_of_a_chunk_changes_nothing(monkeypatch):
         parts = hs.filter_mixture(mixture, observations)
         close(parts.component_posterior, whole.component_posterior)
         close(parts.next_observation, whole.next_observation)
-        close_logs(parts.log_likelihood_per_token, whole.log_likelihood_per_token)
+        close_logs(parts.log_likelihood_terms, whole.log_likelihood_terms)
 
 
 def test_demonstrations_tell_the_component():
@@ -57,9 +57,9 @@ def test_demonstrations_tell_the_component():
     truth = result.component_posterior[:, -1].gather(1, batch.components[:, None])
     assert truth.mean() > 0.95
     known = filter_known_component(mixture, batch.observations, batch.components, starts=corpus.layout.starts)
-    assert (known.log_likelihood_per_token > -math.inf).all()
+    assert (known.log_likelihood_terms > -math.inf).all()
     # P(o) >= P(m) P_m(o) for the true component
-    bound = mixture.weights_M.log()[batch.components] + known.log_likelihood_per_token.sum(1)
+    bound = mixture.weights_M.log()[batch.components] + known.log_likelihood_terms.sum(1)
     assert (result.log_likelihood - bound > -1e-12).all()
 
 
@@ -69,7 +69,7 @@ def test_a_state_that_fell_below_every_float_comes_back(num_quiet):
     answer = oracles.by_enumeration(oracles.exact(matrices), observations)
     result = filtered(matrices, torch.tensor([observations, [0] * len(observations)]))
     assert naive_filter_dies(matrices, observations) == (num_quiet >= 60)
-    close_logs(result.log_likelihood_per_token[0], per_token_logs(answer.prefix))
+    close_logs(result.log_likelihood_terms[0], per_token_logs(answer.prefix))
     close_logs(result.log_likelihood[:1], [oracles.log_of(answer.prefix[-1])])
     assert result.impossible_at.tolist() == [-1, -1]
     assert result.beliefs[0, -3:].tolist() == [[0.0, 1.0]] * 3
@@ -82,7 +82,7 @@ def test_after_coming_back_zero_is_still_zero():
     assert result.impossible_at.tolist() == [len(observations), -1]
     assert result.log_likelihood.tolist()[0] == -math.inf
     assert not result.beliefs[0, len(observations) :].any()
-    assert not torch.isnan(result.log_likelihood_per_token).any()
+    assert not torch.isnan(result.log_likelihood_terms).any()
 
 
 def test_a_component_that_fell_below_every_float_comes_back():
@@ -104,7 +104,7 @@ def test_decoupled_chains_equal_the_exact_forward_recursion(seed):
     result = filtered(matrices, torch.tensor([observations]))
     assert naive_filter_dies(matrices, observations)
     close_logs(result.log_likelihood, logs[-1:])
-    close_logs(result.log_likelihood_per_token.cumsum(1)[0], logs)
+    close_logs(result.log_likelihood_terms.cumsum(1)[0], logs)
     close(result.beliefs[0, -1], floats(belief))
 
 
@@ -148,7 +148,7 @@ def test_mixtures_with_tiny_entries_equal_the_exact_forward_recursion():
             expected = np.logaddexp.reduce([logs[-1] - math.log(4) for logs, _ in answers])
             close_logs(result.log_likelihood[b], expected)
             logs, belief = answers[components[b]]
-            close_logs(known.log_likelihood_per_token[b].sum(), logs[-1])
+            close_logs(known.log_likelihood_terms[b].sum(), logs[-1])
             close(known.beliefs[b, -1], floats(belief), relative=1e-11)
             died += logs[-1] > -math.inf and naive_filter_dies(parts[components[b]], sequence)
     assert died >= 5
@@ -157,7 +157,7 @@ def test_mixtures_with_tiny_entries_equal_the_exact_forward_recursion():
 def test_restarting_does_not_revive_an_impossible_sequence():
     hmm = hs.HMM([1.0], [[1.0]], [[1.0, 0.0]])
     result = hs.filter_beliefs(hmm, torch.tensor([[0, 1, 0, 0]]), starts=[True, False, True, False])
-    assert result.log_likelihood_per_token.tolist() == [[0.0, -math.inf, -math.inf, -math.inf]]
+    assert result.log_likelihood_terms.tolist() == [[0.0, -math.inf, -math.inf, -math.inf]]
     assert result.impossible_at.tolist() == [1]
     assert result.beliefs[0, :, 0].tolist() == [1.0, 0.0, 0.0, 0.0]
     assert result.next_observation[0, 1:].tolist() == [[0.0, 0.0]] * 3
@@ -196,11 +196,11 @@ def test_long_sequences_stay_laws():
     observations = symbols(rng, 1, 20_000, 4)
     result = filtered(matrices, observations)
     assert torch.isfinite(result.log_likelihood).all()
-    assert torch.isfinite(result.log_likelihood_per_token).all()
+    assert torch.isfinite(result.log_likelihood_terms).all()
     for laws in (result.beliefs, result.next_observation):
         assert (laws.sum(-1) - 1).abs().max() < 1e-14
     logs, belief = oracles.by_forward(oracles.exact(matrices), observations[0, :2000].tolist())
-    assert result.log_likelihood_per_token[0, :2000].sum().item() == pytest.approx(logs[-1], rel=1e-12)
+    assert result.log_likelihood_terms[0, :2000].sum().item() == pytest.approx(logs[-1], rel=1e-12)
     close(result.beliefs[0, 1999], floats(belief))
 
 
@@ -234,7 +234,7 @@ def test_empty_batches_and_sequences(batch, time):
         assert mixed.component_posterior.shape == (batch, time, 4)
         for result in (single, mixed):
             assert result.log_likelihood.shape == (batch,)
-            assert result.log_likelihood_per_token.shape == (batch, time)
+            assert result.log_likelihood_terms.shape == (batch, time)
             assert result.impossible_at.tolist() == [-1] * batch
             if time == 0:
                 assert result.log_likelihood.tolist() == [0.0] * batch
@@ -250,7 +250,7 @@ def test_empty_batches_and_sequences_of_known_components(batch, time):
     known = filter_known_component(mixture, observations, torch.zeros(batch, dtype=torch.int64))
     assert known.beliefs.shape == (batch, time, 3)
     assert known.predicted_observation.shape == (batch, time, 2)
-    assert known.log_likelihood_per_token.shape == (batch, time)
+    assert known.log_likelihood_terms.shape == (batch, time)
 
 
 def test_autocast_does_not_reach_the_oracle():

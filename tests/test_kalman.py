@@ -88,7 +88,7 @@ def test_filter_is_gaussian_conditioning(seed, sizes, known):
         means, covariances, logs = conditioned(process, observations[b].numpy(), initial, covariance)
         np.testing.assert_allclose(exact.means[b], means, rtol=0, atol=1e-10)
         np.testing.assert_allclose(exact.covariances, covariances, rtol=0, atol=1e-10)
-        np.testing.assert_allclose(exact.log_likelihood_per_token[b], logs, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(exact.log_likelihood_terms[b], logs, rtol=0, atol=1e-9)
         assert exact.log_likelihood[b] == pytest.approx(logs.sum(), abs=1e-9)
     torch.testing.assert_close(exact.predicted_observation[:, 1:], exact.next_observation[:, :-1])
 

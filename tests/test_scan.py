@@ -20,7 +20,7 @@ def agree(one, other):
     np.testing.assert_allclose(one.beliefs, other.beliefs, rtol=0, atol=1e-11)
     np.testing.assert_allclose(one.next_observation, other.next_observation, rtol=0, atol=1e-11)
     np.testing.assert_allclose(one.log_likelihood, other.log_likelihood, rtol=1e-12, atol=1e-13)
-    np.testing.assert_allclose(one.log_likelihood_per_token, other.log_likelihood_per_token, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(one.log_likelihood_terms, other.log_likelihood_terms, rtol=1e-11, atol=1e-13)
     close(one.first_observation, other.first_observation)
 
 
@@ -71,7 +71,7 @@ def test_a_hundred_thousand_steps():
     observations = torch.from_numpy(rng.integers(0, 4, (1, 100_000)))
     hmm = hs.HMM(*matrices)
     result = scan_beliefs(hmm, observations)
-    assert torch.isfinite(result.log_likelihood_per_token).all()
+    assert torch.isfinite(result.log_likelihood_terms).all()
     assert (result.beliefs.sum(-1) - 1).abs().max() < 1e-14
     assert (result.next_observation.sum(-1) - 1).abs().max() < 1e-14
     loop = hs.filter_beliefs(hmm, observations[:, :5000])
@@ -80,7 +80,7 @@ def test_a_hundred_thousand_steps():
     late = hs.filter_beliefs(hmm, observations[:, 96_000:])
     np.testing.assert_allclose(result.beliefs[:, -2000:], late.beliefs[:, -2000:], rtol=0, atol=1e-11)
     logs, _ = oracles.by_forward(oracles.exact(matrices), observations[0, :1000].tolist())
-    assert result.log_likelihood_per_token[0, :1000].sum().item() == pytest.approx(logs[-1], rel=1e-12)
+    assert result.log_likelihood_terms[0, :1000].sum().item() == pytest.approx(logs[-1], rel=1e-12)
 
 
 def test_the_comparison_can_fail():

@@ -254,7 +254,7 @@ def test_the_filter_in_logarithms_is_the_filter():
         starts = torch.tensor(some_starts(rng, 10))
         for hmm in (hs.HMM(*matrices), hs.LabelledHMM(*as_labelled(matrices))):
             plain = hs.filter_beliefs(hmm, observations, starts=starts)
-            dead = (plain.log_likelihood_per_token == -math.inf)[:, :, None]
+            dead = (plain.log_likelihood_terms == -math.inf)[:, :, None]
             logs = filter_in_logs(hmm.law, observations, starts)
             close(torch.where(dead, 0.0, logs.exp()), plain.beliefs, relative=1e-11)
 

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +15,14 @@ from hmmscope.analysis.curves import evaluate
 from hmmscope.config import config_from_data
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Prompts, Sequences
+from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError, NonFiniteError, RefusedError
 from hmmscope.models.make import make_model
 from hmmscope.pipeline import load_run, train
 from hmmscope.processes.hmm import HMM
 from hmmscope.rundir import RunDir, read_journal
-from hmmscope.training import trainer
-from hmmscope.training.objectives import next_observation_loss
+from hmmscope.training import updates
+from hmmscope.training.objectives import target_loss
 from hmmscope.training.schedules import learning_rate
 from hmmscope.training.spec import TrainingSpec
 from training_cases import MUTATIONS, Constant, at_loss, config, crashes, files, flat, partial, stopped, whole  # noqa: F401 - fixtures
@@ -51,6 +53,10 @@ def test_schedule_of_a_single_step() -> None:
     assert learning_rate(TrainingSpec(num_steps=1, warmup_steps=0, learning_rate=0.3), 0) == 0.3
 
 
+def coin() -> HMM:
+    return HMM([1.0], [[1.0]], [[0.5, 0.5]])
+
+
 def test_loss_counts_observations_and_never_delimiters() -> None:
     layout = Prompts(num_demonstrations=1, demonstration_length=2, test_length=2)
     observations = torch.tensor([[0, 1, 1, 0]])
@@ -60,7 +66,7 @@ def test_loss_counts_observations_and_never_delimiters() -> None:
     table = torch.stack([torch.zeros(6), odds.log()], 1)
     # Columns 0, 1, 3, 4 predict 0, 1, 1, 0; column 2 would predict the delimiter, column 5 nothing.
     by_hand = -sum(math.log(p) for p in (1 / 4, 1 / 2, 4 / 5, 2 / 3)) / 4
-    assert next_observation_loss(Constant(table), batch, layout).item() == pytest.approx(by_hand, rel=1e-6)
+    assert target_loss(Constant(table), batch, make_target("observation", coin(), layout)).item() == pytest.approx(by_hand, rel=1e-6)
 
 
 def test_loss_of_sequences_leaves_out_the_first_observation() -> None:
@@ -69,15 +75,16 @@ def test_loss_of_sequences_leaves_out_the_first_observation() -> None:
     batch = Batch(observations, observations, observations, None)
     table = torch.stack([torch.zeros(2), torch.tensor([3.0, 1.0]).log()], 1)
     by_hand = -(math.log(1 / 4) + math.log(1 / 2)) / 2
-    assert next_observation_loss(Constant(table), batch, layout).item() == pytest.approx(by_hand, rel=1e-6)
+    assert target_loss(Constant(table), batch, make_target("observation", coin(), layout)).item() == pytest.approx(by_hand, rel=1e-6)
 
 
 def test_evaluation_loss_is_the_loss_of_all_samples_at_once() -> None:
     corpus = Corpus(config().process.build(), layout=Sequences(length=8), seed=1, stream="evaluate")
     model = make_model("roformer", num_symbols=4, num_layers=1, num_heads=2, width=8)
     batch = corpus[0:150]  # in pieces of 64, 64 and 22
-    expected = next_observation_loss(model, batch, corpus.layout).item()
-    found = trainer.evaluation_loss(model, batch, corpus, torch.device("cpu"))
+    target = make_target("observation", corpus.process, corpus.layout)
+    expected = target_loss(model, batch, target).item()
+    found = updates.evaluation_loss(model, batch, target, torch.device("cpu"), config().training)
     assert found == pytest.approx(expected, rel=1e-6)
 
 
@@ -112,13 +119,13 @@ def test_learns_and_does_not_beat_the_optimum(tmp_path: Path) -> None:
 
 def test_every_step_has_samples_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen = []
-    loss = trainer.next_observation_loss
+    loss = updates.target_loss
 
-    def spy(model: nn.Module, batch: Batch, layout: Sequences) -> torch.Tensor:
+    def spy(model: nn.Module, batch: Batch, *args: Any, **options: Any) -> torch.Tensor:
         seen.append(batch.tokens)
-        return loss(model, batch, layout)
+        return loss(model, batch, *args, **options)
 
-    monkeypatch.setattr(trainer, "next_observation_loss", spy)
+    monkeypatch.setattr(updates, "target_loss", spy)
     trained = train(config(num_steps=5, evaluate_every=0), tmp_path / "run")
     assert torch.equal(torch.cat(seen), trained.corpus("train")[0:20].tokens)
 

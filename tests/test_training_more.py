@@ -17,12 +17,13 @@ from hmmscope import cli, store
 from hmmscope.config import RunConfig, config_from_data
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
+from hmmscope.corpora.targets import make_target
 from hmmscope.errors import DamagedError, InputError, NonFiniteError, ResourceError
 from hmmscope.models.make import make_model
 from hmmscope.pipeline import load_run, train
 from hmmscope.processes.hmm import HMM
 from hmmscope.rundir import RunDir, read_journal
-from hmmscope.training import trainer
+from hmmscope.training import trainer, updates
 from training_cases import at_loss, config, own, partial, reseal, stopped, whole  # noqa: F401 - fixtures
 from training_crash import CONFIG, EVERY, fingerprint, run
 
@@ -31,12 +32,13 @@ def test_no_update_is_taken() -> None:
     corpus = Corpus(config().process.build(), layout=Sequences(length=8), stream="train")
     model = make_model("roformer", num_symbols=4, num_layers=1, num_heads=2, width=8)
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.1)
-    trainer._step(model, optimiser, corpus[0:4], corpus, 0.1, 1.0, 0)
+    target, spec = make_target("observation", corpus.process, corpus.layout), config(warmup_steps=0).training
+    trainer.train_step(model, optimiser, corpus[0:4], target, spec, 0)
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     moments = [state["exp_avg"].clone() for state in optimiser.state.values()]
     model.head.bias.register_hook(lambda gradient: gradient * math.nan)
     with pytest.raises(NonFiniteError, match=r"step 2: gradient of head\.bias is not finite"):
-        trainer._step(model, optimiser, corpus[4:8], corpus, 0.1, 1.0, 1)
+        trainer.train_step(model, optimiser, corpus[4:8], target, spec, 1)
     assert all(torch.equal(p, weights[name]) for name, p in model.named_parameters())
     assert all(torch.equal(a["exp_avg"], b) for a, b in zip(optimiser.state.values(), moments, strict=True))
 
@@ -57,16 +59,16 @@ def test_exploding_rate_has_its_exit_code(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_weights_that_overflow_are_not_saved(at_loss: Callable, partial: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = trainer._step
+    step = trainer.train_step
 
     def spoil(model: nn.Module, *args: Any) -> tuple[float, float]:
         found = step(model, *args)
-        if args[-1] == 41:
+        if args[-2] == 41:
             with torch.no_grad():
                 model.head.bias[0] = math.inf
         return found
 
-    monkeypatch.setattr(trainer, "_step", spoil)
+    monkeypatch.setattr(trainer, "train_step", spoil)
     with pytest.raises(NonFiniteError, match=r"step 42: model: 'head\.bias' is not finite"):
         run(partial)
     assert RunDir.open(partial).checkpoint_steps() == [28, 35]

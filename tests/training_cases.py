@@ -16,7 +16,7 @@ from hmmscope import store
 from hmmscope.config import RunConfig, config_from_data
 from hmmscope.processes.hmm import HMM
 from hmmscope.rundir import RunDir, read_journal
-from hmmscope.training import trainer
+from hmmscope.training import updates
 from training_crash import CONFIG, EVERY, run
 
 SCRIPT = Path(__file__).with_name("training_crash.py")
@@ -34,17 +34,17 @@ def config(**training: Any) -> RunConfig:
 @pytest.fixture
 def at_loss(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[torch.Tensor], torch.Tensor]], None]:
     """Puts a function in place of the loss's value at its n-th computation."""
-    loss = trainer.next_observation_loss
+    loss = updates.target_loss
 
     def plant(number: int, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
         calls = 0
 
-        def changed(*args: Any) -> torch.Tensor:
+        def changed(*args: Any, **options: Any) -> torch.Tensor:
             nonlocal calls
             calls += 1
-            return change(loss(*args)) if calls == number else loss(*args)
+            return change(loss(*args, **options)) if calls == number else loss(*args, **options)
 
-        monkeypatch.setattr(trainer, "next_observation_loss", changed)
+        monkeypatch.setattr(updates, "target_loss", changed)
 
     return plant
 
@@ -66,14 +66,14 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that ended in step 39, with checkpoints of steps 28 and 35."""
     path = tmp_path_factory.mktemp("stopped") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        loss, calls = trainer.next_observation_loss, 0
+        loss, calls = updates.target_loss, 0
 
-        def counted(*args: Any) -> torch.Tensor:
+        def counted(*args: Any, **options: Any) -> torch.Tensor:
             nonlocal calls
             calls += 1
-            return stop(loss(*args)) if calls == 40 else loss(*args)  # one call was the evaluation of step 20
+            return stop(loss(*args, **options)) if calls == 40 else loss(*args, **options)  # one call was the evaluation of step 20
 
-        patch.setattr(trainer, "next_observation_loss", counted)
+        patch.setattr(updates, "target_loss", counted)
         with pytest.raises(Stop):
             run(path)
     assert RunDir.open(path).checkpoint_steps() == [4 * EVERY, 5 * EVERY]
@@ -143,16 +143,31 @@ MUTATIONS: dict[str, Any] = {
     "model.rotary_base": 100.0,
     "training.num_steps": 61,
     "training.batch_size": 5,
+    "training.num_trajectories": 30,
+    "training.epoch_steps": 20,
+    "training.schedule": "constant",
     "training.learning_rate": 0.011,
     "training.warmup_steps": 6,
+    "training.warmup_from": 0.001,
+    "training.halve_every": 10,
     "training.final_fraction": 0.1,
     "training.betas": [0.9, 0.99],
+    "training.epsilon": 1e-7,
     "training.weight_decay": 0.02,
     "training.gradient_clip": 2.0,
+    "training.curriculum": [4, 8],
+    "training.block_length": 3,
+    "training.block_algorithm": "naive",
+    "training.num_grains": 2,
+    "training.parallel": "ddp",
+    "training.precision": "bfloat16",
+    "training.compile": True,
+    "training.deterministic": True,
     "training.evaluate_every": 10,
     "training.evaluate_samples": 9,
     "training.checkpoint_every": 8,
     "training.num_threads": 2,
+    "target": "belief",
     "seed": 4,
 }
 

@@ -23,7 +23,7 @@ from hmmscope.config import config_from_data
 from hmmscope.errors import HmmscopeError
 from hmmscope.pipeline import train
 from hmmscope.rundir import RunDir, read_journal
-from hmmscope.training import trainer
+from hmmscope.training import updates
 
 NUM_STEPS, EVERY = 60, 7
 
@@ -167,21 +167,21 @@ def signals(folder: Path, number: int) -> dict:
     assert wait(fork(lambda: command(folder, folder / "whole"))) == 0
     duration = time.perf_counter() - begun
     whole = fingerprint(folder / "whole")
-    loss = trainer.next_observation_loss
+    loss = updates.target_loss
 
     def stopped(path: Path, step: int, *signums: int) -> dict:
         calls = 0
 
-        def tell(*args: Any) -> torch.Tensor:
+        def tell(*args: Any, **options: Any) -> torch.Tensor:
             nonlocal calls
             calls += 1
             if calls == step:  # of the training steps: the evaluation of step 20 comes later
                 for signum in signums:
                     os.kill(os.getpid(), signum)
-            return loss(*args)
+            return loss(*args, **options)
 
         def work() -> int:
-            trainer.next_observation_loss = tell
+            updates.target_loss = tell
             return command(folder, path)
 
         code, error = wait(fork(work)), (folder / "stderr").read_text()
@@ -220,21 +220,21 @@ def limit(folder: Path, number: int) -> dict:
     run(folder / "whole")
     whole = fingerprint(folder / "whole")
     size = (folder / "whole" / "checkpoints" / f"step-{NUM_STEPS:09d}" / "optimiser.safetensors").stat().st_size
-    loss, hard = trainer.next_observation_loss, resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    loss, hard = updates.target_loss, resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     results = []
     for bound in [size * (i + 1) // (number + 1) for i in range(number)]:
         path = folder / f"run{bound}"
         calls = 0
 
-        def full(*args: Any) -> torch.Tensor:
+        def full(*args: Any, **options: Any) -> torch.Tensor:
             nonlocal calls
             calls += 1
             if calls == 2 * EVERY + 1:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (bound, hard))  # noqa: B023 - called before the next
-            return loss(*args)
+            return loss(*args, **options)
 
         def work() -> int:
-            trainer.next_observation_loss = full
+            updates.target_loss = full
             return command(folder, path)  # noqa: B023
 
         code, error = wait(fork(work)), (folder / "stderr").read_text()

@@ -1,11 +1,11 @@
-"""The command line: parsing only. Each verb is a function of `hmmscope.commands`, imported when it is called."""
+"""The command line: parsing only. Verbs are functions of `hmmscope.commands` and `hmmscope.verbs`, imported when called."""
 
 import argparse
 import errno
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
@@ -20,6 +20,8 @@ device), 6 non-finite numbers, 130 interrupted, 143 terminated, 70 internal erro
 """
 
 
+#: Verbs that take ``--section.key VALUE``, or fields of a process.
+_OVERRIDABLE = ("run", "train", "analyse", "show", "sample", "oracle", "facts")
 _RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
 
@@ -72,11 +74,43 @@ def build_parser() -> argparse.ArgumentParser:
 
     oracle = verb("oracle", "exact likelihoods, beliefs and predictions of sequences under a process")
     oracle.add_argument("process")
-    oracle.add_argument("observations", help="a text file: one sequence a line, symbols by name or number")
+    oracle.add_argument(
+        "observations", help="text, one sequence a line, symbols by name or number; or what sample --out writes"
+    )
     oracle.add_argument("--out", metavar="FILE", help="write everything at every position as a .jsonl table")
     oracle.add_argument("--smooth", action="store_true", help="also the belief about each state given all observations")
     oracle.add_argument("--viterbi", action="store_true", help="also the likeliest path of states")
+    oracle.add_argument("--paths", type=int, default=0, metavar="N", help="also N draws of the path of states")
+    oracle.add_argument("--memory", type=int, default=0, metavar="L", help="also an observer who remembers L symbols")
+    oracle.add_argument("--ngrams", type=int, default=0, metavar="N", help="also n-gram counts of the sequence, n to N")
+    oracle.add_argument("--seed", type=int, default=0, help="of the draws")
     oracle.add_argument("--allow-drop-tiny", action="store_true", help="round probabilities below 2^-32 to zero")
+
+    facts = verb("facts", "what follows from the matrices of a process: entropies, mixing, memory, observability")
+    facts.add_argument("process")
+    facts.add_argument("--component", type=int, metavar="M", help="which one of a mixture")
+    facts.add_argument("--blocks", type=int, default=0, metavar="N", help="entropies of blocks up to N observations")
+    facts.add_argument("--steps", type=int, default=0, metavar="K", help="observability of up to K observations")
+    facts.add_argument("--mixing", action="store_true", help="the mixing time of the posterior")
+    facts.add_argument("--memory", type=int, default=0, metavar="L", help="errors of up to L observations of memory")
+    facts.add_argument("--time", type=int, default=0, metavar="T", help="observations seen when a memory is judged")
+    facts.add_argument("--mixed-states", type=int, default=0, metavar="N", help="the beliefs one can come to, up to N")
+    facts.add_argument("--samples", type=int, default=1000, metavar="N", help="sequences for what has to be sampled")
+    facts.add_argument("--seed", type=int, default=0, help="of the samples")
+    facts.add_argument("--out", metavar="FILE", help="write everything as a new .json")
+    facts.add_argument("--allow-drop-tiny", action="store_true", help="round probabilities below 2^-32 to zero")
+
+    fit = verb("fit", "an HMM fitted to sequences by expectation maximisation (Baum-Welch)")
+    fit.add_argument("observations", help="a text file: one sequence a line, symbols apart by spaces")
+    fit.add_argument("--states", type=int, required=True, metavar="S", help="of the HMM")
+    fit.add_argument("--out", required=True, metavar="FILE", help="a new .json, .npz or .safetensors")
+    fit.add_argument(
+        "--symbols", type=int, metavar="V", help="how many, if they are numbers (default: the largest + 1)"
+    )
+    fit.add_argument("--restarts", type=int, default=3, metavar="N", help="random starts; the best one counts")
+    fit.add_argument("--iterations", type=int, default=100, metavar="N", help="of each, at most")
+    fit.add_argument("--pseudo-count", type=float, default=0.1, metavar="C", help="added to every expected count")
+    fit.add_argument("--seed", type=int, default=0, help="of the starts")
 
     analyse = verb("analyse", "point an instrument at a trained run")
     analyse.add_argument("run", help="the folder of a run")
@@ -94,7 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--out", metavar="FILE", help="write the table as .json, with date and machine")
 
     verb("doctor", "check this installation: versions, exact bits, disk, memory, extras")
-    for sub in (run, train, analyse, sample, oracle, report):
+    for sub in (run, train, analyse, sample, oracle, fit, report):
         sub.add_argument("-q", "--quiet", action="store_true", help="print results only")
     return parser
 
@@ -177,18 +211,30 @@ def _dispatch(argv: list[str]) -> int:
         build_parser().print_help()
         return 2
     rest = dotted + rest
-    if rest and arguments.verb not in ("run", "train", "analyse", "show", "sample"):
+    if rest and arguments.verb not in _OVERRIDABLE:
         raise InputError(f"{rest[0]}: unknown option; see hmmscope {arguments.verb} --help")
     overrides = parse_overrides(rest)
 
     # Waiting threads sleep instead of spinning: on cores that others use too, spinning makes two threads slower than one.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from hmmscope import commands
-
     options = {key: value for key, value in vars(arguments).items() if key not in ("verb", "version", "debug")}
-    if arguments.verb in ("run", "train", "analyse", "show", "sample"):
+    if arguments.verb in _OVERRIDABLE:
         options["overrides"] = overrides
-    return getattr(commands, arguments.verb if arguments.verb != "list" else "list_names")(**options) or 0
+    return _function(arguments.verb)(**options) or 0
+
+
+def _function(verb: str) -> Callable[..., int | None]:
+    """What does the work, imported now."""
+    found: Callable[..., int | None]
+    if verb in ("oracle", "facts", "fit"):
+        from hmmscope.verbs import facts, fit, oracle
+
+        found = getattr({"oracle": oracle, "facts": facts, "fit": fit}[verb], verb)
+    else:
+        from hmmscope import commands
+
+        found = getattr(commands, verb if verb != "list" else "list_names")
+    return found
 
 
 def _silence_stdout() -> None:

@@ -4,7 +4,6 @@ import dataclasses
 import inspect
 import io
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -18,19 +17,15 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.experiments.experiment import experiment_named, run_experiment
 from hmmscope.experiments.run_page import describe_run
-from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.mixture import filter_mixture
-from hmmscope.inference.paths import most_likely_states
-from hmmscope.inference.smoothing import smooth_beliefs
 from hmmscope.pipeline import load_run
 from hmmscope.pipeline import train as train_run
+from hmmscope.presets import PRESETS, preset
 from hmmscope.processes.base import Process
 from hmmscope.processes.files import load_process, shipped_processes
 from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.mixture import Mixture
 from hmmscope.resources import require_memory
 from hmmscope.schema import parse_value, unknown_name
+from hmmscope.verbs.sources import HMM_FILES, find_process, new_file
 
 _KINDS = {
     "processes": "process",
@@ -39,7 +34,6 @@ _KINDS = {
     "instruments": "instrument",
     "experiments": "experiment",
 }
-_HMM_FILES = (".json", ".npz", ".safetensors")
 
 
 def _first_line(thing: object) -> str:
@@ -48,8 +42,9 @@ def _first_line(thing: object) -> str:
 
 def list_names(kind: str | None) -> None:
     """Print names, a line each."""
-    if kind is not None and kind not in _KINDS:
-        raise unknown_name("kind", kind, _KINDS)
+    kinds = (*_KINDS, "presets")
+    if kind is not None and kind not in kinds:
+        raise unknown_name("kind", kind, kinds)
     for plural, singular in _KINDS.items():
         if kind not in (None, plural):
             continue
@@ -59,6 +54,10 @@ def list_names(kind: str | None) -> None:
         if singular == "process":
             for name in shipped_processes():
                 print(f"  {name:<18} {load_process(name).title} (shipped)")
+    if kind in (None, "presets"):
+        print("presets")
+        for name, text in PRESETS.items():
+            print(f"  {name:<22} {text}")
 
 
 def show(name: str, overrides: dict[str, str]) -> None:
@@ -69,8 +68,11 @@ def show(name: str, overrides: dict[str, str]) -> None:
         if entry is not None:
             _show_experiment(name) if singular == "experiment" else _show_entry(name, singular, entry)
             return
-    known = [name for kind in _KINDS.values() for name in registry.entries(kind)] + list(shipped_processes())
-    if name not in shipped_processes() and Path(name).suffix not in _HMM_FILES:
+    if name in PRESETS:
+        print(f"preset {name}: {PRESETS[name]}\n\n{json.dumps(config_from_data(preset(name)).to_data(), indent=2)}")
+        return
+    known = [*(name for kind in _KINDS.values() for name in registry.entries(kind)), *shipped_processes(), *PRESETS]
+    if name not in shipped_processes() and Path(name).suffix not in HMM_FILES:
         raise unknown_name("name", name, known)
     loaded = load_process(name)
     _show_hmm(loaded)
@@ -144,14 +146,16 @@ def train(config: str, out: str, resume: bool, quiet: bool, overrides: dict[str,
 
 
 def _run_config(source: str, overrides: dict[str, str]) -> RunConfig:
-    """A YAML file, or the name or file of a process."""
+    """A YAML file, a preset, or the name or file of a process."""
     if Path(source).suffix in (".yaml", ".yml"):
         return load_config(Path(source), overrides)
+    if source in PRESETS:
+        return config_from_data(preset(source), overrides)
     if source in registry.entries("process"):
         return config_from_data({"process": {"name": source}}, overrides)
-    if source in shipped_processes() or Path(source).suffix in _HMM_FILES:
+    if source in shipped_processes() or Path(source).suffix in HMM_FILES:
         return config_from_data({"process": {"name": "file", "path": source}}, overrides)
-    known = [*registry.entries("process"), *shipped_processes(), "a .yaml file", "an HMM file"]
+    known = [*PRESETS, *registry.entries("process"), *shipped_processes(), "a .yaml file", "an HMM file"]
     raise unknown_name("config", source, known)
 
 
@@ -181,8 +185,8 @@ def sample(
     if num_samples < 0 or first < 0:
         raise InputError(f"num_samples: and first must be at least 0, got {num_samples} and {first}")
     if out is not None:
-        _new_file(out, (".txt", ".jsonl", ".npz", ".safetensors"))
-    built = _process(process, overrides)
+        new_file(out, (".txt", ".jsonl", ".npz", ".safetensors"))
+    built = find_process(process, overrides)
     corpus = Corpus(built, length=length, seed=seed)
     require_memory("sample", 8 * 4 * num_samples * (length + 1))
     batch = corpus[first : first + num_samples]
@@ -210,169 +214,12 @@ def sample(
         print(f"{num_samples} sequences of {length} -> {path}; the first 100 have digest {corpus.digest(100)}")
 
 
-def _new_file(out: str, endings: tuple[str, ...] | None = None) -> None:
-    """Refuse, before any work, a file that exists or cannot be made."""
-    path = Path(out)
-    if endings and path.suffix not in endings:
-        raise InputError(f"out: must end in {', '.join(endings[:-1])} or {endings[-1]}, got {out!r}")
-    if os.path.lexists(path):
-        raise RefusedError(f"{path}: exists; choose another --out")
-    if not os.path.isdir(path.parent):
-        raise InputError(f"out: there is no folder {path.parent}")
-
-
-def _process(source: str, overrides: dict[str, str] | None = None, *, allow_drop_tiny: bool = False) -> Process:
-    """A registered process by name with fields changed, a shipped one, or one from a file (HMMER profiles too)."""
-    fields = {key.removeprefix("process."): value for key, value in (overrides or {}).items()}
-    if source in registry.entries("process"):
-        built: Process = registry.build_spec("process", {"name": source, **fields}, "process").build()
-        return built
-    _no_overrides(fields)
-    if Path(source).suffix == ".hmm":
-        from hmmscope.interop.hmmer import load_hmmer
-
-        return load_hmmer(source, allow_drop_tiny=allow_drop_tiny)
-    if source not in shipped_processes() and Path(source).suffix not in _HMM_FILES:
-        raise unknown_name("process", source, [*registry.entries("process"), *shipped_processes()])
-    return load_process(source, allow_drop_tiny=allow_drop_tiny)
-
-
 def _as_text(process: Process, observations: torch.Tensor) -> list[str]:
     names = getattr(process, "symbols", None)
     if names is None:
         return [" ".join(map(str, row)) for row in observations.tolist()]
     glue = "" if all(len(name) == 1 for name in names) else " "
     return [glue.join(names[v] for v in row) for row in observations.tolist()]
-
-
-def read_sequences(path: Path, process: Process) -> list[list[int]]:
-    """Sequences of symbol numbers from a text file, one a line; blank lines are passed over.
-
-    Symbols are names if the process names them, else numbers, apart by spaces or commas; if every name is one character,
-    a line may also be the characters themselves.
-    """
-    names: tuple[str, ...] | None = getattr(process, "symbols", None)
-    codes = {name: v for v, name in enumerate(names or map(str, range(process.num_symbols)))}
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: is not UTF-8 text") from None
-    sequences = []
-    for number, line in enumerate(lines, 1):
-        words = line.replace(",", " ").split() if "," not in codes else line.split()
-        if names and all(len(name) == 1 for name in names) and len(words) == 1:
-            words = list(words[0])
-        unknown = [word for word in words if word not in codes]
-        if unknown:
-            known = ", ".join(list(codes)[:30])
-            column = words.index(unknown[0]) + 1
-            raise InputError(f"{path.name}: line {number}, symbol {column}: {unknown[0]!r} is not one of {known}")
-        if words:
-            sequences.append([codes[word] for word in words])
-    if not sequences:
-        raise InputError(f"{path}: holds no sequence")
-    return sequences
-
-
-def oracle(
-    process: str,
-    observations: str,
-    out: str | None,
-    allow_drop_tiny: bool,
-    quiet: bool,
-    smooth: bool = False,
-    viterbi: bool = False,
-) -> None:
-    """Print the likelihood, final belief and prediction of each sequence; write all positions to a table."""
-    if out is not None:
-        _new_file(out)
-    built = _process(process, allow_drop_tiny=allow_drop_tiny)
-    if (smooth or viterbi) and not isinstance(built, HMM | LabelledHMM):
-        raise InputError(f"process: --smooth and --viterbi are for one HMM, not for a {type(built).__name__}")
-    symbols = getattr(built, "symbols", None) or tuple(map(str, range(built.num_symbols)))
-    table: list[dict] = []
-    for number, sequence in enumerate(read_sequences(Path(observations), built), 1):
-        rows, log_likelihood, impossible_at = _oracle_rows(built, sequence)
-        hindsight = _add_hindsight(built, sequence, rows, smooth, viterbi)
-        table += [{"sequence": number} | row for row in rows]
-        per_token = log_likelihood / len(sequence)
-        print(f"sequence {number}: {len(sequence)} observations, log-likelihood {log_likelihood:.6f} nats", end="")
-        if impossible_at >= 0:
-            print(f"; impossible from observation {impossible_at} ({symbols[sequence[impossible_at]]}) on")
-            continue
-        print(f" ({per_token:.6f} per observation)")
-        last = rows[-1]
-        key, names = (
-            ("belief", getattr(built, "states", None)) if isinstance(built, HMM | LabelledHMM) else ("component", None)
-        )
-        print(f"  {key}: {_likeliest(last[key], names)}")
-        print(f"  next: {_likeliest(last['next_observation'], symbols)}")
-        for line in hindsight:
-            print(f"  {line}")
-    if out is not None:
-        for row in table:
-            if row["log_likelihood"] == -np.inf:
-                row["log_likelihood"] = None
-        store.write_table(Path(out), table)
-        if not quiet:
-            print(f"table: {out} (log_likelihood null means -inf)")
-
-
-def _oracle_rows(process: Process, sequence: list[int]) -> tuple[list[dict], float, int]:
-    tokens = torch.tensor([sequence])
-    if isinstance(process, HMM | LabelledHMM):
-        single = filter_beliefs(process, tokens)
-        posterior, key, result = single.beliefs, "belief", single
-    else:
-        if not isinstance(process, Mixture):
-            raise InputError(f"process: no exact filter for {type(process).__name__}")
-        mixed = filter_mixture(process, tokens)
-        posterior, key, result = mixed.component_posterior, "component", mixed  # type: ignore[assignment]
-    rows = [
-        {
-            "position": t,
-            "observation": sequence[t],
-            "log_likelihood": float(result.log_likelihood_per_token[0, t]),
-            key: posterior[0, t].tolist(),
-            "next_observation": result.next_observation[0, t].tolist(),
-        }
-        for t in range(len(sequence))
-    ]
-    return rows, float(result.log_likelihood[0]), int(result.impossible_at[0])
-
-
-def _add_hindsight(
-    process: Process, sequence: list[int], rows: list[dict], smooth: bool, viterbi: bool, shown: int = 30
-) -> list[str]:
-    """What all observations say about each state: added to the rows, and said in a line each."""
-    if not isinstance(process, HMM | LabelledHMM):
-        return []
-    tokens, lines = torch.tensor([sequence]), []
-    names = process.states or tuple(map(str, range(process.num_states)))
-    more = " ..." if len(sequence) > shown else ""
-    if smooth:
-        beliefs = smooth_beliefs(process, tokens)[0].tolist()
-        likeliest = [max(range(len(names)), key=belief.__getitem__) for belief in beliefs[:shown]]
-        said = (f"{names[s]} {belief[s]:.3f}" for s, belief in zip(likeliest, beliefs, strict=False))
-        lines.append(f"smoothed: {', '.join(said)}{more}")
-        for row, belief in zip(rows, beliefs, strict=True):
-            row["smoothed"] = belief
-    if viterbi:
-        path = most_likely_states(process, tokens)
-        states = path.states[0].tolist()
-        log = float(path.log_probability[0])
-        lines.append(f"likeliest path: {' '.join(names[s] for s in states[:shown])}{more} (log-probability {log:.6f})")
-        for row, state in zip(rows, states, strict=True):
-            row["viterbi"] = state
-    return lines
-
-
-def _likeliest(law: list[float], names: tuple[str, ...] | None, count: int = 5) -> str:
-    order = sorted(range(len(law)), key=lambda i: -law[i])[:count]
-    shown = ", ".join(f"{names[i] if names else i} {law[i]:.6f}" for i in order if law[i] > 0)
-    return shown + (", ..." if len(law) > count else "")
 
 
 def analyse(run: str, instrument: str, quiet: bool, overrides: dict[str, str]) -> None:
@@ -390,8 +237,11 @@ def analyse(run: str, instrument: str, quiet: bool, overrides: dict[str, str]) -
         kind = {"layers": tuple[str, ...]}.get(key, type(known[key].default))
         options[key] = parse_value(kind, value, f"--{key}")
     loaded = load_run(run)
+    if instrument == "curves":  # what the run was trained for, unless told otherwise
+        trained_for = {"target": loaded.config.target, "block_length": loaded.config.training.block_length}
+        options = trained_for | options
     rows = tool(loaded.model, loaded.corpus("probe"), **options)
-    named = "".join(f"-{key}-{overrides[key]}" for key in options)
+    named = "".join(f"-{key}-{value}" for key, value in overrides.items())
     path = loaded.path / "analysis" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', instrument + named)[:200]}.jsonl"
     store.make_folder(path.parent)
     store.write_table(path, rows)

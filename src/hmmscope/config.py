@@ -7,6 +7,7 @@ from typing import Any
 
 from hmmscope import disk, registry
 from hmmscope.corpora.layouts import Layout, Sequences
+from hmmscope.corpora.targets import TARGETS
 from hmmscope.errors import InputError
 from hmmscope.models.roformer import RoFormerSpec
 from hmmscope.processes.random_hmm import RandomHMMSpec
@@ -28,6 +29,7 @@ class RunConfig:
         process: what generates.
         layout: how samples become tokens (plain ``sequences``, or ``prompts``).
         model: the architecture.
+        target: what the model is asked for, "observation" (the next one) or "belief" (the law of the hidden state).
         training: the recipe.
         seed: of weights and training samples (a process has a seed of its own).
     """
@@ -35,11 +37,14 @@ class RunConfig:
     process: Any = field(default_factory=RandomHMMSpec)
     layout: Any = field(default_factory=Sequences)
     model: Any = field(default_factory=lambda: RoFormerSpec(num_layers=2, num_heads=4, width=64))
+    target: str = "observation"
     training: TrainingSpec = field(default_factory=TrainingSpec)
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
+        if self.target not in TARGETS:
+            raise unknown_name("target", str(self.target), TARGETS)
         for name, kind in _REGISTERED.items():
             value = getattr(self, name)
             if isinstance(value, dict):
@@ -51,6 +56,9 @@ class RunConfig:
         assert isinstance(self.layout, Layout)
         columns = self.layout.num_columns
         require(columns >= 2, "layout", "must have a column to read and one to predict", columns)
+        if self.training.curriculum:
+            plain = isinstance(self.layout, Sequences)
+            require(plain, "training.curriculum", "cuts plain sequences; use the layout sequences", self.layout)
 
     def to_data(self) -> dict[str, Any]:
         """Plain data for JSON; `config_from_data` is the inverse."""
@@ -58,7 +66,7 @@ class RunConfig:
         for name in _REGISTERED:
             spec = getattr(self, name)
             data[name] = {"name": spec.name, **spec_to_data(spec)}
-        return data | {"training": spec_to_data(self.training), "seed": self.seed}
+        return data | {"target": self.target, "training": spec_to_data(self.training), "seed": self.seed}
 
 
 def config_from_data(data: object, overrides: dict[str, str] | None = None) -> RunConfig:
@@ -82,7 +90,7 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
             inside[key] = text
         else:
             merged[section] = text
-    known = {*_REGISTERED, "training", "seed"}
+    known = {*_REGISTERED, "target", "training", "seed"}
     for key in merged:
         if key not in known:
             raise unknown_name(path_of("", key), key, known)

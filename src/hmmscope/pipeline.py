@@ -12,16 +12,19 @@ from hmmscope import store
 from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.config import RunConfig, config_from_data
 from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.targets import Target, make_target
 from hmmscope.errors import DamagedError, InputError, RefusedError
-from hmmscope.inference.optimal import optimal_predictions
-from hmmscope.models.base import SequenceModel, parameter_count
+from hmmscope.models.base import Ports, SequenceModel, parameter_count
 from hmmscope.models.make import build_model
 from hmmscope.processes.base import Process
 from hmmscope.processes.files import load_process
 from hmmscope.processes.from_file import FileSpec
 from hmmscope.processes.hmm import HMM
+from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.rundir import RunDir, config_difference
-from hmmscope.training.trainer import load_weights, resolve_device, train_model
+from hmmscope.models.block_cot import feedback_width
+from hmmscope.training.state import load_weights, resolve_device
+from hmmscope.training.trainer import train_model
 
 #: A run on a user's own HMM keeps a copy of it.
 _OWN_PROCESS = "process.safetensors"
@@ -49,6 +52,11 @@ class Run:
         """Samples of the run's process and layout; streams "evaluate" and "probe" are never trained on."""
         return Corpus(self.process, layout=self.config.layout, seed=self.config.seed, stream=stream)
 
+    @property
+    def target(self) -> Target:
+        """What the model is asked for."""
+        return make_target(self.config.target, self.process, self.config.layout)
+
 
 def train(
     config: RunConfig, out: str | Path, *, resume: bool = False, quiet: bool = True, num_samples: int = 256
@@ -74,13 +82,28 @@ def train(
     model = _fresh_model(config, process)
     run = Run(path, config, process, model, None)
     evaluation = run.corpus("evaluate")
-    bayes_floor(evaluation, 1)  # refuses a process without an exact answer, before there is a folder
+    bayes_floor(evaluation, 1, config.target)  # refuses a process without an exact answer, before there is a folder
     with _folder(path, config, process, resume) as folder, _threads(config.training.num_threads):
         if folder.done is not None:
             return load_run(path)
-        floor = bayes_floor(evaluation, config.training.evaluate_samples)
-        train_model(model, run.corpus("train"), config.training, folder, held_out=evaluation, floor=floor, quiet=quiet)
-        score = evaluate(model, evaluation, num_samples=num_samples)
+        floor = bayes_floor(evaluation, config.training.evaluate_samples, config.target)
+        train_model(
+            model,
+            run.corpus("train"),
+            config.training,
+            folder,
+            target=config.target,
+            held_out=evaluation,
+            floor=floor,
+            quiet=quiet,
+        )
+        score = evaluate(
+            model,
+            evaluation,
+            num_samples=num_samples,
+            target=config.target,
+            block_length=config.training.block_length,
+        )
         summary = summarise(score, model, config, floor)
         store.write_table(path / "evaluation.jsonl", _score_rows(score))
         folder.mark_done(summary)
@@ -121,11 +144,10 @@ def untrained_twin(run: Run) -> SequenceModel:
     return _fresh_model(run.config, run.process)
 
 
-def bayes_floor(corpus: Corpus, num_samples: int) -> float:
-    """Loss of the optimum on samples 0 .. num_samples - 1, nats per predicted observation."""
-    starts = corpus.layout.starts
-    optimum = optimal_predictions(corpus.process, corpus[0:num_samples].observations, starts=starts)
-    return -optimum.log_likelihood_per_token[:, corpus.layout.predicted].mean().item()
+def bayes_floor(corpus: Corpus, num_samples: int, target: str = "observation") -> float:
+    """Least possible mean loss on samples 0 .. num_samples - 1, in the unit of the target."""
+    asked = make_target(target, corpus.process, corpus.layout)
+    return asked.floor_terms(corpus[0:num_samples]).mean().item()
 
 
 def summarise(score: Score, model: SequenceModel, config: RunConfig, floor: float) -> dict:
@@ -149,8 +171,17 @@ def _score_rows(score: Score) -> list[dict]:
 
 
 def _fresh_model(config: RunConfig, process: Process) -> SequenceModel:
-    num_tokens = config.layout.num_tokens(process.num_symbols)
-    return build_model(config.model, process.num_symbols, num_tokens, config.seed)
+    """The model with its first weights, of the sizes that process, layout and target ask for."""
+    layout, target = config.layout, make_target(config.target, process, config.layout)
+    vectors = isinstance(process, LinearGaussian)
+    ports = Ports(
+        num_outputs=target.num_outputs,
+        num_tokens=None if vectors else layout.num_tokens(process.num_symbols),
+        input_width=process.num_symbols if vectors else None,
+        max_length=layout.num_columns,
+        feedback_width=feedback_width(target.num_outputs) if config.training.block_length else 0,
+    )
+    return build_model(config.model, ports, config.seed)
 
 
 def _folder(path: Path, config: RunConfig, process: Process, resume: bool) -> RunDir:

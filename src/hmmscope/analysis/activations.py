@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from hmmscope.axes import Float, Int64, Tensor
+from hmmscope.axes import Float, Float64, Int64, Tensor
 from hmmscope.errors import InputError
+from hmmscope.models.block_cot import block_outputs
 
 #: Samples in one forward pass of an instrument.
 BATCH = 64
@@ -26,23 +27,47 @@ def inference_mode(model: nn.Module) -> Iterator[torch.device]:
         model.train(was_training)
 
 
-def model_logits(
-    model: nn.Module, tokens: Int64[Tensor, "batch time"], num_symbols: int
-) -> Float[Tensor, "batch time symbol"]:
-    """Logits over the symbols of any module: a tensor, or an object with ``.logits`` as of Hugging Face models.
+def model_outputs(
+    model: nn.Module,
+    inputs: Int64[Tensor, "batch time"] | Float[Tensor, "batch time observed"],
+    num_outputs: int,
+    *,
+    kind: str = "law",
+    block_length: int = 0,
+) -> Float[Tensor, "batch time output"]:
+    """Outputs of any module: a tensor, or an object with ``.logits`` as of Hugging Face models.
 
-    Outputs beyond `num_symbols` (a delimiter) are cut off: probabilities are then given that a symbol follows.
+    Outputs beyond `num_outputs` (a delimiter) are cut off: probabilities are then given that a symbol follows. With
+    `block_length` the model hears its own answers (block chain-of-thought).
     """
-    output = model(tokens)
+    if block_length:
+        output = block_outputs(model, inputs, kind=kind, block_length=block_length)
+    else:
+        output = model(inputs)
     logits = getattr(output, "logits", output)
     if isinstance(logits, tuple):
         logits = logits[0]
-    if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[:2] != tokens.shape:
+    if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[:2] != inputs.shape[:2]:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise InputError(f"model: must map tokens {tuple(tokens.shape)} to logits (batch, time, symbol), got {found}")
-    if logits.shape[2] < num_symbols:
-        raise InputError(f"model: gives {logits.shape[2]} logits, the corpus has {num_symbols} symbols")
-    return logits[..., :num_symbols]
+        raise InputError(f"model: must map tokens {tuple(inputs.shape)} to logits (batch, time, symbol), got {found}")
+    if logits.shape[2] < num_outputs:
+        raise InputError(f"model: gives {logits.shape[2]} logits, the corpus has {num_outputs} symbols")
+    return logits[..., :num_outputs]
+
+
+def as_law(model: nn.Module, outputs: Float[Tensor, "*batch symbol"]) -> Float64[Tensor, "*batch symbol"]:
+    """What a model's outputs say about the next symbol, on the CPU.
+
+    Outputs are logits, unless the module has an attribute ``outputs`` equal to "law" (constructed networks): those are
+    read as they are, after negative entries are set to zero and the rest is divided by its sum; a vector without a
+    positive entry says nothing, and is read as the uniform law.
+    """
+    outputs = outputs.cpu().double()
+    if getattr(model, "outputs", "logits") != "law":
+        return outputs.softmax(-1)
+    positive = outputs.clamp_min(0)
+    total = positive.sum(-1, keepdim=True)
+    return torch.where(total > 0, positive / total.where(total > 0, 1.0), 1 / outputs.shape[-1])
 
 
 def residual_layers(model: nn.Module) -> list[str]:

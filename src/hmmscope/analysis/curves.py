@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import BATCH, inference_mode, model_logits
+from hmmscope.analysis.activations import BATCH, as_law, inference_mode, model_outputs
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.corpora.corpus import Batch, Corpus
+from hmmscope.corpora.targets import Labels, NextObservation, Target, make_target
 from hmmscope.inference.mixture import filter_known_component
-from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.kernels.ngram import ngram_predictions
+from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.processes.mixture import Mixture
 from hmmscope.schema import require
 
@@ -24,20 +25,24 @@ INVALID_Z = -5.0
 ROUNDING = 1e-9
 
 MAX_ORDER = 3
-METRICS = ("accuracy", "loss", "excess", "total_variation")
+METRICS = ("accuracy", "loss", "excess", "total_variation", "distance")
 
 
 @dataclass(frozen=True)
 class Score:
-    """Per-observation measures of several predictors on the same samples.
+    """Measures of several predictors at the same judged columns of the same samples.
 
     Attributes:
-        measures: by predictor, then by metric, (sample, predicted observation).
-            ``accuracy``: 1 where the likeliest symbol (lowest among equals) is the one observed;
-            ``loss``: -log probability of the observed symbol, nats;
+        measures: by predictor, then by metric, (sample, judged column). Of laws
+            ``accuracy``: 1 where the likeliest symbol (lowest among equals) is the one observed, or for beliefs where the
+            likeliest state is one that the exact belief holds likeliest;
+            ``loss``: cross-entropy with the observed symbol or with the exact belief, nats;
             ``excess``: KL(optimum || predictor), nats; ``total_variation``: half the L1 distance to the optimum.
-        demonstrations: number of earlier sequences in the sample, of each predicted observation (predicted,).
-        positions: position within its sequence (predicted,).
+            Of vectors ``loss``: squared error, averaged over coordinates; ``excess``: the same against the optimum;
+            ``distance``: Euclidean distance to the optimum, for linear processes divided by max(1, its norm).
+            The evaluation loss of [Limits] is ``total_variation`` or ``distance``.
+        demonstrations: number of earlier sequences in the sample, of each judged column (judged,).
+        positions: number of observations of the sequence that are known there (judged,).
         invalid: why the scores cannot be right, or None.
     """
 
@@ -65,7 +70,8 @@ class Score:
     def rows(self, axis: str, kept: NDArray[np.bool_] | None = None) -> list[dict]:
         """A table (axis, x, predictor, metric, value, low, high, samples) along "demonstrations" or "positions".
 
-        Intervals are 95 % bootstrap intervals over samples; `kept` selects predicted observations (all by default).
+        Intervals are 95 % bootstrap intervals over samples; `kept` selects judged columns (all by default). An infinite
+        mean (probability zero for what happened) is None.
         """
         kept = np.ones(len(self.positions), bool) if kept is None else kept
         along = (self.demonstrations if axis == "demonstrations" else self.positions)[kept]
@@ -82,9 +88,9 @@ class Score:
                         "x": int(x),
                         "predictor": predictor,
                         "metric": metric,
-                        "value": float(mean[i]),
-                        "low": float(low[i]),
-                        "high": float(high[i]),
+                        "value": _finite(mean[i]),
+                        "low": _finite(low[i]),
+                        "high": _finite(high[i]),
                         "samples": len(values),
                     }
                     for i, x in enumerate(xs)
@@ -92,83 +98,128 @@ class Score:
         return rows
 
 
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
 def evaluate(
-    model: nn.Module, corpus: Corpus, *, num_samples: int = 256, first: int = 0, baselines: bool = True
+    model: nn.Module,
+    corpus: Corpus,
+    *,
+    num_samples: int = 256,
+    first: int = 0,
+    baselines: bool = True,
+    target: str = "observation",
+    block_length: int = 0,
 ) -> Score:
     """Score any module on samples first .. first + num_samples - 1 of a corpus, beside the exact optimum.
 
-    Predictors: ``model``; ``optimum`` (the Bayes predictor that knows the process); ``known-component`` (for mixtures,
-    the filter that is told the component: a ceiling); with `baselines` also ``order-0`` (the frequencies so far: its
-    likeliest symbol is the most frequent one) to ``order-3`` in-context n-grams with back-off.
+    Predictors: ``model``; ``optimum`` (the Bayes predictor that knows the process). Of next symbols also
+    ``known-component`` (for mixtures, the filter that is told the component: a ceiling), and with `baselines` ``order-0``
+    (the frequencies so far: its likeliest symbol is the most frequent one) to ``order-3`` in-context n-grams with
+    back-off.
 
     Args:
-        model: tokens (batch, time) to logits (batch, time, symbols).
-        corpus: of a process with an exact filter.
+        model: tokens (batch, time) or vectors (batch, time, coordinate) to logits or vectors (batch, time, output).
+        corpus: of a process with an exact answer.
         num_samples: how many.
         first: number of the first sample.
         baselines: whether to add the n-grams.
+        target: what the model was trained for, "observation" or "belief".
+        block_length: of block chain-of-thought, for a model trained with it.
 
     Raises:
-        InputError: the model's output has the wrong shape, or the process has no exact filter.
+        InputError: the model's output has the wrong shape, or the process has no exact answer.
     """
     require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
-    require(len(corpus.layout.predicted) > 0, "layout", "must have an observation to predict", corpus.layout)
+    asked = make_target(target, corpus.process, corpus.layout)
+    require(len(asked.columns) > 0, "layout", "must have an observation to predict", corpus.layout)
     batches = [corpus[i : min(i + BATCH, first + num_samples)] for i in range(first, first + num_samples, BATCH)]
-    parts = [_measure(_predictions(model, corpus, batch, baselines), batch, corpus) for batch in batches]
+    parts = []
+    for batch in batches:
+        found = {"model": _answers(model, batch, asked, block_length), "optimum": asked.optimum(batch)}
+        if isinstance(asked, NextObservation):
+            found |= _other_predictions(corpus, batch, baselines)
+        parts.append(_measure(found, asked.labels(batch), asked))
     measures = {
         name: {metric: np.concatenate([part[name][metric] for part in parts]) for metric in parts[0][name]}
         for name in parts[0]
     }
-    layout = corpus.layout
     return Score(
-        measures,
-        layout.sequence_index[layout.predicted],
-        layout.position_in_sequence[layout.predicted],
-        _invalid(measures["model"]["loss"], measures["optimum"]["loss"]),
+        measures, asked.sequences, asked.positions, _invalid(measures["model"]["loss"], measures["optimum"]["loss"])
     )
 
 
-def _predictions(model: nn.Module, corpus: Corpus, batch: Batch, baselines: bool) -> dict[str, torch.Tensor]:
-    """P(observation) by each predictor, (batch, predicted, symbol), float64."""
-    layout, kept = corpus.layout, corpus.layout.predicted
-    starts = torch.from_numpy(layout.starts)
+def _answers(model: nn.Module, batch: Batch, asked: Target, block_length: int) -> torch.Tensor:
+    """The model's laws or vectors at the judged columns, float64."""
+    inputs = batch.tokens[:, : int(asked.columns[-1]) + 1]
     with inference_mode(model) as device:
-        columns = layout.columns[kept] - 1
-        logits = model_logits(model, batch.tokens[:, : int(columns[-1]) + 1].to(device), corpus.num_symbols)
-        found = {"model": logits[:, columns].cpu().double().softmax(-1)}
-    found["optimum"] = optimal_predictions(corpus.process, batch.observations, starts=starts).predicted_observation
+        if inputs.is_floating_point():
+            inputs = inputs.to(next((p.dtype for p in model.parameters()), torch.float64))
+        outputs = model_outputs(
+            model, inputs.to(device), asked.num_outputs, kind=asked.kind, block_length=block_length
+        )
+        outputs = outputs[:, torch.from_numpy(asked.columns)]
+        return as_law(model, outputs) if asked.kind == "law" else outputs.cpu().double()
+
+
+def _other_predictions(corpus: Corpus, batch: Batch, baselines: bool) -> dict[str, torch.Tensor]:
+    """P(observation) by the ceiling and the baselines, (batch, judged, symbol), float64."""
+    layout, kept = corpus.layout, corpus.layout.predicted
+    found = {}
     if isinstance(corpus.process, Mixture) and batch.components is not None:
+        starts = torch.from_numpy(layout.starts)
         known = filter_known_component(corpus.process, batch.observations, batch.components, starts=starts)
-        found["known-component"] = known.predicted_observation
+        found["known-component"] = known.predicted_observation[:, kept]
     if baselines:
         orders = ngram_predictions(
             batch.observations.numpy(), layout.position_in_sequence, corpus.num_symbols, MAX_ORDER, 1.0
         )
         for order in range(MAX_ORDER + 1):
-            found[f"order-{order}"] = torch.from_numpy(orders[:, :, order])
-    return {name: p if name == "model" else p[:, kept] for name, p in found.items()}
+            found[f"order-{order}"] = torch.from_numpy(orders[:, :, order])[:, kept]
+    return found
 
 
-def _measure(predictions: dict[str, torch.Tensor], batch: Batch, corpus: Corpus) -> dict[str, dict[str, np.ndarray]]:
-    observed = batch.observations[:, corpus.layout.predicted]
-    optimum = predictions["optimum"]
-    entropy = torch.special.entr(optimum).sum(-1)
+def _measure(
+    answers: dict[str, torch.Tensor], labels: Labels, asked: Target
+) -> dict[str, dict[str, np.ndarray]]:
+    optimum = answers["optimum"]
+    labels = labels.double() if labels.is_floating_point() else labels
     measured = {}
-    for name, p in predictions.items():
-        log_p = p.log()
-        metrics = {
-            "accuracy": (p.argmax(-1) == observed).double(),
-            "loss": -log_p.gather(2, observed[..., None])[..., 0],
-        }
+    for name, answer in answers.items():
+        metrics = {"loss": asked.loss_terms(answer, labels)}
+        if asked.kind == "law":
+            metrics["accuracy"] = _right(answer, optimum, labels)
         if name not in ("optimum", "known-component"):
-            metrics["excess"] = -(optimum * log_p.where(optimum > 0, 0.0)).sum(-1) - entropy
-            metrics["total_variation"] = 0.5 * (p - optimum).abs().sum(-1)
-        measured[name] = {metric: values.numpy() for metric, values in metrics.items()}
+            metrics |= _against(answer, optimum, asked)
+        measured[name] = {metric: metrics[metric].numpy() for metric in METRICS if metric in metrics}
     return measured
+
+
+def _right(law: torch.Tensor, optimum: torch.Tensor, labels: Labels) -> torch.Tensor:
+    """Whether the likeliest symbol is the one observed, or the likeliest state one that the belief holds likeliest."""
+    chosen = law.argmax(-1)
+    if not labels.is_floating_point():
+        return (chosen == labels).double()
+    return (optimum.gather(2, chosen[..., None])[..., 0] == optimum.amax(-1)).double()
+
+
+def _against(answer: torch.Tensor, optimum: torch.Tensor, asked: Target) -> dict[str, torch.Tensor]:
+    """Distances from the exact answer."""
+    if asked.kind == "law":
+        entropy = torch.special.entr(optimum).sum(-1)
+        cross_entropy = -(optimum * answer.log().where(optimum > 0, 0.0)).sum(-1)
+        return {"excess": cross_entropy - entropy, "total_variation": 0.5 * (answer - optimum).abs().sum(-1)}
+    distance = (answer - optimum).norm(dim=-1)
+    if isinstance(asked.process, LinearGaussian):
+        distance = distance / optimum.norm(dim=-1).clamp_min(1.0)
+    return {"excess": (answer - optimum).square().mean(-1), "distance": distance}
 
 
 def _invalid(loss: NDArray[np.float64], floor: NDArray[np.float64]) -> str | None:
     difference = (loss - floor).mean(1)
+    if not np.isfinite(difference).all():
+        return None
     error = difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else np.inf
     below = -difference.mean()
     if below > max(-INVALID_Z * error, ROUNDING):
@@ -178,17 +229,29 @@ def _invalid(loss: NDArray[np.float64], floor: NDArray[np.float64]) -> str | Non
 
 
 @registry.instrument("curves")
-def curves(model: nn.Module, corpus: Corpus, *, num_samples: int = 256, first: int = 0) -> list[dict]:
+def curves(
+    model: nn.Module,
+    corpus: Corpus,
+    *,
+    num_samples: int = 256,
+    first: int = 0,
+    target: str = "observation",
+    block_length: int = 0,
+) -> list[dict]:
     """Accuracy, loss and excess of a model beside the optimum and the baselines: `evaluate` as a table.
 
     Args:
         model: tokens (batch, time) to logits (batch, time, symbols).
-        corpus: of a process with an exact filter.
+        corpus: of a process with an exact answer.
         num_samples: how many.
         first: number of the first sample.
+        target: what the model was trained for, "observation" or "belief".
+        block_length: of block chain-of-thought, for a model trained with it.
 
     Returns:
         Rows of `Score.rows`, along "demonstrations" and along "positions".
     """
-    score = evaluate(model, corpus, num_samples=num_samples, first=first)
+    score = evaluate(
+        model, corpus, num_samples=num_samples, first=first, target=target, block_length=block_length
+    )
     return score.rows("demonstrations") + score.rows("positions")

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import capture, inference_mode, model_logits
+from hmmscope.analysis.activations import as_law, capture, inference_mode, model_outputs
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.axes import Tensor
 from hmmscope.corpora.corpus import Corpus
@@ -66,7 +66,7 @@ def shuffle_test(
             keys = columns_NM[order.argsort()].flatten()  # where each key, in its original numbering, stands now
             found = capture(model, names, tokens, lambda x, keys=keys: x[:, :, -1, keys].cpu().double())  # type: ignore[misc]
             logits.append(torch.stack([found[name] for name in names]))
-            predictions.append(model_logits(model, tokens, corpus.num_symbols)[:, -1].cpu().double().softmax(-1))
+            predictions.append(as_law(model, model_outputs(model, tokens, corpus.num_symbols)[:, -1]))
     logits_RLBHU = torch.stack(logits)
     prediction_RBV = torch.stack(predictions)
     change = 0.5 * (prediction_RBV - prediction_RBV.mean(0)).abs().sum(-1).mean(0)

@@ -16,12 +16,12 @@ def contests(*, peers: bool, components: int = 48) -> list[Contest]:
     mixture = make_process("random-mixture", num_components=components, num_states=STATES, num_symbols=SYMBOLS)
     assert isinstance(mixture, Mixture)
     observations = Corpus(mixture, length=LENGTH)[0:BATCH].observations
-    exact = mixture_predictions(mixture, observations, dtype=torch.float64).log_likelihood_per_token.sum(1)
+    exact = mixture_predictions(mixture, observations, dtype=torch.float64).log_likelihood_terms.sum(1)
     found = []
     for dtype, name in ((torch.float32, "float32"), (torch.float64, "float64")):
 
         def ours(dtype: torch.dtype = dtype) -> torch.Tensor:
-            return mixture_predictions(mixture, observations, dtype=dtype).log_likelihood_per_token.sum(1)
+            return mixture_predictions(mixture, observations, dtype=dtype).log_likelihood_terms.sum(1)
 
         error = float(((ours() - exact) / exact).abs().max())
         what = f"mixture of {components} x {STATES} x {SYMBOLS}, {BATCH} x {LENGTH}, {name}"

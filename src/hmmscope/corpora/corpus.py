@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.layouts import Layout, Sequences
-from hmmscope.errors import InputError
+from hmmscope.errors import InputError, ResourceError
 from hmmscope.kernels.philox import CORPUS_VERSION, MAX_SAMPLES
 from hmmscope.processes.base import Process
 from hmmscope.schema import spec_to_data
@@ -44,6 +45,7 @@ class Corpus:
         seed: in [0, 2^32).
         layout: another layout (`Prompts`), instead of `length`.
         stream: the random stream ("corpus", "train", "evaluate", "probe"); streams of one seed are independent.
+        device: where batches are made and stay; the same bits everywhere. On a GPU nothing is copied from the host.
 
     ``corpus[0:1024]``, ``corpus[[5, 3]]`` and ``corpus[7]`` give a `Batch`.
     """
@@ -58,11 +60,13 @@ class Corpus:
         *,
         layout: Layout | None = None,
         stream: str = "corpus",
+        device: torch.device | str = "cpu",
     ) -> None:
         if (length is None) == (layout is None):
             raise InputError("length: give either a length or a layout")
         philox_key(seed, stream)
         self.process, self.seed, self.stream = process, seed, stream
+        self.device = _device(device)
         self.layout = layout if layout is not None else Sequences(length=length)  # type: ignore[arg-type]
 
     @property
@@ -77,8 +81,16 @@ class Corpus:
     def __repr__(self) -> str:
         return f"Corpus({self.process!r}, {self.layout!r}, seed={self.seed}, stream={self.stream!r})"
 
+    def on(self, device: torch.device | str) -> "Corpus":
+        """The same samples, made on another device."""
+        return Corpus(self.process, seed=self.seed, layout=self.layout, stream=self.stream, device=device)
+
     def __getitem__(self, index: Index) -> Batch:
-        paths = self.process.sample_paths(_indices(index), self.layout.starts, self.seed, self.stream)
+        if self.device.type == "cpu":
+            paths = self.process.sample_paths(_indices(index), self.layout.starts, self.seed, self.stream)
+        else:
+            samples = _indices_on(index, self.device)
+            paths = self.process.sample_paths_on(samples, self.layout.starts, self.seed, self.stream)
         tokens = self.layout.tokens(paths.observations, self.num_symbols)
         return Batch(tokens, *paths)
 
@@ -90,7 +102,7 @@ class Corpus:
             batch = self[first : min(first + 4096, num_samples)]
             for part in (batch.observations, batch.states, batch.components):
                 if part is not None:
-                    sha.update(part.numpy().astype("<f8" if part.is_floating_point() else "<i8").tobytes())
+                    sha.update(part.cpu().numpy().astype("<f8" if part.is_floating_point() else "<i8").tobytes())
         return sha.hexdigest()
 
     @property
@@ -99,17 +111,46 @@ class Corpus:
         return {field: value for field, value in spec_to_data(self.layout).items() if value is not False}
 
 
+def _device(device: torch.device | str) -> torch.device:
+    """With its number, so that one device has one name; ResourceError for a GPU that is not there."""
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise InputError(f"device: must be cpu, cuda or cuda:NUMBER, got {device!r}") from None
+    if found.type != "cuda":
+        return found
+    count = torch.cuda.device_count()
+    number = found.index if found.index is not None else torch.cuda.current_device() if count else 0
+    if number >= count:
+        raise ResourceError(f"device: {found} was asked for and {count} CUDA devices are present; use cpu")
+    return torch.device("cuda", number)
+
+
+def _indices_on(index: Index, device: torch.device) -> Int64[Tensor, "batch"]:
+    """Sample numbers on a device; those of a slice are made there."""
+    if isinstance(index, slice):
+        start, stop, step = _ends(index)
+        return torch.arange(start, max(start, stop), step, device=device)
+    return torch.from_numpy(_indices(index)).to(device)
+
+
+def _ends(index: slice) -> tuple[int, int, int]:
+    ends = (index.start or 0, index.stop, index.step or 1)
+    if not all(isinstance(end, int | np.integer) and end >= 0 for end in ends):
+        raise InputError(
+            f"index: a slice needs an end and no negative numbers, got {index.start}:{index.stop}:{index.step}"
+        )
+    start, stop, step = ends
+    if stop > MAX_SAMPLES:
+        raise InputError(f"index: samples are numbered from 0 to 2^40 - 1, got {start}..{stop - 1}")
+    return int(start), int(stop), int(step)
+
+
 def _indices(index: Index) -> NDArray[np.int64]:
     if isinstance(index, slice):
-        ends = (index.start or 0, index.stop, index.step or 1)
-        if not all(isinstance(end, int | np.integer) and end >= 0 for end in ends):
-            raise InputError(
-                f"index: a slice needs an end and no negative numbers, got {index.start}:{index.stop}:{index.step}"
-            )
-        start, stop, step = ends
-        if stop > MAX_SAMPLES:
-            raise InputError(f"index: samples are numbered from 0 to 2^40 - 1, got {start}..{stop - 1}")
-        return np.arange(start, stop, step, dtype=np.int64)
+        return np.arange(*_ends(index), dtype=np.int64)
+    if isinstance(index, Tensor):
+        index = index.cpu()
     try:
         array = np.atleast_1d(np.asarray(index))
     except (ValueError, TypeError):

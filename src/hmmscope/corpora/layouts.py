@@ -1,9 +1,11 @@
 """How sampled observations are laid out as the tokens that a model reads."""
 
+import functools
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hmmscope import registry
@@ -75,8 +77,14 @@ class Layout:
         """The token columns; the delimiter is token `num_symbols`, and zeros among vectors."""
         delimiter = 0 if observations.is_floating_point() else num_symbols
         tokens = observations.new_full((len(observations), self.num_columns, *observations.shape[2:]), delimiter)
-        tokens[:, self.columns] = observations
+        tokens[:, _columns_on(self, observations.device)] = observations
         return tokens
+
+
+@functools.lru_cache(maxsize=64)
+def _columns_on(layout: Layout, device: torch.device) -> Int64[Tensor, "time"]:
+    """Columns on a device, kept there: batches are alike."""
+    return torch.from_numpy(layout.columns).to(device)
 
 
 @registry.layout("sequences")

@@ -22,7 +22,7 @@ from hmmscope.errors import InputError, RefusedError
 from hmmscope.figures import Figure
 from hmmscope.pipeline import Run, train
 from hmmscope.rundir import config_difference
-from hmmscope.schema import unknown_name
+from hmmscope.schema import parse_value, unknown_name
 
 SCALES = ("smoke", "small", "gpu", "paper")
 
@@ -51,16 +51,19 @@ class Finding:
 
 
 class Experiment(ABC):
-    """Subclasses are registered by name; their four methods do not know the scale, only the numbers of the plan."""
+    """Subclasses are registered by name; their methods do not know the scale, only the numbers of the plan.
+
+    An experiment on constructed networks or on processes alone trains nothing: its plan is empty.
+    """
 
     name: str
     title: str
     summary: str
     intervals: str = "Intervals are 95 % bootstrap intervals over samples (1000 resamples)."
 
-    @abstractmethod
     def plan(self, scale: str) -> dict[str, dict[str, Any]]:
         """The models to train: plain configurations by label."""
+        return {}
 
     @abstractmethod
     def measurements(self, scale: str) -> dict[str, Any]:
@@ -81,10 +84,18 @@ class Experiment(ABC):
     def findings(self, tables: Tables) -> list[Finding]:
         """Sentences from the tables."""
 
+    def facts(self, sizes: dict[str, Any]) -> list[dict[str, str]]:
+        """What was measured, in a few lines, where no model was trained."""
+        return [{"name": key.replace("_", " "), "value": ", ".join(map(str, _listed(v)))} for key, v in sizes.items()]
+
     def invalid(self, runs: dict[str, Run]) -> str | None:
         """Why the numbers cannot be right, or None."""
         reasons = [f"{label}: {run.summary['invalid']}" for label, run in runs.items() if run.summary]
         return next((reason for reason in reasons if not reason.endswith(": None")), None)
+
+
+def _listed(value: Any) -> list:
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def experiment_named(name: str) -> Experiment:
@@ -109,7 +120,8 @@ def run_experiment(
         name: of the experiment.
         scale: "smoke", "small", "gpu" or "paper".
         out: a new folder, or with `resume` one that holds the same plan.
-        overrides: changes to every configuration of the plan, ``{"training.num_steps": "100"}``.
+        overrides: changes to every configuration of the plan, ``{"training.num_steps": "100"}``, and to sizes of the
+            measurements, ``{"measurements.samples": "100"}``.
 
     Raises:
         InputError: an unknown name, scale or override.
@@ -118,13 +130,17 @@ def run_experiment(
     if scale not in SCALES:
         raise unknown_name("scale", scale, SCALES)
     experiment = experiment_named(name)
-    configs = {label: config_from_data(data, overrides) for label, data in experiment.plan(scale).items()}
-    for label, data in experiment.plan(scale).items():
+    plan = experiment.plan(scale)
+    changes, sizes = _split_overrides(overrides or {}, experiment.measurements(scale))
+    if changes and not plan:
+        known = ", ".join(f"--measurements.{key}" for key in sizes)
+        raise InputError(f"--{next(iter(changes))}: {name} trains no model; its options are {known}")
+    configs = {label: config_from_data(data, changes) for label, data in plan.items()}
+    for label, data in plan.items():
         for section in ("process", "layout"):
             planned, got = data[section]["name"], getattr(configs[label], section).name
             if got != planned:
                 raise InputError(f"{section}.name: {name} measures {planned}, got {got!r}; change its numbers only")
-    sizes = experiment.measurements(scale)
     _claim_folder(out, experiment, scale, configs, sizes, resume, overrides)
     say = (lambda text: None) if quiet else (lambda text: print(text, flush=True))
     runs = {}
@@ -142,6 +158,25 @@ def run_experiment(
     return out
 
 
+def _split_overrides(overrides: dict[str, str], sizes: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Changes to configurations, and the sizes with theirs."""
+    sizes = dict(sizes)
+    changes = {}
+    for path, text in overrides.items():
+        section, _, key = path.partition(".")
+        if section != "measurements":
+            changes[path] = text
+        elif key not in sizes:
+            raise unknown_name(f"--{path}", key, sizes)
+        else:
+            kind = type(sizes[key])
+            if kind in (list, tuple):
+                kind = tuple[type(sizes[key][0]), ...]
+            value = parse_value(kind, text, f"--{path}")
+            sizes[key] = list(value) if isinstance(value, tuple) else value
+    return changes, sizes
+
+
 def _write_results(experiment: Experiment, out: Path, runs: dict[str, Run]) -> None:
     """Figures and findings from the tables in `out`."""
     tables = {
@@ -154,7 +189,8 @@ def _write_results(experiment: Experiment, out: Path, runs: dict[str, Run]) -> N
         store.write_json(out / "figures" / f"{number:02d}-{figure.name}.json", figure.to_data())
     store.write_json(out / "findings.json", [vars(finding) for finding in experiment.findings(tables)])
     description = store.read_json(out / "experiment.json")
-    description["facts"] = run_facts(runs)
+    sizes = description["config"]["measurements"]
+    description["facts"] = run_facts(runs) if runs else experiment.facts(sizes)
     description["invalid"] = experiment.invalid(runs)
     store.write_json(out / "experiment.json", description)
 

@@ -11,11 +11,12 @@ from hmmscope.errors import InputError
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.memory import MAX_ENUMERATED
 from hmmscope.inference.mixed_states import mixed_states
-from hmmscope.inference.stationary import emitting_steps, stationary_distribution, stationary_of
+from hmmscope.inference.stationary import emitting_steps, stationary_distribution
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import StateEmitting, symbol_law
-from hmmscope.processes.stationary import closed_classes
+from hmmscope.processes.stationary import closed_classes, stationary_law
+from hmmscope.resources import require_memory
 from hmmscope.schema import require
 
 #: Numbers that `entropy_rate` may hold at once to compute its bounds: a fraction of a second.
@@ -54,12 +55,14 @@ def block_entropies(hmm: HMM | LabelledHMM, length: int) -> BlockEntropies:
 
     Raises:
         InputError: too long; no unique stationary law.
+        ResourceError: the words do not fit in memory.
 
     Cost: O(V^length * S^3). Words of probability below 1e-300 count as impossible.
     """
     require(length >= 1, "length", "must be at least 1", length)
     if hmm.num_symbols**length > MAX_ENUMERATED:
         raise InputError(f"length: {hmm.num_symbols}^{length} words are more than {MAX_ENUMERATED}")
+    require_memory("block_entropies", 8 * 2 * hmm.num_symbols**length * hmm.num_states * (hmm.num_states + 1))
     stationary_S, steps_VSS = stationary_distribution(hmm), emitting_steps(hmm.law)
     first_NS = stationary_S[None]  # P(word, state that emits next)
     known_KNS = torch.diag(stationary_S)[:, None]  # the same and the first state K
@@ -141,7 +144,7 @@ def entropy_rate(
     reached = mixed_states(process, max_states=max_mixed_states, tolerance=_ROUNDING)
     walk_NN = reached.labelled().sum(0) if reached.complete else None
     if walk_NN is not None and len(closed_classes(walk_NN)) == 1:
-        rate = float(stationary_of(walk_NN) @ torch.special.entr(reached.probability).sum(1))
+        rate = float(stationary_law(walk_NN) @ torch.special.entr(reached.probability).sum(1))
         return EntropyRate(rate, rate, rate, rate, rate, True, "mixed states")
     longest = max(1, int(math.log(_BOUND_WORK / process.num_states**2) / math.log(process.num_symbols)))
     bounds = block_entropies(process, longest)

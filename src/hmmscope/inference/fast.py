@@ -65,11 +65,11 @@ class MixturePredictions:
 
     Attributes:
         predicted_observation: P(o_t | o_0..o_{t-1}) (batch, time, symbol).
-        log_likelihood_per_token: log P(o_t | o_0..o_{t-1}) (batch, time), nats.
+        log_likelihood_terms: log P(o_t | o_0..o_{t-1}) (batch, time), nats.
     """
 
     predicted_observation: Float64[Tensor, "batch time symbol"]
-    log_likelihood_per_token: Float64[Tensor, "batch time"]
+    log_likelihood_terms: Float64[Tensor, "batch time"]
 
 
 def mixture_predictions(
@@ -105,7 +105,7 @@ def mixture_predictions(
         before = torch.cat(
             [found.first_observation.expand(len(observations), 1, -1), found.next_observation[:, :-1]], 1
         )
-        return MixturePredictions(before, found.log_likelihood_per_token)
+        return MixturePredictions(before, found.log_likelihood_terms)
     batch, time = observations.shape
     require_memory("mixture_predictions", 8 * batch * time * (3 * mixture.num_symbols + 6))
     largest = np.full((time + 1, batch), -np.inf)
@@ -129,9 +129,9 @@ def mixture_predictions(
     with np.errstate(divide="ignore", invalid="ignore"):
         joint = largest + np.log(total)
         predicted = np.where(total[:-1, :, None] > 0, mixed[:-1] / total[:-1, :, None], 0.0)
-        per_token = np.where(joint[1:] > -np.inf, joint[1:] - joint[:-1], -np.inf)
+        terms_TB = np.where(joint[1:] > -np.inf, joint[1:] - joint[:-1], -np.inf)
     return MixturePredictions(
-        torch.from_numpy(predicted).transpose(0, 1).contiguous(), torch.from_numpy(per_token).T.contiguous()
+        torch.from_numpy(predicted).transpose(0, 1).contiguous(), torch.from_numpy(terms_TB).T.contiguous()
     )
 
 

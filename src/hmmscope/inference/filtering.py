@@ -22,7 +22,7 @@ class FilterResult:
         next_observation: P(o_{t+1} | o_0..o_t) (batch, time, symbol).
         first_observation: P(o_0) (symbol,).
         log_likelihood: log P(o_0..o_{T-1}) (batch,), nats; -inf for an impossible sequence.
-        log_likelihood_per_token: log P(o_t | o_0..o_{t-1}) (batch, time); -inf from `impossible_at` on.
+        log_likelihood_terms: log P(o_t | o_0..o_{t-1}) (batch, time); -inf from `impossible_at` on.
         impossible_at: first t at which o_0..o_t has probability zero (batch,); -1 if none. Beliefs and predictions are
             zero from there on.
 
@@ -34,7 +34,7 @@ class FilterResult:
     next_observation: Float64[Tensor, "batch time symbol"]
     first_observation: Float64[Tensor, "symbol"]
     log_likelihood: Float64[Tensor, "batch"]
-    log_likelihood_per_token: Float64[Tensor, "batch time"]
+    log_likelihood_terms: Float64[Tensor, "batch time"]
     impossible_at: Int64[Tensor, "batch"]
 
 
@@ -77,8 +77,8 @@ def filter_beliefs(
         beliefs.append(step.belief[0])
         following.append(step.following[0] @ symbols_SV)
         increments.append(step.log_norm[0])
-    per_token = blank(stacked(increments, observations.shape), inside)
-    impossible_at = first_impossible(per_token)
+    terms_BT = blank(stacked(increments, observations.shape), inside)
+    impossible_at = first_impossible(terms_BT)
     if strict and (impossible_at >= 0).any():
         b = int((impossible_at >= 0).nonzero()[0])
         raise InputError(f"observations[{b}, {int(impossible_at[b])}]: the sequence has probability zero here")
@@ -86,15 +86,15 @@ def filter_beliefs(
         beliefs=blank(stacked(beliefs, (*observations.shape, hmm.num_states)), inside),
         next_observation=blank(stacked(following, (*observations.shape, hmm.num_symbols)), inside),
         first_observation=hmm.initial_S @ symbols_SV,
-        log_likelihood=per_token.sum(1),
-        log_likelihood_per_token=per_token,
+        log_likelihood=terms_BT.sum(1),
+        log_likelihood_terms=terms_BT,
         impossible_at=impossible_at,
     )
 
 
-def first_impossible(log_likelihood_per_token: Float64[Tensor, "batch time"]) -> Int64[Tensor, "batch"]:
+def first_impossible(log_likelihood_terms: Float64[Tensor, "batch time"]) -> Int64[Tensor, "batch"]:
     """First index of -inf in each row, or -1."""
-    impossible = log_likelihood_per_token == -torch.inf
+    impossible = log_likelihood_terms == -torch.inf
     found = impossible.any(1)
     first = impossible.to(torch.int8).argmax(1) if impossible.shape[1] else torch.zeros_like(found, dtype=torch.int64)
     return torch.where(found, first, -1)

@@ -22,7 +22,7 @@ class KalmanResult:
         predicted_observation: E[o_t | o_0..o_{t-1}] (batch, time, observed).
         next_observation: E[o_{t+1} | o_0..o_t] (batch, time, observed).
         innovation_covariances: Cov[o_t | o_0..o_{t-1}] (time, observed, observed).
-        log_likelihood_per_token: log density of o_t given o_0..o_{t-1} (batch, time), nats.
+        log_likelihood_terms: log density of o_t given o_0..o_{t-1} (batch, time), nats.
         log_likelihood: their sum (batch,).
     """
 
@@ -31,7 +31,7 @@ class KalmanResult:
     predicted_observation: Float64[Tensor, "batch time observed"]
     next_observation: Float64[Tensor, "batch time observed"]
     innovation_covariances: Float64[Tensor, "time observed observed"]
-    log_likelihood_per_token: Float64[Tensor, "batch time"]
+    log_likelihood_terms: Float64[Tensor, "batch time"]
     log_likelihood: Float64[Tensor, "batch"]
 
 
@@ -108,22 +108,22 @@ def kalman_filter(
     mean = mean.expand(batch, size)
     means = torch.empty(batch, time, size, dtype=torch.float64)
     predicted = torch.empty_like(observations)
-    per_token = torch.empty(batch, time, dtype=torch.float64)
+    terms_BT = torch.empty(batch, time, dtype=torch.float64)
     for t, step in enumerate(steps):
         mean = mean @ process.transition_SS.T
         predicted[:, t] = mean @ process.output_YS.T
         innovation = observations[:, t] - predicted[:, t]
         mean = mean + innovation @ step.gain.T
         means[:, t] = mean
-        per_token[:, t] = _log_density(innovation, step.innovation_covariance)
+        terms_BT[:, t] = _log_density(innovation, step.innovation_covariance)
     return KalmanResult(
         means=means,
         covariances=_stack([step.covariance for step in steps], size),
         predicted_observation=predicted,
         next_observation=means @ (process.output_YS @ process.transition_SS).T,
         innovation_covariances=_stack([step.innovation_covariance for step in steps], process.num_symbols),
-        log_likelihood_per_token=per_token,
-        log_likelihood=per_token.sum(1),
+        log_likelihood_terms=terms_BT,
+        log_likelihood=terms_BT.sum(1),
     )
 
 

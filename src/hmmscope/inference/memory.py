@@ -46,7 +46,7 @@ def memory_beliefs(
             emit), (state,). The stationary law if not given.
 
     Returns:
-        The record of the filter. `log_likelihood_per_token[t]` is the log-probability that this observer gave o_t before
+        The record of the filter. `log_likelihood_terms[t]` is the log-probability that this observer gave o_t before
         seeing it, from the memory_length observations before it, and `log_likelihood` their sum. A window that the prior
         forbids has zeros and -inf; later windows may be possible again, so `impossible_at` is the first such position.
 
@@ -73,15 +73,15 @@ def memory_beliefs(
     next_observation = following @ symbol_law(law)[0]
     first_observation = law.initial_MS[0] @ symbol_law(law)[0]
     before = predicted_before(first_observation, next_observation)
-    per_token = before.gather(2, observations[:, :, None])[:, :, 0].log()
+    terms_BT = before.gather(2, observations[:, :, None])[:, :, 0].log()
     forbidden = ~beliefs.any(-1)
     return FilterResult(
         beliefs=beliefs,
         next_observation=next_observation,
         first_observation=first_observation,
-        log_likelihood=per_token.sum(1),
-        log_likelihood_per_token=per_token,
-        impossible_at=first_impossible(torch.where(forbidden, -torch.inf, per_token)),
+        log_likelihood=terms_BT.sum(1),
+        log_likelihood_terms=terms_BT,
+        impossible_at=first_impossible(torch.where(forbidden, -torch.inf, terms_BT)),
     )
 
 

@@ -11,6 +11,7 @@ from hmmscope.inference.memory import with_prior
 from hmmscope.inference.stationary import emitting_steps
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.resources import require_memory
 from hmmscope.schema import require
 
 
@@ -80,12 +81,14 @@ def mixed_states(
 
     Raises:
         InputError: no prior and no unique stationary law; limits out of range.
+        ResourceError: `max_states` beliefs would not fit in memory.
 
     Cost: O(nodes * V * S^2), and a search among nodes for each edge.
     """
     require(max_states >= 1, "max_states", "must be at least 1", max_states)
     require(max_depth is None or max_depth >= 0, "max_depth", "must be at least 0", max_depth)
     require(0 <= tolerance < 1, "tolerance", "must be in [0, 1)", tolerance)
+    require_memory("mixed_states", 8 * max_states * (2 * hmm.num_states + 2 * hmm.num_symbols + 12))
     steps_VSS = emitting_steps(hmm.law)
     nodes = _Nodes(tolerance)
     nodes.find(with_prior(hmm, prior).initial_MS[0])

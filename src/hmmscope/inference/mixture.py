@@ -26,7 +26,7 @@ class MixtureResult:
         next_observation: P(o_{t+1} | o_0..o_t) (batch, time, symbol).
         first_observation: P(o_0) (symbol,).
         log_likelihood: log P(o_0..o_{T-1}) (batch,), nats; -inf for an impossible sequence.
-        log_likelihood_per_token: log P(o_t | o_0..o_{t-1}) (batch, time).
+        log_likelihood_terms: log P(o_t | o_0..o_{t-1}) (batch, time).
         impossible_at: first t at which the prefix has probability zero under every component (batch,); -1 if none.
 
     Beyond the end of a shorter sequence of a ragged batch everything is zero.
@@ -36,7 +36,7 @@ class MixtureResult:
     next_observation: Float64[Tensor, "batch time symbol"]
     first_observation: Float64[Tensor, "symbol"]
     log_likelihood: Float64[Tensor, "batch"]
-    log_likelihood_per_token: Float64[Tensor, "batch time"]
+    log_likelihood_terms: Float64[Tensor, "batch time"]
     impossible_at: Int64[Tensor, "batch"]
 
 
@@ -67,32 +67,32 @@ def filter_mixture(
     require_memory("filter_mixture", 8 * batch * time * (num_components + mixture.num_symbols))
     posterior = torch.zeros(batch, time, num_components, dtype=torch.float64)
     following = torch.zeros(batch, time, mixture.num_symbols, dtype=torch.float64)
-    per_token = torch.zeros(batch, time, dtype=torch.float64)
+    terms_BT = torch.zeros(batch, time, dtype=torch.float64)
     first = torch.einsum("m,ms,msv->v", mixture.weights_M, mixture.law.initial_MS, symbol_law(mixture.law))
     chunk = max(1, CHUNK_BYTES // (8 * 6 * num_components * mixture.num_states))
     for begin in range(0, batch, chunk):
         part = slice(begin, begin + chunk)
-        _filter_chunk(mixture, observations[part], mask, posterior[part], following[part], per_token[part])
-    per_token = blank(per_token, inside)
+        _filter_chunk(mixture, observations[part], mask, posterior[part], following[part], terms_BT[part])
+    terms_BT = blank(terms_BT, inside)
     return MixtureResult(
         component_posterior=blank(posterior, inside),
         next_observation=blank(following, inside),
         first_observation=first,
-        log_likelihood=per_token.sum(1),
-        log_likelihood_per_token=per_token,
-        impossible_at=first_impossible(per_token),
+        log_likelihood=terms_BT.sum(1),
+        log_likelihood_terms=terms_BT,
+        impossible_at=first_impossible(terms_BT),
     )
 
 
 def _filter_chunk(
-    mixture: Mixture, observations: Tensor, mask: Tensor, posterior: Tensor, following: Tensor, per_token: Tensor
+    mixture: Mixture, observations: Tensor, mask: Tensor, posterior: Tensor, following: Tensor, terms_BT: Tensor
 ) -> None:
     log_weight_MB = mixture.weights_M.log()[:, None].expand(-1, len(observations))
     symbols_MSV = symbol_law(mixture.law)
     for t, step in enumerate(forward_steps(mixture.law, observations[None], mask)):
         log_weight_MB = log_weight_MB + step.log_norm
         total_B = torch.logsumexp(log_weight_MB, 0)
-        per_token[:, t] = total_B
+        terms_BT[:, t] = total_B
         possible_B = total_B > -torch.inf
         log_weight_MB = torch.where(possible_B, log_weight_MB - total_B.where(possible_B, 0.0), -torch.inf)
         posterior_MB = log_weight_MB.exp()
@@ -108,12 +108,12 @@ class KnownComponentResult:
     Attributes:
         beliefs: P(state t | o_0..o_t, component) (batch, time, state).
         predicted_observation: P(o_t | o_0..o_{t-1}, component), before seeing o_t (batch, time, symbol).
-        log_likelihood_per_token: log P(o_t | o_0..o_{t-1}, component) (batch, time).
+        log_likelihood_terms: log P(o_t | o_0..o_{t-1}, component) (batch, time).
     """
 
     beliefs: Float64[Tensor, "batch time state"]
     predicted_observation: Float64[Tensor, "batch time symbol"]
-    log_likelihood_per_token: Float64[Tensor, "batch time"]
+    log_likelihood_terms: Float64[Tensor, "batch time"]
 
 
 def filter_known_component(
@@ -141,7 +141,7 @@ def filter_known_component(
     return KnownComponentResult(
         beliefs=stacked([step.belief[:, 0] for step in steps], (*observations.shape, mixture.num_states)),
         predicted_observation=torch.bmm(before_BTS, symbol_law(law)),
-        log_likelihood_per_token=stacked([step.log_norm[:, 0] for step in steps], observations.shape),
+        log_likelihood_terms=stacked([step.log_norm[:, 0] for step in steps], observations.shape),
     )
 
 

@@ -32,6 +32,7 @@ from hmmscope.inference.stationary import emitting_steps
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import symbol_law
+from hmmscope.resources import require_memory
 from hmmscope.schema import require, unknown_name
 
 METHODS = ("auto", "bounds", "certificate", "enumeration")
@@ -73,7 +74,7 @@ def observability(hmm: HMM | LabelledHMM, steps: int = 1, *, method: str = "auto
 
     Raises:
         InputError: V^k above `MAX_ENUMERATED`; a method that does not fit.
-        ResourceError: linear programs are needed and SciPy (the extra `hmm`) is absent.
+        ResourceError: linear programs are needed and SciPy (the extra `hmm`) is absent; too little memory.
 
     Cost: a singular value decomposition of S x V^k; linear programs take milliseconds to seconds each.
     """
@@ -90,6 +91,7 @@ def step_emission(hmm: HMM | LabelledHMM, steps: int) -> Float64[Tensor, "state 
     require(steps >= 1, "steps", "must be at least 1", steps)
     if hmm.num_symbols**steps > MAX_ENUMERATED:
         raise InputError(f"steps: {hmm.num_symbols}^{steps} words are more than {MAX_ENUMERATED}")
+    require_memory("observability", 8 * 3 * hmm.num_states * hmm.num_symbols**steps)
     words_SW = symbol_law(hmm.law)[0]
     for _ in range(steps - 1):
         words_SW = torch.einsum("vij,jw->ivw", emitting_steps(hmm.law), words_SW).flatten(1)
@@ -115,6 +117,7 @@ def coefficient(emission_SV: Float64[Tensor, "state symbol"], *, method: str = "
         gamma, witness = _by_inverse(emission)
         return answer(gamma, gamma, "inverse", witness)
     lower = sigma / math.sqrt(num_states)
+    require_memory("observability", 8 * num_states**3)
     tried = sorted(_candidates(num_states, direction), key=lambda v: ratio(v, emission))
     if method == "bounds" or sigma <= _SINGULAR * scale:
         return answer(lower, max(lower, ratio(tried[0], emission)), "bounds", tried[0])
@@ -147,7 +150,9 @@ def _singular(emission: NDArray[np.float64]) -> tuple[float, float, NDArray[np.f
     """Smallest and largest singular value on vectors with sum 0, and the direction of the smallest, of L1 norm one."""
     size = len(emission)
     basis = np.linalg.qr(np.column_stack([np.ones(size), np.eye(size)[:, 1:]]))[0][:, 1:]  # of vectors with sum 0
-    left, values, _ = np.linalg.svd(basis.T @ emission)
+    seen = basis.T @ emission
+    # All left directions where some of them show nothing; never all right ones, of which there are V^k.
+    left, values, _ = np.linalg.svd(seen, full_matrices=seen.shape[0] > seen.shape[1])
     direction = basis @ left[:, -1]
     smallest = values[-1] if len(values) == size - 1 else 0.0
     return float(smallest), float(values[0]), direction / np.abs(direction).sum()

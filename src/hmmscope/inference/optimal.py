@@ -18,12 +18,12 @@ class OptimalPredictions:
 
     Attributes:
         predicted_observation: P(o_t | o_0..o_{t-1}) (batch, time, symbol).
-        log_likelihood_per_token: log P(o_t | o_0..o_{t-1}) (batch, time), nats.
+        log_likelihood_terms: log P(o_t | o_0..o_{t-1}) (batch, time), nats.
         component_posterior: P(component | o_0..o_t) (batch, time, component); None for a single process.
     """
 
     predicted_observation: Float64[Tensor, "batch time symbol"]
-    log_likelihood_per_token: Float64[Tensor, "batch time"]
+    log_likelihood_terms: Float64[Tensor, "batch time"]
     component_posterior: Float64[Tensor, "batch time component"] | None
 
 
@@ -34,9 +34,9 @@ def optimal_predictions(
     if isinstance(process, HMM | LabelledHMM):
         single = filter_beliefs(process, observations, starts=starts)
         before = predicted_before(single.first_observation, single.next_observation)
-        return OptimalPredictions(before, single.log_likelihood_per_token, None)
+        return OptimalPredictions(before, single.log_likelihood_terms, None)
     if isinstance(process, Mixture):
         mixed = filter_mixture(process, observations, starts=starts)
         before = predicted_before(mixed.first_observation, mixed.next_observation)
-        return OptimalPredictions(before, mixed.log_likelihood_per_token, mixed.component_posterior)
+        return OptimalPredictions(before, mixed.log_likelihood_terms, mixed.component_posterior)
     raise InputError(f"process: no exact filter for {type(process).__name__}")

@@ -69,23 +69,23 @@ def scan_beliefs(
     symbols_SV = symbol_law(law)[0]
     next_observation = following @ symbols_SV
     before = predicted_before(hmm.initial_S @ symbols_SV, next_observation)
-    per_token = before.gather(2, checked[:, :, None])[:, :, 0].log()
-    values = [beliefs, next_observation, per_token]
+    terms_BT = before.gather(2, checked[:, :, None])[:, :, 0].log()
+    values = [beliefs, next_observation, terms_BT]
     again = risky_TB.any(0).nonzero()[:, 0]
     if len(again):
         exact = filter_beliefs(hmm, checked[again], starts=mask)
         for value, other in zip(
-            values, (exact.beliefs, exact.next_observation, exact.log_likelihood_per_token), strict=True
+            values, (exact.beliefs, exact.next_observation, exact.log_likelihood_terms), strict=True
         ):
             value[again] = other
-    beliefs, next_observation, per_token = (blank(value, inside) for value in values)
+    beliefs, next_observation, terms_BT = (blank(value, inside) for value in values)
     return FilterResult(
         beliefs=beliefs,
         next_observation=next_observation,
         first_observation=hmm.initial_S @ symbols_SV,
-        log_likelihood=per_token.sum(1),
-        log_likelihood_per_token=per_token,
-        impossible_at=first_impossible(per_token),
+        log_likelihood=terms_BT.sum(1),
+        log_likelihood_terms=terms_BT,
+        impossible_at=first_impossible(terms_BT),
     )
 
 

@@ -1,23 +1,18 @@
-"""The stationary law of a process, each entry right to a few roundings however small."""
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
+"""The stationary law of a process, and its steps in one form for states and transitions that emit."""
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.base import Process
 from hmmscope.processes.laws import Law, StateEmitting
-from hmmscope.processes.stationary import closed_classes
+from hmmscope.processes.stationary import stationary_law
+from hmmscope.resources import require_memory
 
 
 def stationary_distribution(process: Process) -> Float64[Tensor, "state"]:
     """The law with law @ transition = law; transient states have exactly zero, periodic chains have one too.
 
-    By elimination without subtraction, so that every entry has a relative error of about S * 2^-53: a state visited once
-    in 10^50 steps is not taken for one that is never visited.
-
-    Source: Grassmann, Taksar and Heyman (1985), "Regenerative analysis and steady state distributions".
+    By elimination without subtraction (`hmmscope.processes.stationary`): every entry has a relative error of about
+    S * 2^-53, however small it is.
 
     Raises:
         InputError: several closed classes of states (the message lists them), so that the law is not unique; a mixture,
@@ -27,24 +22,10 @@ def stationary_distribution(process: Process) -> Float64[Tensor, "state"]:
     """
     if process.num_components is not None:
         raise InputError("process: a mixture has no single stationary law; take that of mixture[m]")
-    return stationary_of(state_transitions(process.law))
-
-
-def stationary_of(transition_SS: Float64[Tensor, "state state"]) -> Float64[Tensor, "state"]:
-    """`stationary_distribution` of a chain given by its matrix."""
-    classes = closed_classes(transition_SS)
-    if len(classes) > 1:
-        shown = ", ".join(
-            str(members[:6]).replace("]", ", ...]" if len(members) > 6 else "]") for members in classes[:6]
-        )
-        raise InputError(
-            f"stationary law: not unique, {len(classes)} sets of states are never left: {shown}"
-            f"{', ...' if len(classes) > 6 else ''}; give a prior instead"
-        )
-    members = classes[0]
-    law_S = torch.zeros(len(transition_SS), dtype=torch.float64)
-    law_S[members] = torch.from_numpy(_eliminate(transition_SS[members][:, members].numpy()))
-    return law_S
+    try:
+        return stationary_law(state_transitions(process.law))
+    except InputError as error:
+        raise InputError(f"{error}; give a prior instead") from None
 
 
 def state_transitions(law: Law) -> Float64[Tensor, "state state"]:
@@ -58,18 +39,7 @@ def emitting_steps(law: Law) -> Float64[Tensor, "symbol state state"]:
     For states that emit, emission[i, v] * transition[i, j]. A product of 2^-32 multiples, so not itself one.
     """
     if isinstance(law, StateEmitting):
+        num_states, num_symbols = law.emission_MSV.shape[1:]
+        require_memory("steps", 8 * num_symbols * num_states**2)
         return law.emission_MSV[0].T[:, :, None] * law.transition_MSS[0]
     return law.labelled_MVSS[0]
-
-
-def _eliminate(transition: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The stationary law of an irreducible chain: remove states from the last, then put them back."""
-    work = transition.copy()
-    for last in range(len(work) - 1, 0, -1):
-        work[:last, last] /= work[last, :last].sum()
-        work[:last, :last] += np.outer(work[:last, last], work[last, :last])
-    law = np.ones(len(work))
-    for state in range(1, len(work)):
-        law[state] = law[:state] @ work[:state, state]
-        law[: state + 1] /= law[: state + 1].max()  # entries can differ by more than a float holds
-    return law / law.sum()

@@ -1,6 +1,12 @@
-"""The sampler in torch operations: the same bits as `reference` on whatever device the tables are."""
+"""Samplers for devices: the same bits as `reference`, in torch operations anywhere, or fused (Triton) on a GPU."""
 
+import functools
+import warnings
+from collections.abc import Callable
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Int64, Tensor
 from hmmscope.kernels.philox import (
@@ -11,6 +17,7 @@ from hmmscope.kernels.philox import (
     ROUNDS,
     WEYL_0,
     WEYL_1,
+    philox_reference,
 )
 
 _LOW = 0xFFFFFFFF
@@ -77,3 +84,88 @@ def sample_paths_torch(
         states[:, t] = state
         observations[:, t] = _draw(emission, (components, state), symbol_word)
     return observations, states
+
+
+def sample_edges_torch(
+    key: tuple[int, int],
+    samples: Int64[Tensor, "batch"],
+    components: Int64[Tensor, "batch"],
+    starts: Bool[Tensor, "time"],
+    initial: Int64[Tensor, "component column"],
+    edges: Int64[Tensor, "component state column"],
+    num_states: int,
+) -> tuple[Int64[Tensor, "batch time"], Int64[Tensor, "batch time"]]:
+    """As `sample_edges_reference`, with tables as int64 tensors on the device of `samples`."""
+    observations = torch.empty(len(samples), len(starts), dtype=torch.int64, device=samples.device)
+    states = torch.empty_like(observations)
+    words: tuple[Tensor, ...] = ()
+    state = torch.zeros_like(samples)
+    for t, restart in enumerate(starts.tolist()):
+        if t % 2 == 0:
+            words = philox_torch(t // 2, KIND_PATH, samples, key)
+        if restart:
+            state = _draw(initial, (components,), words[2 * (t % 2)])
+        outcome = _draw(edges, (components, state), words[2 * (t % 2) + 1])
+        observations[:, t] = outcome // num_states
+        states[:, t] = state = outcome % num_states
+    return observations, states
+
+
+#: (key, sample numbers on the device (batch,), starts (time,)) -> observations, states (batch, time), components (batch,)
+DeviceSampler = Callable[[tuple[int, int], Tensor, NDArray[np.bool_]], tuple[Tensor, Tensor, Tensor]]
+
+
+class TorchSampler:
+    """The sampler in torch operations. Arguments as of `hmmscope.kernels.gpu.TritonSampler`."""
+
+    def __init__(
+        self, tables: tuple[NDArray[np.uint32], ...], *, num_states: int, num_symbols: int, device: torch.device
+    ) -> None:
+        component, *rest = (torch.from_numpy(table.astype(np.int64)).to(device) for table in tables)
+        self.component, self.tables, self.num_states = component, rest, num_states
+
+    def __call__(
+        self, key: tuple[int, int], samples: Int64[Tensor, "batch"], starts: NDArray[np.bool_]
+    ) -> tuple[Int64[Tensor, "batch time"], Int64[Tensor, "batch time"], Int64[Tensor, "batch"]]:
+        """Observations, states and components of sample numbers that are on the device."""
+        components = sample_components_torch(key, samples, self.component)
+        mask = torch.from_numpy(starts)
+        if len(self.tables) == 2:
+            initial, edges = self.tables
+            paths = sample_edges_torch(key, samples, components, mask, initial, edges, self.num_states)
+        else:
+            initial, transition, emission = self.tables
+            paths = sample_paths_torch(key, samples, components, mask, initial, transition, emission)
+        return *paths, components
+
+
+def device_sampler(
+    tables: tuple[NDArray[np.uint32], ...], *, num_states: int, num_symbols: int, device: torch.device
+) -> DeviceSampler:
+    """The fused sampler on a CUDA device where Triton works, else the one in torch operations."""
+    if device.type == "cuda" and fused_works(device):
+        from hmmscope.kernels.gpu import TritonSampler
+
+        return TritonSampler(tables, num_states=num_states, num_symbols=num_symbols, device=device)
+    return TorchSampler(tables, num_states=num_states, num_symbols=num_symbols, device=device)
+
+
+@functools.cache
+def fused_works(device: torch.device) -> bool:
+    """Whether Triton is there and its sampler can be compiled and run; a warning says why not, wrong bits are an error."""
+    from hmmscope.kernels import gpu
+
+    if not gpu.installed():
+        return False
+    single = np.zeros((1, 2), np.uint32)  # one state: column 0 draws 0 below no threshold, so always the alias, 0
+    fair = np.array([[[0, 1]]], np.uint32)  # both columns are their own: the first bit of the word is the symbol
+    try:
+        sampler = gpu.TritonSampler((single[0], single, single[None], fair), num_states=1, num_symbols=2, device=device)
+        found = sampler((1, 2), torch.arange(2, device=device) + 2**32, np.array([True, False]))[0].tolist()
+    except Exception as reason:  # a compiler that is missing, a driver that does not fit: every road has its own error
+        warnings.warn(f"the fused sampler does not run on {device} ({reason}); using torch operations", stacklevel=2)
+        return False
+    words = [philox_reference((0, KIND_PATH, sample, 1), (1, 2)) for sample in range(2)]
+    if found != [[word[1] >> 31, word[3] >> 31] for word in words]:
+        raise RuntimeError(f"the fused sampler gives wrong bits on {device}: {found}")
+    return True

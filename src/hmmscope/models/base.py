@@ -1,12 +1,51 @@
-"""What models share: named activations, a vocabulary, and weights from a named generator."""
+"""What models share: what goes in and comes out, named activations, and weights from a named generator."""
 
 import math
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
 from hmmscope.axes import Float, Int64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.schema import require
+from hmmscope.seeds import derived_seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ports:
+    """What goes into a model and comes out. A model reads tokens or vectors, not both.
+
+    Attributes:
+        num_outputs: logits, or coordinates of a regression.
+        num_tokens: size of the vocabulary that is read, or None when vectors are read.
+        input_width: coordinates of a vector input, or None when tokens are read.
+        max_length: columns of the longest input; learned positions and input features need it.
+        feedback_width: extra inputs at every position (block chain-of-thought), 0 for none.
+    """
+
+    num_outputs: int
+    num_tokens: int | None = None
+    input_width: int | None = None
+    max_length: int | None = None
+    feedback_width: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.num_outputs >= 1, "num_outputs", "must be at least 1", self.num_outputs)
+        for field in ("num_tokens", "input_width", "max_length"):
+            value = getattr(self, field)
+            require(value is None or value >= 1, field, "must be at least 1", value)
+        require(self.feedback_width >= 0, "feedback_width", "must be at least 0", self.feedback_width)
+        if (self.num_tokens is None) == (self.input_width is None):
+            raise InputError("num_tokens, input_width: give one of them; a model reads tokens or vectors")
+
+    @property
+    def read_width(self) -> int:
+        """Coordinates of what is read at one position: a one-hot token or a vector."""
+        width = self.input_width if self.num_tokens is None else self.num_tokens
+        assert width is not None
+        return width
 
 
 class Tap(nn.Module):
@@ -24,31 +63,146 @@ class Tap(nn.Module):
         return len(self._forward_hooks) > 0
 
 
+class Dropout(nn.Module):
+    """Zeroes a fraction `rate` of what passes during training, and scales the rest by 1 / (1 - rate).
+
+    The masks of a step are a function of (the model's seed, step, stream) and of the order of the calls within the
+    step, never of a global generator or of earlier steps: `SequenceModel.set_step` starts a step.
+    """
+
+    def __init__(self, rate: float, generator: torch.Generator) -> None:
+        super().__init__()
+        self.rate = rate
+        self._seed = int(torch.randint(2**32, (), generator=generator)) if rate else 0
+        self.set_step(0)
+
+    def set_step(self, step: int, stream: int = 0) -> None:
+        """Masks from here on are those of `step`; parts of one step that run apart take different streams."""
+        self._step = (step, stream)
+        self._generator: torch.Generator | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return x
+        if self._generator is None or self._generator.device != x.device:
+            step, stream = self._step
+            seed = derived_seed(self._seed, f"dropout/{stream}", step)
+            self._generator = torch.Generator(x.device).manual_seed(seed)
+        kept = torch.empty_like(x).bernoulli_(1 - self.rate, generator=self._generator)
+        return x * kept.div_(1 - self.rate)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_generator": None}  # a copy starts its step anew
+
+
 class SequenceModel(nn.Module):
-    """Tokens (batch, time) to logits over the next symbol (batch, time, symbol).
+    """Tokens (batch, time) or vectors (batch, time, input) to outputs at every position (batch, time, output).
 
     Attributes:
-        num_symbols: V, size of the output.
-        num_tokens: size of the input vocabulary (symbols, and a delimiter if there is one).
+        ports: what goes in and comes out.
+        num_symbols: size of the output, ``ports.num_outputs``.
+        num_tokens: size of the vocabulary that is read, or None when vectors are read.
+        outputs: what the outputs are by themselves; a trainer may read them as coordinates instead.
         residual: taps on the stream after the embedding and after every layer, ``residual.0`` to ``residual.<layers>``.
     """
 
+    outputs: ClassVar[Literal["logits"]] = "logits"
+
+    ports: Ports
     num_symbols: int
-    num_tokens: int
+    num_tokens: int | None
     residual: nn.ModuleList
 
     def forward(
-        self, tokens: Int64[Tensor, "batch time"], positions: Int64[Tensor, "*batch time"] | None = None
-    ) -> Float[Tensor, "batch time symbol"]:
+        self,
+        inputs: Int64[Tensor, "batch time"] | Float[Tensor, "batch time input"],
+        positions: Int64[Tensor, "*batch time"] | None = None,
+        *,
+        feedback: Float[Tensor, "batch time feedback"] | None = None,
+        cache: dict[str, Any] | None = None,
+    ) -> Float[Tensor, "batch time output"]:
+        """Outputs at every position, each a function of the inputs up to there.
+
+        Args:
+            inputs: tokens, or vectors of ``ports.input_width`` coordinates.
+            positions: default to 0, 1, 2, ...; for each sequence or for all. A model without positions ignores them.
+            feedback: extra inputs of ``ports.feedback_width`` coordinates; None stands for zeros.
+            cache: a dictionary, empty at first, that remembers what was read. These inputs then follow those of the
+                earlier calls with it, and the outputs are those of the new positions only: the same values as for the
+                whole at once, to rounding.
+        """
         raise AssertionError("a model defines forward")
 
+    def set_step(self, step: int, stream: int = 0) -> None:
+        """Begin training step `step`: what is random in the forward pass is a function of the seed and the step.
 
+        Parts of one step that run apart (workers, pieces of a batch) take different streams.
+        """
+        for module in self.modules():
+            if isinstance(module, Dropout):
+                module.set_step(step, stream)
+
+
+class EncodedModel(SequenceModel):
+    """A model that first maps what it reads to a stream of `width` coordinates.
+
+    x = embedding(input) + feedback(fed back)       a linear map of vectors; of one-hot tokens it is a table
+
+    Attributes:
+        embedding: table of the tokens, or linear map of the vectors.
+        feedback: linear map without a bias, or None if ``ports.feedback_width`` is 0.
+    """
+
+    def __init__(self, ports: Ports, width: int) -> None:
+        super().__init__()
+        self.ports, self.num_symbols, self.num_tokens = ports, ports.num_outputs, ports.num_tokens
+        self.embedding: nn.Module
+        if ports.num_tokens is not None:
+            self.embedding = nn.Embedding(ports.num_tokens, width)
+        else:
+            self.embedding = nn.Linear(ports.read_width, width)
+        self.feedback = nn.Linear(ports.feedback_width, width, bias=False) if ports.feedback_width else None
+
+    def encode(self, inputs: Tensor, feedback: Tensor | None) -> Tensor:
+        """The stream before the first layer (batch, time, width)."""
+        check_inputs(self.ports, inputs, feedback)
+        x_BTD: Tensor = self.embedding(inputs)
+        if self.feedback is not None and feedback is not None:
+            x_BTD = x_BTD + self.feedback(feedback)
+        return x_BTD
+
+
+@runtime_checkable
 class ModelSpec(Protocol):
     """A frozen dataclass of sizes, registered by name."""
 
-    def build(self, num_symbols: int, num_tokens: int, generator: torch.Generator) -> SequenceModel:
+    def build(self, ports: Ports, generator: torch.Generator) -> SequenceModel:
         """The model with fresh weights from `generator`."""
         ...
+
+
+def check_inputs(ports: Ports, inputs: Tensor, feedback: Tensor | None) -> None:
+    """InputError unless the inputs and what is fed back are what the model was built for."""
+    if ports.num_tokens is not None:
+        if inputs.ndim != 2 or inputs.is_floating_point():
+            raise InputError(f"inputs: the model reads tokens (batch, time), got {described(inputs)}")
+    elif inputs.ndim != 3 or inputs.shape[2] != ports.input_width or not inputs.is_floating_point():
+        rule = f"the model reads vectors (batch, time, {ports.input_width})"
+        raise InputError(f"inputs: {rule}, got {described(inputs)}")
+    if feedback is not None and feedback.shape != (*inputs.shape[:2], ports.feedback_width):
+        wanted = (*inputs.shape[:2], ports.feedback_width)
+        raise InputError(f"feedback: must have the shape {wanted}, got {described(feedback)}")
+
+
+def check_sizes(spec: Any, *fields: str) -> None:
+    """InputError unless each of these fields of a spec is a size."""
+    for field in fields:
+        require(1 <= getattr(spec, field) <= 65536, field, "must be in [1, 65536]", getattr(spec, field))
+
+
+def described(tensor: Tensor) -> str:
+    """Type and shape in words, for messages."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 @torch.no_grad()
@@ -57,6 +211,7 @@ def initialise(model: nn.Module, generator: torch.Generator, *, num_residual_wri
 
     Linear maps whose attribute is named ``out`` write into the residual stream and are scaled by
     1/sqrt(num_residual_writes); one named ``head`` gets standard deviation 0.02, so that the first loss is near log V.
+    Those named ``features`` and ``feedback`` stand beside the embedding and have its standard deviation.
     """
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding):
@@ -68,6 +223,8 @@ def initialise(model: nn.Module, generator: torch.Generator, *, num_residual_wri
                 std /= math.sqrt(num_residual_writes)
             elif last == "head":
                 std = 0.02
+            elif last in ("features", "feedback"):
+                std = 0.5
             module.weight.normal_(0.0, std, generator=generator)
             if module.bias is not None:
                 module.bias.zero_()

@@ -2,6 +2,7 @@
 
 import hashlib
 from abc import ABC
+from dataclasses import fields
 from functools import cached_property
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.kernels import cpu
 from hmmscope.kernels.alias import alias_tables
+from hmmscope.kernels.device import DeviceSampler, device_sampler
 from hmmscope.kernels.philox import MAX_SAMPLES
 from hmmscope.kernels.quantise import UNIT, quantise_rows
 from hmmscope.processes.laws import Law, StateEmitting
@@ -58,6 +60,23 @@ class Process(ABC):
         return tuple(alias_tables(integer_weights(rows)) for rows in (self.weights_M, *self.law.rows()))
 
     @cached_property
+    def _laws(self) -> dict[torch.device, Law]:
+        return {}
+
+    @cached_property
+    def _samplers(self) -> dict[torch.device, DeviceSampler]:
+        return {}
+
+    def law_on(self, device: torch.device) -> Law:
+        """The law with its arrays on a device, where they stay."""
+        if device.type == "cpu":
+            return self.law
+        if device not in self._laws:
+            arrays = (getattr(self.law, field.name).to(device) for field in fields(self.law))
+            self._laws[device] = type(self.law)(*arrays)
+        return self._laws[device]
+
+    @cached_property
     def digest(self) -> str:
         """sha256 of form, sizes and integer weights, little-endian."""
         form = type(self.law).__name__
@@ -99,6 +118,31 @@ class Process(ABC):
             torch.from_numpy(states),
             None if self.num_components is None else torch.from_numpy(components),
         )
+
+    def sample_paths_on(
+        self, samples: Int64[Tensor, "batch"], starts: NDArray[np.bool_], seed: int, stream: str = "corpus"
+    ) -> Paths:
+        """`sample_paths` on the device of the sample numbers, the same bits: nothing is copied from the host.
+
+        The tables go to the device at the first call and stay. Processes with a sampler of their own (vectors, a fresh
+        HMM for every sample) draw on the processor and are copied.
+
+        Args:
+            samples: sample numbers (B,) in [0, 2^40), which is not checked on a GPU.
+            starts: as in `sample_paths`.
+            seed: as in `sample_paths`.
+            stream: as in `sample_paths`.
+        """
+        device = samples.device
+        if device.type == "cpu" or type(self).sample_paths is not Process.sample_paths:
+            paths = self.sample_paths(samples.cpu().numpy(), starts, seed, stream)
+            components_there = None if paths.components is None else paths.components.to(device)
+            return Paths(paths.observations.to(device), paths.states.to(device), components_there)
+        if device not in self._samplers:
+            sizes = {"num_states": self.num_states, "num_symbols": self.num_symbols}
+            self._samplers[device] = device_sampler(self.alias_tables, **sizes, device=device)
+        observations, states, components = self._samplers[device](philox_key(seed, stream), samples, starts)
+        return Paths(observations, states, None if self.num_components is None else components)
 
 
 def integer_weights(rows: Float64[Tensor, "*row outcome"]) -> NDArray[np.int64]:

@@ -87,13 +87,20 @@ def _read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def _read_npz(path: Path) -> dict[str, Any]:
+def read_npz(path: Path) -> dict[str, Any]:
+    """The plain arrays of an NPZ file; nothing pickled is read."""
     try:
         with np.load(path, allow_pickle=False) as archive:
-            data: dict[str, Any] = {name: archive[name] for name in archive.files}
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
     except Exception as error:  # NumPy, zipfile and zlib raise a dozen types on what is no archive of plain arrays
         reason = " ".join(str(error).split())[:200]
         raise DamagedError(f"{path.name}: not a readable NPZ file of plain arrays ({reason})") from None
+
+
+def _read_npz(path: Path) -> dict[str, Any]:
+    data = read_npz(path)
     return _with_header(path, data, str(data.pop("header", "{}")))
 
 

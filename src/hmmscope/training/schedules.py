@@ -1,14 +1,57 @@
-"""Learning rates as functions of the step."""
+"""What a step takes from its number alone: the learning rate, the samples, and the length of a curriculum's stage."""
 
 import math
+from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.seeds import numpy_generator
 from hmmscope.training.spec import TrainingSpec
 
 
 def learning_rate(spec: TrainingSpec, step: int) -> float:
-    """Linear warm-up over the first `warmup_steps`, then a cosine to `final_fraction` at the last step (0-based)."""
+    """The learning rate of a step (0-based).
+
+    cosine:   linear over the first `warmup_steps`, then a cosine to `final_fraction` at the last step
+    constant: linear over the first `warmup_steps`, then constant
+    halving:  (from + (peak - from) * min(step / warmup_steps, 1)) / 2^floor(epoch / halve_every)
+
+    Source: the last of them [Limits] App. C (1e-7 to 1e-3 over 4000 steps, halved every 20 epochs).
+    """
+    if spec.schedule == "halving":
+        risen = min(step / spec.warmup_steps, 1.0) if spec.warmup_steps else 1.0
+        warm = spec.warmup_from + (spec.learning_rate - spec.warmup_from) * risen
+        return warm * 0.5 ** (step // spec.steps_per_epoch // spec.halve_every)
     if step < spec.warmup_steps:
         return spec.learning_rate * (step + 1) / spec.warmup_steps
+    if spec.schedule == "constant":
+        return spec.learning_rate
     length = max(1, spec.num_steps - 1 - spec.warmup_steps)
     cosine = 0.5 * (1 + math.cos(math.pi * (step - spec.warmup_steps) / length))
     return spec.learning_rate * (spec.final_fraction + (1 - spec.final_fraction) * cosine)
+
+
+def sample_numbers(spec: TrainingSpec, seed: int, step: int) -> NDArray[np.int64]:
+    """Numbers of the samples of a step."""
+    if not spec.num_trajectories:
+        return np.arange(step * spec.batch_size, (step + 1) * spec.batch_size)
+    epoch, within = divmod(step, spec.steps_per_epoch)
+    order = _epoch_order(spec.num_trajectories, seed, epoch)
+    return order[within * spec.batch_size : (within + 1) * spec.batch_size].astype(np.int64)
+
+
+@lru_cache(maxsize=1)
+def _epoch_order(num_trajectories: int, seed: int, epoch: int) -> NDArray[np.int32]:
+    """The order of a fixed training set in an epoch."""
+    return numpy_generator(seed, "epoch-order", epoch).permutation(np.arange(num_trajectories, dtype=np.int32))
+
+
+def stage_length(spec: TrainingSpec, step: int, full_length: int) -> int:
+    """Observations that are kept of the samples of a step: a stage of the curriculum, or all of them."""
+    if not spec.curriculum:
+        return full_length
+    unit = spec.steps_per_epoch if spec.steps_per_epoch < spec.num_steps else 1
+    units = -(-spec.num_steps // unit)
+    stage = min(step // unit // (units // len(spec.curriculum)), len(spec.curriculum) - 1)
+    return min(spec.curriculum[stage], full_length)

@@ -1,0 +1,251 @@
+"""Where the error of a prediction from the last few observations comes from, in parts that add up exactly.
+
+For a stationary process, x the window of the last L observations as one-hot vectors, and any matrix W that was
+estimated from other sequences,
+
+    E||P - W x||^2  =  E||P - P_L||^2  +  E||P_L - W_L x||^2  +  E||W_L x - W x||^2
+    total              memory             misspecification       estimation
+
+with P the exact law of the next observation, P_L the best prediction from the window and W_L x the best that is linear
+in it: each difference is uncorrelated with the ones before. The estimation part of gradient descent has two sources,
+the sample (W_L against least squares) and the steps (least squares against W^(T)); these are not orthogonal.
+
+Source: [MultiTask] Eq. (1) and (4), whose three parts take the linear assumption as given; here it has its own part.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.inference.linear_memory import LinearPredictor, linear_predictor
+from hmmscope.inference.memory import all_sequences, filter_windows, memory_table, with_prior
+from hmmscope.inference.stationary import stationary_distribution
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.laws import Law, symbol_law
+from hmmscope.schema import require
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Histories
+
+
+@dataclass(frozen=True)
+class Histories:
+    """Observations of a process that has run for ever, with what is known after the last of them.
+
+    Attributes:
+        observations: (history, time), oldest first.
+        probability: weights of an expectation over histories (history,), with sum one.
+        beliefs: P(state of the last observation | history) (history, state).
+        next_observation: P(next observation | history) (history, symbol).
+        law: the process started from its stationary law.
+        exact: whether these are all histories of this length, and not a sample of them.
+    """
+
+    observations: Int64[Tensor, "history time"]
+    probability: Float64[Tensor, "history"]
+    beliefs: Float64[Tensor, "history state"]
+    next_observation: Float64[Tensor, "history symbol"]
+    law: Law
+    exact: bool
+
+    def windows(self, memory_length: int) -> Int64[Tensor, "history"]:
+        """Number, in lexicographic order, of the last `memory_length` observations among all windows."""
+        num_symbols, time = self.next_observation.shape[1], self.observations.shape[1]
+        require(1 <= memory_length <= time, "memory_length", f"must be in [1, {time}]", memory_length)
+        place = num_symbols ** torch.arange(memory_length - 1, -1, -1)
+        return (self.observations[:, time - memory_length :] * place).sum(1)
+
+    def mean(self, values: Float64[Tensor, "history"]) -> float:
+        """Expectation of a quantity that is given for each history."""
+        return float(self.probability @ values)
+
+
+def all_histories(hmm: HMM | LabelledHMM, time: int) -> Histories:
+    """Every history of `time` observations that has positive probability under the stationary process.
+
+    The stationary law is not rounded to multiples of 2^-32 here: what holds for stationary processes holds to rounding.
+
+    Raises:
+        InputError: more than `MAX_ENUMERATED` sequences; a stationary law that is not unique.
+    """
+    require(time >= 1, "time", "must be at least 1", time)
+    law = with_prior(hmm)
+    sequences = all_sequences(hmm.num_symbols, time)
+    beliefs, following, log_probability = filter_windows(law, sequences)
+    possible = log_probability > -torch.inf
+    probability = log_probability[possible].exp()
+    return Histories(
+        sequences[possible], probability, beliefs[possible], following[possible] @ symbol_law(law)[0], law, exact=True
+    )
+
+
+def sampled_histories(hmm: HMM | LabelledHMM, time: int, num_samples: int, seed: int = 0) -> Histories:
+    """Samples 0, 1, .. of the stream "monte-carlo", of a process too large to enumerate; equally likely."""
+    require(time >= 1, "time", "must be at least 1", time)
+    require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
+    law = with_prior(hmm)
+    starts = np.arange(time) == 0
+    observations = stationary_start(hmm).sample_paths(np.arange(num_samples), starts, seed, "monte-carlo").observations
+    beliefs, following, _ = filter_windows(law, observations)
+    probability = torch.full((num_samples,), 1 / num_samples, dtype=torch.float64)
+    return Histories(observations, probability, beliefs, following @ symbol_law(law)[0], law, exact=False)
+
+
+def stationary_start(hmm: HMM | LabelledHMM) -> HMM | LabelledHMM:
+    """The same process, started from its stationary law (rounded to multiples of 2^-32, as all laws are)."""
+    law_S = stationary_distribution(hmm)
+    if float((law_S - hmm.initial_S).abs().max()) < 2.0**-31:
+        return hmm
+    if isinstance(hmm, HMM):
+        return HMM(law_S, hmm.transition_SS, hmm.emission_SV, allow_drop_tiny=True)
+    return LabelledHMM(law_S, hmm.labelled_VSS, allow_drop_tiny=True)
+
+
+@dataclass(frozen=True)
+class MemoryDistances:
+    """How far an observer with a memory of L observations is from one who has seen all, history by history.
+
+    Attributes:
+        prediction: TV(P, P_L), of the next observation (history,).
+        belief: TV of the beliefs about the state (history,). A belief is moved on and emits by a stochastic matrix, which
+            contracts distances, so that prediction <= belief in every single history.
+        squared: ||P - P_L||^2, Euclidean (history,).
+    """
+
+    prediction: Float64[Tensor, "history"]
+    belief: Float64[Tensor, "history"]
+    squared: Float64[Tensor, "history"]
+
+
+def memory_distances(histories: Histories, memory_length: int) -> MemoryDistances:
+    """Distances of the beliefs and predictions from the last `memory_length` observations to the exact ones.
+
+    The memory's belief starts from the stationary law just before its window.
+
+    Source: [MultiTask] Lemma 1 and Lemma 3.
+
+    Cost: that of filtering the windows, once each if all are fewer than the histories.
+    """
+    windows_H = histories.windows(memory_length)
+    num_symbols = histories.next_observation.shape[1]
+    law = histories.law
+    if num_symbols**memory_length <= len(windows_H):
+        beliefs, following, _ = filter_windows(law, all_sequences(num_symbols, memory_length))
+        beliefs, following = beliefs[windows_H], following[windows_H]
+    else:
+        time = histories.observations.shape[1]
+        beliefs, following, _ = filter_windows(law, histories.observations[:, time - memory_length :])
+    difference = histories.next_observation - following @ symbol_law(law)[0]
+    return MemoryDistances(
+        prediction=difference.abs().sum(1) / 2,
+        belief=(histories.beliefs - beliefs).abs().sum(1) / 2,
+        squared=difference.square().sum(1),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Parts of the error
+
+
+@dataclass(frozen=True)
+class Windows:
+    """All windows of L observations of a stationary process, and what the best predictors say about the next one.
+
+    Attributes:
+        memory_length: L.
+        features: x, one-hot, most recent observation first (window, feature); windows in lexicographic order.
+        probability: P(window) (window,).
+        next_observation: P_L(. | window) (window, symbol); zeros where the window is impossible.
+        linear: W_L and its moments.
+    """
+
+    memory_length: int
+    features: Float64[Tensor, "window feature"]
+    probability: Float64[Tensor, "window"]
+    next_observation: Float64[Tensor, "window symbol"]
+    linear: LinearPredictor
+
+    @cached_property
+    def linear_prediction(self) -> Float64[Tensor, "window symbol"]:
+        """W_L x."""
+        return self.features @ self.linear.weights.T
+
+    @cached_property
+    def misfit(self) -> Float64[Tensor, "window"]:
+        """||P_L - W_L x||^2 of each window."""
+        return (self.next_observation - self.linear_prediction).square().sum(1)
+
+    @property
+    def rank(self) -> int:
+        """Rank of E x x^T: L (V - 1) + 1 at most."""
+        return self.features.shape[1] - self.linear.num_zero
+
+    @property
+    def noise(self) -> float:
+        """sigma^2 = E||y - W_L x||^2 = 1 - tr(W_L E[x x^T] W_L^T), y the one-hot next observation."""
+        weights = self.linear.weights
+        return 1 - float((weights @ self.linear.covariance * weights).sum())
+
+
+def all_windows(hmm: HMM | LabelledHMM, memory_length: int) -> Windows:
+    """`Windows` of the stationary process; InputError for more than `MAX_ENUMERATED` of them."""
+    table = memory_table(hmm, memory_length)
+    features = torch.nn.functional.one_hot(table.windows.flip(1), hmm.num_symbols).flatten(1).double()
+    return Windows(
+        memory_length, features, table.probability, table.next_observation, linear_predictor(hmm, memory_length)
+    )
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """Mean squared Euclidean errors; `total` is computed on its own, and equals the sum of the others.
+
+    Attributes:
+        total: E||P - W x||^2, for each W given (...).
+        memory: E||P - P_L||^2.
+        misspecification: E||P_L - W_L x||^2.
+        estimation: E||W_L x - W x||^2 (...).
+    """
+
+    total: Float64[Tensor, "..."]
+    memory: float
+    misspecification: float
+    estimation: Float64[Tensor, "..."]
+
+    @property
+    def gap(self) -> Float64[Tensor, "..."]:
+        """total - memory - misspecification - estimation: rounding, if all histories were enumerated."""
+        return self.total - self.memory - self.misspecification - self.estimation
+
+
+def decompose(
+    histories: Histories, windows: Windows, weights: Float64[Tensor, "*batch symbol feature"]
+) -> Decomposition:
+    """Total error of x -> W x and its parts, for one W or many, in expectation over histories.
+
+    Args:
+        histories: at least as long as the windows. With `all_histories` the parts add up to rounding, with a sample up
+            to what the sample leaves of the mixed terms.
+        windows: of the same process.
+        weights: estimates of W_L that do not depend on the histories.
+    """
+    number_H = histories.windows(windows.memory_length)
+    exact_HV, probability_H = histories.next_observation, histories.probability
+    frequency_N = torch.zeros(len(windows.features), dtype=torch.float64).index_add(0, number_H, probability_H)
+    memory = (exact_HV - windows.next_observation[number_H]).square().sum(1)
+    shape = weights.shape[:-2]
+    totals, estimations = [], []
+    for matrix in weights.reshape(-1, *weights.shape[-2:]):
+        prediction_NV = windows.features @ matrix.T
+        totals.append(probability_H @ (exact_HV - prediction_NV[number_H]).square().sum(1))
+        estimations.append(frequency_N @ (windows.linear_prediction - prediction_NV).square().sum(1))
+    return Decomposition(
+        total=torch.stack(totals).reshape(shape),
+        memory=float(probability_H @ memory),
+        misspecification=float(frequency_N @ windows.misfit),
+        estimation=torch.stack(estimations).reshape(shape),
+    )

@@ -1,0 +1,331 @@
+"""The whole of [Limits] Theorem 5.3 in p-bit arithmetic: softmax attention, GeLU products and the normaliser.
+
+Every number has a significand of p bits and an unbounded exponent, and every elementary operation is rounded to nearest:
+the theorem's "T-precision", with p in proportion to T. Hardware floats do not reach its bound e^-T; this does.
+
+    p = T (1 + ln C) / ln 2 + 24 bits        `recommended_bits`
+    lambda = 2^(p/3)                         of the product gadget: truncation and cancellation both about 2^(-2p/3)
+
+How many bits are needed, `smallest_bits`, grows linearly in T; per observation, with h = -ln P(o_1 .. o_T) / T,
+
+    GeLU products           (3/2) (1 + ln C / 2) / ln 2     first gate: 1/D = C^(-T/2) times x, error 2^(-2p/3) / C^(-T/2)
+    exact, residual         (1 + h / 2) / ln 2              last layer: cur (prev - I) + cur, error 2^-p e^(-h T/2)
+    exact, disjoint         1 / ln 2                        relative errors only
+
+(leading order; T a power of two in the second). The first exceeds the recommended rate where C < e^2, by little.
+
+The exact answer, with which the result is compared, is computed in integers.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.constructions.normaliser import Exponents, Schedule, normalise
+from hmmscope.constructions.prefix_parts import layers_needed
+from hmmscope.constructions.stochastic_filter import (
+    UNIT,
+    BeliefOperators,
+    Variant,
+    belief_operators,
+    bound_of,
+    log_leak,
+)
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.schema import require
+
+Product = Literal["gelu", "exact"]
+
+MAX_LENGTH = 256
+MIN_BITS, MAX_BITS = 8, 65536
+
+
+@dataclass(frozen=True)
+class PreciseBeliefs:
+    """What the construction answers in p bits.
+
+    Attributes:
+        beliefs: at positions 0 .. T (position, output), rounded to float64. At position 0 it is the start of the chain:
+            the known state where the initial law is a step from one, as in [Limits], and the initial law otherwise.
+        errors: largest deviation from the exact belief at each position (position,).
+        window_errors: after the embedding and each layer, largest deviation of the product of a window of matrices,
+            relative to the sum of its entries (layer,).
+        sums: v of the normaliser after part 1 (position,).
+        log_likelihoods: ln P(o_1 .. o_t) (position,), exact but for rounding to float64.
+        bits: p.
+        error_bound: e^-T.
+    """
+
+    beliefs: NDArray[np.float64]
+    errors: NDArray[np.float64]
+    window_errors: NDArray[np.float64]
+    sums: NDArray[np.float64]
+    log_likelihoods: NDArray[np.float64]
+    bits: int
+    error_bound: float
+
+    @property
+    def error(self) -> float:
+        """Largest error of all positions."""
+        return float(self.errors.max())
+
+
+def recommended_bits(hmm: HMM | LabelledHMM, length: int, *, least: float | None = None, share: float = 1.0) -> int:
+    """p = share T (1 + ln C) / ln 2 + 24 bits."""
+    bound = bound_of(belief_operators(hmm), least)
+    return math.ceil(share * length * (1 + math.log(bound)) / math.log(2)) + 24
+
+
+class Bits:
+    """p-bit arithmetic on arrays of numbers, with the product gadget; an `Arithmetic` of the normaliser."""
+
+    def __init__(self, bits: int, product: Product) -> None:
+        import mpmath
+
+        require(MIN_BITS <= bits <= MAX_BITS, "bits", f"must be in [{MIN_BITS}, {MAX_BITS}]", bits)
+        self.context = mpmath.MPContext()
+        self.context.prec = bits
+        self.product = product
+        self.gelu_scale = self.context.ldexp(1, round(bits / 3))
+        self.root = self.context.sqrt(2)
+        self.factor = self.context.sqrt(2 * self.context.pi) * self.gelu_scale**2 / 8
+        self.exp = np.frompyfunc(self.context.exp, 1, 1)
+        self.erf = np.frompyfunc(self.context.erf, 1, 1)
+
+    def ratio(self, numerators: NDArray[np.object_], denominator: int) -> NDArray[np.object_]:
+        """Integers over a common denominator, rounded to p bits."""
+        convert = np.frompyfunc(lambda number: self.context.mpf(number) / denominator, 1, 1)
+        return convert(numerators)
+
+    def floats(self, values: NDArray[np.float64]) -> NDArray[np.object_]:
+        return np.frompyfunc(self.context.mpf, 1, 1)(values.astype(object))
+
+    def power(self, base: float, exponent: float) -> Any:
+        return self.context.power(self.context.mpf(base), self.context.mpf(exponent))
+
+    def gelu(self, x: NDArray[np.object_]) -> NDArray[np.object_]:
+        """x Phi(x)."""
+        return x * (1 + self.erf(x / self.root)) / 2
+
+    def multiply(self, left: Any, right: Any, largest: Any = 1) -> Any:
+        """left * right by four GeLU neurons (Lemma D.1), scaled so that both operands are at most about one."""
+        if self.product == "exact":
+            return left * right
+        scaled = right / largest if largest != 1 else right
+        total, difference = (left + scaled) / self.gelu_scale, (left - scaled) / self.gelu_scale
+        value = self.gelu(total) + self.gelu(-total) - self.gelu(difference) - self.gelu(-difference)
+        return value * (self.factor * largest)
+
+
+def filter_in_bits(
+    hmm: HMM | LabelledHMM,
+    observations: Int64[Tensor, "time"],
+    *,
+    bits: int | None = None,
+    product: Product = "gelu",
+    variant: Variant = "residual",
+    exponents: Exponents = "real",
+    least: float | None = None,
+) -> PreciseBeliefs:
+    """Beliefs after 0, 1, .., T observations by the construction, every operation rounded to `bits` bits.
+
+    Args:
+        hmm: n states; the least product of a transition and an emission probability is c = 1/C.
+        observations: o_1 .. o_T.
+        bits: p; by default `recommended_bits`.
+        product: "gelu" as in the theorem, or "exact" up to rounding.
+        variant: "residual" as in the theorem, cur + cur (prev - I), or "disjoint", where the product goes to a slot of
+            its own and keeps its relative accuracy.
+        exponents: of the normaliser; "floor" is the paper's misprint.
+        least: lower bound of the factor by which an observation shrinks the sum; default c.
+
+    Raises:
+        InputError: a symbol outside [0, V), T outside [1, 256], bits outside [8, 65536], or an HMM with zeros.
+
+    Cost: O(T^2 log T) multiplications and O(n^3 T log T) error functions of p-bit numbers, in Python: n = 2, T = 32 takes
+    about a second.
+
+    Source: [Limits] Theorem 5.3, App. E.
+    """
+    operators = belief_operators(hmm)
+    length = len(observations)
+    require(1 <= length <= MAX_LENGTH, "observations", f"must be 1 to {MAX_LENGTH} symbols", length)
+    inside = bool(((observations >= 0) & (observations < hmm.num_symbols)).all())
+    require(inside, "observations", f"must be in [0, {hmm.num_symbols})", observations.tolist())
+    require(product in ("gelu", "exact"), "product", "must be gelu or exact", product)
+    require(variant in ("residual", "disjoint"), "variant", "must be residual or disjoint", variant)
+    bound = bound_of(operators, least)
+    arithmetic = Bits(recommended_bits(hmm, length, least=least) if bits is None else bits, product)
+    symbols = observations.tolist()
+    exact = ExactPass(operators, symbols)
+
+    windows, window_errors = _windows(operators, symbols, bound, arithmetic, variant, exact)
+    vectors = (windows * arithmetic.ratio(operators.start_S, UNIT)).sum(-1)
+    schedule = Schedule(length=length, bound=bound, exponents=exponents)
+    normalised = normalise(vectors, schedule, arithmetic)
+    read = arithmetic.floats(operators.read_OS)
+    beliefs = (normalised.values[:, None, :] * read).sum(-1)
+    return PreciseBeliefs(
+        beliefs=beliefs.astype(np.float64),
+        errors=exact.belief_errors(beliefs),
+        window_errors=np.array(window_errors),
+        sums=normalised.sums[-1].astype(np.float64),
+        log_likelihoods=exact.log_likelihoods,
+        bits=arithmetic.context.prec,
+        error_bound=math.exp(-length),
+    )
+
+
+def smallest_bits(
+    hmm: HMM | LabelledHMM,
+    observations: Int64[Tensor, "time"],
+    *,
+    product: Product = "gelu",
+    variant: Variant = "residual",
+    least: float | None = None,
+) -> int:
+    """The fewest bits with an error of at most e^-T at all positions, by bisection.
+
+    The error falls with the bits but for jitter (lambda is a power of two): next to the answer a few bits more may fail.
+
+    Raises:
+        InputError: see `filter_in_bits`.
+    """
+
+    def enough(bits: int) -> bool:
+        found = filter_in_bits(hmm, observations, bits=bits, product=product, variant=variant, least=least)
+        return found.error <= found.error_bound
+
+    low, high = MIN_BITS - 1, recommended_bits(hmm, len(observations), least=least)
+    while not enough(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def unlikely_observations(hmm: HMM | LabelledHMM, length: int) -> Int64[Tensor, "time"]:
+    """Observations each of which is the least likely after the ones before (the lowest among equals).
+
+    The theorem holds for every sequence; its constants are those of the least likely.
+    """
+    operators = belief_operators(hmm)
+    vector, symbols = operators.start_S, []
+    for _ in range(length):
+        candidates = [matrix @ vector for matrix in operators.numerators_VSS]
+        totals = [int(candidate.sum()) for candidate in candidates]
+        symbols.append(totals.index(min(total for total in totals if total > 0)))
+        vector = candidates[symbols[-1]]
+    return torch.tensor(symbols, dtype=torch.int64)
+
+
+def _windows(
+    operators: BeliefOperators,
+    symbols: list[int],
+    bound: float,
+    arithmetic: Bits,
+    variant: Variant,
+    exact: "ExactPass",
+) -> tuple[NDArray[np.object_], list[float]]:
+    """M_{o_i} .. M_{o_1} for each position i (position, state, state), and the errors of the layers before.
+
+    Layer l attends from i to max(i - 2^(l-1), 0): scores gamma^2 cos(theta_i - theta_j - delta), theta_i = pi i / 4T and
+    delta = pi 2^(l-1) / 4T, and multiplies what it finds there from the right.
+    """
+    context, size, length = arithmetic.context, operators.num_states, len(symbols)
+    eye = arithmetic.floats(np.eye(size))
+    current = np.stack([eye, *arithmetic.ratio(operators.numerators_VSS, UNIT)[symbols]])
+    log_eta = log_leak(size, length, bound)
+    gap = 1 - context.cos(context.pi / (4 * length))
+    gamma = context.sqrt((context.log(2 * (length + 1)) - log_eta) / gap)
+    angle = context.pi / (4 * length)
+    sines, cosines = (np.array([f(angle * i) for i in range(length + 1)]) for f in (context.sin, context.cos))
+    window_errors = [exact.window_error(current, 1)]
+    for layer in range(1, layers_needed(length) + 1):
+        delta = angle * 2 ** (layer - 1)
+        sine, cosine = context.sin(delta), context.cos(delta)
+        query_sines = (sines * cosine - cosines * sine) * gamma
+        query_cosines = (sines * sine + cosines * cosine) * gamma
+        logits = np.outer(query_sines, sines * gamma) + np.outer(query_cosines, cosines * gamma)
+        pattern = _causal_softmax(logits, arithmetic)
+        previous = np.stack(
+            [
+                (row[: i + 1, None, None] * current[: i + 1]).sum(0)  # causal: keys after i have no weight
+                for i, row in enumerate(pattern)
+            ]
+        )
+        factor = previous - eye if variant == "residual" else previous
+        products = arithmetic.multiply(current[:, :, :, None], factor[:, None, :, :]).sum(2)
+        current = current + products if variant == "residual" else products
+        window_errors.append(exact.window_error(current, 2**layer))
+    return current, window_errors
+
+
+def _causal_softmax(logits: NDArray[np.object_], arithmetic: Bits) -> NDArray[np.object_]:
+    """Rows of the softmax over keys j <= i; entries above the diagonal are left at zero."""
+    pattern = np.full(logits.shape, arithmetic.context.zero, dtype=object)
+    for i, row in enumerate(logits):
+        weights = arithmetic.exp(row[: i + 1] - row[: i + 1].max())
+        pattern[i, : i + 1] = weights / weights.sum()
+    return pattern
+
+
+class ExactPass:
+    """Exact windows and beliefs of one sequence, in integers."""
+
+    def __init__(self, operators: BeliefOperators, symbols: list[int]) -> None:
+        self.operators, self.symbols = operators, symbols
+        vector = operators.start_S
+        self.vectors = [vector]
+        for symbol in symbols:
+            vector = operators.numerators_VSS[symbol] @ vector
+            self.vectors.append(vector)
+        units = [Fraction(int(vector.sum()), UNIT ** (t + 1)) for t, vector in enumerate(self.vectors)]
+        self.log_likelihoods = np.array([math.log(u.numerator) - math.log(u.denominator) for u in units])
+
+    def belief_errors(self, beliefs: NDArray[np.object_]) -> NDArray[np.float64]:
+        """max |belief - exact| at each position of numbers of p bits (position, output)."""
+        errors = []
+        for got, vector in zip(beliefs, self.vectors, strict=True):
+            total = int(vector.sum())
+            read = [[Fraction(number) for number in row] for row in self.operators.read_OS.tolist()]
+            wanted = [
+                sum((r * Fraction(int(u), total) for r, u in zip(row, vector, strict=True)), Fraction()) for row in read
+            ]
+            errors.append(max(abs(_fraction(a) - b) for a, b in zip(got, wanted, strict=True)))
+        return np.array([_as_float(error) for error in errors])
+
+    def window_error(self, windows: NDArray[np.object_], width: int) -> float:
+        """Largest deviation of the products of up to `width` matrices, relative to their sums."""
+        worst = Fraction()
+        for i, got in enumerate(windows):
+            exact, factors = np.array(np.eye(self.operators.num_states, dtype=int).tolist(), dtype=object), 0
+            for symbol in self.symbols[max(i - width, 0) : i]:
+                exact, factors = self.operators.numerators_VSS[symbol] @ exact, factors + 1
+            total = Fraction(int(exact.sum()), UNIT**factors)
+            for a, b in zip(got.ravel(), exact.ravel(), strict=True):
+                worst = max(worst, abs(_fraction(a) - Fraction(int(b), UNIT**factors)) / total)
+        return _as_float(worst)
+
+
+def _fraction(number: Any) -> Fraction:
+    """A p-bit number as it is."""
+    sign, mantissa, exponent, _ = number._mpf_
+    value = Fraction(int(mantissa)) * (Fraction(2) ** exponent)
+    return -value if sign else value
+
+
+def _as_float(number: Fraction) -> float:
+    """Rounded; infinite beyond the largest float, where a series has diverged."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf

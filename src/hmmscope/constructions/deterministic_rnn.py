@@ -1,0 +1,174 @@
+"""[Limits] Theorem 5.1: a ReLU RNN of width n·m that follows a deterministic HMM without error."""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from hmmscope.axes import Float, Int64, Tensor
+from hmmscope.constructions.driven import DrivenSystem, check_tokens, driven_system, only_tokens
+from hmmscope.constructions.residual import LayerNote, Subspaces, explanation
+from hmmscope.models.base import Ports, SequenceModel, Tap
+from hmmscope.schema import require
+
+
+class DeterministicRNN(SequenceModel):
+    """The RNN of Theorem 5.1; see `limits_theorem5_1`.
+
+    Attributes:
+        system: what it computes.
+        scale: α.
+        num_blocks: symbols, and one for the placeholder if it reads one.
+        rnn: `torch.nn.RNN(nonlinearity="relu")` of one layer.
+        decoder: linear, from the hidden state to the vector.
+        start: hidden state before the first token.
+        residual: ``residual.0`` is the input, one-hot tokens; ``residual.1`` the hidden state.
+        subspaces: layout of the hidden state, one block for each token.
+    """
+
+    outputs = "law"
+    num_tokens: int
+
+    def __init__(self, system: DrivenSystem, *, scale: float, placeholder: bool, dtype: torch.dtype) -> None:
+        super().__init__()
+        n, matrices = system.num_states, system.with_identity if placeholder else system.matrices_VSS
+        m = len(matrices)
+        self.system, self.scale, self.num_blocks = system, scale, m
+        self.ports = Ports(num_outputs=n, num_tokens=m)
+        self.num_symbols, self.num_tokens = n, m
+        names = [f"symbol {v}" for v in range(system.num_symbols)] + ["placeholder"] * placeholder
+        self.subspaces = Subspaces(dict.fromkeys(names, n))
+        half = scale / 2
+        self.rnn = nn.RNN(m, n * m, nonlinearity="relu", batch_first=True, dtype=dtype)
+        self.decoder = nn.Linear(n * m, n, dtype=dtype)
+        start = torch.zeros(n * m, dtype=torch.float64)
+        start[:n] = system.initial_S + half  # [corrected] the paper takes α/2 off here
+        weights = {
+            "weight_ih_l0": scale * torch.eye(m, dtype=torch.float64).repeat_interleave(n, 0),
+            "bias_ih_l0": torch.full((n * m,), -half, dtype=torch.float64),
+            "weight_hh_l0": matrices.reshape(n * m, n).repeat(1, m),
+            "bias_hh_l0": -half * matrices.sum(2).flatten(),
+        }
+        with torch.no_grad():
+            for name, weight in weights.items():
+                getattr(self.rnn, name).copy_(weight)
+            self.decoder.weight.copy_(torch.eye(n, dtype=torch.float64).repeat(1, m))
+            self.decoder.bias.fill_(-half)
+        self.start = nn.Parameter(start.to(dtype))
+        self.requires_grad_(False)
+        self.residual = nn.ModuleList([Tap(), Tap()])
+
+    def forward(
+        self,
+        inputs: Int64[Tensor, "batch time"],
+        positions: Int64[Tensor, "*batch time"] | None = None,
+        *,
+        feedback: Tensor | None = None,
+        cache: dict[str, Any] | None = None,
+    ) -> Float[Tensor, "batch time state"]:
+        """The vector after each token; `positions` do not matter to it.
+
+        Raises:
+            InputError: a token outside the vocabulary; feedback or a cache.
+        """
+        only_tokens(feedback, cache)
+        return self.decoder(self.residual[1](self.hidden(inputs)))
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """Hidden states (batch, time, n·m): block o_t holds vector_t + α/2, the others are zero."""
+        check_tokens(tokens, self.num_tokens)
+        inputs = self.residual[0](F.one_hot(tokens, self.num_tokens).to(self.start.dtype))
+        start = self.start.expand(1, len(tokens), -1).contiguous()
+        hidden: Tensor = self.rnn(inputs, start)[0]
+        return hidden
+
+    def exact_hidden(self, tokens: Int64[Tensor, "batch time"]) -> Float[Tensor, "batch time width"]:
+        """What the hidden states are without rounding."""
+        shifted = self.system.vectors(tokens) + self.scale / 2
+        return (F.one_hot(tokens, self.num_tokens)[..., None] * shifted[..., None, :]).flatten(2)
+
+    def largest_weight(self) -> float:
+        """Largest absolute number among weights, biases and the start."""
+        return max(float(weight.abs().max()) for weight in self.parameters())
+
+    def weight_bound(self) -> float:
+        """max(α, (α/2) r, 1) with r the largest row sum of the matrices: at most √n for orthogonal ones, n for maps.
+
+        With α = 4‖b_0‖ that is O(‖b_0‖) for a given n, which is what the theorem says.
+        """
+        rows = self.system.sums[0]
+        return max(self.scale, self.scale / 2 * rows, 1.0)
+
+    def notes(self, tokens: Int64[Tensor, "batch time"] | None = None) -> list[LayerNote]:
+        """What the layer does; with tokens, how far the hidden state is from the exact one."""
+        error = None
+        if tokens is not None:
+            with torch.no_grad():
+                error = float((self.hidden(tokens).double() - self.exact_hidden(tokens)).abs().max())
+        blocks = tuple(self.subspaces)
+        equation = "block o = ReLU(A_o vector + α (1[o = o_t] - 1/2)): vector_t + α/2 in block o_t, zero elsewhere"
+        return [
+            LayerNote(layer=1, stage="recurrence", reads=blocks, writes=blocks, equation=equation, error=error),
+        ]
+
+    def explain(self, tokens: Int64[Tensor, "batch time"] | None = None) -> str:
+        """Layout and recurrence as a text; with tokens, with the measured error."""
+        system = self.system
+        title = (
+            f"[Limits] Theorem 5.1: ReLU RNN, n = {system.num_states}, m = {system.num_symbols}, α = {self.scale:g}, "
+            f"largest weight {self.largest_weight():.3g}"
+        )
+        return explanation(title, self.subspaces, self.notes(tokens))
+
+
+def limits_theorem5_1(
+    process: object,
+    *,
+    scale: float | None = None,
+    initial: object = None,
+    placeholder: bool = True,
+    dtype: torch.dtype = torch.float64,
+) -> DeterministicRNN:
+    """The RNN of [Limits] Theorem 5.1, with its weights.
+
+    h_t = ReLU(W_i x_t + b_i + W_h h_{t-1} + b_h),   vector_t = W_dec h_t + b_dec,   x_t one-hot
+
+    W_h[i, j] = A_i for all j,  b_h[i] = -(α/2) A_i 1,  W_i[i] = α 1 e_i',  b_i = -(α/2) 1,
+    h_0 = [vector_0 + (α/2) 1, 0, ..],  W_dec = [I .. I],  b_dec = -(α/2) 1
+
+    with blocks i, j of size n for the tokens. The sum over the blocks of h is vector + α/2 in all coordinates; each
+    block multiplies it by its matrix and is kept at or above zero if its token was read, at zero if not. That needs
+    α/2 >= |A_o vector_t| in every coordinate. (E.8 and h_0 are misprinted in the paper.)
+
+    The first column is the placeholder (token m), which leaves the vector as it is, so that column t is b_t.
+
+    Args:
+        process: see `driven_system`.
+        scale: α; by default 4‖b_0‖, in the 2-norm for orthogonal matrices and the 1-norm for maps, which pile up mass.
+            `smallest_scale` is half of that; a smaller one can be asked for and gives wrong vectors.
+        initial: b_0.
+        placeholder: read a placeholder as a token more, with the identity; width n(m + 1) instead of nm.
+        dtype: of the weights and the arithmetic.
+
+    Raises:
+        InputError: a process that is not deterministic, a scale that is not positive, or no scale for matrices that are
+            neither maps nor orthogonal.
+    """
+    system = driven_system(process, initial)
+    if scale is None:
+        scale = 2 * smallest_scale(system)
+    require(0 < scale < math.inf, "scale", "must be a positive number", scale)
+    return DeterministicRNN(system, scale=float(scale), placeholder=placeholder, dtype=dtype)
+
+
+def smallest_scale(system: DrivenSystem) -> float:
+    """The smallest α that is right for every sequence, as far as norms tell: 2‖b_0‖.
+
+    Raises:
+        InputError: matrices of which products are not bounded.
+    """
+    require(system.kind != "general", "scale", "must be given for matrices that are not 0/1 maps or orthogonal", None)
+    order = 2 if system.kind == "orthogonal" else 1
+    return 2 * float(torch.linalg.vector_norm(system.initial_S, order))

@@ -1,0 +1,149 @@
+"""Vectors that symbols multiply by matrices: what the deterministic theorems of [Limits] are about."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.matrix_product import MatrixProduct
+from hmmscope.schema import require, shown
+
+#: How far A^T A may be from the identity, in each entry, for A to count as orthogonal.
+ORTHOGONAL_TOLERANCE = 1e-10
+
+Kind = Literal["permutation", "map", "orthogonal", "general"]
+
+
+@dataclass(frozen=True, eq=False)
+class DrivenSystem:
+    """A vector that every symbol multiplies by its matrix.
+
+    vector_t = matrices[symbol_t] @ vector_{t-1},  vector_0 = initial
+
+    A time step whose symbol is `num_symbols` (the placeholder) leaves the vector as it is.
+
+    Attributes:
+        matrices_VSS: one matrix for each symbol, acting on columns, float64.
+        initial_S: the vector before the first symbol, float64.
+
+    Source: [Limits] E.1.
+    """
+
+    matrices_VSS: Float64[Tensor, "symbol state state"]
+    initial_S: Float64[Tensor, "state"]
+
+    @property
+    def num_symbols(self) -> int:
+        return len(self.matrices_VSS)
+
+    @property
+    def num_states(self) -> int:
+        return len(self.initial_S)
+
+    @cached_property
+    def with_identity(self) -> Float64[Tensor, "token state state"]:
+        """The matrices of all tokens: those of the symbols, and the identity of the placeholder."""
+        eye = torch.eye(self.num_states, dtype=torch.float64)
+        return torch.cat([self.matrices_VSS, eye[None]])
+
+    @cached_property
+    def kind(self) -> Kind:
+        """What all matrices are: permutations; 0/1 with at most one 1 in a column; orthogonal; or anything else."""
+        matrices = self.matrices_VSS
+        if bool(((matrices == 0) | (matrices == 1)).all()) and bool((matrices.sum(1) <= 1).all()):
+            return "permutation" if bool((matrices.sum(1) == 1).all() & (matrices.sum(2) == 1).all()) else "map"
+        gram = matrices.mT @ matrices - torch.eye(self.num_states, dtype=torch.float64)
+        return "orthogonal" if float(gram.abs().max()) <= ORTHOGONAL_TOLERANCE else "general"
+
+    @cached_property
+    def sums(self) -> tuple[float, float]:
+        """Largest absolute row sum and column sum that a product of the matrices can have.
+
+        1 and 1 for permutations, n and 1 for maps, √n and √n for orthogonal matrices.
+
+        Raises:
+            InputError: matrices of which no such bound is known.
+        """
+        n = self.num_states
+        if self.kind == "general":
+            raise InputError("process: matrices must be 0/1 maps or orthogonal for a bound on their products")
+        return {"permutation": (1.0, 1.0), "map": (float(n), 1.0), "orthogonal": (n**0.5, n**0.5)}[self.kind]
+
+    def vectors(self, tokens: Int64[Tensor, "batch time"]) -> Float64[Tensor, "batch time state"]:
+        """The vector after each token, multiplied in order, in float64."""
+        check_tokens(tokens, self.num_symbols + 1)
+        matrices = self.with_identity.to(tokens.device)
+        vectors = torch.empty(*tokens.shape, self.num_states, dtype=torch.float64, device=tokens.device)
+        vector_BS = self.initial_S.to(tokens.device).expand(len(tokens), -1)
+        for t in range(tokens.shape[1]):
+            vector_BS = (matrices[tokens[:, t]] * vector_BS[:, None, :]).sum(-1)
+            vectors[:, t] = vector_BS
+        return vectors
+
+
+def driven_system(process: object, initial: object = None) -> DrivenSystem:
+    """The driven system of a process, or of matrices.
+
+    A `LabelledHMM` must be deterministic: state and symbol fix the next state, with a known start. Its belief is then
+    the unit vector of the state, and A_v[j, i] = 1 where symbol v takes i to j (`labelled[v, i, j]` > 0); a symbol that
+    state i cannot emit has a zero column.
+
+    Args:
+        process: a deterministic `LabelledHMM` (cyclic-det, random-automaton, word-problem), a `MatrixProduct`, or
+            matrices (symbol, n, n) that act on columns.
+        initial: the vector before the first symbol; by default the initial law, or the first unit vector.
+
+    Raises:
+        InputError: a process that is not deterministic or starts at random, another kind of process, other shapes, or a
+            number that is not finite.
+    """
+    if isinstance(process, LabelledHMM):
+        matrices = (process.labelled_VSS > 0).mT.to(torch.float64).contiguous()
+        most = int(matrices.sum(1).max())
+        require(most == 1, "process", "must be deterministic: one next state for each state and symbol", most)
+        default = process.initial_S
+        start = default if initial is None else _vector(initial)
+        # Where symbols are as likely in every state, the belief is linear in the start; otherwise only a known start is.
+        told = bool((process.labelled_VSS.sum(2) - process.labelled_VSS.sum(2)[:, :1]).abs().max() > 1e-8)
+        unit = int((start != 0).sum()) == 1
+        require(
+            unit or not told, "initial", "must be one state, for symbols tell about the state", shown(start.tolist())
+        )
+    elif isinstance(process, MatrixProduct):
+        matrices = process.matrices_VDD
+        default = torch.eye(process.dimension, dtype=torch.float64)[0]
+    elif hasattr(process, "law"):
+        raise InputError(
+            f"process: must be a deterministic LabelledHMM, a MatrixProduct or matrices, got {shown(process)}"
+        )
+    else:
+        matrices = torch.as_tensor(process, dtype=torch.float64)
+        shape = tuple(matrices.shape)
+        require(len(shape) == 3 and shape[1] == shape[2] and 0 not in shape, "process", "must be m x n x n", shape)
+        require(bool(matrices.isfinite().all()), "process", "must be finite", matrices)
+        default = torch.eye(shape[1], dtype=torch.float64)[0]
+    start = default if initial is None else _vector(initial)
+    shape = tuple(start.shape)
+    require(shape == (matrices.shape[1],), "initial", f"must have {matrices.shape[1]} numbers", shape)
+    require(bool(start.isfinite().all()) and bool((start != 0).any()), "initial", "must be finite and not zero", start)
+    return DrivenSystem(matrices, start)
+
+
+def check_tokens(tokens: Tensor, num_tokens: int) -> None:
+    """InputError unless all tokens are in [0, num_tokens)."""
+    if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < num_tokens:
+        raise InputError(f"tokens: must be in [0, {num_tokens}), got {int(tokens.min())} to {int(tokens.max())}")
+
+
+def only_tokens(feedback: object, cache: object) -> None:
+    """InputError if a construction is asked to hear its own answers, or to go on where it was."""
+    require(feedback is None, "feedback", "must be left out: the theorem's network hears nothing but tokens", feedback)
+    require(cache is None, "cache", "must be left out: the theorem's network reads a sequence at once", cache)
+
+
+def _vector(initial: object) -> Tensor:
+    return torch.as_tensor(initial, dtype=torch.float64)

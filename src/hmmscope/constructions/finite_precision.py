@@ -1,0 +1,230 @@
+"""The network of [Limits] Theorem 5.2 in arithmetic of p significand bits, and the fewest bits with which it works."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.constructions.driven import DrivenSystem, check_tokens
+from hmmscope.constructions.prefix_parts import PRODUCTS, Product, layers_needed, tight_gain
+from hmmscope.schema import require, unknown_name
+
+#: With more bits, rounding the float64 result of an operation is not rounding its exact result.
+MAX_BITS = 26
+
+Array = NDArray[np.float64]
+
+
+class Rounding:
+    """Round to nearest, ties to even, with p significand bits (the hidden one counts, float32 has 24) and any exponent.
+
+    One precision for each index of the first axis. Numbers below 2^-1022 become zero.
+
+    Args:
+        bits: the precisions.
+
+    Raises:
+        InputError: a precision outside [2, 26].
+    """
+
+    def __init__(self, bits: Sequence[int]) -> None:
+        require(len(bits) > 0, "bits", "must name a precision", list(bits))
+        require(all(2 <= p <= MAX_BITS for p in bits), "bits", f"must be in [2, {MAX_BITS}]", list(bits))
+        self.bits = np.array(bits, np.int64)
+        self._shift = 53 - self.bits
+        self._almost_half = (np.int64(1) << (self._shift - 1)) - 1
+        self._mask = ~((np.int64(1) << self._shift) - 1)
+
+    def __call__(self, x: Array) -> Array:
+        """`x` (precision, ...) rounded."""
+        shape = (len(self.bits),) + (1,) * (x.ndim - 1)
+        pattern = x.view(np.int64)
+        rounded = pattern >> self._shift.reshape(shape)
+        rounded &= 1  # ties go to even
+        rounded += self._almost_half.reshape(shape)
+        rounded += pattern
+        rounded &= self._mask.reshape(shape)
+        return rounded.view(np.float64)
+
+    def constant(self, value: float | Array) -> Array:
+        """A number or array, the same for all precisions before rounding: (precision, *shape of value)."""
+        return self(np.repeat(np.asarray(value, np.float64)[None], len(self.bits), 0))
+
+    def total(self, terms: list[Array]) -> Array:
+        """The sum of the terms, added one after the other with a rounding after each."""
+        sum_so_far = terms[0]
+        for term in terms[1:]:
+            sum_so_far = self(sum_so_far + term)
+        return sum_so_far
+
+
+def rounded_vectors(
+    systems: Sequence[DrivenSystem],
+    tokens: Int64[Tensor, "batch time"],
+    length: int,
+    bits: Sequence[int],
+    *,
+    product: Product,
+    eta: float | None = None,
+    gelu_scale: float | None = None,
+) -> Float64[Tensor, "precision batch time state"]:
+    """Output of the Transformer of Theorem 5.2 when every elementary operation is rounded to p bits.
+
+    Weights and position features are rounded; products, sums (one term after the other), exp, erf, the subtraction of the
+    row's largest score, the division of the softmax and the steps of GeLU each give a rounded value. The exponent has no
+    bounds. Each operation is computed in float64 and then rounded, which for p <= 25 is rounding the exact result.
+
+    Args:
+        systems: one for each sequence, of one size.
+        tokens: the placeholder and up to `length` symbols.
+        length: T.
+        bits: the precisions p.
+        product: the gadget, as for `limits_theorem5_2`.
+        eta: attention error for which γ is chosen; 2^-p by default.
+        gelu_scale: λ of "gelu"; 2^(p/3), rounded to a power of two, by default.
+
+    Raises:
+        InputError: a value out of range, or systems that differ in size.
+
+    Source: [Limits] §5.2 (precision of O(log T) bits) and E.2; the model of arithmetic is ours.
+    """
+    if product not in PRODUCTS:
+        raise unknown_name("product", product, PRODUCTS)
+    require(length >= 1, "length", "must be at least 1", length)
+    require(len(systems) == len(tokens), "systems", f"must be one for each of {len(tokens)} sequences", len(systems))
+    sizes = sorted({system.matrices_VSS.shape for system in systems})
+    require(len(sizes) == 1, "systems", "must have one size", sizes)
+    boolean = all(system.kind in ("permutation", "map") for system in systems)
+    require(boolean or product != "relu01", "product", "must be gelu or bilinear unless matrices are 0/1", product)
+    check_tokens(tokens, systems[0].num_symbols + 1)
+    require(tokens.shape[1] <= length + 1, "tokens", f"must be at most {length + 1} (length)", tokens.shape[1])
+    rnd = Rounding(bits)
+    n = systems[0].num_states
+    start = [system.with_identity[row] for system, row in zip(systems, tokens, strict=True)]
+    current = rnd.constant(torch.stack(start).numpy())
+    gains = np.array([tight_gain(length, 2.0**-p if eta is None else eta) for p in bits])
+    scales = np.array([2.0 ** round(p / 3) if gelu_scale is None else gelu_scale for p in bits])
+    previous = np.zeros_like(current)
+    for layer in range(layers_needed(length)):
+        pattern = _attention_pattern(rnd, tokens.shape[1], length, 2**layer, gains)
+        gathered = _weighted_sums(rnd, pattern, current.reshape(*current.shape[:3], n * n)).reshape(current.shape)
+        previous = rnd(previous + gathered)
+        current, previous = _multiplied(rnd, current, previous, product, scales)
+    initial = np.stack([system.initial_S.numpy() for system in systems])
+    initial_PBS = rnd.constant(initial)
+    terms = [rnd(current[..., j] * initial_PBS[:, :, None, j, None]) for j in range(n)]
+    return torch.from_numpy(rnd.total(terms))
+
+
+def rounding_errors(
+    systems: Sequence[DrivenSystem],
+    tokens: Int64[Tensor, "batch time"],
+    length: int,
+    bits: Sequence[int],
+    *,
+    product: Product,
+    eta: float | None = None,
+    gelu_scale: float | None = None,
+) -> Float64[Tensor, "precision batch"]:
+    """Largest error over positions and coordinates of `rounded_vectors`; arguments as there."""
+    found = rounded_vectors(systems, tokens, length, bits, product=product, eta=eta, gelu_scale=gelu_scale)
+    exact = torch.cat([system.vectors(row[None]) for system, row in zip(systems, tokens, strict=True)])
+    return (found - exact).abs().amax((2, 3))
+
+
+def smallest_precision(
+    errors: Float64[Tensor, "precision"], bits: Sequence[int], *, tolerance: float = 0.05
+) -> int | None:
+    """The fewest bits from which on the error stays within the tolerance; None if it does not at the most bits.
+
+    Args:
+        errors: one for each precision.
+        bits: the precisions, rising.
+    """
+    require(list(bits) == sorted(bits), "bits", "must rise", list(bits))
+    found = None
+    for p, error in zip(reversed(bits), reversed(errors.tolist()), strict=True):
+        if not error <= tolerance:
+            break
+        found = p
+    return found
+
+
+def bits_for_attention(length: int) -> float:
+    """2 log2 T + 4: with fewer bits a score does not tell two neighbouring positions apart.
+
+    The two best scores differ by 1 - cos(π/4T), about 0.31/T², of their size, whatever γ is.
+    """
+    return 2 * math.log2(length) + 4
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def _attention_pattern(rnd: Rounding, time: int, length: int, offset: int, gains: Array) -> Array:
+    """Attention (precision, query, key) of a layer; zero above the diagonal."""
+    angles = np.arange(time) * (math.pi / (4 * length))
+    features = rnd.constant(np.stack([np.sin(angles), np.cos(angles)]))
+    turn = math.pi * offset / (4 * length)
+    turned = np.array([[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]])
+    weights = rnd(gains[:, None, None] * turned)
+    query = [
+        rnd(rnd(features[:, 0] * weights[:, 0, d, None]) + rnd(features[:, 1] * weights[:, 1, d, None])) for d in (0, 1)
+    ]
+    gain = rnd(gains)
+    key = [rnd(features[:, d] * gain[:, None]) for d in (0, 1)]
+    scores = rnd(rnd(query[0][:, :, None] * key[0][:, None, :]) + rnd(query[1][:, :, None] * key[1][:, None, :]))
+    future = np.triu(np.ones((time, time), bool), 1)
+    scores[:, future] = -np.inf
+    weights = rnd(np.exp(rnd(scores - scores.max(2, keepdims=True))))
+    weights[:, future] = 0
+    sums = weights[:, :, 0].copy()
+    for j in range(1, time):
+        sums[:, j:] = rnd(sums[:, j:] + weights[:, j:, j])
+    return rnd(weights / sums[:, :, None])
+
+
+def _weighted_sums(rnd: Rounding, pattern: Array, values: Array) -> Array:
+    """Sums over keys (precision, batch, query, entry), key after key; `values` (precision, batch, key, entry)."""
+    sums = np.zeros_like(values)
+    for j in range(values.shape[2]):
+        terms = rnd(pattern[:, None, j:, j, None] * values[:, :, j, None, :])
+        sums[:, :, j:] = rnd(sums[:, :, j:] + terms)
+    return sums
+
+
+def _multiplied(rnd: Rounding, current: Array, previous: Array, product: Product, scales: Array) -> tuple[Array, Array]:
+    """The stream's two matrices (precision, batch, time, n, n) after the token-wise network."""
+    n = current.shape[-1]
+    eye = np.eye(n)
+    if product == "bilinear":
+        factor = rnd(previous - eye)
+        update = rnd.total([rnd(current[..., :, k, None] * factor[..., None, k, :]) for k in range(n)])
+        return rnd(current + update), np.zeros_like(previous)
+    if product == "relu01":
+        neurons = [np.maximum(rnd(rnd(current[..., :, k, None] + previous[..., None, k, :]) - 1), 0) for k in range(n)]
+        update = rnd.total([*neurons, -current])
+        return rnd(current + update), np.zeros_like(previous)
+    by_precision = (slice(None),) + (None,) * 4
+    inverse = rnd(1 / scales)[by_precision]
+    write = rnd(math.sqrt(2 * math.pi) / 8 * scales**2)[by_precision]
+    left, right = rnd(current * inverse), rnd(previous * inverse)
+    shift = -inverse * eye
+    terms = []
+    for k in range(n):
+        a, b = left[..., :, k, None], right[..., None, k, :]
+        for sign_a, sign_b in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
+            neuron = _gelu(rnd, rnd(rnd(sign_a * a + sign_b * b) + sign_b * shift[..., k, None, :]))
+            terms.append(rnd(sign_a * sign_b * write * neuron))
+    cleared = rnd(_gelu(rnd, -previous) - _gelu(rnd, previous))
+    return rnd(current + rnd.total(terms)), rnd(previous + cleared)
+
+
+def _gelu(rnd: Rounding, x: Array) -> Array:
+    """x · ½ · (1 + erf(x/√2)), every step rounded."""
+    inner = rnd(x * rnd.constant(math.sqrt(0.5)).reshape((-1,) + (1,) * (x.ndim - 1)))
+    erf = rnd(torch.special.erf(torch.from_numpy(inner)).numpy())
+    return rnd(x * rnd(0.5 * rnd(1 + erf)))

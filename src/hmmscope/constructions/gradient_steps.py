@@ -1,0 +1,116 @@
+"""ReLU attention that takes a gradient step of least squares in every column, and one that predicts with the result.
+
+[MultiTask] §4, after Bai et al. (2023), Theorem 4. For output coordinate a and sign s = +1, -1, query column r, key c:
+
+    score[r, c] = s (W_a(r) . x_c - y_(c,a)) - mask * invalid_c;     value: W_a <- -s (rate / n) x_c
+
+relu(u) - relu(-u) = u, so the two heads of a row together add -(rate / n) sum over valid c of (W_a . x_c - y_(c,a)) x_c.
+A column is invalid by the number of delimiters in its window and label, plus one in the test sequence; `mask` then keeps
+the score below zero as long as it exceeds |W_a . x_c - y_(c,a)|, for which 1 + `prediction_bound` is enough.
+"""
+
+import math
+
+import torch
+
+from hmmscope.axes import Tensor
+from hmmscope.constructions.multitask_attention import Heads
+from hmmscope.constructions.multitask_layout import Layout
+from hmmscope.constructions.multitask_positions import PositionCode
+
+
+def prediction_bound(layout: Layout, learning_rate: float, num_steps: int) -> float:
+    """A bound on |W_a^(T) . x| for every prompt and window: |x| sqrt(rate T), for a rate of at most 1 / lambda_max.
+
+    The gain of T steps on an eigenvalue u of Sigma is (1 - (1 - rate u)^T) / u, at most sqrt(rate T / u), and
+    B Sigma^(+1/2) has norm at most 1. |x|^2 is memory_length, or 1 for tabular features.
+    """
+    size = 1 if layout.features == "tabular" else layout.memory_length
+    return math.sqrt(size * learning_rate * num_steps)
+
+
+def _weight_rows(layout: Layout) -> Tensor:
+    """(label, feature): row of W[a, j]."""
+    return torch.tensor(layout.rows("weights")).view(layout.num_labels, layout.num_features)
+
+
+def _empty(num_heads: int, width: int, value_width: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    shapes = ((width, rows), (width, rows), (value_width, rows), (rows, value_width))
+    query, key, value, output = (torch.zeros(num_heads, *shape, dtype=torch.float64) for shape in shapes)
+    return query, key, value, output
+
+
+def _signs(layout: Layout, num_heads: int) -> list[tuple[int, float]]:
+    """(output coordinate, sign) of each head: the negative ones of all coordinates, then the positive ones."""
+    return [(head % layout.num_labels, -1.0 if head < layout.num_labels else 1.0) for head in range(num_heads)]
+
+
+def gradient_heads(
+    layout: Layout, num_samples: int, learning_rate: float, mask: float, num_heads: int, dtype: torch.dtype
+) -> Heads:
+    """The heads of one gradient step, of width features + 1; 2 V^k of them take it exactly.
+
+    With fewer, the last ones in the order of `_signs` are missing, and their part of the gradient with them.
+    """
+    weights_QF, x_rows, y_rows = _weight_rows(layout), layout.sample_rows, layout.label_rows
+    features = torch.arange(layout.num_features)
+    query, key, value, output = _empty(num_heads, len(features) + 1, len(features), layout.subspaces.width)
+    for head, (a, sign) in enumerate(_signs(layout, num_heads)):
+        query[head, features, weights_QF[a]] = sign
+        query[head, -1, layout.rows("one")] = 1
+        key[head, features, x_rows] = 1
+        key[head, -1, y_rows[a]] = -sign
+        key[head, -1, layout.invalid_rows] = -mask
+        value[head, features, x_rows] = 1
+        output[head, weights_QF[a], features] = -sign * learning_rate / num_samples
+    return Heads("relu", query, key, value, output, dtype)
+
+
+def _own_column(layout: Layout, code: PositionCode, margin: float) -> tuple[Tensor, Tensor]:
+    """Rows of W_Q and W_K that add factor (v_r . v_c - 1): zero at c = r, at most -margin elsewhere."""
+    factor = margin / code.closeness
+    rows = [*layout.rows("position"), *layout.rows("one")]
+    key = torch.zeros(len(rows), layout.subspaces.width, dtype=torch.float64)
+    key[torch.arange(len(rows)), rows] = 1
+    query = factor * key
+    query[-1] = -query[-1]
+    return query, key
+
+
+def ridge_head(layout: Layout, code: PositionCode, learning_rate: float, ridge: float, dtype: torch.dtype) -> Heads:
+    """W <- W - rate ridge W: a score of one, averaged over all columns, whose W are equal; or, causal, on the own column."""
+    rows = layout.rows("weights")
+    size, one = len(rows), layout.rows("one")
+    query, key, value, output = _empty(1, 1, size, layout.subspaces.width)
+    query[0, 0, one], key[0, 0, one] = 1, 1
+    value[0, torch.arange(size), rows] = 1
+    output[0, rows, torch.arange(size)] = -learning_rate * ridge
+    if not layout.causal:
+        return Heads("mean relu", query, key, value, output, dtype)
+    own_query, own_key = _own_column(layout, code, margin=2.0)
+    return Heads(
+        "relu", torch.cat([query, own_query[None]], 1), torch.cat([key, own_key[None]], 1), value, output, dtype
+    )
+
+
+def prediction_heads(layout: Layout, code: PositionCode, bound: float, dtype: torch.dtype) -> Heads:
+    """2 V^k heads that write W x of the column's own window.
+
+        score[r, c] = s W_a(c) . x_r,   averaged over all columns, whose W are equal;     value: prediction_a <- s
+        causal: s W_a(r) . x_c, and zero but for c = r as long as |W_a . x| is at most 2 `bound`
+
+    The average over the columns, however many there are, is part of this layer's activation.
+    """
+    weights_QF, x_rows = _weight_rows(layout), layout.query_rows
+    features, num_heads = torch.arange(layout.num_features), 2 * layout.num_labels
+    query, key, value, output = _empty(num_heads, len(features), 1, layout.subspaces.width)
+    for head, (a, sign) in enumerate(_signs(layout, num_heads)):
+        window, weights = (key, query) if layout.causal else (query, key)
+        window[head, features, x_rows] = sign
+        weights[head, features, weights_QF[a]] = 1
+        value[head, 0, layout.rows("one")] = 1
+        output[head, layout.rows("prediction")[a], 0] = sign
+    if not layout.causal:
+        return Heads("mean relu", query, key, value, output, dtype)
+    own_query, own_key = (part.expand(num_heads, -1, -1) for part in _own_column(layout, code, 1 + 2 * bound))
+    return Heads("relu", torch.cat([query, own_query], 1), torch.cat([key, own_key], 1), value, output, dtype)

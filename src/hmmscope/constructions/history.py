@@ -1,0 +1,150 @@
+"""Softmax layers that copy neighbouring tokens into every column, and the map that makes joint one-hots of them.
+
+[MultiTask] §4: each layer doubles the history that a column holds. With s slots there, one head lets column r look at
+column r - s, whose first slots are the next ones of r:
+
+    score[r, c] = beta v_(r-s) . v_c,   largest at c = r - s;     value: slot-i of c -> slot-(s+i) of r
+
+so that ceil(log2 L) layers gather L tokens. The last token's successor, the label, comes by the transposed rotation.
+"""
+
+import torch
+
+from hmmscope.axes import Tensor
+from hmmscope.constructions.least_squares import joint_index
+from hmmscope.constructions.multitask_attention import Heads, TokenMap
+from hmmscope.constructions.multitask_layout import Layout
+from hmmscope.constructions.multitask_positions import PositionCode
+from hmmscope.constructions.residual import LayerNote
+
+
+def doublings(present: int, wanted: int) -> list[tuple[int, int]]:
+    """(slots present, slots to copy) of each doubling layer, ceil(log2(wanted / present)) of them."""
+    layers: list[tuple[int, int]] = []
+    while present < wanted:
+        layers.append((present, min(present, wanted - present)))
+        present += layers[-1][1]
+    return layers
+
+
+def copying_head(
+    layout: Layout,
+    code: PositionCode,
+    gap: float,
+    dtype: torch.dtype,
+    *,
+    read_position: str,
+    shift: int,
+    copies: list[tuple[str, str]],
+) -> Heads:
+    """One softmax head that copies blocks from the column `shift` to the left of the position that it reads.
+
+    W_Q is beta A^shift on the rows of `read_position`, W_K the identity on the rows of the column's own position, W_V and
+    W_O move each block of `copies` (from, to).
+    """
+    width = layout.subspaces.width
+    own, read = layout.rows("position"), layout.rows(read_position)
+    query, key = (torch.zeros(1, len(own), width, dtype=torch.float64) for _ in range(2))
+    query[0, :, read] = code.inverse_temperature(gap) * code.shift(shift)
+    key[0, :, own] = torch.eye(len(own), dtype=torch.float64)
+    sources = [row for source, _ in copies for row in layout.rows(source)]
+    targets = [row for _, target in copies for row in layout.rows(target)]
+    order = torch.arange(len(sources))
+    value = torch.zeros(1, len(sources), width, dtype=torch.float64)
+    output = torch.zeros(1, width, len(sources), dtype=torch.float64)
+    value[0, order, sources] = 1
+    output[0, targets, order] = 1
+    return Heads("softmax", query, key, value, output, dtype)
+
+
+def history_layers(layout: Layout, code: PositionCode, gap: float, dtype: torch.dtype) -> list[tuple[Heads, LayerNote]]:
+    """ceil(log2 slots) layers of one head; layers are numbered from 1."""
+    layers: list[tuple[Heads, LayerNote]] = []
+    for present, extra in doublings(1, layout.num_slots):
+        copies = [(f"slot-{i}", f"slot-{present + i}") for i in range(extra)]
+        read, shift = "position", present
+        if layout.positions == "slot":  # the oldest slot knows where it came from: one step further, always the same
+            oldest = present - 1
+            read, shift = (f"position-{oldest}" if oldest else "position"), 1
+            own = ["position", *(f"position-{i}" for i in range(1, extra))]
+            copies += [(own[i], f"position-{present + i}") for i in range(extra)]
+        head = copying_head(layout, code, gap, dtype, read_position=read, shift=shift, copies=copies)
+        equation = f"slot-(i+{present}) of column r <- slot-i of column r - {present}, i = 0 .. {extra - 1}"
+        layers.append((head, _note(len(layers) + 1, "gather history", read, copies, equation)))
+    return layers
+
+
+def future_layers(
+    layout: Layout, code: PositionCode, gap: float, dtype: torch.dtype, *, layer: int
+) -> list[tuple[Heads, LayerNote]]:
+    """1 + ceil(log2 futures) layers of one head, numbered from `layer`; none where attention is causal."""
+    if layout.num_copied_futures == 0:
+        return []
+    carried = layout.positions == "slot"
+    copies = [("slot-0", "future-1")] + ([("position", "future-position-1")] if carried else [])
+    head = copying_head(layout, code, gap, dtype, read_position="position", shift=-1, copies=copies)
+    equation = "future-1 of column r <- slot-0 of column r + 1"
+    layers = [(head, _note(layer, "gather future", "position", copies, equation))]
+    for present, extra in doublings(1, layout.num_copied_futures):
+        copies = [(f"future-{i}", f"future-{present + i}") for i in range(1, extra + 1)]
+        read, shift = "position", -present
+        if carried:
+            read, shift = f"future-position-{present}", 0
+            copies += [(f"future-position-{i}", f"future-position-{present + i}") for i in range(1, extra + 1)]
+        head = copying_head(layout, code, gap, dtype, read_position=read, shift=shift, copies=copies)
+        equation = f"future-(i+{present}) of column r <- future-i of column r + {present}, i = 1 .. {extra}"
+        layers.append((head, _note(layer + len(layers), "gather future", read, copies, equation)))
+    return layers
+
+
+def _note(layer: int, stage: str, read: str, copies: list[tuple[str, str]], equation: str) -> LayerNote:
+    reads = (read, *(source for source, _ in copies if source != read))
+    return LayerNote(layer=layer, stage=stage, reads=reads, writes=tuple(to for _, to in copies), equation=equation)
+
+
+def joint_map(layout: Layout, dtype: torch.dtype) -> tuple[TokenMap, LayerNote] | None:
+    """The token-wise map that makes one-hots of several slots together; None if nothing is joint.
+
+        joint[a_1 .. a_k] = ReLU(sum_m block_m[a_m] - (k - 1)),   a_1 most significant
+
+    Exact on one-hots; zero if a block holds the delimiter. The note's layer is 0, to be set by the caller.
+
+    Source: [MultiTask] §5 ("one-hot mapping"); as a ReLU map it is ours.
+    """
+    wanted = []
+    if layout.joint_labels:
+        wanted.append(("label", layout.label_blocks))
+    if layout.features == "tabular":
+        wanted.append(("sample-window", layout.sample_blocks))
+        if layout.causal:
+            wanted.append(("query-window", layout.query_blocks))
+    if not wanted:
+        return None
+    hidden, bias, output = [], [], []
+    for target, blocks in wanted:
+        part = _joint_units(layout, blocks)
+        hidden.append(part)
+        bias.append(torch.full((len(part),), 1.0 - len(blocks), dtype=torch.float64))
+        into = torch.zeros(layout.subspaces.width, len(part), dtype=torch.float64)
+        into[layout.subspaces[target]] = torch.eye(len(part), dtype=torch.float64)
+        output.append(into)
+    note = LayerNote(
+        layer=0,
+        stage="joint one-hots (token-wise)",
+        reads=tuple(dict.fromkeys(block for _, blocks in wanted for block in blocks)),
+        writes=tuple(target for target, _ in wanted),
+        equation="joint[a_1 .. a_k] = ReLU(sum_m block_m[a_m] - (k - 1))",
+    )
+    return TokenMap(torch.cat(hidden), torch.cat(bias), torch.cat(output, 1), dtype), note
+
+
+def _joint_units(layout: Layout, blocks: list[str]) -> Tensor:
+    """(tuple, row): each tuple of symbols reads one row of every block."""
+    size = layout.num_symbols
+    tuples = torch.cartesian_prod(*[torch.arange(size)] * len(blocks)).view(-1, len(blocks))
+    assert torch.equal(joint_index(tuples, size), torch.arange(len(tuples)))
+    units = torch.zeros(len(tuples), layout.subspaces.width, dtype=torch.float64)
+    for m, block in enumerate(blocks):
+        rows = torch.tensor(layout.symbol_rows([block]))
+        units[torch.arange(len(tuples)), rows[tuples[:, m]]] = 1
+    return units

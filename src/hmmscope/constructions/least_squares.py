@@ -1,0 +1,204 @@
+"""Least squares on windows of demonstrations: what the gradient layers of a construction compute, in closed form.
+
+    W_hat = argmin_W (1 / 2n) sum_i |W x_i - y_i|^2,   Sigma = (1/n) sum_i x_i x_i^T,   B = (1/n) sum_i y_i x_i^T
+    W_hat = B Sigma^+  (of least norm);   W^(0) = 0,   W^(s+1) = W^(s) - rate (W^(s) Sigma - B)
+
+x is the window of the last `memory_length` symbols as concatenated one-hots, most recent first; y is the one-hot of the
+next symbol, or of the next `num_futures` symbols together. With two slots or more, Sigma is always singular: each slot's
+one-hot sums to one, so that there are at least memory_length - 1 zero eigenvalues; "alpha" of [MultiTask] Assumption 3 is
+therefore read as the smallest eigenvalue that is not zero (`LeastSquares.alpha`).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch.nn.functional import one_hot
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.schema import require
+
+Features = Literal["window", "tabular"]
+
+
+def joint_index(symbols: Int64[Tensor, "*batch slot"], num_symbols: int) -> Int64[Tensor, "*batch"]:
+    """Number of a tuple of symbols, the first one most significant: sum_m symbols[m] num_symbols^(slots - 1 - m)."""
+    slots = symbols.shape[-1]
+    require(num_symbols**slots <= 2**62, "num_symbols", f"to the power {slots} must be at most 2^62", num_symbols)
+    powers = torch.tensor([num_symbols ** (slots - 1 - m) for m in range(slots)], device=symbols.device)
+    return (symbols * powers).sum(-1)
+
+
+def window_features(
+    windows: Int64[Tensor, "*batch slot"], num_symbols: int, features: Features = "window"
+) -> Float64[Tensor, "*batch feature"]:
+    """One-hots of the slots side by side (num_symbols * slots), or of the window as a whole (num_symbols^slots)."""
+    if features == "window":
+        return one_hot(windows, num_symbols).flatten(-2).double()
+    return one_hot(joint_index(windows, num_symbols), num_symbols ** windows.shape[-1]).double()
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Regression samples; leading axes, if any, are independent data sets.
+
+    Attributes:
+        windows: the last symbols of each sample, most recent first (..., sample, slot).
+        labels: the symbols that follow, next one first (..., sample, future).
+        num_symbols: V.
+    """
+
+    windows: Int64[Tensor, "*batch sample slot"]
+    labels: Int64[Tensor, "*batch sample future"]
+    num_symbols: int
+
+    def features(self, features: Features = "window") -> Float64[Tensor, "*batch sample feature"]:
+        """x of each sample, see `window_features`."""
+        return window_features(self.windows, self.num_symbols, features)
+
+    def targets(self) -> Float64[Tensor, "*batch sample label"]:
+        """y of each sample: the one-hot of its futures taken together, V^futures numbers."""
+        return one_hot(joint_index(self.labels, self.num_symbols), self.num_symbols ** self.labels.shape[-1]).double()
+
+
+def demonstration_samples(
+    demonstrations: Int64[Tensor, "*batch demonstration time"],
+    num_symbols: int,
+    memory_length: int,
+    num_futures: int = 1,
+) -> Samples:
+    """Every window of `memory_length` symbols of a demonstration that is followed by `num_futures` more of it.
+
+    A demonstration of M symbols gives M - memory_length - num_futures + 1 samples; with M = memory_length + num_futures
+    one each, as in [MultiTask] Eq. (2).
+
+    Args:
+        demonstrations: symbols (..., demonstration, time).
+        num_symbols: V.
+        memory_length: slots of a window.
+        num_futures: symbols of a label.
+
+    Raises:
+        InputError: demonstrations too short for a sample, or none.
+    """
+    require(memory_length >= 1, "memory_length", "must be at least 1", memory_length)
+    require(num_futures >= 1, "num_futures", "must be at least 1", num_futures)
+    length = demonstrations.shape[-1]
+    least = memory_length + num_futures
+    require(length >= least, "demonstrations", f"must have at least {least} symbols each", length)
+    require(demonstrations.shape[-2] >= 1, "demonstrations", "must be at least one", demonstrations.shape[-2])
+    cut = demonstrations.unfold(-1, least, 1).flatten(-3, -2)  # (..., sample, memory + futures), oldest first
+    return Samples(cut[..., :memory_length].flip(-1), cut[..., memory_length:], num_symbols)
+
+
+@dataclass(frozen=True)
+class LeastSquares:
+    """The two moments of a regression, and everything that follows from them.
+
+    Attributes:
+        covariance: Sigma (..., feature, feature).
+        cross: B (..., label, feature).
+        num_samples: n, behind the moments.
+
+    Leading axes, if any, are independent problems; results have them too.
+    """
+
+    covariance: Float64[Tensor, "*batch feature feature"]
+    cross: Float64[Tensor, "*batch label feature"]
+    num_samples: int
+
+    @cached_property
+    def _spectrum(self) -> tuple[Tensor, Tensor]:
+        """Eigenvalues (..., feature), ascending, those of size rounding set to zero, and eigenvectors as columns."""
+        values, vectors = torch.linalg.eigh(self.covariance)
+        size = self.covariance.shape[-1]
+        rounding = values[..., -1:] * size * torch.finfo(values.dtype).eps
+        return values.where(values > 4 * rounding, 0.0), vectors
+
+    @property
+    def eigenvalues(self) -> Float64[Tensor, "*batch feature"]:
+        """Of Sigma, ascending; exactly zero on its null space."""
+        return self._spectrum[0]
+
+    @property
+    def rank(self) -> Int64[Tensor, "*batch"]:
+        """Of Sigma; at most memory_length (V - 1) + 1 for windows."""
+        return (self.eigenvalues > 0).sum(-1)
+
+    @property
+    def alpha(self) -> Float64[Tensor, "*batch"]:
+        """Smallest eigenvalue of Sigma that is not zero (alpha_+)."""
+        return self.eigenvalues.where(self.eigenvalues > 0, torch.inf).amin(-1)
+
+    @property
+    def largest(self) -> Float64[Tensor, "*batch"]:
+        """Largest eigenvalue of Sigma (lambda_max); at most memory_length for windows, at most 1 for tabular features."""
+        return self.eigenvalues[..., -1]
+
+    @property
+    def condition(self) -> Float64[Tensor, "*batch"]:
+        """kappa = lambda_max / alpha_+."""
+        return self.largest / self.alpha
+
+    def solution(self, ridge: float = 0.0) -> Float64[Tensor, "*batch label feature"]:
+        """W_hat = B Sigma^+, or B (Sigma + ridge I)^-1: the limit of gradient descent from zero."""
+        return self._filtered(lambda values: torch.where(values > 0, 1 / (values + ridge), 0.0))
+
+    def descent(
+        self, num_steps: int, learning_rate: float | Tensor, ridge: float = 0.0
+    ) -> Float64[Tensor, "*batch label feature"]:
+        """W^(T) = W_hat (I - (I - rate (Sigma + ridge I))^T), the iterate after T steps from zero, in closed form.
+
+        Args:
+            num_steps: T.
+            learning_rate: one for all problems, or one each (...,).
+            ridge: weight of the penalty (ridge / 2) |W|^2.
+        """
+        require(num_steps >= 0, "num_steps", "must be at least 0", num_steps)
+        rate = torch.as_tensor(learning_rate, dtype=torch.float64)[..., None]
+
+        def gain(values: Tensor) -> Tensor:
+            curvature = values + ridge
+            return torch.where(values > 0, (1 - (1 - rate * curvature) ** num_steps) / curvature, 0.0)
+
+        return self._filtered(gain)
+
+    def iterates(
+        self, num_steps: int, learning_rate: float, ridge: float = 0.0
+    ) -> Float64[Tensor, "step *batch label feature"]:
+        """W^(0), ..., W^(T) by the steps themselves."""
+        steps = [torch.zeros_like(self.cross)]
+        for _ in range(num_steps):
+            gradient = steps[-1] @ self.covariance - self.cross + ridge * steps[-1]
+            steps.append(steps[-1] - learning_rate * gradient)
+        return torch.stack(steps)
+
+    def in_range(self, x: Float64[Tensor, "*batch sample feature"]) -> Tensor:
+        """Whether each x lies in the range of Sigma (..., sample): where least squares has something to say."""
+        values, vectors = self._spectrum
+        outside = (x @ vectors) * (values == 0)[..., None, :]
+        return outside.norm(dim=-1) <= 1e-9 * x.norm(dim=-1)
+
+    def _filtered(self, gain) -> Tensor:  # type: ignore[no-untyped-def]
+        values, vectors = self._spectrum
+        return ((self.cross @ vectors) * gain(values)[..., None, :]) @ vectors.mT
+
+
+def least_squares(samples: Samples, features: Features = "window") -> LeastSquares:
+    """The moments of samples: Sigma and B, counts divided by the number of samples."""
+    x, y = samples.features(features), samples.targets()
+    count = x.shape[-2]
+    return LeastSquares(x.mT @ x / count, y.mT @ x / count, count)
+
+
+def optimisation_bound(
+    problem: LeastSquares, memory_length: int, num_steps: int, learning_rate: float | Tensor
+) -> Float64[Tensor, "*batch"]:
+    """sqrt(memory_length) |W_hat|_op (1 - rate alpha_+)^T, above |(W_hat - W^(T)) x| for every window x in the range.
+
+    Holds for 0 < rate <= 1 / lambda_max; |W_hat|_op <= alpha_+^(-1/2) always.
+    """
+    contraction = 1 - torch.as_tensor(learning_rate, dtype=torch.float64) * problem.alpha
+    norm = torch.linalg.matrix_norm(problem.solution(), 2)
+    return memory_length**0.5 * norm * contraction**num_steps

@@ -1,0 +1,263 @@
+"""[MultiTask] Theorems 1 and 2 as networks: gather the last symbols and the next, regress in context, predict."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from hmmscope.constructions.gradient_steps import gradient_heads, prediction_bound, prediction_heads, ridge_head
+from hmmscope.constructions.history import future_layers, history_layers, joint_map
+from hmmscope.constructions.least_squares import Features
+from hmmscope.constructions.multitask_attention import SCORE_BYTES, ConstructedAttention, ConstructedBlock, Heads
+from hmmscope.constructions.multitask_layout import Layout, Positions, Prompt
+from hmmscope.constructions.multitask_network import MultiTaskTransformer, Readout
+from hmmscope.constructions.multitask_positions import PositionCode, absolute_vectors, rotating_pair
+from hmmscope.constructions.residual import LayerNote
+from hmmscope.resources import require_memory
+from hmmscope.schema import require
+
+
+def multitask_theorem1(
+    num_symbols: int,
+    memory_length: int,
+    num_steps: int,
+    *,
+    num_demonstrations: int,
+    demonstration_length: int | Sequence[int],
+    test_length: int,
+    learning_rate: float | None = None,
+    gap: float = 800.0,
+    mask: float = 1e4,
+    causal: bool = False,
+    ridge: float = 0.0,
+    features: Features = "window",
+    positions: Positions = "column",
+    position_width: int = 2,
+    position_seed: int = 0,
+    num_heads: int | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> MultiTaskTransformer:
+    """The Transformer of [MultiTask] Theorem 1: it learns in context to predict the next symbol.
+
+        1  ceil(log2 L) softmax layers of one head     the last L tokens into every column         `history`
+        2  one softmax layer of one head               the next token into every column            `history`
+        3  T ReLU layers of 2V heads                   one gradient step of least squares each     `gradient_steps`
+        4  one ReLU layer of 2V heads                  W^(T) x of the column's window              `gradient_steps`
+
+    ceil(log2 L) + T + 2 layers on (V+1)(L+1) + 4 + V^2 L + V coordinates. Its output is W^(T) x with W^(T) the T-th
+    iterate of gradient descent from zero on all windows of the demonstrations (`least_squares`), to rounding.
+
+    Source: [MultiTask] Theorem 1 and its sketch in §4; angle, temperature, mask, prediction layer and the variants are
+    ours, as is the rule which columns are samples: no delimiter in window or label, and not in the test sequence.
+
+    Args:
+        num_symbols: V >= 2; the delimiter is token V.
+        memory_length: L >= 1, symbols of a window.
+        num_steps: T >= 1 gradient steps.
+        num_demonstrations, demonstration_length, test_length: the prompt, as laid out by `corpora.layouts.Prompts`;
+            demonstrations of unequal lengths are listed.
+        learning_rate: 1/L if not given (1 with tabular features), always stable: lambda_max(Sigma) <= L.
+        gap: by which the right column beats its neighbours in a softmax; 750 and more are exact in float64, 105 in
+            float32. Less leaks about 2 mask exp(-gap) into the gradient.
+        mask: that keeps invalid columns out of the gradient.
+        causal: decoder-only: L + 1 slots, no future layer, and each column regresses on the samples to its left, the
+            gradient still divided by the number of all of them: ceil(log2(L + 1)) + T + 1 layers.
+        ridge: weight of the penalty (ridge / 2) |W|^2, one head more in each gradient layer.
+        features: "window", or "tabular" for the one-hot of the window as a whole (V^L features, no linear assumption).
+        positions: "column"; "slot", where each slot carries its own position and every history layer turns by one
+            step, 2L coordinates more; or "absolute": random vectors, which no matrix shifts (a failure to look at).
+        position_width, position_seed: of absolute vectors.
+        num_heads: heads of a gradient layer; fewer than 2V leave a part of the gradient out.
+        dtype: torch.float64 or torch.float32.
+
+    Raises:
+        InputError: a size out of range; no sample in the demonstrations; a test sequence shorter than a window; a gap
+            below the rounding of `dtype`.
+        ResourceError: the weights, or one prompt, do not fit in memory.
+    """
+    layout = Layout(
+        num_symbols=num_symbols,
+        memory_length=memory_length,
+        causal=causal,
+        features=features,
+        positions=positions,
+        position_width=position_width,
+    )
+    prompt = Prompt.of(num_demonstrations, demonstration_length, test_length)
+    return _build(
+        layout,
+        prompt,
+        num_steps,
+        learning_rate,
+        gap,
+        mask,
+        ridge,
+        position_seed,
+        num_heads,
+        "joint",
+        dtype,
+        "Theorem 1",
+    )
+
+
+def multitask_theorem2(
+    num_symbols: int,
+    memory_length: int,
+    num_steps: int,
+    *,
+    num_futures: int,
+    num_demonstrations: int,
+    demonstration_length: int | Sequence[int],
+    test_length: int,
+    learning_rate: float | None = None,
+    gap: float = 800.0,
+    mask: float = 1e4,
+    causal: bool = False,
+    ridge: float = 0.0,
+    features: Features = "window",
+    positions: Positions = "column",
+    num_heads: int | None = None,
+    readout: Readout = "joint",
+    dtype: torch.dtype = torch.float64,
+) -> MultiTaskTransformer:
+    """The Transformer of [MultiTask] Theorem 2: it learns in context the law of the next `num_futures` symbols together.
+
+    As `multitask_theorem1`, with 1 + ceil(log2 k) layers that gather k futures, a token-wise ReLU map (the MLP of the
+    last of them) that makes one one-hot of them, and 2 V^k heads: ceil(log2 L) + ceil(log2 k) + T + 2 attention layers on
+    (V+1)(L+k) + 4 + 2 V^k + V^(k+1) L coordinates. Output entry sum_m a_m V^(k-m) is P(a_1 .. a_k), a_1 next.
+
+    Summed over the last k - 1 symbols, the output is that of Theorem 1 on the same samples, after every step: least
+    squares and gradient descent from zero are linear in the labels.
+
+    Source: [MultiTask] Theorem 2; the window stays a concatenation of plain one-hots.
+
+    Args:
+        num_futures: k >= 1.
+        readout: "joint", or "next" for the sum over all but the next symbol, one matrix more after the last layer.
+        others: as for `multitask_theorem1`; causal columns hold L + k slots.
+    """
+    layout = Layout(
+        num_symbols=num_symbols,
+        memory_length=memory_length,
+        num_futures=num_futures,
+        joint_labels=True,
+        causal=causal,
+        features=features,
+        positions=positions,
+    )
+    require(positions != "absolute", "positions", "must be column or slot", positions)
+    prompt = Prompt.of(num_demonstrations, demonstration_length, test_length)
+    return _build(layout, prompt, num_steps, learning_rate, gap, mask, ridge, 0, num_heads, readout, dtype, "Theorem 2")
+
+
+def _build(
+    layout: Layout,
+    prompt: Prompt,
+    num_steps: int,
+    learning_rate: float | None,
+    gap: float,
+    mask: float,
+    ridge: float,
+    position_seed: int,
+    num_heads: int | None,
+    readout: Readout,
+    dtype: torch.dtype,
+    theorem: str,
+) -> MultiTaskTransformer:
+    """Check, then build layer by layer."""
+    memory_length, exact_heads = layout.memory_length, 2 * layout.num_labels
+    require(num_steps >= 1, "num_steps", "must be at least 1", num_steps)
+    rate = _checked_rate(layout, learning_rate, ridge)
+    num_heads = exact_heads if num_heads is None else num_heads
+    require(1 <= num_heads <= exact_heads, "num_heads", f"must be in [1, {exact_heads}]", num_heads)
+    bound = prediction_bound(layout, rate, num_steps)
+    require(1 + bound < mask < math.inf, "mask", f"must be finite and above {1 + bound:.4g} for these steps", mask)
+    require(1 <= gap <= 1e6, "gap", "must be in [1, 1e6]", gap)
+    require(dtype in (torch.float32, torch.float64), "dtype", "must be torch.float32 or torch.float64", dtype)
+    require(prompt.test_length >= memory_length, "test_length", f"must be >= {memory_length}", prompt.test_length)
+    num_samples = prompt.num_samples(memory_length, layout.num_futures)
+    least = memory_length + layout.num_futures
+    lengths = prompt.demonstration_lengths
+    require(num_samples > 0, "demonstration_length", f"must be at least {least} for a sample", lengths)
+    code = _positions(layout, prompt, position_seed)
+    resolution = 8 * torch.finfo(dtype).eps
+    rule = f"must give columns that {dtype} tells apart; use float64 or fewer columns"
+    require(code.closeness > resolution, "num_demonstrations", rule, prompt.num_columns)
+    _require_memory(layout, prompt, dtype)
+
+    gathering = history_layers(layout, code, gap, dtype)
+    gathering += future_layers(layout, code, gap, dtype, layer=len(gathering) + 1)
+    joint = joint_map(layout, dtype)
+    blocks = [_block([head], layout) for head, _ in gathering]
+    notes = [note for _, note in gathering]
+    if joint is not None:
+        blocks[-1].mlp = joint[0]
+        notes.append(replace(joint[1], layer=len(blocks)))
+    step = [gradient_heads(layout, num_samples, rate, mask, num_heads, dtype)]
+    if ridge > 0:
+        step.append(ridge_head(layout, code, rate, ridge, dtype))
+    sample, query = _sources(layout)
+    for _ in range(num_steps):  # the same weights in every layer
+        blocks.append(_block(step, layout))
+        equation = "W <- W - rate (1/n) sum over samples of (W x - y) x^T" + (" - rate ridge W" if ridge else "")
+        reads = ("weights", *sample)
+        note = LayerNote(layer=len(blocks), stage="gradient step", reads=reads, writes=("weights",), equation=equation)
+        notes.append(note)
+    blocks.append(_block([prediction_heads(layout, code, bound, dtype)], layout))
+    reads, writes = ("weights", *query), ("prediction",)
+    notes.append(
+        LayerNote(layer=len(blocks), stage="predict", reads=reads, writes=writes, equation="prediction <- W x")
+    )
+    return MultiTaskTransformer(
+        layout,
+        prompt,
+        code,
+        blocks,
+        notes,
+        num_steps=num_steps,
+        learning_rate=rate,
+        ridge=ridge,
+        mask=mask,
+        gap=gap,
+        readout=readout,
+        title=f"[MultiTask] {theorem}: {layout.num_symbols} symbols, memory {memory_length}, {num_steps} gradient steps",
+        dtype=dtype,
+    )
+
+
+def _block(groups: list[Heads], layout: Layout) -> ConstructedBlock:
+    return ConstructedBlock(ConstructedAttention(groups, layout.causal))
+
+
+def _sources(layout: Layout) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Blocks from which samples and queries are read."""
+    tabular = layout.features == "tabular"
+    label = ("label",) if layout.joint_labels else tuple(layout.label_blocks)
+    sample = ("sample-window",) if tabular else tuple(layout.sample_blocks)
+    query = ("query-window" if layout.causal else "sample-window",) if tabular else tuple(layout.query_blocks)
+    return (*sample, *label), query
+
+
+def _checked_rate(layout: Layout, learning_rate: float | None, ridge: float) -> float:
+    require(0 <= ridge < math.inf, "ridge", "must be at least 0 and finite", ridge)
+    largest = (1 if layout.features == "tabular" else layout.memory_length) + ridge
+    rate = 1 / largest if learning_rate is None else float(learning_rate)
+    require(0 < rate < math.inf, "learning_rate", "must be positive and finite", learning_rate)
+    return rate
+
+
+def _positions(layout: Layout, prompt: Prompt, seed: int) -> PositionCode:
+    if layout.positions == "absolute":
+        return absolute_vectors(prompt.num_columns, layout.position_width, seed)
+    require(layout.position_width == 2, "position_width", "must be 2 for rotating pairs", layout.position_width)
+    return rotating_pair(prompt.num_columns, max(layout.num_slots, layout.num_futures))
+
+
+def _require_memory(layout: Layout, prompt: Prompt, dtype: torch.dtype) -> None:
+    """Weights, and one prompt: stream, projections and the scores of one head."""
+    width, columns, heads = layout.subspaces.width, prompt.num_columns, 2 * layout.num_labels
+    weights = heads * width * (2 * (layout.num_features + 1) + 2 * layout.num_features + 2 * layout.num_features + 2)
+    prompt_size = columns * (4 * width + 4 * (layout.num_features + 1)) + 3 * columns**2
+    num_bytes = (weights + prompt_size) * dtype.itemsize + SCORE_BYTES
+    require_memory("construction", num_bytes, "ask for fewer symbols, futures or columns")

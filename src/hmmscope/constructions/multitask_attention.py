@@ -1,0 +1,148 @@
+"""Attention layers and token-wise maps with explicit matrices."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import nn
+
+from hmmscope.axes import Float, Tensor
+from hmmscope.models.base import Tap
+
+Activation = Literal["softmax", "relu", "mean relu"]
+
+#: Bytes of attention scores that are held at once when nobody listens.
+SCORE_BYTES = 2**27
+
+
+def fixed(weights: Tensor, dtype: torch.dtype) -> nn.Parameter:
+    """A parameter that is given, not learned."""
+    return nn.Parameter(weights.to(dtype), requires_grad=False)
+
+
+class Heads(nn.Module):
+    """Heads of one shape and one activation.
+
+    scores[i, j] = (W_Q x_i) . (W_K x_j);   output_i = sum_j activation(scores)[i, j] W_O W_V x_j
+
+    Activations: softmax over keys; ReLU of each score; ReLU divided by the number of keys ("mean relu").
+
+    Attributes:
+        query, key: W_Q, W_K (head, head width, row).
+        value: W_V (head, value width, row).
+        output: W_O (head, row, value width).
+    """
+
+    def __init__(
+        self,
+        activation: Activation,
+        query: Float[Tensor, "head width row"],
+        key: Float[Tensor, "head width row"],
+        value: Float[Tensor, "head value row"],
+        output: Float[Tensor, "head row value"],
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.activation = activation
+        self.query, self.key = fixed(query, dtype), fixed(key, dtype)
+        self.value, self.output = fixed(value, dtype), fixed(output, dtype)
+
+    @property
+    def num_heads(self) -> int:
+        return len(self.query)
+
+    @property
+    def dense_query_key(self) -> Float[Tensor, "head row row"]:
+        """W_QK = W_Q^T W_K of each head: scores = X W_QK X^T."""
+        return self.query.mT @ self.key
+
+    @property
+    def dense_value(self) -> Float[Tensor, "head row row"]:
+        """V = W_O W_V of each head."""
+        return self.output @ self.value
+
+    def scores(self, x_BTD: Tensor, heads: slice, future_TU: Tensor | None) -> Tensor:
+        query_BHTK = x_BTD[:, None] @ self.query[heads].mT
+        key_BHUK = x_BTD[:, None] @ self.key[heads].mT
+        scores_BHTU = query_BHTK @ key_BHUK.mT
+        return scores_BHTU if future_TU is None else scores_BHTU.masked_fill(future_TU, -torch.inf)
+
+    def activate(self, scores_BHTU: Tensor) -> Tensor:
+        match self.activation:
+            case "softmax":
+                return scores_BHTU.softmax(-1)
+            case "relu":
+                return scores_BHTU.relu()
+        return scores_BHTU.relu() / scores_BHTU.shape[-1]
+
+    def mix(self, pattern_BHTU: Tensor, x_BTD: Tensor, heads: slice) -> Tensor:
+        mixed_BHTK = pattern_BHTU @ (x_BTD[:, None] @ self.value[heads].mT)
+        written: Tensor = torch.einsum("bhtk,hdk->btd", mixed_BHTK, self.output[heads])
+        return written
+
+
+class ConstructedAttention(nn.Module):
+    """Sum of the heads of one layer. Taps: ``logits``, ``pattern`` (batch, head, query, key), if somebody listens."""
+
+    def __init__(self, groups: Sequence[Heads], causal: bool) -> None:
+        super().__init__()
+        self.groups = nn.ModuleList(groups)
+        self.causal = causal
+        self.logits, self.pattern = Tap(), Tap()
+
+    @property
+    def num_heads(self) -> int:
+        return sum(group.num_heads for group in self._heads())
+
+    def _heads(self) -> list[Heads]:
+        return [group for group in self.groups if isinstance(group, Heads)]
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        batch, time, _ = x_BTD.shape
+        future_TU = torch.ones(time, time, dtype=torch.bool, device=x_BTD.device).triu(1) if self.causal else None
+        written = torch.zeros_like(x_BTD)
+        if self.logits.heard or self.pattern.heard:
+            scores = [group.scores(x_BTD, slice(None), future_TU) for group in self._heads()]
+            self.logits(torch.cat(scores, 1))
+            patterns = [group.activate(part) for group, part in zip(self._heads(), scores, strict=True)]
+            self.pattern(torch.cat(patterns, 1))
+            for group, pattern in zip(self._heads(), patterns, strict=True):
+                written = written + group.mix(pattern, x_BTD, slice(None))
+            return written
+        at_once = max(1, SCORE_BYTES // (batch * time * time * x_BTD.element_size()))
+        for group in self._heads():
+            for first in range(0, group.num_heads, at_once):
+                heads = slice(first, first + at_once)
+                pattern_BHTU = group.activate(group.scores(x_BTD, heads, future_TU))
+                written = written + group.mix(pattern_BHTU, x_BTD, heads)
+        return written
+
+
+class TokenMap(nn.Module):
+    """W_out ReLU(W_in x + b), column by column."""
+
+    def __init__(
+        self,
+        hidden: Float[Tensor, "hidden row"],
+        bias: Float[Tensor, "hidden"],
+        output: Float[Tensor, "row hidden"],
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.hidden, self.bias, self.output = fixed(hidden, dtype), fixed(bias, dtype), fixed(output, dtype)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return (x_BTD @ self.hidden.T + self.bias).relu() @ self.output.T
+
+
+class ConstructedBlock(nn.Module):
+    """x <- x + attention(x), then x <- x + mlp(x) if there is a token-wise map."""
+
+    def __init__(self, attention: ConstructedAttention, mlp: TokenMap | None = None) -> None:
+        super().__init__()
+        self.attention = attention
+        self.mlp = mlp
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        x_BTD = x_BTD + self.attention(x_BTD)
+        return x_BTD if self.mlp is None else x_BTD + self.mlp(x_BTD)

@@ -1,0 +1,103 @@
+"""What every block of a [MultiTask] network has to hold, without attention: indices, counts, plain gradient steps."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch.nn.functional import one_hot
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.constructions.multitask_layout import Layout, Prompt
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Exact values for given tokens, column by column.
+
+    Attributes:
+        layout, prompt: of the network.
+        tokens: (batch, column); fewer columns than the prompt has are a prefix.
+        learning_rate: of a step.
+        num_samples: n by which gradients are divided, whatever the prefix holds.
+        ridge: weight of the penalty.
+    """
+
+    layout: Layout
+    prompt: Prompt
+    tokens: Int64[Tensor, "batch column"]
+    learning_rate: float
+    num_samples: int
+    ridge: float = 0.0
+
+    def shifted(self, columns: int) -> Int64[Tensor, "batch column"]:
+        """Token `columns` to the left of each column (to the right if negative), held inside the prompt."""
+        time = self.tokens.shape[1]
+        return self.tokens[:, (torch.arange(time) - columns).clamp(0, time - 1)]
+
+    def block_shift(self, name: str) -> int:
+        """How far to the left the token of a block stands."""
+        kind, _, number = name.rpartition("-")
+        return int(number) if kind in ("slot", "position") else -int(number)
+
+    def slots(self, blocks: list[str]) -> Int64[Tensor, "batch column slot"]:
+        """Tokens of blocks."""
+        return torch.stack([self.shifted(self.block_shift(name)) for name in blocks], -1)
+
+    def joint(self, blocks: list[str]) -> Float64[Tensor, "batch column joint"]:
+        """One-hot of the tokens of blocks together; zeros where one of them is the delimiter."""
+        found = None
+        for token in self.slots(blocks).unbind(-1):
+            one = one_hot(token, self.layout.num_symbols + 1)[..., :-1].double()
+            found = one if found is None else (found[..., :, None] * one[..., None, :]).flatten(-2)
+        assert found is not None
+        return found
+
+    def features(self, blocks: list[str]) -> Float64[Tensor, "batch column feature"]:
+        """Features of the window of blocks; a delimiter contributes zeros."""
+        if self.layout.features == "tabular":
+            return self.joint(blocks)
+        return one_hot(self.slots(blocks), self.layout.num_symbols + 1)[..., :-1].flatten(-2).double()
+
+    @cached_property
+    def valid(self) -> Tensor:
+        """Whether a column is a regression sample (batch, column)."""
+        used = self.slots([*self.layout.sample_blocks, *self.layout.label_blocks])
+        demonstration = torch.arange(self.tokens.shape[1]) < self.prompt.first_test_column
+        return (used < self.layout.num_symbols).all(-1) & demonstration
+
+    @cached_property
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """sum x x^T and sum y x^T over the samples a column sees, over `num_samples`: (batch, column or 1, ..)."""
+        x_BTF = self.features(self.layout.sample_blocks) * self.valid[..., None]
+        y_BTQ = self.joint(self.layout.label_blocks)
+        if self.layout.causal:
+            outer, cross = x_BTF[..., :, None] * x_BTF[..., None, :], y_BTQ[..., :, None] * x_BTF[..., None, :]
+            return outer.cumsum(1) / self.num_samples, cross.cumsum(1) / self.num_samples
+        outer, cross = x_BTF.mT @ x_BTF, y_BTQ.mT @ x_BTF
+        return outer[:, None] / self.num_samples, cross[:, None] / self.num_samples
+
+    def weights(self, num_steps: int) -> list[Tensor]:
+        """W^(0) .. W^(num_steps), each (batch, column or 1, label, feature), by plain gradient steps."""
+        covariance, cross = self.moments
+        steps = [torch.zeros_like(cross)]
+        for _ in range(num_steps):
+            gradient = steps[-1] @ covariance - cross + self.ridge * steps[-1]
+            steps.append(steps[-1] - self.learning_rate * gradient)
+        return steps
+
+    def prediction(self, weights: Float64[Tensor, "batch some label feature"]) -> Float64[Tensor, "batch column label"]:
+        """W x of each column's own window."""
+        return (weights @ self.features(self.layout.query_blocks)[..., None])[..., 0]
+
+    def block(self, name: str, positions: Float64[Tensor, "column coordinate"]) -> Tensor:
+        """What a gathered block holds (batch, column, row); `positions` is the table of position vectors."""
+        if name.startswith(("slot-", "future-")) and not name.startswith("future-position-"):
+            return one_hot(self.shifted(self.block_shift(name)), self.layout.num_symbols + 1).double()
+        if name == "label":
+            return self.joint(self.layout.label_blocks)
+        if name == "sample-window":
+            return self.joint(self.layout.sample_blocks)
+        if name == "query-window":
+            return self.joint(self.layout.query_blocks)
+        time = self.tokens.shape[1]
+        return positions[(torch.arange(time) - self.block_shift(name)).clamp(0, time - 1)][None]

@@ -1,0 +1,233 @@
+"""The network of [MultiTask] Theorems 1 and 2: blocks of explicit matrices on a stream of named subspaces."""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from hmmscope.axes import Float, Int64, Tensor
+from hmmscope.constructions.multitask_attention import ConstructedBlock, fixed
+from hmmscope.constructions.multitask_exact import Exact
+from hmmscope.constructions.multitask_layout import Layout, Prompt
+from hmmscope.constructions.multitask_positions import PositionCode
+from hmmscope.constructions.residual import LayerNote, Subspaces, explanation
+from hmmscope.errors import InputError
+from hmmscope.models.base import Ports, SequenceModel, Tap
+from hmmscope.schema import require, unknown_name
+
+Readout = Literal["joint", "next"]
+
+
+class MultiTaskTransformer(SequenceModel):
+    """An attention-only Transformer with given weights that learns from the demonstrations of its prompt.
+
+    tokens (batch, column) -> the predicted law of the next `num_futures` symbols (batch, column, V^num_futures), W x, or
+    with the read-out "next" its marginal over the next symbol (batch, column, V). The vector is what the theorem speaks
+    of: not necessarily non-negative, nor of sum one before the steps have converged (see `clip_law`, `simplex_law`).
+
+    Every column predicts. A window reaches over a delimiter for the first memory_length - 1 symbols of a sequence, where
+    it mixes in the sequence before; the theorem speaks of `predicting_columns`, whose window lies in the test sequence.
+    Without a causal mask the columns of the demonstrations have seen their own labels: only test columns predict.
+
+    Shorter inputs are prefixes of the prompt. The gradient is divided by the number of samples of the whole prompt, so
+    that a prefix with fewer of them has a smaller learning rate; without a causal mask all demonstrations are needed.
+
+    Attributes:
+        num_symbols, num_tokens: V, and V + 1 with the delimiter.
+        layout, prompt, code: rows of the stream, columns of the prompt, position vectors.
+        subspaces: named blocks of the stream.
+        num_steps: T gradient steps.
+        learning_rate, ridge, num_samples, mask, gap: of the weights.
+        num_layers: attention layers.
+        heads_per_layer: heads of each.
+        width: coordinates of the stream.
+        residual: taps after the embedding and after each layer.
+        outputs: "law": what comes out is a law, not logits.
+    """
+
+    outputs = "law"
+    blocks: nn.ModuleList
+
+    def __init__(
+        self,
+        layout: Layout,
+        prompt: Prompt,
+        code: PositionCode,
+        blocks: list[ConstructedBlock],
+        notes: list[LayerNote],
+        *,
+        num_steps: int,
+        learning_rate: float,
+        ridge: float,
+        mask: float,
+        gap: float,
+        readout: Readout,
+        title: str,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.layout, self.prompt, self.code, self.title = layout, prompt, code, title
+        self.num_symbols, self.num_tokens = layout.num_symbols, layout.num_symbols + 1
+        self.ports = Ports(num_outputs=num_outputs(layout, readout), num_tokens=self.num_tokens)
+        self.num_steps, self.learning_rate, self.ridge, self.mask, self.gap = num_steps, learning_rate, ridge, mask, gap
+        self.num_samples = prompt.num_samples(layout.memory_length, layout.num_futures)
+        token_VD, column_ND = embeddings(layout, prompt)
+        self.embedding, self.columns = fixed(token_VD, dtype), fixed(column_ND, dtype)
+        self.positions = fixed(code.table, dtype)
+        marginal_QV = torch.eye(layout.num_symbols, dtype=torch.float64).repeat_interleave(
+            layout.num_labels // layout.num_symbols, dim=0
+        )
+        self.readout = fixed(marginal_QV, dtype) if readout == "next" else None
+        self.blocks = nn.ModuleList(blocks)
+        self.residual = nn.ModuleList(Tap() for _ in range(len(blocks) + 1))
+        self._notes = notes
+
+    @property
+    def subspaces(self) -> Subspaces:
+        return self.layout.subspaces
+
+    @property
+    def width(self) -> int:
+        return self.subspaces.width
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def heads_per_layer(self) -> list[int]:
+        return [block.attention.num_heads for block in self.blocks if isinstance(block, ConstructedBlock)]
+
+    @property
+    def leak(self) -> float:
+        """delta: bound on the softmax weight of wrong columns; slot i is off by at most popcount(i) delta."""
+        return self.code.leak(self.gap)
+
+    @property
+    def predicting_columns(self) -> range:
+        """Columns whose window lies inside the test sequence."""
+        first = self.prompt.first_test_column + self.layout.memory_length - 1
+        return range(first, self.prompt.num_columns)
+
+    def embed(
+        self, tokens: Int64[Tensor, "batch time"], positions: Int64[Tensor, "*batch time"] | None = None
+    ) -> Float[Tensor, "batch time row"]:
+        """Token one-hot, position vector, one, and test indicator of each column."""
+        time, columns = tokens.shape[1], self.prompt.num_columns
+        least = 1 if self.layout.causal else self.prompt.first_test_column
+        rule = f"must have {least} to {columns} columns"
+        require(least <= time <= columns, "tokens", rule, time)
+        low, high = int(tokens.min()), int(tokens.max())
+        require(0 <= low <= high <= self.num_symbols, "tokens", f"must be in [0, {self.num_symbols}]", (low, high))
+        x_BTD = self.embedding[tokens] + self.columns[:time]
+        if positions is None:
+            positions = torch.arange(time, device=tokens.device)
+        low, high = int(positions.min()), int(positions.max())
+        require(0 <= low <= high < columns, "positions", f"must be in [0, {columns - 1}]", (low, high))
+        x_BTD[..., self.subspaces["position"]] = self.positions[positions]
+        return x_BTD
+
+    def forward(
+        self,
+        inputs: Int64[Tensor, "batch time"] | Float[Tensor, "batch time input"],
+        positions: Int64[Tensor, "*batch time"] | None = None,
+        *,
+        feedback: Float[Tensor, "batch time feedback"] | None = None,
+        cache: dict[str, Any] | None = None,
+    ) -> Float[Tensor, "batch time label"]:
+        """The predicted law after each column of tokens; `positions` are numbers of columns, 0, 1, 2, ... by default.
+
+        Raises:
+            InputError: tokens, columns or positions that the network was not built for; feedback or a cache.
+        """
+        if feedback is not None or cache is not None or inputs.is_floating_point():
+            raise InputError("inputs: this network reads whole prompts of tokens, without feedback or cache")
+        x_BTD = self.residual[0](self.embed(inputs, positions))
+        for block, tap in zip(self.blocks, self.residual[1:], strict=True):
+            x_BTD = tap(block(x_BTD))
+        law_BTQ = x_BTD[..., self.subspaces["prediction"]]
+        return law_BTQ if self.readout is None else law_BTQ @ self.readout
+
+    @torch.no_grad()
+    def stream(self, tokens: Int64[Tensor, "batch time"]) -> list[Tensor]:
+        """The residual stream after the embedding and after each layer, each (batch, time, row)."""
+        found: list[Tensor] = []
+        handles = [tap.register_forward_hook(lambda _, __, output: found.append(output)) for tap in self.residual]
+        try:
+            self(tokens)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return found
+
+    def weights_of(self, x_BTD: Float[Tensor, "batch time row"]) -> Float[Tensor, "batch time label feature"]:
+        """The regression weights W that each column of the stream holds."""
+        return x_BTD[..., self.subspaces["weights"]].unflatten(-1, (self.layout.num_labels, self.layout.num_features))
+
+    def learned_weights(self, tokens: Int64[Tensor, "batch time"]) -> Float[Tensor, "step batch label feature"]:
+        """W^(0) .. W^(T) as the last column holds them after each gradient layer."""
+        return torch.stack([self.weights_of(x_BTD)[:, -1] for x_BTD in self.stream(tokens)[-2 - self.num_steps : -1]])
+
+    def exact(self, tokens: Int64[Tensor, "batch time"]) -> Exact:
+        """What the stream has to hold for these tokens."""
+        return Exact(self.layout, self.prompt, tokens, self.learning_rate, self.num_samples, self.ridge)
+
+    def notes(self, tokens: Int64[Tensor, "batch time"] | None = None) -> list[LayerNote]:
+        """What each layer does; with tokens, each with the largest error of what it writes, over all columns."""
+        if tokens is None:
+            return list(self._notes)
+        exact, stream = self.exact(tokens), self.stream(tokens)
+        weights = exact.weights(self.num_steps)
+        notes, step = [], 0
+        for note in self._notes:
+            x_BTD, error = stream[note.layer].double(), 0.0
+            step += note.writes == ("weights",)
+            for name in note.writes:
+                if name == "weights":
+                    wanted = weights[step].flatten(2)
+                elif name == "prediction":
+                    wanted = exact.prediction(weights[-1])
+                else:
+                    wanted = exact.block(name, self.code.table)
+                error = max(error, float((x_BTD[..., self.subspaces[name]] - wanted).abs().max()))
+            notes.append(replace(note, error=error))
+        return notes
+
+    def explain(self, tokens: Int64[Tensor, "batch time"] | None = None) -> str:
+        """The layout and the layers as a text to print."""
+        return explanation(self.title, self.subspaces, self.notes(tokens))
+
+
+def num_outputs(layout: Layout, readout: Readout) -> int:
+    """Size of what comes out."""
+    if readout not in ("joint", "next"):
+        raise unknown_name("readout", readout, ("joint", "next"))
+    return layout.num_labels if readout == "joint" else layout.num_symbols
+
+
+def embeddings(layout: Layout, prompt: Prompt) -> tuple[Tensor, Tensor]:
+    """What a token (token, row) and a column (column, row) put into the stream, position vectors aside."""
+    token_VD = torch.zeros(layout.num_symbols + 1, layout.subspaces.width, dtype=torch.float64)
+    token_VD[:, layout.subspaces["slot-0"]] = torch.eye(layout.num_symbols + 1, dtype=torch.float64)
+    column_ND = torch.zeros(prompt.num_columns, layout.subspaces.width, dtype=torch.float64)
+    column_ND[:, layout.subspaces["one"]] = 1
+    column_ND[prompt.first_test_column :, layout.subspaces["test"]] = 1
+    return token_VD, column_ND
+
+
+def clip_law(vectors: Float[Tensor, "*batch label"]) -> Float[Tensor, "*batch label"]:
+    """Negative entries set to zero, and the rest divided by its sum; InputError where no entry is positive."""
+    kept = vectors.clamp(min=0)
+    total = kept.sum(-1, keepdim=True)
+    require(bool((total > 0).all()), "vectors", "must each have a positive entry", "one without")
+    return kept / total
+
+
+def simplex_law(vectors: Float[Tensor, "*batch label"]) -> Float[Tensor, "*batch label"]:
+    """The nearest law in Euclidean distance: entries less a common threshold, and zero below it."""
+    ordered = vectors.sort(-1, descending=True).values
+    excess = ordered.cumsum(-1) - 1
+    counts = torch.arange(1, vectors.shape[-1] + 1, device=vectors.device)
+    kept = (ordered * counts > excess).sum(-1, keepdim=True)
+    return (vectors - excess.gather(-1, kept - 1) / kept).clamp(min=0)

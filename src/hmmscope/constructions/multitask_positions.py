@@ -1,0 +1,72 @@
+"""Position vectors, and the matrices that move them by some columns."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hmmscope.axes import Float64, Tensor
+from hmmscope.schema import require
+from hmmscope.seeds import torch_generator
+
+
+@dataclass(frozen=True)
+class PositionCode:
+    """Unit vectors v_r of the columns r.
+
+    Attributes:
+        table: v_r (column, coordinate).
+        angle: of the rotation from one column to the next; None if the vectors are no rotating pair.
+        closeness: 1 - the largest inner product of two different vectors.
+    """
+
+    table: Float64[Tensor, "column coordinate"]
+    angle: float | None
+    closeness: float
+
+    def shift(self, columns: int) -> Float64[Tensor, "coordinate coordinate"]:
+        """The matrix that takes v_r to v_(r - columns).
+
+        For the rotating pair it is a rotation, A^columns with A = [[cos, sin], [-sin, cos]] of `angle`, exact for every r
+        and the same for every length. For other vectors it is the least-squares matrix over all columns, targets held
+        inside the prompt; it is exact only where the vectors are linearly independent.
+        """
+        if self.angle is not None:
+            cos, sin = math.cos(columns * self.angle), math.sin(columns * self.angle)
+            return torch.tensor([[cos, sin], [-sin, cos]], dtype=torch.float64)
+        count = len(self.table)
+        targets = self.table[(torch.arange(count) - columns).clamp(0, count - 1)]
+        return torch.from_numpy(np.linalg.lstsq(self.table.numpy(), targets.numpy(), rcond=None)[0].T.copy())
+
+    def inverse_temperature(self, gap: float) -> float:
+        """beta, with which the right column beats its neighbours by `gap`."""
+        return gap / self.closeness
+
+    def leak(self, gap: float) -> float:
+        """delta, a bound on the softmax weight of all wrong columns: 2 sum_m exp(-beta (1 - cos m angle))."""
+        assert self.angle is not None
+        steps = np.arange(1, len(self.table))
+        return float(2 * np.exp(-self.inverse_temperature(gap) * (1 - np.cos(steps * self.angle))).sum())
+
+
+def rotating_pair(num_columns: int, largest_shift: int) -> PositionCode:
+    """v_r = (cos r angle, sin r angle) with angle = 2 pi / (num_columns + 2 largest_shift + 1).
+
+    The circle is so much longer than the prompt that a target before the first column, or after the last, is nearest to
+    that column: nothing wraps around.
+
+    Source: [MultiTask] §4 (two coordinates, moved one step by a fixed 2 x 2 matrix); angle and temperature are ours.
+    """
+    angle = 2 * math.pi / (num_columns + 2 * largest_shift + 1)
+    turns = torch.arange(num_columns, dtype=torch.float64) * angle
+    return PositionCode(torch.stack([turns.cos(), turns.sin()], 1), angle, 1 - math.cos(angle))
+
+
+def absolute_vectors(num_columns: int, width: int, seed: int) -> PositionCode:
+    """Random unit vectors, one a column, as learned absolute positions are: no matrix shifts them if width < columns."""
+    require(width >= 2, "position_width", "must be at least 2", width)
+    drawn = torch.randn(num_columns, width, dtype=torch.float64, generator=torch_generator(seed, "absolute-positions"))
+    table = drawn / drawn.norm(dim=1, keepdim=True)
+    products = table @ table.T - 2 * torch.eye(num_columns, dtype=torch.float64)
+    return PositionCode(table, None, 1 - float(products.max()))

@@ -1,0 +1,329 @@
+"""Parts of the Transformer of [Limits] Theorem 5.2: its constants, a head that looks back, and products by an MLP."""
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from hmmscope.axes import Float, Tensor
+from hmmscope.constructions.driven import DrivenSystem
+from hmmscope.constructions.residual import Subspaces
+from hmmscope.models.base import Tap
+from hmmscope.schema import require, shown, unknown_name
+
+Product = Literal["gelu", "relu01", "bilinear"]
+PRODUCTS = ("gelu", "relu01", "bilinear")
+
+#: Entries of the factors of a product are at most this large: those of A - I, with |A| at most one in each entry.
+LARGEST_FACTOR = 2.0
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Constants of the proof
+
+
+def layers_needed(length: int) -> int:
+    """ceil(log2 length): after l layers, position i holds the product of the last 2^l tokens."""
+    return (length - 1).bit_length()
+
+
+def paper_eta(num_states: int, num_layers: int, length: int) -> float:
+    """η = 1 / ((8n)^(L+1) T), the attention error that the proof allows. Source: [Limits] E.18."""
+    return (8.0 * num_states) ** -(num_layers + 1) / length
+
+
+def paper_gain(length: int, eta: float) -> float:
+    """γ = 4√2 T log(2T/η) / π. Source: [Limits] E.18."""
+    return 4 * math.sqrt(2) * length * math.log(2 * length / eta) / math.pi
+
+
+def tight_gain(length: int, eta: float) -> float:
+    """The γ whose softmax is within η (l1) of one key: γ² = log(2(T+1)/η) / (1 - cos(π/4T)).
+
+    Scores are γ² cos(angle); the two best differ by at least γ² (1 - cos(π/4T)), and T + 1 keys whose scores are that far
+    below the best have weight at most η/2 in all.
+    """
+    return math.sqrt(math.log(2 * (length + 1) / eta) / (2 * math.sin(math.pi / (8 * length)) ** 2))
+
+
+def best_gelu_scale(dtype: torch.dtype) -> float:
+    """The power of two nearest to 2^(p/3), for p significand bits: truncation and cancellation are then alike.
+
+    The error of the gadget is about 2M^4/(3λ²) from truncation and λ·2^-p from cancellation: at best about 2^(-2p/3).
+    """
+    bits = 1 - math.log2(torch.finfo(dtype).eps)
+    return 2.0 ** round(bits / 3)
+
+
+def paper_gelu_scale(num_states: int, eta: float) -> float:
+    """The least power of two λ with truncation error at most η/n for factors up to M = 2: λ >= M² sqrt(2n/(3η)).
+
+    Source: [Limits] Lemma D.1, with the error 2M^4/(3λ²) of the gadget; the paper asks for a small λ, which is a misprint.
+    """
+    return 2.0 ** math.ceil(math.log2(LARGEST_FACTOR**2 * math.sqrt(2 * num_states / (3 * eta))))
+
+
+def error_bounds(system: DrivenSystem, num_layers: int, *, eta: float, gadget_error: float = 0.0) -> list[float]:
+    """The proof's bound on the error of Λ after each layer 0 .. num_layers, in exact arithmetic.
+
+    ε_l <= ε_{l-1} (c + nδ) + r δ + n ε',   δ = (1 + η) ε_{l-1} + η
+
+    with r and c the largest row and column sums of products (√n for orthogonal matrices), ε' the error of one product.
+    Source: [Limits] E.42 with Lemma D.6, where the factor A - I is bounded and the residual added back.
+    """
+    n, (rows, columns) = system.num_states, system.sums
+    bounds = [0.0]
+    for _ in range(num_layers):
+        gathered = (1 + eta) * bounds[-1] + eta
+        bounds.append(bounds[-1] * (columns + n * gathered) + rows * gathered + n * gadget_error)
+    return bounds
+
+
+def gelu_error(scale: float, largest: float = LARGEST_FACTOR) -> float:
+    """2M^4/(3λ²), to leading order the largest error of the gadget on factors in [-M, M]."""
+    return 2 * largest**4 / (3 * scale**2)
+
+
+def gelu_product(a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """Four GeLU neurons that multiply: ab - ab(a² + b²)/(3λ²) + O(λ^-4).
+
+    f(a, b) = (√(2π) λ²/8) [g((a+b)/λ) + g(-(a+b)/λ) - g((a-b)/λ) - g((b-a)/λ)],   g(x) = x Φ(x)
+
+    Source: [Limits] Lemma D.1; the prefactor is √(2π)·λ²/8, and λ is large.
+    """
+    total, difference = (a + b) / scale, (a - b) / scale
+    gates = F.gelu(total) + F.gelu(-total) - F.gelu(difference) - F.gelu(-difference)
+    return gates * (math.sqrt(2 * math.pi) * scale**2 / 8)
+
+
+def gain_of(temperature: str | float, length: int, eta: float) -> float:
+    """γ by its name, or as given.
+
+    Raises:
+        InputError: an unknown name, or a number that is not positive.
+    """
+    if isinstance(temperature, str):
+        rules = {"tight": tight_gain, "paper": paper_gain}
+        if temperature not in rules:
+            raise unknown_name("temperature", temperature, rules)
+        return rules[temperature](length, eta)
+    good = not isinstance(temperature, bool) and 0 < temperature < math.inf
+    require(good, "temperature", "must be tight, paper or a positive number", shown(temperature))
+    return float(temperature)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Parts
+
+
+def frozen(weight: Tensor, dtype: torch.dtype) -> nn.Parameter:
+    """A weight that is not trained."""
+    return nn.Parameter(weight.to(dtype), requires_grad=False)
+
+
+class OffsetHead(nn.Module):
+    """Causal attention of one head that looks 2^(l-1) positions back (position 0 if there are fewer), and a silent one.
+
+    score_ij = γ² cos(π (j - i + offset) / 4T),  j <= i
+
+    Queries are the position features turned by the angle of the offset: only the rows "sin" and "cos" of W_Q and W_K
+    are not zero, and those are the weights kept here; `dense` gives the whole matrices. The first head copies the
+    subspace `read` into `write`; W_V of the second is zero.
+
+    Taps: ``logits`` (batch, head, query, key) before the softmax, -inf above the diagonal, and ``pattern`` after it.
+
+    Args:
+        subspaces: with "sin" and "cos" beside `read` and `write`.
+        offset: how far back.
+        length: T of the features.
+        gain: γ.
+        read, write: names of subspaces of one size.
+
+    Source: [Limits] E.15-E.19 and E.26-E.29 (the rows printed in E.26 are one too low).
+    """
+
+    def __init__(
+        self, subspaces: Subspaces, *, offset: int, length: int, gain: float, read: str, write: str, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.subspaces, self.offset, self.read, self.write = subspaces, offset, read, write
+        angle = math.pi * offset / (4 * length)
+        cos, sin = math.cos(angle), math.sin(angle)
+        self.query = frozen(gain * torch.tensor([[cos, sin], [-sin, cos]], dtype=torch.float64), dtype)
+        self.key = frozen(gain * torch.eye(2, dtype=torch.float64), dtype)
+        self.logits, self.pattern = Tap(), Tap()
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """What the heads add to the stream."""
+        features = torch.cat([x_BTD[..., self.subspaces["sin"]], x_BTD[..., self.subspaces["cos"]]], -1)
+        if bool((features == features[:1]).all()):
+            features = features[:1]  # the pattern is the same for all sequences
+        logits_BTU = (features @ self.query) @ (features @ self.key).mT
+        time = x_BTD.shape[1]
+        future_TU = torch.ones(time, time, dtype=torch.bool, device=x_BTD.device).triu(1)
+        logits_BTU = logits_BTU.masked_fill(future_TU, -torch.inf)
+        if self.logits.heard or self.pattern.heard:
+            silent = torch.zeros_like(logits_BTU).masked_fill(future_TU, -torch.inf)
+            logits_BHTU = torch.stack([logits_BTU, silent], 1).expand(len(x_BTD), -1, -1, -1)
+            pattern_BTU = self.pattern(self.logits(logits_BHTU).softmax(-1))[:, 0]
+        else:
+            pattern_BTU = logits_BTU.softmax(-1)
+        update = torch.zeros_like(x_BTD)
+        update[..., self.subspaces[self.write]] = pattern_BTU @ x_BTD[..., self.subspaces[self.read]]
+        return update
+
+    def dense(self) -> tuple[Tensor, Tensor, Tensor]:
+        """W_Q and W_K (head, width, 2), and W_V (head, width, width) with the output matrix in it."""
+        width = self.subspaces.width
+        rows = [self.subspaces["sin"].start, self.subspaces["cos"].start]
+        query, key = self.query.new_zeros(2, width, 2), self.query.new_zeros(2, width, 2)
+        query[0, rows], key[0, rows] = self.query, self.key
+        value = self.query.new_zeros(2, width, width)
+        size = torch.arange(self.subspaces.size(self.read))
+        value[0, self.subspaces[self.read].start + size, self.subspaces[self.write].start + size] = 1
+        return query, key, value
+
+
+class ProductMLP(nn.Module):
+    """Two-layer network, at each position, that multiplies two matrices of the stream and clears what it no longer needs.
+
+    With target = current:   current += current @ (previous - I),  previous -= previous
+    otherwise:               target += current @ previous,  previous -= previous,  current -= current
+
+    Hidden neuron (i, j, k, h) reads current[i, k], previous[k, j] and, on the diagonal, the constant 1, with the weights
+    `read[h]`; it adds `write[h]` times its activation to target[i, j]. That is the factored form of two sparse matrices,
+    which `dense` gives. Four neurons multiply with GeLU, one with ReLU if the factors are 0 or 1; "bilinear" multiplies
+    exactly and is no network of neurons.
+
+    Args:
+        subspaces: with "one" beside the three that are named.
+        size: n; the matrices are flattened by rows.
+        product: "gelu", "relu01" or "bilinear".
+        scale: λ of "gelu".
+        previous, current, target: names of subspaces of size n².
+
+    Source: [Limits] E.22 and Lemmas D.1-D.2; later factors stand on the left, unlike in E.22.
+    """
+
+    def __init__(
+        self,
+        subspaces: Subspaces,
+        size: int,
+        *,
+        product: Product,
+        scale: float,
+        previous: str = "previous",
+        current: str = "current",
+        target: str = "current",
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.subspaces, self.size, self.product = subspaces, size, product
+        self.previous, self.current, self.target = previous, current, target
+        self.in_place = target == current
+        shift = -1.0 if self.in_place else 0.0
+        if product == "gelu":
+            signs = torch.tensor([[1.0, 1], [-1, -1], [1, -1], [-1, 1]], dtype=torch.float64)
+            read = torch.cat([signs, shift * signs[:, 1:]], 1) / scale
+            write = math.sqrt(2 * math.pi) * scale**2 / 8 * torch.tensor([1.0, 1, -1, -1], dtype=torch.float64)
+        else:  # ReLU(a + b - 1): the last weight goes with the constant, whatever k and j are
+            read = torch.tensor([[1.0, 1, -1]], dtype=torch.float64)
+            write = torch.ones(1, dtype=torch.float64)
+        self.read, self.write = frozen(read, dtype), frozen(write, dtype)
+
+    @property
+    def num_neurons(self) -> int:
+        """Hidden width: 4n³ + 2n² with GeLU and n³ + 2n² with ReLU, n² more of the former out of place."""
+        n = self.size
+        if self.product == "relu01":
+            return n**3 + 2 * n**2
+        return 4 * n**3 + 2 * n**2 * (1 if self.in_place else 2)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """What is added to the stream."""
+        current = x_BTD[..., self.subspaces[self.current]]
+        previous = x_BTD[..., self.subspaces[self.previous]]
+        update = torch.zeros_like(x_BTD)
+        product = self.products(current.unflatten(-1, (self.size,) * 2), previous.unflatten(-1, (self.size,) * 2))
+        update[..., self.subspaces[self.target]] = product.flatten(-2)
+        update[..., self.subspaces[self.previous]] = self._negated(previous)
+        if not self.in_place or self.product == "relu01":
+            update[..., self.subspaces[self.current]] += self._negated(current)
+        return update
+
+    def products(self, current: Tensor, previous: Tensor) -> Tensor:
+        """current @ (previous - I), or current @ previous out of place, by the gadget; (..., n, n) each.
+
+        With "relu01" always current @ previous: there the identity is taken off by the neurons that clear.
+        """
+        eye = torch.eye(self.size, dtype=current.dtype, device=current.device)
+        if self.product == "bilinear":
+            return current @ (previous - eye) if self.in_place else current @ previous
+        total = torch.zeros_like(current)
+        for k in range(self.size):  # one k at a time: n² neurons for each gate, not n³
+            a, b, diagonal = current[..., :, k, None], previous[..., None, k, :], eye[k]
+            if self.product == "relu01":
+                weights = self.read[0]
+                total = total + self.write[0] * F.relu(weights[0] * a + weights[1] * b + weights[2])
+                continue
+            gates = [F.gelu(w[0] * a + (w[1] * b + w[2] * diagonal)) for w in self.read]
+            total = total + self.write[0] * ((gates[0] + gates[1]) - (gates[2] + gates[3]))
+        return total
+
+    def _negated(self, block: Tensor) -> Tensor:
+        """-block: ReLU of what is not negative, or g(-x) - g(x) = -x exactly."""
+        if self.product == "bilinear":
+            return -block
+        return -F.relu(block) if self.product == "relu01" else F.gelu(-block) - F.gelu(block)
+
+    def dense(self) -> tuple[Float[Tensor, "width neuron"], Float[Tensor, "neuron width"]]:
+        """The matrices of the two layers: the update is activation(x @ first) @ second, without biases."""
+        require(self.product != "bilinear", "product", "must be a network of neurons for its matrices", self.product)
+        n, width, gates = self.size, self.subspaces.width, len(self.write)
+        start = {name: self.subspaces[name].start for name in (self.previous, self.current, self.target, "one")}
+        i, j, k = (index.flatten() for index in torch.meshgrid(*[torch.arange(n)] * 3, indexing="ij"))
+        first, second = [], []
+        for h in range(gates):
+            reads, writes = self.read.new_zeros(width, n**3), self.read.new_zeros(n**3, width)
+            neuron = torch.arange(n**3)
+            reads[start[self.current] + i * n + k, neuron] = self.read[h, 0]
+            reads[start[self.previous] + k * n + j, neuron] = self.read[h, 1]
+            constant = self.read[h, 2].expand(n**3) if self.product == "relu01" else self.read[h, 2] * (k == j)
+            reads[start["one"], neuron] = constant
+            writes[neuron, start[self.target] + i * n + j] = self.write[h]
+            first.append(reads)
+            second.append(writes)
+        cleared = [self.previous]
+        cleared += [self.current] if not self.in_place or self.product == "relu01" else []
+        for name in cleared:
+            copy = torch.eye(width, dtype=self.read.dtype)[:, self.subspaces[name]]
+            for sign in (1, -1) if self.product == "gelu" else (1,):
+                first.append(sign * copy)
+                second.append(-sign * copy.mT)
+        return torch.cat(first, 1), torch.cat(second, 0)
+
+
+class PrefixLayer(nn.Module):
+    """Attention, then a token-wise network, each added to the stream; no norm."""
+
+    def __init__(self, attention: OffsetHead, mlp: ProductMLP) -> None:
+        super().__init__()
+        self.attention, self.mlp = attention, mlp
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        x_BTD = x_BTD + self.attention(x_BTD)
+        return x_BTD + self.mlp(x_BTD)
+
+    def dense_forward(self, x_BTD: Tensor) -> Tensor:
+        """The same by full matrices (small n): two heads with masks, and all hidden neurons at once."""
+        query, key, value = self.attention.dense()
+        time = x_BTD.shape[1]
+        future_TU = torch.ones(time, time, dtype=torch.bool, device=x_BTD.device).triu(1)
+        for_all = x_BTD[:, None]
+        scores_BHTU = ((for_all @ query) @ (for_all @ key).mT).masked_fill(future_TU, -torch.inf)
+        x_BTD = x_BTD + (scores_BHTU.softmax(-1) @ (for_all @ value)).sum(1)
+        first, second = self.mlp.dense()
+        activation = F.gelu if self.mlp.product == "gelu" else F.relu
+        return x_BTD + activation(x_BTD @ first) @ second

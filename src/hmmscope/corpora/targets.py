@@ -1,0 +1,201 @@
+"""What a model is asked for: the next observation or the belief, with its loss, its exact answer and its floor."""
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from hmmscope.axes import Float, Float64, Int64, Tensor
+from hmmscope.corpora.corpus import Batch
+from hmmscope.corpora.layouts import Layout
+from hmmscope.errors import InputError
+from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.kalman import kalman_filter
+from hmmscope.inference.optimal import optimal_predictions
+from hmmscope.processes.base import Process
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.linear_gaussian import LinearGaussian
+from hmmscope.processes.matrix_product import MatrixProduct
+from hmmscope.schema import unknown_name
+
+TARGETS = ("observation", "belief")
+
+Labels = Int64[Tensor, "batch judged"] | Float[Tensor, "batch judged output"]
+
+
+class Target(ABC):
+    """What a model of a process is asked for at some of its columns.
+
+    Attributes:
+        kind: "law" (logits of a probability distribution, cross-entropy) or "vector" (mean squared error, averaged over
+            coordinates).
+        num_outputs: symbols, states or coordinates.
+        columns: token columns whose outputs are judged (judged,).
+        positions: number of observations of the sequence that are known there (judged,).
+        sequences: number of earlier sequences in the sample (judged,).
+        unit: of the loss.
+    """
+
+    kind: Literal["law", "vector"]
+    num_outputs: int
+    columns: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    sequences: NDArray[np.int64]
+
+    def __init__(self, process: Process, layout: Layout) -> None:
+        self.process, self.layout = process, layout
+
+    @property
+    def unit(self) -> str:
+        return "nats" if self.kind == "law" else "mean squared error"
+
+    @abstractmethod
+    def labels(self, batch: Batch) -> Labels:
+        """What the loss compares with: symbols, or laws or vectors, of each judged column."""
+
+    @abstractmethod
+    def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        """The exact answer of an observer who knows the process."""
+
+    def loss(self, outputs: Float[Tensor, "batch judged output"], labels: Labels) -> Float[Tensor, ""]:
+        """Mean over judged columns: cross-entropy of logits in nats, or squared error averaged over coordinates."""
+        if self.kind == "vector":
+            return F.mse_loss(outputs.float(), labels.float())
+        flat = labels.flatten(0, 1)
+        return F.cross_entropy(outputs.flatten(0, 1).float(), flat.float() if flat.is_floating_point() else flat)
+
+    def loss_terms(
+        self, answer: Float64[Tensor, "batch judged output"], labels: Labels
+    ) -> Float64[Tensor, "batch judged"]:
+        """The loss at each judged column of an answer that is a law (not logits) or a vector."""
+        if self.kind == "vector":
+            return (answer - labels).square().mean(-1)
+        if not labels.is_floating_point():
+            return -answer.gather(2, labels[..., None])[..., 0].log()
+        return -(labels * answer.log().where(labels > 0, 0.0)).sum(-1)
+
+    def floor_terms(self, batch: Batch) -> Float64[Tensor, "batch judged"]:
+        """The loss of the exact answer at each judged column: no model's mean can stay below its mean."""
+        labels = self.labels(batch)
+        return self.loss_terms(self.optimum(batch), labels.double() if labels.is_floating_point() else labels)
+
+
+class _AtObservations(Target):
+    """Each observation that some column precedes."""
+
+    def __init__(self, process: Process, layout: Layout) -> None:
+        super().__init__(process, layout)
+        kept = layout.predicted
+        self.num_outputs = process.num_symbols
+        self.columns = layout.columns[kept] - 1
+        self.positions = layout.position_in_sequence[kept]
+        self.sequences = layout.sequence_index[kept]
+
+    def labels(self, batch: Batch) -> Labels:
+        return batch.observations[:, self.layout.predicted]
+
+
+class NextObservation(_AtObservations):
+    """The law of the next observation; delimiters are never asked for."""
+
+    kind = "law"
+
+    def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        starts = torch.from_numpy(self.layout.starts)
+        law = optimal_predictions(self.process, batch.observations, starts=starts).predicted_observation
+        return law[:, self.layout.predicted]
+
+
+class NextVector(_AtObservations):
+    """The next observation of a linear system; the exact answer is its conditional mean, by the Kalman filter."""
+
+    kind = "vector"
+
+    def __init__(self, process: LinearGaussian, layout: Layout) -> None:
+        super().__init__(process, layout)
+        if len(layout.sequence_lengths) > 1:
+            raise InputError("layout: a linear process is asked in single sequences; use the layout sequences")
+
+    def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        assert isinstance(self.process, LinearGaussian)
+        return kalman_filter(self.process, batch.observations).predicted_observation[:, self.layout.predicted]
+
+
+class _AfterObservations(Target):
+    """After each observation, and at each delimiter, where nothing of the sequence is known yet."""
+
+    def __init__(self, process: Process, layout: Layout) -> None:
+        super().__init__(process, layout)
+        after = layout.columns
+        before = layout.columns[layout.starts] - 1 if layout.has_delimiter else after[:0]
+        columns = np.concatenate([after, before])
+        positions = np.concatenate([layout.position_in_sequence + 1, np.zeros(len(before), np.int64)])
+        sequences = np.concatenate([layout.sequence_index, np.arange(len(before))])
+        order = np.argsort(columns)
+        self._order, self._num_before = order, len(before)
+        self.columns, self.positions, self.sequences = columns[order], positions[order], sequences[order]
+
+    def labels(self, batch: Batch) -> Labels:
+        return self.optimum(batch)
+
+    def _with_start(self, answers_BTN: Tensor, start_N: Tensor) -> Tensor:
+        """The answers after observations, with the one before the first put in at the delimiters."""
+        before = start_N.to(answers_BTN).expand(len(answers_BTN), self._num_before, -1)
+        return torch.cat([answers_BTN, before], 1)[:, self._order]
+
+
+class Belief(_AfterObservations):
+    """The law of the hidden state given the observations so far; the loss is the cross-entropy with it."""
+
+    kind = "law"
+
+    def __init__(self, process: HMM | LabelledHMM, layout: Layout) -> None:
+        super().__init__(process, layout)
+        self.num_outputs = process.num_states
+
+    def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        assert isinstance(self.process, HMM | LabelledHMM)
+        starts = torch.from_numpy(self.layout.starts)
+        beliefs = filter_beliefs(self.process, batch.observations, starts=starts).beliefs
+        return self._with_start(beliefs, self.process.initial_S)
+
+
+class ProductVector(_AfterObservations):
+    """The vector that the symbols have multiplied so far."""
+
+    kind = "vector"
+
+    def __init__(self, process: MatrixProduct, layout: Layout) -> None:
+        super().__init__(process, layout)
+        self.num_outputs = process.dimension
+
+    def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        assert isinstance(self.process, MatrixProduct)
+        vectors = self.process.vectors(batch.observations, starts=torch.from_numpy(self.layout.starts))
+        return self._with_start(vectors, torch.eye(self.num_outputs, dtype=torch.float64)[0])
+
+
+def make_target(name: str, process: Process, layout: Layout) -> Target:
+    """The target called `name` of a process in a layout.
+
+    "observation": the next symbol, or for a linear process the next vector;
+    "belief": the law of the hidden state, or for a product of matrices the vector itself.
+
+    Raises:
+        InputError: an unknown name, or a process that has no such answer.
+
+    Source: [Limits] §2.2 and App. C (belief inference and next-observation prediction).
+    """
+    if name not in TARGETS:
+        raise unknown_name("target", name, TARGETS)
+    if name == "observation":
+        return NextVector(process, layout) if isinstance(process, LinearGaussian) else NextObservation(process, layout)
+    if isinstance(process, HMM | LabelledHMM):
+        return Belief(process, layout)
+    if isinstance(process, MatrixProduct):
+        return ProductVector(process, layout)
+    raise InputError(f"target: a {type(process).__name__} has no exact belief to ask for; use observation")

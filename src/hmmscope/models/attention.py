@@ -1,0 +1,145 @@
+"""Multi-head softmax attention: what listeners see, the fused forms, rotary positions, and a cache of keys and values."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from hmmscope.axes import Tensor
+from hmmscope.models.base import Tap
+from hmmscope.models.blocked import MAX_BLOCKED_LENGTH, BlockedAttention
+
+#: Cosines and signed sines (time, head width), or (batch, 1, time, head width) for positions of each sequence.
+Rotation = tuple[Tensor, Tensor]
+
+
+class Attention(nn.Module):
+    """Multi-head attention, with rotated queries and keys if it is given a rotation.
+
+    Taps: ``logits`` before the softmax (batch, head, query, key), -inf where a query may not look; ``pattern`` after it.
+    They are computed only when somebody listens; otherwise a fused kernel is used: `BlockedAttention` for short inputs
+    on the processor (there it is the fastest), torch's own everywhere else.
+
+    Args:
+        width: of the stream.
+        num_heads: heads; each has width / num_heads coordinates.
+        causal: a query looks at keys up to its own position only.
+        scaled: logits are divided by the square root of the head's width.
+    """
+
+    def __init__(self, width: int, num_heads: int, *, causal: bool = True, scaled: bool = True) -> None:
+        super().__init__()
+        self.num_heads, self.causal = num_heads, causal
+        self.scale = 1 / math.sqrt(width // num_heads) if scaled else 1.0
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.logits, self.pattern = Tap(), Tap()
+
+    def forward(self, x_BTD: Tensor, rotation: Rotation | None = None, past: "KeyValues | None" = None) -> Tensor:
+        batch, time, width = x_BTD.shape
+        qkv = self.qkv(x_BTD).view(batch, time, 3, self.num_heads, width // self.num_heads)
+        heard = self.logits.heard or self.pattern.heard
+        if (
+            self.causal
+            and past is None
+            and not heard
+            and _is_small(qkv)
+            and (rotation is None or rotation[0].ndim == 2)
+        ):
+            return self.out(BlockedAttention.apply(qkv, rotation, self.scale))
+        q_BHTK, k_BHTK, v_BHTK = qkv.permute(2, 0, 3, 1, 4)
+        if rotation is not None:
+            q_BHTK, k_BHTK = rotate(q_BHTK, rotation), rotate(k_BHTK, rotation)
+        if past is not None:
+            k_BHTK, v_BHTK = past.append(k_BHTK, v_BHTK)
+        if heard:
+            mixed_BHTK = self._slowly(q_BHTK, k_BHTK, v_BHTK)
+        else:
+            whole = time == k_BHTK.shape[2]
+            mask = None if whole or time == 1 else ~_future(time, k_BHTK)
+            causal = self.causal and whole
+            mixed_BHTK = F.scaled_dot_product_attention(
+                q_BHTK, k_BHTK, v_BHTK, attn_mask=mask, is_causal=causal, scale=self.scale
+            )
+        return self.out(mixed_BHTK.transpose(1, 2).reshape(batch, time, width))
+
+    def empty_past(self) -> "KeyValues":
+        """What a cache starts with."""
+        return KeyValues()
+
+    def _slowly(self, q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
+        """With the logits and the pattern as tensors, for listeners."""
+        logits_BHTU = q_BHTK @ k_BHTK.transpose(2, 3) * self.scale
+        if self.causal:
+            logits_BHTU = logits_BHTU.masked_fill(_future(q_BHTK.shape[2], k_BHTK), -torch.inf)
+        return self.pattern(self.logits(logits_BHTU).softmax(-1)) @ v_BHTK
+
+
+class KeyValues:
+    """Keys and values of the positions read so far, of one layer."""
+
+    def __init__(self) -> None:
+        self._kept: Tensor | None = None  # (2, batch, head, capacity, head width)
+        self.length = 0
+
+    def append(self, k_BHTK: Tensor, v_BHTK: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of all positions, these last."""
+        new = torch.stack([k_BHTK, v_BHTK])
+        begin, self.length = self.length, self.length + k_BHTK.shape[2]
+        if torch.is_grad_enabled():  # what a gradient flows through is not written into
+            self._kept = new if self._kept is None else torch.cat([self._kept[..., :begin, :], new], -2)
+        else:
+            if self._kept is None or self._kept.shape[-2] < self.length:
+                grown = new.new_empty(*new.shape[:-2], max(2 * self.length, 16), new.shape[-1])
+                if self._kept is not None:
+                    grown[..., :begin, :] = self._kept[..., :begin, :]
+                self._kept = grown
+            self._kept[..., begin : self.length, :] = new
+        keys, values = self._kept[..., : self.length, :]
+        return keys, values
+
+
+class RotaryTable:
+    """Cosines and signed sines of position * base^(-2i / head width), kept for the longest input so far."""
+
+    def __init__(self, head_width: int, base: float) -> None:
+        self.head_width, self.base = head_width, base
+        self._kept: dict[tuple, Rotation] = {}
+
+    def first(self, begin: int, end: int, like: Tensor) -> Rotation:
+        """For positions begin .. end - 1, in the type and on the device of `like`."""
+        key = (like.dtype, like.device)
+        if key not in self._kept or len(self._kept[key][0]) < end:
+            with torch.inference_mode(False):  # what is kept must do for training as well
+                length = max(end, 64) if key not in self._kept else 2 * end
+                self._kept[key] = self.at(torch.arange(length, device=like.device), like.dtype)
+        cos, sin = self._kept[key]
+        return cos[begin:end], sin[begin:end]
+
+    def at(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
+        """For any positions (time,) or (batch, time)."""
+        pairs = torch.arange(0, self.head_width, 2, device=positions.device, dtype=torch.float64)
+        angles = positions[..., None] * self.base ** (-pairs / self.head_width)
+        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        cos, sin = torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
+        return (cos, sin) if positions.ndim == 1 else (cos[:, None], sin[:, None])  # one for all heads
+
+
+def rotate(x_BHTK: Tensor, rotation: Rotation) -> Tensor:
+    """Turn the pairs (i, i + K/2) of the last axis."""
+    cos, sin = rotation
+    first, second = x_BHTK.chunk(2, -1)
+    return x_BHTK * cos + torch.cat([second, first], -1) * sin
+
+
+def _is_small(qkv: Tensor) -> bool:
+    """Whether the blocked form is the fastest: short, on the processor, in a type that it computes in."""
+    plain = qkv.device.type == "cpu" and qkv.dtype in (torch.float32, torch.float64)
+    return plain and qkv.shape[1] <= MAX_BLOCKED_LENGTH and not torch.compiler.is_compiling()
+
+
+def _future(time: int, k_BHTK: Tensor) -> Tensor:
+    """(query, key): keys after the query, where the last `time` of all positions are the queries."""
+    total = k_BHTK.shape[2]
+    return torch.ones(time, total, dtype=torch.bool, device=k_BHTK.device).triu(1 + total - time)

@@ -1,0 +1,99 @@
+"""Causal attention in blocks of queries, forward and backward: what is fastest for short inputs on a processor."""
+
+import math
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from hmmscope.axes import Tensor
+
+#: Longer inputs go to torch's fused kernel, which does not keep the pattern.
+MAX_BLOCKED_LENGTH = 384
+
+_BLOCK = 48  # queries; a block looks at the keys up to its own end, so that about half of the square is left out
+_GROUP = 32  # heads of samples at a time, so that their logits stay in the cache
+
+
+class BlockedAttention(torch.autograd.Function):
+    """Softmax attention of each position over the positions up to it.
+
+        queries, keys <- rotated, queries <- scale * queries
+        pattern = softmax(queries keys^T, where key <= query);  mixed = pattern values
+
+    Same function as rotating and then calling ``scaled_dot_product_attention(..., is_causal=True)``. The pattern is kept
+    for the backward pass (time^2 / 2 numbers for each head), which then costs four products instead of five.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, rotation: tuple[Tensor, Tensor] | None, scale: float) -> Tensor:
+        """Mixed values (batch, time, width) from queries, keys, values (batch, time, 3, head, head width).
+
+        `rotation` is cosines and signed sines (time, head width), or None.
+        """
+        batch, time, _, num_heads, head_width = qkv.shape
+        q_NTK, k_NTK, v_NTK = qkv.permute(2, 0, 3, 1, 4).reshape(3, -1, time, head_width)
+        if rotation is not None:
+            q_NTK, k_NTK = _turn(q_NTK, *rotation), _turn(k_NTK, *rotation)
+        q_NTK = q_NTK * scale
+        mixed_NTK = torch.empty_like(v_NTK)
+        blocks = _blocks(time)
+        future = torch.full((blocks[0][1],) * 2, -math.inf, dtype=qkv.dtype).triu_(1)
+        patterns = []
+        for group in _groups(len(q_NTK)):
+            q, k, v, mixed = q_NTK[group], k_NTK[group], v_NTK[group], mixed_NTK[group]
+            for begin, end in blocks:
+                logits = torch.bmm(q[:, begin:end], k[:, :end].transpose(1, 2))
+                logits[:, :, begin:] += future[: end - begin, : end - begin]
+                patterns.append(logits.softmax(-1))
+                torch.bmm(patterns[-1], v[:, :end], out=mixed[:, begin:end])
+        ctx.save_for_backward(q_NTK, k_NTK, v_NTK, *(rotation or ()), *patterns)
+        ctx.scale, ctx.num_heads, ctx.rotated = scale, num_heads, rotation is not None
+        return mixed_NTK.view(batch, num_heads, time, head_width).transpose(1, 2).reshape(batch, time, -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient_BTD: Tensor) -> tuple[Tensor, None, None]:
+        q_NTK, k_NTK, v_NTK, *saved = ctx.saved_tensors
+        rotation, patterns = (saved[:2], iter(saved[2:])) if ctx.rotated else (None, iter(saved))
+        batch, time, _ = gradient_BTD.shape
+        num_heads, head_width = ctx.num_heads, q_NTK.shape[2]
+        mixed_NTK = gradient_BTD.view(batch, time, num_heads, head_width).transpose(1, 2).reshape(q_NTK.shape)
+        all_NTK = torch.empty(3, *q_NTK.shape, dtype=q_NTK.dtype)  # gradients of queries, keys, values
+        for group in _groups(len(q_NTK)):
+            q, k, v, mixed, (dq, dk, dv) = q_NTK[group], k_NTK[group], v_NTK[group], mixed_NTK[group], all_NTK[:, group]
+            for begin, end in _blocks(time):
+                pattern = next(patterns)
+                dpattern = torch.bmm(mixed[:, begin:end], v[:, :end].transpose(1, 2))
+                dlogits = torch._softmax_backward_data(dpattern, pattern, -1, q.dtype)
+                torch.bmm(dlogits, k[:, :end], out=dq[:, begin:end])
+                for into, weights, of in ((dk, dlogits, q), (dv, pattern, mixed)):
+                    part = torch.bmm(weights.transpose(1, 2), of[:, begin:end])
+                    into[:, :begin] += part[:, :begin]
+                    into[:, begin:end] = part[:, begin:]  # the first block that looks at these keys
+        all_NTK[0] *= ctx.scale
+        if rotation is not None:
+            cos, sin = rotation
+            for gradient_NTK in all_NTK[:2]:
+                gradient_NTK.copy_(_turn(gradient_NTK, cos, -sin))
+        gradient = q_NTK.new_empty(batch, time, 3, num_heads, head_width)
+        gradient.permute(2, 0, 3, 1, 4).copy_(all_NTK.view(3, batch, num_heads, time, head_width))
+        return gradient, None, None
+
+
+def _turn(x_NTK: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the pairs (i, i + K/2) of the last axis; the inverse has -sin."""
+    half = x_NTK.shape[-1] // 2
+    swapped = torch.cat([x_NTK[..., half:], x_NTK[..., :half]], -1)
+    return torch.mul(x_NTK, cos).add_(swapped.mul_(sin))
+
+
+def _blocks(time: int) -> list[tuple[int, int]]:
+    """Queries begin .. end - 1 of each block, as equal as possible, the largest first."""
+    count = max(1, round(time / _BLOCK))
+    size = -(-time // count)
+    return [(begin, min(begin + size, time)) for begin in range(0, time, size)]
+
+
+def _groups(count: int) -> list[slice]:
+    return [slice(begin, begin + _GROUP) for begin in range(0, count, _GROUP)]

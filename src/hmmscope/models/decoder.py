@@ -1,0 +1,238 @@
+"""The Transformer decoder: positions, input features, dropout, norms and heads by options."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.axes import Float, Int64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.models.attention import Attention, KeyValues, RotaryTable, Rotation
+from hmmscope.models.base import Dropout, EncodedModel, Ports, Tap, check_sizes, initialise
+from hmmscope.schema import require
+
+
+@registry.model("decoder")
+@dataclass(frozen=True, kw_only=True)
+class DecoderSpec:
+    """Transformer decoder after GPT.
+
+    x_0 = embedding(inputs) + features(position) + position vector
+    x <- x + dropout(attention(norm(x)));  x <- x + dropout(mlp(norm(x)))      in each of `num_layers` blocks
+    outputs = head(norm(x))
+
+    Attributes:
+        num_layers: blocks.
+        num_heads: heads of each block.
+        width: of the residual stream; a multiple of the number of heads.
+        mlp_ratio: width of the MLP's hidden layer, as a multiple of `width`.
+        positions: "learned" vectors, one for each of the ``max_length`` columns; "sinusoidal" vectors; "rotary" queries
+            and keys; or "none".
+        input_features: sin(πt/4T), cos(πt/4T) and 1 beside the token, for position t of 0 .. T = ``max_length`` - 1. The
+            feature 1 is the bias of the linear encoder.
+        dropout: of the embedding and of what attention and MLP write; the fraction set to zero.
+        attention_only: no MLP.
+        causal: a position sees itself and what is before it; otherwise everything.
+        norm: "pre" for layer norms before attention, MLP and head; or "none".
+        scale_attention: divide attention logits by the square root of the head's width.
+        rotary_base: base of the rotation frequencies: pair i of a head turns by position * rotary_base^(-2i/head width).
+
+    Source: [Limits] §2.2, A.1, C.1: width 512, 8 heads, learned positions, input features, dropout 0.1; 1 to 7 layers.
+    Not stated there: the MLP's width (four times the stream's), where dropout acts, division by the square root.
+    """
+
+    num_layers: int = 4
+    num_heads: int = 8
+    width: int = 512
+    mlp_ratio: int = 4
+    positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
+    input_features: bool = True
+    dropout: float = 0.1
+    attention_only: bool = False
+    causal: bool = True
+    norm: Literal["pre", "none"] = "pre"
+    scale_attention: bool = True
+    rotary_base: float = 10000.0
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "num_layers", "num_heads", "width", "mlp_ratio")
+        pairs = 2 if self.positions == "rotary" else 1
+        rule = f"must be a multiple of {'2 * ' * (pairs == 2)}num_heads = {pairs * self.num_heads}"
+        require(self.width % (pairs * self.num_heads) == 0, "width", rule, self.width)
+        even = self.positions != "sinusoidal" or self.width % 2 == 0
+        require(even, "width", "must be even with sinusoidal positions", self.width)
+        require(0 <= self.dropout < 1, "dropout", "must be in [0, 1)", self.dropout)
+        require(self.rotary_base > 0, "rotary_base", "must be positive", self.rotary_base)
+
+    def build(self, ports: Ports, generator: torch.Generator) -> "Decoder":
+        return Decoder(self, ports, generator)
+
+
+class Decoder(EncodedModel):
+    """See `DecoderSpec`. Activations: ``residual.<layer>``, ``blocks.<layer>.attention.{logits,pattern}``.
+
+    Args:
+        spec: the architecture.
+        ports: what goes in and comes out; `max_length` is needed by learned positions and by input features.
+        generator: of the weights.
+        mixer: what moves information between positions, made once for each block.
+
+    Raises:
+        InputError: no `max_length` though it is needed.
+    """
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        ports: Ports,
+        generator: torch.Generator,
+        mixer: Callable[[], nn.Module] | None = None,
+    ) -> None:
+        super().__init__(ports, spec.width)
+        self.causal, self.sinusoidal = spec.causal, spec.positions == "sinusoidal"
+        learned = spec.positions == "learned"
+        for needed, what in ((learned, "learned positions"), (spec.input_features, "input features")):
+            if needed and ports.max_length is None:
+                raise InputError(f"max_length: {what} need the number of columns; give max_length")
+        if spec.input_features:
+            rule = "must be at least 2 with input features"
+            require(ports.max_length is not None and ports.max_length >= 2, "max_length", rule, ports.max_length)
+            self.features = nn.Linear(3, spec.width, bias=False)
+        else:
+            self.features = None
+        self.positions = nn.Parameter(torch.empty(ports.max_length or 0, spec.width)) if learned else None
+        self.rotary = (
+            RotaryTable(spec.width // spec.num_heads, spec.rotary_base) if spec.positions == "rotary" else None
+        )
+        make = mixer or (lambda: Attention(spec.width, spec.num_heads, causal=spec.causal, scaled=spec.scale_attention))
+        self.blocks = nn.ModuleList(Block(spec, make()) for _ in range(spec.num_layers))
+        self.residual = nn.ModuleList(Tap() for _ in range(spec.num_layers + 1))
+        self.norm = _norm(spec)
+        self.head = nn.Linear(spec.width, ports.num_outputs)
+        initialise(self, generator, num_residual_writes=(1 if spec.attention_only else 2) * spec.num_layers)
+        if self.positions is not None:
+            nn.init.normal_(self.positions, 0.0, 0.02, generator=generator)
+        self.dropout = Dropout(spec.dropout, generator)
+
+    def forward(
+        self,
+        inputs: Int64[Tensor, "batch time"] | Float[Tensor, "batch time input"],
+        positions: Int64[Tensor, "*batch time"] | None = None,
+        *,
+        feedback: Float[Tensor, "batch time feedback"] | None = None,
+        cache: dict[str, Any] | None = None,
+    ) -> Float[Tensor, "batch time output"]:
+        """Outputs at every position; see `SequenceModel.forward`.
+
+        Raises:
+            InputError: inputs of another kind than the model's ports, positions beyond `max_length` where it limits
+                them, or a cache though every position sees all others.
+        """
+        x_BTD = self.encode(inputs, feedback)
+        begin, pasts = self._recall(cache, inputs.shape[1])
+        rotation = self._rotation(positions, begin, x_BTD)
+        x_BTD = self.residual[0](self.dropout(self._placed(x_BTD, positions, begin)))
+        for block, tap, past in zip(self.blocks, self.residual[1:], pasts, strict=True):
+            x_BTD = tap(block(x_BTD, rotation, past, self.dropout))
+        return self.head(self.norm(x_BTD))
+
+    def _recall(self, cache: dict[str, Any] | None, time: int) -> tuple[int, list[Any]]:
+        """Number of positions in the cache, and what each block remembers of them; the cache then has `time` more."""
+        if cache is None:
+            return 0, [None] * len(self.blocks)
+        if not self.causal:
+            raise InputError("cache: with causal = false every position sees later ones, so nothing can be kept")
+        begin = cache.get("length", 0)
+        if not cache:
+            cache["blocks"] = [block.attention.empty_past() for block in self.blocks]
+        cache["length"] = begin + time
+        return begin, cache["blocks"]
+
+    def _rotation(self, positions: Tensor | None, begin: int, x_BTD: Tensor) -> Rotation | None:
+        if self.rotary is None:
+            return None
+        if positions is not None:
+            return self.rotary.at(positions, x_BTD.dtype)
+        return self.rotary.first(begin, begin + x_BTD.shape[1], x_BTD)
+
+    def _placed(self, x_BTD: Tensor, positions: Tensor | None, begin: int) -> Tensor:
+        """The stream with features and vectors of the positions added."""
+        if self.features is None and self.positions is None and not self.sinusoidal:
+            return x_BTD
+        if positions is None:
+            positions = torch.arange(begin, begin + x_BTD.shape[1], device=x_BTD.device)
+            last = begin + x_BTD.shape[1] - 1
+        else:
+            last = int(positions.max()) if positions.numel() else -1
+        if self.features is not None or self.positions is not None:
+            longest = self.ports.max_length
+            assert longest is not None
+            if last >= longest:
+                raise InputError(
+                    f"max_length: the model reads positions 0 to {longest - 1} and was given {last}; "
+                    f"build it with max_length={last + 1} or give it shorter inputs"
+                )
+        if self.features is not None:
+            x_BTD = x_BTD + self.features(input_features(positions, self.ports.max_length or 0, x_BTD.dtype))
+        if self.positions is not None:
+            x_BTD = x_BTD + self.positions[positions]
+        if self.sinusoidal:
+            x_BTD = x_BTD + sinusoids(positions, x_BTD.shape[2], x_BTD.dtype)
+        return x_BTD
+
+
+class Block(nn.Module):
+    """Attention, then a token-wise MLP, each added to the stream."""
+
+    def __init__(self, spec: DecoderSpec, attention: nn.Module) -> None:
+        super().__init__()
+        self.attention_norm = _norm(spec)
+        self.attention = attention
+        self.mlp_norm = None if spec.attention_only else _norm(spec)
+        self.mlp = None if spec.attention_only else MLP(spec.width, spec.mlp_ratio * spec.width)
+
+    def forward(self, x_BTD: Tensor, rotation: Rotation | None, past: KeyValues | None, dropout: nn.Module) -> Tensor:
+        x_BTD = x_BTD + dropout(self.attention(self.attention_norm(x_BTD), rotation, past))
+        if self.mlp is None or self.mlp_norm is None:
+            return x_BTD
+        return x_BTD + dropout(self.mlp(self.mlp_norm(x_BTD)))
+
+
+class MLP(nn.Module):
+    """out(gelu(hidden(x))), with the exact Gaussian distribution function (on a processor it is also the faster one)."""
+
+    def __init__(self, width: int, hidden_width: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(width, hidden_width)
+        self.out = nn.Linear(hidden_width, width)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.out(F.gelu(self.hidden(x_BTD)))
+
+
+def input_features(
+    positions: Int64[Tensor, "*batch time"], max_length: int, dtype: torch.dtype
+) -> Float[Tensor, "*batch time 3"]:
+    """[sin(πt/4T), cos(πt/4T), 1] for position t, with T = max_length - 1.
+
+    Source: [Limits] §2.2, App. C and the proofs of App. E, which read the position off these coordinates.
+    """
+    angles = positions.double() * (torch.pi / (4 * (max_length - 1)))
+    return torch.stack([angles.sin(), angles.cos(), torch.ones_like(angles)], -1).to(dtype)
+
+
+def sinusoids(
+    positions: Int64[Tensor, "*batch time"], width: int, dtype: torch.dtype
+) -> Float[Tensor, "*batch time width"]:
+    """Sines, then cosines, of position * 10000^(-2i / width) (Vaswani et al. 2017)."""
+    rates = 10000.0 ** (-torch.arange(0, width, 2, device=positions.device, dtype=torch.float64) / width)
+    angles = positions[..., None].double() * rates
+    return torch.cat([angles.sin(), angles.cos()], -1).to(dtype)
+
+
+def _norm(spec: DecoderSpec) -> nn.Module:
+    return nn.LayerNorm(spec.width) if spec.norm == "pre" else nn.Identity()

@@ -1,0 +1,108 @@
+"""Linear attention: a decoder whose heads carry a matrix instead of all keys."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.axes import Tensor
+from hmmscope.models.base import Ports
+from hmmscope.models.decoder import Decoder, DecoderSpec
+
+#: Positions taken at once: within a chunk a product of queries and keys, between chunks the state.
+_CHUNK = 64
+
+
+@registry.model("linear-attention")
+@dataclass(frozen=True, kw_only=True)
+class LinearAttentionSpec:
+    """Decoder with causal linear attention.
+
+    mixed_t = φ(q_t)·S_t / φ(q_t)·z_t    with S_t = Σ_{s≤t} φ(k_s) v_s^T,  z_t = Σ_{s≤t} φ(k_s),  φ(x) = elu(x) + 1
+
+    Blocks, MLP and head are those of `DecoderSpec`. A head's memory is S and z, whatever the length.
+
+    Attributes:
+        num_layers: blocks.
+        num_heads: heads of each block.
+        width: of the residual stream; a multiple of the number of heads.
+        mlp_ratio: width of the MLP's hidden layer, as a multiple of `width`.
+        positions: "learned", "sinusoidal" or "none"; sums do not know the order of what they add.
+
+    Source: Katharopoulos et al. 2020, Eq. 9-12.
+    """
+
+    num_layers: int = 4
+    num_heads: int = 4
+    width: int = 128
+    mlp_ratio: int = 4
+    positions: Literal["learned", "sinusoidal", "none"] = "sinusoidal"
+
+    def __post_init__(self) -> None:
+        _ = self.decoder  # refuses the same values
+
+    @property
+    def decoder(self) -> DecoderSpec:
+        """The same architecture as options of the decoder, but for the attention."""
+        return DecoderSpec(
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+            width=self.width,
+            mlp_ratio=self.mlp_ratio,
+            positions=self.positions,
+            input_features=False,
+            dropout=0.0,
+        )
+
+    def build(self, ports: Ports, generator: torch.Generator) -> Decoder:
+        return Decoder(self.decoder, ports, generator, lambda: LinearAttention(self.width, self.num_heads))
+
+
+class LinearAttention(nn.Module):
+    """Mixes positions through the sums S and z of `LinearAttentionSpec`, a chunk of positions at a time.
+
+    Within a chunk the sums are a masked product of queries and keys; what came before enters by the state. With chunks
+    of one position that is the recurrence itself, so the cached and the whole form are the same function.
+    """
+
+    def __init__(self, width: int, num_heads: int, chunk: int = _CHUNK) -> None:
+        super().__init__()
+        self.num_heads, self.chunk = num_heads, chunk
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x_BTD: Tensor, rotation: None = None, past: "Sums | None" = None) -> Tensor:
+        batch, time, width = x_BTD.shape
+        qkv = self.qkv(x_BTD).view(batch, time, 3, self.num_heads, width // self.num_heads)
+        q_BHTK, k_BHTK, v_BHTK = qkv.permute(2, 0, 3, 1, 4)
+        q_BHTK, k_BHTK = positive(q_BHTK), positive(k_BHTK)
+        v_BHTC = torch.cat([v_BHTK, torch.ones_like(v_BHTK[..., :1])], -1)  # the last column sums to z
+        past = Sums() if past is None else past
+        parts = []
+        for begin in range(0, time, self.chunk):
+            q, k, v = (x[:, :, begin : begin + self.chunk] for x in (q_BHTK, k_BHTK, v_BHTC))
+            sums = (q @ k.transpose(2, 3)).tril() @ v
+            if past.state is not None:
+                sums = sums + q @ past.state
+            parts.append(sums[..., :-1] / sums[..., -1:])
+            own = k.transpose(2, 3) @ v
+            past.state = own if past.state is None else past.state + own
+        mixed_BHTK = torch.cat(parts, 2)
+        return self.out(mixed_BHTK.transpose(1, 2).reshape(batch, time, width))
+
+    def empty_past(self) -> "Sums":
+        """What a cache starts with."""
+        return Sums()
+
+
+class Sums:
+    """S and z of the positions read so far (batch, head, head width, head width + 1), None before the first."""
+
+    state: Tensor | None = None
+
+
+def positive(x: Tensor) -> Tensor:
+    """elu(x) + 1, written so that it stays positive where x is far below zero."""
+    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())

@@ -1,0 +1,39 @@
+"""Being told to stop: finish the step, save, and say so."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from hmmscope.errors import HmmscopeError
+
+
+class Interrupted(HmmscopeError):
+    """A signal asked to stop; a checkpoint was saved first."""
+
+    def __init__(self, message: str, signum: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signum
+
+
+@contextmanager
+def deferred_signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM instead of dying in the middle of a step; a second one ends the process at once."""
+    received: list[int] = []
+
+    def remember(signum: int, frame: FrameType | None) -> None:
+        if received:
+            signal.signal(signum, signal.SIG_DFL)
+            signal.raise_signal(signum)
+        received.append(signum)
+
+    try:
+        before = {signum: signal.signal(signum, remember) for signum in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: leave signals alone
+        yield received
+        return
+    try:
+        yield received
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

@@ -1,0 +1,100 @@
+"""One update (the gradient of a batch in grains, its norm, AdamW), and the loss of fixed samples."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+
+from hmmscope.axes import Tensor
+from hmmscope.corpora.corpus import Batch
+from hmmscope.corpora.targets import Target
+from hmmscope.errors import NonFiniteError
+from hmmscope.training.objectives import target_loss
+from hmmscope.training.spec import TrainingSpec
+from hmmscope.training.state import move
+
+
+def make_optimiser(model: nn.Module, spec: TrainingSpec) -> torch.optim.AdamW:
+    """Fused AdamW on all parameters."""
+    return torch.optim.AdamW(
+        model.parameters(),
+        lr=spec.learning_rate,
+        betas=(spec.betas[0], spec.betas[1]),
+        eps=spec.epsilon,
+        weight_decay=spec.weight_decay,
+        fused=True,
+    )
+
+
+def autocast(spec: TrainingSpec, device: torch.device) -> AbstractContextManager:
+    """bfloat16 matrix products where the spec asks for them."""
+    if spec.precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, torch.bfloat16)
+
+
+def grains(batch: Batch, num_grains: int) -> Sequence[Batch]:
+    """Equal parts of a batch, in order."""
+    if num_grains == 1:
+        return [batch]
+    size = -(-len(batch.tokens) // num_grains)
+    cuts = [slice(begin, begin + size) for begin in range(0, len(batch.tokens), size)]
+    components = batch.components
+    return [
+        Batch(batch.tokens[c], batch.observations[c], batch.states[c], None if components is None else components[c])
+        for c in cuts
+    ]
+
+
+def loss_of_grain(model: nn.Module, batch: Batch, target: Target, spec: TrainingSpec, weight: float) -> Tensor:
+    """Loss of a part of a batch, whose gradient is added to that of the parts before; returned detached."""
+    with autocast(spec, batch.tokens.device):
+        loss = target_loss(
+            model, batch, target, block_length=spec.block_length, block_algorithm=spec.block_algorithm
+        )
+    if weight != 1.0:
+        loss = loss * weight
+    loss.backward()
+    return loss.detach()
+
+
+def update(model: nn.Module, optimiser: torch.optim.Optimizer, loss: Tensor, rate: float, clip: float, step: int) -> tuple[float, float]:
+    """Take the step if loss and gradient are finite; both, as they were before it.
+
+    Raises:
+        NonFiniteError: names the step and the parameter; nothing is changed.
+    """
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    norm = torch.nn.utils.get_total_norm(list(gradients.values()))
+    size, total = loss.item(), norm.item()
+    if not (abs(size) < float("inf") and total < float("inf")):
+        bad = next((name for name, gradient in gradients.items() if not gradient.isfinite().all()), "all together")
+        what = f"gradient of {bad}" if abs(size) < float("inf") else "loss"
+        raise NonFiniteError(
+            f"step {step + 1}: {what} is not finite (loss {size}); the step was not taken, lower learning_rate"
+        )
+    if clip:
+        torch.nn.utils.clip_grads_with_norm_(model.parameters(), clip, norm)
+    for group in optimiser.param_groups:
+        group["lr"] = rate
+    optimiser.step()
+    return size, total
+
+
+@torch.no_grad()
+def evaluation_loss(
+    model: nn.Module, batch: Batch, target: Target, device: torch.device, spec: TrainingSpec
+) -> float:
+    """Mean loss of fixed samples, 64 at a time, in the unit of the target."""
+    model.eval()
+    total, count = 0.0, len(batch.tokens)
+    for begin in range(0, count, 64):
+        part = slice(begin, begin + 64)
+        samples = move(Batch(batch.tokens[part], batch.observations[part], batch.states[part], None), device)
+        loss = target_loss(
+            model, samples, target, block_length=spec.block_length, block_algorithm=spec.block_algorithm
+        )
+        total += loss.item() * len(samples.tokens)
+    model.train()
+    return total / count

@@ -1,0 +1,1 @@
+"""Verbs of the command line that compute exact answers: oracle, facts, fit."""

@@ -1,0 +1,284 @@
+"""The verb `oracle`: exact answers about given sequences."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from hmmscope import store
+from hmmscope.axes import Tensor
+from hmmscope.errors import InputError
+from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.kalman import check_vectors, kalman_filter
+from hmmscope.inference.memory import memory_beliefs
+from hmmscope.inference.mixture import filter_mixture
+from hmmscope.inference.paths import most_likely_states, sample_state_paths
+from hmmscope.inference.smoothing import smooth_beliefs
+from hmmscope.kernels.ngram import ngram_predictions
+from hmmscope.processes.base import Process
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.linear_gaussian import LinearGaussian
+from hmmscope.processes.mixture import Mixture
+from hmmscope.resources import require_memory
+from hmmscope.schema import require
+from hmmscope.seeds import check_seed
+from hmmscope.verbs.sources import find_process, likeliest, new_file, read_observations
+
+#: Positions of a path that are printed.
+_SHOWN = 30
+#: Bytes that a number takes in a row of the table.
+_NUMBER_BYTES = 40
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for besides the filter; zero for no.
+
+    Attributes:
+        smooth, viterbi: the belief about each state, and the likeliest path, given all observations.
+        paths: draws of the hidden path given all observations.
+        memory: observations that an observer keeps.
+        ngrams: largest n of the n-gram baselines (n - 1 symbols of context).
+        seed: of the draws.
+    """
+
+    smooth: bool
+    viterbi: bool
+    paths: int
+    memory: int
+    ngrams: int
+    seed: int
+
+    def flags(self) -> str:
+        """The options that are for one HMM, as given."""
+        names = ("smooth", "viterbi", "paths", "memory")
+        return " and ".join(f"--{name}" for name in names if getattr(self, name))
+
+
+def oracle(
+    process: str,
+    observations: str,
+    out: str | None,
+    allow_drop_tiny: bool,
+    quiet: bool,
+    smooth: bool,
+    viterbi: bool,
+    paths: int,
+    memory: int,
+    ngrams: int,
+    seed: int,
+    overrides: dict[str, str],
+) -> None:
+    """Print the likelihood, final belief and prediction of each sequence; write all positions to a table."""
+    for name, value in (("paths", paths), ("memory", memory), ("ngrams", ngrams)):
+        require(value >= 0, name, "must be at least 0", value)
+    wanted = Wanted(smooth, viterbi, paths, memory, ngrams, check_seed(seed))
+    if out is not None:
+        new_file(out)
+    built = find_process(process, overrides, allow_drop_tiny=allow_drop_tiny)
+    if wanted.flags() and not isinstance(built, HMM | LabelledHMM):
+        verb = "are" if " and " in wanted.flags() else "is"
+        raise InputError(f"process: {wanted.flags()} {verb} for one HMM, not for a {type(built).__name__}")
+    if ngrams and isinstance(built, LinearGaussian):
+        raise InputError("process: --ngrams counts symbols, not vectors")
+    if not isinstance(built, HMM | LabelledHMM | Mixture | LinearGaussian):
+        raise InputError(f"process: no exact filter for {type(built).__name__}")
+    sequences = read_observations(Path(observations), built)
+    _require_rows(built, sequences, wanted, kept=out is not None)
+    table: list[dict] = []
+    for number, sequence in enumerate(sequences):
+        rows, said = _vectors(built, sequence) if isinstance(built, LinearGaussian) else _symbols(built, sequence)
+        if not isinstance(built, LinearGaussian):
+            said += _extras(built, sequence, rows, wanted, number)
+        print(f"sequence {number + 1}: {sequence.shape[1]} observations, {said[0]}")
+        for line in said[1:]:
+            print(f"  {line}")
+        if out is not None:
+            table += [{"sequence": number + 1} | row for row in rows]
+    if out is not None:
+        for row in table:
+            for key in ("log_likelihood", "memory_log_likelihood"):
+                if row.get(key) == -torch.inf:
+                    row[key] = None
+        store.write_table(Path(out), table)
+        if not quiet:
+            print(f"table: {out} (log_likelihood null means -inf)")
+
+
+def _require_rows(process: Process, sequences: list[Tensor], wanted: Wanted, *, kept: bool) -> None:
+    """ResourceError if the rows of all sequences, or of the longest where none are kept, cannot fit."""
+    lengths = [sequence.shape[1] for sequence in sequences]
+    size = process.num_components or process.num_states
+    beliefs = 1 + wanted.smooth + (2 if wanted.memory else 0)
+    numbers = beliefs * size + (2 if wanted.memory else 1) * process.num_symbols + wanted.paths
+    numbers += wanted.ngrams * process.num_symbols
+    if isinstance(process, LinearGaussian):
+        numbers += size**2 + process.num_symbols
+    positions = sum(lengths) if kept else max(lengths)
+    advice = "give fewer or shorter sequences, or ask for less"
+    require_memory(
+        f"oracle: {positions} positions", _NUMBER_BYTES * (numbers * positions + wanted.paths * size), advice
+    )
+
+
+def _symbols(process: Process, tokens: Tensor) -> tuple[list[dict], list[str]]:
+    """Rows of the filter, and what is said: a first line, and what the last position knows."""
+    symbols = getattr(process, "symbols", None) or tuple(map(str, range(process.num_symbols)))
+    states = None
+    if isinstance(process, Mixture):
+        mixed = filter_mixture(process, tokens)
+        posterior, key, terms, following = mixed.component_posterior, "component", mixed.log_likelihood_terms, mixed
+        total, impossible_at = float(mixed.log_likelihood[0]), int(mixed.impossible_at[0])
+    else:
+        assert isinstance(process, HMM | LabelledHMM)
+        single = filter_beliefs(process, tokens)
+        posterior, key, terms, following = single.beliefs, "belief", single.log_likelihood_terms, single  # type: ignore[assignment]
+        total, impossible_at, states = float(single.log_likelihood[0]), int(single.impossible_at[0]), process.states
+    columns = zip(
+        tokens[0].tolist(),
+        terms[0].tolist(),
+        posterior[0].tolist(),
+        following.next_observation[0].tolist(),
+        strict=True,
+    )
+    rows = [
+        {"position": t, "observation": symbol, "log_likelihood": term, key: law, "next_observation": ahead}
+        for t, (symbol, term, law, ahead) in enumerate(columns)
+    ]
+    first = f"log-likelihood {total:.6f} nats"
+    if impossible_at >= 0:
+        name = symbols[rows[impossible_at]["observation"]]
+        return rows, [f"{first}; impossible from observation {impossible_at} ({name}) on"]
+    last = rows[-1]
+    return rows, [
+        f"{first} ({total / len(rows):.6f} per observation)",
+        f"{key}: {likeliest(last[key], states)}",
+        f"next: {likeliest(last['next_observation'], symbols)}",
+    ]
+
+
+def _vectors(process: LinearGaussian, vectors: Tensor) -> tuple[list[dict], list[str]]:
+    """Rows of the Kalman filter, and what is said."""
+    check_vectors(vectors, process.num_symbols)
+    result = kalman_filter(process, vectors)
+    columns = zip(
+        vectors[0].tolist(),
+        result.log_likelihood_terms[0].tolist(),
+        result.means[0].tolist(),
+        result.covariances.tolist(),
+        result.next_observation[0].tolist(),
+        strict=True,
+    )
+    rows = [
+        {
+            "position": t,
+            "observation": seen,
+            "log_likelihood": term,
+            "mean": mean,
+            "covariance": covariance,
+            "next_observation": ahead,
+        }
+        for t, (seen, term, mean, covariance, ahead) in enumerate(columns)
+    ]
+    total, last = float(result.log_likelihood[0]), rows[-1]
+    return rows, [
+        f"log-density {total:.6f} nats ({total / len(rows):.6f} per observation)",
+        f"mean: {_coordinates(last['mean'])}",
+        f"next: {_coordinates(last['next_observation'])}",
+    ]
+
+
+def _coordinates(vector: list[float], count: int = 8) -> str:
+    return ", ".join(f"{value:.6f}" for value in vector[:count]) + (", ..." if len(vector) > count else "")
+
+
+def _extras(process: Process, tokens: Tensor, rows: list[dict], wanted: Wanted, number: int) -> list[str]:
+    """What was asked for besides the filter: added to the rows, and said in a line each."""
+    lines = []
+    if isinstance(process, HMM | LabelledHMM):
+        possible = rows[-1]["log_likelihood"] > -torch.inf
+        names = process.states or tuple(map(str, range(process.num_states)))
+        for add, asked in ((_smooth, wanted.smooth), (_viterbi, wanted.viterbi), (_paths, wanted.paths)):
+            said = add(process, tokens, rows, names, wanted, number) if asked else []
+            lines += said if possible else []  # an impossible sequence has zeros and -1
+        if wanted.memory:
+            lines += _memory(process, tokens, rows, wanted.memory)
+    if wanted.ngrams:
+        lines += _ngrams(process, tokens, rows, wanted.ngrams)
+    return lines
+
+
+def _dots(rows: list[dict]) -> str:
+    return " ..." if len(rows) > _SHOWN else ""
+
+
+def _smooth(
+    process: HMM | LabelledHMM, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: Wanted, number: int
+) -> list[str]:
+    beliefs = smooth_beliefs(process, tokens)[0]
+    for row, belief in zip(rows, beliefs.tolist(), strict=True):
+        row["smoothed"] = belief
+    best = beliefs[:_SHOWN].max(1)
+    said = (f"{names[s]} {p:.3f}" for s, p in zip(best.indices.tolist(), best.values.tolist(), strict=True))
+    return [f"smoothed: {', '.join(said)}{_dots(rows)}"]
+
+
+def _viterbi(
+    process: HMM | LabelledHMM, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: Wanted, number: int
+) -> list[str]:
+    path = most_likely_states(process, tokens)
+    states = path.states[0].tolist()
+    for row, state in zip(rows, states, strict=True):
+        row["viterbi"] = state
+    said = " ".join(names[s] for s in states[:_SHOWN])
+    return [f"likeliest path: {said}{_dots(rows)} (log-probability {float(path.log_probability[0]):.6f})"]
+
+
+def _paths(
+    process: HMM | LabelledHMM, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: Wanted, number: int
+) -> list[str]:
+    """Draws of the hidden path, numbered by the sequence, so that they do not depend on the other sequences."""
+    drawn = sample_state_paths(process, tokens, num_paths=wanted.paths, seed=wanted.seed, indices=[number])[:, 0]
+    for row, states in zip(rows, drawn.T.tolist(), strict=True):
+        row["paths"] = states
+    return [
+        f"path {k}: {' '.join(names[s] for s in states[:_SHOWN])}{_dots(rows)}"
+        for k, states in enumerate(drawn.tolist())
+    ]
+
+
+def _memory(process: HMM | LabelledHMM, tokens: Tensor, rows: list[dict], length: int) -> list[str]:
+    """What an observer knows who remembers `length` observations."""
+    kept = memory_beliefs(process, tokens, length)
+    columns = zip(
+        rows,
+        kept.log_likelihood_terms[0].tolist(),
+        kept.beliefs[0].tolist(),
+        kept.next_observation[0].tolist(),
+        strict=True,
+    )
+    for row, term, belief, ahead in columns:
+        row["memory_log_likelihood"] = term
+        row["memory_belief"] = belief
+        row["memory_next_observation"] = ahead
+    total = float(kept.log_likelihood[0])
+    symbols = process.symbols or tuple(map(str, range(process.num_symbols)))
+    ahead = likeliest(rows[-1]["memory_next_observation"], symbols)
+    return [
+        f"with {length} observations of memory: log-likelihood {total:.6f} nats "
+        f"({total / len(rows):.6f} per observation), next: {ahead or 'nothing, the window is impossible'}"
+    ]
+
+
+def _ngrams(process: Process, tokens: Tensor, rows: list[dict], count: int) -> list[str]:
+    """Log-likelihoods of what n-gram counts of the sequence itself predict, contexts of 0 to count - 1 symbols."""
+    time = tokens.shape[1]
+    predicted = torch.from_numpy(
+        ngram_predictions(tokens.numpy(), torch.arange(time).numpy(), process.num_symbols, count - 1, 1.0)
+    )[0]
+    terms_TK = predicted.gather(2, tokens[0][:, None, None].expand(-1, count, 1))[..., 0].log()
+    for row, terms in zip(rows, terms_TK.tolist(), strict=True):
+        row["ngram_log_likelihood"] = terms
+    said = ", ".join(f"{value:.6f}" for value in terms_TK.mean(0).tolist())
+    return [f"n-grams, n = 1 to {count}: {said} per observation"]

@@ -1,0 +1,361 @@
+"""Exact answers from the command line: the verbs say and write what the library computes, or one line of error."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import hmmscope as hs
+from cli_cases import assert_one_line, call  # noqa: F401 - a fixture
+from hmmscope import resources, store
+from hmmscope.inference.baum_welch import fit_baum_welch
+from hmmscope.inference.entropy import block_entropies
+from hmmscope.inference.kalman import forgetting_factor, steady_step
+from hmmscope.inference.memory_error import memory_certificate, memory_error, sampled_memory_error
+from hmmscope.inference.mixed_states import mixed_states
+from hmmscope.kernels.ngram import ngram_predictions
+from hmmscope.processes.files import load_process
+from hmmscope.processes.make import make_process
+from hmmscope.verbs.sources import read_observations
+
+CASINO = "1 3 6 6 6 2 6 1 6 6"
+
+
+def written(call: Callable, *argv: object) -> tuple[str, dict]:
+    """What `facts` prints, and what it writes."""
+    called = call("facts", *argv, "--out", "facts.json")
+    assert (called.code, called.error) == (0, ""), called.error
+    data = json.loads(Path("facts.json").read_text())
+    Path("facts.json").unlink()
+    return called.out, data
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# facts
+
+
+def test_facts_of_rrxor(call: Callable) -> None:
+    """Riechers and Crutchfield: 36 mixed states, entropy rate 2/3 ln 2."""
+    out, data = written(call, "rrxor", "--blocks", 6, "--mixed-states", 100, "--steps", 2)
+    assert out.startswith("rrxor: 5 states, 2 symbols\n")
+    assert data["entropy_rate"]["value"] == pytest.approx(2 / 3 * math.log(2), abs=1e-9)
+    assert data["transition_rank"] == 3
+    assert "36 up to depth 6; these are all" in out
+    assert data["mixed_states"]["complete"] is True
+    assert len(data["mixed_states"]["beliefs"]) == 36
+    assert np.array_equal(data["mixed_states"]["successor"], mixed_states(make_process("rrxor")).successor)
+    expected = block_entropies(make_process("rrxor"), 6)
+    for name in ("block", "myopic", "informed", "excess"):
+        assert data["block_entropies"][name] == getattr(expected, name).tolist()
+    assert [record["steps"] for record in data["observability_steps"]] == [1, 2]
+    assert sum(data["stationary_law"]) == pytest.approx(1, abs=1e-14)
+    assert data["digest"] == make_process("rrxor").digest
+
+
+def test_facts_of_a_mixing_time_and_its_distances(call: Callable) -> None:
+    out, data = written(call, "umbrella", "--mixing", "--samples", 300, "--seed", 3)
+    expected = hs.mixing_time(load_process("umbrella"), num_samples=300, seed=3)
+    assert expected.distances is not None
+    assert data["mixing_time"] == expected.time
+    assert data["mixing_time_paper_indexing"] == expected.paper_indexing
+    assert data["mixing_distances"]["mean"] == expected.distances.mean.tolist()
+    assert f"{expected.time:g} steps ({expected.paper_indexing:g} as [Limits] Table 1 counts)" in out
+
+
+def test_facts_of_a_chain_that_never_forgets(call: Callable) -> None:
+    hs.HMM([0.5, 0.5], [[0, 1], [1, 0]], [[0.5, 0.5], [0.5, 0.5]]).save(Path("turn.json"))
+    out, data = written(call, "turn.json", "--mixing", "--samples", 10)
+    assert "mixing time\n  none up to 120 steps" in out
+    assert data["mixing_time"] is None
+
+
+def test_facts_of_finite_memory(call: Callable) -> None:
+    """The symmetric channel, whose errors decay by about 0.55 for each observation."""
+    channel = hs.HMM([0.5, 0.5], [[0.9, 0.1], [0.1, 0.9]], [[0.8, 0.2], [0.2, 0.8]])
+    channel.save(Path("channel.npz"))
+    out, data = written(call, "channel.npz", "--memory", 6, "--time", 14)
+    errors = data["memory_errors"]
+    assert data["memory_time"] == 14
+    for row in errors:
+        expected = memory_error(load_process("channel.npz"), row["memory"], 14)
+        assert row["total_variation"] == expected.total_variation
+        assert row["squared"] == expected.squared
+        assert row["certificate"] == memory_certificate(load_process("channel.npz"), row["memory"])
+        assert row["total_variation"] <= row["certificate"]
+    assert round(data["memory_decay"]["ratio"], 3) == 0.552
+    assert "decay: a factor 0.55" in out
+    assert "after 14 observations, by enumeration" in out
+
+
+def test_facts_of_finite_memory_by_sampling(call: Callable) -> None:
+    process = make_process("random-hmm", num_states=4, num_symbols=6)
+    options = ["--num_states", 4, "--num_symbols", 6, "--samples", 200, "--seed", 5]
+    _, data = written(call, "random-hmm", *options, "--memory", 6)
+    assert data["memory_time"] == 22
+    for row in data["memory_errors"]:
+        expected = sampled_memory_error(process, row["memory"], 22, num_samples=200, seed=5)
+        assert (row["total_variation"], row["low"], row["high"]) == (
+            expected.total_variation,
+            expected.low,
+            expected.high,
+        )
+        assert row["exact"] is False
+
+
+def test_memory_that_suffices_has_no_decay(call: Callable) -> None:
+    hs.HMM([0.5, 0.5], [[0.9, 0.1], [0.1, 0.9]], np.eye(2)).save(Path("seen.json"))
+    out, data = written(call, "seen.json", "--memory", 3)
+    assert data["memory_decay"] is None
+    assert "the error is zero up to rounding from memory 1 on" in out
+    assert "decay: needs a memory of 3 or more" in written(call, "umbrella", "--memory", 2)[0]
+
+
+def test_facts_where_the_stationary_law_is_not_unique(call: Callable) -> None:
+    hs.HMM([0.5, 0.5], np.eye(2), [[0.9, 0.1], [0.2, 0.8]]).save(Path("split.json"))
+    out, data = written(call, "split.json")
+    assert data["stationary_law"] is None
+    assert data["entropy_rate"] is None
+    assert "stationary law   not unique" in out
+    assert_one_line(call("facts", "split.json", "--blocks", 3), 2)
+
+
+def test_facts_of_a_linear_system(call: Callable) -> None:
+    _, data = written(call, "ran-lds", "--dimension", 3)
+    process = make_process("ran-lds", dimension=3)
+    assert data["forgetting_factor"] == forgetting_factor(process) == pytest.approx(0.3819660, abs=1e-7)
+    assert data["mixing_time"] == pytest.approx(math.log(0.05) / math.log(0.3819660), abs=1e-5)
+    assert data["steady_gain"] == steady_step(process).gain.tolist()
+
+
+def test_facts_of_one_component(call: Callable) -> None:
+    sizes = ["--num_components", 3, "--num_states", 3, "--num_symbols", 2]
+    mixture = make_process("random-mixture", num_components=3, num_states=3, num_symbols=2)
+    _, data = written(call, "random-mixture", *sizes, "--component", 2)
+    assert data["digest"] == mixture[2].digest
+    refused = call("facts", "random-mixture", *sizes)
+    assert_one_line(refused, 2)
+    assert "choose a component in [0, 3) with --component" in refused.error
+    assert_one_line(call("facts", "random-mixture", *sizes, "--component", 3), 2)
+
+
+def test_facts_of_a_large_process(call: Callable) -> None:
+    """`show` leaves these out; who asks for them gets them."""
+    _, data = written(call, "random-hmm", "--num_states", 80, "--num_symbols", 4)
+    assert data["transition_rank"] == 80
+    assert data["observability"]["method"] == "more states than symbols"
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# oracle
+
+
+def test_oracle_draws_paths(call: Callable) -> None:
+    """Draws are those of the library, sequence n having stream n; the first do not depend on how many there are."""
+    Path("c.txt").write_text(f"{CASINO}\n{CASINO}\n")
+    casino = load_process("casino")
+    called = call("oracle", "casino", "c.txt", "--paths", 400, "--seed", 7, "--smooth", "--out", "c.jsonl")
+    assert called.code == 0, called.error
+    rows = store.read_table(Path("c.jsonl"))
+    for number in range(2):
+        drawn = torch.tensor([row["paths"] for row in rows if row["sequence"] == number + 1]).T
+        tokens = read_observations(Path("c.txt"), casino)[number]
+        assert torch.equal(drawn, hs.sample_state_paths(casino, tokens, num_paths=400, seed=7, indices=[number])[:, 0])
+        smoothed = torch.tensor([row["smoothed"] for row in rows if row["sequence"] == number + 1])
+        assert ((drawn == 0).double().mean(0) - smoothed[:, 0]).abs().max() < 5 * 0.5 / math.sqrt(400)
+    assert call("oracle", "casino", "c.txt", "--paths", 1, "--seed", 7).out.count("path 0:") == 2
+
+
+def test_oracle_of_a_short_memory(call: Callable) -> None:
+    Path("c.txt").write_text(f"{CASINO}\n")
+    casino = load_process("casino")
+    called = call("oracle", "casino", "c.txt", "--memory", 3, "--out", "c.jsonl")
+    kept = hs.memory_beliefs(casino, read_observations(Path("c.txt"), casino)[0], 3)
+    rows = store.read_table(Path("c.jsonl"))
+    assert [row["memory_belief"] for row in rows] == kept.beliefs[0].tolist()
+    assert [row["memory_next_observation"] for row in rows] == kept.next_observation[0].tolist()
+    assert [row["memory_log_likelihood"] for row in rows] == kept.log_likelihood_terms[0].tolist()
+    assert f"with 3 observations of memory: log-likelihood {float(kept.log_likelihood[0]):.6f} nats" in called.out
+
+
+def test_oracle_of_ngrams(call: Callable) -> None:
+    Path("c.txt").write_text(f"{CASINO}\n")
+    casino = load_process("casino")
+    assert call("oracle", "casino", "c.txt", "--ngrams", 2, "--out", "c.jsonl").code == 0
+    tokens = read_observations(Path("c.txt"), casino)[0]
+    predicted = ngram_predictions(tokens.numpy(), np.arange(tokens.shape[1]), 6, 1, 1.0)
+    for row, laws in zip(store.read_table(Path("c.jsonl")), predicted[0], strict=True):
+        np.testing.assert_allclose(np.exp(row["ngram_log_likelihood"]), laws[:, row["observation"]], rtol=1e-12)
+
+
+@pytest.mark.parametrize("ending", ["npz", "safetensors", "jsonl"])
+def test_oracle_of_vectors(ending: str, call: Callable) -> None:
+    """The Kalman filter, on what `sample` writes."""
+    assert call("sample", "ran-lds", "-n", 2, "--length", 6, "--out", f"v.{ending}", "--dimension", 3).code == 0
+    called = call("oracle", "ran-lds", f"v.{ending}", "--out", "o.jsonl", "--dimension", 3)
+    assert (called.code, called.error) == (0, "")
+    process = make_process("ran-lds", dimension=3)
+    exact = hs.kalman_filter(process, hs.Corpus(process, length=6)[0:2].observations)
+    rows = store.read_table(Path("o.jsonl"))
+    assert [row["sequence"] for row in rows] == [1] * 6 + [2] * 6
+    for row in rows:
+        b, t = row["sequence"] - 1, row["position"]
+        assert row["mean"] == pytest.approx(exact.means[b, t].tolist(), rel=1e-12)
+        assert row["next_observation"] == pytest.approx(exact.next_observation[b, t].tolist(), rel=1e-12)
+        assert np.allclose(row["covariance"], exact.covariances[t], rtol=1e-12, atol=0)
+        assert row["log_likelihood"] == pytest.approx(float(exact.log_likelihood_terms[b, t]), rel=1e-12)
+    assert f"log-density {float(exact.log_likelihood[0]):.6f} nats" in called.out
+
+
+@pytest.mark.parametrize("ending", ["npz", "safetensors", "jsonl", "txt"])
+def test_oracle_reads_what_sample_writes(ending: str, call: Callable) -> None:
+    assert call("sample", "casino", "-n", 3, "--length", 9, "--out", f"s.{ending}").code == 0
+    called = call("oracle", "casino", f"s.{ending}", "-q")
+    casino = load_process("casino")
+    exact = hs.filter_beliefs(casino, hs.Corpus(casino, length=9)[0:3].observations)
+    said = [line for line in called.out.splitlines() if line.startswith("sequence")]
+    assert len(said) == 3
+    for line, log in zip(said, exact.log_likelihood.tolist(), strict=True):
+        assert f"log-likelihood {log:.6f} nats" in line
+
+
+def test_an_impossible_sequence_has_no_paths_but_its_memory_may_live(call: Callable) -> None:
+    Path("w.txt").write_text("0 1 0 1 1\n")
+    called = call("oracle", "even", "w.txt", "--paths", 2, "--viterbi", "--memory", 1, "--out", "w.jsonl")
+    assert called.code == 0, called.error
+    assert "impossible from observation 2 (0) on" in called.out
+    assert "path" not in called.out
+    rows = store.read_table(Path("w.jsonl"))
+    assert [row["paths"] for row in rows] == [[-1, -1]] * 5
+    assert rows[-1]["log_likelihood"] is None
+    assert sum(rows[-1]["memory_belief"]) == pytest.approx(1)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# fit
+
+
+def test_fit_finds_a_model_and_saves_it(call: Callable) -> None:
+    umbrella = load_process("umbrella")
+    assert call("sample", "umbrella", "-n", 20, "--length", 50, "--out", "u.txt").code == 0
+    called = call("fit", "u.txt", "--states", 2, "--out", "fitted.json", "--restarts", 2, "--iterations", 30)
+    assert (called.code, called.error) == (0, "")
+    fitted = load_process("fitted.json")
+    assert fitted.symbols == ("no-umbrella", "umbrella")
+    numbers = {name: v for v, name in enumerate(fitted.symbols)}
+    words = [[numbers[w] for w in line.split()] for line in Path("u.txt").read_text().splitlines()]
+    expected = fit_baum_welch(torch.tensor(words), 2, 2, num_restarts=2, max_iterations=30)
+    assert torch.equal(fitted.transition_SS, expected.hmm.transition_SS)
+    assert torch.equal(fitted.emission_SV, expected.hmm.emission_SV)
+    assert f"log-likelihood {expected.log_likelihood:.6f} nats" in called.out
+    truth = float(hs.log_likelihood(umbrella, 1 - torch.tensor(words)).sum())
+    assert expected.log_likelihood > truth - 5  # the data say more than their maker, up to the weight of the prior
+    assert call("oracle", "fitted.json", "u.txt").code == 0
+
+
+def test_fit_of_numbers_and_unequal_lengths(call: Callable) -> None:
+    Path("n.txt").write_text("0 1 2\n2,1\n\n0\n")
+    assert call("fit", "n.txt", "--states", 1, "--out", "n.npz", "--symbols", 5, "-q").code == 0
+    fitted = load_process("n.npz")
+    assert (fitted.num_states, fitted.num_symbols, fitted.symbols) == (1, 5, None)
+    counts = np.array([2, 2, 2, 0, 0]) + 0.1
+    np.testing.assert_allclose(fitted.emission_SV[0], counts / counts.sum(), atol=2**-31)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Refusals
+
+REFUSED: dict[str, tuple[int, list[object], str]] = {
+    "no process": (2, ["facts"], "required: process"),
+    "unknown process": (2, ["facts", "umbrela"], "did you mean 'umbrella'"),
+    "unknown field": (2, ["facts", "random-hmm", "--num_state", 3], "did you mean 'num_states'"),
+    "field of a shipped process": (2, ["facts", "umbrella", "--num_states", 3], "--num_states: unknown option"),
+    "negative blocks": (2, ["facts", "umbrella", "--blocks", -1], "blocks: must be at least 0"),
+    "long blocks": (2, ["facts", "umbrella", "--blocks", 21], "more than 1048576"),
+    "absurd blocks": (2, ["facts", "umbrella", "--blocks", 10**5], "words are more than"),
+    "long steps": (2, ["facts", "umbrella", "--steps", 21], "more than 1048576"),
+    "one sample": (2, ["facts", "umbrella", "--samples", 1], "samples: must be at least 2"),
+    "time without memory": (2, ["facts", "umbrella", "--time", 5], "time: must be at least the memory"),
+    "time below memory": (2, ["facts", "umbrella", "--memory", 6, "--time", 5], "time: must be at least the memory"),
+    "seed": (2, ["facts", "umbrella", "--seed", -1], "seed: must be an integer in"),
+    "component of one HMM": (2, ["facts", "umbrella", "--component", 0], "component: is for mixtures"),
+    "memory of a linear system": (2, ["facts", "ran-lds", "--memory", 2], "--memory is for one HMM"),
+    "no facts": (2, ["facts", "fresh-hmms"], "no facts about FreshHMMs"),
+    "mixed states beyond memory": (5, ["facts", "umbrella", "--mixed-states", 10**13], "GiB"),
+    "samples beyond memory": (5, ["facts", "umbrella", "--mixing", "--samples", 10**13], "GiB"),
+    "states beyond memory": (5, ["facts", "huge.npz", "--blocks", 10], "GiB"),
+    "no JSON": (2, ["facts", "umbrella", "--out", "facts.txt"], "out: must end in .json"),
+    "existing": (3, ["facts", "umbrella", "--out", "there.json"], "there.json: exists"),
+    "paths of a mixture": (2, ["oracle", "markov-mixture", "n.txt", "--paths", 1], "--paths is for one HMM"),
+    "two for one HMM": (2, ["oracle", "ran-lds", "v.npz", "--smooth", "--memory", 1], "--smooth and --memory are for"),
+    "ngrams of vectors": (2, ["oracle", "ran-lds", "v.npz", "--ngrams", 1], "counts symbols"),
+    "negative paths": (2, ["oracle", "umbrella", "w.txt", "--paths", -1], "paths: must be at least 0"),
+    "negative memory": (2, ["oracle", "umbrella", "w.txt", "--memory", -1], "memory: must be at least 0"),
+    "absurd paths": (5, ["oracle", "umbrella", "w.txt", "--paths", 10**12], "GiB"),
+    "absurd ngrams": (5, ["oracle", "umbrella", "w.txt", "--ngrams", 10**12], "GiB"),
+    "vectors from text": (2, ["oracle", "ran-lds", "n.txt"], "vectors are read from files ending in"),
+    "vectors of another size": (2, ["oracle", "ran-lds", "v.npz", "--dimension", 4], "must have shape"),
+    "vectors for symbols": (2, ["oracle", "umbrella", "v.npz"], "sequence 0: must be a list of whole numbers"),
+    "symbols for vectors": (2, ["oracle", "ran-lds", "w.npz"], "sequence 0: must be a list of vectors of 5 numbers"),
+    "no array": (2, ["oracle", "umbrella", "other.npz"], "holds no array 'observations' but numbers"),
+    "ragged rows": (2, ["oracle", "ran-lds", "ragged.jsonl"], "rows have different lengths"),
+    "missing array": (2, ["oracle", "umbrella", "none.npz"], "none.npz: no such file"),
+    "torn array": (4, ["oracle", "umbrella", "torn.npz"], "not a readable NPZ"),
+    "symbol out of range": (2, ["oracle", "umbrella", "w.npz"], "symbol 7 is not in [0, 2)"),
+    "no vectors": (2, ["oracle", "umbrella", "empty.jsonl"], "holds no sequence"),
+    "fit without states": (2, ["fit", "w.txt", "--out", "new.json"], "required: --states"),
+    "fit of no states": (2, ["fit", "w.txt", "--states", 0, "--out", "new.json"], "states: must be at least 1"),
+    "fit of nothing": (2, ["fit", "blank.txt", "--states", 1, "--out", "new.json"], "holds no sequence"),
+    "fit to a table": (2, ["fit", "w.txt", "--states", 1, "--out", "new.csv"], "out: must end in"),
+    "too few symbols": (2, ["fit", "n.txt", "--states", 1, "--out", "x.json", "--symbols", 2], "largest symbol, 2"),
+    "symbols of names": (2, ["fit", "w.txt", "--states", 1, "--out", "x.json", "--symbols", 2], "these have names"),
+    "huge symbol": (2, ["fit", "big.txt", "--states", 1, "--out", "x.json"], "symbols must be below 10^9"),
+    "fit beyond memory": (5, ["fit", "w.txt", "--states", 10**9, "--out", "x.json"], "GiB"),
+    "huge pseudo-count": (
+        2,
+        ["fit", "w.txt", "--states", 1, "--out", "x.json", "--pseudo-count", "-1"],
+        "pseudo_count",
+    ),
+}
+
+
+@pytest.fixture
+def rubbish() -> None:
+    """The files that the refused commands name."""
+    Path("w.txt").write_text("umbrella no-umbrella\n")
+    Path("n.txt").write_text("0 1 2\n")
+    Path("big.txt").write_text("0 12345678901234567890\n")
+    Path("blank.txt").write_text("\n \n")
+    Path("there.json").write_text("{}")
+    Path("torn.npz").write_bytes(b"PK\x03\x04")
+    Path("empty.jsonl").write_text("")
+    Path("ragged.jsonl").write_text('{"observations": [[1.0, 2.0], [3.0]]}\n')
+    np.savez("v.npz", observations=np.zeros((1, 3, 5)))
+    np.savez("w.npz", observations=np.array([[0, 1, 7]]))
+    np.savez("other.npz", numbers=np.zeros(3))
+    size = 400
+    np.savez("huge.npz", initial=np.full(size, 1 / size), transition=np.full((size, size), 1 / size), emission=EMISSION)
+
+
+EMISSION = np.tile([0.25] * 4, (400, 1))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_one_line_of_error(name: str, call: Callable, rubbish: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, argv, expected = REFUSED[name]
+    monkeypatch.setattr(resources, "free_memory", lambda: 2**34)  # 16 GiB, wherever this runs
+    before = sorted(path.name for path in Path().iterdir())
+    called = call(*argv)
+    assert_one_line(called, code)
+    assert expected in called.error
+    assert sorted(path.name for path in Path().iterdir()) == before
+
+
+def test_every_exact_verb_has_help(call: Callable, capsys: pytest.CaptureFixture) -> None:
+    for verb in ("oracle", "facts", "fit"):
+        with pytest.raises(SystemExit):
+            call(verb, "--help")
+        assert "usage: hmmscope" in capsys.readouterr().out
