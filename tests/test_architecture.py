@@ -40,16 +40,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analysis": NAMES | PROBABILITY | {"models"},
     "config": NAMES | COMPONENTS - {"analysis"} | {"constructions", "disk"},
     "presets": {"errors", "schema", "training"},
-    "pipeline": NAMES | COMPONENTS | {"constructions", "config", "store", "rundir"},
+    "pipeline": NAMES | COMPONENTS | {"constructions", "config", "store", "rundir", "resources"},
+    "dry_run": NAMES | COMPONENTS - {"analysis"} | {"config", "pipeline", "resources"},
     "experiments": NAMES | COMPONENTS | {"constructions", "config", "pipeline", "store", "rundir", "figures"},
     "claims": {"errors", "schema", "registry", "store", "rundir"},
     "sweeps": {"errors", "schema", "config", "pipeline", "store", "rundir"},
     "interop": {"errors", "schema", "axes", "processes", "models", "store"},
     "report": {"errors", "schema", "store", "rundir", "figures", "claims"},
-    "bench": NAMES | COMPONENTS - {"analysis"} | {"store"},
+    "bench": NAMES | COMPONENTS - {"analysis"} | {"store", "config", "pipeline"},
     "doctor": {"errors", "kernels", "processes", "store"},
     "verbs": NAMES | PROBABILITY | {"interop", "store", "resources"},
-    "commands": NAMES | COMPONENTS | {"config", "presets", "pipeline", "experiments", "claims", "sweeps", "interop", "report"}
+    "commands": NAMES | COMPONENTS | {"config", "presets", "pipeline", "dry_run", "experiments", "claims", "sweeps", "interop", "report"}
     | {"bench", "doctor", "store", "rundir", "resources", "verbs"},
     "cli": {"errors", "commands", "verbs"},
 }  # fmt: skip

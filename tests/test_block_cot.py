@@ -50,7 +50,9 @@ def model_for(name: str, corpus: Corpus, target: Target) -> SequenceModel:
     return model
 
 
-def loss_and_gradient(model: SequenceModel, corpus: Corpus, target: Target, **options: Any) -> tuple[float, torch.Tensor]:
+def loss_and_gradient(
+    model: SequenceModel, corpus: Corpus, target: Target, **options: Any
+) -> tuple[float, torch.Tensor]:
     model.zero_grad()
     loss = target_loss(model, corpus[0:6], target, **options)
     loss.backward()
@@ -172,7 +174,7 @@ def test_an_exact_predictor_of_cyclic_hard_tells_nothing() -> None:
 
 
 def test_dropout_does_not_reach_the_answers() -> None:
-    corpus, target = task("cyclic-det")
+    corpus, _ = task("cyclic-det")
     ports = Ports(num_outputs=5, num_tokens=6, max_length=LENGTH + 1, feedback_width=6)
     spec = build_spec("model", {"name": "decoder", **MODELS["decoder"], "dropout": 0.5}, "model")
     model = build_model(spec, ports, 3).train()

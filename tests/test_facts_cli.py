@@ -156,8 +156,8 @@ def test_facts_of_a_large_process(call: Callable) -> None:
 def test_oracle_draws_paths(call: Callable) -> None:
     """Draws are those of the library, sequence n having stream n; the first do not depend on how many there are."""
     Path("c.txt").write_text(f"{CASINO}\n{CASINO}\n")
-    casino = load_process("casino")
-    called = call("oracle", "casino", "c.txt", "--paths", 400, "--seed", 7, "--smooth", "--out", "c.jsonl")
+    casino = load_process("dishonest-casino")
+    called = call("oracle", "dishonest-casino", "c.txt", "--paths", 400, "--seed", 7, "--smooth", "--out", "c.jsonl")
     assert called.code == 0, called.error
     rows = store.read_table(Path("c.jsonl"))
     for number in range(2):
@@ -166,13 +166,13 @@ def test_oracle_draws_paths(call: Callable) -> None:
         assert torch.equal(drawn, hs.sample_state_paths(casino, tokens, num_paths=400, seed=7, indices=[number])[:, 0])
         smoothed = torch.tensor([row["smoothed"] for row in rows if row["sequence"] == number + 1])
         assert ((drawn == 0).double().mean(0) - smoothed[:, 0]).abs().max() < 5 * 0.5 / math.sqrt(400)
-    assert call("oracle", "casino", "c.txt", "--paths", 1, "--seed", 7).out.count("path 0:") == 2
+    assert call("oracle", "dishonest-casino", "c.txt", "--paths", 1, "--seed", 7).out.count("path 0:") == 2
 
 
 def test_oracle_of_a_short_memory(call: Callable) -> None:
     Path("c.txt").write_text(f"{CASINO}\n")
-    casino = load_process("casino")
-    called = call("oracle", "casino", "c.txt", "--memory", 3, "--out", "c.jsonl")
+    casino = load_process("dishonest-casino")
+    called = call("oracle", "dishonest-casino", "c.txt", "--memory", 3, "--out", "c.jsonl")
     kept = hs.memory_beliefs(casino, read_observations(Path("c.txt"), casino)[0], 3)
     rows = store.read_table(Path("c.jsonl"))
     assert [row["memory_belief"] for row in rows] == kept.beliefs[0].tolist()
@@ -183,8 +183,8 @@ def test_oracle_of_a_short_memory(call: Callable) -> None:
 
 def test_oracle_of_ngrams(call: Callable) -> None:
     Path("c.txt").write_text(f"{CASINO}\n")
-    casino = load_process("casino")
-    assert call("oracle", "casino", "c.txt", "--ngrams", 2, "--out", "c.jsonl").code == 0
+    casino = load_process("dishonest-casino")
+    assert call("oracle", "dishonest-casino", "c.txt", "--ngrams", 2, "--out", "c.jsonl").code == 0
     tokens = read_observations(Path("c.txt"), casino)[0]
     predicted = ngram_predictions(tokens.numpy(), np.arange(tokens.shape[1]), 6, 1, 1.0)
     for row, laws in zip(store.read_table(Path("c.jsonl")), predicted[0], strict=True):
@@ -212,9 +212,9 @@ def test_oracle_of_vectors(ending: str, call: Callable) -> None:
 
 @pytest.mark.parametrize("ending", ["npz", "safetensors", "jsonl", "txt"])
 def test_oracle_reads_what_sample_writes(ending: str, call: Callable) -> None:
-    assert call("sample", "casino", "-n", 3, "--length", 9, "--out", f"s.{ending}").code == 0
-    called = call("oracle", "casino", f"s.{ending}", "-q")
-    casino = load_process("casino")
+    assert call("sample", "dishonest-casino", "-n", 3, "--length", 9, "--out", f"s.{ending}").code == 0
+    called = call("oracle", "dishonest-casino", f"s.{ending}", "-q")
+    casino = load_process("dishonest-casino")
     exact = hs.filter_beliefs(casino, hs.Corpus(casino, length=9)[0:3].observations)
     said = [line for line in called.out.splitlines() if line.startswith("sequence")]
     assert len(said) == 3

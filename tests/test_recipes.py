@@ -55,7 +55,9 @@ def test_epochs_of_the_stages(num_layers: int, stages: list[int]) -> None:
     found = [stage_length(recipe, epoch * per_epoch, 120) for epoch in range(100)]
     ends = [stage_length(recipe, epoch * per_epoch + per_epoch - 1, 120) for epoch in range(100)]
     assert found == ends
-    assert found == [n for n, times in zip(doubling_curriculum(num_layers, 120), stages, strict=True) for _ in range(times)]
+    assert found == [
+        n for n, times in zip(doubling_curriculum(num_layers, 120), stages, strict=True) for _ in range(times)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,9 @@ def build_parser() -> argparse.ArgumentParser:
         return verbs.add_parser(name, help=text, description=text, **options)  # type: ignore[arg-type]
 
     listing = verb("list", "names of what there is")
-    listing.add_argument("kind", nargs="?", help="processes, models, layouts, instruments, experiments (default: all)")
+    listing.add_argument(
+        "kind", nargs="?", help="processes, models, layouts, instruments, experiments, presets (default: all)"
+    )
 
     show = verb("show", "what a name means: its documentation, fields and defaults")
     show.add_argument("name", help="a registered or shipped name, or a file with an HMM")
@@ -58,9 +60,13 @@ def build_parser() -> argparse.ArgumentParser:
     train = verb(
         "train", "train one model and say how far from the optimum it ends", epilog=_EPILOG, formatter_class=raw
     )
-    train.add_argument("config", help="a YAML file, or a process (trained on with the defaults)")
-    train.add_argument("--out", required=True, metavar="DIR", help="a new folder")
+    train.add_argument("config", help="a YAML file, a preset, or a process (trained on with the defaults)")
+    train.add_argument("--out", metavar="DIR", help="a new folder")
     train.add_argument("--resume", action="store_true", help="go on with the same run in DIR")
+    train.add_argument(
+        "--dry-run", action="store_true", help="say what it takes (tokens, FLOPs, memory, time); train nothing"
+    )
+    train.add_argument("--tracker", metavar="NAME", help="also tell tensorboard, wandb or trackio")
 
     sample = verb("sample", "sequences of a process, the same bits everywhere")
     sample.add_argument("process")

@@ -136,11 +136,27 @@ def run(experiment: str, scale: str, out: str, resume: bool, quiet: bool, overri
     print(f"page: {page}")
 
 
-def train(config: str, out: str, resume: bool, quiet: bool, overrides: dict[str, str]) -> None:
-    """Train one model, and print how far from its optimum it ends."""
+def train(
+    config: str,
+    out: str | None,
+    resume: bool,
+    quiet: bool,
+    overrides: dict[str, str],
+    dry_run: bool = False,
+    tracker: str | None = None,
+) -> None:
+    """Train one model, and print how far from its optimum it ends; or say what that would take."""
     configured = _run_config(config, overrides)
-    trained = train_run(configured, out, resume=resume, quiet=quiet)
-    describe_run(trained)
+    if dry_run:
+        from hmmscope.dry_run import as_text, estimate
+
+        print("\n".join(as_text(estimate(configured), configured)))
+        return
+    if out is None:
+        raise InputError("out: give a new folder for the run, --out DIR (or --dry-run)")
+    trained = train_run(configured, out, resume=resume, quiet=quiet, tracker=tracker)
+    changes = [f"--{key} {value}" for key, value in overrides.items()]
+    describe_run(trained, " ".join(["hmmscope train", config, "--out", Path(out).name, *changes]))
     print_findings(trained.path)
     print(f"run: {trained.path}   page: hmmscope report {trained.path} -o report.html")
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,15 +15,21 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import Target, make_target
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.models.base import Ports, SequenceModel, parameter_count
+from hmmscope.models.block_cot import feedback_width
+from hmmscope.models.flops import training_memory_bytes
 from hmmscope.models.make import build_model
 from hmmscope.processes.base import Process
 from hmmscope.processes.files import load_process
 from hmmscope.processes.from_file import FileSpec
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.linear_gaussian import LinearGaussian
+from hmmscope.resources import require_memory
 from hmmscope.rundir import RunDir, config_difference
-from hmmscope.models.block_cot import feedback_width
+from hmmscope.training.distributed import joined
+from hmmscope.training.parallel import check_processes
+from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import load_weights, resolve_device
+from hmmscope.training.trackers import make_tracker
 from hmmscope.training.trainer import train_model
 
 #: A run on a user's own HMM keeps a copy of it.
@@ -59,7 +65,13 @@ class Run:
 
 
 def train(
-    config: RunConfig, out: str | Path, *, resume: bool = False, quiet: bool = True, num_samples: int = 256
+    config: RunConfig,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    quiet: bool = True,
+    num_samples: int = 256,
+    tracker: str | None = None,
 ) -> Run:
     """Train a model as configured, and score it beside its optimum.
 
@@ -69,49 +81,96 @@ def train(
         resume: go on with the run in `out` if there is one; its configuration must be the same.
         quiet: show no progress.
         num_samples: samples of the final score.
+        tracker: also tell "tensorboard", "wandb" or "trackio"; no part of what fixes the run's bits.
+
+    Started by torchrun, several processes train together, as ``training.parallel`` says. Process 0 returns; the others
+    do their part and end, with exit code 0 or with that of the error that ends the training.
 
     Raises:
+        InputError: a tracker that is not installed.
         RefusedError: `out` exists (without `resume`), is in use, or holds another configuration.
         NonFiniteError, Interrupted, ResourceError: see `train_model`.
     """
     config = replace(config, training=replace(config.training, device=resolve_device(config.training.device)))
-    path = Path(out)
-    if os.path.lexists(path) and not resume:
-        raise RefusedError(f"{path}: exists; choose another --out or add --resume")
-    process = config.process.build()
-    model = _fresh_model(config, process)
-    run = Run(path, config, process, model, None)
-    evaluation = run.corpus("evaluate")
-    bayes_floor(evaluation, 1, config.target)  # refuses a process without an exact answer, before there is a folder
-    with _folder(path, config, process, resume) as folder, _threads(config.training.num_threads):
-        if folder.done is not None:
-            return load_run(path)
-        floor = bayes_floor(evaluation, config.training.evaluate_samples, config.target)
-        train_model(
-            model,
-            run.corpus("train"),
-            config.training,
-            folder,
-            target=config.target,
-            held_out=evaluation,
-            floor=floor,
-            quiet=quiet,
-        )
-        score = evaluate(
-            model,
-            evaluation,
-            num_samples=num_samples,
-            target=config.target,
-            block_length=config.training.block_length,
-        )
-        summary = summarise(score, model, config, floor)
-        store.write_table(path / "evaluation.jsonl", _score_rows(score))
-        folder.mark_done(summary)
-    return replace(run, summary=summary)
+    path, spec = Path(out), config.training
+    with joined(resolve_device(spec.device)) as world:
+        check_processes(spec, world.size)
+        if world.leader and os.path.lexists(path) and not resume:
+            raise RefusedError(f"{path}: exists; choose another --out or add --resume")
+        process = config.process.build()
+        require_memory_for(config, process)
+        model = fresh_model(config, process)
+        run = Run(path, config, process, model, None)
+        evaluation = run.corpus("evaluate")
+        if world.leader:
+            bayes_floor(
+                evaluation, 1, config.target
+            )  # refuses a process without an exact answer before there is a folder
+        opened = _folder(path, config, process, resume) if world.leader else nullcontext()
+        with opened as folder, _settings(spec):
+            if world.share(folder is not None and folder.done is not None):
+                world.dismiss()
+                return load_run(path)
+            floor = bayes_floor(evaluation, spec.evaluate_samples, config.target) if world.leader else None
+            tells = tracker is not None and world.leader
+            train_model(
+                model,
+                run.corpus("train"),
+                spec,
+                folder,
+                world=world,
+                target=config.target,
+                held_out=evaluation,
+                floor=floor,
+                quiet=quiet,
+                tracker=make_tracker(str(tracker), path, config.to_data()) if tells else None,
+            )
+            in_parts = world.size > 1 and spec.parallel == "fsdp"
+            world.dismiss()
+            assert folder is not None
+            assert floor is not None
+            if in_parts:
+                model = load_run(path).model.to(next(model.parameters()).device)
+            score = evaluate(
+                model, evaluation, num_samples=num_samples, target=config.target, block_length=spec.block_length
+            )
+            summary = summarise(score, model, config, floor)
+            store.write_table(path / "evaluation.jsonl", _score_rows(score))
+            folder.mark_done(summary)
+    return replace(run, model=model, summary=summary)
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def _settings(spec: TrainingSpec) -> Iterator[None]:
+    """The threads and the determinism that a recipe asks of torch, and then as before.
+
+    Raises:
+        InputError: an operation that has no deterministic form, if the recipe is to be deterministic.
+    """
+    name = "CUBLAS_WORKSPACE_CONFIG"
+    strict, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    workspace = os.environ.get(name)
+    with threads(spec.num_threads):
+        if not spec.deterministic:
+            yield
+            return
+        os.environ[name] = workspace or ":4096:8"  # without it cuBLAS may give other bits when repeated
+        torch.use_deterministic_algorithms(True)
+        try:
+            yield
+        except RuntimeError as error:
+            if "deterministic" not in str(error):
+                raise
+            what = str(error).partition(".")[0]
+            raise InputError(f"training.deterministic: {what}; train on the processor, or without it") from error
+        finally:
+            torch.use_deterministic_algorithms(strict, warn_only=warns)
+            del os.environ[name]
+            os.environ.update({} if workspace is None else {name: workspace})
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
     """That many threads for torch, and then as many as before."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
@@ -131,7 +190,7 @@ def load_run(path: str | Path) -> Run:
     folder = RunDir.open(Path(path))
     config = config_from_data(folder.config)
     process = _process_of(folder, config)
-    model = _fresh_model(config, process)
+    model = fresh_model(config, process)
     found = folder.load_checkpoint()
     if found is None:
         raise InputError(f"{path}: the run has no checkpoint yet; train it with --resume")
@@ -141,7 +200,7 @@ def load_run(path: str | Path) -> Run:
 
 def untrained_twin(run: Run) -> SequenceModel:
     """The run's model before training: the control of every instrument."""
-    return _fresh_model(run.config, run.process)
+    return fresh_model(run.config, run.process)
 
 
 def bayes_floor(corpus: Corpus, num_samples: int, target: str = "observation") -> float:
@@ -170,18 +229,31 @@ def _score_rows(score: Score) -> list[dict]:
     return score.rows("demonstrations") + score.rows("positions")
 
 
-def _fresh_model(config: RunConfig, process: Process) -> SequenceModel:
-    """The model with its first weights, of the sizes that process, layout and target ask for."""
+def fresh_model(config: RunConfig, process: Process) -> SequenceModel:
+    """The model with its first weights."""
+    return build_model(config.model, ports_of(config, process), config.seed)
+
+
+def ports_of(config: RunConfig, process: Process) -> Ports:
+    """The sizes of input and output that process, layout and target ask for."""
     layout, target = config.layout, make_target(config.target, process, config.layout)
     vectors = isinstance(process, LinearGaussian)
-    ports = Ports(
+    return Ports(
         num_outputs=target.num_outputs,
         num_tokens=None if vectors else layout.num_tokens(process.num_symbols),
         input_width=process.num_symbols if vectors else None,
         max_length=layout.num_columns,
         feedback_width=feedback_width(target.num_outputs) if config.training.block_length else 0,
     )
-    return build_model(config.model, ports, config.seed)
+
+
+def require_memory_for(config: RunConfig, process: Process) -> None:
+    """ResourceError if a training step on the processor cannot fit into its free memory."""
+    spec, ports = config.training, ports_of(config, process)
+    grain = spec.batch_size // spec.num_grains
+    needed = training_memory_bytes(config.model, ports, config.layout.num_columns, grain, device=spec.device)
+    if needed is not None and spec.device == "cpu":
+        require_memory("a training step", needed, "lower training.batch_size, or raise training.num_grains")
 
 
 def _folder(path: Path, config: RunConfig, process: Process, resume: bool) -> RunDir:

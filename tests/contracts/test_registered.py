@@ -52,6 +52,8 @@ def gives_vectors(process: Process) -> bool:
 
 
 def model_of(name: str, *, num_symbols: int = 5, num_tokens: int = 6, seed: int = 0) -> SequenceModel:
+    if registry.entries("model")[name].__module__.endswith("foreign_specs"):
+        pytest.importorskip("transformers")
     ports = Ports(num_outputs=num_symbols, num_tokens=num_tokens, max_length=64)
     return build_model(spec_of("model", name), ports, seed).eval()
 
@@ -290,7 +292,7 @@ def test_positions(name: str) -> None:
         plain = model(tokens)
         assert torch.equal(plain, model(tokens, positions=default))
         assert torch.allclose(plain, model(tokens, positions=default.expand(3, -1)), atol=1e-5)
-        if hasattr(spec_of("model", name), "rotary_base"):
+        if name in ("roformer", "llama"):  # only differences of positions matter
             for shift in (1, 17, 1000):
                 assert (plain - model(tokens, positions=default + shift)).abs().max() < 1e-4
             shifts = torch.tensor([[0], [5], [90]])

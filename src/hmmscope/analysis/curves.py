@@ -156,9 +156,7 @@ def _answers(model: nn.Module, batch: Batch, asked: Target, block_length: int) -
     with inference_mode(model) as device:
         if inputs.is_floating_point():
             inputs = inputs.to(next((p.dtype for p in model.parameters()), torch.float64))
-        outputs = model_outputs(
-            model, inputs.to(device), asked.num_outputs, kind=asked.kind, block_length=block_length
-        )
+        outputs = model_outputs(model, inputs.to(device), asked.num_outputs, kind=asked.kind, block_length=block_length)
         outputs = outputs[:, torch.from_numpy(asked.columns)]
         return as_law(model, outputs) if asked.kind == "law" else outputs.cpu().double()
 
@@ -180,9 +178,7 @@ def _other_predictions(corpus: Corpus, batch: Batch, baselines: bool) -> dict[st
     return found
 
 
-def _measure(
-    answers: dict[str, torch.Tensor], labels: Labels, asked: Target
-) -> dict[str, dict[str, np.ndarray]]:
+def _measure(answers: dict[str, torch.Tensor], labels: Labels, asked: Target) -> dict[str, dict[str, np.ndarray]]:
     optimum = answers["optimum"]
     labels = labels.double() if labels.is_floating_point() else labels
     measured = {}
@@ -251,7 +247,5 @@ def curves(
     Returns:
         Rows of `Score.rows`, along "demonstrations" and along "positions".
     """
-    score = evaluate(
-        model, corpus, num_samples=num_samples, first=first, target=target, block_length=block_length
-    )
+    score = evaluate(model, corpus, num_samples=num_samples, first=first, target=target, block_length=block_length)
     return score.rows("demonstrations") + score.rows("positions")

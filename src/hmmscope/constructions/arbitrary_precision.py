@@ -4,7 +4,7 @@ Every number has a significand of p bits and an unbounded exponent, and every el
 the theorem's "T-precision", with p in proportion to T. Hardware floats do not reach its bound e^-T; this does.
 
     p = T (1 + ln C) / ln 2 + 24 bits        `recommended_bits`
-    lambda = 2^(p/3)                         of the product gadget: truncation and cancellation both about 2^(-2p/3)
+    λ = 2^(p/3)                         of the product gadget: truncation and cancellation both about 2^(-2p/3)
 
 How many bits are needed, `smallest_bits`, grows linearly in T; per observation, with h = -ln P(o_1 .. o_T) / T,
 
@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.axes import Int64, Tensor
 from hmmscope.constructions.normaliser import Exponents, Schedule, normalise
 from hmmscope.constructions.prefix_parts import layers_needed
 from hmmscope.constructions.stochastic_filter import (
@@ -87,7 +87,7 @@ class Bits:
     """p-bit arithmetic on arrays of numbers, with the product gadget; an `Arithmetic` of the normaliser."""
 
     def __init__(self, bits: int, product: Product) -> None:
-        import mpmath
+        import mpmath  # type: ignore[import-untyped]
 
         require(MIN_BITS <= bits <= MAX_BITS, "bits", f"must be in [{MIN_BITS}, {MAX_BITS}]", bits)
         self.context = mpmath.MPContext()
@@ -193,7 +193,7 @@ def smallest_bits(
 ) -> int:
     """The fewest bits with an error of at most e^-T at all positions, by bisection.
 
-    The error falls with the bits but for jitter (lambda is a power of two): next to the answer a few bits more may fail.
+    The error falls with the bits but for jitter (λ is a power of two): next to the answer a few bits more may fail.
 
     Raises:
         InputError: see `filter_in_bits`.
@@ -237,8 +237,8 @@ def _windows(
 ) -> tuple[NDArray[np.object_], list[float]]:
     """M_{o_i} .. M_{o_1} for each position i (position, state, state), and the errors of the layers before.
 
-    Layer l attends from i to max(i - 2^(l-1), 0): scores gamma^2 cos(theta_i - theta_j - delta), theta_i = pi i / 4T and
-    delta = pi 2^(l-1) / 4T, and multiplies what it finds there from the right.
+    Layer l attends from i to max(i - 2^(l-1), 0): scores γ² cos(θ_i - θ_j - δ), θ_i = πi/4T and
+    δ = π 2^(l-1) / 4T, and multiplies what it finds there from the right.
     """
     context, size, length = arithmetic.context, operators.num_states, len(symbols)
     eye = arithmetic.floats(np.eye(size))

@@ -208,19 +208,39 @@ def _multiplied(rnd: Rounding, current: Array, previous: Array, product: Product
         neurons = [np.maximum(rnd(rnd(current[..., :, k, None] + previous[..., None, k, :]) - 1), 0) for k in range(n)]
         update = rnd.total([*neurons, -current])
         return rnd(current + update), np.zeros_like(previous)
-    by_precision = (slice(None),) + (None,) * 4
-    inverse = rnd(1 / scales)[by_precision]
-    write = rnd(math.sqrt(2 * math.pi) / 8 * scales**2)[by_precision]
-    left, right = rnd(current * inverse), rnd(previous * inverse)
-    shift = -inverse * eye
+    inverse, write = _gadget_weights(rnd, scales, 4)
+    left, right, shift = rnd(current * inverse), rnd(previous * inverse), inverse * eye
     terms = []
     for k in range(n):
-        a, b = left[..., :, k, None], right[..., None, k, :]
-        for sign_a, sign_b in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
-            neuron = _gelu(rnd, rnd(rnd(sign_a * a + sign_b * b) + sign_b * shift[..., k, None, :]))
-            terms.append(rnd(sign_a * sign_b * write * neuron))
+        terms += _gadget_terms(rnd, left[..., :, k, None], right[..., None, k, :], shift[..., k, None, :], write)
     cleared = rnd(_gelu(rnd, -previous) - _gelu(rnd, previous))
     return rnd(current + rnd.total(terms)), rnd(previous + cleared)
+
+
+def rounded_gelu_product(
+    a: Float64[Tensor, "point"], b: Float64[Tensor, "point"], bits: Sequence[int], scales: Sequence[float]
+) -> Float64[Tensor, "precision point"]:
+    """The gadget of `gelu_product` with every operation rounded, for a precision and a λ in each row."""
+    rnd = Rounding(bits)
+    require(len(scales) == len(bits), "scales", f"must be {len(bits)} numbers, one for each precision", len(scales))
+    inverse, write = _gadget_weights(rnd, np.asarray(scales, np.float64), 1)
+    left, right = rnd(rnd.constant(a.numpy()) * inverse), rnd(rnd.constant(b.numpy()) * inverse)
+    return torch.from_numpy(rnd.total(_gadget_terms(rnd, left, right, np.zeros(1), write)))
+
+
+def _gadget_weights(rnd: Rounding, scales: Array, num_axes: int) -> tuple[Array, Array]:
+    """1/λ and √(2π)λ²/8, rounded, with axes to multiply (precision, ...) of so many more axes."""
+    shape = (-1,) + (1,) * num_axes
+    return rnd(1 / scales).reshape(shape), rnd(math.sqrt(2 * math.pi) / 8 * scales**2).reshape(shape)
+
+
+def _gadget_terms(rnd: Rounding, left: Array, right: Array, shift: Array, write: Array) -> list[Array]:
+    """What the four neurons of a product add: `left` times (`right` - `shift`), both already divided by λ."""
+    terms = []
+    for sign, other in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
+        neuron = _gelu(rnd, rnd(rnd(sign * left + other * right) - other * shift))
+        terms.append(rnd(sign * other * write * neuron))
+    return terms
 
 
 def _gelu(rnd: Rounding, x: Array) -> Array:

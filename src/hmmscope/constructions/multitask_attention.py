@@ -30,7 +30,7 @@ class Heads(nn.Module):
     Attributes:
         query, key: W_Q, W_K (head, head width, row).
         value: W_V (head, value width, row).
-        output: W_O (head, row, value width).
+        output: W_O^T (head, value width, row).
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Heads(nn.Module):
         super().__init__()
         self.activation = activation
         self.query, self.key = fixed(query, dtype), fixed(key, dtype)
-        self.value, self.output = fixed(value, dtype), fixed(output, dtype)
+        self.value, self.output = fixed(value, dtype), fixed(output.mT.contiguous(), dtype)
 
     @property
     def num_heads(self) -> int:
@@ -59,11 +59,10 @@ class Heads(nn.Module):
     @property
     def dense_value(self) -> Float[Tensor, "head row row"]:
         """V = W_O W_V of each head."""
-        return self.output @ self.value
+        return self.output.mT @ self.value
 
     def scores(self, x_BTD: Tensor, heads: slice, future_TU: Tensor | None) -> Tensor:
-        query_BHTK = x_BTD[:, None] @ self.query[heads].mT
-        key_BHUK = x_BTD[:, None] @ self.key[heads].mT
+        query_BHTK, key_BHUK = _project(x_BTD, self.query[heads]), _project(x_BTD, self.key[heads])
         scores_BHTU = query_BHTK @ key_BHUK.mT
         return scores_BHTU if future_TU is None else scores_BHTU.masked_fill(future_TU, -torch.inf)
 
@@ -76,9 +75,13 @@ class Heads(nn.Module):
         return scores_BHTU.relu() / scores_BHTU.shape[-1]
 
     def mix(self, pattern_BHTU: Tensor, x_BTD: Tensor, heads: slice) -> Tensor:
-        mixed_BHTK = pattern_BHTU @ (x_BTD[:, None] @ self.value[heads].mT)
-        written: Tensor = torch.einsum("bhtk,hdk->btd", mixed_BHTK, self.output[heads])
-        return written
+        mixed_BHTK = pattern_BHTU @ _project(x_BTD, self.value[heads])
+        return mixed_BHTK.transpose(1, 2).flatten(2) @ self.output[heads].flatten(0, 1)
+
+
+def _project(x_BTD: Tensor, matrices_HKD: Tensor) -> Tensor:
+    """(batch, head, time, width), as one product."""
+    return (x_BTD @ matrices_HKD.flatten(0, 1).T).unflatten(-1, matrices_HKD.shape[:2]).transpose(1, 2)
 
 
 class ConstructedAttention(nn.Module):

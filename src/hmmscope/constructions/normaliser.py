@@ -10,11 +10,12 @@ x (n numbers >= 0) has a sum in [C^-T, 1]. Part 1 brings it into [1, 3] by K sta
 
 A gate multiplies all of x by one number, so that its errors leave x / sum(x) as it is. Part 2 is a geometric series:
 
-    c = 1 - v / 3;   S = prod_{i < kappa} (1 + c^(2^i)) = sum_{j < 2^kappa} c^j;   result x S / 3
-    truncation <= 3 (2/3)^(2^kappa) <= e^-T   for   kappa = ceil(log2((T + ln 3) / ln(3/2)))
+    c = 1 - v / 3;   S = prod_{i < κ} (1 + c^(2^i)) = sum_{j < 2^κ} c^j;   result x S / 3
+    truncation <= 3 (2/3)^(2^κ) <= e^-T   for   κ = ceil(log2((T + ln 3) / ln(3/2)))
 
-Source: [Limits] App. E, Theorem 5.3, with two corrections. The paper's exponents floor(T / 2^(k+1)) leave a factor of up
-to C, with which the series diverges (`exponents="floor"` shows it); its p clips nothing above zero (E.53).
+Source: [Limits] App. E, Theorem 5.3, with two corrections. The paper's exponents floor(T / 2^(k+1)) add up to T less the
+number of ones of T in binary: they leave a sum of up to C to that power, with which the series diverges
+(`exponents="floor"` shows it). Its p (E.53) is printed as ReLU(1 - ReLU(-z)), which is p(z + 1).
 
 C^T is beyond float64 from T ln C = 709 on. The numbers here are therefore of any kind: float64 or long double arrays,
 torch tensors, or arrays of arbitrary-precision numbers, with an `Arithmetic` that knows powers and products.
@@ -71,12 +72,12 @@ class Schedule:
 
     @property
     def num_doublings(self) -> int:
-        """kappa."""
+        """κ."""
         return math.ceil(math.log2((self.length + math.log(3)) / math.log(1.5)))
 
     @property
     def truncation(self) -> float:
-        """What cutting the series off can cost at most, where part 1 ends in [1, 3]: 3 (2/3)^(2^kappa) <= e^-T."""
+        """What cutting the series off can cost at most, where part 1 ends in [1, 3]: 3 (2/3)^(2^κ) <= e^-T."""
         return 3 * (2 / 3) ** (2**self.num_doublings)
 
     @property
@@ -179,14 +180,14 @@ class DenseLayer:
 def dense_layers(schedule: Schedule, num_states: int, gelu_scale: float) -> list[DenseLayer]:
     """Weights of the normaliser as a perceptron on x (num_states); the last layer is linear.
 
-    A stage of part 1 is three layers, the first two for the gate and the third for the products: 2n + 1, 2n + 1 and 4n
-    neurons. A doubling of part 2 is one layer of 2n + 10, and the last product has 4n: 3 K + kappa + 1 hidden layers.
-    Products are four GeLU neurons each, and numbers pass ReLU layers as ReLU(x) - ReLU(-x).
+    A stage of part 1 is three layers, the first two for the gate and the third for the products: 2n + 1, 2n + 3 and 4n
+    neurons. A doubling of part 2 is one layer of 2n + 10, and the last product has 4n: 3K + κ + 1 hidden layers. Products
+    are four GeLU neurons each, and numbers pass ReLU layers as ReLU(x) - ReLU(-x).
 
     Args:
         schedule: of which C^T must be within float64.
         num_states: n.
-        gelu_scale: lambda of the product gadget.
+        gelu_scale: λ of the product gadget.
 
     Raises:
         InputError: C^T overflows.
@@ -194,66 +195,65 @@ def dense_layers(schedule: Schedule, num_states: int, gelu_scale: float) -> list
     Source: [Limits] Theorem 5.3 (O(log T) layers, O(n) width), Lemmas D.1 to D.3.
     """
     require_range(schedule, np.float64)
-    n, eye = num_states, np.eye(num_states)
-    factor = math.sqrt(2 * math.pi) * gelu_scale**2 / 8
+    n, largest = num_states, schedule.bound**schedule.length
     signs = np.array([[1, 1], [-1, -1], [1, -1], [-1, 1]]) / gelu_scale
-    outs = factor * np.array([1.0, 1.0, -1.0, -1.0])
+    outs = math.sqrt(2 * math.pi) * gelu_scale**2 / 8 * np.array([1.0, 1.0, -1.0, -1.0])
 
-    def neurons(left: NDArray, right: NDArray) -> NDArray:
-        """Rows of four neurons from two affine rows."""
-        return signs @ np.stack([left, right])
+    def products(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Rows of four neurons each, from two affine maps of the hidden layer (bias last)."""
+        return np.concatenate([signs @ np.stack(pair) for pair in zip(left, right, strict=True)])
 
     layers: list[DenseLayer] = []
-    read = schedule.bound**schedule.length * eye  # x as a linear map of the last hidden layer
-    offset = np.zeros(n)
 
-    def add(rows: NDArray, biases: NDArray, num_relu: int) -> None:
-        layers.append(DenseLayer(rows, biases, num_relu))
+    def add(rows: NDArray[np.float64], num_relu: int) -> None:
+        layers.append(DenseLayer(rows[:, :-1], rows[:, -1], num_relu))
 
-    largest = schedule.bound**schedule.length + 1
+    x = _with_bias(largest * np.eye(n))
+    largest += 1
     for exponent in schedule.powers:
         threshold = schedule.bound**exponent
-        rows = np.concatenate([read, -read, -read.sum(0, keepdims=True)])
-        add(rows, np.concatenate([offset, -offset, [1 + threshold - offset.sum()]]), 2 * n + 1)
-        rows = np.zeros((2 * n + 1, 2 * n + 1))
-        rows[:n, :n], rows[:n, n : 2 * n] = eye, -eye
-        rows[n : 2 * n] = -rows[:n]
-        rows[2 * n, 2 * n] = -1
-        add(rows, np.concatenate([np.zeros(2 * n), [1.0]]), 2 * n + 1)
-        gain = np.zeros(2 * n + 2)  # 1 - (1 - 1/D) q; the last column is the bias
-        gain[2 * n], gain[-1] = -(1 - 1 / threshold), 1.0
-        affine = np.concatenate([rows[:n], np.zeros((n, 1))], 1) / largest
-        products = np.concatenate([neurons(gain, row) for row in affine])
-        add(products[:, :-1], products[:, -1], 0)
-        read, offset = np.kron(eye, outs * largest), np.zeros(n)
-        largest = threshold + 1
-    return _series_layers(layers, read, schedule, neurons, outs)
-
-
-def _series_layers(
-    layers: list[DenseLayer], read: NDArray, schedule: Schedule, neurons: Any, outs: NDArray
-) -> list[DenseLayer]:
-    """Part 2: hidden neurons x, -x, S, -S (ReLU), then the products c c and c S / 3."""
-    n = len(read)
-    width = read.shape[1]
-    x = np.concatenate([read, np.zeros((n, 1))], 1)  # affine maps of the hidden layer, bias last
-    one = np.zeros(width + 1)
-    one[-1] = 1.0
-    c, series = one - x.sum(0) / 3, one
+        add(np.concatenate([x, -x, _constant(x, 1 + threshold) - x.sum(0, keepdims=True)]), 2 * n + 1)
+        x, rest = _kept(n, 2 * n + 1), _row(2 * n + 1, {2 * n: 1.0})  # rest = ReLU(1 + D - v)
+        one = _constant(rest, 1.0)
+        add(np.concatenate([x, -x, one - rest, rest, rest - one]), 2 * n + 3)  # q, and two parts of 1 - q
+        x, gain = _kept(n, 2 * n + 3), _row(2 * n + 3, {2 * n: 1 / threshold, 2 * n + 1: 1.0, 2 * n + 2: -1.0})
+        add(products(np.repeat(gain, n, 0), x / largest), 0)
+        x, largest = _with_bias(np.kron(np.eye(n), outs * largest).astype(np.float64)), threshold + 1
+    c = _constant(x, 1.0) - x.sum(0, keepdims=True) / 3
+    series = _constant(x, 1.0)
     for _ in range(schedule.num_doublings):
-        kept = np.concatenate([x, -x, series[None], -series[None]])
-        rows = np.concatenate([kept, neurons(c, c), neurons(c, series / 3)])
-        layers.append(DenseLayer(rows[:, :-1], rows[:, -1], 2 * n + 2))
-        width = len(rows)
-        x, c, series = np.zeros((n, width + 1)), np.zeros(width + 1), np.zeros(width + 1)
-        x[:, :n], x[:, n : 2 * n] = np.eye(n), -np.eye(n)
-        c[2 * n + 2 : 2 * n + 6] = outs
-        series[2 * n], series[2 * n + 1], series[2 * n + 6 : 2 * n + 10] = 1.0, -1.0, 3 * outs
-    rows = np.concatenate([neurons(row / 3, series / 3) for row in x])
-    layers.append(DenseLayer(rows[:, :-1], rows[:, -1], 0))
-    weight = np.kron(np.eye(n), 3 * outs)
-    layers.append(DenseLayer(weight, np.zeros(n), 0, linear=True))
+        add(np.concatenate([x, -x, series, -series, products(c, c), products(c, series / 3)]), 2 * n + 2)
+        width = 2 * n + 10
+        x, c = _kept(n, width), _row(width, dict(enumerate(outs, 2 * n + 2)))
+        series = _row(width, {2 * n: 1.0, 2 * n + 1: -1.0} | dict(enumerate(3 * outs, 2 * n + 6)))
+    add(products(x / 3, np.repeat(series / 3, n, 0)), 0)
+    last = np.kron(np.eye(n), 3 * outs).astype(np.float64)
+    layers.append(DenseLayer(last, np.zeros(n), 0, linear=True))
     return layers
+
+
+def _with_bias(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A linear map as an affine one: a column of zeros beside it."""
+    return np.concatenate([matrix, np.zeros((len(matrix), 1))], 1)
+
+
+def _constant(like: NDArray[np.float64], value: float) -> NDArray[np.float64]:
+    """The affine map (1, ...) that is `value` everywhere."""
+    return _row(like.shape[1] - 1, {-1: value})
+
+
+def _row(width: int, entries: dict[int, float]) -> NDArray[np.float64]:
+    """An affine map (1, width + 1) with these weights, the bias at -1."""
+    weights = np.zeros((1, width + 1))
+    for column, value in entries.items():
+        weights[0, column] = value
+    return weights
+
+
+def _kept(count: int, width: int) -> NDArray[np.float64]:
+    """x from the neurons ReLU(x), ReLU(-x) that stand first."""
+    eye = np.eye(count)
+    return np.concatenate([eye, -eye, np.zeros((count, width - 2 * count + 1))], 1)
 
 
 def require_range(schedule: Schedule, kind: type) -> None:

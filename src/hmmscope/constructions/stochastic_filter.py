@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope.axes import Float, Float64, Int64, Tensor
-from hmmscope.constructions.driven import DrivenSystem, check_tokens
+from hmmscope.constructions.driven import DrivenSystem, check_tokens, only_tokens
 from hmmscope.constructions.normaliser import (
     LONG_DOUBLE,
     DenseLayer,
@@ -32,7 +32,7 @@ from hmmscope.constructions.prefix_parts import (
     layers_needed,
 )
 from hmmscope.constructions.residual import LayerNote, Subspaces, explanation
-from hmmscope.models.base import SequenceModel, Tap
+from hmmscope.models.base import Ports, SequenceModel, Tap
 from hmmscope.processes.base import integer_weights
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
@@ -119,13 +119,13 @@ def bound_of(operators: BeliefOperators, least: float | None) -> float:
             "must have positive probabilities only (Theorem 5.3 divides by the least product of two); or give `least`"
         )
         require(operators.least_entry > 0, "hmm", rule, "a zero")
-        least = operators.least_entry
+        least = min(operators.least_entry, 0.5)  # a single state and symbol have 1
     require(0 < least < 1, "least", "must be above 0 and below 1", least)
     return 1 / least
 
 
 def log_leak(num_states: int, length: int, bound: float) -> float:
-    """ln eta, eta = e^-T C^-T / ((8n)^(L+1) T): the share of attention that may go to wrong positions.
+    """ln η, η = e^-T C^-T / ((8n)^(L+1) T): the share of attention that may go to wrong positions.
 
     Source: [Limits] App. E, Theorem 5.3, where the factor C^-T is missing.
     """
@@ -142,13 +142,14 @@ class StochasticFilter(SequenceModel):
         length: T; tokens are at most T + 1, the placeholder first.
         variant, product, division: as asked for.
         bound: C.
-        gain: gamma of the attention.
-        gelu_scale: lambda of the product gadget.
+        gain: γ of the attention.
+        gelu_scale: λ of the product gadget.
         schedule: stages of the normaliser.
         subspaces: layout of the stream.
     """
 
     outputs = "law"
+    num_tokens: int
 
     def __init__(
         self,
@@ -170,6 +171,7 @@ class StochasticFilter(SequenceModel):
         self.variant, self.product, self.division, self.gelu_scale = variant, product, division, gelu_scale
         n, num_tokens, num_layers = len(vector), len(matrices) + 1, layers_needed(length)
         self.num_symbols, self.num_tokens = len(operators.read_OS), num_tokens
+        self.ports = Ports(num_outputs=self.num_symbols, num_tokens=num_tokens, max_length=length + 1)
         slots = ("current",) if variant == "residual" else ("current", "next")
         sizes = {"previous": n * n, "placeholder": 1, "empty": 2, **dict.fromkeys(slots, n * n)}
         self.subspaces = Subspaces({**sizes, "sin": 1, "cos": 1, "one": 1})
@@ -191,7 +193,7 @@ class StochasticFilter(SequenceModel):
         # The attention of the theorem leaks e^-T C^-T / ((8n)^(L+1) T); here it leaks less by the machine's epsilon, so
         # that what goes wrong is the arithmetic.
         log_eta = log_leak(n, length, schedule.bound) + math.log(torch.finfo(dtype).eps)
-        half_gap = 2 * math.sin(math.pi / (8 * length)) ** 2  # 1 - cos(pi / 4T)
+        half_gap = 2 * math.sin(math.pi / (8 * length)) ** 2  # 1 - cos(π/4T)
         self.gain = math.sqrt((math.log(2 * (length + 1)) - log_eta) / half_gap)
         blocks = []
         for layer in range(num_layers):
@@ -210,21 +212,32 @@ class StochasticFilter(SequenceModel):
             self.normaliser = nn.ModuleList(MixedLayer(one, dtype) for one in dense_layers(schedule, n, gelu_scale))
 
     def forward(
-        self, tokens: Int64[Tensor, "batch time"], positions: Int64[Tensor, "*batch time"] | None = None
+        self,
+        inputs: Int64[Tensor, "batch time"],
+        positions: Int64[Tensor, "*batch time"] | None = None,
+        *,
+        feedback: Tensor | None = None,
+        cache: dict[str, Any] | None = None,
     ) -> Float[Tensor, "batch time state"]:
         """The belief after t observations, in column t; in column 0, under the placeholder, the initial law.
 
         Raises:
-            InputError: a token outside the vocabulary, a first token that is not the placeholder, more than T + 1 columns
-                or a position above T.
+            InputError: a token outside the vocabulary, a placeholder elsewhere than in column 0, more than T + 1 columns
+                or a position above T; feedback or a cache.
         """
+        only_tokens(feedback, cache)
+        x_BTD = self.stream(inputs, positions)
+        return self.divide(x_BTD @ self.decoder) @ self.read.mT + x_BTD[..., self.subspaces["placeholder"]] * self.start
+
+    def stream(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+        """The residual stream after the last layer."""
         x_BTD = self.residual[0](self.embed(tokens, positions))
         for block, tap in zip(self.blocks, self.residual[1:], strict=True):
             x_BTD = tap(block(x_BTD))
-        return self.divide(x_BTD @ self.decoder) @ self.read.mT + x_BTD[..., self.subspaces["placeholder"]] * self.start
+        return x_BTD
 
     def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """The stream before the first layer: [one-hot(token), sin(pi t/4T), cos(pi t/4T), 1] @ encoder."""
+        """The stream before the first layer: [one-hot(token), sin(πt/4T), cos(πt/4T), 1] @ encoder."""
         check_tokens(tokens, self.num_tokens)
         placeholder = self.num_tokens - 1
         good = bool((tokens[:, :1] == placeholder).all()) and not bool((tokens[:, 1:] == placeholder).any())
@@ -294,9 +307,7 @@ class StochasticFilter(SequenceModel):
                 assert isinstance(block, PrefixLayer)
                 now, then, offset = self.slots[layer], self.slots[layer + 1], 2**layer
                 x_BTD = None if x_BTD is None else x_BTD + block.attention(x_BTD)
-                equation = (
-                    f"previous at i = W_{layer} at max(i - {offset}, 0), by gamma^2 cos(pi (j - i + {offset})/4T)"
-                )
+                equation = f"previous at i = W_{layer} at max(i - {offset}, 0), by γ² cos(π(j - i + {offset})/4T)"
                 error = self._window_error(x_BTD, tokens, layer, offset)
                 notes.append(self._note(layer + 1, "gather", ("sin", "cos", now), "previous", equation, error))
                 x_BTD = None if x_BTD is None else x_BTD + block.mlp(x_BTD)
@@ -340,7 +351,7 @@ class StochasticFilter(SequenceModel):
         title = (
             f"[Limits] Theorem 5.3: {len(self.blocks)} layers for T = {self.length}, n = {self.system.num_states}, "
             f"m = {self.system.num_symbols}, C = {self.schedule.bound:.4g}, {width} hidden neurons, "
-            f"gamma = {self.gain:.6g}; variant {self.variant}, product {self.product}"
+            f"γ = {self.gain:.6g}; variant {self.variant}, product {self.product}"
         )
         return explanation(title, self.subspaces, self.notes(tokens))
 
@@ -397,7 +408,7 @@ def limits_theorem5_3(
         product: "bilinear", exact, which no MLP is, or "gelu" (Lemma D.1) in the Transformer and in the normaliser.
         division: "mlp", the normaliser, or "division" in its place.
         exponents: of the normaliser; "floor" is the paper's misprint, with which it diverges.
-        gelu_scale: lambda; by default the best of the number type, 2^(p/3).
+        gelu_scale: λ; by default the best of the number type, 2^(p/3).
         least: lower bound of the factor by which an observation shrinks the sum, instead of c; needed if the HMM has
             zeros.
         dtype: of the weights and the arithmetic; the exact normaliser is in long double.

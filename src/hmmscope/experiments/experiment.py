@@ -251,7 +251,7 @@ def run_facts(runs: dict[str, Run]) -> list[dict[str, str]]:
             {"name": f"{prefix}tokens in a sample", "value": f"{corpus.layout.num_columns:,}"},
             {"name": f"{prefix}model", "value": f"{run.config.model.name}, {summary['parameters']:,} parameters"},
             {"name": f"{prefix}training", "value": f"{summary['steps']:,} steps, {tokens:,} tokens, each seen once"},
-            {"name": f"{prefix}loss (optimum)", "value": f"{summary['loss']:.4f} ({summary['bayes_loss']:.4f}) nats"},
-            {"name": f"{prefix}excess over the optimum", "value": f"{interval} nats per observation"},
+            {"name": f"{prefix}loss (optimum)", "value": f"{summary['loss']:.4f} ({summary['bayes_loss']:.4f}) {run.target.unit}"},
+            {"name": f"{prefix}excess over the optimum", "value": f"{interval} {run.target.unit}"},
         ]
     return facts

@@ -30,9 +30,9 @@ def parts_figure(rows: list[dict]) -> Figure:
         name="error-parts",
         title="What the error is made of",
         caption=(
-            "Squared Euclidean distance of the least-squares prediction from the exact law of the next observation, averaged "
-            "over all histories, and its three parts, which add up. Four hidden states behind four symbols; the band is a "
-            "95 % interval over sets of demonstrations. Parts that vanish are left out."
+            "Squared Euclidean distance of the least-squares prediction from the exact law of the next observation, "
+            "averaged over all histories, and its three parts, which add up. Four hidden states behind four symbols; the "
+            "band is a 95 % interval over sets of demonstrations. Parts that vanish are left out."
         ),
         panels=tuple(panels),
     )
@@ -86,12 +86,12 @@ def scaling_figure(rows: list[dict]) -> Figure:
         title="The error of the sample falls as 1/n",
         caption=(
             "Mean squared distance of the least-squares prediction from the best linear one, memory of 2 observations, for "
-            "the reference process and random ones. The line is sigma^2 rank / n of the reference, nothing fitted. Bands are "
-            "95 % intervals over sets of demonstrations."
+            "the reference process and random ones. The line is σ² rank / n of the reference, nothing fitted. Bands "
+            "are 95 % intervals over sets of demonstrations."
         ),
         panels=(
             Lines(
-                title="",
+                title="Error of the sample",
                 x_label="samples n",
                 y_label=ERROR,
                 series=(*measured, _plain(first, "predicted", "optimum")),
@@ -99,7 +99,7 @@ def scaling_figure(rows: list[dict]) -> Figure:
                 log_y=True,
             ),
             Lines(
-                title="Relative to sigma^2 rank / n",
+                title="Relative to σ² rank / n",
                 x_label="samples n",
                 y_label="ratio",
                 series=tuple(
@@ -130,9 +130,9 @@ def convergence_figure(rows: list[dict]) -> Figure:
         name="optimisation",
         title="Gradient descent comes near to least squares geometrically",
         caption=(
-            "Euclidean distance of the prediction after T steps of size 1/L from that of least squares; 1000 samples, memory "
-            "of 2 observations. Mean: root mean square over windows. The bound falls by 1 - alpha_+ / L each step, alpha_+ "
-            "the smallest non-zero eigenvalue of the sample covariance."
+            "Euclidean distance of the prediction after T steps of size 1/L from that of least squares; 1000 samples, "
+            "memory of 2 observations. Mean: root mean square over windows. The bound falls by 1 - alpha_+ / L each step, "
+            "alpha_+ the smallest non-zero eigenvalue of the sample covariance."
         ),
         panels=tuple(panels),
     )

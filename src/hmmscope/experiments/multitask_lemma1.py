@@ -42,7 +42,7 @@ SCALES: dict[str, dict[str, Any]] = {
     },
     "paper": {
         **{"flips": [0.05, 0.1, 0.15, 0.2, 0.25, 0.3], "observabilities": [0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 0.9]},
-        **{"chain_lengths": 10, "chain_past": 10, "instances": 64, "low_rank_lengths": 5, "low_rank_past": 5},
+        **{"chain_lengths": 10, "chain_past": 10, "instances": 48, "low_rank_lengths": 5, "low_rank_past": 4},
         **{"held_observabilities": [0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8]},
         **{"held_lengths": [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96], "held_histories": 10000, "held_seeds": 32},
     },
@@ -254,17 +254,17 @@ def _exponent_row(family: str, rates: list[dict]) -> dict:
 
 
 def _held_bit(sizes: dict[str, Any]) -> Tables:
-    lengths = sizes["held_lengths"]
+    lengths, gammas = sizes["held_lengths"], sizes["held_observabilities"]
+    require(all(0 <= gamma < 1 for gamma in gammas), "held_observabilities", "must be in [0, 1)", gammas)
     curves, needed = [], []
-    for gamma in sizes["held_observabilities"]:
+    for gamma in gammas:
         errors = np.empty((sizes["held_seeds"], len(lengths)))
         for seed in range(sizes["held_seeds"]):
             histories = sampled_histories(held_bit(gamma), 64 + max(lengths), sizes["held_histories"], seed)
             errors[seed] = [histories.mean(memory_distances(histories, n).prediction) for n in lengths]
-        mean, low, high = bootstrap_means(errors)
         curves += [
-            {"observability": gamma, "memory_length": n, "total_variation": m, "low": a, "high": b}
-            for n, m, a, b in zip(lengths, mean.tolist(), low.tolist(), high.tolist(), strict=True)
+            {"observability": gamma, "memory_length": n, "total_variation": mean, "low": low, "high": high}
+            for n, mean, low, high in zip(lengths, *(part.tolist() for part in bootstrap_means(errors)), strict=True)
         ]
         enough = [_memory_needed(lengths, row) for row in errors]
         if None not in enough:

@@ -210,7 +210,7 @@ def attention_figure(rows: list[dict]) -> Figure:
     )
 
 
-def training_figure(rows: list[dict]) -> Figure:
+def training_figure(rows: list[dict], unit: str = "nats per observation") -> Figure:
     """Training and evaluation loss beside the Bayes floor."""
     evaluated = [row for row in rows if "evaluation_loss" in row]
     stride = max(1, len(rows) // 500)
@@ -220,11 +220,11 @@ def training_figure(rows: list[dict]) -> Figure:
     series = (
         series_of(floor, "Bayes floor of the evaluation samples", "optimum", x="step", y="loss"),
         series_of(loss, "training batch", "control", x="step", y="loss"),
-        series_of(held_out, "evaluation", "model", x="step", y="loss"),
+        *([series_of(held_out, "evaluation", "model", x="step", y="loss")] if held_out else []),
     )
     return Figure(
         name="training",
         title="Loss over training",
-        caption="Cross-entropy of the next observation, beside the loss of the exact optimum on the evaluation samples.",
-        panels=(Lines(title="", x_label="step", y_label="nats per observation", series=series),),
+        caption="The loss of training batches and of the evaluation samples, beside that of the exact optimum on the latter.",
+        panels=(Lines(title="", x_label="step", y_label=unit, series=series),),
     )

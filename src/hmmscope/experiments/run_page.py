@@ -7,9 +7,20 @@ from hmmscope.figures import Figure
 from hmmscope.pipeline import Run
 from hmmscope.rundir import read_journal
 
+_ASKED = {"observation": "The next observation", "belief": "The belief about the hidden state"}
 
-def describe_run(run: Run) -> None:
-    """Write experiment.json, findings.json and figures into the folder of a finished run."""
+#: Title and unit of each measure; the loss and the excess have the unit of the target.
+_PANELS = {
+    "accuracy": ("Accuracy", "accuracy"),
+    "loss": ("Loss", None),
+    "excess": ("Excess over the optimum", None),
+    "total_variation": ("Total variation to the optimum", "total variation"),
+    "distance": ("Distance to the optimum", "Euclidean distance"),
+}
+
+
+def describe_run(run: Run, command: str = "hmmscope train") -> None:
+    """Write experiment.json, findings.json and figures into the folder of a finished run that `command` made."""
     assert run.summary is not None
     rows = store.read_table(run.path / "evaluation.jsonl")
     records = read_journal(run.path / "metrics.jsonl")
@@ -17,30 +28,31 @@ def describe_run(run: Run) -> None:
     axis = "demonstrations" if len({r["x"] for r in rows if r["axis"] == "demonstrations"}) > 1 else "positions"
     along = [row for row in rows if row["axis"] == axis]
     label = {"demonstrations": "demonstrations before the sequence", "positions": "position in the sequence"}[axis]
+    target = run.target
+    shown = {"law": ("accuracy", "loss", "excess", "total_variation"), "vector": ("loss", "excess", "distance")}
+    panels = [
+        curves_panel(along, metric, title=_PANELS[metric][0], x_label=label, y_label=_PANELS[metric][1] or target.unit)
+        for metric in shown[target.kind]
+    ]
     predictions = Figure(
         name="predictions",
-        title="Predictions beside the optimum",
-        caption="Next-observation accuracy and loss of the model, the exact Bayes predictor and in-context n-grams.",
-        panels=(
-            curves_panel(along, "accuracy", title="Accuracy", x_label=label, y_label="accuracy"),
-            curves_panel(along, "loss", title="Loss", x_label=label, y_label="nats per observation"),
-            curves_panel(
-                along, "excess", title="Excess over the optimum", x_label=label, y_label="nats per observation"
-            ),
-        ),
+        title="Answers beside the optimum",
+        caption=f"{_ASKED[run.config.target]}: the model, the exact answer"
+        + (" and in-context n-grams." if run.config.target == "observation" and target.kind == "law" else "."),
+        panels=tuple(panels),
     )
     store.make_folder(run.path / "figures")
-    for number, figure in enumerate((predictions, training_figure(training)), 1):
+    for number, figure in enumerate((predictions, training_figure(training, target.unit)), 1):
         store.write_json(run.path / "figures" / f"{number:02d}-{figure.name}.json", figure.to_data())
-    store.write_json(run.path / "findings.json", [vars(_distance_finding(run.summary))])
+    store.write_json(run.path / "findings.json", [vars(_distance_finding(run.summary, target.kind))])
     title = getattr(run.process, "title", "") or repr(run.process)
     description = {
         "experiment": "train",
         "title": f"{run.config.model.name} on {title}",
-        "summary": "A model trained to predict the next observation, beside the exact Bayes predictor of the same process.",
+        "summary": f"A model trained for {_ASKED[run.config.target].lower()}, beside the exact answer of the same process.",
         "scale": "own",
         "version": __version__,
-        "command": "hmmscope train",
+        "command": command,
         "facts": run_facts({"model": run}),
         "invalid": run.summary["invalid"],
         "config": run.config.to_data(),
@@ -49,12 +61,15 @@ def describe_run(run: Run) -> None:
     store.write_json(run.path / "experiment.json", description)
 
 
-def _distance_finding(summary: dict) -> Finding:
-    share = summary["excess"] / summary["bayes_loss"] if summary["bayes_loss"] > 0 else 0.0
+def _distance_finding(summary: dict, kind: str) -> Finding:
+    unit = {"law": "nats per answer", "vector": "mean squared error"}[kind]
+    measure = {"law": "mean KL divergence from", "vector": "mean squared distance, per coordinate, to"}[kind]
+    share = (
+        f", {100 * summary['excess'] / summary['bayes_loss']:.1f} % of its loss" if summary["bayes_loss"] > 0 else ""
+    )
     text = (
-        f"The model's mean KL divergence from the Bayes optimum is {summary['excess']:.4f} nats per observation, "
-        f"{100 * share:.1f} % of the optimum's loss; on the same samples the losses are {summary['loss']:.4f} (model) and "
-        f"{summary['bayes_loss']:.4f} (optimum)."
+        f"The model's {measure} the Bayes optimum is {summary['excess']:.4f}{share}; on the same samples the losses are "
+        f"{summary['loss']:.4f} (model) and {summary['bayes_loss']:.4f} (optimum)."
     )
     return Finding(
         title="How far from the optimum",
@@ -63,5 +78,5 @@ def _distance_finding(summary: dict) -> Finding:
         value=summary["excess"],
         low=summary["excess_low"],
         high=summary["excess_high"],
-        unit="nats per observation",
+        unit=unit,
     )

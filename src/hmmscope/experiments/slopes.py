@@ -5,17 +5,19 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope.analysis.intervals import NUM_RESAMPLES, bootstrap_means
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.processes.base import Process
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.matrix_product import MatrixProduct
+from hmmscope.seeds import numpy_generator
 
 
 def driven_samples(
-    process: LabelledHMM | MatrixProduct, length: int, count: int, seed: int
+    process: Process, length: int, count: int, seed: int
 ) -> tuple[Int64[Tensor, "batch column"], Float64[Tensor, "batch column state"]]:
     """Tokens of `count` samples, the placeholder first, and the exact vector after each token.
 
@@ -26,6 +28,7 @@ def driven_samples(
         vectors = filter_beliefs(process, batch.observations).beliefs
         start = process.initial_S
     else:
+        assert isinstance(process, MatrixProduct)
         vectors = process.vectors(batch.observations)
         start = torch.eye(process.dimension, dtype=torch.float64)[0]
     return batch.tokens, torch.cat([start.expand(count, 1, -1), vectors], 1)
@@ -57,13 +60,26 @@ def slope_row(slopes: list[float], **names: object) -> dict:
     return {**names, "value": mean, "low": min(low, mean), "high": max(high, mean), "instances": len(slopes)}
 
 
+def point_slope_row(points: list[tuple[float, float]], **names: object) -> dict:
+    """Slope of a line through points (x, y), with its 95 % interval from resampling the points, as a row of a table."""
+    x, y = np.array(points, float).T
+    counts = numpy_generator(0, "bootstrap").multinomial(len(x), np.full(len(x), 1 / len(x)), size=NUM_RESAMPLES)
+    counts = counts[(counts > 0).sum(1) > 1]  # one point alone has no slope
+    mean_x, mean_y = counts @ x / len(x), counts @ y / len(x)
+    slopes = (counts @ (x * y) / len(x) - mean_x * mean_y) / (counts @ x**2 / len(x) - mean_x**2)
+    low, high = (float(end) for end in np.percentile(slopes, [2.5, 97.5]))
+    value = slope(x, y)
+    return {**names, "value": value, "low": min(low, value), "high": max(high, value), "points": len(x)}
+
+
 def spread(rows: list[dict], keys: tuple[str, ...], value: str = "error") -> list[dict]:
-    """Median, least and largest `value` over the rows that agree in `keys`: (keys.., value, low, high, instances)."""
+    """`value` over the rows that agree in `keys`: (keys.., value = median, low = least, high = largest, mean, instances)."""
     groups: dict[tuple, list[float]] = {}
     for row in rows:
         groups.setdefault(tuple(row[key] for key in keys), []).append(row[value])
     return [
         dict(zip(keys, group, strict=True))
-        | {"value": float(np.median(found)), "low": min(found), "high": max(found), "instances": len(found)}
+        | {"value": float(np.median(found)), "low": min(found), "high": max(found)}
+        | {"mean": float(np.mean(found)), "instances": len(found)}
         for group, found in groups.items()
     ]

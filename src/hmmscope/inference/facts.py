@@ -39,12 +39,11 @@ def known_facts(hmm: HMM | LabelledHMM) -> Facts:
 
     Cost: O(S^3), and 200 sequences of 400 observations where the entropy rate has to be sampled.
     """
+    gamma, rank = affordable_observability(hmm), numerical_rank(state_transitions(hmm.law))
     try:
-        stationary, entropy = stationary_distribution(hmm), entropy_rate(hmm)
+        return Facts(stationary_distribution(hmm), entropy_rate(hmm), gamma, rank)
     except InputError:  # several sets of states that are never left
-        stationary = entropy = None
-    rank = numerical_rank(state_transitions(hmm.law))
-    return Facts(stationary, entropy, affordable_observability(hmm), rank)
+        return Facts(None, None, gamma, rank)
 
 
 def affordable_observability(hmm: HMM | LabelledHMM, steps: int = 1) -> Observability:

@@ -11,24 +11,30 @@ import torch
 
 from hmmscope.axes import Bool, Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
+from hmmscope.inference.device import (
+    FLOORS,
+    again_in_logs,
+    log_likelihood_there,
+    mixture_predictions_there,
+    require_memory_on,
+)
 from hmmscope.inference.forward import check_observations, forward_steps
 from hmmscope.inference.mixture import filter_mixture
 from hmmscope.kernels.forward import absorb, accumulate, log_likelihood_few_states
 from hmmscope.processes.hmm import HMM
-from hmmscope.processes.laws import StateEmitting, symbol_law
+from hmmscope.processes.laws import StateEmitting
 from hmmscope.processes.mixture import Mixture
-from hmmscope.resources import require_memory
 
 #: Up to this many states one compiled loop beats matrix products.
 FEW_STATES = 16
-
-_FLOORS = {torch.float64: 1e-200, torch.float32: 1e-25}
 
 
 def log_likelihood(
     hmm: HMM, observations: Int[Tensor, "batch time"], *, dtype: torch.dtype = torch.float64
 ) -> Float64[Tensor, "batch"]:
     """log P(o_0..o_{T-1}) in nats, -inf for an impossible sequence; the forward filter without its beliefs.
+
+    It runs on the device of the observations.
 
     Args:
         hmm: S states, V symbols.
@@ -43,18 +49,22 @@ def log_likelihood(
     _check_dtype(dtype)
     observations, starts = check_observations(observations, hmm.num_symbols)
     rows = [part.to(dtype) for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)]
-    if hmm.num_states <= FEW_STATES:
+    law = hmm.law_on(observations.device)
+    assert isinstance(law, StateEmitting)
+    if observations.device.type != "cpu":
+        total, lost = log_likelihood_there(law, observations, starts, dtype)
+    elif hmm.num_states <= FEW_STATES:
         initial, transition, emission = (part.numpy() for part in rows)
         result, doubtful = log_likelihood_few_states(
-            initial, transition, emission, observations.numpy(), _FLOORS[dtype], num_threads=torch.get_num_threads()
+            initial, transition, emission, observations.numpy(), FLOORS[dtype], num_threads=torch.get_num_threads()
         )
-        total = torch.from_numpy(result)
+        total, lost = torch.from_numpy(result), torch.from_numpy(doubtful)
     else:
         logs, doubtful, _ = _forward(rows, observations, starts)
-        total = torch.from_numpy(logs.sum(0))
-    again = torch.from_numpy(doubtful).nonzero()[:, 0]
+        total, lost = torch.from_numpy(logs.sum(0)), torch.from_numpy(doubtful)
+    again = lost.nonzero()[:, 0]
     if len(again):
-        steps = forward_steps(hmm.law, observations[again][None], starts)
+        steps = forward_steps(law, observations[again][None], starts)
         total[again] = torch.stack([step.log_norm[0] for step in steps]).sum(0)
     return total
 
@@ -83,7 +93,8 @@ def mixture_predictions(
 
     P(o_t | o_0..o_{t-1}) = sum_m w_m P_m(o_0..o_{t-1}) P_m(o_t | o_0..o_{t-1}) / sum_m w_m P_m(o_0..o_{t-1})
 
-    is kept as a running sum relative to its largest term, so no posterior over components is stored.
+    is kept as a running sum relative to its largest term, so no posterior over components is stored. It runs on the device
+    of the observations; on a GPU, as many components together as fit half its free memory.
 
     Args:
         mixture: M components whose states emit.
@@ -107,7 +118,11 @@ def mixture_predictions(
         )
         return MixturePredictions(before, found.log_likelihood_terms)
     batch, time = observations.shape
-    require_memory("mixture_predictions", 8 * batch * time * (3 * mixture.num_symbols + 6))
+    require_memory_on(observations.device, "mixture_predictions", 8 * batch * time * (3 * mixture.num_symbols + 6))
+    if observations.device.type != "cpu":
+        there = mixture.law_on(observations.device)
+        assert isinstance(there, StateEmitting)
+        return MixturePredictions(*mixture_predictions_there(there, mixture.weights_M, observations, mask, dtype))
     largest = np.full((time + 1, batch), -np.inf)
     total = np.zeros((time + 1, batch))
     mixed = np.zeros((time + 1, batch, mixture.num_symbols))
@@ -150,7 +165,7 @@ def _forward(
     logs = np.zeros((time, batch))
     doubtful = np.zeros(batch, np.bool_)
     predicted = np.zeros((time if predictions else 0, batch, emission_SV.shape[1]), emission_VS.dtype)
-    floor = _FLOORS[transition_SS.dtype]
+    floor = FLOORS[transition_SS.dtype]
     belief = torch.empty(batch, len(initial_S), dtype=initial_S.dtype)
     following = torch.empty_like(belief)
     for t in range(time):
@@ -176,13 +191,11 @@ def _again(
 ) -> None:
     """Overwrite the doubtful sequences of one component with what the safe recursion finds."""
     law = mixture.law.select(torch.tensor([m]))
-    symbols_SV = symbol_law(law)[0]
-    steps = list(forward_steps(law, observations[None], mask))
-    logs_TB[:, rows] = torch.stack([step.log_norm[0] for step in steps]).numpy()
-    following = [law.initial_MS.expand(len(rows), -1), *(step.following[0] for step in steps[:-1])]
-    predicted_TBV[:, rows] = torch.stack([state @ symbols_SV for state in following]).numpy()
+    assert isinstance(law, StateEmitting)
+    again_TB, again_TBV = again_in_logs(law, observations, mask)
+    logs_TB[:, rows], predicted_TBV[:, rows] = again_TB.numpy(), again_TBV.numpy()
 
 
 def _check_dtype(dtype: torch.dtype) -> None:
-    if dtype not in _FLOORS:
+    if dtype not in FLOORS:
         raise InputError(f"dtype: must be torch.float64 or torch.float32, got {dtype}")

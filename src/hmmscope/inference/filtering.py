@@ -10,7 +10,7 @@ from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.ragged import blank, check_ragged
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.laws import symbol_law
+from hmmscope.processes.laws import Law, symbol_law
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def filter_beliefs(
     strict: bool = False,
     lengths: object = None,
 ) -> FilterResult:
-    """Belief state after each observation (the forward filter), exact in float64.
+    """Belief state after each observation (the forward filter), exact in float64, on the device of the observations.
 
     belief_0 ∝ emission[:, o_0] * initial
     belief_t ∝ emission[:, o_t] * (belief_{t-1} @ transition)
@@ -71,21 +71,22 @@ def filter_beliefs(
     Cost: O(batch * time * S^2).
     """
     observations, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
-    symbols_SV = symbol_law(hmm.law)[0]
+    law = hmm.law_on(observations.device)
+    symbols_SV = symbol_law(law)[0]
     beliefs, following, increments = [], [], []
-    for step in forward_steps(hmm.law, observations[None], mask):
+    for step in forward_steps(law, observations[None], mask):
         beliefs.append(step.belief[0])
         following.append(step.following[0] @ symbols_SV)
         increments.append(step.log_norm[0])
-    terms_BT = blank(stacked(increments, observations.shape), inside)
+    terms_BT = blank(stacked(increments, observations.shape, law), inside)
     impossible_at = first_impossible(terms_BT)
     if strict and (impossible_at >= 0).any():
         b = int((impossible_at >= 0).nonzero()[0])
         raise InputError(f"observations[{b}, {int(impossible_at[b])}]: the sequence has probability zero here")
     return FilterResult(
-        beliefs=blank(stacked(beliefs, (*observations.shape, hmm.num_states)), inside),
-        next_observation=blank(stacked(following, (*observations.shape, hmm.num_symbols)), inside),
-        first_observation=hmm.initial_S @ symbols_SV,
+        beliefs=blank(stacked(beliefs, (*observations.shape, hmm.num_states), law), inside),
+        next_observation=blank(stacked(following, (*observations.shape, hmm.num_symbols), law), inside),
+        first_observation=law.initial_MS[0] @ symbols_SV,
         log_likelihood=terms_BT.sum(1),
         log_likelihood_terms=terms_BT,
         impossible_at=impossible_at,
@@ -100,6 +101,6 @@ def first_impossible(log_likelihood_terms: Float64[Tensor, "batch time"]) -> Int
     return torch.where(found, first, -1)
 
 
-def stacked(steps: list[Tensor], shape: tuple[int, ...]) -> Tensor:
-    """Steps (batch, ...) side by side as (batch, time, ...); `shape` is for no steps at all."""
-    return torch.stack(steps, 1) if steps else torch.zeros(shape, dtype=torch.float64)
+def stacked(steps: list[Tensor], shape: tuple[int, ...], law: Law) -> Tensor:
+    """Steps (batch, ...) side by side as (batch, time, ...); for no steps at all, zeros of `shape` where the law is."""
+    return torch.stack(steps, 1) if steps else law.initial_MS.new_zeros(shape)

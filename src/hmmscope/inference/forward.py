@@ -43,7 +43,8 @@ def forward_steps(
 ) -> Iterator[ForwardStep]:
     """One step for each time; where `starts_T` the state is drawn anew, and what came before remains only in log_norm.
 
-    Observations are the same for all components (first axis 1) or given for each.
+    Observations are the same for all components (first axis 1) or given for each, on the device of the law; the starts are
+    on the processor.
     """
     num_steps = observations_MBT.shape[2]
     start_MBS = law.initial_MS[:, None].expand(-1, observations_MBT.shape[1], -1)
@@ -70,17 +71,18 @@ def forward_steps(
 
 def _absorb_state(law: StateEmitting) -> Callable[[Tensor, Tensor], Tensor]:
     emission_MVS = law.emission_MSV.transpose(1, 2).contiguous()
-    component_M1 = torch.arange(len(emission_MVS))[:, None]
+    component_M1 = torch.arange(len(emission_MVS), device=emission_MVS.device)[:, None]
     return lambda following, symbols_MB: following * emission_MVS[component_M1, symbols_MB]
 
 
 def _absorb_edge(law: EdgeEmitting) -> Callable[[Tensor, Tensor], Tensor]:
     def absorb(following: Tensor, symbols_MB: Tensor) -> Tensor:
         if len(symbols_MB) == len(law.labelled_MVSS) and symbols_MB.shape[1] == 1:
-            chosen_MSS = law.labelled_MVSS[torch.arange(len(symbols_MB)), symbols_MB[:, 0]]
+            component_M = torch.arange(len(symbols_MB), device=symbols_MB.device)
+            chosen_MSS = law.labelled_MVSS[component_M, symbols_MB[:, 0]]
             return torch.bmm(following, chosen_MSS)
         joint = torch.empty_like(following)
-        for symbol in symbols_MB[0].unique():
+        for symbol in symbols_MB[0].unique().tolist():
             rows = (symbols_MB[0] == symbol).nonzero()[:, 0]
             joint[:, rows] = torch.bmm(following[:, rows], law.labelled_MVSS[:, symbol])
         return joint
@@ -96,8 +98,8 @@ class _LogRows:
         self.clear()
 
     def clear(self) -> None:
-        self.rows = torch.empty(0, 2, dtype=torch.int64)
-        self.log_belief = torch.empty(0, self.law.initial_MS.shape[1], dtype=torch.float64)
+        self.rows = torch.empty(0, 2, dtype=torch.int64, device=self.law.initial_MS.device)
+        self.log_belief = self.law.initial_MS.new_empty(0, self.law.initial_MS.shape[1])
 
     def __bool__(self) -> bool:
         return len(self.rows) > 0
@@ -130,7 +132,10 @@ class _LogRows:
 def check_observations(
     observations: Tensor, num_symbols: int, starts: object = None
 ) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, "time"]]:
-    """The observations as int64 and the starts as a mask; InputError names the first wrong entry."""
+    """The observations as int64, where they are, and the starts as a mask on the processor.
+
+    InputError names the first wrong entry.
+    """
     observations = torch.as_tensor(observations)
     if observations.ndim != 2:
         raise InputError(f"observations: must have shape (batch, time), got {tuple(observations.shape)}")
@@ -147,7 +152,7 @@ def check_observations(
         mask = torch.zeros(time, dtype=torch.bool)
         mask[:1] = True
     else:
-        mask = torch.as_tensor(starts)
+        mask = torch.as_tensor(starts).cpu()
         if mask.shape != (time,) or mask.dtype != torch.bool or (time and not mask[0]):
             raise InputError(f"starts: must be {time} truth values of which the first is true")
     return observations, mask

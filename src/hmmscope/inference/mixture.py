@@ -6,12 +6,12 @@ import torch
 
 from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
+from hmmscope.inference.device import free_on, require_memory_on
 from hmmscope.inference.filtering import first_impossible, stacked
 from hmmscope.inference.forward import check_observations, forward_steps
 from hmmscope.inference.ragged import blank, check_ragged
-from hmmscope.processes.laws import symbol_law
+from hmmscope.processes.laws import Law, symbol_law
 from hmmscope.processes.mixture import Mixture
-from hmmscope.resources import require_memory
 
 #: Working memory of one chunk of sequences: about what stays in the caches.
 CHUNK_BYTES = 2**23
@@ -45,6 +45,8 @@ def filter_mixture(
 ) -> MixtureResult:
     """Posterior over components and Bayes-optimal prediction after each observation, exact in float64.
 
+    It runs on the device of the observations.
+
     P(m | o_0..o_t) ∝ weights[m] * P_m(o_0..o_t)
     P(o_{t+1} | o_0..o_t) = sum_m P(m | o_0..o_t) * P_m(o_{t+1} | o_0..o_t)
 
@@ -59,20 +61,23 @@ def filter_mixture(
         InputError: a symbol outside [0, V); bad starts or lengths.
         ResourceError: the result would not fit in memory.
 
-    Cost: O(batch * time * M * S^2), in chunks of sequences of about `CHUNK_BYTES`.
+    Cost: O(batch * time * M * S^2), in chunks of sequences of about `CHUNK_BYTES`; on a GPU, of half its free memory.
     """
     observations, mask, inside = check_ragged(observations, mixture.num_symbols, starts, lengths)
     batch, time = observations.shape
     num_components = mixture.num_components
-    require_memory("filter_mixture", 8 * batch * time * (num_components + mixture.num_symbols))
-    posterior = torch.zeros(batch, time, num_components, dtype=torch.float64)
-    following = torch.zeros(batch, time, mixture.num_symbols, dtype=torch.float64)
-    terms_BT = torch.zeros(batch, time, dtype=torch.float64)
-    first = torch.einsum("m,ms,msv->v", mixture.weights_M, mixture.law.initial_MS, symbol_law(mixture.law))
-    chunk = max(1, CHUNK_BYTES // (8 * 6 * num_components * mixture.num_states))
+    device = observations.device
+    require_memory_on(device, "filter_mixture", 8 * batch * time * (num_components + mixture.num_symbols))
+    law, weights_M = mixture.law_on(device), mixture.weights_M.to(device)
+    posterior = law.initial_MS.new_zeros(batch, time, num_components)
+    following = law.initial_MS.new_zeros(batch, time, mixture.num_symbols)
+    terms_BT = law.initial_MS.new_zeros(batch, time)
+    first = torch.einsum("m,ms,msv->v", weights_M, law.initial_MS, symbol_law(law))
+    working = CHUNK_BYTES if device.type == "cpu" else free_on(device) // 2
+    chunk = max(1, working // (8 * 6 * num_components * mixture.num_states))
     for begin in range(0, batch, chunk):
         part = slice(begin, begin + chunk)
-        _filter_chunk(mixture, observations[part], mask, posterior[part], following[part], terms_BT[part])
+        _filter_chunk(law, weights_M, observations[part], mask, posterior[part], following[part], terms_BT[part])
     terms_BT = blank(terms_BT, inside)
     return MixtureResult(
         component_posterior=blank(posterior, inside),
@@ -85,11 +90,17 @@ def filter_mixture(
 
 
 def _filter_chunk(
-    mixture: Mixture, observations: Tensor, mask: Tensor, posterior: Tensor, following: Tensor, terms_BT: Tensor
+    law: Law,
+    weights_M: Tensor,
+    observations: Tensor,
+    mask: Tensor,
+    posterior: Tensor,
+    following: Tensor,
+    terms_BT: Tensor,
 ) -> None:
-    log_weight_MB = mixture.weights_M.log()[:, None].expand(-1, len(observations))
-    symbols_MSV = symbol_law(mixture.law)
-    for t, step in enumerate(forward_steps(mixture.law, observations[None], mask)):
+    log_weight_MB = weights_M.log()[:, None].expand(-1, len(observations))
+    symbols_MSV = symbol_law(law)
+    for t, step in enumerate(forward_steps(law, observations[None], mask)):
         log_weight_MB = log_weight_MB + step.log_norm
         total_B = torch.logsumexp(log_weight_MB, 0)
         terms_BT[:, t] = total_B
@@ -132,16 +143,16 @@ def filter_known_component(
         starts: as in `filter_mixture`.
     """
     observations, mask = check_observations(observations, mixture.num_symbols, starts)
-    components = torch.as_tensor(components)
+    components = torch.as_tensor(components, device=observations.device)
     if components.shape != observations.shape[:1] or ((components < 0) | (components >= len(mixture))).any():
         raise InputError(f"components: must be {len(observations)} numbers in [0, {len(mixture)})")
-    law = mixture.law.select(components)
+    law = mixture.law_on(observations.device).select(components)
     steps = list(forward_steps(law, observations[:, None], mask))
     before_BTS = torch.stack([law.initial_MS, *(step.following[:, 0] for step in steps)], 1)[:, :-1]
     return KnownComponentResult(
-        beliefs=stacked([step.belief[:, 0] for step in steps], (*observations.shape, mixture.num_states)),
+        beliefs=stacked([step.belief[:, 0] for step in steps], (*observations.shape, mixture.num_states), law),
         predicted_observation=torch.bmm(before_BTS, symbol_law(law)),
-        log_likelihood_terms=stacked([step.log_norm[:, 0] for step in steps], observations.shape),
+        log_likelihood_terms=stacked([step.log_norm[:, 0] for step in steps], observations.shape, law),
     )
 
 

@@ -28,13 +28,13 @@ def check_ragged(
         checked, mask = check_observations(observations, num_symbols, starts)
         return checked, mask, torch.ones_like(checked, dtype=torch.bool)
     batch, time = observations.shape
-    counts = torch.as_tensor(lengths)
+    counts = torch.as_tensor(lengths, device=observations.device)
     if counts.numel() == 0:
         counts = counts.to(torch.int64)  # an empty list
     whole = not (counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype == torch.bool)
     if not whole or counts.shape != (batch,) or bool(((counts < 0) | (counts > time)).any()):
         raise InputError(f"lengths: must be {batch} integers in [0, {time}]")
-    inside = torch.arange(time) < counts.to(torch.int64)[:, None]
+    inside = torch.arange(time, device=counts.device) < counts.to(torch.int64)[:, None]
     checked, mask = check_observations(observations.where(inside, torch.zeros_like(observations)), num_symbols, starts)
     return checked, mask, inside
 
@@ -44,4 +44,4 @@ def blank(values: Tensor, inside_BT: Bool[Tensor, "batch time"], padding: float 
     if bool(inside_BT.all()):
         return values
     inside = inside_BT.view(*inside_BT.shape, *[1] * (values.ndim - 2))
-    return torch.where(inside, values, torch.full((), padding, dtype=values.dtype))
+    return torch.where(inside, values, torch.full((), padding, dtype=values.dtype, device=values.device))

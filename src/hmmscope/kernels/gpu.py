@@ -94,7 +94,7 @@ class TritonSampler:
         if packed.numel():
             with _on(self.device):
                 _kernels().paths[(rows // block,)](
-                    samples,
+                    samples.contiguous(),
                     len(samples),
                     rows,
                     words,
@@ -233,7 +233,7 @@ def _kernels() -> SimpleNamespace:
         STEPS: tl.constexpr,
         BLOCK: tl.constexpr,
     ):
-        """`STEPS` steps a word of 64 bits. Rows beyond the last sample draw sample 0, to fill the block, and are not read."""
+        """`STEPS` steps a word of 64 bits. Rows beyond the last sample draw sample 0 to fill the block and are not read."""
         row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         inside = row < num_samples
         sample = tl.load(samples + row, mask=inside, other=0)

@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 from hmmscope.axes import Tensor
 
 #: Longer inputs go to torch's fused kernel, which does not keep the pattern.
-MAX_BLOCKED_LENGTH = 384
+MAX_BLOCKED_LENGTH = 512
 
 _BLOCK = 48  # queries; a block looks at the keys up to its own end, so that about half of the square is left out
 _GROUP = 32  # heads of samples at a time, so that their logits stay in the cache
@@ -22,7 +22,7 @@ class BlockedAttention(torch.autograd.Function):
         pattern = softmax(queries keys^T, where key <= query);  mixed = pattern values
 
     Same function as rotating and then calling ``scaled_dot_product_attention(..., is_causal=True)``. The pattern is kept
-    for the backward pass (time^2 / 2 numbers for each head), which then costs four products instead of five.
+    for the backward pass (about time^2 / 2 numbers for each head of each sample), which then needs no recomputation.
     """
 
     @staticmethod
@@ -32,10 +32,12 @@ class BlockedAttention(torch.autograd.Function):
         `rotation` is cosines and signed sines (time, head width), or None.
         """
         batch, time, _, num_heads, head_width = qkv.shape
-        q_NTK, k_NTK, v_NTK = qkv.permute(2, 0, 3, 1, 4).reshape(3, -1, time, head_width)
+        own = qkv.new_empty(3, batch * num_heads, time, head_width)
+        own.view(3, batch, num_heads, time, head_width).copy_(qkv.permute(2, 0, 3, 1, 4))
+        q_NTK, k_NTK, v_NTK = own
         if rotation is not None:
-            q_NTK, k_NTK = _turn(q_NTK, *rotation), _turn(k_NTK, *rotation)
-        q_NTK = q_NTK * scale
+            _turn(own[:2], *rotation)
+        q_NTK *= scale
         mixed_NTK = torch.empty_like(v_NTK)
         blocks = _blocks(time)
         future = torch.full((blocks[0][1],) * 2, -math.inf, dtype=qkv.dtype).triu_(1)
@@ -74,24 +76,27 @@ class BlockedAttention(torch.autograd.Function):
         all_NTK[0] *= ctx.scale
         if rotation is not None:
             cos, sin = rotation
-            for gradient_NTK in all_NTK[:2]:
-                gradient_NTK.copy_(_turn(gradient_NTK, cos, -sin))
+            _turn(all_NTK[:2], cos, -sin)
         gradient = q_NTK.new_empty(batch, time, 3, num_heads, head_width)
         gradient.permute(2, 0, 3, 1, 4).copy_(all_NTK.view(3, batch, num_heads, time, head_width))
         return gradient, None, None
 
 
-def _turn(x_NTK: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pairs (i, i + K/2) of the last axis; the inverse has -sin."""
-    half = x_NTK.shape[-1] // 2
-    swapped = torch.cat([x_NTK[..., half:], x_NTK[..., :half]], -1)
-    return torch.mul(x_NTK, cos).add_(swapped.mul_(sin))
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Turn the pairs (i, i + K/2) of the last axis, in place; the inverse has -sin."""
+    half = x.shape[-1] // 2
+    swapped = torch.cat([x[..., half:], x[..., :half]], -1)
+    x.mul_(cos).add_(swapped.mul_(sin))
+
+
+def num_blocks(time: int) -> int:
+    """Blocks that `time` queries are cut into."""
+    return max(1, round(time / _BLOCK))
 
 
 def _blocks(time: int) -> list[tuple[int, int]]:
     """Queries begin .. end - 1 of each block, as equal as possible, the largest first."""
-    count = max(1, round(time / _BLOCK))
-    size = -(-time // count)
+    size = -(-time // num_blocks(time))
     return [(begin, min(begin + size, time)) for begin in range(0, time, size)]
 
 

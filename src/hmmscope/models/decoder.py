@@ -11,7 +11,7 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.axes import Float, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.models.attention import Attention, KeyValues, RotaryTable, Rotation
+from hmmscope.models.attention import Attention, RotaryTable, Rotation
 from hmmscope.models.base import Dropout, EncodedModel, Ports, Tap, check_sizes, initialise
 from hmmscope.schema import require
 
@@ -195,7 +195,7 @@ class Block(nn.Module):
         self.mlp_norm = None if spec.attention_only else _norm(spec)
         self.mlp = None if spec.attention_only else MLP(spec.width, spec.mlp_ratio * spec.width)
 
-    def forward(self, x_BTD: Tensor, rotation: Rotation | None, past: KeyValues | None, dropout: nn.Module) -> Tensor:
+    def forward(self, x_BTD: Tensor, rotation: Rotation | None, past: Any, dropout: nn.Module) -> Tensor:
         x_BTD = x_BTD + dropout(self.attention(self.attention_norm(x_BTD), rotation, past))
         if self.mlp is None or self.mlp_norm is None:
             return x_BTD

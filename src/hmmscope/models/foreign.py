@@ -143,6 +143,8 @@ def _initialise_layers(layers: nn.Module, generator: torch.Generator) -> None:
     for name, module in linear.items():
         if not name.endswith(_SPECIAL):
             std = 1 / math.sqrt(module.in_features)
-            module.weight.normal_(0.0, std / math.sqrt(num_writes) if name.endswith(_WRITES) else std, generator=generator)
+            module.weight.normal_(
+                0.0, std / math.sqrt(num_writes) if name.endswith(_WRITES) else std, generator=generator
+            )
             if module.bias is not None:
                 module.bias.zero_()

@@ -12,7 +12,7 @@ from hmmscope.models.base import Ports
 from hmmscope.models.decoder import Decoder, DecoderSpec
 
 #: Positions taken at once: within a chunk a product of queries and keys, between chunks the state.
-_CHUNK = 64
+CHUNK = 64
 
 
 @registry.model("linear-attention")
@@ -67,7 +67,7 @@ class LinearAttention(nn.Module):
     of one position that is the recurrence itself, so the cached and the whole form are the same function.
     """
 
-    def __init__(self, width: int, num_heads: int, chunk: int = _CHUNK) -> None:
+    def __init__(self, width: int, num_heads: int, chunk: int = CHUNK) -> None:
         super().__init__()
         self.num_heads, self.chunk = num_heads, chunk
         self.qkv = nn.Linear(width, 3 * width)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.models.base import ModelSpec, Ports, SequenceModel
@@ -53,5 +55,6 @@ def make_model(
 
 
 def build_model(spec: ModelSpec, ports: Ports, seed: int = 0) -> SequenceModel:
-    """The model of a spec, with weights from the named stream (seed, "weights")."""
-    return spec.build(ports, torch_generator(seed, "weights"))
+    """The model of a spec, with weights from the named stream (seed, "weights"); the global generator stays as it is."""
+    with torch.random.fork_rng(devices=[]):  # layers of torch draw from it when they are made
+        return spec.build(ports, torch_generator(seed, "weights"))

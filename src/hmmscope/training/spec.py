@@ -87,18 +87,25 @@ class TrainingSpec:
         for field in ("epoch_steps", "block_length"):
             require(0 <= getattr(self, field) < 2**31, field, "must be in [0, 2^31)", getattr(self, field))
         most = 2**27
-        require(0 <= self.num_trajectories <= most, "num_trajectories", f"must be in [0, {most}]", self.num_trajectories)
+        require(
+            0 <= self.num_trajectories <= most, "num_trajectories", f"must be in [0, {most}]", self.num_trajectories
+        )
         both = self.epoch_steps > 0 and self.num_trajectories > 0
-        require(not both, "epoch_steps", "must be 0 with num_trajectories, which say how long an epoch is", self.epoch_steps)
+        require(
+            not both, "epoch_steps", "must be 0 with num_trajectories, which say how long an epoch is", self.epoch_steps
+        )
         require(self.learning_rate > 0, "learning_rate", "must be positive", self.learning_rate)
         require(self.epsilon > 0, "epsilon", "must be positive", self.epsilon)
         require(0 <= self.final_fraction <= 1, "final_fraction", "must be in [0, 1]", self.final_fraction)
         ok = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
         require(ok, "betas", "must be two numbers in [0, 1)", self.betas)
         require(all(length >= 1 for length in self.curriculum), "curriculum", "must be lengths >= 1", self.curriculum)
-        stages, units = len(self.curriculum), self.num_epochs if self.steps_per_epoch < self.num_steps else self.num_steps
+        stages, units = (
+            len(self.curriculum),
+            self.num_epochs if self.steps_per_epoch < self.num_steps else self.num_steps,
+        )
         require(stages <= units, "curriculum", f"must have at most {units} stages in a run of that many", stages)
-        divides = 1 <= self.num_grains and self.batch_size % self.num_grains == 0
+        divides = self.num_grains >= 1 and self.batch_size % self.num_grains == 0
         require(divides, "num_grains", f"must divide batch_size = {self.batch_size}", self.num_grains)
 
     @property

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +14,15 @@ from hmmscope.corpora.targets import Target, make_target
 from hmmscope.errors import InputError
 from hmmscope.models.base import SequenceModel
 from hmmscope.rundir import RunDir
+from hmmscope.training.distributed import World
+from hmmscope.training.parallel import Single, make_engine, num_samples
 from hmmscope.training.progress import Progress
 from hmmscope.training.schedules import learning_rate, sample_numbers, stage_length
 from hmmscope.training.signals import Interrupted, deferred_signals
 from hmmscope.training.spec import TrainingSpec
-from hmmscope.training.state import move, resolve_device, restore_state, save_state
-from hmmscope.training.updates import evaluation_loss, grains, loss_of_grain, make_optimiser, update
+from hmmscope.training.state import move, resolve_device, restore_weights, save_state
+from hmmscope.training.trackers import Quietly, Tracker
+from hmmscope.training.updates import evaluation_loss, make_optimiser, update
 
 
 class Lessons:
@@ -53,22 +57,24 @@ class Lessons:
             self._stages[length] = stage, make_target(self._target, process, layout)
         return self._stages[length]
 
-    def batch(self, step: int) -> tuple[Batch, Target]:
-        """The samples of a step."""
+    def batch(self, step: int, rows: slice) -> tuple[Batch, Target]:
+        """The samples of a step, or some of them."""
         corpus, target = self.at(step)
-        return corpus[sample_numbers(self._spec, corpus.seed, step)], target
+        return corpus[sample_numbers(self._spec, corpus.seed, step)[rows]], target
 
 
 def train_model(
     model: SequenceModel,
     corpus: Corpus,
     spec: TrainingSpec,
-    run: RunDir,
+    run: RunDir | None,
     *,
+    world: World | None = None,
     target: str = "observation",
     held_out: Corpus | None = None,
     floor: float | None = None,
     quiet: bool = False,
+    tracker: Tracker | None = None,
 ) -> None:
     """Train `model` in place from the newest checkpoint of `run`, or from its fresh weights, to the last step.
 
@@ -80,54 +86,66 @@ def train_model(
         corpus: training samples.
         spec: the recipe.
         run: holds the lock; receives metrics (step, loss, learning_rate, gradient_norm; and evaluation_loss) and
-            checkpoints.
+            checkpoints. None in processes that do not lead.
+        world: the processes that train together. With ``training.parallel`` = "fsdp" the parameters of `model` are left
+            in parts; the checkpoint of the last step has them whole.
         target: what is asked, "observation" or "belief".
         held_out: corpus of the evaluation loss during training.
         floor: least possible loss of the evaluation samples, shown beside the loss.
         quiet: no progress.
+        tracker: is told the metrics too.
 
     Raises:
         InputError: a curriculum that does not fit the layout.
         NonFiniteError: a loss or gradient is not finite; the step is not taken, and earlier checkpoints stay.
-        Interrupted: SIGINT or SIGTERM; the current step is finished and saved first.
-        ResourceError: the disk does not take a checkpoint.
+        Interrupted: SIGINT or SIGTERM, to any of the processes; all finish the current step, and it is saved first.
+        ResourceError: the disk does not take a checkpoint, or another process has ended.
     """
-    device = torch.device(resolve_device(spec.device))
+    world = world or World()
+    device = world.device(resolve_device(spec.device))
     model.to(device).train()
-    optimiser = make_optimiser(model, spec)
     lessons = Lessons(corpus, target, spec)
-    first_step = restore_state(model, optimiser, run, device)
+    restored = restore_weights(model, run, world)
+    engine = make_engine(model, spec, world)
+    optimiser = make_optimiser(model, spec)
+    restored.into(model, optimiser)
     judged = make_target(target, held_out.process, held_out.layout) if held_out is not None else None
-    evaluation = held_out[0 : spec.evaluate_samples] if held_out is not None and spec.evaluate_every else None
-    forward: Any = torch.compile(model) if spec.compile else model
+    evaluates = bool(spec.evaluate_every) and (world.leader or engine.in_parts)
+    evaluation = held_out[0 : spec.evaluate_samples] if held_out is not None and evaluates else None
     progress = Progress(
-        spec.num_steps, "training", unit="tokens", per_step=float(spec.batch_size * corpus.layout.num_columns), quiet=quiet
+        spec.num_steps,
+        "training",
+        unit="tokens",
+        per_step=float(spec.batch_size * corpus.layout.num_columns),
+        quiet=quiet or not world.leader,
     )
     beside = f" (Bayes floor {floor:.3f})" if floor is not None else ""
-    shown, tokens = "", 0
-    with deferred_signals() as received, progress:
+    shown, tokens, told = "", 0, Quietly(tracker)
+    with deferred_signals() as received, progress, closing(told):
         begun = time.monotonic()
-        for step in range(first_step, spec.num_steps):
-            batch, asked = lessons.batch(step)
-            tokens += batch.tokens.shape[0] * batch.tokens.shape[1]
+        for step in range(restored.step, spec.num_steps):
+            batch, asked = lessons.batch(step, engine.rows(step))
+            tokens += num_samples(spec, step) * batch.tokens.shape[1]
             rate = learning_rate(spec, step)
-            loss, norm = train_step(model, optimiser, move(batch, device), asked, spec, step, forward)
+            loss, norm = train_step(model, optimiser, move(batch, device), asked, spec, step, engine)
             record = {"step": step + 1, "loss": loss, "learning_rate": rate, "gradient_norm": norm}
             done = step + 1 == spec.num_steps
             if evaluation is not None and judged is not None and ((step + 1) % spec.evaluate_every == 0 or done):
                 record["evaluation_loss"] = evaluation_loss(model, evaluation, judged, device, spec)
                 shown = f"evaluation {record['evaluation_loss']:.3f}{beside}"
-            run.metrics.append(record)
-            stop = done or bool(received)
-            if (step + 1) % spec.checkpoint_every == 0 or stop:
-                save_state(model, optimiser, run, step + 1)
-                run.timing.append(_timing(step + 1, tokens, time.monotonic() - begun, device))
+            if run is not None:
+                run.metrics.append(record)
+            told.log(record)
+            signum = world.largest(received[0] if received else 0)
+            if (step + 1) % spec.checkpoint_every == 0 or signum or done:
+                save_state(model, optimiser, run, step + 1, world)
+                if run is not None:
+                    run.timing.append(_timing(step + 1, tokens, time.monotonic() - begun, device))
             progress.update(step + 1, f"loss {loss:.3f}  {shown or beside}")
-            if received and not done:
-                name = signal.Signals(received[0]).name
-                raise Interrupted(
-                    f"{run.path}: stopped by {name} after step {step + 1}; go on with --resume", received[0]
-                )
+            if signum and not done:
+                world.largest(0)  # the leader has saved
+                name, where = signal.Signals(signum).name, "" if run is None else f"{run.path}: "
+                raise Interrupted(f"{where}stopped by {name} after step {step + 1}; go on with --resume", signum)
 
 
 def train_step(
@@ -137,20 +155,18 @@ def train_step(
     target: Target,
     spec: TrainingSpec,
     step: int,
-    forward: Any = None,
+    engine: Single | None = None,
 ) -> tuple[float, float]:
-    """One update on a batch; loss and gradient norm before it.
+    """One update; loss and gradient norm before it.
 
     Args:
-        forward: what is called in place of the model (a compiled one).
+        batch: the samples of the step that this process computes.
+        engine: what computes the gradient of the whole step; by default this process alone.
     """
+    engine = engine or Single(model, spec)
     optimiser.zero_grad(set_to_none=True)
-    parts = grains(batch, spec.num_grains)
-    total = torch.zeros((), device=batch.tokens.device)
-    for number, part in enumerate(parts):
-        model.set_step(step, number)
-        total = total + loss_of_grain(forward or model, part, target, spec, len(part.tokens) / len(batch.tokens))
-    return update(model, optimiser, total, learning_rate(spec, step), spec.gradient_clip, step)
+    loss = engine.gradients(batch, target, step)
+    return update(model, optimiser, loss, learning_rate(spec, step), spec.gradient_clip, step, engine.world)
 
 
 def _timing(step: int, tokens: int, seconds: float, device: torch.device) -> dict[str, Any]:

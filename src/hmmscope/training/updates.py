@@ -10,9 +10,10 @@ from hmmscope.axes import Tensor
 from hmmscope.corpora.corpus import Batch
 from hmmscope.corpora.targets import Target
 from hmmscope.errors import NonFiniteError
+from hmmscope.training.distributed import World
 from hmmscope.training.objectives import target_loss
 from hmmscope.training.spec import TrainingSpec
-from hmmscope.training.state import move
+from hmmscope.training.state import local, move, whole
 
 
 def make_optimiser(model: nn.Module, spec: TrainingSpec) -> torch.optim.AdamW:
@@ -36,9 +37,11 @@ def autocast(spec: TrainingSpec, device: torch.device) -> AbstractContextManager
 
 def grains(batch: Batch, num_grains: int) -> Sequence[Batch]:
     """Equal parts of a batch, in order."""
-    if num_grains == 1:
-        return [batch]
-    size = -(-len(batch.tokens) // num_grains)
+    return [batch] if num_grains == 1 else parts(batch, -(-len(batch.tokens) // num_grains))
+
+
+def parts(batch: Batch, size: int) -> Sequence[Batch]:
+    """Parts of a batch of `size` samples each, in order; the last one may be smaller."""
     cuts = [slice(begin, begin + size) for begin in range(0, len(batch.tokens), size)]
     components = batch.components
     return [
@@ -50,26 +53,36 @@ def grains(batch: Batch, num_grains: int) -> Sequence[Batch]:
 def loss_of_grain(model: nn.Module, batch: Batch, target: Target, spec: TrainingSpec, weight: float) -> Tensor:
     """Loss of a part of a batch, whose gradient is added to that of the parts before; returned detached."""
     with autocast(spec, batch.tokens.device):
-        loss = target_loss(
-            model, batch, target, block_length=spec.block_length, block_algorithm=spec.block_algorithm
-        )
+        loss = target_loss(model, batch, target, block_length=spec.block_length, block_algorithm=spec.block_algorithm)
     if weight != 1.0:
         loss = loss * weight
     loss.backward()
     return loss.detach()
 
 
-def update(model: nn.Module, optimiser: torch.optim.Optimizer, loss: Tensor, rate: float, clip: float, step: int) -> tuple[float, float]:
+def update(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    loss: Tensor,
+    rate: float,
+    clip: float,
+    step: int,
+    world: World | None = None,
+) -> tuple[float, float]:
     """Take the step if loss and gradient are finite; both, as they were before it.
+
+    Loss and gradient are those of all processes together, so that all of them decide alike.
 
     Raises:
         NonFiniteError: names the step and the parameter; nothing is changed.
     """
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    norm = torch.nn.utils.get_total_norm(list(gradients.values()))
+    norm = whole(torch.nn.utils.get_total_norm(list(gradients.values())))
     size, total = loss.item(), norm.item()
     if not (abs(size) < float("inf") and total < float("inf")):
-        bad = next((name for name, gradient in gradients.items() if not gradient.isfinite().all()), "all together")
+        found = [not local(gradient).isfinite().all() for gradient in gradients.values()]
+        number = (world or World()).largest(len(found) - found.index(True) if True in found else 0)
+        bad = list(gradients)[-number] if number else "all together"
         what = f"gradient of {bad}" if abs(size) < float("inf") else "loss"
         raise NonFiniteError(
             f"step {step + 1}: {what} is not finite (loss {size}); the step was not taken, lower learning_rate"
@@ -83,18 +96,14 @@ def update(model: nn.Module, optimiser: torch.optim.Optimizer, loss: Tensor, rat
 
 
 @torch.no_grad()
-def evaluation_loss(
-    model: nn.Module, batch: Batch, target: Target, device: torch.device, spec: TrainingSpec
-) -> float:
+def evaluation_loss(model: nn.Module, batch: Batch, target: Target, device: torch.device, spec: TrainingSpec) -> float:
     """Mean loss of fixed samples, 64 at a time, in the unit of the target."""
     model.eval()
     total, count = 0.0, len(batch.tokens)
     for begin in range(0, count, 64):
         part = slice(begin, begin + 64)
         samples = move(Batch(batch.tokens[part], batch.observations[part], batch.states[part], None), device)
-        loss = target_loss(
-            model, samples, target, block_length=spec.block_length, block_algorithm=spec.block_algorithm
-        )
+        loss = target_loss(model, samples, target, block_length=spec.block_length, block_algorithm=spec.block_algorithm)
         total += loss.item() * len(samples.tokens)
     model.train()
     return total / count

@@ -31,7 +31,7 @@ from hmmscope.seeds import check_seed
 from hmmscope.verbs.sources import find_process, new_file
 
 #: Sequences that the memory error is summed over where no time is given; beyond, they are sampled.
-_ENUMERATED = 2**18
+_ENUMERATED = 2**16
 #: Observations beyond the longest memory, where none are given: the error no longer depends on where it all began.
 _MARGIN = 16
 

@@ -46,7 +46,7 @@ def fit(
     HMM(*matrices, symbols=names, title=f"Baum-Welch fit to {Path(observations).name}").save(Path(out))
     ended = "converged" if found.converged else "not converged"
     print(
-        f"{states} states, {num_symbols} symbols, {len(sequences)} sequences of {total} observations: log-likelihood "
+        f"{states} states, {num_symbols} symbols, {total} observations in {len(sequences)} sequences: log-likelihood "
         f"{found.log_likelihood:.6f} nats ({found.log_likelihood / total:.6f} per observation), {ended} in "
         f"{found.num_iterations} iterations"
     )

@@ -1,0 +1,266 @@
+"""Training: tokens a second of forward pass, backward pass and AdamW, at the shapes that matter."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from hmmscope.bench.contest import Contest, installed
+from hmmscope.config import RunConfig, config_from_data
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.targets import make_target
+from hmmscope.models.flops import training_flops
+from hmmscope.models.make import build_model
+from hmmscope.pipeline import ports_of
+from hmmscope.training.state import move
+from hmmscope.training.trainer import train_step
+from hmmscope.training.updates import make_optimiser
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """One training to be timed.
+
+    Attributes:
+        name: shown.
+        config: plain configuration.
+        batch: samples a step on a processor, and on a GPU.
+    """
+
+    name: str
+    config: dict[str, Any]
+    batch: tuple[int, int]
+
+
+def _prompts(components: int, states: int, symbols: int, length: int) -> dict[str, Any]:
+    return {
+        "process": {
+            "name": "random-mixture",
+            "num_components": components,
+            "num_states": states,
+            "num_symbols": symbols,
+        },
+        "layout": {
+            "name": "prompts",
+            "num_demonstrations": 15,
+            "demonstration_length": length,
+            "test_length": length,
+        },
+    }
+
+
+_LIMITS: dict[str, Any] = {
+    "process": {"name": "cyclic-det"},
+    "layout": {"name": "sequences", "length": 120, "placeholder": True},
+    "target": "belief",
+}
+
+
+def _deep(num_layers: int) -> Shape:
+    model = {"name": "decoder", "num_layers": num_layers, "width": 512, "num_heads": 8}
+    return Shape(name=f"[Limits] Transformer, {num_layers} x 512", config=_LIMITS | {"model": model}, batch=(8, 256))
+
+
+SHAPES = {
+    "quickstart": Shape(
+        name="quickstart, 5 x 96, 145 columns",
+        config=_prompts(40, 8, 8, 8) | {"model": {"name": "roformer", "num_layers": 5, "num_heads": 4, "width": 96}},
+        batch=(32, 512),
+    ),
+    "rnn": Shape(
+        name="[Limits] RNN, 64 wide", config=_LIMITS | {"model": {"name": "rnn", "width": 64}}, batch=(256, 256)
+    ),
+    "limits-1": _deep(1),
+    "limits-4": _deep(4),
+    "limits-7": _deep(7),
+    "multitask": Shape(
+        name="[MultiTask] 16 x 1024, 273 columns",
+        config=_prompts(64, 128, 16, 16)
+        | {"model": {"name": "roformer", "num_layers": 16, "num_heads": 16, "width": 1024}},
+        batch=(1, 32),
+    ),
+}
+
+
+def contests(
+    *,
+    peers: bool,
+    device: str = "cpu",
+    shapes: tuple[str, ...] = (),
+    precision: str = "float32",
+    compiled: bool = False,
+) -> list[Contest]:
+    """A contest for each shape: our step with sampling its batch, the peers on a batch at hand, and the gemm rate.
+
+    Peers have the same number of layers, width and heads: a GPT of the nanoGPT form, torch's TransformerEncoder, and
+    transformers' Llama with an MLP of 8/3 of the width, which makes its FLOPs equal to ours; for the RNN torch's RNN.
+
+    Args:
+        peers: whether to add them.
+        device: "cpu" or "cuda".
+        shapes: names of SHAPES; all if empty, without the largest on a processor.
+        precision: "float32" or "bfloat16" (autocast), for all.
+        compiled: also our step with torch.compile.
+    """
+    chosen = shapes or tuple(name for name in SHAPES if device != "cpu" or name != "multitask")
+    return [_contest(SHAPES[name], peers, device, precision, compiled) for name in chosen]
+
+
+def _contest(shape: Shape, peers: bool, device: str, precision: str, compiled: bool) -> Contest:
+    batch = shape.batch[device != "cpu"]
+    training = {"batch_size": batch, "precision": precision, "device": device, "gradient_clip": 1.0}
+    config = config_from_data(shape.config | {"training": training})
+    process = config.process.build()
+    ports = ports_of(config, process)
+    corpus = Corpus(process, layout=config.layout, seed=0, stream="train")
+    columns = config.layout.num_columns
+    tokens = batch * columns
+    contest = Contest(f"training, {shape.name}, batch {batch}, {precision}", "tokens")
+    contest.add("hmmscope, with sampling", _ours(config, corpus, device, False), tokens)
+    if compiled:
+        contest.add("hmmscope, compiled, with sampling", _ours(config, corpus, device, True), tokens)
+    if peers:
+        for name, model in _peers(config.model, ports.num_tokens or 1, ports.num_outputs, columns).items():
+            contest.add(name, _step_of(model.to(device), config, corpus, device), tokens)
+    flops = training_flops(config.model, ports, columns)
+    if flops is not None:
+        multiply, amount = _gemm(device, precision)
+        contest.add(f"{precision} matrix product", multiply, amount / (flops / columns), limit=True)
+    return contest
+
+
+def _ours(config: RunConfig, corpus: Corpus, device: str, compiled: bool) -> Callable[[], None]:
+    """Step after step of a training, each on fresh samples."""
+    spec = config.training
+    model = build_model(config.model, ports_of(config, corpus.process)).to(device).train()
+    optimiser = make_optimiser(model, spec)
+    target = make_target(config.target, corpus.process, corpus.layout)
+    forward: Any = torch.compile(model) if compiled else model
+    state = {"step": 0}
+
+    def step() -> None:
+        begin = state["step"] * spec.batch_size
+        batch = move(corpus[begin : begin + spec.batch_size], torch.device(device))
+        train_step(model, optimiser, batch, target, spec, state["step"], forward)
+        state["step"] += 1
+
+    return step
+
+
+def _step_of(model: nn.Module, config: RunConfig, corpus: Corpus, device: str) -> Callable[[], None]:
+    """A step of a peer on a batch that is at hand, with the same loss, clipping and optimiser."""
+    spec = config.training
+    batch = move(corpus[0 : spec.batch_size], torch.device(device))
+    target = make_target(config.target, corpus.process, corpus.layout)
+    labels = target.labels(batch)
+    columns = torch.from_numpy(target.columns)
+    optimiser = make_optimiser(model, spec)
+
+    def step() -> None:
+        optimiser.zero_grad(set_to_none=True)
+        with torch.autocast(device, torch.bfloat16, enabled=spec.precision == "bfloat16"):
+            outputs = model(batch.tokens)
+            loss = target.loss(getattr(outputs, "logits", outputs)[:, columns, : target.num_outputs], labels)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), spec.gradient_clip)
+        optimiser.step()
+
+    return step
+
+
+def _peers(spec: Any, num_tokens: int, num_outputs: int, columns: int) -> dict[str, nn.Module]:
+    """Peers of the same layers, width and heads."""
+    if spec.name == "rnn":
+        return {"torch RNN": _TorchRNN(num_tokens, num_outputs, spec.width)}
+    found: dict[str, nn.Module] = {
+        "nanoGPT form": _NanoGPT(spec, num_tokens, num_outputs, columns),
+        "nn.TransformerEncoder": _Encoder(spec, num_tokens, num_outputs, columns),
+    }
+    if installed("transformers"):
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        llama = LlamaConfig(
+            vocab_size=num_tokens,
+            hidden_size=spec.width,
+            intermediate_size=round(8 * spec.width / 3),
+            num_hidden_layers=spec.num_layers,
+            num_attention_heads=spec.num_heads,
+            max_position_embeddings=columns,
+            use_cache=False,
+        )
+        found["transformers Llama"] = LlamaForCausalLM(llama)
+    return found
+
+
+class _NanoGPT(nn.Module):
+    """The form of nanoGPT: learned positions, pre-LN, fused attention, GELU MLP, no biases in the layers."""
+
+    def __init__(self, spec: Any, num_tokens: int, num_outputs: int, columns: int) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(num_tokens, spec.width), nn.Embedding(columns, spec.width)
+        self.blocks = nn.ModuleList(_NanoBlock(spec.width, spec.num_heads) for _ in range(spec.num_layers))
+        self.norm, self.head = nn.LayerNorm(spec.width), nn.Linear(spec.width, num_outputs, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class _NanoBlock(nn.Module):
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.project = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.hidden, self.out = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, time, width = x.shape
+        parts = self.qkv(self.norm1(x)).split(width, 2)
+        q, k, v = (part.view(batch, time, self.num_heads, -1).transpose(1, 2) for part in parts)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.project(mixed.transpose(1, 2).contiguous().view(batch, time, width))
+        return x + self.out(F.gelu(self.hidden(self.norm2(x))))
+
+
+class _Encoder(nn.Module):
+    """torch's own layers with a causal mask."""
+
+    def __init__(self, spec: Any, num_tokens: int, num_outputs: int, columns: int) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(num_tokens, spec.width), nn.Embedding(columns, spec.width)
+        layer = nn.TransformerEncoderLayer(
+            spec.width, spec.num_heads, 4 * spec.width, 0.0, "gelu", batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, spec.num_layers, enable_nested_tensor=False)
+        self.norm, self.head = nn.LayerNorm(spec.width), nn.Linear(spec.width, num_outputs)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        time = tokens.shape[1]
+        x = self.tokens(tokens) + self.positions(torch.arange(time, device=tokens.device))
+        mask = nn.Transformer.generate_square_subsequent_mask(time, device=tokens.device)
+        return self.head(self.norm(self.layers(x, mask=mask, is_causal=True)))
+
+
+class _TorchRNN(nn.Module):
+    def __init__(self, num_tokens: int, num_outputs: int, width: int) -> None:
+        super().__init__()
+        self.num_tokens = num_tokens
+        self.rnn = nn.RNN(num_tokens, width, nonlinearity="relu", batch_first=True)
+        self.head = nn.Linear(width, num_outputs)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.rnn(F.one_hot(tokens, self.num_tokens).float())[0])
+
+
+def _gemm(device: str, precision: str) -> tuple[Callable[[], torch.Tensor], float]:
+    """A large matrix product and its FLOPs."""
+    size = 2048 if device == "cpu" else 8192
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    left, right = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
+    return lambda: left @ right, 2.0 * size**3

@@ -1,0 +1,147 @@
+"""What a training will take, before it is begun: parameters, tokens, FLOPs, memory, and the time on this machine."""
+
+import time
+from dataclasses import dataclass, replace
+
+import torch
+
+from hmmscope.config import RunConfig
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.models.base import parameter_count
+from hmmscope.models.block_cot import num_blocks
+from hmmscope.models.flops import training_flops, training_memory_bytes
+from hmmscope.pipeline import fresh_model, ports_of, require_memory_for, threads
+from hmmscope.resources import free_memory
+from hmmscope.training.schedules import sample_numbers, stage_length
+from hmmscope.training.spec import TrainingSpec
+from hmmscope.training.state import move, resolve_device
+from hmmscope.training.trainer import Lessons, train_step
+from hmmscope.training.updates import make_optimiser
+
+#: Seconds that measured steps may take (one step is always taken, and one before it to warm up).
+_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a training will take.
+
+    Attributes:
+        parameters: trainable numbers.
+        samples, tokens: read in all, counting repetitions; prefixes of a curriculum with their length.
+        flops: floating-point operations of matrix products, forward and backward; None for foreign architectures.
+        memory_bytes: weights, gradients, moments and activations of a step; None for foreign architectures.
+        free_bytes: memory that is free; None where the system does not say.
+        steps_measured: full-length steps that were timed on this machine; 0 if none was.
+        seconds: of all steps, by those measured; evaluations and the final score are not in it. None if none was.
+    """
+
+    parameters: int
+    samples: int
+    tokens: int
+    flops: float | None
+    memory_bytes: int | None
+    free_bytes: int | None
+    steps_measured: int
+    seconds: float | None
+
+
+def estimate(config: RunConfig, *, measure: bool = True) -> Estimate:
+    """Count what a training takes, and time some steps of it; nothing is written.
+
+    Raises:
+        ResourceError: a step does not fit into the free memory.
+    """
+    spec = replace(config.training, device=resolve_device(config.training.device))
+    process = config.process.build()
+    ports, layout = ports_of(config, process), config.layout
+    grain = spec.batch_size // spec.num_grains
+    memory = training_memory_bytes(config.model, ports, layout.num_columns, grain, device=spec.device)
+    require_memory_for(replace(config, training=spec), process)
+    columns = _columns_of_epochs(spec, layout.num_observations, layout.num_columns)
+    samples = sum(len_of for _, len_of in columns)
+    tokens = sum(width * len_of for width, len_of in columns)
+    flops: float | None = 0.0
+    for width, len_of in columns:
+        each = training_flops(config.model, ports, width)
+        passes = num_blocks(width, spec.block_length) if spec.block_length and spec.block_algorithm == "naive" else 1
+        flops = None if each is None or flops is None else flops + each * len_of * passes
+    model = fresh_model(config, process)
+    steps, seconds = 0, None
+    if measure:
+        with threads(spec.num_threads):
+            corpus = Corpus(process, layout=layout, seed=config.seed, stream="train")
+            steps, each_step = _time_steps(model, corpus, config.target, replace(spec, curriculum=()))
+        seconds = each_step * tokens / (spec.batch_size * layout.num_columns)
+    return Estimate(parameter_count(model), samples, tokens, flops, memory, free_memory(), steps, seconds)
+
+
+def _columns_of_epochs(spec: TrainingSpec, length: int, columns: int) -> list[tuple[int, int]]:
+    """(columns of a sample, samples) of each stage of the curriculum; one entry without."""
+    if not spec.curriculum:
+        return [(columns, _samples(spec, 0, spec.num_steps))]
+    unit = spec.steps_per_epoch if spec.steps_per_epoch < spec.num_steps else 1
+    found: dict[int, int] = {}
+    for begin in range(0, spec.num_steps, unit):
+        kept = stage_length(spec, begin, length)
+        found[kept] = found.get(kept, 0) + _samples(spec, begin, min(begin + unit, spec.num_steps))
+    return [(kept + columns - length, count) for kept, count in found.items()]
+
+
+def _samples(spec: TrainingSpec, begin: int, end: int) -> int:
+    """Samples of the steps begin .. end - 1."""
+    if not spec.num_trajectories:
+        return (end - begin) * spec.batch_size
+    epochs = lambda step: divmod(step, spec.steps_per_epoch)  # noqa: E731 - one line, used twice
+
+    def until(step: int) -> int:
+        epoch, within = epochs(step)
+        return epoch * spec.num_trajectories + min(within * spec.batch_size, spec.num_trajectories)
+
+    return until(end) - until(begin)
+
+
+def _time_steps(model: torch.nn.Module, corpus: Corpus, target: str, spec: TrainingSpec) -> tuple[int, float]:
+    """Number of steps timed, and seconds of one."""
+    device = torch.device(spec.device)
+    model.to(device).train()
+    optimiser = make_optimiser(model, spec)
+    lessons = Lessons(corpus, target, spec)
+    numbers = sample_numbers(replace(spec, num_trajectories=0), corpus.seed, 0)
+    steps, begun = -1, time.perf_counter()
+    while steps < 1 or (steps < 50 and time.perf_counter() - begun < _SECONDS):
+        if steps == 0:
+            begun = time.perf_counter()
+        stage, asked = lessons.at(0)
+        train_step(model, optimiser, move(stage[numbers], device), asked, spec, 0)  # type: ignore[arg-type]
+        steps += 1
+    return steps, (time.perf_counter() - begun) / steps
+
+
+def as_text(found: Estimate, config: RunConfig) -> list[str]:
+    """Lines to print."""
+    spec = config.training
+    lines = [
+        f"parameters   {found.parameters:,}",
+        f"steps        {spec.num_steps:,} of {spec.batch_size} samples ({spec.num_epochs:,} epochs)",
+        f"tokens       {found.tokens:,} in {found.samples:,} samples",
+    ]
+    if found.flops is not None:
+        lines.append(f"FLOPs        {found.flops:.3g} (matrix products, forward and backward)")
+    if found.memory_bytes is not None:
+        free = "" if found.free_bytes is None else f", {found.free_bytes / 2**30:.1f} GiB are free"
+        lines.append(f"memory       about {found.memory_bytes / 2**30:.2f} GiB for a step{free}")
+    if found.seconds is not None:
+        steps = f"{found.steps_measured} step{'s' if found.steps_measured != 1 else ''}"
+        rate = found.tokens / found.seconds
+        lines.append(f"time         about {_duration(found.seconds)} ({rate:,.0f} tokens/s, measured over {steps})")
+        if found.flops is not None:
+            lines.append(f"speed        {found.flops / found.seconds / 1e9:,.1f} GFLOP/s")
+    return lines
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} seconds"

@@ -1,0 +1,206 @@
+"""Likelihoods and mixture predictions where the observations are, in torch operations: the road of `fast` for GPUs.
+
+Many components go through the recursion together, as one batched matrix product a step:
+
+    following_t = belief_{t-1} @ transition;  joint_t = following_t * emission[:, o_t];  belief_t = joint_t / sum(joint_t)
+
+so that time is the only loop. As in `hmmscope.kernels.forward`, a sum below a floor marks its (component, sequence) as
+doubtful, for the caller to go over again by the recursion of `forward`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from hmmscope.axes import Bool, Float64, Int64, Tensor
+from hmmscope.errors import ResourceError
+from hmmscope.inference.forward import forward_steps
+from hmmscope.processes.laws import StateEmitting, symbol_law
+from hmmscope.resources import free_memory, require_memory
+
+#: Sums below these are doubtful.
+FLOORS = {torch.float64: 1e-200, torch.float32: 1e-25}
+
+
+def free_on(device: torch.device) -> int:
+    """Bytes that can be allocated on a device, those that torch keeps for later among them."""
+    if device.type == "cuda":
+        return (
+            torch.cuda.mem_get_info(device)[0]
+            + torch.cuda.memory_reserved(device)
+            - torch.cuda.memory_allocated(device)
+        )
+    free = free_memory()
+    return 2**32 if free is None else free
+
+
+def require_memory_on(device: torch.device, what: str, num_bytes: int) -> None:
+    """ResourceError if `num_bytes` is more than what is free where the result will be."""
+    if device.type == "cpu":
+        require_memory(what, num_bytes)
+    elif num_bytes > free_on(device):
+        needed, have = num_bytes / 2**30, free_on(device) / 2**30
+        raise ResourceError(
+            f"{what}: needs {needed:.1f} GiB and {have:.1f} GiB are free on {device}; ask for less at once"
+        )
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Matrix products in float32, not in the shorter TF32 that a training script may have asked for."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def forward_logs(
+    rows: tuple[Tensor, ...],
+    observations_BT: Int64[Tensor, "batch time"],
+    starts_T: Bool[Tensor, "time"],
+    *,
+    predictions: bool = False,
+) -> tuple[Float64[Tensor, "time component batch"], Bool[Tensor, "component batch"], Tensor]:
+    """Log norms log P(o_t | past), doubtful sequences, and P(o_t | past) (time, component, batch, symbol) if asked for.
+
+    Args:
+        rows: `StateEmitting.rows` of M components in float32 or float64, on the device of the observations.
+        observations_BT: the same for every component.
+        starts_T: on the processor.
+        predictions: whether to keep the predictions, in the precision of the law.
+    """
+    initial_MS, transition_MSS, emission_MSV = rows
+    emission_MVS = emission_MSV.transpose(1, 2).contiguous()
+    (batch, time), (components, states, symbols) = observations_BT.shape, emission_MSV.shape
+    floor = FLOORS[initial_MS.dtype]
+    logs_TMB = initial_MS.new_empty(time, components, batch, dtype=torch.float64)
+    predicted_TMBV = initial_MS.new_empty(time if predictions else 0, components, batch, symbols)
+    doubtful_MB = torch.zeros(components, batch, dtype=torch.bool, device=initial_MS.device)
+    belief_MBS, following_MBS = initial_MS.new_empty(2, components, batch, states)
+    likelihood_MBS = torch.empty_like(belief_MBS)
+    start_MBS = initial_MS[:, None].expand_as(belief_MBS)
+    for t, begins in enumerate(starts_T.tolist()):
+        if begins:
+            following_MBS.copy_(start_MBS)
+        else:
+            torch.bmm(belief_MBS, transition_MSS, out=following_MBS)
+        if predictions:
+            torch.bmm(following_MBS, emission_MSV, out=predicted_TMBV[t])
+        torch.index_select(emission_MVS, 1, observations_BT[:, t], out=likelihood_MBS)
+        torch.mul(following_MBS, likelihood_MBS, out=belief_MBS)
+        norm_MB = belief_MBS.sum(-1)
+        lost_MB = norm_MB < floor
+        doubtful_MB |= lost_MB
+        logs_TMB[t] = norm_MB.double().log()
+        belief_MBS /= norm_MB.masked_fill_(lost_MB, torch.inf)[..., None]  # a lost law goes on as zeros
+    return logs_TMB, doubtful_MB, predicted_TMBV
+
+
+def log_likelihood_there(
+    law: StateEmitting,
+    observations_BT: Int64[Tensor, "batch time"],
+    starts_T: Bool[Tensor, "time"],
+    dtype: torch.dtype,
+) -> tuple[Float64[Tensor, "batch"], Bool[Tensor, "batch"]]:
+    """Log-likelihoods under the only component, and which are doubtful."""
+    with full_precision():
+        logs_TMB, doubtful_MB, _ = forward_logs(_rows(law, dtype), observations_BT, starts_T)
+    return logs_TMB[:, 0].sum(0), doubtful_MB[0]
+
+
+class RunningMixture:
+    """Sums over components, seen a few at a time, of weights and predictions, relative to the largest weight so far.
+
+    Attributes:
+        largest: largest log weight of (time, batch): row t is before observation t, row `time` after the last.
+        total: sum of weights / exp(largest) (time, batch).
+        mixed: sum of weights * predictions / exp(largest) (time, batch, symbol).
+    """
+
+    def __init__(self, batch: int, time: int, symbols: int, like: Float64[Tensor, "any"]) -> None:
+        self.largest = like.new_full((time + 1, batch), -torch.inf)
+        self.total = like.new_zeros(time + 1, batch)
+        self.mixed = like.new_zeros(time, batch, symbols)
+
+    def add(self, log_weight_M: Tensor, logs_TMB: Tensor, predicted_TMBV: Tensor) -> None:
+        """Take in components with prior weights, log norms of every step, and predictions."""
+        log_weight_MB = log_weight_M[:, None].expand(logs_TMB.shape[1:])
+        for t in range(len(self.total)):
+            top_B = torch.maximum(self.largest[t], log_weight_MB.amax(0))
+            possible_B = top_B > -torch.inf
+            scale_B = torch.where(possible_B, self.largest[t] - top_B, 0.0).exp()
+            share_MB = torch.where(possible_B, log_weight_MB - top_B, -torch.inf).exp()
+            self.largest[t] = top_B
+            self.total[t] = self.total[t] * scale_B + share_MB.sum(0)
+            if t < len(self.mixed):
+                mixed_BV = torch.einsum("mb,mbv->bv", share_MB, predicted_TMBV[t].double())
+                self.mixed[t] = self.mixed[t] * scale_B[:, None] + mixed_BV
+                log_weight_MB = log_weight_MB + logs_TMB[t]
+
+    def result(self) -> tuple[Float64[Tensor, "batch time symbol"], Float64[Tensor, "batch time"]]:
+        """Predictions, zeros after an impossible prefix, and log P(o_t | past), -inf from there on."""
+        joint_TB = self.largest + self.total.log()
+        total_TB1 = self.total[:-1, :, None]
+        predicted = torch.where(total_TB1 > 0, self.mixed / total_TB1, 0.0)
+        terms = torch.where(joint_TB[1:] > -torch.inf, joint_TB[1:] - joint_TB[:-1], -torch.inf)
+        return predicted.transpose(0, 1).contiguous(), terms.T.contiguous()
+
+
+def mixture_predictions_there(
+    law: StateEmitting,
+    weights_M: Float64[Tensor, "component"],
+    observations_BT: Int64[Tensor, "batch time"],
+    starts_T: Bool[Tensor, "time"],
+    dtype: torch.dtype,
+    *,
+    chunk_bytes: int | None = None,
+) -> tuple[Float64[Tensor, "batch time symbol"], Float64[Tensor, "batch time"]]:
+    """Predictions and log P(o_t | past) of the mixture; as many components at a time as fit half the free memory.
+
+    Args:
+        law: M components whose states emit, float64, on the device of the observations.
+        weights_M: prior weights, on any device.
+        observations_BT: the sequences.
+        starts_T: on the processor.
+        dtype: of the laws; weights and sums are float64.
+        chunk_bytes: working memory, instead of half of what is free.
+    """
+    device, (batch, time), (_, states, symbols) = observations_BT.device, observations_BT.shape, law.emission_MSV.shape
+    size = dtype.itemsize
+    a_component = batch * (4 * size * states + time * (8 + size * symbols) + 8 * 4 + 16 * symbols)
+    a_component += (8 + size) * states * (states + 2 * symbols)
+    chunk = max(1, (free_on(device) // 2 if chunk_bytes is None else chunk_bytes) // a_component)
+    log_weights_M = weights_M.to(device).log()
+    running = RunningMixture(batch, time, symbols, log_weights_M)
+    with full_precision():
+        for numbers in weights_M.nonzero()[:, 0].to(device).split(chunk):
+            part = law.select(numbers)
+            logs_TMB, doubtful_MB, predicted_TMBV = forward_logs(
+                _rows(part, dtype), observations_BT, starts_T, predictions=True
+            )
+            for m in doubtful_MB.any(1).nonzero()[:, 0].tolist():
+                rows = doubtful_MB[m].nonzero()[:, 0]
+                one = part.select(torch.tensor([m], device=device))
+                logs_TMB[:, m, rows], again = again_in_logs(one, observations_BT[rows], starts_T)
+                predicted_TMBV[:, m, rows] = again.to(dtype)
+            running.add(log_weights_M[numbers], logs_TMB, predicted_TMBV)
+            del logs_TMB, predicted_TMBV  # before the next chunk is allocated
+    return running.result()
+
+
+def again_in_logs(
+    law: StateEmitting, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
+) -> tuple[Float64[Tensor, "time batch"], Float64[Tensor, "time batch symbol"]]:
+    """Log norms and predictions of one component by the safe recursion."""
+    symbols_SV = symbol_law(law)[0]
+    steps = list(forward_steps(law, observations_BT[None], starts_T))
+    before = [law.initial_MS.expand(len(observations_BT), -1), *(step.following[0] for step in steps[:-1])]
+    predicted = torch.stack([state @ symbols_SV for state in before])
+    return torch.stack([step.log_norm[0] for step in steps]), predicted
+
+
+def _rows(law: StateEmitting, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return tuple(rows.to(dtype) for rows in law.rows())

@@ -1,0 +1,159 @@
+"""The forward recursion of many components fused into one kernel (Triton): beliefs never leave the chip.
+
+One program filters a block of sequences under one component from the first step to the last. The transition matrix stays
+in shared memory; what is written for a step are the sums P(o_t | past) and, if asked for, the predictions. Per component,
+sequence and step that is 4 + 4 V bytes, against 2 S^2 operations: the kernel is bound by the tensor cores.
+
+Float32 accuracy from tensor cores that read 11 bits: each factor is split into a head and a remainder,
+
+    x @ y = head(x) @ head(y) + rest(x) @ head(y) + head(x) @ rest(y)
+
+which leaves out rest(x) @ rest(y), at most 2^-22 of the product. All terms of heads are positive, so there is no
+cancellation. Twin in torch operations: `forward_logs` in inference.
+"""
+
+import functools
+import importlib
+from types import SimpleNamespace
+
+import torch
+
+from hmmscope.axes import Bool, Float, Int64, Tensor
+
+#: Heads and remainders of a larger transition matrix do not fit in shared memory.
+MAX_STATES, MAX_SYMBOLS = 128, 128
+_SEQUENCES = 64  # of a program
+
+
+def fits(num_states: int, num_symbols: int, dtype: torch.dtype) -> bool:
+    """Whether this kernel does such a law."""
+    return dtype == torch.float32 and num_states <= MAX_STATES and num_symbols <= MAX_SYMBOLS
+
+
+def forward_norms(
+    initial_MS: Float[Tensor, "component state"],
+    transition_MSS: Float[Tensor, "component state state"],
+    emission_MSV: Float[Tensor, "component state symbol"],
+    observations_BT: Int64[Tensor, "batch time"],
+    starts_T: Bool[Tensor, "time"],
+    floor: float,
+    *,
+    predictions: bool,
+) -> tuple[Float[Tensor, "time component batch"], Bool[Tensor, "component batch"], Tensor]:
+    """P(o_t | past), sequences in which it fell below `floor`, predictions (time, component, batch, symbol) if asked for.
+
+    Laws are float32 and on the device of the observations; the starts may be on the processor.
+    """
+    device = observations_BT.device
+    (batch, time), (components, states, symbols) = observations_BT.shape, emission_MSV.shape
+    size, width = (max(16, 1 << (number - 1).bit_length()) for number in (states, symbols))
+    more, wider = size - states, width - symbols
+    pad = torch.nn.functional.pad
+    norms_TMB = initial_MS.new_empty(time, components, batch)
+    predicted_TMBV = initial_MS.new_empty(time if predictions else 0, components, batch, symbols)
+    doubtful_MB = torch.zeros(components, batch, dtype=torch.int32, device=device)
+    if norms_TMB.numel():
+        grid = (-(-batch // _SEQUENCES), components)
+        with torch.cuda.device(device if device.type == "cuda" else -1):
+            _kernels().forward[grid](
+                observations_BT.T.to(torch.int32).contiguous(),
+                starts_T.to(device=device, dtype=torch.int32),
+                pad(initial_MS, (0, more)),
+                *split(pad(transition_MSS, (0, more, 0, more))),
+                *split(pad(emission_MSV, (0, wider, 0, more))),
+                pad(emission_MSV, (0, wider, 0, more)).transpose(1, 2).contiguous(),
+                norms_TMB,
+                predicted_TMBV,
+                doubtful_MB,
+                components,
+                batch,
+                time,
+                floor,
+                STATES=size,
+                SYMBOLS=symbols,
+                WIDTH=width,
+                PREDICT=predictions,
+                BLOCK=_SEQUENCES,
+                num_warps=4,
+            )
+    return norms_TMB, doubtful_MB > 0, predicted_TMBV
+
+
+def split(values: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
+    """Head, with the leading 11 bits of each float32, and the remainder, which is exact."""
+    head = (values.contiguous().view(torch.int32) & -0x2000).view(torch.float32)
+    return head, values - head
+
+
+@functools.cache
+def _kernels() -> SimpleNamespace:
+    """The compiled functions. Triton looks names up among a module's, so the functions are made global here."""
+    global triton, tl, product
+    triton, tl = importlib.import_module("triton"), importlib.import_module("triton.language")
+
+    @triton.jit
+    def product(left, right_head, right_rest):  # type: ignore[no-untyped-def]
+        """left @ (right_head + right_rest), see the top of the module."""
+        head = (left.to(tl.int32, bitcast=True) & -0x2000).to(tl.float32, bitcast=True)
+        rest = left - head
+        small = tl.dot(rest, right_head, input_precision="tf32")
+        small = tl.dot(head, right_rest, small, input_precision="tf32")
+        return tl.dot(head, right_head, small, input_precision="tf32")
+
+    @triton.jit(do_not_specialize=["components", "batch", "time"])
+    def forward(  # type: ignore[no-untyped-def]
+        symbols,
+        starts,
+        initial,
+        transition_head,
+        transition_rest,
+        emission_head,
+        emission_rest,
+        emission_rows,
+        norms,
+        predicted,
+        doubtful,
+        components,
+        batch,
+        time,
+        floor,
+        STATES: tl.constexpr,
+        SYMBOLS: tl.constexpr,
+        WIDTH: tl.constexpr,
+        PREDICT: tl.constexpr,
+        BLOCK: tl.constexpr,
+    ):
+        """Sequences beyond the last one repeat symbol 0 and are not written."""
+        m = tl.program_id(1).to(tl.int64)
+        b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        inside = b < batch
+        i, v = tl.arange(0, STATES), tl.arange(0, WIDTH)
+        square = m * STATES * STATES + i[:, None] * STATES + i[None, :]
+        to_state_head, to_state_rest = tl.load(transition_head + square), tl.load(transition_rest + square)
+        tall = m * STATES * WIDTH + i[:, None] * WIDTH + v[None, :]
+        to_symbol_head, to_symbol_rest = tl.load(emission_head + tall), tl.load(emission_rest + tall)
+        start = tl.load(initial + m * STATES + i)[None, :]
+        belief = tl.zeros([BLOCK, STATES], tl.float32)
+        lost = tl.zeros([BLOCK], tl.int32)
+        place, seen = m * batch + b, b
+        for t in range(time):
+            following = product(belief, to_state_head, to_state_rest)
+            begins = tl.load(starts + t)
+            following = tl.where(begins > 0, start, following)
+            if PREDICT:
+                ahead = product(following, to_symbol_head, to_symbol_rest)
+                wanted = inside[:, None] & (v[None, :] < SYMBOLS)
+                tl.store(predicted + place[:, None] * SYMBOLS + v[None, :], ahead, mask=wanted)
+            symbol = tl.load(symbols + seen, mask=inside, other=0)
+            likelihood = tl.load(emission_rows + m * STATES * WIDTH + symbol[:, None] * STATES + i[None, :])
+            joint = following * likelihood
+            norm = tl.sum(joint, 1)
+            tl.store(norms + place, norm, mask=inside)
+            below = norm < floor
+            lost = tl.where(below, 1, lost)
+            belief = joint * tl.where(below, 0.0, 1.0 / norm)[:, None]
+            place += components.to(tl.int64) * batch
+            seen += batch
+        tl.store(doubtful + m * batch + b, lost, mask=inside)
+
+    return SimpleNamespace(forward=forward)

@@ -1,0 +1,285 @@
+"""How the gradient of a batch is computed: in grains by one process, or shared out among several."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hmmscope.axes import Float, Tensor
+from hmmscope.corpora.corpus import Batch
+from hmmscope.corpora.targets import Target
+from hmmscope.errors import InputError
+from hmmscope.models.base import SequenceModel
+from hmmscope.schema import require
+from hmmscope.training import updates
+from hmmscope.training.distributed import World
+from hmmscope.training.spec import TrainingSpec
+
+#: Numbers of a gradient that are exchanged at once.
+BUCKET = 2**22
+
+
+class Single:
+    """One process: the gradients of the grains are added in their order by autograd itself.
+
+    Attributes:
+        world: who takes part.
+        forward: what is called in place of the model: compiled, or wrapped.
+        in_parts: whether the processes hold parts of the model, so that each of its forward passes needs all of them.
+    """
+
+    in_parts: ClassVar[bool] = False
+
+    def __init__(self, model: SequenceModel, spec: TrainingSpec, world: World | None = None) -> None:
+        self.model, self.spec, self.world = model, spec, world or World()
+        self.forward: Any = torch.compile(model) if spec.compile else model
+
+    def rows(self, step: int) -> slice:
+        """Which samples of a step this process computes."""
+        return slice(0, num_samples(self.spec, step))
+
+    def gradients(self, batch: Batch, target: Target, step: int) -> Float[Tensor, ""]:
+        """Leave the gradient of the mean loss of a whole step in the parameters, and return that loss.
+
+        Args:
+            batch: the samples `rows` of the step.
+            target: what is asked.
+            step: number of the step.
+        """
+        total = torch.zeros((), device=batch.tokens.device)
+        for number, part in enumerate(updates.grains(batch, self.spec.num_grains)):
+            total = total + self._grain(part, target, step, number, len(part.tokens) / len(batch.tokens))
+        return total
+
+    def _grain(self, part: Batch, target: Target, step: int, number: int, weight: float) -> Tensor:
+        self.model.set_step(step, number)
+        return updates.loss_of_grain(self.forward, part, target, self.spec, weight)
+
+
+class Exact(Single):
+    """The bits of one process: the gradients of all grains are added in their order, wherever they were computed.
+
+    gradient = ((g_0 + g_1) + g_2) + ...     process r computes grains r k .. (r + 1) k - 1, with k = num_grains / processes
+
+    Each process receives its part of every grain's gradient, adds them in order, and the sums are put together.
+
+    Raises:
+        InputError: a number of processes that does not divide `num_grains`.
+
+    Cost: k + 1 gradients in memory, and (k + 1) gradients sent by each process at every step; k = 1 is the cheapest.
+    """
+
+    def __init__(self, model: SequenceModel, spec: TrainingSpec, world: World) -> None:
+        super().__init__(model, spec, world)
+        check_processes(spec, world.size)
+
+    def rows(self, step: int) -> slice:
+        return _share(self.spec, self.world, self.spec.num_grains // self.world.size, step)
+
+    def gradients(self, batch: Batch, target: Target, step: int) -> Float[Tensor, ""]:
+        rank, size, device = self.world.rank, self.world.size, batch.tokens.device
+        count = num_samples(self.spec, step)
+        each, grain = self.spec.num_grains // size, -(-count // self.spec.num_grains)
+        num_grains = -(-count // grain)  # the last step of an epoch may have fewer
+        held = [min(each, max(0, num_grains - other * each)) for other in range(size)]
+        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        own: list[list[Tensor]] = []
+        losses = torch.zeros(each, device=device)
+        for number, part in enumerate(updates.parts(batch, grain)[: held[rank]]):
+            losses[number] = self._grain(part, target, step, rank * each + number, len(part.tokens) / count)
+            own.append(_taken(parameters))
+        for bucket in _buckets(parameters):
+            lengths = [parameters[index].numel() for index in bucket]
+            mine = [torch.cat([gradients[index].reshape(-1) for index in bucket]) for gradients in own]
+            total = _added_in_order(mine, held, parameters[bucket[0]], sum(lengths))
+            for index, piece in zip(bucket, total.split(lengths), strict=True):
+                parameters[index].grad = piece.view_as(parameters[index]).clone()
+        gathered = [torch.empty_like(losses) for _ in range(size)]
+        dist.all_gather(gathered, losses)
+        loss = torch.zeros((), device=device)
+        for value in torch.cat(gathered)[:num_grains]:
+            loss = loss + value
+        return loss
+
+
+class Replicas(Single):
+    """DistributedDataParallel: each process computes a share of the batch, gradients are averaged by all-reduce.
+
+    The sum differs from that of one process by rounding. Its order depends on how torch puts gradients into buckets,
+    which it decides in the first backward pass; so that a resumed run has the same buckets as one that was not
+    interrupted, that pass is done twice and only the second counts.
+    """
+
+    def __init__(self, model: SequenceModel, spec: TrainingSpec, world: World) -> None:
+        super().__init__(model, spec, world)
+        check_processes(spec, world.size)
+        self._parts = spec.num_grains // world.size if spec.num_grains % world.size == 0 else 1
+        self._rehearsed = False
+        self._wrap()
+
+    def _wrap(self) -> None:
+        on = [next(self.model.parameters()).device] if next(self.model.parameters()).is_cuda else None
+        self.forward = _Replica(self.forward, device_ids=on, broadcast_buffers=False)
+
+    def rows(self, step: int) -> slice:
+        return _share(self.spec, self.world, self._parts, step)
+
+    def gradients(self, batch: Batch, target: Target, step: int) -> Float[Tensor, ""]:
+        if not self._rehearsed:
+            self._shares(batch, target, step)
+            self.model.zero_grad(set_to_none=True)
+            self._rehearsed = True
+        total = self._shares(batch, target, step)
+        dist.all_reduce(total)
+        return total / self.world.size
+
+    def _shares(self, batch: Batch, target: Target, step: int) -> Tensor:
+        """Gradients and loss of this process, times the number of processes because the sum is an average."""
+        count = num_samples(self.spec, step)
+        parts = updates.parts(batch, -(-count // (self._parts * self.world.size)))
+        idle = _first(self.spec, self.world, self._parts, step) >= count
+        total = torch.zeros((), device=batch.tokens.device)
+        for number, part in enumerate(parts):
+            last = number == len(parts) - 1
+            weight = 0.0 if idle else len(part.tokens) / count * self.world.size
+            with nullcontext() if last else self._apart():
+                total = total + self._grain(part, target, step, self.world.rank * self._parts + number, weight)
+        return total
+
+    def _apart(self) -> AbstractContextManager[None]:
+        """No exchange: this is not the last part of the step."""
+        apart: AbstractContextManager[None] = self.forward.no_sync()
+        return apart
+
+
+class _Replica(DistributedDataParallel):
+    """Has the attributes of what it wraps, which models are asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("module"), name)
+
+
+class Shards(Replicas):
+    """FSDP2: as `Replicas`, and each process keeps its part of weights, gradients and moments only.
+
+    The blocks of the model, and what is outside them, are put together when they are needed. The parameters become
+    DTensors in place; `whole` in `hmmscope.training.state` puts one together.
+    """
+
+    in_parts = True
+
+    def _wrap(self) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        kind = next(self.model.parameters()).device.type
+        mesh = init_device_mesh(kind, (self.world.size,))  # on the processor, too, it must be said
+        for name in ("blocks", "layers"):
+            for block in getattr(self.model, name, ()):
+                fully_shard(block, mesh=mesh)
+        fully_shard(self.model, mesh=mesh)
+        self._rehearsed = True  # what is exchanged together does not change
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        sharded: Any = self.model
+        sharded.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            sharded.set_requires_gradient_sync(True)
+
+
+def make_engine(model: SequenceModel, spec: TrainingSpec, world: World) -> Single:
+    """What computes gradients: by ``training.parallel`` if there are several processes."""
+    if world.size == 1:
+        return Single(model, spec, world)
+    return {"exact": Exact, "ddp": Replicas, "fsdp": Shards}[spec.parallel](model, spec, world)
+
+
+def check_processes(spec: TrainingSpec, size: int) -> None:
+    """InputError if that many processes cannot share the work."""
+    if spec.parallel == "exact" and spec.num_grains % size:
+        grains = [count for count in range(size, spec.batch_size + 1, size) if spec.batch_size % count == 0]
+        ways = [f"set it to {grains[0]}"] if grains else []
+        ways += [f"start {n} processes" for n in range(size - 1, 0, -1) if spec.num_grains % n == 0 and n > 1][:1]
+        rule = f"must be a multiple of the {size} processes to give the bits of one"
+        raise InputError(
+            f"training.num_grains: {rule}, got {spec.num_grains}; {', or '.join([*ways, 'set parallel to ddp'])}"
+        )
+    require(size <= spec.batch_size, "training.batch_size", f"must be at least the {size} processes", spec.batch_size)
+
+
+def num_samples(spec: TrainingSpec, step: int) -> int:
+    """Samples of a step: the batch size, or what an epoch of a fixed set has left."""
+    if not spec.num_trajectories:
+        return spec.batch_size
+    return min(spec.batch_size, spec.num_trajectories - step % spec.steps_per_epoch * spec.batch_size)
+
+
+def _share(spec: TrainingSpec, world: World, parts: int, step: int) -> slice:
+    """Samples of the parts of this process, `parts` of `parts` * size; one sample, which counts nothing, if it has none."""
+    count, begin = num_samples(spec, step), _first(spec, world, parts, step)
+    size = -(-count // (parts * world.size)) * parts
+    return slice(begin, min(begin + size, count)) if begin < count else slice(0, 1)
+
+
+def _first(spec: TrainingSpec, world: World, parts: int, step: int) -> int:
+    """Number of the first sample of this process within the step; beyond the last one if it has none."""
+    return world.rank * parts * -(-num_samples(spec, step) // (parts * world.size))
+
+
+def _taken(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """The gradients, which the parameters then no longer have."""
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    return gradients
+
+
+def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[int]]:
+    """Numbers of neighbouring parameters of one type, up to `BUCKET` numbers in all or one parameter."""
+    bucket: list[int] = []
+    held = 0
+    for index, parameter in enumerate(parameters):
+        if bucket and (held + parameter.numel() > BUCKET or parameter.dtype != parameters[bucket[0]].dtype):
+            yield bucket
+            bucket, held = [], 0
+        bucket.append(index)
+        held += parameter.numel()
+    if bucket:
+        yield bucket
+
+
+def _added_in_order(mine: Sequence[Tensor], held: Sequence[int], like: Tensor, length: int) -> Float[Tensor, "number"]:
+    """g_0 + g_1 + ... of the grains of all processes, in their order.
+
+    Args:
+        mine: the flat gradients of this process's grains.
+        held: number of grains of each process.
+        like: has the type and device of a gradient.
+        length: of a gradient.
+    """
+    size = len(held)
+    piece = -(-length // size)
+    sent = like.new_zeros(len(mine), size * piece)
+    for row, gradient in zip(sent, mine, strict=True):
+        row[:length] = gradient
+    sent = sent.view(len(mine), size, piece).transpose(0, 1).contiguous()
+    received = like.new_empty(sum(held), piece)
+    dist.all_to_all_single(
+        received.view(-1), sent.view(-1), [count * piece for count in held], [len(mine) * piece] * size
+    )
+    total = received[0]
+    for gradient in received[1:]:
+        total += gradient
+    pieces = [torch.empty_like(total) for _ in range(size)]
+    dist.all_gather(pieces, total)
+    return torch.cat(pieces)[:length]

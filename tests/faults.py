@@ -1,0 +1,310 @@
+"""Faults in inference that the tests must catch: a place, what stands there instead, and tests that then fail.
+
+`test_planted_faults.py` plants each of them into a copy of the package and runs the tests. A snippet must occur exactly
+once in its file, so that this table cannot fall behind the source.
+"""
+
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+    """One mistake.
+
+    Attributes:
+        name: what is wrong.
+        file: below src/hmmscope.
+        original: text that occurs once in it.
+        planted: what takes its place.
+        tests: node ids below tests/, at least one of which must fail.
+    """
+
+    name: str
+    file: str
+    original: str
+    planted: str
+    tests: tuple[str, ...]
+
+
+_ENUMERATED = "test_inference.py::test_filter_beliefs_equals_enumeration"
+_MIXTURE = "test_inference.py::test_filter_mixture_equals_enumeration"
+_SMOOTHED = "test_smoothing.py::test_smoothing_equals_enumeration"
+_LONG = "test_long_sequences.py::"
+
+IN_INFERENCE = (
+    Fault(
+        "transposed transition matrix",
+        "inference/forward.py",
+        "torch.bmm(belief, law.transition_MSS)",
+        "torch.bmm(belief, law.transition_MSS.transpose(1, 2))",
+        (_ENUMERATED,),
+    ),
+    Fault(
+        "weights of a mixture ignored",
+        "inference/mixture.py",
+        "log_weight_MB = weights_M.log()[:, None]",
+        "log_weight_MB = torch.full_like(weights_M, 1 / len(weights_M)).log()[:, None]",
+        (_MIXTURE,),
+    ),
+    Fault(
+        "smoothing off by one",
+        "inference/smoothing.py",
+        "earlier_BS = belief_BS * move_back(",
+        "earlier_BS = predicted_BS * move_back(",
+        (_SMOOTHED,),
+    ),
+    Fault(
+        "back-pointer of the time before",
+        "inference/paths.py",
+        "state_B = earlier_BTS[:, t].gather(",
+        "state_B = earlier_BTS[:, max(t - 1, 0)].gather(",
+        ("test_paths.py::test_most_likely_states_equal_the_enumerated_maximum",),
+    ),
+    Fault(
+        "half the Kalman gain",
+        "inference/kalman.py",
+        "mean = mean + innovation @ step.gain.T",
+        "mean = mean + 0.5 * innovation @ step.gain.T",
+        ("test_kalman.py::test_filter_is_gaussian_conditioning",),
+    ),
+    Fault(
+        "emission of the symbol before",
+        "inference/forward.py",
+        "following * emission_MVS[component_M1, symbols_MB]",
+        "following * emission_MVS[component_M1, symbols_MB - 1]",
+        (_ENUMERATED,),
+    ),
+    Fault(
+        "no initial law",
+        "inference/forward.py",
+        "start_MBS = law.initial_MS[:, None].expand(",
+        "start_MBS = torch.full_like(law.initial_MS, 1 / law.initial_MS.shape[1])[:, None].expand(",
+        (_ENUMERATED,),
+    ),
+    Fault(
+        "starts of sequences ignored",
+        "inference/forward.py",
+        "if t + 1 < num_steps and starts_T[t + 1]:",
+        "if False:",
+        (_ENUMERATED,),
+    ),
+    Fault(
+        "a restart revives an impossible sequence",
+        "inference/forward.py",
+        "following = start_MBS * (log_norm > -torch.inf)[..., None]",
+        "following = start_MBS",
+        ("test_inference_more.py::test_restarting_does_not_revive_an_impossible_sequence",),
+    ),
+    Fault(
+        "epsilon in place of zero",
+        "inference/forward.py",
+        "log_norm = norm.log()",
+        "log_norm = norm.clamp_min(1e-300).log()",
+        (_ENUMERATED,),
+    ),
+    Fault(
+        "no logarithms for what may vanish",
+        "inference/forward.py",
+        "_RISKY, _CHECK_EVERY = 1e-100, 8",
+        "_RISKY, _CHECK_EVERY = 0.0, 8",
+        ("test_inference_more.py::test_a_state_that_fell_below_every_float_comes_back",),
+    ),
+    Fault(
+        "what may vanish is looked for too rarely",
+        "inference/forward.py",
+        "_RISKY, _CHECK_EVERY = 1e-100, 8",
+        "_RISKY, _CHECK_EVERY = 1e-100, 64",
+        ("test_inference_more.py::test_tiny_entries_equal_the_exact_forward_recursion",),
+    ),
+    Fault(
+        "rows in logarithms forget the emission",
+        "inference/forward.py",
+        "log_joint = log_joint + self.law.emission_MSV[m, :, symbols].log()",
+        "log_joint = log_joint + 0.0",
+        ("test_inference_more.py::test_a_state_that_fell_below_every_float_comes_back",),
+    ),
+    Fault(
+        "transposed labelled matrix",
+        "inference/forward.py",
+        "following[:, rows], law.labelled_MVSS[:, symbol])",
+        "following[:, rows], law.labelled_MVSS[:, symbol].transpose(1, 2))",
+        (_SMOOTHED, "test_scan.py::test_scan_equals_loop", "test_mixing.py::test_labelled_distances_equal_enumeration"),
+    ),
+    Fault(
+        "first impossible position off by one",
+        "inference/filtering.py",
+        "return torch.where(found, first, -1)",
+        "return torch.where(found, first + 1, -1)",
+        ("test_inference_more.py::test_first_impossible",),
+    ),
+    Fault(
+        "prediction of the observation that was just seen",
+        "inference/filtering.py",
+        "following.append(step.following[0] @ symbols_SV)",
+        "following.append(step.belief[0] @ symbols_SV)",
+        (_ENUMERATED,),
+    ),
+    Fault(
+        "padding taken for observations",
+        "inference/ragged.py",
+        "inside = torch.arange(time, device=counts.device) < counts",
+        "inside = torch.arange(time, device=counts.device) <= counts",
+        ("test_smoothing.py::test_padding_does_not_matter",),
+    ),
+    Fault(
+        "answers beyond the end of a sequence",
+        "inference/ragged.py",
+        "if bool(inside_BT.all()):",
+        "if True:",
+        ("test_smoothing.py::test_padding_does_not_matter",),
+    ),
+    Fault(
+        "a mixture predicts from beliefs not moved on",
+        "inference/mixture.py",
+        "weighted_MBS = posterior_MB[..., None] * step.following",
+        "weighted_MBS = posterior_MB[..., None] * step.belief",
+        (_MIXTURE,),
+    ),
+    Fault(
+        "predictions one step early",
+        "inference/mixture.py",
+        "return torch.cat([first, next_observation], 1)[:, :-1]",
+        "return torch.cat([first, next_observation], 1)[:, 1:]",
+        (
+            "test_inference.py::test_filter_known_component_equals_enumeration",
+            "test_analysis.py::test_optimum_has_no_excess",
+        ),
+    ),
+    Fault(
+        "sums in float32",
+        "inference/fast.py",
+        "torch.from_numpy(logs.sum(0))",
+        "torch.from_numpy(np.float64(np.cumsum(logs, 0, np.float32)[-1]))",
+        (f"{_LONG}test_many_states",),
+    ),
+    Fault(
+        "underflow taken for impossibility",
+        "inference/fast.py",
+        "    if len(again):\n        steps = forward_steps(",
+        "    if False:\n        steps = forward_steps(",
+        ("test_inference_more.py::test_decoupled_chains_equal_the_exact_forward_recursion",),
+    ),
+    Fault(
+        "wrong first element of a scan",
+        "inference/scan.py",
+        "= single[0], odd_part, even_part",
+        "= single[-1], odd_part, even_part",
+        ("test_scan.py::test_scan_equals_loop",),
+    ),
+    Fault(
+        "scales lost in the products of a scan",
+        "inference/scan.py",
+        "weights = one[0].log() + two[1][..., None, :]",
+        "weights = one[0].log() + 0 * two[1].clamp_min(-1.0)[..., None, :]",
+        ("test_scan.py::test_scan_equals_loop",),
+    ),
+    Fault(
+        "what vanishes in the products of a scan is not noticed",
+        "inference/scan.py",
+        "return rows, log_scale, one[2] | two[2] | tiny | lost",
+        "return rows, log_scale, one[2] | two[2]",
+        ("test_scan.py::test_what_vanishes_in_products_goes_the_sequential_way",),
+    ),
+    Fault(
+        "smoothing across restarts",
+        "inference/smoothing.py",
+        "smoothed_BS = torch.where(history.last[:, t, None], belief_BS, smoothed_BS)",
+        "smoothed_BS = belief_BS if t + 1 == beliefs_BTS.shape[1] else smoothed_BS",
+        (_SMOOTHED,),
+    ),
+    Fault(
+        "hindsight loses what seemed negligible",
+        "inference/history.py",
+        "RISKY = 1e-100",
+        "RISKY = 0.0",
+        ("test_smoothing.py::test_what_seemed_negligible_comes_back",),
+    ),
+    Fault(
+        "ties to the highest state",
+        "inference/paths.py",
+        "    log_B, state_B = best_BS.max(1)\n",
+        "    log_B, state_B = best_BS.flip(1).max(1)\n    state_B = size - 1 - state_B\n",
+        ("test_paths.py::test_ties_go_to_the_lowest_state",),
+    ),
+    Fault(
+        "a best path without its emissions",
+        "inference/paths.py",
+        "longer_BS = longer_BS + law.emission_MSV[0].T[symbols_B].log()",
+        "longer_BS = longer_BS + 0.0",
+        ("test_paths.py::test_most_likely_states_equal_the_enumerated_maximum",),
+    ),
+    Fault(
+        "draws of what has weight zero",
+        "inference/paths.py",
+        "[..., None], right=True)",
+        "[..., None], right=False)",
+        ("test_paths.py::test_weight_zero_is_never_drawn",),
+    ),
+    Fault(
+        "drawn paths along transposed transitions",
+        "inference/paths.py",
+        "columns_PBS = law.transition_MSS[0].T[later_PB]",
+        "columns_PBS = law.transition_MSS[0][later_PB]",
+        ("test_paths.py::test_drawn_paths_follow_the_posterior",),
+    ),
+    Fault(
+        "a Kalman prediction without noise",
+        "inference/kalman.py",
+        "predicted = transition @ covariance @ transition.T + process.state_noise_SS",
+        "predicted = transition @ covariance @ transition.T + 0.5 * process.state_noise_SS",
+        ("test_kalman.py::test_filter_is_gaussian_conditioning",),
+    ),
+    Fault(
+        "memory that starts from the initial law",
+        "inference/memory.py",
+        "prior_S = stationary_distribution(hmm)",
+        "prior_S = hmm.initial_S",
+        ("test_memory.py::test_reference_table_of_the_low_rank_hmm", "test_memory.py::test_reference_decomposition"),
+    ),
+    Fault(
+        "a certificate one step too good",
+        "inference/memory_error.py",
+        "steps = memory_length if states_emit else memory_length - 1",
+        "steps = memory_length + 1 if states_emit else memory_length",
+        ("test_memory.py::test_reference_certificate",),
+    ),
+    Fault(
+        "a process taken for unifilar",
+        "inference/entropy.py",
+        "> 0).sum(2) <= 1).all()):",
+        "> 0).sum(2) <= 2).all()):",
+        ("test_entropy.py::test_the_rate_of_the_simple_nonunifilar_source",),
+    ),
+    Fault(
+        "beliefs that are not equal merged",
+        "inference/mixed_states.py",
+        "if distance <= self.tolerance:",
+        "if distance <= self.tolerance + 1e-14 or True:",
+        ("test_entropy.py::test_number_and_position_of_mixed_states",),
+    ),
+    Fault(
+        "observability twice too large",
+        "inference/observability.py",
+        "norms = np.abs(inverse[i] - inverse[j]).sum(1) / 2",
+        "norms = np.abs(inverse[i] - inverse[j]).sum(1) / 4",
+        ("test_observability.py::test_reference_values",),
+    ),
+    Fault(
+        "distances to states that are impossible",
+        "inference/mixing.py",
+        "* (possible_BI[:, :, None] & possible_BI[:, None, :])",
+        "* 1",
+        ("test_mixing.py::test_distances_equal_enumeration",),
+    ),
+    Fault(
+        "a stationary law by the wrong elimination",
+        "processes/stationary.py",
+        "work[:last, last] /= work[last, :last].sum()",
+        "work[:last, last] /= work[last, :last].max()",
+        ("test_memory.py::test_the_stationary_law_is_stationary",),
+    ),
+)

@@ -1,0 +1,263 @@
+"""Faults in random bits, corpora, training and storage that the tests must catch; as in `faults`."""
+
+from faults import Fault
+
+_POWER = "test_rundir_more.py::test_power_cuts_lose_nothing"
+_SAMPLED = "test_corpus.py::test_compiled_sampler_equals_plain"
+_LONG = "test_long_sequences.py::"
+
+IN_BITS = (
+    Fault(
+        "nine rounds of Philox",
+        "kernels/philox.py",
+        "for _ in range(10):",
+        "for _ in range(9):",
+        ("test_kernels.py::test_philox_compiled_equals_plain",),
+    ),
+    Fault(
+        "nine rounds in the plain Philox",
+        "kernels/philox.py",
+        "ROUNDS = 10",
+        "ROUNDS = 9",
+        ("test_kernels.py::test_philox_known_answers",),
+    ),
+    Fault(
+        "one key word advanced for both",
+        "kernels/philox.py",
+        "k1 = (k1 + _W1) & _LOW",
+        "k1 = (k1 + _W0) & _LOW",
+        ("test_kernels.py::test_philox_compiled_equals_plain",),
+    ),
+    Fault(
+        "paths drawn from the counters of components",
+        "kernels/cpu.py",
+        "np.uint64(block), np.uint64(KIND_PATH), low[lane]",
+        "np.uint64(block), np.uint64(KIND_COMPONENT), low[lane]",
+        (_SAMPLED,),
+    ),
+    Fault(
+        "one word for the state and the symbol",
+        "kernels/cpu.py",
+        "state_words, symbol_words = words[2 * half], words[2 * half + 1]",
+        "state_words, symbol_words = words[2 * half], words[2 * half]",
+        (_SAMPLED,),
+    ),
+    Fault(
+        "counters that overlap for neighbouring samples",
+        "kernels/cpu.py",
+        "low[lane], high[lane] = samples[row[lane]] & np.uint64(0xFFFFFFFF),",
+        "low[lane], high[lane] = samples[row[lane]] & np.uint64(0xFFFFFFFE),",
+        (_SAMPLED,),
+    ),
+    Fault(
+        "starts of sequences ignored by the sampler",
+        "kernels/cpu.py",
+        "                if starts[t]:\n                    for lane",
+        "                if t == 0:\n                    for lane",
+        (_SAMPLED,),
+    ),
+    Fault(
+        "alias threshold off by one",
+        "kernels/alias.py",
+        "remainder < entry >> np.uint64(bits)",
+        "remainder <= entry >> np.uint64(bits)",
+        ("test_kernels.py::test_draws_change_exactly_at_thresholds",),
+    ),
+    Fault(
+        "alias table that gives away too much",
+        "kernels/alias.py",
+        "left[giver] -= capacity - left[column]",
+        "left[giver] -= capacity - left[column] + 1",
+        ("test_kernels.py::test_alias_tables_hold_random_weights_exactly",),
+    ),
+    Fault(
+        "left-over units to the smallest fractions",
+        "kernels/quantise.py",
+        "order = np.argsort(-fraction,",
+        "order = np.argsort(np.where(fraction < 0.0, 2.0, fraction),",
+        ("test_kernels.py::test_left_over_units_go_to_the_largest_fractions",),
+    ),
+    Fault(
+        "zeros get a unit",
+        "kernels/quantise.py",
+        "if rows[row, i] > 0.0 else -1.0",
+        "if rows[row, i] > 0.0 else 2.0",
+        (
+            "test_kernels.py::test_rows_are_quantised_within_a_unit",
+            "test_kernels.py::test_awkward_rows_are_quantised_within_a_unit",
+        ),
+    ),
+    Fault(
+        "running mixture not rescaled",
+        "kernels/forward.py",
+        "total[n] *= scale",
+        "total[n] *= 1.0",
+        (
+            f"{_LONG}test_other_roads",
+            "test_inference_more.py::test_mixtures_with_tiny_entries_equal_the_exact_forward_recursion",
+        ),
+    ),
+    Fault(
+        "logarithms of products taken too late",
+        "kernels/forward.py",
+        "if smallest_product < 1e-100:",
+        "if smallest_product < 0.0:",
+        (f"{_LONG}test_hundred_thousand_observations",),
+    ),
+    Fault(
+        "n-grams across delimiters",
+        "kernels/ngram.py",
+        "longest = min(max_order, position[t], position[u])",
+        "longest = min(max_order, t, u)",
+        ("test_analysis.py::test_ngrams_do_not_cross_starts",),
+    ),
+    Fault(
+        "streams of one seed that are the same",
+        "seeds.py",
+        '"train": 17,',
+        '"train": 16,',
+        ("test_processes_more.py::test_streams_are_apart",),
+    ),
+)
+
+IN_DATA = (
+    Fault(
+        "a delimiter in the wrong column",
+        "corpora/layouts.py",
+        "shift = self.sequence_index + 1 if",
+        "shift = self.sequence_index if",
+        ("test_corpus_more.py::test_prompt_columns_are_as_documented",),
+    ),
+    Fault(
+        "the first observation taken for predicted",
+        "corpora/layouts.py",
+        "return np.flatnonzero(self.columns > 0)",
+        "return np.flatnonzero(self.columns >= 0)",
+        (
+            "test_corpus_more.py::test_plain_layout_is_the_observations",
+            "test_training.py::test_loss_of_sequences_leaves_out_the_first_observation",
+        ),
+    ),
+    Fault(
+        "a corpus digest without its seed",
+        "corpora/corpus.py",
+        "/{self.seed}/{self.stream}/{num_samples}",
+        "/{self.stream}/{num_samples}",
+        ("test_corpus.py::test_pinned_bits",),
+    ),
+    Fault(
+        "rows that do not sum to one normalised silently",
+        "processes/base.py",
+        "ROW_SUM_TOLERANCE = 1e-6",
+        "ROW_SUM_TOLERANCE = 1.0",
+        ("test_processes.py::test_bad_matrices_are_refused_by_name_and_row",),
+    ),
+    Fault(
+        "tiny probabilities rounded to zero silently",
+        "processes/base.py",
+        "if not allow_drop_tiny:",
+        "if False:",
+        ("test_processes.py::test_tiny_probabilities_are_dropped_only_on_request",),
+    ),
+    Fault(
+        "a process digest of the initial law only",
+        "processes/base.py",
+        "for rows in (self.weights_M, *self.law.rows()):\n            sha",
+        "for rows in (self.weights_M, *self.law.rows()[:1]):\n            sha",
+        ("test_processes.py::test_digests_tell_processes_apart",),
+    ),
+    Fault(
+        "the same samples in every step",
+        "training/schedules.py",
+        "return np.arange(step * spec.batch_size, (step + 1) * spec.batch_size)",
+        "return np.arange(spec.batch_size)",
+        ("test_training.py::test_every_step_has_samples_of_its_own",),
+    ),
+)
+
+ON_DISK = (
+    Fault(
+        "digests of a manifest unchecked",
+        "store.py",
+        '.hexdigest() != expected["sha256"]:',
+        '.hexdigest() == "":',
+        ("test_rundir.py::test_flipped_bits_of_a_checkpoint",),
+    ),
+    Fault(
+        "a file not synced",
+        "disk.py",
+        "                fsync(fd)\n            finally",
+        "                pass\n            finally",
+        (_POWER,),
+    ),
+    Fault(
+        "the name of a file not synced",
+        "disk.py",
+        "            raise\n        fsync_dir(path.parent)\n",
+        "            raise\n",
+        (_POWER,),
+    ),
+    Fault(
+        "the name of a folder not synced",
+        "store.py",
+        "    with disk.writing(path, 0):\n        disk.fsync_dir(path.parent)\n\n\ndef make_folder",
+        "\n\ndef make_folder",
+        (_POWER,),
+    ),
+    Fault(
+        "metrics not synced before a checkpoint",
+        "rundir.py",
+        "        self.metrics.sync()\n        document =",
+        "        document =",
+        (_POWER,),
+    ),
+    Fault(
+        "old checkpoints removed before the new one is read back",
+        "rundir.py",
+        "        verify_folder(target)\n        before =",
+        "        before =",
+        ("test_rundir.py::test_old_checkpoint_stays_if_the_new_one_does_not_read_back",),
+    ),
+    Fault(
+        "checkpoints with NaN",
+        "rundir.py",
+        "            if bad := _non_finite(named):\n                raise NonFiniteError",
+        "            if (bad := _non_finite(named)) and False:\n                raise NonFiniteError",
+        ("test_rundir.py::test_tensor_that_is_not_finite",),
+    ),
+    Fault(
+        "two writers of one run",
+        "rundir.py",
+        "fcntl.LOCK_EX | fcntl.LOCK_NB",
+        "fcntl.LOCK_SH | fcntl.LOCK_NB",
+        ("test_rundir_more.py::test_lock_names_its_owner_and_ends_with_it",),
+    ),
+    Fault(
+        "a journal that is not cut at its checkpoint",
+        "store.py",
+        'no line ends at byte {length}")\n        self._cut(length)',
+        'no line ends at byte {length}")',
+        ("test_store.py::test_journal_truncate",),
+    ),
+    Fault(
+        "a torn line kept",
+        "store.py",
+        "        if self.length < size + len(tail):",
+        "        if False:",
+        ("test_store.py::test_journal_cut_at_every_length",),
+    ),
+    Fault(
+        "checksums of journal lines unchecked",
+        "store.py",
+        'if checksum != b"%08x" % zlib.crc32(body):',
+        "if not checksum:",
+        ("test_store.py::test_every_flipped_bit_of_a_journal",),
+    ),
+    Fault(
+        "short writes taken for whole ones",
+        "disk.py",
+        "rest = rest[write(fd, rest) :]",
+        "rest = rest[max(write(fd, rest), len(rest)) :]",
+        ("test_rundir_more.py::test_short_writes_are_completed_in_files_and_undone_in_journals",),
+    ),
+)

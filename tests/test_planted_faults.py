@@ -1,0 +1,144 @@
+"""Every planted fault is caught by the tests that should catch it, and without it they pass."""
+
+import dataclasses
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from faults import IN_INFERENCE, Fault
+from faults_elsewhere import IN_BITS, IN_DATA, ON_DISK
+from hmmscope import __file__ as package_file
+
+TESTS = Path(__file__).parent
+PACKAGE = Path(package_file).parent
+FAULTS = {fault.name: fault for fault in (*IN_INFERENCE, *IN_BITS, *IN_DATA, *ON_DISK)}
+#: Caught within seconds, and in different modules.
+QUICK = (
+    "transposed transition matrix",
+    "weights of a mixture ignored",
+    "smoothing off by one",
+    "back-pointer of the time before",
+    "half the Kalman gain",
+    "digests of a manifest unchecked",
+)
+
+
+@dataclasses.dataclass
+class Copy:
+    """A copy of the package, with one fault at a time, and tests run on it in a process of their own."""
+
+    root: Path
+
+    @classmethod
+    def make(cls, root: Path) -> "Copy":
+        shutil.copytree(PACKAGE, root / "hmmscope", ignore=shutil.ignore_patterns("__pycache__"))
+        copy = cls(root)
+        where = copy.run([sys.executable, "-c", "import hmmscope; print(hmmscope.__file__)"], root / "cache")
+        assert Path(where.stdout.strip()).parent == root / "hmmscope"
+        return copy
+
+    def run(self, command: list[str], cache: Path) -> subprocess.CompletedProcess:
+        environment = dict(
+            os.environ,
+            PYTHONPATH=str(self.root),
+            PYTHONDONTWRITEBYTECODE="1",  # a fault of the same length within the same second would not be seen
+            NUMBA_CACHE_DIR=str(cache),
+            OMP_NUM_THREADS="1",
+        )
+        return subprocess.run(command, cwd=TESTS.parent, env=environment, capture_output=True, text=True, timeout=600)
+
+    def pytest(self, tests: tuple[str, ...], cache: Path) -> subprocess.CompletedProcess:
+        """Exit code 0: all passed; 1: some failed; anything else: they did not run."""
+        nodes = [str(TESTS / test) for test in tests]
+        base = tempfile.mkdtemp(dir=self.root)
+        options = ["-x", "-q", "-o", "addopts=", "-p", "no:cacheprovider", "--timeout", "500", "--basetemp", base]
+        return self.run([sys.executable, "-m", "pytest", *options, *nodes], cache)
+
+    def caught(self, fault: Fault) -> bool:
+        """Whether its tests fail with the fault. AssertionError if it has no place, or if they cannot even run."""
+        file = self.root / "hmmscope" / fault.file
+        text, before = file.read_text(), file.stat()
+        found = text.count(fault.original)
+        assert found == 1, f"{fault.file}: {found} places for {fault.name!r}"
+        assert fault.original != fault.planted
+        # A compiled function is kept by the time of its own file, so a fault below it needs a fresh cache.
+        fresh = self.root / "cache"
+        if fault.file.startswith("kernels/"):
+            fresh = Path(tempfile.mkdtemp(dir=self.root))
+        try:
+            file.write_text(text.replace(fault.original, fault.planted))
+            done = self.pytest(fault.tests, fresh)
+        finally:
+            file.write_text(text)
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert done.returncode in (0, 1), f"{fault.name}: the tests did not run\n{done.stdout[-3000:]}{done.stderr}"
+        assert "ERROR" not in done.stdout, f"{fault.name}: a test broke before it began\n{done.stdout[-3000:]}"
+        return done.returncode == 1
+
+    def must_pass(self, tests: set[str]) -> None:
+        """AssertionError unless all pass on the copy as it is."""
+        done = self.pytest(tuple(sorted(tests)), self.root / "cache")
+        assert done.returncode == 0, f"without a fault:\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    return Copy.make(tmp_path_factory.mktemp("copy"))
+
+
+def tests_of(names: tuple[str, ...]) -> set[str]:
+    return {test for name in names for test in FAULTS[name].tests}
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_table() -> None:
+    """At least forty faults, each in one place of the source as it is, each with tests that exist."""
+    faults = [*IN_INFERENCE, *IN_BITS, *IN_DATA, *ON_DISK]
+    assert len(faults) == len(FAULTS) >= 40
+    assert set(QUICK) <= set(FAULTS)
+    for fault in faults:
+        assert (PACKAGE / fault.file).read_text().count(fault.original) == 1, f"{fault.file}: {fault.name}"
+        assert fault.tests
+        for test in fault.tests:
+            file, _, name = test.partition("::")
+            assert re.search(rf"^def {name}\(", (TESTS / file).read_text(), re.MULTILINE), test
+
+
+def test_quick_faults_are_caught(copy: Copy) -> None:
+    copy.must_pass(tests_of(QUICK))
+    assert [name for name in QUICK if not copy.caught(FAULTS[name])] == []
+
+
+def test_a_change_of_no_consequence_is_not_caught(copy: Copy) -> None:
+    """The check can fail: what is no fault, or has no place, or keeps the tests from running, is not a caught one."""
+    fault = FAULTS["half the Kalman gain"]._replace(
+        tests=("test_kalman.py::test_gains_are_ratios_of_fibonacci_numbers",)
+    )
+    harmless = fault._replace(planted="mean = mean + 1.0 * innovation @ step.gain.T")
+    assert not copy.caught(harmless)
+    assert (copy.root / "hmmscope" / fault.file).read_bytes() == (PACKAGE / fault.file).read_bytes()
+    with pytest.raises(AssertionError, match="0 places for"):
+        copy.caught(fault._replace(original="no such line"))
+    with pytest.raises(AssertionError, match="the tests did not run"):
+        copy.caught(fault._replace(planted="this is no Python"))
+    with pytest.raises(AssertionError, match="without a fault"):
+        copy.must_pass({"test_kalman.py::test_of_nothing"})
+
+
+@pytest.mark.soak
+def test_without_faults_all_tests_pass(copy: Copy) -> None:
+    copy.must_pass(tests_of(tuple(FAULTS)))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", FAULTS)
+def test_every_fault_is_caught(name: str, copy: Copy) -> None:
+    assert copy.caught(FAULTS[name])
