@@ -4,7 +4,9 @@ Each process gets the environment that torchrun gives and runs the command line.
 """
 
 import atexit
+import hashlib
 import json
+import math
 import os
 import signal
 import socket
@@ -12,18 +14,21 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from hmmscope import cli, commands
+from hmmscope import cli, commands, pipeline, store
+from hmmscope.config import config_from_data, load_config
 from hmmscope.rundir import RunDir, read_journal
 from hmmscope.training import distributed, trainer, updates
-from training_crash import CONFIG, fingerprint, wait
+from training_crash import CONFIG, wait
 
 #: Sixteen samples a step of a fixed set of 90: the last step of an epoch has ten, in three grains of the four.
-TRAINING = CONFIG["training"] | {"num_steps": 60, "batch_size": 16, "num_trajectories": 90, "num_grains": 4}
+NUM_STEPS = 24
+TRAINING = CONFIG["training"] | {"num_steps": NUM_STEPS, "batch_size": 16, "num_trajectories": 90, "num_grains": 4}
 
 Work = Callable[[int], None]
 
@@ -36,7 +41,7 @@ def config(**training: Any) -> dict:
 
 def start(folder: Path, size: int, settings: dict, *, before: Work = lambda rank: None, out: str = "run") -> list[int]:
     """Processes of a training on their way, their words in the files ``<rank>.stderr``."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(json.dumps(settings))
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -51,7 +56,7 @@ def _fork(folder: Path, rank: int, size: int, port: int, before: Work, out: str)
     code = 70
     try:
         for stream, name in ((1, "stdout"), (2, "stderr")):
-            os.dup2(os.open(folder / f"{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+            os.dup2(os.open(folder / f"{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), stream)
         os.environ |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "RANK": str(rank), "LOCAL_RANK": str(rank)}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         before(rank)
@@ -75,23 +80,161 @@ def errors(folder: Path, size: int) -> list[str]:
     return [line for rank in range(size) for line in (folder / f"{rank}.stderr").read_text().splitlines()]
 
 
+def fingerprint(path: Path, last: int) -> dict[str, str]:
+    """Digests of everything that a seed fixes in a finished run."""
+    folder = path / "checkpoints" / f"step-{last:09d}"
+    files = [*sorted(folder.iterdir()), *(path / name for name in ("metrics.jsonl", "evaluation.jsonl", "done.json"))]
+    return {str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def at_step(step: int, on: int, act: Callable[[], Any]) -> Work:
+    """Process `on` acts before it takes a step (counted from 1)."""
+
+    def before(rank: int) -> None:
+        real = trainer.train_step
+
+        def acting(*args: Any) -> tuple[float, float]:
+            if rank == on and args[-2] == step - 1:
+                act()
+            return real(*args)
+
+        trainer.train_step = acting
+
+    return before
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def steps(path: Path) -> list[int]:
+    return RunDir.open(path).checkpoint_steps()
+
+
 def exact(folder: Path) -> dict:
-    """The same bytes from 1, 2 and 4 processes."""
+    """The same bytes from 1, 2 and 4 processes, and from a run that several numbers of them took turns at."""
     found = {}
     for size in (1, 2, 4):
         report = train(folder / str(size), size, config())
-        found[str(size)] = report | {"fingerprint": fingerprint(folder / str(size) / "run")}
+        found[str(size)] = report | {"fingerprint": fingerprint(folder / str(size) / "run", NUM_STEPS)}
+    turns = folder / "turns"
+    found["killed under 2"] = train(turns, 2, config(), before=at_step(10, 1, die)) | {"steps": steps(turns / "run")}
+    told = at_step(16, 2, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    found["told under 4"] = train(turns, 4, config(), before=told) | {"steps": steps(turns / "run")}
+    found["ended under 1"] = train(turns, 1, config()) | {"fingerprint": fingerprint(turns / "run", NUM_STEPS)}
+    back = folder / "back"
+    found["killed under 1"] = train(back, 1, config(), before=at_step(10, 0, die)) | {"steps": steps(back / "run")}
+    found["ended under 2"] = train(back, 2, config()) | {"fingerprint": fingerprint(back / "run", NUM_STEPS)}
     return found
 
 
+def ends(folder: Path) -> dict:
+    """How all processes end when one does."""
+    found = {}
+    found["leader dies"] = train(folder / "leader", 3, config(num_grains=1, parallel="ddp"), before=at_step(9, 0, die))
+
+    def impatient(rank: int) -> None:
+        distributed.PERIOD, distributed.MISSED = 0.2, 10
+        at_step(9, 1, lambda: os.kill(os.getpid(), signal.SIGSTOP))(rank)
+
+    begun = time.monotonic()
+    leader, stopped = start(folder / "stopped", 2, config(), before=impatient)
+    code = wait(leader)
+    seconds = time.monotonic() - begun
+    os.kill(stopped, signal.SIGKILL)
+    wait(stopped)
+    found["one stops"] = {"codes": [code], "errors": errors(folder / "stopped", 2), "seconds": seconds}
+    again = folder / "stopped"
+    with RunDir.open(again / "run", lock=True):
+        found["in use"] = train(again, 2, config())
+    found["differs"] = train(again, 2, config(learning_rate=0.02))
+    found["grains"] = train(folder / "grains", 3, config())
+    found["grains"]["made"] = (folder / "grains" / "run").exists()
+
+    def unlike(rank: int) -> None:
+        if rank == 1:
+            with torch.no_grad():
+                real = trainer.make_optimiser
+                trainer.make_optimiser = lambda model, spec: real(model, replace(spec, weight_decay=0.02))
+
+    found["other weights"] = train(folder / "unlike", 2, config(), before=unlike) | {"steps": steps(folder / "unlike" / "run")}
+    return found
+
+
+def numbers(folder: Path) -> dict:
+    """Numbers that are not finite in one process, in each mode."""
+    found = {}
+    for mode in ("exact", "ddp", "fsdp"):
+        for what in ("loss", "gradient"):
+
+            def planted(rank: int, what: str = what) -> None:
+                real = updates.loss_of_grain
+
+                def spoilt(model: Any, *args: Any) -> torch.Tensor:
+                    loss = real(model, *args)
+                    return loss * math.nan if what == "loss" else loss
+
+                def spoil() -> None:
+                    updates.loss_of_grain = spoilt
+
+                at_step(9, 1, spoil)(rank)
+                if what == "gradient":
+                    step = updates.loss_of_grain
+                    updates.loss_of_grain = step
+
+            path = folder / f"{mode}-{what}"
+            report = train(path, 2, config(parallel=mode), before=planted)
+            found[f"{mode} {what}"] = report | {
+                "steps": steps(path / "run"),
+                "records": len(read_journal(path / "run" / "metrics.jsonl")),
+            }
+    return found
+
+
+def close(folder: Path) -> dict:
+    """DDP and FSDP2 beside one process, and resumed."""
+    found = {}
+    for mode in ("ddp", "fsdp"):
+        settings = config(parallel=mode, model=CONFIG["model"] | {"num_layers": 2})
+        path = folder / mode
+        for size in (1, 2, 3):
+            report = train(path / str(size), size, settings)
+            found[f"{mode} {size}"] = report | {"fingerprint": fingerprint(path / str(size) / "run", NUM_STEPS)}
+        turns = path / "turns"
+        found[f"{mode} killed"] = train(turns, 3, settings, before=at_step(10, 1, die)) | {"steps": steps(turns / "run")}
+        found[f"{mode} again"] = train(turns, 3, settings) | {"fingerprint": fingerprint(turns / "run", NUM_STEPS)}
+        found[f"{mode} apart"] = {
+            str(size): distances(path / "1" / "run", path / str(size) / "run") for size in (2, 3)
+        }
+    return found
+
+
+def distances(one: Path, other: Path) -> dict[str, float]:
+    """Relative distances of weights (of all together) and losses (the largest) of two finished runs."""
+    first, second = (store.read_tensors(run / "checkpoints" / f"step-{NUM_STEPS:09d}" / "model.safetensors") for run in (one, other))
+    apart = sum(float((first[name].double() - second[name].double()).square().sum()) for name in first)
+    length = sum(float(first[name].double().square().sum()) for name in first)
+    losses = [[record["loss"] for record in read_journal(run / "metrics.jsonl")] for run in (one, other)]
+    return {
+        "weights": math.sqrt(apart / length),
+        "losses": max(abs(a - b) / a for a, b in zip(*losses, strict=True)),
+    }
+
+
+def trained(config: str, out: str, resume: bool, overrides: dict[str, str], **others: Any) -> None:
+    """What the verb does, without a page and with a short score."""
+    pipeline.train(load_config(Path(config), overrides), out, resume=resume, num_samples=16)
+
+
 if __name__ == "__main__":
-    assert commands
+    commands.train = trained
     torch.set_num_threads(1)
     warnings.simplefilter("error")
-    modes = {"exact": exact}
+    modes = {"exact": exact, "ends": ends, "numbers": numbers, "close": close}
     reports = {}
     for mode in sys.argv[2:]:
         folder = Path(sys.argv[1]) / mode
         folder.mkdir()
+        pipeline.train(config_from_data(config(num_steps=2)), folder / "warm", num_samples=16)  # compiled once, not in every child
         reports[mode] = modes[mode](folder)
     sys.stdout.write(json.dumps(reports) + "\n")

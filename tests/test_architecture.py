@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "processes": NAMES | {"kernels", "store", "resources"},
     "models": NAMES,
     "inference": NAMES - {"registry"} | {"kernels", "processes", "resources"},
-    "constructions": NAMES | {"models", "processes"},
+    "constructions": NAMES | {"models", "processes", "resources"},
     "corpora": NAMES | {"kernels", "processes", "inference"},
     "training": NAMES - {"registry"} | {"models", "corpora", "rundir"},
     "analysis": NAMES | PROBABILITY | {"models"},

@@ -9,10 +9,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from hmmscope.analysis.decomposition import all_histories, decompose
+from hmmscope.analysis.decomposition import all_windows as every_window
 from hmmscope.constructions.least_squares import demonstration_samples, joint_index, least_squares, window_features
 from hmmscope.constructions.multitask import multitask_theorem1, multitask_theorem2
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.errors import InputError
+from hmmscope.experiments.multitask_networks import (
+    block_shuffle_rows,
+    draw_demonstrations,
+    population,
+    sample_row,
+    step_rows,
+)
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.low_rank import symmetric_channel
 from multitask_cases import (
     all_windows,
     gather_error,
@@ -169,3 +180,91 @@ def test_refused() -> None:
 def test_unknown_readout_is_refused() -> None:
     with pytest.raises(InputError, match="readout: unknown 'nothing'"):
         build((2, 2, 4, 5, 3), 2, readout="nothing")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the experiments measure with
+
+
+def reference_process() -> HMM:
+    left = np.array([[0.9, 0.1], [0.8, 0.2], [0.2, 0.8], [0.1, 0.9]])
+    right = np.array([[0.55, 0.30, 0.10, 0.05], [0.05, 0.10, 0.30, 0.55]])
+    return HMM([0.3, 0.2, 0.2, 0.3], left @ right, symmetric_channel(4, 0.6))
+
+
+def hidden_cycle() -> HMM:
+    transition = [[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]]
+    return HMM([1 / 3] * 3, transition, [[0.9, 0.1], [0.5, 0.5], [0.1, 0.9]])
+
+
+@pytest.mark.parametrize(
+    "memory_length, total, memory, linear",
+    [
+        (1, 1.318006e-3, 1.318006e-3, 0),
+        (2, 1.893185e-4, 1.767109e-4, 1.260753e-5),
+        (3, 5.884659e-5, 2.250807e-5, 3.633853e-5),
+    ],
+)
+def test_population_errors(memory_length: int, total: float, memory: float, linear: float) -> None:
+    known = population(reference_process(), memory_length, 1, 6)
+    assert known.memory**2 == pytest.approx(memory, rel=1e-6)
+    assert known.misspecification**2 == pytest.approx(linear, rel=1e-6, abs=1e-18)
+    assert known.total(known.problem.solution()) ** 2 == pytest.approx(total, rel=1e-6)
+    assert known.estimation(known.problem.solution()) < 1e-14
+
+
+@pytest.mark.parametrize("memory_length", [1, 2, 3])
+def test_population_is_the_one_of_the_decomposition(memory_length: int) -> None:
+    hmm, rng = reference_process(), np.random.default_rng(0)
+    known = population(hmm, memory_length, 1, 5)
+    windows = every_window(hmm, memory_length)
+    weights = torch.from_numpy(rng.random((4, 4 * memory_length)))
+    parts = decompose(all_histories(hmm, 5), windows, weights)
+    assert float((known.problem.solution() - windows.linear.weights).abs().max()) < 1e-9
+    assert known.noise == pytest.approx(windows.noise, abs=1e-9)
+    assert known.total(weights) ** 2 == pytest.approx(float(parts.total), rel=1e-9)
+    assert known.memory**2 == pytest.approx(parts.memory, rel=1e-9)
+    assert known.misspecification**2 == pytest.approx(parts.misspecification, rel=1e-9, abs=1e-18)
+    assert known.estimation(weights) ** 2 == pytest.approx(float(parts.estimation), rel=1e-9)
+
+
+def test_population_of_several_futures_is_that_of_one_summed() -> None:
+    hmm = hidden_cycle()
+    one, two = population(hmm, 3, 1, 6), population(hmm, 3, 2, 6)
+    assert torch.allclose(two.law.unflatten(1, (2, 2)).sum(2), one.law, atol=1e-14)
+    assert torch.allclose(two.history_law.unflatten(1, (2, 2)).sum(2), one.history_law, atol=1e-14)
+    summed = two.problem.solution().unflatten(0, (2, 2)).sum(1)
+    assert torch.allclose(summed, one.problem.solution(), atol=1e-12)
+    # the second symbol is what the next step sees, one symbol later
+    first, second = two.law.unflatten(1, (2, 2)).unbind(2)[0], two.law.unflatten(1, (2, 2)).sum(1)
+    assert not torch.allclose(first, second, atol=1e-2)
+
+
+@pytest.mark.parametrize("num_futures", [None, 2])
+def test_errors_are_below_their_bounds(num_futures: int | None) -> None:
+    hmm, futures = hidden_cycle(), num_futures or 1
+    known = population(hmm, 2, futures, 6)
+    squares = np.zeros(2)
+    for draw in range(20):
+        drawn = draw_demonstrations(hmm, 40, 2 + futures, 0, draw)
+        by_network = sample_row(known, drawn, 2, 30, num_futures, network=True)
+        by_algebra = sample_row(known, drawn, 2, 30, num_futures, network=False)
+        assert by_network["difference"] < 1e-14
+        assert by_network["estimation"] == pytest.approx(by_algebra["estimation"], rel=1e-9)
+        squares += by_network["estimation"] ** 2, by_network["generalisation_bound"] ** 2
+        assert by_network["total"] <= by_network["bound"]
+    assert squares[0] <= squares[1]
+    drawn = draw_demonstrations(hmm, 60, 8, 1)
+    rows, summary = step_rows(drawn, 2, 2, 60, num_futures)
+    assert all(row["error"] <= row["bound"] + 1e-12 for row in rows)
+    assert rows[0]["error"] > 0.5
+    assert summary["measured"] == pytest.approx(summary["stated"], rel=0.05)
+
+
+def test_shuffling_rows() -> None:
+    hmm = hidden_cycle()
+    drawn, test = draw_demonstrations(hmm, 10, 5, 0), draw_demonstrations(hmm, 1, 5, 1)[0]
+    net = build((2, 2, 10, 5, 3), 2, 5)
+    rows = block_shuffle_rows(net, drawn, test)
+    assert [row["value"] < 1e-12 for row in rows if row["layer"] in (0, 5, 7)] == [True] * 17
+    assert min(row["value"] for row in rows if row["layer"] in (1, 2, 3)) > 0.5

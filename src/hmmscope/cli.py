@@ -127,9 +127,12 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("-o", "--out", default="report.html", metavar="FILE")
 
     bench = verb("bench", "speed: ours, the installed peers, and the machine's own limit, in one run")
-    bench.add_argument("work", nargs="?", default="all", help="sampling, filtering, mixture (default: all)")
+    bench.add_argument(
+        "work", nargs="?", default="all", help="sampling, filtering, mixture, or curve (default: all but it)"
+    )
     bench.add_argument("--peers", action="store_true", help="also measure hmmlearn, dynamax, pomegranate, plain loops")
     bench.add_argument("--threads", type=int, nargs="+", default=[1], metavar="N", help="numbers of threads")
+    bench.add_argument("--device", default="cpu", help="cpu or cuda")
     bench.add_argument("--repeats", type=int, default=5, help="rounds; the median counts")
     bench.add_argument("--out", metavar="FILE", help="write the table as .json, with date and machine")
 

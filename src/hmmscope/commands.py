@@ -14,7 +14,7 @@ import torch
 from hmmscope import registry, store
 from hmmscope.config import RunConfig, config_from_data, load_config
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.errors import InputError, RefusedError
+from hmmscope.errors import InputError, RefusedError, ResourceError
 from hmmscope.experiments.experiment import experiment_named, run_experiment
 from hmmscope.experiments.run_page import describe_run
 from hmmscope.pipeline import load_run
@@ -284,23 +284,42 @@ def report(folders: list[str], out: str, quiet: bool) -> None:
     print(f"page: {write_page(paths, Path(out))}")
 
 
-def bench(work: str, peers: bool, threads: list[int], repeats: int, out: str | None) -> None:
+def bench(work: str, peers: bool, threads: list[int], repeats: int, out: str | None, device: str = "cpu") -> None:
     """Measure, print a table, and write it if asked to."""
     from hmmscope.bench import filtering, mixture, sampling
     from hmmscope.bench.contest import machine
 
     works = {"sampling": sampling.contests, "filtering": filtering.contests, "mixture": mixture.contests}
-    if work not in (*works, "all"):
-        raise unknown_name("work", work, [*works, "all"])
+    if work not in (*works, "curve", "all"):
+        raise unknown_name("work", work, [*works, "curve", "all"])
     if repeats < 1 or min(threads) < 1:
         raise InputError(f"repeats: and threads must be at least 1, got {repeats} and {threads}")
     if out is not None and Path(out).exists():
         raise RefusedError(f"{out}: exists; choose another --out")
+    if device not in ("cpu", "cuda"):
+        raise InputError(f"device: must be cpu or cuda, got {device!r}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ResourceError("device: cuda was asked for and no CUDA device is present; use cpu")
     facts = machine()
     print(", ".join(f"{key} {value}" for key, value in facts.items() if value is not None))
     rows: list[dict] = []
+    if work == "curve":
+        if device != "cpu" or peers:
+            raise InputError("work: curve measures our own routines on the processor, without --peers or --device")
+        from hmmscope.bench import curve
+
+        found_points, cache = list(curve.points()), curve.last_cache()
+        fits: list[dict] = []
+        for count in threads:
+            measured = curve.measure(found_points, repeats=repeats, threads=count)
+            fitted = curve.exponents(measured, cache)
+            print("\n".join(curve.in_words(measured, fitted)))
+            rows, fits = rows + measured, fits + [{"threads": count} | fit for fit in fitted]
+        if out is not None:
+            store.write_json(Path(out), {"machine": facts, "last_cache": cache, "rows": rows, "exponents": fits})
+        return
     for make in [works[work]] if work != "all" else works.values():
-        for contest in make(peers=peers):
+        for contest in make(peers=peers, device=device):
             for count in threads:
                 found = contest.rows(repeats=repeats, threads=count)
                 print(f"\n{contest.work}, threads {count}")

@@ -1,6 +1,7 @@
 """Contenders on one piece of work, timed in turns, as medians, ratios and shares of the machine's limit."""
 
 import importlib.util
+import math
 import os
 import platform
 import statistics
@@ -49,11 +50,13 @@ class Contest:
         torch.set_num_threads(threads)
         for contender in self.contenders:
             contender.run()
+        _finish()
         seconds: dict[str, list[float]] = {contender.name: [] for contender in self.contenders}
         for _ in range(repeats):
             for contender in self.contenders:
                 begun = time.perf_counter()
                 contender.run()
+                _finish()
                 seconds[contender.name].append(time.perf_counter() - begun)
         rates = {c.name: c.amount / statistics.median(seconds[c.name]) for c in self.contenders}
         ours = rates[self.contenders[0].name]
@@ -73,6 +76,18 @@ class Contest:
             }
             for c in self.contenders
         ]
+
+
+def _finish() -> None:
+    """Wait until a GPU has done all that it was given."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def noise(*shape: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:
+    """Numbers in [-1, 1] without a pattern, for products that are timed: on zeros or ones some chips are faster."""
+    count = torch.arange(1.0, 1 + math.prod(shape), dtype=torch.float64, device=device)
+    return (count * count * 0.6180339887498949).sin().to(dtype).view(shape)
 
 
 def installed(module: str) -> bool:

@@ -5,43 +5,49 @@ from typing import Any
 
 import torch
 
-from hmmscope.bench.contest import Contest, installed
+from hmmscope.bench.contest import Contest, installed, noise
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.inference.fast import log_likelihood
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
 
 SHAPES = ((128, 16, 1024, 256), (8, 8, 4096, 128))
+SHAPES_ON_GPU = (*SHAPES, (128, 16, 65536, 256), (8, 8, 262144, 128))
 
 
-def contests(*, peers: bool) -> list[Contest]:
-    """128 states, 1024 sequences of 256; and 8 states, 4096 sequences of 128; in float32 and float64."""
-    return [contest for shape in SHAPES for contest in _shape(*shape, peers=peers)]
+def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
+    """128 states, 1024 sequences of 256; and 8 states, 4096 sequences of 128; in float32 and float64.
+
+    On a GPU also with batches that fill it. Of the peers only the plain torch loop runs there.
+    """
+    shapes = SHAPES if device == "cpu" else SHAPES_ON_GPU
+    return [contest for shape in shapes for contest in _shape(*shape, peers=peers, device=device)]
 
 
-def _shape(states: int, symbols: int, batch: int, length: int, *, peers: bool) -> list[Contest]:
+def _shape(states: int, symbols: int, batch: int, length: int, *, peers: bool, device: str = "cpu") -> list[Contest]:
     hmm = make_process("random-hmm", num_states=states, num_symbols=symbols)
     assert isinstance(hmm, HMM)
-    observations = Corpus(hmm, length=length)[0:batch].observations
+    observations = Corpus(hmm, length=length, device=device)[0:batch].observations
+    where = "" if device == "cpu" else f" on {device}"
     found = []
     for dtype, name in ((torch.float32, "float32"), (torch.float64, "float64")):
-        contest = Contest(f"filtering, {states} states, {batch} x {length}, {name}", "tokens")
+        contest = Contest(f"filtering{where}, {states} states, {batch} x {length}, {name}", "tokens")
 
         def ours(dtype: torch.dtype = dtype) -> torch.Tensor:
             return log_likelihood(hmm, observations, dtype=dtype)
 
         contest.add("hmmscope", ours, batch * length)
-        _gemm(contest, batch, length, states, dtype)
+        _gemm(contest, batch, length, states, dtype, device)
         contest.add("torch loop", functools.partial(_plain, hmm, observations, dtype), batch * length)
-        if peers:
+        if peers and device == "cpu":
             _peers(contest, hmm, observations, dtype)
         found.append(contest)
     return found
 
 
-def _gemm(contest: Contest, batch: int, length: int, states: int, dtype: torch.dtype) -> None:
+def _gemm(contest: Contest, batch: int, length: int, states: int, dtype: torch.dtype, device: str) -> None:
     """The matrix products of the filter and nothing else, a sixteenth of them."""
-    left, right = torch.randn(batch, states, dtype=dtype), torch.randn(states, states, dtype=dtype)
+    left, right = (noise(rows, states, dtype=dtype, device=device) for rows in (batch, states))
     out = torch.empty_like(left)
     steps = length // 16
 
@@ -53,9 +59,10 @@ def _gemm(contest: Contest, batch: int, length: int, states: int, dtype: torch.d
 
 
 def _plain(hmm: HMM, observations: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    initial, transition, emission = (part.to(dtype) for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV))
+    parts = (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
+    initial, transition, emission = (part.to(observations.device, dtype) for part in parts)
     law = initial.expand(len(observations), -1)
-    total = torch.zeros(len(observations), dtype=torch.float64)
+    total = torch.zeros(len(observations), dtype=torch.float64, device=observations.device)
     for t in range(observations.shape[1]):
         joint = law * emission[:, observations[:, t]].T
         norm = joint.sum(1)

@@ -1,19 +1,45 @@
 """Sampling: tokens a second."""
 
+import functools
 import random
 
 import numpy as np
 import torch
 
 from hmmscope.bench.contest import Contest, installed
+from hmmscope.kernels import gpu
+from hmmscope.kernels.device import TorchSampler, fused_works
+from hmmscope.processes.base import Process
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
+from hmmscope.seeds import philox_key
 
 BATCH, LENGTH, STATES, SYMBOLS = 1024, 256, 128, 16
 
+#: On a GPU: a training batch, and as many as fill the chip.
+BATCHES_ON_GPU, COMPONENTS_ON_GPU = (1024, 2**18), 8192
 
-def contests(*, peers: bool, components: int = 512) -> list[Contest]:
-    """One HMM of 128 states and 16 symbols, 1024 sequences of 256; then the same from a mixture."""
+
+def contests(*, peers: bool, device: str = "cpu", components: int | None = None) -> list[Contest]:
+    """One HMM of 128 states and 16 symbols, 1024 sequences of 256; then the same from a mixture.
+
+    On a GPU each in two batch sizes: batches of int64 as the trainer gets them, the kernel alone in several block sizes,
+    and the sampler in torch operations.
+    """
+    if device != "cpu":
+        count = COMPONENTS_ON_GPU if components is None else components
+        sizes = {"num_states": STATES, "num_symbols": SYMBOLS}
+        hmm, mixture = (
+            make_process("random-hmm", **sizes),
+            make_process("random-mixture", num_components=count, **sizes),
+        )
+        named = ((f"{STATES} states", hmm), (f"mixture of {count} x {STATES}", mixture))
+        return [
+            _on_device(f"{name} x {SYMBOLS}", process, torch.device(device), batch, LENGTH)
+            for name, process in named
+            for batch in BATCHES_ON_GPU
+        ]
+    components = 512 if components is None else components
     hmm = make_process("random-hmm", num_states=STATES, num_symbols=SYMBOLS)
     assert isinstance(hmm, HMM)
     starts = np.arange(LENGTH) == 0
@@ -29,6 +55,26 @@ def contests(*, peers: bool, components: int = 512) -> list[Contest]:
     mixed = Contest(f"sampling, mixture of {components} x {STATES} x {SYMBOLS}, {BATCH} x {LENGTH}", "tokens")
     mixed.add("hmmscope", lambda: mixture.sample_paths(indices, starts, 0), tokens)
     return [single, mixed]
+
+
+def _on_device(name: str, process: Process, device: torch.device, batch: int, length: int) -> Contest:
+    """Sampling on a device, against writing the result once more."""
+    contest = Contest(f"sampling on {device}, {name}, {batch} x {length}", "tokens")
+    samples, starts = torch.arange(batch, device=device), np.arange(length) == 0
+    contest.add("hmmscope", lambda: process.sample_paths_on(samples, starts, 0), batch * length)
+    sizes = {"num_states": process.num_states, "num_symbols": process.num_symbols}
+    key = philox_key(0, "corpus")
+    if device.type == "cuda" and fused_works(device):
+        for block in (64, 128, 256, 512):
+            sampler = gpu.TritonSampler(process.alias_tables, **sizes, device=device, block=block)
+            run = functools.partial(sampler.packed, key, samples, starts)
+            contest.add(f"hmmscope, kernel alone, {block} samples a program", run, batch * length)
+    plain = TorchSampler(process.alias_tables, **sizes, device=device)
+    contest.add("hmmscope, torch operations", lambda: plain(key, samples, starts), batch * length)
+    result = samples.expand(2, length, batch).clone()
+    copied = torch.empty_like(result)
+    contest.add("copying the result", lambda: copied.copy_(result), batch * length, limit=True)
+    return contest
 
 
 def _peers(contest: Contest, hmm: HMM) -> None:

@@ -4,15 +4,18 @@ Every number has a significand of p bits and an unbounded exponent, and every el
 the theorem's "T-precision", with p in proportion to T. Hardware floats do not reach its bound e^-T; this does.
 
     p = T (1 + ln C) / ln 2 + 24 bits        `recommended_bits`
-    λ = 2^(p/3)                         of the product gadget: truncation and cancellation both about 2^(-2p/3)
+    λ = 2^(p/3)                              of the product gadget: truncation and cancellation both about 2^(-2p/3)
 
-How many bits are needed, `smallest_bits`, grows linearly in T; per observation, with h = -ln P(o_1 .. o_T) / T,
+How many bits are needed, `smallest_bits`, grows linearly in T. Per observation, with h = -ln P(o_1 .. o_T) / T:
 
-    GeLU products           (3/2) (1 + ln C / 2) / ln 2     first gate: 1/D = C^(-T/2) times x, error 2^(-2p/3) / C^(-T/2)
-    exact, residual         (1 + h / 2) / ln 2              last layer: cur (prev - I) + cur, error 2^-p e^(-h T/2)
-    exact, disjoint         1 / ln 2                        relative errors only
+    GeLU products           (3/2) (1 + max(ln C / 2, h)) / ln 2     the gadget multiplies numbers as small as C^(-T/2)
+                                                                    (first gate) or P, each with relative error
+                                                                    2^(-2p/3) over the smaller factor
+    exact, residual         (1 + h / 2) / ln 2                      last layer: cur + cur (prev - I) loses e^(-h T/2)
+    exact, disjoint         1 / ln 2                                relative errors only
 
-(leading order; T a power of two in the second). The first exceeds the recommended rate where C < e^2, by little.
+(leading order; T a power of two in the second). As h < ln C, one and a half times the recommended rate is always enough.
+The recommended rate is enough for likely sequences, and for all if C >= e^2 and h <= (2/3) ln C - 1/3 at the least likely.
 
 The exact answer, with which the result is compared, is computed in integers.
 """
@@ -78,7 +81,7 @@ class PreciseBeliefs:
 
 
 def recommended_bits(hmm: HMM | LabelledHMM, length: int, *, least: float | None = None, share: float = 1.0) -> int:
-    """p = share T (1 + ln C) / ln 2 + 24 bits."""
+    """p = share T (1 + ln C) / ln 2 + 24 bits; a share of 3/2 is enough for every sequence."""
     bound = bound_of(belief_operators(hmm), least)
     return math.ceil(share * length * (1 + math.log(bound)) / math.log(2)) + 24
 
@@ -139,7 +142,7 @@ def filter_in_bits(
     Args:
         hmm: n states; the least product of a transition and an emission probability is c = 1/C.
         observations: o_1 .. o_T.
-        bits: p; by default `recommended_bits`.
+        bits: p; by default `recommended_bits` with a share of 3/2.
         product: "gelu" as in the theorem, or "exact" up to rounding.
         variant: "residual" as in the theorem, cur + cur (prev - I), or "disjoint", where the product goes to a slot of
             its own and keeps its relative accuracy.
@@ -162,7 +165,7 @@ def filter_in_bits(
     require(product in ("gelu", "exact"), "product", "must be gelu or exact", product)
     require(variant in ("residual", "disjoint"), "variant", "must be residual or disjoint", variant)
     bound = bound_of(operators, least)
-    arithmetic = Bits(recommended_bits(hmm, length, least=least) if bits is None else bits, product)
+    arithmetic = Bits(recommended_bits(hmm, length, least=least, share=1.5) if bits is None else bits, product)
     symbols = observations.tolist()
     exact = ExactPass(operators, symbols)
 

@@ -24,7 +24,7 @@ torch tensors, or arrays of arbitrary-precision numbers, with an `Arithmetic` th
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +86,7 @@ class Schedule:
         return self.length * math.log(self.bound)
 
 
+@runtime_checkable
 class Arithmetic(Protocol):
     """What a kind of numbers must know besides + - * / and clip."""
 
@@ -140,10 +141,9 @@ class Normalised:
 
 def normalise(vectors: Any, schedule: Schedule, arithmetic: Arithmetic) -> Normalised:
     """Run the two parts on vectors (..., state); see the module."""
-    base = schedule.bound
-    x = vectors * arithmetic.power(base, schedule.length)
-    sums = [x.sum(-1)]
-    largest = arithmetic.power(base, schedule.length) + 1
+    base, largest = schedule.bound, arithmetic.power(schedule.bound, float(schedule.length))
+    x = vectors * largest
+    sums, largest = [x.sum(-1)], largest + 1
     for exponent in schedule.powers:
         threshold = arithmetic.power(base, exponent)
         q = gate(sums[-1] - threshold)

@@ -206,12 +206,15 @@ def _weights(sizes: dict[str, Any]) -> Tables:
 def _error_figure(rows: list[dict]) -> Figure:
     def panel(numbers: str) -> Lines:
         kept = [row for row in rows if row["numbers"] == numbers and row["family"] == "matmul"]
-        curve = series_of(spread(kept, ("length",)), "product of orthogonal matrices", "model", x="length")
+        series = [series_of(spread(kept, ("length",)), "products of orthogonal matrices", "model", x="length")]
+        if numbers == "float64":
+            required = [{"length": row["length"], "value": ROUNDING_BOUND} for row in kept if row["instance"] == 0]
+            series.append(series_of(required, f"required, {ROUNDING_BOUND:g}", "ceiling", x="length"))
         return Lines(
             title=numbers,
             x_label="symbols read, t",
             y_label="largest error up to t",
-            series=(curve,),
+            series=tuple(series),
             log_x=True,
             log_y=True,
         )

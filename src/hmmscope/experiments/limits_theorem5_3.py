@@ -65,7 +65,7 @@ ARRANGEMENTS: dict[str, tuple[Product, Variant]] = {
 EXPONENTS: tuple[Exponents, ...] = ("real", "floor")
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 #: λ = 2^k that are tried for the gadget in floats.
-GELU_POWERS = {"float64": range(12, 24), "float32": range(3, 13)}
+GELU_POWERS = {"float64": range(8, 20), "float32": range(2, 12)}
 
 
 @registry.experiment("limits-theorem5.3")
@@ -140,7 +140,7 @@ def derived_rate(arrangement: str, log_c: float, information: float) -> float:
     """Bits an observation that are needed to leading order; see `arbitrary_precision`."""
     product, variant = ARRANGEMENTS[arrangement]
     if product == "gelu":
-        return 1.5 * (1 + log_c / 2) / math.log(2)
+        return 1.5 * (1 + max(log_c / 2, information)) / math.log(2)
     return (1 + (information / 2 if variant == "residual" else 0)) / math.log(2)
 
 
@@ -335,29 +335,31 @@ def _bound_finding(tables: Tables) -> Finding:
 
 
 def _bits_finding(tables: Tables) -> Finding:
-    ratios = {(row["arrangement"], row["rate"]): row for row in tables["bit-ratios"]}
-    slopes = {
-        name: [row["slope"] for row in tables["bit-slopes"] if row["arrangement"] == name] for name in ARRANGEMENTS
-    }
-    derived, recommended = (ratios["GeLU products", rate] for rate in ("derived", "recommended"))
-    enough = recommended["high"] <= 1
-    close = all(abs(row["value"] - 1) <= 0.1 for key, row in ratios.items() if key[1] == "derived")
+    ratios = {row["arrangement"]: row for row in tables["bit-ratios"] if row["rate"] == "derived"}
+    slopes = {name: [row for row in tables["bit-slopes"] if row["arrangement"] == name] for name in ARRANGEMENTS}
+    gelu, derived = slopes["GeLU products"], ratios["GeLU products"]
+    within = all(row["slope"] <= 1.5 * row["recommended"] for row in gelu)
+    close = all(abs(row["value"] - 1) <= 0.1 for row in ratios.values())
+    above = sum(row["slope"] > row["recommended"] for row in gelu)
     others = "; ".join(
-        f"{name}: {np.mean(slopes[name]):.2f} bits per observation, {ratios[name, 'derived']['value']:.2f} times its own"
+        f"{name}: {np.mean([row['slope'] for row in slopes[name]]):.2f} bits per observation, "
+        f"{ratios[name]['value']:.2f} times its own rate"
         for name in list(ARRANGEMENTS)[1:]
     )
     text = (
-        f"The fewest bits for an error of e^-T grow by {min(slopes['GeLU products']):.2f} to "
-        f"{max(slopes['GeLU products']):.2f} per observation over the instances, {derived['value']:.3f} "
-        f"({derived['low']:.3f} to {derived['high']:.3f}) times (3/2)(1 + ln C / 2)/ln 2, the rate that the gadget in the "
-        f"first gate implies, and {recommended['value']:.2f} times (1 + ln C)/ln 2. {others}."
+        f"On the least likely sequence the fewest bits for an error of e^-T grow by {min(r['slope'] for r in gelu):.2f} to "
+        f"{max(r['slope'] for r in gelu):.2f} per observation over {len(gelu)} instances. That is {derived['value']:.3f} "
+        f"({derived['low']:.3f} to {derived['high']:.3f}) times (3/2)(1 + max(ln C / 2, h))/ln 2, which the accuracy of the "
+        f"gadget implies, and {'at most' if within else 'NOT always at most'} 3/2 times (1 + ln C)/ln 2; it is above (1 + "
+        f"ln C)/ln 2 itself in {above} of them, which no constant beside it makes up for at large T. {others}."
     )
+    verdict = "not reproduced" if not within else "reproduced" if close else "inconclusive"
     return Finding(
         title="Bits are linear in T",
         text=text,
-        verdict="reproduced" if enough and close else "inconclusive" if enough else "not reproduced",
-        unit="measured slope / (1 + ln C)/ln 2",
-        **{side: recommended[side] for side in ("value", "low", "high")},
+        verdict=verdict,  # type: ignore[arg-type]
+        unit="measured slope / derived rate",
+        **{side: derived[side] for side in ("value", "low", "high")},
     )
 
 
@@ -380,11 +382,11 @@ def _half_finding(rows: list[dict]) -> Finding:
     )
 
 
-def median_errors(rows: list[dict], arrangement: str, numbers: str) -> dict[int, float]:
-    """Median over instances at each length, no number counted as infinite."""
+def worst_errors(rows: list[dict], arrangement: str, numbers: str) -> dict[int, float]:
+    """Largest error over instances at each length; no number counts as infinite."""
     kept = [row for row in rows if (row["arrangement"], row["numbers"]) == (arrangement, numbers)]
     return {
-        n: float(np.median([math.inf if row["error"] is None else row["error"] for row in kept if row["length"] == n]))
+        n: max(math.inf if row["error"] is None else row["error"] for row in kept if row["length"] == n)
         for n in sorted({row["length"] for row in kept})
     }
 
@@ -396,7 +398,7 @@ def first_above_bound(errors: dict[int, float]) -> int | None:
 
 def _floats_finding(rows: list[dict]) -> Finding:
     found = {
-        (name, numbers): first_above_bound(median_errors(rows, name, numbers))
+        (name, numbers): first_above_bound(worst_errors(rows, name, numbers))
         for name in ARRANGEMENTS
         for numbers in DTYPES
     }
@@ -407,8 +409,8 @@ def _floats_finding(rows: list[dict]) -> Finding:
         return f"{name} {words[0]} (float32: {words[1]})"
 
     text = (
-        "The theorem's bound is not reachable in hardware floats. First length tried at which the median error is above "
-        f"e^-T in float64: {'; '.join(shown(name) for name in ARRANGEMENTS)}. No arrangement can stay below e^-T once that "
+        "The theorem's bound is not reachable in hardware floats. First length tried at which an instance is above e^-T "
+        f"in float64: {'; '.join(shown(name) for name in ARRANGEMENTS)}. No arrangement can stay below e^-T once that "
         "is less than rounding, from T = 37 on in float64 and T = 17 in float32."
     )
     gelu = found["GeLU products", "float64"]
@@ -417,7 +419,7 @@ def _floats_finding(rows: list[dict]) -> Finding:
 
 def _variant_finding(rows: list[dict]) -> Finding:
     own, residual = (
-        median_errors(rows, name, "float64") for name in ("exact products, own slot", "exact products, residual")
+        worst_errors(rows, name, "float64") for name in ("exact products, own slot", "exact products, residual")
     )
     longest = max(own)
     after = {n: error for n, error in residual.items() if error >= 0.1}

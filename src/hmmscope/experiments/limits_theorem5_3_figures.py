@@ -71,7 +71,8 @@ def _bits_figure(tables: Tables) -> Figure:
         caption=(
             "Left: fewest bits with an error of at most e^-T on the least likely sequence (median, with the range over "
             "instances), and T(1 + ln C)/ln 2 + 24. Right: slope of the bits with GeLU products for each instance, "
-            "against its ln C; the derived rate is (3/2)(1 + ln C / 2)/ln 2, the recommended (1 + ln C)/ln 2."
+            "against its ln C; the derived rate is (3/2)(1 + max(ln C / 2, h))/ln 2, where h is -ln P of an observation of "
+            "that sequence, and the recommended (1 + ln C)/ln 2."
         ),
         panels=(
             Lines(

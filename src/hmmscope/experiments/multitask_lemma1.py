@@ -334,7 +334,7 @@ def _contraction_finding(rows: list[dict]) -> Finding:
     worst = max(row["excess_over_belief"] for row in rows)
     ratio = np.array([row["total_variation"] / row["belief"] for row in rows])
     text = (
-        f"In no history is the prediction further off than the belief (largest difference {worst:.1e}, rounding); on "
+        f"In no history is the prediction further off than the belief (the largest difference is {worst:.1e}); on "
         f"average it is off by {ratio.mean():.2f} of it ({ratio.min():.2f} to {ratio.max():.2f})."
     )
     return Finding(

@@ -1,6 +1,8 @@
 """What the experiments on [MultiTask] Theorems 1 and 2 share: prompts, the population behind them, runs of a network."""
 
+import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,7 +25,11 @@ from hmmscope.constructions.least_squares import (
 from hmmscope.constructions.multitask import multitask_theorem1, multitask_theorem2
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.corpora.layouts import Prompts
+from hmmscope.experiments.decomposition import generalisation_bound
+from hmmscope.experiments.experiment import Tables
+from hmmscope.experiments.slopes import power_slopes, slope_row
 from hmmscope.inference.memory import all_sequences, filter_windows, with_prior
+from hmmscope.inference.memory_error import fit_decay, memory_certificate
 from hmmscope.processes.hmm import HMM
 from hmmscope.seeds import torch_generator
 
@@ -197,13 +203,12 @@ def population(hmm: HMM, memory_length: int, num_futures: int, history_length: i
 def error_bound(known: Population, samples: Samples, problem: LeastSquares, num_steps: int, rate: float) -> dict:
     """Bounds on parts of the error, for windows in the range of Sigma.
 
-    generalisation: root of 2 (L / alpha_+) (rank / n + misfit of the samples), in the mean over labels;
-    optimisation: sqrt(L) |W_hat| (1 - rate alpha_+)^T;   bound: memory + misspecification + both.
+    generalisation_bound: on the root mean square of ||(W_hat - W_L) x|| over labels, see `decomposition`;
+    optimisation_bound: sqrt(L) |W_hat| (1 - rate alpha_+)^T;   bound: memory + misspecification + both.
 
     Source: [MultiTask] Theorem 1 with explicit constants.
     """
-    scale = 2 * known.memory_length / float(problem.alpha)
-    sample = math.sqrt(scale * (int(problem.rank) / problem.num_samples + known.sample_misfit(samples)))
+    sample = generalisation_bound(problem, known.memory_length, known.sample_misfit(samples))
     steps = float(optimisation_bound(problem, known.memory_length, num_steps, rate))
     total = known.memory + known.misspecification + sample + steps
     return {"generalisation_bound": sample, "optimisation_bound": steps, "bound": total}
@@ -214,25 +219,22 @@ def sample_row(
     demonstrations: Int64[Tensor, "sequence time"],
     num_symbols: int,
     num_steps: int,
+    num_futures: int | None,
     *,
-    theorem: int,
     network: bool,
 ) -> dict:
-    """Error after T steps at rate 1 / lambda_max on one prompt, beside its bound; by the Transformer, or by algebra."""
-    futures = known.num_futures
-    samples = demonstration_samples(demonstrations, num_symbols, known.memory_length, futures)
+    """Error after T steps at rate 1 / lambda_max on one prompt, beside its bound; by the Transformer, or by algebra.
+
+    `num_futures` is None for Theorem 1.
+    """
+    samples = demonstration_samples(demonstrations, num_symbols, known.memory_length, known.num_futures)
     problem = least_squares(samples)
     rate = 1 / float(problem.largest)
     weights = problem.descent(num_steps, rate)
     row: dict[str, Any] = {"road": "algebra", "samples": problem.num_samples}
     if network:
         found, _ = trained_in_context(
-            demonstrations,
-            num_symbols,
-            known.memory_length,
-            num_steps,
-            futures if theorem == 2 else None,
-            learning_rate=rate,
+            demonstrations, num_symbols, known.memory_length, num_steps, num_futures, learning_rate=rate
         )
         row |= {"road": "Transformer", "difference": float((found[-1] - weights).abs().max())}
         weights = found[-1]
@@ -298,6 +300,71 @@ def equality_row(net: MultiTaskTransformer, tokens: Int64[Tensor, "batch column"
         "weights_error": worst("gradient"),
         "prediction_error": worst("predict"),
     }
+
+
+def step_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_length: int, length: int) -> Tables:
+    """`step_rows` of each instance; demonstrations of `length` symbols hold several windows each."""
+    rows, rates = [], []
+    for instance in range(sizes["instances"]):
+        hmm = process(instance)
+        drawn = draw_demonstrations(hmm, sizes["demonstrations"], length, instance)
+        found, summary = step_rows(drawn, hmm.num_symbols, memory_length, sizes["steps"], sizes.get("futures"))
+        rows += [{"instance": instance} | row for row in found]
+        rates.append({"instance": instance} | summary)
+    return {"steps": rows, "step-rates": rates}
+
+
+def sample_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_length: int) -> Tables:
+    """`sample_row` over numbers of demonstrations, by the Transformer for some and by algebra for many, and the slope.
+
+    The slope of ln(estimation error) against ln(n) is fitted for each process and draw by itself.
+    """
+    rows, futures = [], sizes.get("futures")
+    for instance in range(sizes["instances"]):
+        hmm = process(instance)
+        known = population(hmm, memory_length, futures or 1, sizes["history"])
+        for network, counts, draws in ((True, sizes["network_samples"], 1), (False, sizes["samples"], sizes["draws"])):
+            for number, draw in itertools.product(counts, range(draws)):
+                drawn = draw_demonstrations(hmm, number, memory_length + known.num_futures, instance, draw)
+                row = sample_row(known, drawn, hmm.num_symbols, sizes["network_steps"], futures, network=network)
+                rows.append({"instance": f"{instance}/{draw}"} | row)
+    slopes = power_slopes([row for row in rows if row["road"] == "algebra"], "samples", "estimation")
+    return {"samples": rows, "sample-rates": [slope_row(slopes, quantity="estimation", stated=-0.5)]}
+
+
+def memory_tables(process: Callable[[int], HMM], sizes: dict[str, Any], first: int) -> Tables:
+    """Parts of the error for each memory, of the Transformer with few samples and of its limit, and the decay.
+
+    The decay is fitted from memory `first` on. The certificate bounds the total variation for every history, and twice
+    itself any Euclidean distance of laws.
+    """
+    rows, rates, futures = [], [], sizes.get("futures")
+    for instance in range(sizes["instances"]):
+        hmm, found = process(instance), []
+        for memory_length in sizes["memory_lengths"]:
+            known = population(hmm, memory_length, futures or 1, sizes["history"])
+            length, steps = memory_length + known.num_futures, sizes["network_steps"]
+            drawn = draw_demonstrations(hmm, sizes["memory_samples"], length, instance)
+            problem = least_squares(demonstration_samples(drawn, hmm.num_symbols, memory_length, known.num_futures))
+            few = draw_demonstrations(hmm, sizes["memory_network_samples"], length, instance)
+            weights, net = trained_in_context(few, hmm.num_symbols, memory_length, steps, futures)
+            found.append(
+                {
+                    "instance": instance,
+                    "memory_length": memory_length,
+                    "memory": known.memory,
+                    "misspecification": known.misspecification,
+                    "total": known.total(problem.descent(20 * steps, 1 / float(problem.largest))),
+                    "network_total": known.total(weights[-1]),
+                    "network_samples": net.num_samples,
+                    "layers": net.num_layers,
+                    "certificate": 2 * memory_certificate(hmm, memory_length),
+                }
+            )
+        rows += found
+        fitted = fit_decay([row["memory_length"] for row in found], [row["memory"] for row in found], first=first)
+        rates.append({"instance": instance, "rate": fitted.rate, "residual": fitted.residual})
+    return {"memory": rows, "memory-rates": rates}
 
 
 def block_shuffle_rows(

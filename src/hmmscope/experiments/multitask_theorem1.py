@@ -18,9 +18,9 @@ from hmmscope.experiments.multitask_networks import (
     build_network,
     draw_demonstrations,
     equality_row,
-    population,
-    sample_row,
-    step_rows,
+    memory_tables,
+    sample_tables,
+    step_tables,
     trained_in_context,
 )
 from hmmscope.experiments.multitask_theorem_figures import (
@@ -36,9 +36,8 @@ from hmmscope.experiments.multitask_theorem_figures import (
     shuffle_panel,
     steps_figure,
 )
-from hmmscope.experiments.slopes import power_slopes, slope_row
+from hmmscope.experiments.slopes import slope_row
 from hmmscope.figures import Figure
-from hmmscope.inference.memory_error import fit_decay, memory_certificate
 from hmmscope.pipeline import Run
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.low_rank import LowRankHMMSpec
@@ -47,28 +46,52 @@ from hmmscope.processes.low_rank import LowRankHMMSpec
 SCALES: dict[str, dict[str, Any]] = {
     "smoke": {
         **{"instances": 2, "demonstrations": 16, "steps": 60, "network_samples": [20, 40], "network_steps": 20},
-        **{"samples": [100, 400, 1600], "draws": 4, "history": 4, "memory_lengths": [1, 2], "memory_samples": 1000},
+        **{
+            "samples": [100, 400, 1600],
+            "draws": 4,
+            "history": 4,
+            "memory_lengths": [1, 2],
+            "memory_samples": 1000,
+            "memory_network_samples": 40,
+        },
         **{"depth_lengths": [1, 2, 3, 4], "failure_steps": 10, "context_samples": 4, "context_demonstrations": 4},
         **{"shuffle_samples": 2, "equality_instances": 1, "equality_steps": 5},
     },
     "small": {
         **{"instances": 8, "demonstrations": 60, "steps": 100, "network_samples": [50, 100, 200], "network_steps": 60},
         **{"samples": [400, 1600, 6400, 25600], "draws": 16, "history": 7, "memory_lengths": [1, 2, 3, 4]},
-        **{"memory_samples": 100000, "depth_lengths": [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16], "failure_steps": 100},
+        **{
+            "memory_samples": 100000,
+            "memory_network_samples": 100,
+            "depth_lengths": [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16],
+            "failure_steps": 100,
+        },
         **{"context_samples": 64, "context_demonstrations": 15, "shuffle_samples": 16},
         **{"equality_instances": 4, "equality_steps": 20},
     },
     "gpu": {
         **{"instances": 16, "demonstrations": 60, "steps": 120, "network_samples": [50, 100, 200, 400]},
         **{"network_steps": 60, "samples": [400, 1600, 6400, 25600], "draws": 32, "history": 7},
-        **{"memory_lengths": [1, 2, 3, 4], "memory_samples": 100000, "failure_steps": 100, "shuffle_samples": 32},
+        **{
+            "memory_lengths": [1, 2, 3, 4],
+            "memory_samples": 100000,
+            "memory_network_samples": 100,
+            "failure_steps": 100,
+            "shuffle_samples": 32,
+        },
         **{"depth_lengths": [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32], "context_samples": 256},
         **{"context_demonstrations": 15, "equality_instances": 8, "equality_steps": 20},
     },
     "paper": {
         **{"instances": 32, "demonstrations": 60, "steps": 120, "network_samples": [50, 100, 200, 400, 800]},
         **{"network_steps": 60, "samples": [400, 1600, 6400, 25600, 102400], "draws": 64, "history": 8},
-        **{"memory_lengths": [1, 2, 3, 4, 5], "memory_samples": 100000, "failure_steps": 200, "shuffle_samples": 64},
+        **{
+            "memory_lengths": [1, 2, 3, 4, 5],
+            "memory_samples": 100000,
+            "memory_network_samples": 100,
+            "failure_steps": 200,
+            "shuffle_samples": 64,
+        },
         **{"depth_lengths": [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32, 48, 64], "context_samples": 512},
         **{"context_demonstrations": 31, "equality_instances": 16, "equality_steps": 40},
     },
@@ -123,11 +146,11 @@ class Theorem1(Experiment):
             case "equality":
                 return {"equality": _equality(sizes)}
             case "steps":
-                return _steps(sizes)
+                return step_tables(process, sizes, STEPS_MEMORY, STEPS_LENGTH)
             case "samples":
-                return _samples(sizes)
+                return sample_tables(process, sizes, SAMPLE_MEMORY)
             case "memory":
-                return _memory(sizes)
+                return memory_tables(process, sizes, first=1)
             case "depth":
                 return {"depth": _depth(sizes)}
             case "failures":
@@ -184,62 +207,6 @@ def _equality(sizes: dict[str, Any]) -> list[dict]:
                 net = build_network(NUM_SYMBOLS, memory_length, sizes["equality_steps"], None, **shape, **changes)
                 rows.append(equality_row(net, tokens, instance=instance, variant=variant))
     return rows
-
-
-def _steps(sizes: dict[str, Any]) -> Tables:
-    rows, rates = [], []
-    for instance in range(sizes["instances"]):
-        demonstrations = draw_demonstrations(process(instance), sizes["demonstrations"], STEPS_LENGTH, instance)
-        found, summary = step_rows(demonstrations, NUM_SYMBOLS, STEPS_MEMORY, sizes["steps"])
-        rows += [{"instance": instance} | row for row in found]
-        rates.append({"instance": instance} | summary)
-    return {"steps": rows, "step-rates": rates}
-
-
-def _samples(sizes: dict[str, Any]) -> Tables:
-    rows = []
-    for instance in range(sizes["instances"]):
-        hmm = process(instance)
-        known = population(hmm, SAMPLE_MEMORY, 1, sizes["history"])
-        for network, counts, draws in ((True, sizes["network_samples"], 1), (False, sizes["samples"], sizes["draws"])):
-            for number in counts:
-                for draw in range(draws):
-                    drawn = draw_demonstrations(hmm, number, SAMPLE_MEMORY + 1, instance, draw)
-                    row = sample_row(known, drawn, NUM_SYMBOLS, sizes["network_steps"], theorem=1, network=network)
-                    rows.append({"instance": f"{instance}/{draw}"} | row)
-    large = [row for row in rows if row["road"] == "algebra"]
-    slopes = power_slopes(large, "samples", "estimation")
-    return {"samples": rows, "sample-rates": [slope_row(slopes, quantity="estimation", stated=-0.5)]}
-
-
-def _memory(sizes: dict[str, Any]) -> Tables:
-    rows, rates = [], []
-    for instance in range(sizes["instances"]):
-        hmm, found = process(instance), []
-        for memory_length in sizes["memory_lengths"]:
-            known = population(hmm, memory_length, 1, sizes["history"])
-            drawn = draw_demonstrations(hmm, sizes["memory_samples"], memory_length + 1, instance)
-            problem = least_squares(demonstration_samples(drawn, NUM_SYMBOLS, memory_length))
-            few = draw_demonstrations(hmm, sizes["network_samples"][-1], memory_length + 1, instance)
-            steps = sizes["network_steps"]
-            weights, net = trained_in_context(few, NUM_SYMBOLS, memory_length, steps)
-            found.append(
-                {
-                    "instance": instance,
-                    "memory_length": memory_length,
-                    "memory": known.memory,
-                    "misspecification": known.misspecification,
-                    "total": known.total(problem.descent(20 * steps, 1 / float(problem.largest))),
-                    "network_total": known.total(weights[-1]),
-                    "network_samples": net.num_samples,
-                    "layers": net.num_layers,
-                    "certificate": 2 * memory_certificate(hmm, memory_length),
-                }
-            )
-        rows += found
-        fitted = fit_decay([row["memory_length"] for row in found], [row["memory"] for row in found], first=1)
-        rates.append({"instance": instance, "rate": fitted.rate, "residual": fitted.residual})
-    return {"memory": rows, "memory-rates": rates}
 
 
 def _depth(sizes: dict[str, Any]) -> list[dict]:
@@ -427,8 +394,8 @@ def _positions_finding(rows: list[dict]) -> Finding:
         )
     text = (
         f"A rotating pair copies all tokens right, whatever the length (share of wrong ones {max(rotating):.2f}). No matrix "
-        f"shifts absolute position vectors: with 2 coordinates {few['value']:.2f} ({few['low']:.2f} to {few['high']:.2f}) of "
-        f"the history is wrong, with 8 {absolute[8]['value']:.2f}; {reach}."
+        f"shifts absolute position vectors: with 2 coordinates {few['value']:.2f} ({few['low']:.2f} to {few['high']:.2f}) "
+        f"of the history is wrong, with 8 {absolute[8]['value']:.2f}; {reach}."
     )
     return Finding(
         title="Absolute positions break the gathering",

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 from hmmscope import registry
-from hmmscope.constructions.least_squares import demonstration_samples, least_squares
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.experiments.experiment import Experiment, Finding, Tables
@@ -14,9 +13,9 @@ from hmmscope.experiments.multitask_networks import (
     build_network,
     draw_demonstrations,
     equality_row,
-    population,
-    sample_row,
-    step_rows,
+    memory_tables,
+    sample_tables,
+    step_tables,
     trained_in_context,
 )
 from hmmscope.experiments.multitask_theorem_figures import (
@@ -30,9 +29,8 @@ from hmmscope.experiments.multitask_theorem_figures import (
     sample_finding,
     steps_figure,
 )
-from hmmscope.experiments.slopes import power_slopes, slope_row
+from hmmscope.experiments.slopes import slope_row
 from hmmscope.figures import Figure
-from hmmscope.inference.memory_error import fit_decay, memory_certificate
 from hmmscope.inference.observability import observability
 from hmmscope.pipeline import Run
 from hmmscope.processes.hmm import HMM
@@ -43,25 +41,48 @@ SCALES: dict[str, dict[str, Any]] = {
     "smoke": {
         **{"instances": 2, "equality_instances": 1, "equality_steps": 5, "demonstrations": 16, "steps": 60},
         **{"network_samples": [20, 40], "network_steps": 30, "samples": [100, 400, 1600], "draws": 4, "history": 7},
-        **{"memory_lengths": [1, 2, 3], "memory_samples": 1000, "depth_futures": [1, 2, 3], "futures": 2},
+        **{
+            "memory_lengths": [1, 2, 3],
+            "memory_samples": 1000,
+            "memory_network_samples": 40,
+            "depth_futures": [1, 2, 3],
+            "futures": 2,
+        },
     },
     "small": {
         **{"instances": 8, "equality_instances": 4, "equality_steps": 20, "demonstrations": 60, "steps": 100},
         **{"network_samples": [50, 100, 200], "network_steps": 80, "samples": [400, 1600, 6400, 25600], "draws": 16},
-        **{"history": 11, "memory_lengths": [1, 2, 3, 4, 5, 6], "memory_samples": 100000, "futures": 2},
+        **{
+            "history": 11,
+            "memory_lengths": [1, 2, 3, 4, 5, 6],
+            "memory_samples": 100000,
+            "memory_network_samples": 100,
+            "futures": 2,
+        },
         **{"depth_futures": [1, 2, 3, 4, 5, 6, 7, 8]},
     },
     "gpu": {
         **{"instances": 16, "equality_instances": 8, "equality_steps": 20, "demonstrations": 60, "steps": 120},
         **{"network_samples": [50, 100, 200, 400], "network_steps": 80, "samples": [400, 1600, 6400, 25600]},
-        **{"draws": 32, "history": 13, "memory_lengths": [1, 2, 3, 4, 5, 6, 7], "memory_samples": 100000},
+        **{
+            "draws": 32,
+            "history": 13,
+            "memory_lengths": [1, 2, 3, 4, 5, 6, 7],
+            "memory_samples": 100000,
+            "memory_network_samples": 100,
+        },
         **{"futures": 2, "depth_futures": [1, 2, 3, 4, 5, 6, 7, 8]},
     },
     "paper": {
         **{"instances": 32, "equality_instances": 16, "equality_steps": 40, "demonstrations": 60, "steps": 120},
         **{"network_samples": [50, 100, 200, 400, 800], "network_steps": 80},
         **{"samples": [400, 1600, 6400, 25600, 102400], "draws": 64, "history": 14},
-        **{"memory_lengths": [1, 2, 3, 4, 5, 6, 7, 8], "memory_samples": 100000, "futures": 2},
+        **{
+            "memory_lengths": [1, 2, 3, 4, 5, 6, 7, 8],
+            "memory_samples": 100000,
+            "memory_network_samples": 100,
+            "futures": 2,
+        },
         **{"depth_futures": [1, 2, 3, 4, 5, 6, 7, 8, 9]},
     },
 }
@@ -126,11 +147,11 @@ class Theorem2(Experiment):
             case "observability":
                 return {"observability": _observability(sizes)}
             case "steps":
-                return _steps(sizes)
+                return step_tables(process, sizes, STEPS_MEMORY, STEPS_LENGTH)
             case "samples":
-                return _samples(sizes)
+                return sample_tables(process, sizes, SAMPLE_MEMORY)
             case "memory":
-                return _memory(sizes)
+                return memory_tables(process, sizes, first=2)
         return {"depth": _depth(sizes)}
 
     def figures(self, tables: Tables) -> list[Figure]:
@@ -202,62 +223,6 @@ def _observability(sizes: dict[str, Any]) -> list[dict]:
     return rows
 
 
-def _steps(sizes: dict[str, Any]) -> Tables:
-    rows, rates = [], []
-    for instance in range(sizes["instances"]):
-        drawn = draw_demonstrations(process(instance), sizes["demonstrations"], STEPS_LENGTH, instance)
-        found, summary = step_rows(drawn, NUM_SYMBOLS, STEPS_MEMORY, sizes["steps"], sizes["futures"])
-        rows += [{"instance": instance} | row for row in found]
-        rates.append({"instance": instance} | summary)
-    return {"steps": rows, "step-rates": rates}
-
-
-def _samples(sizes: dict[str, Any]) -> Tables:
-    rows, futures = [], sizes["futures"]
-    for instance in range(sizes["instances"]):
-        hmm = process(instance)
-        known = population(hmm, SAMPLE_MEMORY, futures, sizes["history"])
-        for network, counts, draws in ((True, sizes["network_samples"], 1), (False, sizes["samples"], sizes["draws"])):
-            for number in counts:
-                for draw in range(draws):
-                    drawn = draw_demonstrations(hmm, number, SAMPLE_MEMORY + futures, instance, draw)
-                    row = sample_row(known, drawn, NUM_SYMBOLS, sizes["network_steps"], theorem=2, network=network)
-                    rows.append({"instance": f"{instance}/{draw}"} | row)
-    large = [row for row in rows if row["road"] == "algebra"]
-    slopes = power_slopes(large, "samples", "estimation")
-    return {"samples": rows, "sample-rates": [slope_row(slopes, quantity="estimation", stated=-0.5)]}
-
-
-def _memory(sizes: dict[str, Any]) -> Tables:
-    rows, rates, futures = [], [], sizes["futures"]
-    for instance in range(sizes["instances"]):
-        hmm, found = process(instance), []
-        for memory_length in sizes["memory_lengths"]:
-            known = population(hmm, memory_length, futures, sizes["history"])
-            drawn = draw_demonstrations(hmm, sizes["memory_samples"], memory_length + futures, instance)
-            problem = least_squares(demonstration_samples(drawn, NUM_SYMBOLS, memory_length, futures))
-            few = draw_demonstrations(hmm, sizes["network_samples"][-1], memory_length + futures, instance)
-            steps = sizes["network_steps"]
-            weights, net = trained_in_context(few, NUM_SYMBOLS, memory_length, steps, futures)
-            found.append(
-                {
-                    "instance": instance,
-                    "memory_length": memory_length,
-                    "memory": known.memory,
-                    "misspecification": known.misspecification,
-                    "total": known.total(problem.descent(20 * steps, 1 / float(problem.largest))),
-                    "network_total": known.total(weights[-1]),
-                    "network_samples": net.num_samples,
-                    "layers": net.num_layers,
-                    "certificate": 2 * memory_certificate(hmm, memory_length),
-                }
-            )
-        rows += found
-        fitted = fit_decay([row["memory_length"] for row in found], [row["memory"] for row in found])
-        rates.append({"instance": instance, "rate": fitted.rate, "residual": fitted.residual})
-    return {"memory": rows, "memory-rates": rates}
-
-
 def _depth(sizes: dict[str, Any]) -> list[dict]:
     rows = []
     for futures in sizes["depth_futures"]:
@@ -296,8 +261,8 @@ def _depth_finding(rows: list[dict]) -> Finding:
     ]
     longest = max(rows, key=lambda row: (row["futures"], row["steps"]))
     text = (
-        f"With ceil(log2 L) + ceil(log2 k) + T + 2 attention layers and 2 V^k heads, {len(rows) - len(wrong)} of {len(rows)} "
-        f"networks (k up to {longest['futures']}) hold every window and every joint label exactly."
+        f"With ceil(log2 L) + ceil(log2 k) + T + 2 attention layers and 2 V^k heads, {len(rows) - len(wrong)} of "
+        f"{len(rows)} networks (k up to {longest['futures']}) hold every window and every joint label exactly."
     )
     return Finding(
         title="Layers grow as log2 of the futures, heads as V^k",
@@ -330,7 +295,7 @@ def _memory_finding(tables: Tables) -> Finding:
     rows, mean = tables["memory"], slope_row([row["rate"] for row in tables["memory-rates"]])
     above = [row for row in rows if row["memory"] > row["certificate"]]
     text = (
-        f"The distance of the law of the next symbols given L of them from that given all falls as exp(-{mean['value']:.2f} L) "
+        f"The law of the next symbols given L of them approaches that given all as exp(-{mean['value']:.2f} L) "
         f"({mean['low']:.2f} to {mean['high']:.2f}) although gamma_1 = 0, and stays below its certificate in "
         f"{len(rows) - len(above)} of {len(rows)} cases."
     )

@@ -150,7 +150,7 @@ def observability_figure(rows: list[dict]) -> Figure:
     return Figure(
         name="observability",
         title="Several observations together tell states apart",
-        caption="Observability coefficient of the law of the next k symbols given the state; median and range over processes.",
+        caption="Observability of the law of the next k symbols given the state; median and range over processes.",
         panels=(Lines(title="", x_label="observations k", y_label="gamma_k", series=tuple(series), y_min=0.0),),
     )
 

@@ -8,6 +8,8 @@ so that time is the only loop. As in `hmmscope.kernels.forward`, a sum below a f
 doubtful, for the caller to go over again by the recursion of `forward`.
 """
 
+import functools
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,6 +18,7 @@ import torch
 from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.errors import ResourceError
 from hmmscope.inference.forward import forward_steps
+from hmmscope.kernels import gpu, gpu_forward
 from hmmscope.processes.laws import StateEmitting, symbol_law
 from hmmscope.resources import free_memory, require_memory
 
@@ -58,6 +61,51 @@ def full_precision() -> Iterator[None]:
 
 
 def forward_logs(
+    rows: tuple[Tensor, ...],
+    observations_BT: Int64[Tensor, "batch time"],
+    starts_T: Bool[Tensor, "time"],
+    *,
+    predictions: bool = False,
+) -> tuple[Float64[Tensor, "time component batch"], Bool[Tensor, "component batch"], Tensor]:
+    """`forward_logs_torch`, or the same from one fused kernel where there is one that fits and works."""
+    initial_MS, _, emission_MSV = rows
+    if not fused_works(initial_MS.device, initial_MS.dtype, *emission_MSV.shape[1:]):
+        return forward_logs_torch(rows, observations_BT, starts_T, predictions=predictions)
+    norms_TMB, doubtful_MB, predicted_TMBV = gpu_forward.forward_norms(
+        rows, observations_BT, starts_T, FLOORS[torch.float32], predictions=predictions
+    )
+    return norms_TMB.double().log_(), doubtful_MB, predicted_TMBV
+
+
+@functools.cache
+def fused_works(device: torch.device, dtype: torch.dtype, states: int, symbols: int) -> bool:
+    """Whether the fused kernel does laws of this size on this device.
+
+    A warning says why a kernel that should fit does not run; one that gives other numbers is an error.
+    """
+    if device.type != "cuda" or not gpu.installed() or not gpu_forward.fits(states, symbols, dtype):
+        return False
+    parts = [torch.arange(1.0, 1 + size, device=device) for size in (states, states**2, states * symbols)]
+    shapes = ((1, states), (1, states, states), (1, states, symbols))
+    rows = tuple(part.sin().abs().view(shape) for part, shape in zip(parts, shapes, strict=True))
+    rows = tuple(part / part.sum(-1, keepdim=True) for part in rows)
+    observations_BT = (torch.arange(12, device=device) % symbols).view(2, 6)
+    starts_T = torch.arange(6) % 4 == 0
+    try:
+        norms, _, _ = gpu_forward.forward_norms(
+            rows, observations_BT, starts_T, FLOORS[torch.float32], predictions=True
+        )
+        found = norms.double().log_().cpu()
+    except Exception as reason:  # too little shared memory, no compiler: every cause has an error of its own
+        warnings.warn(f"the fused filter does not run on {device} ({reason}); using torch operations", stacklevel=2)
+        return False
+    exact, _, _ = forward_logs_torch(tuple(part.double() for part in rows), observations_BT, starts_T)
+    if not torch.allclose(found, exact.cpu(), rtol=0, atol=1e-4):
+        raise RuntimeError(f"the fused filter gives wrong numbers on {device}, by {(found - exact.cpu()).abs().max()}")
+    return True
+
+
+def forward_logs_torch(
     rows: tuple[Tensor, ...],
     observations_BT: Int64[Tensor, "batch time"],
     starts_T: Bool[Tensor, "time"],

@@ -31,9 +31,7 @@ def fits(num_states: int, num_symbols: int, dtype: torch.dtype) -> bool:
 
 
 def forward_norms(
-    initial_MS: Float[Tensor, "component state"],
-    transition_MSS: Float[Tensor, "component state state"],
-    emission_MSV: Float[Tensor, "component state symbol"],
+    rows: tuple[Tensor, ...],
     observations_BT: Int64[Tensor, "batch time"],
     starts_T: Bool[Tensor, "time"],
     floor: float,
@@ -42,8 +40,15 @@ def forward_norms(
 ) -> tuple[Float[Tensor, "time component batch"], Bool[Tensor, "component batch"], Tensor]:
     """P(o_t | past), sequences in which it fell below `floor`, predictions (time, component, batch, symbol) if asked for.
 
-    Laws are float32 and on the device of the observations; the starts may be on the processor.
+    Args:
+        rows: initial (component, state), transition (component, state, state), emission (component, state, symbol), float32,
+            on the device of the observations.
+        observations_BT: the same for every component.
+        starts_T: true where a new sequence begins, on any device.
+        floor: see above; such a sequence goes on as zeros.
+        predictions: whether to keep the predictions.
     """
+    initial_MS, transition_MSS, emission_MSV = rows
     device = observations_BT.device
     (batch, time), (components, states, symbols) = observations_BT.shape, emission_MSV.shape
     size, width = (max(16, 1 << (number - 1).bit_length()) for number in (states, symbols))
@@ -75,6 +80,7 @@ def forward_norms(
                 PREDICT=predictions,
                 BLOCK=_SEQUENCES,
                 num_warps=4,
+                num_stages=1,
             )
     return norms_TMB, doubtful_MB > 0, predicted_TMBV
 
@@ -151,7 +157,7 @@ def _kernels() -> SimpleNamespace:
             tl.store(norms + place, norm, mask=inside)
             below = norm < floor
             lost = tl.where(below, 1, lost)
-            belief = joint * tl.where(below, 0.0, 1.0 / norm)[:, None]
+            belief = joint * (1.0 / tl.where(below, float("inf"), norm))[:, None]  # a lost law goes on as zeros
             place += components.to(tl.int64) * batch
             seen += batch
         tl.store(doubtful + m * batch + b, lost, mask=inside)

@@ -7,14 +7,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from hmmscope.axes import Tensor
-from hmmscope.models.base import Tap
+from hmmscope.models.base import Mixer, Tap
 from hmmscope.models.blocked import MAX_BLOCKED_LENGTH, BlockedAttention
 
 #: Cosines and signed sines (time, head width), or (batch, 1, time, head width) for positions of each sequence.
 Rotation = tuple[Tensor, Tensor]
 
 
-class Attention(nn.Module):
+class Attention(Mixer):
     """Multi-head attention, with rotated queries and keys if it is given a rotation.
 
     Taps: ``logits`` before the softmax (batch, head, query, key), -inf where a query may not look; ``pattern`` after it.
@@ -65,7 +65,6 @@ class Attention(nn.Module):
         return self.out(mixed_BHTK.transpose(1, 2).reshape(batch, time, width))
 
     def empty_past(self) -> "KeyValues":
-        """What a cache starts with."""
         return KeyValues()
 
     def _slowly(self, q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:

@@ -63,6 +63,14 @@ class Tap(nn.Module):
         return len(self._forward_hooks) > 0
 
 
+class Mixer(nn.Module):
+    """What moves information between the positions of a block: called with (stream, rotation, past)."""
+
+    def empty_past(self) -> Any:
+        """What a cache holds of no position; a call with it as `past` adds its own positions."""
+        raise AssertionError("a mixer says what a cache starts with")
+
+
 class Dropout(nn.Module):
     """Zeroes a fraction `rate` of what passes during training, and scales the rest by 1 / (1 - rate).
 
@@ -102,11 +110,11 @@ class SequenceModel(nn.Module):
         ports: what goes in and comes out.
         num_symbols: size of the output, ``ports.num_outputs``.
         num_tokens: size of the vocabulary that is read, or None when vectors are read.
-        outputs: what the outputs are by themselves; a trainer may read them as coordinates instead.
+        outputs: what the outputs are: "logits", which a regression reads as coordinates, or "law" for probabilities.
         residual: taps on the stream after the embedding and after every layer, ``residual.0`` to ``residual.<layers>``.
     """
 
-    outputs: ClassVar[Literal["logits"]] = "logits"
+    outputs: ClassVar[Literal["logits", "law"]] = "logits"
 
     ports: Ports
     num_symbols: int

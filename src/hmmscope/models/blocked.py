@@ -48,7 +48,7 @@ class BlockedAttention(torch.autograd.Function):
                 logits = torch.bmm(q[:, begin:end], k[:, :end].transpose(1, 2))
                 logits[:, :, begin:] += future[: end - begin, : end - begin]
                 patterns.append(logits.softmax(-1))
-                torch.bmm(patterns[-1], v[:, :end], out=mixed[:, begin:end])
+                mixed[:, begin:end] = torch.bmm(patterns[-1], v[:, :end])  # faster than out= into a part
         ctx.save_for_backward(q_NTK, k_NTK, v_NTK, *(rotation or ()), *patterns)
         ctx.scale, ctx.num_heads, ctx.rotated = scale, num_heads, rotation is not None
         return mixed_NTK.view(batch, num_heads, time, head_width).transpose(1, 2).reshape(batch, time, -1)
@@ -68,7 +68,7 @@ class BlockedAttention(torch.autograd.Function):
                 pattern = next(patterns)
                 dpattern = torch.bmm(mixed[:, begin:end], v[:, :end].transpose(1, 2))
                 dlogits = torch._softmax_backward_data(dpattern, pattern, -1, q.dtype)
-                torch.bmm(dlogits, k[:, :end], out=dq[:, begin:end])
+                dq[:, begin:end] = torch.bmm(dlogits, k[:, :end])
                 for into, weights, of in ((dk, dlogits, q), (dv, pattern, mixed)):
                     part = torch.bmm(weights.transpose(1, 2), of[:, begin:end])
                     into[:, :begin] += part[:, :begin]

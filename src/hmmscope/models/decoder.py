@@ -12,7 +12,7 @@ from hmmscope import registry
 from hmmscope.axes import Float, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.models.attention import Attention, RotaryTable, Rotation
-from hmmscope.models.base import Dropout, EncodedModel, Ports, Tap, check_sizes, initialise
+from hmmscope.models.base import Dropout, EncodedModel, Mixer, Ports, Tap, check_sizes, initialise
 from hmmscope.schema import require
 
 
@@ -90,7 +90,7 @@ class Decoder(EncodedModel):
         spec: DecoderSpec,
         ports: Ports,
         generator: torch.Generator,
-        mixer: Callable[[], nn.Module] | None = None,
+        mixer: Callable[[], Mixer] | None = None,
     ) -> None:
         super().__init__(ports, spec.width)
         self.causal, self.sinusoidal = spec.causal, spec.positions == "sinusoidal"
@@ -101,9 +101,7 @@ class Decoder(EncodedModel):
         if spec.input_features:
             rule = "must be at least 2 with input features"
             require(ports.max_length is not None and ports.max_length >= 2, "max_length", rule, ports.max_length)
-            self.features = nn.Linear(3, spec.width, bias=False)
-        else:
-            self.features = None
+        self.features = nn.Linear(3, spec.width, bias=False) if spec.input_features else None
         self.positions = nn.Parameter(torch.empty(ports.max_length or 0, spec.width)) if learned else None
         self.rotary = (
             RotaryTable(spec.width // spec.num_heads, spec.rotary_base) if spec.positions == "rotary" else None
@@ -133,24 +131,24 @@ class Decoder(EncodedModel):
                 them, or a cache though every position sees all others.
         """
         x_BTD = self.encode(inputs, feedback)
-        begin, pasts = self._recall(cache, inputs.shape[1])
+        begin, pasts = self._recall(cache)
         rotation = self._rotation(positions, begin, x_BTD)
         x_BTD = self.residual[0](self.dropout(self._placed(x_BTD, positions, begin)))
         for block, tap, past in zip(self.blocks, self.residual[1:], pasts, strict=True):
             x_BTD = tap(block(x_BTD, rotation, past, self.dropout))
+        if cache is not None:
+            cache["length"] = begin + inputs.shape[1]
         return self.head(self.norm(x_BTD))
 
-    def _recall(self, cache: dict[str, Any] | None, time: int) -> tuple[int, list[Any]]:
-        """Number of positions in the cache, and what each block remembers of them; the cache then has `time` more."""
+    def _recall(self, cache: dict[str, Any] | None) -> tuple[int, list[Any]]:
+        """Number of positions in the cache, and what each block remembers of them."""
         if cache is None:
             return 0, [None] * len(self.blocks)
         if not self.causal:
             raise InputError("cache: with causal = false every position sees later ones, so nothing can be kept")
-        begin = cache.get("length", 0)
-        if not cache:
-            cache["blocks"] = [block.attention.empty_past() for block in self.blocks]
-        cache["length"] = begin + time
-        return begin, cache["blocks"]
+        if "blocks" not in cache:
+            cache["blocks"] = [module.empty_past() for module in self.modules() if isinstance(module, Mixer)]
+        return cache.get("length", 0), cache["blocks"]
 
     def _rotation(self, positions: Tensor | None, begin: int, x_BTD: Tensor) -> Rotation | None:
         if self.rotary is None:
@@ -188,7 +186,7 @@ class Decoder(EncodedModel):
 class Block(nn.Module):
     """Attention, then a token-wise MLP, each added to the stream."""
 
-    def __init__(self, spec: DecoderSpec, attention: nn.Module) -> None:
+    def __init__(self, spec: DecoderSpec, attention: Mixer) -> None:
         super().__init__()
         self.attention_norm = _norm(spec)
         self.attention = attention

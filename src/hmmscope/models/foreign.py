@@ -102,7 +102,7 @@ class ForeignModel(EncodedModel):
 class TappedLayer(nn.Module):
     """A layer whose output, or the first of its outputs, passes through a tap."""
 
-    def __init__(self, layer: nn.Module, tap: Tap) -> None:
+    def __init__(self, layer: nn.Module, tap: nn.Module) -> None:
         super().__init__()
         self.layer, self.tap = layer, tap
 

@@ -219,5 +219,5 @@ class LlamaSpec:
             "max_position_embeddings": max(2048, ports.max_length or 0),
             "attn_implementation": "sdpa",
         }
-        sizes = {"width": self.width, "ports": ports, "generator": generator}
-        return ForeignModel("LlamaConfig", fields, "LlamaModel", reads_positions=True, **sizes)
+        name = ("LlamaConfig", fields, "LlamaModel")
+        return ForeignModel(*name, width=self.width, ports=ports, generator=generator, reads_positions=True)

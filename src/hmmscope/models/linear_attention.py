@@ -8,7 +8,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.axes import Tensor
-from hmmscope.models.base import Ports
+from hmmscope.models.base import Mixer, Ports
 from hmmscope.models.decoder import Decoder, DecoderSpec
 
 #: Positions taken at once: within a chunk a product of queries and keys, between chunks the state.
@@ -60,7 +60,7 @@ class LinearAttentionSpec:
         return Decoder(self.decoder, ports, generator, lambda: LinearAttention(self.width, self.num_heads))
 
 
-class LinearAttention(nn.Module):
+class LinearAttention(Mixer):
     """Mixes positions through the sums S and z of `LinearAttentionSpec`, a chunk of positions at a time.
 
     Within a chunk the sums are a masked product of queries and keys; what came before enters by the state. With chunks
@@ -93,7 +93,6 @@ class LinearAttention(nn.Module):
         return self.out(mixed_BHTK.transpose(1, 2).reshape(batch, time, width))
 
     def empty_past(self) -> "Sums":
-        """What a cache starts with."""
         return Sums()
 
 

@@ -134,7 +134,7 @@ class _Several(World):
         self._watch.beat()
         missing = [rank for rank in range(self.size) if not _comes(store, rank)]
         if missing:
-            raise ResourceError(f"torchrun: process {missing[0]} of {self.size} has not come within {START:.0f} s")
+            raise ResourceError(f"torchrun: rank {missing[0]} of {self.size} has not come within {START:.0f} s")
         self._watch.start()
         backend = "gloo" if self._kind == "cpu" else "cpu:gloo,cuda:nccl"
         _keep_inside(self.size)
@@ -201,10 +201,13 @@ class _Several(World):
         if self._watch is None:
             raise error
         _ignore_termination()  # torchrun sends it when the first of them has ended
+        stderr = _mute()  # torch tells the standard error about each connection that closes
         if not self._watch.speaks(code):
             raise SystemExit(self._watch.silence()) from None
         if _is_lost_connection(error):
             error = ResourceError(self._watch.obituary())
+        os.dup2(stderr, 2)
+        os.close(stderr)
         atexit.register(self._watch.fall_silent)
         raise error
 
@@ -246,7 +249,7 @@ class _Watch(threading.Thread):
             if self.leaving.is_set() or not (dead or told):
                 continue
             if not self.leaving.wait(5 * PERIOD) and not self.ended.is_set():  # the main thread may find out by itself
-                self._end(f"process {', '.join(dead)} of {self._size}")
+                self._end(f"rank {', '.join(dead)} of {self._size}")
 
     def _look(self) -> None:
         self.beat()
@@ -306,7 +309,7 @@ class _Watch(threading.Thread):
             dead = [str(other) for other in range(self._size) if before[other] == after[other]]
         except RuntimeError:
             dead = ["0"] if self._hosted else []
-        return _gone(f"process {', '.join(dead)} of {self._size}" if dead else f"one of {self._size} processes")
+        return _gone(f"rank {', '.join(dead)} of {self._size}" if dead else f"one of {self._size} processes")
 
 
 def exit_code(error: BaseException) -> int:
@@ -333,6 +336,15 @@ def _gone(who: str) -> str:
 def _say(line: str, code: int) -> None:
     sys.stderr.write(f"error[{code}] {line}\n")
     sys.stderr.flush()
+
+
+def _mute() -> int:
+    """Turn the standard error off; returns a descriptor of what it was."""
+    sys.stderr.flush()
+    before, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    os.close(nothing)
+    return before
 
 
 def _ignore_termination() -> None:

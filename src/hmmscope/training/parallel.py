@@ -1,5 +1,6 @@
 """How the gradient of a batch is computed: in grains by one process, or shared out among several."""
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
@@ -123,7 +124,9 @@ class Replicas(Single):
 
     def _wrap(self) -> None:
         on = [next(self.model.parameters()).device] if next(self.model.parameters()).is_cuda else None
-        self.forward = _Replica(self.forward, device_ids=on, broadcast_buffers=False)
+        known = inspect.signature(DistributedDataParallel.__init__).parameters
+        buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # torch 2.13, before
+        self.forward = _Replica(self.forward, device_ids=on, **{buffers: False})
 
     def rows(self, step: int) -> slice:
         return _share(self.spec, self.world, self._parts, step)
