@@ -152,10 +152,8 @@ def ends(folder: Path) -> dict:
     found["grains"]["made"] = (folder / "grains" / "run").exists()
 
     def unlike(rank: int) -> None:
-        if rank == 1:
-            with torch.no_grad():
-                real = trainer.make_optimiser
-                trainer.make_optimiser = lambda model, spec: real(model, replace(spec, weight_decay=0.02))
+        real = trainer.make_optimiser
+        trainer.make_optimiser = lambda model, spec: real(model, replace(spec, weight_decay=0.01 * (1 + rank)))
 
     found["other weights"] = train(folder / "unlike", 2, config(), before=unlike) | {"steps": steps(folder / "unlike" / "run")}
     return found
@@ -167,23 +165,17 @@ def numbers(folder: Path) -> dict:
     for mode in ("exact", "ddp", "fsdp"):
         for what in ("loss", "gradient"):
 
-            def planted(rank: int, what: str = what) -> None:
-                real = updates.loss_of_grain
+            def spoil(what: str = what) -> None:
+                real = updates.target_loss
 
-                def spoilt(model: Any, *args: Any) -> torch.Tensor:
-                    loss = real(model, *args)
-                    return loss * math.nan if what == "loss" else loss
+                def spoilt(*args: Any, **options: Any) -> torch.Tensor:
+                    loss = real(*args, **options)
+                    return loss * math.nan if what == "loss" else loss + (loss * 0).sqrt()  # whose slope is infinite
 
-                def spoil() -> None:
-                    updates.loss_of_grain = spoilt
-
-                at_step(9, 1, spoil)(rank)
-                if what == "gradient":
-                    step = updates.loss_of_grain
-                    updates.loss_of_grain = step
+                updates.target_loss = spoilt
 
             path = folder / f"{mode}-{what}"
-            report = train(path, 2, config(parallel=mode), before=planted)
+            report = train(path, 2, config(parallel=mode), before=at_step(9, 1, spoil))
             found[f"{mode} {what}"] = report | {
                 "steps": steps(path / "run"),
                 "records": len(read_journal(path / "run" / "metrics.jsonl")),

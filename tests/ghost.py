@@ -1,7 +1,7 @@
 """A GPU that is not there: runs code on the processor and fails where a real device would, or would be slow.
 
 Tensors made with ``device="cuda"``, or moved there, and all that is computed from them, are ghosts. They say that they are
-on cuda:0, cannot become NumPy arrays, and may not meet ordinary tensors of one or more axes.
+on cuda:9, cannot become NumPy arrays, and may not meet ordinary tensors of one or more axes.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-DEVICE = torch.device("cuda", 0)
+from hmmscope.kernels import gpu
+
+DEVICE = torch.device("cuda", 9)  # a number that no machine has, so that nothing kept for it is taken for a real one
+_alive: dict[int, torch.Tensor] = {}  # all ghosts, kept, so that no number is given again
 _DEVICE_OF = torch.Tensor.device.__get__
 
 
@@ -20,18 +23,13 @@ class MixedDevices(AssertionError):
 
 
 class _Ghosts(TorchFunctionMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.alive: dict[int, torch.Tensor] = {}  # kept, so that no number is given again
-        self.calls = 0
-
     def is_ghost(self, thing: object) -> bool:
-        return isinstance(thing, torch.Tensor) and id(thing) in self.alive
+        return isinstance(thing, torch.Tensor) and id(thing) in _alive
 
     def made(self, result):
         for leaf in pytree.tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
-                self.alive[id(leaf)] = leaf
+                _alive[id(leaf)] = leaf
         return result
 
     def plain(self, result):
@@ -41,11 +39,10 @@ class _Ghosts(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
-        self.calls += 1
         if func is _DEVICE_OF or (name == "__get__" and getattr(func, "__self__", None) is torch.Tensor.device):
             return DEVICE if self.is_ghost(args[0]) else func(*args, **kwargs)
         if name in ("numpy", "__array__") and self.is_ghost(args[0]):
-            raise TypeError("can't convert cuda:0 device type tensor to numpy")
+            raise TypeError("can't convert cuda:9 device type tensor to numpy")
         if name in ("cpu", "to", "cuda"):
             return self.move(name, func, args, kwargs)
         target = kwargs.pop("device", None)
@@ -73,11 +70,12 @@ class _Ghosts(TorchFunctionMode):
 
 @contextmanager
 def ghost_device(monkeypatch, free_bytes: int = 2**26) -> Iterator[_Ghosts]:
-    """While this lasts, cuda:0 seems to exist, with so much free memory."""
+    """While this lasts, cuda:9 seems to exist, with so much free memory, and to be the current device."""
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (free_bytes, free_bytes))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device=None: 0)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device=None: 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: DEVICE.index + 1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: DEVICE.index)
+    monkeypatch.setattr(gpu, "installed", lambda: False)
     with _Ghosts() as ghosts:
         yield ghosts

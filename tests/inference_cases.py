@@ -8,22 +8,11 @@ import torch
 
 import hmmscope as hs
 import oracles
-from strategies import KINDS, Matrices, rows, small_hmm, some_starts
+from comparing import close, floats  # noqa: F401 - for who imports this
+from strategies import KINDS, Matrices, rows, small_hmm, small_labelled, some_starts
 
 #: 4 T S 2^-53 for the largest case here (T = 6, S = 4) is 1.1e-14; the promise is 1e-12.
 RELATIVE = 1e-12
-
-
-def close(computed, exact, *, relative=RELATIVE):
-    """Equal up to rounding; zeros and minus infinities exactly; never NaN."""
-    computed = computed.numpy() if isinstance(computed, torch.Tensor) else np.asarray(computed)
-    exact = np.asarray(exact, dtype=np.float64)
-    assert computed.dtype == np.float64
-    assert computed.shape == exact.shape
-    assert not np.isnan(computed).any()
-    sharp = (exact == 0) | np.isinf(exact)
-    np.testing.assert_array_equal(computed[sharp], exact[sharp])
-    np.testing.assert_allclose(computed[~sharp], exact[~sharp], rtol=relative, atol=0)
 
 
 def close_logs(computed, exact):
@@ -35,10 +24,6 @@ def close_logs(computed, exact):
     finite = np.isfinite(exact)
     np.testing.assert_array_equal(computed[~finite], exact[~finite])
     np.testing.assert_allclose(computed[finite], exact[finite], rtol=RELATIVE, atol=1e-14)
-
-
-def floats(nested):
-    return [floats(item) for item in nested] if isinstance(nested, list) else float(nested)
 
 
 def per_token_logs(prefix):
@@ -97,6 +82,28 @@ def mixture_cases(seed, count):
         time = int(rng.integers(1, 6))
         starts = some_starts(rng, time) if rng.random() < 0.6 else None
         yield weights, parts, symbols(rng, 3, time, parts[0].emission.shape[1]), starts
+
+
+def path_cases(seed, count):
+    """(process, observations, starts, paths): processes of either form with three sequences each, many of them impossible,
+    sometimes restarts, and every hidden path of each sequence with its probability."""
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        if number % 2:
+            matrices = small_hmm(rng)
+            hmm, enumerate_paths = hs.HMM(*matrices), oracles.enumerate_hidden_paths
+        else:
+            matrices = small_labelled(rng)
+            hmm, enumerate_paths = hs.LabelledHMM(*matrices), oracles.enumerate_labelled_paths
+        time = int(rng.integers(1, 6))
+        starts = some_starts(rng, time) if rng.random() < 0.4 else None
+        observations = symbols(rng, 3, time, hmm.num_symbols)
+        yield (
+            hmm,
+            observations,
+            starts,
+            [enumerate_paths(oracles.exact(matrices), sequence, starts)[-1] for sequence in observations.tolist()],
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

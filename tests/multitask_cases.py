@@ -1,12 +1,14 @@
 """Prompts of the [MultiTask] constructions, and gradient descent on them in plain loops."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Tensor
+from hmmscope.constructions.multitask import multitask_theorem1
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
 
 
@@ -79,3 +81,24 @@ def weights_error(net: MultiTaskTransformer, tokens: Tensor) -> float:
     """Largest difference of any iterate, in any column, from plain gradient descent."""
     errors = [note.error for note in net.notes(tokens) if note.stage == "gradient step"]
     return max(error for error in errors if error is not None)
+
+
+#: (symbols, memory, demonstrations, their length, steps, coordinates, attention layers)
+SIZES = [(3, 1, 12, 2, 20, 24, 22), (4, 3, 24, 4, 30, 76, 34), (4, 3, 10, 8, 30, 76, 34), (3, 5, 20, 6, 40, 76, 45)]
+
+
+def build_theorem1(sizes: tuple[int, ...], test_length: int = 8, **changes: Any) -> MultiTaskTransformer:
+    num_symbols, memory_length, num_demonstrations, demonstration_length, num_steps = sizes[:5]
+    return multitask_theorem1(
+        num_symbols,
+        memory_length,
+        num_steps,
+        num_demonstrations=num_demonstrations,
+        demonstration_length=demonstration_length,
+        test_length=test_length,
+        **changes,
+    )
+
+
+def prompts_of(sizes: tuple[int, ...], seed: int = 0, test_length: int = 8) -> torch.Tensor:
+    return random_prompts(seed, [sizes[3]] * sizes[2], test_length, sizes[0])

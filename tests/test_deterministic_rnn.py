@@ -204,14 +204,14 @@ def test_what_cannot_work_is_refused_in_one_line(process, options, message):
 
 @pytest.mark.parametrize("matrices", [[[1.0, 0.0]], [[[1.0, 0.0]]], [[[float("nan")]]]])
 def test_wrong_matrices_are_refused(matrices):
-    with pytest.raises(InputError, match="^process: must be"):
+    with pytest.raises(InputError, match=r"^process: must be"):
         limits_theorem5_1(matrices, scale=1.0)
 
 
 def test_symbols_that_tell_about_the_state_need_a_known_start():
     """P(symbol) depends on the state here, so the belief from two possible starts is not linear in them."""
     labelled = [[[0.0, 0.75], [0.0, 0.25]], [[0.25, 0.0], [0.75, 0.0]]]
-    with pytest.raises(InputError, match="^initial: must be one state, for symbols tell about the state"):
+    with pytest.raises(InputError, match=r"^initial: must be one state, for symbols tell about the state"):
         limits_theorem5_1(hs.LabelledHMM([0.5, 0.5], labelled))
     process = hs.LabelledHMM([1.0, 0.0], labelled)
     tokens, exact = driven_samples(process, 30, 2, 0)
@@ -222,7 +222,7 @@ def test_tokens_and_extras_are_checked():
     net = limits_theorem5_1(hs.make_process("cyclic-det"))
     with pytest.raises(InputError, match=r"^tokens: must be in \[0, 6\), got 0 to 6"):
         net(torch.tensor([[0, 6]]))
-    with pytest.raises(InputError, match="^feedback: must be left out"):
+    with pytest.raises(InputError, match=r"^feedback: must be left out"):
         net(torch.tensor([[0, 1]]), feedback=torch.zeros(1, 2, 1))
-    with pytest.raises(InputError, match="^cache: must be left out"):
+    with pytest.raises(InputError, match=r"^cache: must be left out"):
         net(torch.tensor([[0, 1]]), cache={})

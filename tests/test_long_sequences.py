@@ -75,7 +75,7 @@ def split_states(hmm: hs.HMM, copies: int) -> hs.HMM:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_reference_is_exact(family: str) -> None:
-    """Against fractions, and the same however many bits are kept."""
+    """Against the recursion in floats, every sum exactly rounded."""
     observations = sequence(family, 60)[0].tolist()
     rows = (process(family).initial_S, process(family).transition_SS, process(family).emission_SV)
     initial, transition, emission = (part.tolist() for part in rows)

@@ -234,6 +234,15 @@ def test_blocks_have_the_right_gradient(monkeypatch: pytest.MonkeyPatch) -> None
     assert torch.autograd.gradcheck(lambda x: BlockedAttention.apply(x, rotation, 0.5), (qkv,))
 
 
+def test_second_derivatives_need_a_listener() -> None:
+    layer, x = Attention(8, 2).double(), normal(2, 5, 8).requires_grad_()
+    (first,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+    layer.pattern.register_forward_hook(lambda module, args, output: None)
+    assert torch.autograd.gradgradcheck(lambda x: layer(x), (x,))
+
+
 def test_blocks_cut_all_queries() -> None:
     for time in range(1, 300):
         blocks = blocked._blocks(time)

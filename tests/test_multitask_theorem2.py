@@ -9,11 +9,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.decomposition import all_histories, decompose
 from hmmscope.analysis.decomposition import all_windows as every_window
 from hmmscope.constructions.least_squares import demonstration_samples, joint_index, least_squares, window_features
 from hmmscope.constructions.multitask import multitask_theorem1, multitask_theorem2
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.layouts import Prompts
 from hmmscope.errors import InputError
 from hmmscope.experiments.multitask_networks import (
     block_shuffle_rows,
@@ -268,3 +271,37 @@ def test_shuffling_rows() -> None:
     rows = block_shuffle_rows(net, drawn, test)
     assert [row["value"] < 1e-12 for row in rows if row["layer"] in (0, 5, 7)] == [True] * 17
     assert min(row["value"] for row in rows if row["layer"] in (1, 2, 3)) > 0.5
+
+
+@pytest.mark.parametrize("theorem", [1, 2])
+def test_evaluates_like_a_trained_model(theorem: int) -> None:
+    """Causal, every column may be judged; not causal, those of the test sequence; it learns, and beats no optimum."""
+    shape: dict[str, Any] = {"num_demonstrations": 15, "demonstration_length": 12, "test_length": 12}
+    corpus = Corpus(reference_process(), layout=Prompts(**shape), seed=1)
+    builders: dict[str, Any] = {"causal": {"causal": True}, "plain": {}}
+    losses = {}
+    for name, changes in builders.items():
+        if theorem == 1:
+            net = multitask_theorem1(4, 1, 20, **shape, **changes)
+        else:
+            net = multitask_theorem2(4, 1, 20, num_futures=2, readout="next", **shape, **changes)
+        score = evaluate(net, corpus, num_samples=32, baselines=False)
+        inside = score.positions >= 1
+        last = inside & (score.demonstrations == 15)
+        variation = score.measures["model"]["total_variation"]
+        losses[name] = float(variation[:, last].mean())
+        if name == "causal":
+            assert score.invalid is None
+            early = inside & (score.demonstrations == 1)
+            assert losses[name] < 0.5 * float(variation[:, early].mean())
+        assert losses[name] < 0.15
+    assert losses["causal"] == pytest.approx(losses["plain"], abs=1e-9)  # the same samples at the end
+
+
+def test_joint_laws_are_those_of_the_process() -> None:
+    """With many demonstrations W x comes near to the best linear prediction of two symbols together."""
+    hmm = hidden_cycle()
+    known = population(hmm, 2, 2, 6)
+    errors = [sample_row(known, draw_demonstrations(hmm, n, 4, 3), 2, 80, 2, network=False) for n in (100, 10000)]
+    assert errors[1]["estimation"] < 0.25 * errors[0]["estimation"]
+    assert math.log(errors[0]["expected"] / errors[1]["expected"]) == pytest.approx(math.log(10))

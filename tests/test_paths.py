@@ -14,6 +14,7 @@ import oracles
 from comparing import close
 from hmmscope.errors import InputError
 from hmmscope.inference.paths import _draw
+from inference_cases import path_cases, revived, symbols
 from strategies import (
     KINDS,
     Matrices,
@@ -21,38 +22,15 @@ from strategies import (
     dense,
     likely,
     rows,
-    small_hmm,
-    small_labelled,
     some_starts,
     tiny_entries,
 )
 
 
-def symbols(rng, batch, time, num_symbols):
-    return torch.from_numpy(rng.integers(0, num_symbols, (batch, time)))
-
-
-def cases(seed, count):
-    """(process, enumeration) of either form, with sequences, many of them impossible, and sometimes restarts."""
-    rng = np.random.default_rng(seed)
-    for number in range(count):
-        if number % 2:
-            matrices = small_hmm(rng)
-            hmm, enumerate_paths = hs.HMM(*matrices), oracles.enumerate_hidden_paths
-        else:
-            matrices = small_labelled(rng)
-            hmm, enumerate_paths = hs.LabelledHMM(*matrices), oracles.enumerate_labelled_paths
-        time = int(rng.integers(1, 6))
-        starts = some_starts(rng, time) if rng.random() < 0.4 else None
-        observations = symbols(rng, 3, time, hmm.num_symbols)
-        paths = [enumerate_paths(oracles.exact(matrices), o, starts)[-1] for o in observations.tolist()]
-        yield hmm, observations, starts, paths
-
-
 def test_most_likely_states_equal_the_enumerated_maximum():
     """M16."""
     impossible = 0
-    for hmm, observations, starts, all_paths in cases(0, 160):
+    for hmm, observations, starts, all_paths in path_cases(0, 160):
         result = hs.most_likely_states(hmm, observations, starts=starts)
         likelihood = hs.filter_beliefs(hmm, observations, starts=starts).log_likelihood
         for b, paths in enumerate(all_paths):
@@ -131,7 +109,7 @@ def test_a_best_path_below_every_float():
 def test_drawn_paths_follow_the_posterior():
     """Each path's count within 5 standard deviations (about 1000 counts: one in 2000 runs would fail by chance)."""
     checked = 0
-    for hmm, observations, starts, all_paths in cases(4, 24):
+    for hmm, observations, starts, all_paths in path_cases(4, 24):
         draws = hs.sample_state_paths(hmm, observations, starts=starts, num_paths=2000, seed=5)
         for b, paths in enumerate(all_paths):
             counts = Counter(map(tuple, draws[:, b].tolist()))
@@ -166,10 +144,11 @@ def test_draws_depend_on_seed_and_number_only():
 
 def test_draws_where_beliefs_fall_below_every_float():
     """Only the end tells that it was state 1 all the time."""
-    emission = np.array([[0.5, 0.5, 0.0], [2**-32, 0.0, 1 - 2**-32]])
-    for hmm in (hs.HMM([0.5, 0.5], np.eye(2), emission), hs.HMM([0.5, 0.5], [[1 - 2**-10, 2**-10], [0, 1]], emission)):
-        draws = hs.sample_state_paths(hmm, torch.tensor([[0] * 60 + [2] * 3]), num_paths=2000)
-        smoothed = hs.smooth_beliefs(hmm, torch.tensor([[0] * 60 + [2] * 3]))[0, :, 1]
+    matrices, observations = revived()
+    leaking = matrices._replace(transition=np.array([[1 - 2**-10, 2**-10], [0, 1]]))
+    for hmm in (hs.HMM(*matrices), hs.HMM(*leaking)):
+        draws = hs.sample_state_paths(hmm, torch.tensor([observations]), num_paths=2000)
+        smoothed = hs.smooth_beliefs(hmm, torch.tensor([observations]))[0, :, 1]
         expected = draws[:, 0].double().mean(0)
         assert (expected - smoothed).abs().max() < 5 * 0.5 / math.sqrt(2000)
         assert (draws[:, 0, -3:] == 1).all()

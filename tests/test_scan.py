@@ -10,7 +10,8 @@ import hmmscope as hs
 import oracles
 from comparing import close, floats
 from hmmscope.inference.scan import scan_beliefs
-from strategies import KINDS, Matrices, as_labelled, dense, likely, rows, some_starts, tiny_entries
+from inference_cases import decoupled
+from strategies import KINDS, as_labelled, dense, likely, some_starts, tiny_entries
 
 
 def agree(one, other):
@@ -48,12 +49,7 @@ def test_what_vanishes_in_products_goes_the_sequential_way():
     finite = 0
     for _ in range(25):
         one, other = (tiny_entries(rng, 2, 3) for _ in range(2))
-        zeros = np.zeros((2, 2))
-        matrices = Matrices(
-            rows(rng, 1, 4)[0],
-            np.block([[one.transition, zeros], [zeros, other.transition]]),
-            np.vstack([one.emission, other.emission]),
-        )
+        matrices = decoupled(rng, one, other)
         sequences = [[*likely(rng, a, 45), *likely(rng, b, 15)] for a, b in ((one, other), (other, one))]
         result = scan_beliefs(hs.HMM(*matrices), torch.tensor(sequences))
         for b, sequence in enumerate(sequences):

@@ -1,5 +1,6 @@
 """The smoother equals exact enumeration and keeps the laws of every correct smoother; so do batches of unequal lengths."""
 
+import functools
 import math
 
 import numpy as np
@@ -7,53 +8,33 @@ import pytest
 import torch
 
 import hmmscope as hs
+import inference_cases
 import oracles
 from comparing import close, floats
 from hmmscope.errors import InputError
 from hmmscope.inference.history import filter_in_logs
 from hmmscope.inference.smoothing import smooth_pairs
+from inference_cases import decoupled, path_cases, symbols
 from strategies import (
-    KINDS,
     Matrices,
     as_labelled,
     dense,
     likely,
     rows,
-    small_hmm,
-    small_labelled,
     some_starts,
     tiny_entries,
 )
 
-
-def symbols(rng, batch, time, num_symbols):
-    return torch.from_numpy(rng.integers(0, num_symbols, (batch, time)))
-
-
-def random_cases(seed, count=30, time=10):
-    rng = np.random.default_rng(seed)
-    for _ in range(count):
-        matrices = KINDS[rng.integers(len(KINDS))](rng, int(rng.integers(2, 5)), int(rng.integers(2, 4)))
-        yield rng, matrices, symbols(rng, 4, time, matrices.emission.shape[1])
+random_cases = functools.partial(inference_cases.random_cases, count=30, time=10)
 
 
 def test_smoothing_equals_enumeration():
-    rng = np.random.default_rng(0)
     impossible = 0
-    for number in range(160):
-        if number % 2:
-            matrices = small_hmm(rng)
-            hmm, enumerate_paths = hs.HMM(*matrices), oracles.enumerate_hidden_paths
-        else:
-            matrices = small_labelled(rng)
-            hmm, enumerate_paths = hs.LabelledHMM(*matrices), oracles.enumerate_labelled_paths
-        time = int(rng.integers(1, 6))
-        starts = some_starts(rng, time) if rng.random() < 0.4 else None
-        observations = symbols(rng, 3, time, hmm.num_symbols)
+    for hmm, observations, starts, all_paths in path_cases(0, 160):
+        time = observations.shape[1]
         result = smooth_pairs(hmm, observations, starts=starts)
         close(hs.smooth_beliefs(hmm, observations, starts=starts), result.beliefs)
-        for b, sequence in enumerate(observations.tolist()):
-            paths = enumerate_paths(oracles.exact(matrices), sequence, starts)[-1]
+        for b, paths in enumerate(all_paths):
             single, pairs = oracles.smoothed_from_paths(paths, hmm.num_states, time)
             close(result.beliefs[b], floats(single))
             close(result.pairs[b], np.array(floats(pairs)).reshape(time - 1, hmm.num_states, hmm.num_states))
@@ -211,12 +192,7 @@ def test_what_seemed_negligible_comes_back():
     in_logs = 0
     for number in range(30):
         one, other = (tiny_entries(rng, 2, 3) for _ in range(2))
-        zeros = np.zeros((2, 2))
-        matrices = Matrices(
-            rows(rng, 1, 4)[0],
-            np.block([[one.transition, zeros], [zeros, other.transition]]),
-            np.vstack([one.emission, other.emission]),
-        )
+        matrices = decoupled(rng, one, other)
         sequences = [[*likely(rng, a, 45), *likely(rng, b, 15)] for a, b in ((one, other), (other, one))]
         observations = torch.tensor(sequences)
         hmm = hs.HMM(*matrices)

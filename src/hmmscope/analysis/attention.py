@@ -36,35 +36,37 @@ def attention_map(
     require(max_offset >= 0, "max_offset", "must be at least 0", max_offset)
     names = attention_taps(model, "pattern")
     layout = corpus.layout
-    parts = []
+    parts: dict[str, list[torch.Tensor]] = {name: [] for name in names}
     with inference_mode(model) as device:
         for begin in range(0, num_samples, BATCH):
             tokens = corpus[begin : min(begin + BATCH, num_samples)].tokens.to(device)
             found = capture(model, names, tokens, lambda x: x[:, :, -1].cpu().double())
-            parts.append(torch.stack([found[name] for name in names], 1))
-    pattern_BLHU = torch.cat(parts).numpy()
+            for name in names:
+                parts[name].append(found[name])
     sources = np.full(layout.num_columns, 2)
     sources[layout.columns] = (layout.sequence_index < layout.sequence_index[-1]).astype(int)
-    by_source = np.stack([pattern_BLHU[..., sources == s].sum(-1) for s in range(3)], -1)
-    by_offset = pattern_BLHU[..., ::-1][..., : max_offset + 1]
-    labels: dict[str, list] = {
-        "source": ["same sequence", "earlier sequences", "delimiters"],
-        "offset": list(range(by_offset.shape[-1])),
-    }
+    patterns = [torch.cat(parts[name]).numpy() for name in names]  # (sample, head, key), as many heads as a layer has
     rows = []
-    for kind, values in (("offset", by_offset), ("source", by_source)):
-        mean, low, high = bootstrap_means(values, seed=seed)
-        for layer, head, key in np.ndindex(*mean.shape):
-            rows.append(
-                {
-                    "layer": layer + 1,
-                    "head": head,
-                    "kind": kind,
-                    "key": labels[kind][key],
-                    "value": float(mean[layer, head, key]),
-                    "low": float(low[layer, head, key]),
-                    "high": float(high[layer, head, key]),
-                    "samples": num_samples,
-                }
-            )
+    for kind in ("offset", "source"):
+        for layer, pattern_BHU in enumerate(patterns, 1):
+            if kind == "source":
+                labels: list = ["same sequence", "earlier sequences", "delimiters"]
+                values = np.stack([pattern_BHU[..., sources == s].sum(-1) for s in range(3)], -1)
+            else:
+                values = pattern_BHU[..., ::-1][..., : max_offset + 1]
+                labels = list(range(values.shape[-1]))
+            mean, low, high = bootstrap_means(values, seed=seed)
+            for head, key in np.ndindex(*mean.shape):
+                rows.append(
+                    {
+                        "layer": layer,
+                        "head": head,
+                        "kind": kind,
+                        "key": labels[key],
+                        "value": float(mean[head, key]),
+                        "low": float(low[head, key]),
+                        "high": float(high[head, key]),
+                        "samples": num_samples,
+                    }
+                )
     return rows

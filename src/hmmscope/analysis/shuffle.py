@@ -55,7 +55,7 @@ def shuffle_test(
     shape = (layout.num_demonstrations, layout.demonstration_length)
     demonstrations = batch.observations[:, : shape[0] * shape[1]].view(num_samples, *shape)
     columns_NM = torch.from_numpy(layout.columns[: shape[0] * shape[1]]).view(shape)
-    logits: list[Tensor] = []
+    logits: dict[str, list[Tensor]] = {name: [] for name in names}
     predictions: list[Tensor] = []
     with inference_mode(model) as device:
         for repeat in range(num_permutations):
@@ -65,16 +65,16 @@ def shuffle_test(
             tokens = layout.tokens(observations, corpus.num_symbols).to(device)
             keys = columns_NM[order.argsort()].flatten()  # where each key, in its original numbering, stands now
             found = capture(model, names, tokens, lambda x, keys=keys: x[:, :, -1, keys].cpu().double())  # type: ignore[misc]
-            logits.append(torch.stack([found[name] for name in names]))
+            for name in names:
+                logits[name].append(found[name])
             predictions.append(as_law(model, model_outputs(model, tokens, corpus.num_symbols)[:, -1]))
-    logits_RLBHU = torch.stack(logits)
     prediction_RBV = torch.stack(predictions)
     change = 0.5 * (prediction_RBV - prediction_RBV.mean(0)).abs().sum(-1).mean(0)
-    rows = _rows("prediction_change", change[None, :, None], first_layer=0, first_head=-1)
-    rows += _rows("cv", _variation(logits_RLBHU))
-    rows += _rows("cv_centred", _variation(logits_RLBHU - logits_RLBHU.mean(-1, keepdim=True)))
-    pattern = logits_RLBHU.softmax(-1)
-    rows += _rows("attention_change", 0.5 * (pattern - pattern.mean(0)).abs().sum(-1).mean(0))
+    rows = _rows("prediction_change", change[:, None], layer=0, first_head=-1)
+    by_layer = {layer: torch.stack(logits[name]) for layer, name in enumerate(names, 1)}  # as many heads as it has
+    for metric, measure in (("cv", _variation), ("cv_centred", _centred_variation), ("attention_change", _change)):
+        for layer, logits_RBHU in by_layer.items():
+            rows += _rows(metric, measure(logits_RBHU), layer=layer)
     return rows
 
 
@@ -86,24 +86,33 @@ def attention_taps(model: nn.Module, what: str) -> list[str]:
     return names
 
 
-def _variation(logits_RLBHU: Tensor) -> Tensor:
-    """Coefficient of variation (layer, sample, head)."""
-    spread = logits_RLBHU.std(0, correction=0).mean(-1)
-    return spread / logits_RLBHU.abs().mean((0, -1)).clamp_min(1e-12)
+def _variation(logits_RBHU: Tensor) -> Tensor:
+    """Coefficient of variation (sample, head)."""
+    spread = logits_RBHU.std(0, correction=0).mean(-1)
+    return spread / logits_RBHU.abs().mean((0, -1)).clamp_min(1e-12)
 
 
-def _rows(metric: str, values_LBH: Tensor, first_layer: int = 1, first_head: int = 0) -> list[dict]:
-    mean, low, high = bootstrap_means(values_LBH.transpose(0, 1).numpy())
+def _centred_variation(logits_RBHU: Tensor) -> Tensor:
+    return _variation(logits_RBHU - logits_RBHU.mean(-1, keepdim=True))
+
+
+def _change(logits_RBHU: Tensor) -> Tensor:
+    """Total variation between the attention over the keys and its mean over permutations (sample, head)."""
+    pattern = logits_RBHU.softmax(-1)
+    return 0.5 * (pattern - pattern.mean(0)).abs().sum(-1).mean(0)
+
+
+def _rows(metric: str, values_BH: Tensor, layer: int, first_head: int = 0) -> list[dict]:
+    mean, low, high = bootstrap_means(values_BH.numpy())
     return [
         {
-            "layer": layer + first_layer,
+            "layer": layer,
             "head": head + first_head,
             "metric": metric,
-            "value": float(mean[layer, head]),
-            "low": float(low[layer, head]),
-            "high": float(high[layer, head]),
-            "samples": values_LBH.shape[1],
+            "value": float(mean[head]),
+            "low": float(low[head]),
+            "high": float(high[head]),
+            "samples": values_BH.shape[0],
         }
-        for layer in range(mean.shape[0])
-        for head in range(mean.shape[1])
+        for head in range(len(mean))
     ]

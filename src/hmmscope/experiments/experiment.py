@@ -169,9 +169,9 @@ def _split_overrides(overrides: dict[str, str], sizes: dict[str, Any]) -> tuple[
         elif key not in sizes:
             raise unknown_name(f"--{path}", key, sizes)
         else:
-            kind = type(sizes[key])
+            kind: Any = type(sizes[key])
             if kind in (list, tuple):
-                kind = tuple[type(sizes[key][0]), ...]
+                kind = tuple[type(sizes[key][0]), ...]  # type: ignore[misc]
             value = parse_value(kind, text, f"--{path}")
             sizes[key] = list(value) if isinstance(value, tuple) else value
     return changes, sizes

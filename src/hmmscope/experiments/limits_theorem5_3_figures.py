@@ -64,15 +64,26 @@ def _bits_figure(tables: Tables) -> Figure:
         for name in names
     ]
     allowed = spread([row for row in bits if row["arrangement"] == names[0]], ("length",), "recommended")
-    gelu = [row for row in slopes if row["arrangement"] == names[0]]
+    rates = [
+        series_of(
+            [row for row in slopes if row["arrangement"] == name],
+            name,
+            "model" if name == names[0] else "other",
+            x="derived",
+            y="slope",
+        )
+        for name in names
+    ]
+    ends = [pick(row["derived"] for row in slopes) for pick in (min, max)]
     return Figure(
         name="bits-by-length",
         title="How many bits it takes",
         caption=(
             "Left: fewest bits with an error of at most e^-T on the least likely sequence (median, with the range over "
-            "instances), and T(1 + ln C)/ln 2 + 24. Right: slope of the bits with GeLU products for each instance, "
-            "against its ln C; the derived rate is (3/2)(1 + max(ln C / 2, h))/ln 2, where h is -ln P of an observation of "
-            "that sequence, and the recommended (1 + ln C)/ln 2."
+            "instances), and T(1 + ln C)/ln 2 + 24. Right: slope of these bits in T for each instance, against the rate "
+            "that the accuracy of the arithmetic implies, with h = -ln P of that sequence per observation: "
+            "(3/2)(1 + max(ln C / 2, h))/ln 2 with GeLU products, (1 + h/2)/ln 2 for the residual update with exact "
+            "products, 1/ln 2 with a slot of its own."
         ),
         panels=(
             Lines(
@@ -82,14 +93,10 @@ def _bits_figure(tables: Tables) -> Figure:
                 series=(*curves, series_of(allowed, "recommended", "ceiling", x="length")),
             ),
             Lines(
-                title="Rate, GeLU products",
-                x_label="ln C (nats)",
-                y_label="bits per observation",
-                series=(
-                    series_of(gelu, "GeLU products", "model", x="log_C", y="slope"),
-                    series_of(gelu, "derived rate", "optimum", x="log_C", y="derived"),
-                    series_of(gelu, "recommended", "ceiling", x="log_C", y="recommended"),
-                ),
+                title="Rate",
+                x_label="derived (bits per observation)",
+                y_label="measured (bits per observation)",
+                series=(*rates, Series(name="equal", role="optimum", x=tuple(ends), y=tuple(ends))),
             ),
         ),
     )
@@ -114,8 +121,9 @@ def _floats_figure(rows: list[dict]) -> Figure:
         caption=(
             "Largest error over sampled sequences of RanHMM, 5 states and 5 symbols (median, with the range over "
             "instances). Own slot: the product is written to a slot of its own, and the normaliser divides. Residual: the "
-            "theorem's update, and GeLU products with the best λ, both with a true division. Where the residual sum is "
-            "zero there is no number to show; errors above one are of answers that are no probabilities."
+            "theorem's update, and GeLU products with the best λ, both with a true division. Where a sum is zero there is no "
+            "number to show; errors above one are of answers that are no probabilities. In float32 the own slot ends "
+            "where the probability of the observations underflows."
         ),
         panels=(panel("float64"), panel("float32")),
     )
@@ -129,14 +137,14 @@ def _normaliser_figure(rows: list[dict]) -> Figure:
             series_of(_extreme(kept, "log10_low", min), "smallest sum", "other", x="stage"),
             series_of(_extreme(kept, "log10_bound", max), "bound C^(T / 2^k) + 1", "ceiling", x="stage"),
         )
-        return Lines(title=title, x_label="stage k", y_label="log10 of the sum", series=series)
+        return Lines(title=title, x_label="stage k", y_label="log10 of the sum", series=series, y_min=-2.0, y_max=40.0)
 
     return Figure(
         name="normaliser-sums",
         title="Gates bring any sum into [1, 3]",
         caption=(
             "Largest and smallest sum of the scaled vector after each gate, over sampled sequences, positions and instances "
-            "of RanHMM (5 states, 5 symbols), in long double. With the exponents floor(T / 2^(k+1)) of the paper the last "
+            "of RanHMM (5 states, 5 symbols), in long double; sums of 10^40 and more are cut off. With the exponents floor(T / 2^(k+1)) of the paper the last "
             "sums stay far above 3, and the series that follows diverges."
         ),
         panels=(panel("real", "Exponents T / 2^(k+1)"), panel("floor", "As printed, rounded down")),

@@ -25,6 +25,9 @@ from hmmscope.resources import free_memory, require_memory
 #: Sums below these are doubtful.
 FLOORS = {torch.float64: 1e-200, torch.float32: 1e-25}
 
+#: Kinds of devices that run the fused kernel.
+KINDS = ("cuda",)
+
 
 def free_on(device: torch.device) -> int:
     """Bytes that can be allocated on a device, those that torch keeps for later among them."""
@@ -83,7 +86,7 @@ def fused_works(device: torch.device, dtype: torch.dtype, states: int, symbols: 
 
     A warning says why a kernel that should fit does not run; one that gives other numbers is an error.
     """
-    if device.type != "cuda" or not gpu.installed() or not gpu_forward.fits(states, symbols, dtype):
+    if device.type not in KINDS or not gpu.installed() or not gpu_forward.fits(states, symbols, dtype):
         return False
     parts = [torch.arange(1.0, 1 + size, device=device) for size in (states, states**2, states * symbols)]
     shapes = ((1, states), (1, states, states), (1, states, symbols))

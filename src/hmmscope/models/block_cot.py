@@ -67,10 +67,10 @@ def _answers(model: nn.Module, inputs: Inputs, kind: str, block_length: int) -> 
     feedback = None
     num_columns = inputs.shape[1]
     cache: dict = {}
-    end = 0
+    outputs = inputs.new_empty(0)
     for begin in [0, *range(block_length + 1, num_columns, block_length)]:
         if begin:
-            answer = _as_answer(outputs[:, -1], kind)  # noqa: F821 - of the block before
+            answer = _as_answer(outputs[:, -1], kind)  # of the block before
             feedback = _empty_feedback(inputs, answer) if feedback is None else feedback
             feedback[:, begin] = answer
         end = min(begin + block_length + (begin == 0), num_columns)

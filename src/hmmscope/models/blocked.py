@@ -23,6 +23,7 @@ class BlockedAttention(torch.autograd.Function):
 
     Same function as rotating and then calling ``scaled_dot_product_attention(..., is_causal=True)``. The pattern is kept
     for the backward pass (about time^2 / 2 numbers for each head of each sample), which then needs no recomputation.
+    There are first derivatives only; a hook on a tap of `Attention` chooses the plain form, which has all.
     """
 
     @staticmethod

@@ -130,11 +130,11 @@ class _Several(World):
         if self._kind == "cuda":
             torch.cuda.set_device(self.device("cuda"))
         store = self._store(host=self._hosted and self.rank == 0)
-        self._watch = _Watch(self._store(host=False), self.rank, self.size, self._hosted)
+        self._watch = _Watch(self._store(host=False), store, self.rank, self.size, self._hosted)
         self._watch.beat()
-        missing = [rank for rank in range(self.size) if not _comes(store, rank)]
-        if missing:
-            raise ResourceError(f"torchrun: rank {missing[0]} of {self.size} has not come within {START:.0f} s")
+        if not _comes(store, [f"sign/{rank}" for rank in range(self.size)], START):
+            missing = [str(rank) for rank in range(self.size) if not store.check([f"sign/{rank}"])]
+            raise ResourceError(f"torchrun: rank {', '.join(missing)} of {self.size} has not come within {START:.0f} s")
         self._watch.start()
         backend = "gloo" if self._kind == "cpu" else "cpu:gloo,cuda:nccl"
         _keep_inside(self.size)
@@ -219,13 +219,16 @@ class _Watch(threading.Thread):
     counts as dead; so a stopped and continued group of processes accuses nobody.
     """
 
-    def __init__(self, store: dist.Store, rank: int, size: int, hosted: bool) -> None:
+    def __init__(self, table: dist.Store, words: dist.Store, rank: int, size: int, hosted: bool) -> None:
         super().__init__(daemon=True, name="hmmscope-watch")
-        self._table, self._rank, self._size, self._hosted = store, rank, size, hosted
+        self._table, self._words = table, words  # two connections: signs go on while words are waited for
+        self._rank, self._size, self._hosted = rank, size, hosted
         self._signs = [f"sign/{other}" for other in range(size)]
         self._seen: dict[int, bytes] = {}
         self._missed = dict.fromkeys(range(size), 0)
         self._count = 0
+        self._dead: set[int] = set()
+        self._gone = False  # the table
         self.ended = threading.Event()  # nothing to watch any more
         self.leaving = threading.Event()  # the main thread knows
 
@@ -235,21 +238,16 @@ class _Watch(threading.Thread):
         self._table.set(self._signs[self._rank], str(self._count))
 
     def run(self) -> None:
-        unheard = 0
         while not self.ended.wait(PERIOD):
             try:
                 self._look()
                 told = self._table.check(["code"])
             except RuntimeError:
-                unheard += 1
-                if unheard >= 5 and not self.leaving.is_set():
-                    self._end("the process that all were connected to")
-                continue
-            dead = [str(other) for other, missed in self._missed.items() if missed >= MISSED]
-            if self.leaving.is_set() or not (dead or told):
-                continue
-            if not self.leaving.wait(5 * PERIOD) and not self.ended.is_set():  # the main thread may find out by itself
-                self._end(f"rank {', '.join(dead)} of {self._size}")
+                self._end_alone("the process that the others were connected to")
+                return
+            self._dead = {other for other, missed in self._missed.items() if missed >= MISSED}
+            if self._dead or told:
+                self._end_alone(self._names())
 
     def _look(self) -> None:
         self.beat()
@@ -257,13 +255,15 @@ class _Watch(threading.Thread):
             self._missed[other] = self._missed[other] + 1 if self._seen.get(other) == sign else 0
             self._seen[other] = sign
 
-    def _end(self, who: str) -> NoReturn:
-        """End this process, whose main thread waits for a dead one inside the library and cannot be woken."""
-        self.leaving.set()
-        if self.speaks(ResourceError.exit_code):
-            _say(_gone(who), ResourceError.exit_code)
+    def _end_alone(self, who: str) -> None:
+        """End this process, unless its main thread finds out by itself or is leaving; it may wait inside the library."""
+        if self.leaving.is_set() or self.leaving.wait(5 * PERIOD) or self.ended.is_set():
+            return
+        code = ResourceError.exit_code
+        if self.speaks(code):
+            sys.stderr.write(f"error[{code}] {_gone(who)}\n")
+            sys.stderr.flush()
             self.fall_silent()
-            code = ResourceError.exit_code
         else:
             code = self.silence()
         sys.stdout.flush()
@@ -273,43 +273,53 @@ class _Watch(threading.Thread):
         """Whether this process is the one to say why all end; the leader is asked first."""
         self.leaving.set()
         try:
-            if self._rank:
-                with suppress(dist.DistError):
-                    self._table.wait(["code"], timedelta(seconds=2 * PERIOD))
-                    return False
-            if self._table.add("speakers", 1) > 1:
+            asked = self._rank and _comes(self._words, ["code"], 2 * PERIOD)
+            if asked or self._words.add("speakers", 1) > 1:
                 return False
-            self._table.set("code", str(code))
+            self._words.set("code", str(code))
             return True
         except RuntimeError:  # the table has gone with the process that held it
+            self._gone = True
+            self.ended.set()
             return self._rank == (1 if self._hosted else 0)
 
     def silence(self) -> int:
         """Wait until the one that speaks has spoken; the exit code of all."""
-        try:
-            self._table.wait(["code"], timedelta(seconds=_LAST_WORDS))
-            code = int(self._table.get("code"))
-        except RuntimeError:
-            return ResourceError.exit_code
+        code = ResourceError.exit_code
         with suppress(RuntimeError):
-            self._table.wait(["spoken"], timedelta(seconds=_LAST_WORDS))
+            if _comes(self._words, ["code"], _LAST_WORDS):
+                code = int(self._words.get("code"))
+            _comes(self._words, ["spoken"], _LAST_WORDS)
+        self.ended.set()
+        with suppress(RuntimeError):
+            self._words.set(f"left/{self._rank}", "")
         return code
 
     def fall_silent(self) -> None:
-        """The line is written; the others may end, too."""
+        """The line is written: the others may end. The process that holds the table waits for those that live."""
+        if self._gone:
+            return
         with suppress(RuntimeError):
-            self._table.set("spoken", "1")
+            self._words.set("spoken", "")
+            alive = [f"left/{other}" for other in range(1, self._size) if other not in self._dead]
+            if self._hosted and self._rank == 0 and alive:
+                _comes(self._words, alive, _LAST_WORDS)
 
     def obituary(self) -> str:
         """Who has ended, as seen from the signs of life of the next seconds; whoever waits for us still gives them."""
-        try:
-            before = self._table.multi_get(self._signs)
+        if self._gone:
+            self._dead = {0} if self._hosted else set()
+            return _gone(self._names())
+        with suppress(RuntimeError):
+            before = self._words.multi_get(self._signs)
             time.sleep(3 * PERIOD)
-            after = self._table.multi_get(self._signs)
-            dead = [str(other) for other in range(self._size) if before[other] == after[other]]
-        except RuntimeError:
-            dead = ["0"] if self._hosted else []
-        return _gone(f"rank {', '.join(dead)} of {self._size}" if dead else f"one of {self._size} processes")
+            after = self._words.multi_get(self._signs)
+            self._dead = {other for other in range(self._size) if before[other] == after[other]}
+        return _gone(self._names())
+
+    def _names(self) -> str:
+        dead = ", ".join(map(str, sorted(self._dead)))
+        return f"rank {dead} of {self._size}" if dead else f"one of {self._size} processes"
 
 
 def exit_code(error: BaseException) -> int:
@@ -331,11 +341,6 @@ def _is_lost_connection(error: BaseException) -> bool:
 
 def _gone(who: str) -> str:
     return f"torchrun: {who} has ended or does not answer; go on from the last checkpoint with --resume"
-
-
-def _say(line: str, code: int) -> None:
-    sys.stderr.write(f"error[{code}] {line}\n")
-    sys.stderr.flush()
 
 
 def _mute() -> int:
@@ -360,11 +365,13 @@ def _ignore_termination() -> None:
         signal.signal(signal.SIGTERM, later)
 
 
-def _comes(store: dist.Store, rank: int) -> bool:
-    try:
-        store.wait([f"sign/{rank}"], timedelta(seconds=START))
-    except dist.DistError:
-        return False
+def _comes(table: dist.Store, keys: list[str], seconds: float) -> bool:
+    """Whether all keys are there in time; torch's own waiting writes to the standard error when it is in vain."""
+    end = time.monotonic() + seconds
+    while not table.check(keys):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
     return True
 
 

@@ -1,6 +1,7 @@
 """How the gradient of a batch is computed: in grains by one process, or shared out among several."""
 
 import inspect
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
@@ -55,6 +56,9 @@ class Single:
         for number, part in enumerate(updates.grains(batch, self.spec.num_grains)):
             total = total + self._grain(part, target, step, number, len(part.tokens) / len(batch.tokens))
         return total
+
+    def rest(self) -> None:
+        """After forward passes without a backward pass: each process holds again what it held before."""
 
     def _grain(self, part: Batch, target: Target, step: int, number: int, weight: float) -> Tensor:
         self.model.set_step(step, number)
@@ -182,6 +186,7 @@ class Shards(Replicas):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # which nobody changes in place
         kind = next(self.model.parameters()).device.type
         mesh = init_device_mesh(kind, (self.world.size,))  # on the processor, too, it must be said
         for name in ("blocks", "layers"):
@@ -189,6 +194,10 @@ class Shards(Replicas):
                 fully_shard(block, mesh=mesh)
         fully_shard(self.model, mesh=mesh)
         self._rehearsed = True  # what is exchanged together does not change
+
+    def rest(self) -> None:
+        sharded: Any = self.model
+        sharded.reshard()  # what is outside the blocks stays whole until a backward pass
 
     @contextmanager
     def _apart(self) -> Iterator[None]:

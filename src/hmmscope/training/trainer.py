@@ -132,6 +132,7 @@ def train_model(
             done = step + 1 == spec.num_steps
             if evaluation is not None and judged is not None and ((step + 1) % spec.evaluate_every == 0 or done):
                 record["evaluation_loss"] = evaluation_loss(model, evaluation, judged, device, spec)
+                engine.rest()
                 shown = f"evaluation {record['evaluation_loss']:.3f}{beside}"
             if run is not None:
                 run.metrics.append(record)

@@ -1,0 +1,87 @@
+"""Draw the picture of docs/speed.md from what `hmmscope bench curve --out FILE` wrote.
+
+Run from the root of the repository:
+
+    python scripts/draw_speed.py results/bench/curve-cpu.json --out docs/img
+
+Cost of a token against tokens, states and symbols: level lines are costs linear in tokens, the dashed lines rise with the
+square of the states.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+from hmmscope.report.look import GREY, INK, RULE
+
+LOOKS = {
+    "filtering, float64": ("#d55e00", "s"),
+    "filtering, float32": ("#0072b2", "o"),
+    "sampling": ("#009e73", "^"),
+}
+PANELS = (
+    (("length", "batch"), "tokens at once"),
+    (("states",), "states"),
+    (("symbols",), "symbols"),
+)
+STYLES = {"length": (4, 2), "batch": ()}
+
+
+def size_of(row: dict) -> int:
+    """What a point stands above: tokens for lengths and batches."""
+    return row["batch"] * row["length"] if row["axis"] in ("length", "batch") else row[row["axis"]]
+
+
+def draw_panel(axes: Axes, rows: list[dict], names: tuple[str, ...], label: str) -> None:
+    """One line for each work and axis, nanoseconds a token."""
+    for work, (color, marker) in LOOKS.items():
+        for name in names:
+            curve = [row for row in rows if (row["work"], row["axis"]) == (work, name)]
+            line = axes.plot(
+                [size_of(row) for row in curve],
+                [row["nanoseconds_per_token"] for row in curve],
+                color=color,
+                marker=marker,
+                markersize=4,
+                linewidth=1.5,
+                label=work,
+            )[0]
+            if STYLES.get(name):
+                line.set_dashes(STYLES[name])
+            if name == "states" and work != "sampling":
+                most, cost = curve[-1]["states"], curve[-1]["nanoseconds_per_token"]
+                axes.plot([most / 8, most], [cost / 64, cost], color=GREY, linewidth=1, dashes=(2, 2))
+    axes.set(xscale="log", yscale="log", xlabel=label)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}" if value < 10_000 else f"{value / 1000:g}k")
+    axes.grid(color=RULE, linewidth=0.7)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def main() -> None:
+    """Draw the picture."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("table", type=Path, help="what hmmscope bench curve --out wrote")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the picture")
+    arguments = parser.parse_args()
+    table = json.loads(arguments.table.read_text())
+    rows = [row for row in table["rows"] if row["threads"] == table["rows"][0]["threads"]]
+    figure, panels = plt.subplots(1, 3, figsize=(10.5, 3.6), sharey=True, layout="constrained")
+    for axes, (names, label) in zip(panels, PANELS, strict=True):
+        draw_panel(axes, rows, names, label)
+    panels[0].set_ylabel("nanoseconds a token", color=INK)
+    panels[1].set_title("dashed: states squared", fontsize=9, color=GREY)
+    panels[0].set_title("dashed: longer; whole: more sequences", fontsize=9, color=GREY)
+    handles = [panels[2].get_lines()[i] for i in range(len(LOOKS))]
+    panels[2].legend(handles=handles, frameon=False, fontsize=8, loc="upper left")
+    path = arguments.out / "cost-curve.png"
+    figure.savefig(path, dpi=130, facecolor="white")
+    print(f"{path}: {path.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

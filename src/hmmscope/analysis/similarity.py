@@ -1,0 +1,64 @@
+"""How alike the layers of two networks are, and how much of a layer's change a given quantity explains."""
+
+import torch
+
+from hmmscope.axes import Float64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.schema import require
+
+
+def linear_cka(
+    left: Float64[Tensor, "left_layer example left_feature"],
+    right: Float64[Tensor, "right_layer example right_feature"],
+) -> Float64[Tensor, "left_layer right_layer"]:
+    """Linear centred kernel alignment of each layer of one network with each layer of another.
+
+        |Y^T X|_F^2 / (|X^T X|_F |Y^T Y|_F)      with centred columns
+
+    One for representations that are equal up to rotation, scale and shift, zero for uncorrelated ones. A layer that is
+    constant over the examples has none: its entries are NaN.
+
+    Source: Kornblith et al. 2019, Eq. (5) (squared HSIC form for linear kernels).
+
+    Args:
+        left, right: features of the same examples.
+
+    Raises:
+        InputError: other numbers of examples, or fewer than two.
+    """
+    if left.shape[1] != right.shape[1]:
+        raise InputError(f"right: must have the {left.shape[1]} examples of left, got {right.shape[1]}")
+    require(left.shape[1] >= 2, "left", "must have at least 2 examples", left.shape[1])
+    x, y = (part - part.mean(1, keepdim=True) for part in (left, right))
+    own_x, own_y = ((part.transpose(1, 2) @ part).square().sum((1, 2)).sqrt() for part in (x, y))
+    both = torch.stack([(y.transpose(1, 2) @ layer).square().sum((1, 2)) for layer in x])
+    return both / (own_x[:, None] * own_y)
+
+
+def explained_change(
+    change: Float64[Tensor, "example feature"],
+    causes: Float64[Tensor, "example cause"],
+    train: Tensor,
+    *,
+    ridge: float = 1e-3,
+) -> tuple[Float64[Tensor, "test"], Float64[Tensor, "test"]]:
+    """How much of a change a linear map of `causes` predicts, on examples that the map was not fitted to.
+
+    Args:
+        change: what is explained, such as what a layer adds to the stream.
+        causes: what explains it; a constant is added.
+        train: which examples fit the map (example,), bool; the others test it.
+        ridge: of the fit, relative to the standardised causes.
+
+    Returns:
+        For each test example the squared error of the map, and that of the mean of the training examples; one minus the
+        ratio of their means is the R² on held-out examples.
+    """
+    centre, scale = causes[train].mean(0), causes[train].std(0).clamp_min(1e-12)
+    x = (causes - centre) / scale
+    mean = change[train].mean(0)
+    gram = x[train].T @ x[train] / train.sum() + ridge * torch.eye(x.shape[1], dtype=x.dtype)
+    cross = x[train].T @ (change[train] - mean) / train.sum()
+    weights = torch.cholesky_solve(cross, torch.linalg.cholesky(gram))
+    left = change[~train] - mean
+    return (left - x[~train] @ weights).square().sum(-1), left.square().sum(-1)

@@ -1,0 +1,266 @@
+"""What runs on a GPU, checked on the processor: same bits, same numbers, and nothing that stays behind on the host."""
+
+import numpy as np
+import pytest
+import torch
+
+import hmmscope as hs
+from device_cases import PROCESSES, SAMPLES, STARTS, process_of, same_as_plain, sizes_of
+from ghost import DEVICE, MixedDevices, ghost_device
+from hmmscope.errors import InputError, ResourceError
+from hmmscope.inference import device as there
+from hmmscope.inference import fast
+from hmmscope.inference.optimal import optimal_predictions
+from hmmscope.kernels.device import TorchSampler, device_sampler
+from hmmscope.processes import base
+
+KEYS = [(0, 16), (2**32 - 1, 2**32 - 2)]
+LAYOUT = hs.Prompts(num_demonstrations=2, demonstration_length=3, test_length=7)
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("starts", STARTS)
+@pytest.mark.parametrize("name", PROCESSES)
+def test_sampler_in_torch_operations_gives_the_plain_bits(name, starts, key):
+    process = process_of(name)
+    sampler = device_sampler(process.alias_tables, **sizes_of(process), device=torch.device("cpu"))
+    assert isinstance(sampler, TorchSampler)
+    same_as_plain(sampler, name, starts, key)
+
+
+def test_the_check_of_bits_fails_for_another_key():
+    process = process_of("7x3")
+    sampler = TorchSampler(process.alias_tables, **sizes_of(process), device=torch.device("cpu"))
+    with pytest.raises(AssertionError, match="Mismatched"):
+        same_as_plain(lambda key, *rest: sampler((key[0] + 1, key[1]), *rest), "7x3", "plain", (0, 16))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Corpora
+
+
+@pytest.mark.parametrize("layout", [hs.Sequences(length=9), LAYOUT], ids=["sequences", "prompts"])
+@pytest.mark.parametrize("name", ["7x3", "random-mixture", "cyclic-hard", "edge-mixture"])
+def test_corpus_on_a_device_has_the_bits_of_the_processor(name, layout, monkeypatch):
+    corpus = hs.Corpus(process_of(name), layout=layout, seed=5, stream="train")
+    with ghost_device(monkeypatch):
+        there = corpus.on("cuda")
+        assert there.device == DEVICE
+        for index in (slice(3, 40, 5), slice(2**32 - 1, 2**32 + 2), SAMPLES.tolist(), 7, slice(4, 4)):
+            found, exact = there[index], corpus[index]
+            for one, two in zip(vars(found).values(), vars(exact).values(), strict=True):
+                assert (one is None) == (two is None)
+                if one is not None:
+                    assert one.device == DEVICE
+                    assert one.dtype == torch.int64
+                    assert torch.equal(one.cpu(), two)
+        assert there.digest(64) == corpus.digest(64)
+
+
+def test_vectors_and_fresh_processes_come_from_the_processor(monkeypatch):
+    with ghost_device(monkeypatch):
+        for name in ("ran-lds", "fresh-hmms"):
+            corpus = hs.Corpus(hs.make_process(name), length=5)
+            found = corpus.on("cuda")[0:3]
+            assert found.tokens.device == DEVICE
+            assert torch.equal(found.tokens.cpu(), corpus[0:3].tokens)
+
+
+def test_the_processor_keeps_its_compiled_sampler(monkeypatch):
+    def never(*args, **kwargs):
+        raise AssertionError("a device sampler was made")
+
+    monkeypatch.setattr(base, "device_sampler", never)
+    process = hs.make_process("random-hmm")
+    expected = hs.Corpus(process, length=8)[0:5].tokens
+    assert torch.equal(hs.Corpus(process, length=8, device="cpu")[0:5].tokens, expected)
+    assert torch.equal(hs.Corpus(process, length=8).on("cpu")[0:5].tokens, expected)
+    paths = process.sample_paths_on(torch.arange(5), np.arange(8) == 0, 0)
+    assert torch.equal(paths.observations, expected)
+
+
+def test_a_device_that_is_not_there_is_refused(unchecked):
+    process = process_of("7x3")
+    with pytest.raises(ResourceError, match=r"device: cuda:7 was asked for and \d CUDA devices are present"):
+        hs.Corpus(process, length=5, device="cuda:7")
+    for bad in ("gpu", "cuda:x", 1.5):
+        with pytest.raises(InputError, match="device: must be"):
+            hs.Corpus(process, length=5, device=bad)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Filters: one code for all devices, so on a device that is not there
+
+
+def hmm_with_zeros():
+    return hs.HMM([1, 0, 0], [[0, 1, 0], [0, 0.5, 0.5], [1, 0, 0]], [[1, 0], [0.5, 0.5], [0, 1]])
+
+
+def mixture_with_zeros():
+    other = hs.HMM([0.5, 0.5, 0], [[0, 0, 1], [1, 0, 0], [0.25, 0.5, 0.25]], [[0.5, 0.5], [1, 0], [1, 0]])
+    return hs.Mixture(
+        [0.5, 0.25, 0, 0.25],
+        [hmm_with_zeros(), other, other, hs.make_process("random-hmm", num_states=3, num_symbols=2)],
+    )
+
+
+FILTERED = {
+    "7x3": lambda: process_of("7x3"),
+    "zeros": hmm_with_zeros,
+    "mess3": lambda: process_of("mess3"),
+    "mixture": lambda: hs.make_process("random-mixture", num_components=5, num_states=6, num_symbols=4),
+    "mixture with zeros": mixture_with_zeros,
+    "edge mixture": lambda: process_of("edge-mixture"),
+}
+
+
+def every_sequence(num_symbols, time=5):
+    """All of them, so that impossible ones are there."""
+    return torch.cartesian_prod(*[torch.arange(num_symbols)] * time)
+
+
+def equal(found, exact, tolerance=1e-12):
+    """Records equal field by field: probabilities relatively and in their zeros, logarithms also absolutely."""
+    for field, value in vars(exact).items():
+        other = getattr(found, field)
+        if value is None:
+            assert other is None
+            continue
+        other = other.cpu()
+        logarithm = field.startswith("log")
+        assert logarithm or torch.equal(other == 0, value == 0), field
+        torch.testing.assert_close(other, value, rtol=tolerance, atol=tolerance if logarithm else 0)
+
+
+@pytest.mark.parametrize("name", FILTERED)
+def test_filters_run_where_the_observations_are(name, monkeypatch):
+    process = FILTERED[name]()
+    observations = every_sequence(process.num_symbols)[::3]
+    starts = torch.arange(5) % 3 == 0
+    lengths = torch.arange(len(observations)) % 6
+    with ghost_device(monkeypatch):
+        ghost = observations.to("cuda")
+        filters = [hs.filter_mixture] if isinstance(process, hs.Mixture) else [hs.filter_beliefs]
+        for function in filters:
+            for options in ({}, {"starts": starts}, {"lengths": lengths}, {"starts": starts.to("cuda")}):
+                exact = function(process, observations, **{k: v.cpu() for k, v in options.items()})
+                found = function(process, ghost, **options)
+                assert all(value.device == DEVICE for value in vars(found).values())
+                equal(found, exact)
+        equal(optimal_predictions(process, ghost), optimal_predictions(process, observations))
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 2e-6)])
+@pytest.mark.parametrize("name", ["mixture", "mixture with zeros", "edge mixture"])
+def test_mixture_predictions_run_there(name, dtype, tolerance, monkeypatch):
+    """float32: each of five steps and the prediction is rounded a few times at 6e-8."""
+    mixture = FILTERED[name]()
+    observations = every_sequence(mixture.num_symbols)[::2]
+    for starts in (None, torch.arange(5) % 2 == 0):
+        exact = hs.mixture_predictions(mixture, observations, starts=starts, dtype=torch.float64)
+        with ghost_device(monkeypatch):
+            found = hs.mixture_predictions(mixture, observations.to("cuda"), starts=starts, dtype=dtype)
+            assert found.predicted_observation.device == DEVICE
+            equal(found, exact, tolerance)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+@pytest.mark.parametrize("size", [(3, 2), (20, 4)])
+def test_log_likelihood_runs_there(size, dtype, tolerance, monkeypatch):
+    hmm = hmm_with_zeros() if size[0] == 3 else hs.make_process("random-hmm", num_states=20, num_symbols=4)
+    observations = every_sequence(size[1], 6)
+    exact = hs.log_likelihood(hmm, observations)
+    with ghost_device(monkeypatch):
+        found = hs.log_likelihood(hmm, observations.to("cuda"), dtype=dtype)
+        assert found.device == DEVICE
+        torch.testing.assert_close(found.cpu(), exact, rtol=tolerance, atol=0)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The torch road called by its name, against the compiled one
+
+
+def test_no_chunk_of_components_changes_the_answer():
+    mixture = hs.make_process("random-mixture", num_components=13, num_states=5, num_symbols=3)
+    observations = hs.Corpus(mixture, length=11)[0:17].observations
+    starts = torch.arange(11) % 4 == 0
+    exact = hs.mixture_predictions(mixture, observations, starts=starts, dtype=torch.float64)
+    for chunk_bytes in (1, 2**16, 2**30):
+        predicted, terms = there.mixture_predictions_there(
+            mixture.law, mixture.weights_M, observations, starts, torch.float64, chunk_bytes=chunk_bytes
+        )
+        torch.testing.assert_close(predicted, exact.predicted_observation, rtol=1e-12, atol=0)
+        torch.testing.assert_close(terms, exact.log_likelihood_terms, rtol=1e-11, atol=1e-13)
+
+
+def test_torch_road_equals_the_compiled_one_in_both_precisions():
+    hmm = hs.make_process("random-hmm", num_states=40, num_symbols=6)
+    observations = hs.Corpus(hmm, length=200)[0:30].observations
+    starts = torch.arange(200) == 0
+    for dtype, tolerance in ((torch.float64, 1e-13), (torch.float32, 1e-6)):
+        logs, lost, _ = fast._forward(
+            [r.to(dtype) for r in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)], observations, starts
+        )
+        total, doubtful = there.log_likelihood_there(hmm.law, observations, starts, dtype)
+        assert not lost.any()
+        assert not doubtful.any()
+        torch.testing.assert_close(total, torch.from_numpy(logs.sum(0)), rtol=tolerance, atol=0)
+
+
+def test_underflow_is_not_impossible_on_the_torch_road():
+    """A law that float32 loses is found again, and the sequence is not called impossible."""
+    tiny = 2.0**-32
+    hmm = hs.HMM([1 - tiny, tiny], [[1, 0], [0, 1]], [[1, 0], [tiny, 1 - tiny]])
+    other = hs.HMM([0.5, 0.5], [[0.5, 0.5], [0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]])
+    mixture = hs.Mixture([0.5, 0.5], [hmm, other])
+    observations = torch.zeros(1, 30, dtype=torch.int64)
+    observations[0, -1] = 1
+    starts = torch.arange(30) == 0
+    exact = hs.filter_mixture(mixture, observations)
+    _, terms = there.mixture_predictions_there(mixture.law, mixture.weights_M, observations, starts, torch.float32)
+    torch.testing.assert_close(terms, exact.log_likelihood_terms, rtol=1e-6, atol=1e-6)
+    logs, doubtful, _ = there.forward_logs(tuple(r.float() for r in hmm.law.rows()), observations, starts)
+    assert doubtful.tolist() == [[True]]
+    assert logs[-1].item() == -torch.inf
+
+
+def test_precision_of_products_is_restored():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with there.full_precision():
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_what_does_not_fit_on_the_device_is_refused_first(monkeypatch):
+    mixture = FILTERED["mixture"]()
+    with ghost_device(monkeypatch, free_bytes=1000):
+        observations = torch.zeros(10, 10, dtype=torch.int64, device="cuda")
+        for function in (hs.filter_mixture, hs.mixture_predictions):
+            with pytest.raises(ResourceError, match="GiB are free on cuda:9"):
+                function(mixture, observations)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The checking helper
+
+
+def test_a_ghost_may_not_meet_an_ordinary_tensor(monkeypatch):
+    with ghost_device(monkeypatch):
+        ghost = torch.ones(3, device="cuda")
+        assert (ghost + 1).device == DEVICE
+        assert ghost.cpu().device == torch.device("cpu")
+        assert (ghost * torch.tensor(2.0)).device == DEVICE
+        for wrong in (
+            lambda: ghost + torch.ones(3),
+            lambda: ghost[torch.arange(2)],
+            lambda: torch.stack([ghost, torch.ones(3)]),
+        ):
+            with pytest.raises(MixedDevices):
+                wrong()
+        with pytest.raises(TypeError, match="numpy"):
+            ghost.numpy()
+    assert ghost.device == torch.device("cpu")
