@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -23,7 +24,7 @@ import torch
 from hmmscope import cli, commands, pipeline, store
 from hmmscope.config import config_from_data, load_config
 from hmmscope.rundir import RunDir, read_journal
-from hmmscope.training import distributed, trainer, updates
+from hmmscope.training import parallel, trainer, updates, watch
 from training_crash import CONFIG, wait
 
 #: Sixteen samples a step of a fixed set of 90: the last step of an epoch has ten, in three grains of the four.
@@ -37,6 +38,10 @@ def config(**training: Any) -> dict:
     """The configuration of the crash tests with numbers of its own; also ``model=``."""
     model = training.pop("model", CONFIG["model"])
     return CONFIG | {"model": model, "training": TRAINING | training}
+
+
+#: Dropout, too: its masks are those of one process.
+EXACT = config(model={"name": "decoder", "num_layers": 2, "num_heads": 2, "width": 8, "dropout": 0.2})
 
 
 def start(folder: Path, size: int, settings: dict, *, before: Work = lambda rank: None, out: str = "run") -> list[int]:
@@ -57,7 +62,12 @@ def _fork(folder: Path, rank: int, size: int, port: int, before: Work, out: str)
     try:
         for stream, name in ((1, "stdout"), (2, "stderr")):
             os.dup2(os.open(folder / f"{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), stream)
-        os.environ |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        os.environ |= {
+            "WORLD_SIZE": str(size),
+            "LOCAL_WORLD_SIZE": str(size),
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+        }
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         before(rank)
         code = cli.main(["train", str(folder / "config.yaml"), "--out", str(folder / out), "--resume", "-q"])
@@ -114,17 +124,21 @@ def steps(path: Path) -> list[int]:
 def exact(folder: Path) -> dict:
     """The same bytes from 1, 2 and 4 processes, and from a run that several numbers of them took turns at."""
     found = {}
+
+    def small_buckets(rank: int) -> None:
+        parallel.BUCKET = 100
+
     for size in (1, 2, 4):
-        report = train(folder / str(size), size, config())
+        report = train(folder / str(size), size, EXACT, before=small_buckets)
         found[str(size)] = report | {"fingerprint": fingerprint(folder / str(size) / "run", NUM_STEPS)}
     turns = folder / "turns"
-    found["killed under 2"] = train(turns, 2, config(), before=at_step(10, 1, die)) | {"steps": steps(turns / "run")}
+    found["killed under 2"] = train(turns, 2, EXACT, before=at_step(10, 1, die)) | {"steps": steps(turns / "run")}
     told = at_step(16, 2, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    found["told under 4"] = train(turns, 4, config(), before=told) | {"steps": steps(turns / "run")}
-    found["ended under 1"] = train(turns, 1, config()) | {"fingerprint": fingerprint(turns / "run", NUM_STEPS)}
+    found["told under 4"] = train(turns, 4, EXACT, before=told) | {"steps": steps(turns / "run")}
+    found["ended under 1"] = train(turns, 1, EXACT) | {"fingerprint": fingerprint(turns / "run", NUM_STEPS)}
     back = folder / "back"
-    found["killed under 1"] = train(back, 1, config(), before=at_step(10, 0, die)) | {"steps": steps(back / "run")}
-    found["ended under 2"] = train(back, 2, config()) | {"fingerprint": fingerprint(back / "run", NUM_STEPS)}
+    found["killed under 1"] = train(back, 1, EXACT, before=at_step(10, 0, die)) | {"steps": steps(back / "run")}
+    found["ended under 2"] = train(back, 2, EXACT) | {"fingerprint": fingerprint(back / "run", NUM_STEPS)}
     return found
 
 
@@ -134,7 +148,7 @@ def ends(folder: Path) -> dict:
     found["leader dies"] = train(folder / "leader", 3, config(num_grains=1, parallel="ddp"), before=at_step(9, 0, die))
 
     def impatient(rank: int) -> None:
-        distributed.PERIOD, distributed.MISSED = 0.2, 10
+        watch.PERIOD, watch.MISSED = 0.2, 10
         at_step(9, 1, lambda: os.kill(os.getpid(), signal.SIGSTOP))(rank)
 
     begun = time.monotonic()
@@ -155,7 +169,9 @@ def ends(folder: Path) -> dict:
         real = trainer.make_optimiser
         trainer.make_optimiser = lambda model, spec: real(model, replace(spec, weight_decay=0.01 * (1 + rank)))
 
-    found["other weights"] = train(folder / "unlike", 2, config(), before=unlike) | {"steps": steps(folder / "unlike" / "run")}
+    found["other weights"] = train(folder / "unlike", 2, config(), before=unlike) | {
+        "steps": steps(folder / "unlike" / "run")
+    }
     return found
 
 
@@ -192,18 +208,22 @@ def close(folder: Path) -> dict:
         for size in (1, 2, 3):
             report = train(path / str(size), size, settings)
             found[f"{mode} {size}"] = report | {"fingerprint": fingerprint(path / str(size) / "run", NUM_STEPS)}
-        turns = path / "turns"
-        found[f"{mode} killed"] = train(turns, 3, settings, before=at_step(10, 1, die)) | {"steps": steps(turns / "run")}
-        found[f"{mode} again"] = train(turns, 3, settings) | {"fingerprint": fingerprint(turns / "run", NUM_STEPS)}
-        found[f"{mode} apart"] = {
-            str(size): distances(path / "1" / "run", path / str(size) / "run") for size in (2, 3)
+        turns, fewer = path / "turns", path / "fewer"
+        found[f"{mode} killed"] = train(turns, 3, settings, before=at_step(10, 1, die)) | {
+            "steps": steps(turns / "run")
         }
+        shutil.copytree(turns, fewer)
+        found[f"{mode} fewer"] = train(fewer, 1, settings) | {"apart": distances(path / "1" / "run", fewer / "run")}
+        found[f"{mode} again"] = train(turns, 3, settings) | {"fingerprint": fingerprint(turns / "run", NUM_STEPS)}
+        found[f"{mode} apart"] = {str(size): distances(path / "1" / "run", path / str(size) / "run") for size in (2, 3)}
     return found
 
 
 def distances(one: Path, other: Path) -> dict[str, float]:
     """Relative distances of weights (of all together) and losses (the largest) of two finished runs."""
-    first, second = (store.read_tensors(run / "checkpoints" / f"step-{NUM_STEPS:09d}" / "model.safetensors") for run in (one, other))
+    first, second = (
+        store.read_tensors(run / "checkpoints" / f"step-{NUM_STEPS:09d}" / "model.safetensors") for run in (one, other)
+    )
     apart = sum(float((first[name].double() - second[name].double()).square().sum()) for name in first)
     length = sum(float(first[name].double().square().sum()) for name in first)
     losses = [[record["loss"] for record in read_journal(run / "metrics.jsonl")] for run in (one, other)]
@@ -227,6 +247,8 @@ if __name__ == "__main__":
     for mode in sys.argv[2:]:
         folder = Path(sys.argv[1]) / mode
         folder.mkdir()
-        pipeline.train(config_from_data(config(num_steps=2)), folder / "warm", num_samples=16)  # compiled once, not in every child
+        pipeline.train(
+            config_from_data(config(num_steps=2)), folder / "warm", num_samples=16
+        )  # compiled once, not in every child
         reports[mode] = modes[mode](folder)
     sys.stdout.write(json.dumps(reports) + "\n")

@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"errors", "schema", "store", "rundir", "figures", "claims"},
     "bench": NAMES | COMPONENTS - {"analysis"} | {"store", "config", "pipeline"},
     "doctor": {"errors", "kernels", "processes", "store"},
-    "verbs": NAMES | PROBABILITY | {"interop", "store", "resources"},
+    "verbs": NAMES | PROBABILITY | {"interop", "pipeline", "store", "resources"},
     "commands": NAMES | COMPONENTS | {"config", "presets", "pipeline", "dry_run", "experiments", "claims", "sweeps", "interop", "report"}
     | {"bench", "doctor", "store", "rundir", "resources", "verbs"},
     "cli": {"errors", "commands", "verbs"},

@@ -7,6 +7,9 @@ import torch
 import hmmscope as hs
 from device_cases import PROCESSES, SAMPLES, STARTS, process_of, same_as_plain, sizes_of
 from ghost import DEVICE, MixedDevices, ghost_device
+from hmmscope.bench import filtering, mixture, sampling
+from hmmscope.bench.contest import noise
+from hmmscope.cli import main
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.inference import device as there
 from hmmscope.inference import fast
@@ -264,3 +267,42 @@ def test_a_ghost_may_not_meet_an_ordinary_tensor(monkeypatch):
         with pytest.raises(TypeError, match="numpy"):
             ghost.numpy()
     assert ghost.device == torch.device("cpu")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Speed is measured there
+
+
+def test_bench_on_a_device(monkeypatch):
+    """Every contender runs, once as a check and once timed, and the limit is one of them."""
+    monkeypatch.setattr(sampling, "BATCHES_ON_GPU", (30,))
+    monkeypatch.setattr(sampling, "LENGTH", 6)
+    monkeypatch.setattr(filtering, "SHAPES_ON_GPU", ((8, 8, 20, 32),))
+    monkeypatch.setattr(mixture, "LENGTH_ON_GPU", 6)
+    monkeypatch.setattr(mixture, "BATCH", 20)
+    with ghost_device(monkeypatch):
+        found = sampling.contests(peers=False, device="cuda", components=2)
+        found += filtering.contests(peers=True, device="cuda")
+        found += mixture.contests(peers=False, device="cuda", components=3)
+        assert len(found) == 2 + 2 + 2
+        for contest in found:
+            rows = contest.rows(repeats=1, threads=1)
+            assert "on cuda" in contest.work
+            assert rows[0]["who"] == "hmmscope"
+            assert [row["share_of_limit"] for row in rows].count(None) == 1
+            assert all(row["rate"] > 0 for row in rows)
+
+
+def test_noise_has_no_pattern_that_a_chip_could_use():
+    values = noise(64, 64, dtype=torch.float32)
+    assert values.abs().max() <= 1
+    assert values.unique().numel() > 4000
+    assert torch.linalg.matrix_rank(values) == 64
+
+
+def test_bench_refuses_a_device_in_one_line(capsys):
+    assert main(["bench", "sampling", "--device", "tpu"]) == 2
+    assert capsys.readouterr().err == "error[2] device: must be cpu or cuda, got 'tpu'\n"
+    if not torch.cuda.is_available():
+        assert main(["bench", "sampling", "--device", "cuda"]) == 5
+        assert "device: cuda was asked for" in capsys.readouterr().err

@@ -46,7 +46,7 @@ SPOILED = [
         "errors",
         "error",
         lambda row: row["bound"] * 1.1,
-        "Error below 1/T with the paper's constants",
+        "Error below 1/T with the constants of E.18",
     ),
     (
         "limits-theorem5.2",

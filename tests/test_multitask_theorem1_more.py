@@ -19,12 +19,12 @@ def test_fewer_heads_do_not_converge() -> None:
     tokens = prompts(SIZES[1])
     remaining = {}
     for num_heads in (1, 4, 6, 8):
-        net = build((4, 3, 24, 4, 200), num_heads=num_heads)
+        net = build((4, 3, 24, 4, 120), num_heads=num_heads)
         exact = net.exact(tokens)
         covariance, cross = exact.moments
         weights = net.learned_weights(tokens)[-1][:, None]
         remaining[num_heads] = float((weights @ covariance - cross).abs().max())  # the gradient that is left
-    assert remaining[8] < 1e-3
+    assert remaining[8] < 3e-3
     assert min(remaining[1], remaining[4], remaining[6]) > 0.02
 
 

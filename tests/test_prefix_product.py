@@ -378,6 +378,19 @@ def test_causal_and_independent_of_the_batch():
     hook.remove()
 
 
+def test_instruments_run_on_it_as_on_a_trained_model():
+    process = process_of("cycles", 5)
+    net = limits_theorem5_2(process, 16, product="relu01")
+    corpus = hs.Corpus(process, layout=hs.Sequences(length=16, placeholder=True))
+    rows = hs.attention_map(net, corpus, num_samples=8)
+    seen = {row["layer"]: row for row in rows if row["kind"] == "offset" and row["head"] == 0 and row["value"] > 0.5}
+    assert {layer: row["key"] for layer, row in seen.items()} == {1: 1, 2: 2, 3: 4, 4: 8}
+    assert all(row["value"] == pytest.approx(1, abs=1e-12) for row in seen.values())
+    score = hs.evaluate(net, corpus, num_samples=8, target="belief")
+    assert (score.loss, score.invalid) == (0.0, None)
+    assert hs.evaluate(limits_theorem5_2(process, 16, num_layers=3), corpus, num_samples=8, target="belief").loss > 0.1
+
+
 def test_notes_and_explanation():
     process = process_of("orthogonal", 3)
     tokens, _ = driven_samples(process, 8, 2, 0)

@@ -122,6 +122,10 @@ def build_parser() -> argparse.ArgumentParser:
     analyse.add_argument("run", help="the folder of a run")
     analyse.add_argument("instrument", help="see hmmscope list instruments")
 
+    export = verb("export", "a trained run as a folder that Hugging Face's AutoModelForCausalLM opens")
+    export.add_argument("run", help="the folder of a run")
+    export.add_argument("--out", required=True, metavar="DIR", help="a new folder")
+
     report = verb("report", "one offline page from the folders of experiments or runs")
     report.add_argument("folders", nargs="+", metavar="DIR")
     report.add_argument("-o", "--out", default="report.html", metavar="FILE")
@@ -137,7 +141,7 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--out", metavar="FILE", help="write the table as .json, with date and machine")
 
     verb("doctor", "check this installation: versions, exact bits, disk, memory, extras")
-    for sub in (run, train, analyse, sample, oracle, fit, report):
+    for sub in (run, train, analyse, sample, oracle, fit, export, report):
         sub.add_argument("-q", "--quiet", action="store_true", help="print results only")
     return parser
 
@@ -239,6 +243,10 @@ def _function(verb: str) -> Callable[..., int | None]:
         from hmmscope.verbs import facts, fit, oracle
 
         found = getattr({"oracle": oracle, "facts": facts, "fit": fit}[verb], verb)
+    elif verb == "export":
+        from hmmscope.verbs.export import export
+
+        found = export
     else:
         from hmmscope import commands
 

@@ -91,12 +91,14 @@ def train(
         RefusedError: `out` exists (without `resume`), is in use, or holds another configuration.
         NonFiniteError, Interrupted, ResourceError: see `train_model`.
     """
-    config = replace(config, training=replace(config.training, device=resolve_device(config.training.device)))
-    path, spec = Path(out), config.training
-    with joined(resolve_device(spec.device)) as world:
+    path = Path(out)
+    with joined(config.training.device) as world:
+        config = replace(config, training=replace(config.training, device=resolve_device(config.training.device)))
+        spec = config.training
         check_processes(spec, world.size)
         if world.leader and os.path.lexists(path) and not resume:
             raise RefusedError(f"{path}: exists; choose another --out or add --resume")
+        world.meet()  # so that what is refused at once ends the others before they work
         process = config.process.build()
         require_memory_for(config, process)
         model = fresh_model(config, process)

@@ -43,7 +43,7 @@ def layout(name: str) -> Callable[[T], T]:
 
 
 def model(name: str) -> Callable[[T], T]:
-    """Register a frozen dataclass with `build(num_symbols, num_tokens, generator) -> nn.Module`."""
+    """Register a frozen dataclass with `build(ports, generator) -> nn.Module`."""
     return _register("model", name)
 
 

@@ -8,8 +8,8 @@ from hmmscope.schema import require
 
 
 def linear_cka(
-    left: Float64[Tensor, "left_layer example left_feature"],
-    right: Float64[Tensor, "right_layer example right_feature"],
+    left: Float64[Tensor, "left_layer left_example left_feature"],
+    right: Float64[Tensor, "right_layer right_example right_feature"],
 ) -> Float64[Tensor, "left_layer right_layer"]:
     """Linear centred kernel alignment of each layer of one network with each layer of another.
 

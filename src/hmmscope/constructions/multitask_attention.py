@@ -11,8 +11,8 @@ from hmmscope.models.base import Tap
 
 Activation = Literal["softmax", "relu", "mean relu"]
 
-#: Bytes of attention scores that are held at once when nobody listens.
-SCORE_BYTES = 2**27
+#: Bytes of attention scores that are held at once when nobody listens: about what a cache holds.
+SCORE_BYTES = 2**23
 
 
 def fixed(weights: Tensor, dtype: torch.dtype) -> nn.Parameter:
@@ -103,16 +103,22 @@ class ConstructedAttention(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         batch, time, _ = x_BTD.shape
         future_TU = torch.ones(time, time, dtype=torch.bool, device=x_BTD.device).triu(1) if self.causal else None
-        written = torch.zeros_like(x_BTD)
         if self.logits.heard or self.pattern.heard:
             scores = [group.scores(x_BTD, slice(None), future_TU) for group in self._heads()]
             self.logits(torch.cat(scores, 1))
             patterns = [group.activate(part) for group, part in zip(self._heads(), scores, strict=True)]
             self.pattern(torch.cat(patterns, 1))
+            written = torch.zeros_like(x_BTD)
             for group, pattern in zip(self._heads(), patterns, strict=True):
                 written = written + group.mix(pattern, x_BTD, slice(None))
             return written
-        at_once = max(1, SCORE_BYTES // (batch * time * time * x_BTD.element_size()))
+        cells = max(1, SCORE_BYTES // (time * time * x_BTD.element_size()))
+        samples = min(batch, cells)
+        return torch.cat([self._written(part, future_TU, cells // samples) for part in x_BTD.split(samples)])
+
+    def _written(self, x_BTD: Tensor, future_TU: Tensor | None, at_once: int) -> Tensor:
+        """The sum over heads, `at_once` of them together."""
+        written = torch.zeros_like(x_BTD)
         for group in self._heads():
             for first in range(0, group.num_heads, at_once):
                 heads = slice(first, first + at_once)

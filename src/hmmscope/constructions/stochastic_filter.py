@@ -29,6 +29,7 @@ from hmmscope.constructions.prefix_parts import (
     ProductMLP,
     best_gelu_scale,
     frozen,
+    gelu,
     layers_needed,
 )
 from hmmscope.constructions.residual import LayerNote, Subspaces, explanation
@@ -368,7 +369,7 @@ class MixedLayer(nn.Module):
         affine = F.linear(hidden, self.weight, self.bias)
         if self.linear:
             return affine
-        return torch.cat([affine[..., : self.num_relu].relu(), F.gelu(affine[..., self.num_relu :])], -1)
+        return torch.cat([affine[..., : self.num_relu].relu(), gelu(affine[..., self.num_relu :])], -1)
 
 
 def limits_theorem5_3(
@@ -395,9 +396,9 @@ def limits_theorem5_3(
     The theorem's error bound e^-T needs significands of O(T) bits: `hmmscope.constructions.arbitrary_precision` has them.
     In hardware floats, with errors of normalised beliefs growing like u / P(o_1 .. o_t) for rounding u, it fails:
 
-    - "residual", the theorem's update cur + cur (prev - I), has an absolute error of about u, and beliefs are lost once
-      P(o_1 .. o_t) is below it (float64: T about 20 for 5 symbols);
-    - "gelu" products have an absolute error of about u^(2/3), and lose them sooner (T about 12);
+    - "residual", the theorem's update cur + cur (prev - I), has an absolute error of about u: with 5 states, 5 symbols
+      and float64 it is above e^-T from T about 20 on, and beliefs are lost from T about 50 on;
+    - "gelu" products have an absolute error of about u^(2/3): above e^-T from T about 10, lost from T = 16 on;
     - "disjoint", which writes the product to a slot of its own and clears the factors, with exact ("bilinear") products
       keeps the relative accuracy, and is good to rounding until P underflows. This is the variant to use.
 

@@ -309,8 +309,6 @@ def _exact_finding(rows: list[dict]) -> Finding:
             f"{longest} symbols is {worst:g}."
         ),
         verdict="reproduced" if worst == 0 else "not reproduced",
-        value=worst,
-        unit="largest error",
     )
 
 
@@ -327,8 +325,10 @@ def _orthogonal_finding(tables: Tables) -> Finding:
             f"{slopes['value']:.2f} ({slopes['low']:.2f} to {slopes['high']:.2f}), as rounding errors do."
         ),
         verdict="reproduced" if worst["float64"] <= ROUNDING_BOUND else "not reproduced",
-        value=worst["float64"],
-        unit="largest error",
+        value=slopes["value"],
+        low=slopes["low"],
+        high=slopes["high"],
+        unit="exponent of t, of the rounding error",
     )
 
 

@@ -121,8 +121,8 @@ def _floats_figure(rows: list[dict]) -> Figure:
         caption=(
             "Largest error over sampled sequences of RanHMM, 5 states and 5 symbols (median, with the range over "
             "instances). Own slot: the product is written to a slot of its own, and the normaliser divides. Residual: the "
-            "theorem's update, and GeLU products with the best λ, both with a true division. Where a sum is zero there is no "
-            "number to show; errors above one are of answers that are no probabilities. In float32 the own slot ends "
+            "theorem's update, and GeLU products with the best λ, both with a true division. Where a sum is zero there is "
+            "no number to show; errors above one are of answers that are no probabilities. In float32 the own slot ends "
             "where the probability of the observations underflows."
         ),
         panels=(panel("float64"), panel("float32")),
@@ -144,8 +144,8 @@ def _normaliser_figure(rows: list[dict]) -> Figure:
         title="Gates bring any sum into [1, 3]",
         caption=(
             "Largest and smallest sum of the scaled vector after each gate, over sampled sequences, positions and instances "
-            "of RanHMM (5 states, 5 symbols), in long double; sums of 10^40 and more are cut off. With the exponents floor(T / 2^(k+1)) of the paper the last "
-            "sums stay far above 3, and the series that follows diverges."
+            "of RanHMM (5 states, 5 symbols), in long double; sums of 10^40 and more are cut off. With the exponents "
+            "floor(T / 2^(k+1)) of the paper the last sums stay far above 3, and the series that follows diverges."
         ),
         panels=(panel("real", "Exponents T / 2^(k+1)"), panel("floor", "As printed, rounded down")),
     )

@@ -41,49 +41,27 @@ SCALES: dict[str, dict[str, Any]] = {
     "smoke": {
         **{"instances": 2, "equality_instances": 1, "equality_steps": 5, "demonstrations": 16, "steps": 60},
         **{"network_samples": [20, 40], "network_steps": 30, "samples": [100, 400, 1600], "draws": 4, "history": 7},
-        **{
-            "memory_lengths": [1, 2, 3],
-            "memory_samples": 1000,
-            "memory_network_samples": 40,
-            "depth_futures": [1, 2, 3],
-            "futures": 2,
-        },
+        **{"memory_lengths": [1, 2, 3], "memory_samples": 1000, "memory_network_samples": 40},
+        **{"futures": 2, "depth_futures": [1, 2, 3]},
     },
     "small": {
         **{"instances": 8, "equality_instances": 4, "equality_steps": 20, "demonstrations": 60, "steps": 100},
         **{"network_samples": [50, 100, 200], "network_steps": 80, "samples": [400, 1600, 6400, 25600], "draws": 16},
-        **{
-            "history": 11,
-            "memory_lengths": [1, 2, 3, 4, 5, 6],
-            "memory_samples": 100000,
-            "memory_network_samples": 100,
-            "futures": 2,
-        },
-        **{"depth_futures": [1, 2, 3, 4, 5, 6, 7, 8]},
+        **{"history": 11, "memory_lengths": [1, 2, 3, 4, 5, 6], "memory_samples": 100000},
+        **{"memory_network_samples": 100, "futures": 2, "depth_futures": [1, 2, 3, 4, 5, 6, 7, 8]},
     },
     "gpu": {
         **{"instances": 16, "equality_instances": 8, "equality_steps": 20, "demonstrations": 60, "steps": 120},
         **{"network_samples": [50, 100, 200, 400], "network_steps": 80, "samples": [400, 1600, 6400, 25600]},
-        **{
-            "draws": 32,
-            "history": 13,
-            "memory_lengths": [1, 2, 3, 4, 5, 6, 7],
-            "memory_samples": 100000,
-            "memory_network_samples": 100,
-        },
-        **{"futures": 2, "depth_futures": [1, 2, 3, 4, 5, 6, 7, 8]},
+        **{"draws": 32, "history": 13, "memory_lengths": [1, 2, 3, 4, 5, 6, 7], "memory_samples": 100000},
+        **{"memory_network_samples": 100, "futures": 2, "depth_futures": [1, 2, 3, 4, 5, 6, 7, 8]},
     },
     "paper": {
         **{"instances": 32, "equality_instances": 16, "equality_steps": 40, "demonstrations": 60, "steps": 120},
         **{"network_samples": [50, 100, 200, 400, 800], "network_steps": 80},
         **{"samples": [400, 1600, 6400, 25600, 102400], "draws": 64, "history": 14},
-        **{
-            "memory_lengths": [1, 2, 3, 4, 5, 6, 7, 8],
-            "memory_samples": 100000,
-            "memory_network_samples": 100,
-            "futures": 2,
-        },
-        **{"depth_futures": [1, 2, 3, 4, 5, 6, 7, 8, 9]},
+        **{"memory_lengths": [1, 2, 3, 4, 5, 6, 7, 8], "memory_samples": 100000, "memory_network_samples": 100},
+        **{"futures": 2, "depth_futures": [1, 2, 3, 4, 5, 6, 7, 8, 9]},
     },
 }
 

@@ -109,8 +109,11 @@ def memory_figure(rows: list[dict]) -> Figure:
     count = rows[0]["network_samples"]
     series = (
         _median(rows, "memory_length", "network_total", f"Transformer, {count} samples", "model"),
-        _median(rows, "memory_length", "total", "total, many samples and steps", "other"),
-        _median(rows, "memory_length", "memory", "memory: best with L symbols", "optimum"),
+        _median(
+            rows, "memory_length", "total", f"same weights by algebra, {rows[0]['total_samples']} samples", "other"
+        ),
+        _median(rows, "memory_length", "limit", "endless samples and steps", "optimum"),
+        _median(rows, "memory_length", "memory", "memory: best with L symbols", "baseline"),
         _median(rows, "memory_length", "misspecification", "linear in one-hots", "baseline"),
         _median(rows, "memory_length", "certificate", "certificate of the memory", "ceiling"),
     )
@@ -119,7 +122,8 @@ def memory_figure(rows: list[dict]) -> Figure:
         title="A longer memory, and what linearity leaves of it",
         caption=(
             "Root mean square distance from the exact law of the next symbols, over all histories, against the memory L; "
-            "median and range over processes. With few samples a longer window costs more than it brings."
+            "median and range over processes. Endless samples leave the memory error and what is not linear in one-hots; "
+            "with few samples a longer window costs more than it brings."
         ),
         panels=(Lines(title="", x_label="memory L, symbols", y_label="error, r.m.s.", series=series, log_y=True),),
     )

@@ -221,7 +221,7 @@ def mixture_predictions_there(
     """
     device, (batch, time), (_, states, symbols) = observations_BT.device, observations_BT.shape, law.emission_MSV.shape
     size = dtype.itemsize
-    a_component = batch * (4 * size * states + time * (8 + size * symbols) + 8 * 4 + 16 * symbols)
+    a_component = batch * (4 * size * states + time * (8 + size + size * symbols) + 8 * 4 + 16 * symbols)
     a_component += (8 + size) * states * (states + 2 * symbols)
     chunk = max(1, (free_on(device) // 2 if chunk_bytes is None else chunk_bytes) // a_component)
     log_weights_M = weights_M.to(device).log()

@@ -1,8 +1,22 @@
-"""Hidden Markov models of other libraries, in and out. Foreign objects are known by their attributes only."""
+"""Hidden Markov models and trained networks of other libraries, in and out. Foreign objects are known by attributes."""
 
 from hmmscope.interop.dynamax import from_dynamax
 from hmmscope.interop.hmmer import from_pyhmmer, load_hmmer
 from hmmscope.interop.hmmlearn import from_hmmlearn, to_hmmlearn
+from hmmscope.interop.huggingface import export_huggingface, from_huggingface, read_record, to_huggingface
+from hmmscope.interop.lens import to_transformer_lens
 from hmmscope.interop.pomegranate import from_pomegranate
 
-__all__ = ["from_dynamax", "from_hmmlearn", "from_pomegranate", "from_pyhmmer", "load_hmmer", "to_hmmlearn"]
+__all__ = [
+    "export_huggingface",
+    "from_dynamax",
+    "from_hmmlearn",
+    "from_huggingface",
+    "from_pomegranate",
+    "from_pyhmmer",
+    "load_hmmer",
+    "read_record",
+    "to_hmmlearn",
+    "to_huggingface",
+    "to_transformer_lens",
+]

@@ -14,7 +14,9 @@ from torch import nn
 from hmmscope import __version__, store
 from hmmscope.axes import Float, Int64, Tensor
 from hmmscope.errors import DamagedError, InputError, RefusedError
-from hmmscope.interop.layouts import Exported, as_decoder, as_exported
+from hmmscope.interop.exported import Exported, as_exported
+from hmmscope.interop.families import FAMILIES
+from hmmscope.interop.imported import as_decoder
 from hmmscope.models.base import Ports, SequenceModel, Tap, check_inputs
 from hmmscope.models.foreign import transformers
 from hmmscope.schema import require
@@ -67,6 +69,24 @@ def export_huggingface(thing: Any, path: str | Path, *, max_length: int | None =
     return exported
 
 
+def to_huggingface(thing: Any, *, max_length: int | None = None) -> Any:
+    """The same causal language model in memory, a ``GPT2LMHeadModel`` or ``GPTNeoXForCausalLM`` in evaluation mode.
+
+    Args and errors as of `export_huggingface`; ResourceError if transformers is not installed.
+    """
+    library = transformers()
+    model = model_of(thing)
+    exported = as_exported(model, max_length=max_length)
+    fields = {key: value for key, value in exported.config.items() if key != "model_type"}
+    config = library.AutoConfig.for_model(exported.family.model_type, **fields)
+    with torch.random.fork_rng(devices=[]):  # it draws first weights, which are replaced
+        made = getattr(library, exported.family.architecture)(config)
+    weight = next(model.parameters())
+    made = made.to(dtype=weight.dtype)
+    made.load_state_dict(exported.tensors)
+    return made.to(weight.device).eval()
+
+
 def read_record(path: str | Path) -> dict[str, Any]:
     """What `export_huggingface` wrote beside the model, as plain data, after checking every file of the folder.
 
@@ -111,7 +131,8 @@ def from_huggingface(source: Any, *, num_symbols: int | None = None, layers: str
         config = getattr(source, "config", None)
         if config is None or not hasattr(config, "to_dict"):
             raise InputError(f"model: {type(source).__name__} is no model of transformers; it has no config")
-        native = as_decoder(config.to_dict(), source.state_dict(), num_symbols)
+        made = any(type(source).__name__ == family.architecture for family in FAMILIES)
+        native = as_decoder(config.to_dict(), source.state_dict(), num_symbols) if made else None
         return native if native is not None else HuggingFaceModel(source, num_symbols=num_symbols, layers=layers)
     path = Path(source)
     if not (path / CONFIG).is_file():
@@ -155,6 +176,9 @@ class HuggingFaceModel(SequenceModel):
         config: Any = getattr(model, "config", None)
         if getattr(config, "is_encoder_decoder", False):
             raise InputError(f"model: {type(model).__name__} is an encoder-decoder; a causal language model is needed")
+        head = getattr(model, "get_output_embeddings", None)
+        if head is None or head() is None:
+            raise InputError(f"model: {type(model).__name__} has no head that gives logits of tokens")
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
         vocabulary = getattr(text, "vocab_size", None)
         if not isinstance(vocabulary, int):
@@ -192,7 +216,7 @@ class HuggingFaceModel(SequenceModel):
                 inputs = torch.cat([cache["inputs"], inputs], 1)
                 positions = torch.cat([cache["positions"], positions], 1)
             cache["inputs"], cache["positions"] = inputs, positions
-        options = dict(self._options)
+        options: dict[str, Any] = dict(self._options)
         if positions is not None and self._reads_positions:
             options["position_ids"] = positions.expand(len(inputs), -1)
         with self._tapped():
@@ -268,4 +292,3 @@ def _record(thing: Any, ports: Ports, exported: Exported) -> Mapping[str, Any]:
         "ports": dataclasses.asdict(ports),
         "run": run,
     }
-

@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,12 +23,12 @@ import torch
 import torch.distributed as dist
 
 from hmmscope.axes import Tensor
-from hmmscope.errors import InputError, RefusedError, ResourceError
+from hmmscope.errors import HmmscopeError, InputError, RefusedError, ResourceError
+from hmmscope.training.watch import LAST_WORDS, Watch, comes
 
-#: Seconds between signs of life, signs missed until a process counts as dead, and seconds to wait for all at the start.
-PERIOD, MISSED, START = 1.0, 45, 120.0
+#: Seconds in which all processes must have come.
+START = 120.0
 
-_LAST_WORDS = 10.0  # seconds that the others give the one that speaks
 _CODES = ((KeyboardInterrupt, 130), (MemoryError, 5), (OSError, 5))
 _joined_before = False
 
@@ -65,6 +64,10 @@ class World:
         """The largest of the numbers of all processes."""
         return number
 
+    def meet(self) -> None:
+        """Wait until all processes are here."""
+        self.largest(0)
+
     def agree(self, number: int) -> bool:
         """Whether all processes have the same number."""
         return self.largest(number) == -self.largest(-number)
@@ -74,7 +77,7 @@ class World:
 
 
 @contextmanager
-def joined(kind: Literal["cpu", "cuda"]) -> Iterator[World]:
+def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[World]:
     """The world that torchrun's environment describes, while a training lasts; without torchrun, one process.
 
     Only the leader comes out of the block: the others end their process in `World.dismiss`, or when the leader fails.
@@ -82,7 +85,7 @@ def joined(kind: Literal["cpu", "cuda"]) -> Iterator[World]:
     noticed by its closed connections, within a second, or after `MISSED` seconds without a sign of life.
 
     Args:
-        kind: of the devices: messages go by gloo on the processor, and by nccl between GPUs.
+        device: what the training asks for. Messages go by gloo on the processor, and by nccl between GPUs.
 
     Raises:
         InputError: an environment that does not say who is who, or an address on the public internet (messages are not
@@ -94,7 +97,12 @@ def joined(kind: Literal["cpu", "cuda"]) -> Iterator[World]:
     if size == 1:
         yield World()
         return
-    world = _Several(size, kind)
+    try:
+        world = _Several(size, "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+    except HmmscopeError as error:  # all see the same environment, and one says what is wrong with it
+        if os.environ.get("RANK", "0") != "0":
+            raise SystemExit(error.exit_code) from None
+        raise
     try:
         world.connect()
         yield world
@@ -122,20 +130,20 @@ class _Several(World):
         _joined_before = True
         self._address, self._port, self._kind = _checked_address(), _number("MASTER_PORT"), kind
         self._hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # by process 0, not by torchrun
-        self._watch: _Watch | None = None
+        self._watch: Watch | None = None
         self._dismissed = False
 
     def connect(self) -> None:
         """Meet the others; then begin to watch them."""
-        if self._kind == "cuda":
-            torch.cuda.set_device(self.device("cuda"))
         store = self._store(host=self._hosted and self.rank == 0)
-        self._watch = _Watch(self._store(host=False), store, self.rank, self.size, self._hosted)
+        self._watch = Watch(self._store(host=False), store, self.rank, self.size, self._hosted)
         self._watch.beat()
-        if not _comes(store, [f"sign/{rank}" for rank in range(self.size)], START):
+        if not comes(store, [f"sign/{rank}" for rank in range(self.size)], START):
             missing = [str(rank) for rank in range(self.size) if not store.check([f"sign/{rank}"])]
             raise ResourceError(f"torchrun: rank {', '.join(missing)} of {self.size} has not come within {START:.0f} s")
         self._watch.start()
+        if self._kind == "cuda":
+            torch.cuda.set_device(self.device("cuda"))
         backend = "gloo" if self._kind == "cpu" else "cpu:gloo,cuda:nccl"
         _keep_inside(self.size)
         dist.init_process_group(
@@ -145,7 +153,7 @@ class _Several(World):
             world_size=self.size,
             timeout=timedelta(days=7),  # the watch notices the dead: process 0 may evaluate for long while others wait
         )
-        self.largest(0)
+        self.meet()
 
     def _store(self, *, host: bool) -> dist.Store:
         """A connection to the table through which the processes find each other; of this attempt, if torchrun restarts."""
@@ -181,7 +189,7 @@ class _Several(World):
         return int(held)
 
     def dismiss(self) -> None:
-        self.largest(0)
+        self.meet()
         self._dismissed = True
         self.close()
         if not self.leader:
@@ -198,7 +206,7 @@ class _Several(World):
     def leave(self, error: BaseException) -> NoReturn:
         """End all processes: one raises its error, the others SystemExit with the same code."""
         code = exit_code(error)
-        if self._watch is None:
+        if self._watch is None or self._dismissed:
             raise error
         _ignore_termination()  # torchrun sends it when the first of them has ended
         stderr = _mute()  # torch tells the standard error about each connection that closes
@@ -210,116 +218,6 @@ class _Several(World):
         os.close(stderr)
         atexit.register(self._watch.fall_silent)
         raise error
-
-
-class _Watch(threading.Thread):
-    """Signs of life of all processes, and who speaks for them when they end.
-
-    Every process counts up its own sign once a second. A process whose sign has not changed during `MISSED` of our own
-    counts as dead; so a stopped and continued group of processes accuses nobody.
-    """
-
-    def __init__(self, table: dist.Store, words: dist.Store, rank: int, size: int, hosted: bool) -> None:
-        super().__init__(daemon=True, name="hmmscope-watch")
-        self._table, self._words = table, words  # two connections: signs go on while words are waited for
-        self._rank, self._size, self._hosted = rank, size, hosted
-        self._signs = [f"sign/{other}" for other in range(size)]
-        self._seen: dict[int, bytes] = {}
-        self._missed = dict.fromkeys(range(size), 0)
-        self._count = 0
-        self._dead: set[int] = set()
-        self._gone = False  # the table
-        self.ended = threading.Event()  # nothing to watch any more
-        self.leaving = threading.Event()  # the main thread knows
-
-    def beat(self) -> None:
-        """Give a sign of life."""
-        self._count += 1
-        self._table.set(self._signs[self._rank], str(self._count))
-
-    def run(self) -> None:
-        while not self.ended.wait(PERIOD):
-            try:
-                self._look()
-                told = self._table.check(["code"])
-            except RuntimeError:
-                self._end_alone("the process that the others were connected to")
-                return
-            self._dead = {other for other, missed in self._missed.items() if missed >= MISSED}
-            if self._dead or told:
-                self._end_alone(self._names())
-
-    def _look(self) -> None:
-        self.beat()
-        for other, sign in enumerate(self._table.multi_get(self._signs)):
-            self._missed[other] = self._missed[other] + 1 if self._seen.get(other) == sign else 0
-            self._seen[other] = sign
-
-    def _end_alone(self, who: str) -> None:
-        """End this process, unless its main thread finds out by itself or is leaving; it may wait inside the library."""
-        if self.leaving.is_set() or self.leaving.wait(5 * PERIOD) or self.ended.is_set():
-            return
-        code = ResourceError.exit_code
-        if self.speaks(code):
-            sys.stderr.write(f"error[{code}] {_gone(who)}\n")
-            sys.stderr.flush()
-            self.fall_silent()
-        else:
-            code = self.silence()
-        sys.stdout.flush()
-        os._exit(code)
-
-    def speaks(self, code: int) -> bool:
-        """Whether this process is the one to say why all end; the leader is asked first."""
-        self.leaving.set()
-        try:
-            asked = self._rank and _comes(self._words, ["code"], 2 * PERIOD)
-            if asked or self._words.add("speakers", 1) > 1:
-                return False
-            self._words.set("code", str(code))
-            return True
-        except RuntimeError:  # the table has gone with the process that held it
-            self._gone = True
-            self.ended.set()
-            return self._rank == (1 if self._hosted else 0)
-
-    def silence(self) -> int:
-        """Wait until the one that speaks has spoken; the exit code of all."""
-        code = ResourceError.exit_code
-        with suppress(RuntimeError):
-            if _comes(self._words, ["code"], _LAST_WORDS):
-                code = int(self._words.get("code"))
-            _comes(self._words, ["spoken"], _LAST_WORDS)
-        self.ended.set()
-        with suppress(RuntimeError):
-            self._words.set(f"left/{self._rank}", "")
-        return code
-
-    def fall_silent(self) -> None:
-        """The line is written: the others may end. The process that holds the table waits for those that live."""
-        if self._gone:
-            return
-        with suppress(RuntimeError):
-            self._words.set("spoken", "")
-            alive = [f"left/{other}" for other in range(1, self._size) if other not in self._dead]
-            if self._hosted and self._rank == 0 and alive:
-                _comes(self._words, alive, _LAST_WORDS)
-
-    def obituary(self) -> str:
-        """Who has ended, as seen from the signs of life of the next seconds; whoever waits for us still gives them."""
-        if self._gone:
-            self._dead = {0} if self._hosted else set()
-            return _gone(self._names())
-        with suppress(RuntimeError):
-            before = self._words.multi_get(self._signs)
-            time.sleep(3 * PERIOD)
-            after = self._words.multi_get(self._signs)
-            self._dead = {other for other in range(self._size) if before[other] == after[other]}
-        return _gone(self._names())
-
-    def _names(self) -> str:
-        dead = ", ".join(map(str, sorted(self._dead)))
-        return f"rank {dead} of {self._size}" if dead else f"one of {self._size} processes"
 
 
 def exit_code(error: BaseException) -> int:
@@ -339,10 +237,6 @@ def _is_lost_connection(error: BaseException) -> bool:
     return known or isinstance(error, dist.DistError)
 
 
-def _gone(who: str) -> str:
-    return f"torchrun: {who} has ended or does not answer; go on from the last checkpoint with --resume"
-
-
 def _mute() -> int:
     """Turn the standard error off; returns a descriptor of what it was."""
     sys.stderr.flush()
@@ -357,22 +251,12 @@ def _ignore_termination() -> None:
     begun = time.monotonic()
 
     def later(signum: int, frame: FrameType | None) -> None:
-        if time.monotonic() - begun > 2 * _LAST_WORDS:
+        if time.monotonic() - begun > 2 * LAST_WORDS:
             signal.signal(signum, signal.SIG_DFL)
             signal.raise_signal(signum)
 
     with suppress(ValueError):  # not the main thread
         signal.signal(signal.SIGTERM, later)
-
-
-def _comes(table: dist.Store, keys: list[str], seconds: float) -> bool:
-    """Whether all keys are there in time; torch's own waiting writes to the standard error when it is in vain."""
-    end = time.monotonic() + seconds
-    while not table.check(keys):
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def _number(name: str, default: int | None = None) -> int:
@@ -382,12 +266,8 @@ def _number(name: str, default: int | None = None) -> int:
         return default
     if not text.isdecimal():
         rule = "start with torchrun, or unset WORLD_SIZE to train with one process"
-        raise InputError(f"{name}: must be a number in the environment of {_size_text()} processes; {rule}")
+        raise InputError(f"{name}: must be a whole number in the environment of several processes; {rule}")
     return int(text)
-
-
-def _size_text() -> str:
-    return os.environ.get("WORLD_SIZE", "several")[:20]
 
 
 def _checked_address() -> str:

@@ -75,7 +75,8 @@ class Exact(Single):
     Raises:
         InputError: a number of processes that does not divide `num_grains`.
 
-    Cost: k + 1 gradients in memory, and (k + 1) gradients sent by each process at every step; k = 1 is the cheapest.
+    Cost: k gradients in memory, a bucket of 2 k + 2 times `BUCKET` numbers, and k + 1 gradients sent by each process at
+    every step. k = 1 is the cheapest.
     """
 
     def __init__(self, model: SequenceModel, spec: TrainingSpec, world: World) -> None:
@@ -129,8 +130,9 @@ class Replicas(Single):
     def _wrap(self) -> None:
         on = [next(self.model.parameters()).device] if next(self.model.parameters()).is_cuda else None
         known = inspect.signature(DistributedDataParallel.__init__).parameters
-        buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # torch 2.13, before
-        self.forward = _Replica(self.forward, device_ids=on, **{buffers: False})
+        name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # before torch 2.13
+        options: dict[str, Any] = {"device_ids": on, name: False}
+        self.forward = _Replica(self.forward, **options)
 
     def rows(self, step: int) -> slice:
         return _share(self.spec, self.world, self._parts, step)

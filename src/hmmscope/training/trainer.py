@@ -144,7 +144,7 @@ def train_model(
                     run.timing.append(_timing(step + 1, tokens, time.monotonic() - begun, device))
             progress.update(step + 1, f"loss {loss:.3f}  {shown or beside}")
             if signum and not done:
-                world.largest(0)  # the leader has saved
+                world.meet()  # the leader has saved
                 name, where = signal.Signals(signum).name, "" if run is None else f"{run.path}: "
                 raise Interrupted(f"{where}stopped by {name} after step {step + 1}; go on with --resume", signum)
 

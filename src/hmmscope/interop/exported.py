@@ -1,0 +1,262 @@
+"""Our decoder as configuration and tensors of GPT-2 or GPT-NeoX. Nothing of transformers is needed."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from hmmscope.axes import Float, Float64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.interop.families import EPSILON, GPT2, GPT_NEOX, Family
+from hmmscope.models.attention import Attention
+from hmmscope.models.decoder import Decoder, input_features, sinusoids
+from hmmscope.schema import require
+
+#: Positions that a model without a limit is given in a configuration that has to name one.
+DEFAULT_LENGTH = 2048
+
+#: A folded bias may move a logit by this many units of rounding, relative to max(1, largest logit of a zero stream).
+_FOLD_ROUNDINGS = 64
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model in the layout of a family.
+
+    Attributes:
+        family: the layout.
+        config: what config.json holds.
+        tensors: by the names of model.safetensors.
+    """
+
+    family: Family
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+def check_decoder(model: nn.Module) -> Decoder:
+    """The model, if it is a decoder that reads tokens through softmax attention and hears no feedback.
+
+    Raises:
+        InputError: it is not; one line names the field.
+    """
+    if not isinstance(model, Decoder):
+        raise InputError(
+            f"model: {type(model).__name__} has no counterpart among the causal models of transformers; "
+            "decoder and roformer have"
+        )
+    if not all(isinstance(block.attention, Attention) for block in blocks_of(model)):
+        raise InputError("model: only softmax attention has a counterpart among the causal models of transformers")
+    if model.ports.num_tokens is None:
+        raise InputError("input_width: the model reads vectors; causal language models read tokens")
+    if model.feedback is not None:
+        raise InputError("feedback_width: block chain-of-thought has no counterpart in causal language models")
+    return model
+
+
+def blocks_of(decoder: Decoder) -> list[Any]:
+    """The blocks, whose parts are known by name."""
+    return list(decoder.blocks)
+
+
+@torch.no_grad()
+def as_exported(model: nn.Module, *, max_length: int | None = None) -> Exported:
+    """Configuration and tensors of the causal language model with the same logits.
+
+    Learned, sinusoidal or no positions: GPT-2; its table of positions is the sum of all that our model adds to a
+    position (features, vectors, sines). Rotary positions: GPT-NeoX. What has no place there is folded:
+
+    * The head's bias c, into that of the last norm: b' with W b' = c, by least squares.
+    * Unscaled attention: queries are multiplied by sqrt(head width), since not every reader honours GPT-2's switch for it.
+    * No MLP: an MLP with one hidden unit and weights of zero.
+
+    Args:
+        model: a decoder.
+        max_length: positions of the table, for a model that has no limit of its own (default: its ports' max_length).
+
+    Raises:
+        InputError: the model has something that the layout has no place for; one line names the field.
+    """
+    decoder = check_decoder(model)
+    norm: Any = decoder.norm
+    if isinstance(norm, nn.Identity):
+        raise InputError("norm: 'none' has no place in the GPT-2 and GPT-NeoX layouts; train with norm pre")
+    if not decoder.causal:
+        raise InputError("causal: the GPT-2 and GPT-NeoX layouts look at the past only")
+    if decoder.rotary is not None and decoder.features is not None:
+        raise InputError("input_features: have no place in the GPT-NeoX layout, which rotary positions need")
+    family: Family = GPT2 if decoder.rotary is None else GPT_NEOX
+    length = _length(decoder, max_length, family)
+    ports, dtype = decoder.ports, decoder.head.weight.dtype
+    assert ports.num_tokens is not None
+    vocabulary = max(ports.num_tokens, ports.num_outputs)
+    tensors = {
+        f"{family.embedding}.weight": _with_rows(_table(decoder.embedding), vocabulary),
+        f"{family.norm}.weight": norm.weight,
+        f"{family.norm}.bias": folded_bias(decoder.head, norm.bias),
+        "lm_head.weight": _with_rows(decoder.head.weight, vocabulary),
+    }
+    if family.positions is not None:
+        tensors[f"{family.positions}.weight"] = position_table(decoder, length).to(dtype)
+    for layer, block in enumerate(blocks_of(decoder)):
+        for name, tensor in _block_tensors(block, family).items():
+            tensors[f"{family.blocks}.{layer}.{name}"] = tensor
+    tensors = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    return Exported(family, _config(decoder, family, vocabulary, length, dtype), tensors)
+
+
+def position_table(decoder: Decoder, length: int) -> Float64[Tensor, "position width"]:
+    """All that the decoder adds to the stream at positions 0 .. length - 1."""
+    width = decoder.head.in_features
+    positions = torch.arange(length)
+    table = torch.zeros(length, width, dtype=torch.float64)
+    if decoder.features is not None:
+        found = input_features(positions, decoder.ports.max_length or 0, torch.float64)
+        table += found @ decoder.features.weight.detach().cpu().double().T
+    if decoder.positions is not None:
+        table += decoder.positions.detach()[:length].cpu().double()
+    if decoder.sinusoidal:
+        table += sinusoids(positions, width, torch.float64)
+    return table
+
+
+def folded_bias(head: nn.Linear, bias: Float[Tensor, "width"]) -> Float[Tensor, "width"]:
+    """Bias of the norm before `head` that stands for the head's own too: bias + b' with W b' = c, b' the smallest.
+
+    Raises:
+        InputError: no b' does that to rounding: there are more outputs than coordinates, or W has not full rank.
+    """
+    weight, wanted = head.weight.detach().cpu().double(), head.bias.detach().cpu().double()
+    before = bias.detach().cpu().double()
+    shift = torch.linalg.lstsq(weight, wanted[:, None], driver="gelsd").solution[:, 0]
+    folded = (before + shift).to(bias.dtype)
+    exact = weight @ before + wanted
+    scale = max(1.0, exact.abs().max().item())
+    gap = (weight @ folded.double() - exact).abs().max().item()
+    if not gap <= _FOLD_ROUNDINGS * torch.finfo(bias.dtype).eps * scale:
+        rows, width = weight.shape
+        why = f"num_outputs = {rows} is above width = {width}" if rows > width else "its weights do not span it"
+        raise InputError(
+            "head.bias: has no place in the GPT-2 and GPT-NeoX layouts and cannot be folded into the last norm "
+            f"({why}; a logit would move by {gap:.2g})"
+        )
+    return folded
+
+
+def _length(decoder: Decoder, max_length: int | None, family: Family) -> int:
+    """Positions that the configuration names."""
+    own = decoder.ports.max_length
+    require(max_length is None or max_length >= 1, "max_length", "must be at least 1", max_length)
+    if own is not None and (decoder.positions is not None or decoder.features is not None):
+        require(max_length is None or max_length <= own, "max_length", f"the model has {own} positions", max_length)
+    found = max_length or own
+    if found is None and family is GPT2:
+        raise InputError("max_length: the GPT-2 layout has a table of positions; say how many it shall have")
+    return found or DEFAULT_LENGTH
+
+
+def _config(decoder: Decoder, family: Family, vocabulary: int, length: int, dtype: torch.dtype) -> dict[str, Any]:
+    width, block, rate = decoder.head.in_features, blocks_of(decoder)[0], float(decoder.dropout.rate)
+    ports = decoder.ports
+    hidden = 1 if block.mlp is None else block.mlp.hidden.out_features
+    common = {
+        "architectures": [family.architecture],
+        "model_type": family.model_type,
+        "dtype": str(dtype).removeprefix("torch."),
+        "vocab_size": vocabulary,
+        "tie_word_embeddings": False,
+        "tie_last_hidden_states": False,  # the last hidden state is the stream, not its norm
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        "hmmscope": {
+            "num_outputs": ports.num_outputs,
+            "num_tokens": ports.num_tokens,
+            "max_length": ports.max_length,
+            "scale_attention": is_scaled(block.attention),
+        },
+    }
+    if family is GPT2:
+        return common | {
+            "n_positions": length,
+            "n_embd": width,
+            "n_layer": len(decoder.blocks),
+            "n_head": block.attention.num_heads,
+            "n_inner": hidden,
+            "activation_function": "gelu",
+            "resid_pdrop": rate,
+            "embd_pdrop": rate,
+            "attn_pdrop": 0.0,
+            "layer_norm_epsilon": EPSILON,
+            "scale_attn_weights": True,
+        }
+    assert decoder.rotary is not None
+    base = float(decoder.rotary.base)
+    return common | {
+        "max_position_embeddings": length,
+        "hidden_size": width,
+        "num_hidden_layers": len(decoder.blocks),
+        "num_attention_heads": block.attention.num_heads,
+        "intermediate_size": hidden,
+        "hidden_act": "gelu",
+        "hidden_dropout": rate,
+        "attention_dropout": 0.0,
+        "layer_norm_eps": EPSILON,
+        "use_parallel_residual": False,
+        "attention_bias": True,
+        "rotary_pct": 1.0,
+        "rotary_emb_base": base,
+        "rope_parameters": {"rope_type": "default", "rope_theta": base, "partial_rotary_factor": 1.0},
+    }
+
+
+def _block_tensors(block: Any, family: Family) -> dict[str, Tensor]:
+    """The tensors of one block by their names there."""
+    found = {}
+    for ours, theirs in family.parts.items():
+        if block.mlp is None and ours.startswith("mlp"):
+            modules = _no_mlp(ours, block.attention.out.weight)
+        else:
+            modules = block.get_submodule(ours)
+        for kind in ("weight", "bias"):
+            found[f"{theirs}.{kind}"] = _to_family(getattr(modules, kind), ours, family, block.attention)
+    return found
+
+
+def _no_mlp(part: str, like: Tensor) -> nn.Module:
+    """A part of an MLP that writes zero."""
+    width = len(like)
+    if part == "mlp_norm":
+        return nn.LayerNorm(width).to(like)
+    sizes = (width, 1) if part == "mlp.hidden" else (1, width)
+    empty: nn.Linear = nn.utils.skip_init(nn.Linear, *sizes).to(like)
+    nn.init.zeros_(empty.weight)
+    nn.init.zeros_(empty.bias)
+    return empty
+
+
+def is_scaled(attention: Attention) -> bool:
+    """Whether attention logits are divided by sqrt(head width)."""
+    head_width = attention.out.in_features // attention.num_heads
+    return head_width == 1 or attention.scale != 1.0
+
+
+def _to_family(tensor: Tensor, part: str, family: Family, attention: Attention) -> Tensor:
+    if part == "attention.qkv":
+        by_what = tensor.unflatten(0, (3, attention.num_heads, -1)).clone()
+        if not is_scaled(attention):
+            by_what[0] *= math.sqrt(by_what.shape[2])
+        tensor = (by_what.transpose(0, 1) if family.fused_by_head else by_what).flatten(0, 2)
+    return tensor.T if family.transposed and tensor.ndim == 2 else tensor
+
+
+def _with_rows(table: Tensor, count: int) -> Tensor:
+    """The table with rows of zeros below."""
+    return torch.cat([table, table.new_zeros(count - len(table), table.shape[1])])
+
+
+def _table(embedding: nn.Module) -> Tensor:
+    assert isinstance(embedding, nn.Embedding)
+    return embedding.weight

@@ -1,0 +1,80 @@
+"""Where GPT-2 and GPT-NeoX keep, in transformers, what our decoder has."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+#: What both layouts and `torch.nn.LayerNorm` add to a variance.
+EPSILON = 1e-5
+
+
+@dataclass(frozen=True)
+class Family:
+    """Where an architecture of transformers keeps what our decoder has.
+
+    Attributes:
+        model_type: of its configuration.
+        architecture: class of the causal language model.
+        title: for people.
+        embedding: of tokens.
+        positions: table of positions, or None if they are rotary.
+        blocks: list of blocks.
+        norm: the last one.
+        parts: of a block: our name -> theirs.
+        transposed: linear maps are stored as (in, out).
+        fused_by_head: rows of the fused map are (head, what, head width), where what is query, key, value; ours are
+            (what, head, head width).
+    """
+
+    model_type: str
+    architecture: str
+    title: str
+    embedding: str
+    positions: str | None
+    blocks: str
+    norm: str
+    parts: Mapping[str, str]
+    transposed: bool
+    fused_by_head: bool
+
+
+GPT2 = Family(
+    model_type="gpt2",
+    architecture="GPT2LMHeadModel",
+    title="GPT-2",
+    embedding="transformer.wte",
+    positions="transformer.wpe",
+    blocks="transformer.h",
+    norm="transformer.ln_f",
+    parts={
+        "attention_norm": "ln_1",
+        "attention.qkv": "attn.c_attn",
+        "attention.out": "attn.c_proj",
+        "mlp_norm": "ln_2",
+        "mlp.hidden": "mlp.c_fc",
+        "mlp.out": "mlp.c_proj",
+    },
+    transposed=True,
+    fused_by_head=False,
+)
+
+GPT_NEOX = Family(
+    model_type="gpt_neox",
+    architecture="GPTNeoXForCausalLM",
+    title="GPT-NeoX",
+    embedding="gpt_neox.embed_in",
+    positions=None,
+    blocks="gpt_neox.layers",
+    norm="gpt_neox.final_layer_norm",
+    parts={
+        "attention_norm": "input_layernorm",
+        "attention.qkv": "attention.query_key_value",
+        "attention.out": "attention.dense",
+        "mlp_norm": "post_attention_layernorm",
+        "mlp.hidden": "mlp.dense_h_to_4h",
+        "mlp.out": "mlp.dense_4h_to_h",
+    },
+    transposed=False,
+    fused_by_head=True,
+)
+
+FAMILIES = (GPT2, GPT_NEOX)

@@ -1,0 +1,20 @@
+"""The verb `export`: a trained run as a folder that the Hugging Face world opens."""
+
+from hmmscope.interop.huggingface import export_huggingface
+from hmmscope.pipeline import load_run
+
+
+def export(run: str, out: str, quiet: bool) -> None:
+    """Write the weights of the newest checkpoint in the layout of GPT-2 or GPT-NeoX."""
+    loaded = load_run(run)
+    exported = export_huggingface(loaded, out)
+    family, beyond = exported.family, exported.config["vocab_size"] - loaded.model.num_symbols
+    numbers = sum(tensor.numel() for tensor in exported.tensors.values())
+    print(f"{family.title} layout, {numbers} numbers of {exported.config['dtype']}: {out}")
+    if not quiet:
+        print(f"open it: transformers.AutoModelForCausalLM.from_pretrained({out!r})")
+        if beyond:
+            print(
+                f"cut its logits to the first {loaded.model.num_symbols}: the other {beyond} stand for tokens that are "
+                "no symbols"
+            )

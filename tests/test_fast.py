@@ -1,0 +1,156 @@
+"""The fast roads, `log_likelihood` and `mixture_predictions`, equal the plain filters, impossible and vanishing data too."""
+
+import numpy as np
+import pytest
+import torch
+
+import hmmscope as hs
+from hmmscope.errors import InputError
+from inference_cases import SINGLE, close_logs, decoupled, mixture_cases, revived, symbols
+from strategies import KINDS, Matrices, dense, likely, rows, tiny_entries
+
+#: float32 laws with float64 sums; 100 terms of about a nat, each to some units of 2^-24.
+SINGLE_PRECISION = {"rtol": 2e-6, "atol": 2e-6}
+
+
+def split_states(matrices, copies):
+    """Every state `copies` times with equal shares: the same observations from more states."""
+    clone = np.repeat(np.arange(len(matrices.initial)), copies)
+    return Matrices(
+        matrices.initial[clone] / copies, matrices.transition[np.ix_(clone, clone)] / copies, matrices.emission[clone]
+    )
+
+
+def widened(matrices, extra):
+    """With `extra` states more that are never entered."""
+    size, num_symbols = matrices.emission.shape
+    return Matrices(
+        np.append(matrices.initial, np.zeros(extra)),
+        np.block([[matrices.transition, np.zeros((size, extra))], [np.zeros((extra, size)), np.eye(extra)]]),
+        np.vstack([matrices.emission, np.tile(np.eye(num_symbols)[0], (extra, 1))]),
+    )
+
+
+def logs_agree(found, exact, dtype):
+    assert found.dtype == torch.float64
+    assert not torch.isnan(found).any()
+    assert torch.equal(found == -torch.inf, exact == -torch.inf)
+    finite = torch.isfinite(exact)
+    if dtype == torch.float64:
+        close_logs(found, exact)
+    else:
+        np.testing.assert_allclose(found[finite], exact[finite], **SINGLE_PRECISION)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_likelihoods_of_few_and_of_many_states(dtype):
+    """The compiled loop up to 16 states, matrix products above (each state of a small HMM 16 or 32 times)."""
+    impossible = 0
+    for matrices, observations, _ in SINGLE[::5]:
+        exact = hs.filter_beliefs(hs.HMM(*matrices), observations).log_likelihood
+        impossible += int((exact == -torch.inf).sum())
+        for copies in (1, 32):
+            hmm = hs.HMM(*split_states(matrices, copies))
+            logs_agree(hs.log_likelihood(hmm, observations, dtype=dtype), exact, dtype)
+    assert impossible > 20
+
+
+@pytest.mark.parametrize("num_states", [3, 20])
+def test_any_number_of_sequences_and_threads(num_states):
+    """Lanes of 128 sequences, and what is left over."""
+    rng = np.random.default_rng(num_states)
+    hmm = hs.HMM(*dense(rng, num_states, 4))
+    observations = symbols(rng, 300, 40, 4)
+    exact = hs.filter_beliefs(hmm, observations).log_likelihood
+    for batch in (0, 1, 127, 128, 129, 300):
+        logs_agree(hs.log_likelihood(hmm, observations[:batch]), exact[:batch], torch.float64)
+    try:
+        torch.set_num_threads(2)
+        assert torch.equal(hs.log_likelihood(hmm, observations), hs.log_likelihood(hmm, observations))
+        logs_agree(hs.log_likelihood(hmm, observations), exact, torch.float64)
+    finally:
+        torch.set_num_threads(1)
+    assert hs.log_likelihood(hmm, observations[:3, :0]).tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("extra", [0, 16])
+def test_what_vanishes_is_not_impossible(extra, dtype):
+    """Only the end tells which half it was; in these loops the other half has fallen to nothing by then."""
+    matrices, observations = revived(400)
+    hmm = hs.HMM(*widened(matrices, extra))
+    batch = torch.tensor([observations, [*observations[:-1], 1], [0] * len(observations)])
+    exact = hs.filter_beliefs(hmm, batch).log_likelihood
+    assert exact[0] < -400 * 20  # 400 times 2^-32
+    assert exact[1] == -torch.inf
+    logs_agree(hs.log_likelihood(hmm, batch, dtype=dtype), exact, dtype)
+    rng = np.random.default_rng(extra)
+    for _ in range(10):
+        one, other = (tiny_entries(rng, 2, 3) for _ in range(2))
+        both = hs.HMM(*widened(decoupled(rng, one, other), extra))
+        tokens = torch.tensor([[*likely(rng, a, 45), *likely(rng, b, 15)] for a, b in ((one, other), (other, one))])
+        logs_agree(hs.log_likelihood(both, tokens, dtype=dtype), hs.filter_beliefs(both, tokens).log_likelihood, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_mixture_predictions_are_those_of_the_filter(dtype):
+    tolerance = {"rtol": 0, "atol": 1e-12 if dtype == torch.float64 else 1e-5}
+    impossible = 0
+    for weights, parts, observations, starts in mixture_cases(3, 60):
+        mixture = hs.Mixture(weights, [hs.HMM(*part) for part in parts])
+        exact = hs.optimal_predictions(mixture, observations, starts=starts)
+        found = hs.mixture_predictions(mixture, observations, starts=starts, dtype=dtype)
+        logs_agree(found.log_likelihood_terms, exact.log_likelihood_terms, dtype)
+        possible = torch.isfinite(exact.log_likelihood_terms).cumprod(1).roll(1, 1).bool()
+        possible[:, 0] = True
+        np.testing.assert_allclose(
+            found.predicted_observation[possible], exact.predicted_observation[possible], **tolerance
+        )
+        assert not found.predicted_observation[~possible].any()
+        impossible += int((~possible).sum())
+    assert impossible > 20
+
+
+def test_mixtures_with_a_component_that_vanishes():
+    rng = np.random.default_rng(5)
+    for _ in range(10):
+        parts = [tiny_entries(rng, 2, 3) for _ in range(3)]
+        mixture = hs.Mixture(rows(rng, 1, 3)[0], [hs.HMM(*part) for part in parts])
+        tokens = torch.tensor([[*likely(rng, a, 45), *likely(rng, b, 15)] for a in parts for b in parts])
+        exact = hs.optimal_predictions(mixture, tokens)
+        found = hs.mixture_predictions(mixture, tokens, dtype=torch.float64)
+        terms, expected = found.log_likelihood_terms, exact.log_likelihood_terms
+        np.testing.assert_allclose(terms, expected, rtol=0, atol=1e-12)  # differences of sums of up to 10^3 nats
+        np.testing.assert_allclose(found.predicted_observation, exact.predicted_observation, rtol=0, atol=1e-12)
+
+
+def test_the_largest_weight_may_change_hands():
+    """Running sums are relative to the largest weight so far, whichever component comes when."""
+    rng = np.random.default_rng(6)
+    parts = [KINDS[0](rng, 3, 4) for _ in range(6)]
+    tokens = torch.tensor([likely(rng, part, 60) for part in parts])
+    for order in (range(6), reversed(range(6))):
+        mixture = hs.Mixture([1 / 6] * 6, [hs.HMM(*parts[m]) for m in order])
+        found = hs.mixture_predictions(mixture, tokens, dtype=torch.float64)
+        exact = hs.optimal_predictions(mixture, tokens).log_likelihood_terms
+        np.testing.assert_allclose(found.log_likelihood_terms, exact, rtol=0, atol=1e-13)
+
+
+def test_mixtures_of_transitions_that_emit():
+    mixture = hs.Mixture([0.5, 0.5], [hs.make_process("mess3"), hs.make_process("mess3", switch=0.2)])
+    tokens = hs.Corpus(mixture, length=12)[0:4].observations
+    exact = hs.optimal_predictions(mixture, tokens)
+    found = hs.mixture_predictions(mixture, tokens)
+    assert torch.equal(found.log_likelihood_terms, exact.log_likelihood_terms)
+    assert torch.equal(found.predicted_observation, exact.predicted_observation)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_bad_requests_are_refused():
+    hmm = hs.HMM([1.0], [[1.0]], [[0.5, 0.5]])
+    mixture = hs.Mixture([1.0], [hmm])
+    for call, process in ((hs.log_likelihood, hmm), (hs.mixture_predictions, mixture)):
+        with pytest.raises(InputError, match=r"^dtype: must be torch.float64 or torch.float32"):
+            call(process, torch.zeros(1, 2, dtype=torch.int64), dtype=torch.float16)
+        with pytest.raises(InputError, match=r"^observations\[0, 1\]: symbol 2 "):
+            call(process, torch.tensor([[0, 2]]))
