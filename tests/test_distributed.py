@@ -267,7 +267,7 @@ def test_only_the_leader_says_what_is_wrong_with_the_environment(launched: pytes
 
 def test_one_training_a_launch(launched: pytest.MonkeyPatch) -> None:
     launched.setattr(distributed, "_joined_before", True)
-    with pytest.raises(RefusedError, match="^torchrun: one training a launch"):
+    with pytest.raises(RefusedError, match=r"^torchrun: one training a launch"):
         enter()
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,7 +26,9 @@ from hmmscope.interop import exported as exported_module
 from hmmscope.interop.exported import folded_bias
 from hmmscope.interop.huggingface import HuggingFaceModel
 from hmmscope.models.attention import RotaryTable
-from hmmscope.models.decoder import Decoder
+from hmmscope.models.base import Ports
+from hmmscope.models.decoder import Decoder, DecoderSpec
+from hmmscope.models.make import build_model
 from hmmscope.seeds import torch_generator
 
 LENGTH, SYMBOLS, TOKENS = 12, 5, 6
@@ -61,9 +64,8 @@ def shaken(model: nn.Module, seed: int = 0) -> nn.Module:
             if isinstance(module, nn.LayerNorm):
                 module.weight.copy_(1 + 0.3 * torch.randn(module.weight.shape, generator=generator))
             bias = getattr(module, "bias", None)
-            if isinstance(bias, Tensor := torch.Tensor):
-                bias.copy_(0.3 * torch.randn(bias.shape, generator=generator).to(bias.dtype))
-                assert isinstance(bias, Tensor)
+            if isinstance(bias, torch.Tensor):
+                bias.copy_(0.3 * torch.randn(bias.shape, generator=generator))
     return model.eval()
 
 
@@ -167,8 +169,6 @@ def test_rotary_models_differ_by_the_rotations_only(name: str) -> None:
 def test_a_wrong_layout_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fused rows in the other order give other logits: the comparison can fail."""
     pytest.importorskip("transformers")
-    from dataclasses import replace
-
     model, inputs = made("roformer"), tokens()
     monkeypatch.setattr(exported_module, "GPT_NEOX", replace(exported_module.GPT_NEOX, fused_by_head=False))
     assert apart(to_huggingface(model)(inputs).logits[..., :SYMBOLS], model(inputs)) > 1e-3
@@ -274,21 +274,13 @@ def test_positions_that_have_no_end(tmp_path: Path) -> None:
 
 
 def test_more_outputs_than_tokens(tmp_path: Path) -> None:
-    """A model of beliefs: states, not symbols."""
-    shapes = {"num_symbols": 7, "num_tokens": 7, "max_length": LENGTH}
-    spec_model = hs.make_model("decoder", **shapes, **SMALL)
-    from hmmscope.models.base import Ports
-
+    """A model of beliefs has a state for an output, and there may be more states than symbols."""
     ports = Ports(num_outputs=7, num_tokens=3, max_length=LENGTH)
-    from hmmscope.models.decoder import DecoderSpec
-    from hmmscope.models.make import build_model
-
     model = shaken(build_model(DecoderSpec(**SMALL), ports))
     export_huggingface(model, tmp_path / "model")
     back, inputs = from_huggingface(tmp_path / "model"), tokens(below=3)
     assert back.ports == ports
     assert apart(back(inputs), model(inputs)) < 1e-5
-    assert spec_model.ports.num_outputs == 7
 
 
 def test_the_head_bias_moves_into_the_norm() -> None:
@@ -340,7 +332,12 @@ def test_folders_of_others(folder: Path, tmp_path: Path) -> None:
     refuses(lambda: read_record(folder), "hmmscope.json")
     refuses(lambda: from_huggingface(tmp_path / "nowhere"), "there is no folder")
     config = json.loads((folder / "config.json").read_text())
-    for change, part in ({"num_hidden_layers": 4}, "layers.3"), ({"hidden_size": 16}, "shape"), ({"num_attention_heads": "2"}, "num_heads"):  # fmt: skip
+    changes = {
+        "layers.3": {"num_hidden_layers": 4},
+        "width 16": {"hidden_size": 16},
+        "heads": {"num_attention_heads": "2"},
+    }
+    for part, change in changes.items():
         (folder / "config.json").write_text(json.dumps(config | change))
         refuses(lambda: from_huggingface(folder), part, kind=DamagedError)
 
@@ -355,7 +352,7 @@ def test_folders_of_others(folder: Path, tmp_path: Path) -> None:
         ("input_width", "decoder", {"input_width": 3, "num_tokens": None}),
         ("head.bias", "decoder", {"num_symbols": 12, "num_tokens": 12}),
         ("softmax attention", "linear-attention", {}),
-        ("LSTM", "lstm", {}),
+        ("Recurrent", "lstm", {}),
     ],
 )
 def test_what_has_no_layout_is_refused(part: str, kind: str, options: dict, tmp_path: Path) -> None:
@@ -429,9 +426,10 @@ def foreign(name: str) -> nn.Module:
 @torch.no_grad()
 def test_foreign_models_have_taps(name: str, tmp_path: Path) -> None:
     theirs, inputs = foreign(name), tokens()
+    answer = theirs(inputs, output_hidden_states=True)
+    hooks = [len(module._forward_hooks) for module in theirs.modules()]
     model = from_huggingface(theirs, num_symbols=SYMBOLS)
     assert isinstance(model, HuggingFaceModel)
-    answer = theirs(inputs, output_hidden_states=True)
     assert apart(model(inputs), answer.logits[..., :SYMBOLS]) == 0
     found = streams(model, inputs)
     assert len(found) == 3
@@ -439,7 +437,7 @@ def test_foreign_models_have_taps(name: str, tmp_path: Path) -> None:
         assert apart(own, other) == 0
     theirs.save_pretrained(tmp_path / "model")
     assert apart(from_huggingface(tmp_path / "model", num_symbols=SYMBOLS)(inputs), model(inputs)) < 1e-6
-    assert not any(len(module._forward_hooks) for module in theirs.modules())
+    assert [len(module._forward_hooks) for module in theirs.modules()] == hooks
 
     handle = model.residual[2].register_forward_hook(lambda module, args, output: torch.zeros_like(output))
     changed = model(inputs)
@@ -512,10 +510,10 @@ def test_without_the_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name.split(".")[0])
 
+    model = made("learned")
     monkeypatch.setattr("importlib.import_module", absent)
-    refuses(lambda: to_huggingface(made("learned")), "transformers", kind=ResourceError)
-    refuses(lambda: to_transformer_lens(made("learned")), "hmmscope[lens]", kind=ResourceError)
-    refuses(lambda: to_huggingface(SimpleNamespace()), "transformers", kind=ResourceError)
+    refuses(lambda: to_huggingface(model), "hmmscope[models]", kind=ResourceError)
+    refuses(lambda: to_transformer_lens(model), "hmmscope[lens]", kind=ResourceError)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)

@@ -26,7 +26,7 @@ from hmmscope.constructions.prefix_parts import (
     tight_gain,
 )
 from hmmscope.constructions.residual import Subspaces
-from hmmscope.errors import InputError
+from hmmscope.errors import InputError, ResourceError
 from hmmscope.experiments.slopes import driven_samples, slope
 from hmmscope.seeds import torch_generator
 
@@ -462,3 +462,8 @@ def test_tokens_are_checked():
         net(torch.tensor([[3, 7]]))
     with pytest.raises(InputError, match=r"^feedback: must be left out"):
         net(torch.tensor([[3, 0]]), feedback=torch.zeros(1, 2, 4))
+
+
+def test_what_cannot_fit_is_refused_before_it_is_built() -> None:
+    with pytest.raises(ResourceError, match="length: needs .* GiB and .* GiB are free; choose a shorter length"):
+        limits_theorem5_2(hs.make_process("cyclic-det"), 2**20)

@@ -336,3 +336,8 @@ class PrefixLayer(nn.Module):
         first, second = self.mlp.dense()
         activation = gelu if self.mlp.product == "gelu" else F.relu
         return x_BTD + activation(x_BTD @ first) @ second
+
+
+def forward_bytes(length: int, size: int, dtype: torch.dtype) -> int:
+    """Memory of a layer on one sequence: scores and pattern of a head, and the products of the n³ triples."""
+    return dtype.itemsize * (length + 1) * (2 * (length + 1) + 8 * size**3 + 8 * size**2)

@@ -16,6 +16,7 @@ from hmmscope.constructions.prefix_parts import (
     ProductMLP,
     best_gelu_scale,
     error_bounds,
+    forward_bytes,
     frozen,
     gain_of,
     gelu_error,
@@ -25,6 +26,7 @@ from hmmscope.constructions.prefix_parts import (
 )
 from hmmscope.constructions.residual import LayerNote, Subspaces, explanation
 from hmmscope.models.base import Ports, SequenceModel, Tap
+from hmmscope.resources import require_memory
 from hmmscope.schema import require, unknown_name
 
 
@@ -233,6 +235,7 @@ def limits_theorem5_2(
 
     Raises:
         InputError: a process that is not of this kind, or a value out of range.
+        ResourceError: one sequence of that length does not fit in memory.
     """
     require(isinstance(length, int) and 1 <= length <= 2**20, "length", "must be in [1, 2^20]", length)
     system = driven_system(process, initial)
@@ -255,6 +258,7 @@ def limits_theorem5_2(
     else:
         scale = float(gelu_scale)
     require(0 < scale < math.inf, "gelu_scale", "must be a positive number", gelu_scale)
+    require_memory("length", forward_bytes(length, system.num_states, dtype), "choose a shorter length")
     return PrefixProduct(
         system, length, product=product, gain=gain, eta=eta, gelu_scale=scale, num_layers=layers, dtype=dtype
     )

@@ -228,7 +228,7 @@ def _marginal_finding(rows: list[dict]) -> Finding:
         "is predicted, not how well the next one is."
     )
     verdict = "reproduced" if worst < ROUNDING else "not reproduced"
-    return Finding(title="One step is inside k steps", text=text, verdict=verdict, value=worst, unit="weights")  # type: ignore[arg-type]
+    return Finding(title="One step is inside k steps", text=text, verdict=verdict)  # type: ignore[arg-type]
 
 
 def _depth_finding(rows: list[dict]) -> Finding:

@@ -149,7 +149,7 @@ def from_huggingface(source: Any, *, num_symbols: int | None = None, layers: str
     loader = transformers().AutoModelForCausalLM
     try:
         model = loader.from_pretrained(str(path), local_files_only=True, use_safetensors=True)
-    except (ValueError, OSError, KeyError) as error:
+    except (ValueError, OSError, KeyError, RuntimeError) as error:
         raise InputError(f"{path}: transformers cannot open it ({' '.join(str(error).split())[:200]})") from error
     return HuggingFaceModel(model, num_symbols=num_symbols, layers=layers)
 

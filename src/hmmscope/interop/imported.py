@@ -38,6 +38,9 @@ def as_decoder(
         return None
     found = _Found(tensors)
     embedding = found[f"{family.embedding}.weight"]
+    if embedding.shape[-1] != fields["width"]:
+        shapes = f"the shape {tuple(embedding.shape)}, and the configuration says width {fields['width']}"
+        raise DamagedError(f"model.safetensors: {family.embedding}.weight has {shapes}")
     tied = "lm_head.weight" not in tensors and config.get("tie_word_embeddings", family is GPT2)
     head = embedding if tied else found["lm_head.weight"]
     ours = config.get("hmmscope") or {}

@@ -100,7 +100,8 @@ def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[World]:
     try:
         world = _Several(size, "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
     except HmmscopeError as error:  # all see the same environment, and one says what is wrong with it
-        if os.environ.get("RANK", "0") != "0":
+        rank = os.environ.get("RANK", "")
+        if rank.isdecimal() and 0 < int(rank) < size:
             raise SystemExit(error.exit_code) from None
         raise
     try:
