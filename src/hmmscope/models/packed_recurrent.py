@@ -195,7 +195,8 @@ class _GRU(torch.autograd.Function):
             if t:
                 due = torch.addcmul(gradient_TKBW[t - 1], due, z[t]).baddbmm_(slopes[t], hidden_KGW)
         read = torch.cat([slopes[..., : 2 * width], into_n], -1)
-        return read, _hidden_gradient(slopes, before_KBW, states_TKBW), slopes.sum((0, 2)), None
+        bias_KG = slopes.permute(1, 0, 2, 3).reshape(len(before_KBW), -1, 3 * width).sum(1)
+        return read, _hidden_gradient(slopes, before_KBW, states_TKBW), bias_KG, None
 
 
 def _hidden_gradient(gates_TKBG: Tensor, before_KBW: Tensor, states_TKBW: Tensor) -> Tensor:

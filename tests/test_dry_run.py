@@ -1,0 +1,115 @@
+"""What a training will take, said before it is begun; and the presets it is asked for."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmmscope import cli
+from hmmscope.config import config_from_data
+from hmmscope.dry_run import as_text, estimate
+from hmmscope.errors import InputError, ResourceError
+from hmmscope.models.base import parameter_count
+from hmmscope.models.flops import training_flops
+from hmmscope.pipeline import fresh_model, ports_of, train
+from hmmscope.presets import PRESETS, preset
+
+TINY: dict[str, Any] = {
+    "process": {"name": "cyclic-det", "num_symbols": 2},
+    "layout": {"name": "sequences", "length": 8, "placeholder": True},
+    "target": "belief",
+    "model": {"name": "decoder", "num_layers": 1, "num_heads": 2, "width": 16},
+    "training": {"num_steps": 12, "batch_size": 4, "device": "cpu"},
+}
+
+
+def test_counts_by_hand() -> None:
+    config = config_from_data(TINY)
+    process = config.process.build()
+    found = estimate(config, measure=False)
+    assert (found.samples, found.tokens) == (48, 48 * 9)
+    assert found.parameters == parameter_count(fresh_model(config, process))
+    each = training_flops(config.model, ports_of(config, process), 9)
+    assert each is not None
+    assert found.flops == pytest.approx(48 * each)
+    assert (found.steps_measured, found.seconds) == (0, None)
+
+
+def test_a_curriculum_reads_less() -> None:
+    config = config_from_data(TINY, {"training.curriculum": "2,4,8"})
+    found = estimate(config, measure=False)
+    assert found.tokens == 4 * 4 * (3 + 5 + 9)
+    assert found.samples == 48
+    uneven = estimate(config_from_data(TINY, {"training.curriculum": "2,8", "training.num_steps": "5"}), measure=False)
+    assert uneven.tokens == 4 * (2 * 3 + 3 * 9)
+
+
+def test_epochs_of_a_fixed_set() -> None:
+    found = estimate(config_from_data(TINY, {"training.num_trajectories": "10"}), measure=False)
+    assert found.samples == 4 * 10  # three steps an epoch, the last with two samples
+    staged = {"training.num_trajectories": "10", "training.curriculum": "2,8"}
+    assert estimate(config_from_data(TINY, staged), measure=False).tokens == 2 * 10 * 3 + 2 * 10 * 9
+
+
+def test_the_naive_algorithm_costs_its_passes() -> None:
+    plain = estimate(config_from_data(TINY, {"training.block_length": "3"}), measure=False)
+    naive = estimate(
+        config_from_data(TINY, {"training.block_length": "3", "training.block_algorithm": "naive"}), measure=False
+    )
+    assert plain.flops is not None
+    assert naive.flops == pytest.approx(3 * plain.flops)
+
+
+def test_measured_on_this_machine() -> None:
+    found = estimate(config_from_data(TINY))
+    assert found.steps_measured >= 1
+    assert found.seconds is not None
+    assert found.seconds > 0
+    text = "\n".join(as_text(found, config_from_data(TINY)))
+    for word in ("parameters   ", "12 of 4 samples", "432 in 48 samples", "FLOPs", "GiB for a step", "tokens/s"):
+        assert word in text
+
+
+def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.chdir(tmp_path)
+    changes = ["--layout.length", "6", "--training.batch_size", "2"]
+    assert cli.main(["train", "limits-rnn", "--dry-run", *changes]) == 0
+    assert "parameters   4,933" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_out_is_asked_for(capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["train", "limits-rnn"]) == 2
+    assert capsys.readouterr().err == "error[2] out: give a new folder for the run, --out DIR (or --dry-run)\n"
+
+
+def test_a_step_that_cannot_fit_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    changes = {"training.batch_size": "100000000", "training.num_steps": "10"}
+    with pytest.raises(ResourceError, match=r"a training step: needs .* GiB .*training\.num_grains"):
+        estimate(config_from_data(TINY, changes))
+    with pytest.raises(ResourceError, match="a training step: needs"):
+        train(config_from_data(TINY, changes), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_configurations(name: str) -> None:
+    config = config_from_data(preset(name))
+    assert config.training.num_steps > 1000
+    if name.startswith("limits-transformer"):
+        assert config.model.num_layers == int(name[-1])
+        assert len(config.training.curriculum) == 8 - config.model.num_layers
+    assert cli.main(["show", name]) == 0
+
+
+def test_unknown_preset(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(InputError, match="did you mean 'multitask'"):
+        preset("multitsk")
+    assert cli.main(["train", "limits-rn", "--out", "x"]) == 2
+    assert "did you mean 'limits-rnn'" in capsys.readouterr().err
+
+
+def test_presets_are_listed(capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["list", "presets"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in PRESETS)
