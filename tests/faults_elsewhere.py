@@ -64,10 +64,10 @@ IN_BITS = (
         ("test_kernels.py::test_draws_change_exactly_at_thresholds",),
     ),
     Fault(
-        "alias table that gives away too much",
+        "an alias table without aliases",
         "kernels/alias.py",
-        "left[giver] -= capacity - left[column]",
-        "left[giver] -= capacity - left[column] + 1",
+        "(left[column] << bits) | giver)",
+        "(left[column] << bits) | column)",
         ("test_kernels.py::test_alias_tables_hold_random_weights_exactly",),
     ),
     Fault(

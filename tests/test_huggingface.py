@@ -4,7 +4,6 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,113 +13,31 @@ import hmmscope as hs
 from hmmscope.analysis.activations import capture
 from hmmscope.cli import main
 from hmmscope.config import config_from_data
-from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
-from hmmscope.interop import (
-    export_huggingface,
-    from_huggingface,
-    read_record,
-    to_huggingface,
-    to_transformer_lens,
-)
-from hmmscope.interop import exported as exported_module
+from hmmscope.errors import DamagedError, RefusedError
+from hmmscope.interop import export_huggingface, exported, from_huggingface, read_record, to_huggingface
 from hmmscope.interop.exported import folded_bias
-from hmmscope.interop.huggingface import HuggingFaceModel
 from hmmscope.models.attention import RotaryTable
 from hmmscope.models.base import Ports
 from hmmscope.models.decoder import Decoder, DecoderSpec
 from hmmscope.models.make import build_model
-from hmmscope.seeds import torch_generator
-
-LENGTH, SYMBOLS, TOKENS = 12, 5, 6
-SMALL = {"num_layers": 2, "num_heads": 2, "width": 8}
-
-#: Options of every kind that has a layout.
-GRID = {
-    "learned": ("decoder", {}),
-    "learned-bare": ("decoder", {"input_features": False, "dropout": 0.0, "mlp_ratio": 2}),
-    "sinusoidal": ("decoder", {"positions": "sinusoidal"}),
-    "sinusoidal-bare": ("decoder", {"positions": "sinusoidal", "input_features": False}),
-    "features-only": ("decoder", {"positions": "none"}),
-    "no-positions": ("decoder", {"positions": "none", "input_features": False}),
-    "unscaled": ("decoder", {"scale_attention": False, "num_heads": 1}),
-    "attention-only": ("decoder", {"attention_only": True}),
-    "rotary": ("decoder", {"positions": "rotary", "input_features": False, "rotary_base": 500.0}),
-    "rotary-unscaled": ("decoder", {"positions": "rotary", "input_features": False, "scale_attention": False}),
-    "rotary-attention-only": ("decoder", {"positions": "rotary", "input_features": False, "attention_only": True}),
-    "roformer": ("roformer", {"num_layers": 3, "mlp_ratio": 1}),
-}
-ROTARY = {name for name, (kind, fields) in GRID.items() if kind == "roformer" or fields.get("positions") == "rotary"}
-
-#: Float32: rounding. Float64: rounding, but transformers computes rotations in float32 whatever the type of the weights.
-TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
-ROTATIONS = 1e-6
-
-
-def shaken(model: nn.Module, seed: int = 0) -> nn.Module:
-    """With biases and gains that are not what a fresh model has, so that none can be forgotten."""
-    generator = torch_generator(seed, "weights")
-    with torch.no_grad():
-        for module in model.modules():
-            if isinstance(module, nn.LayerNorm):
-                module.weight.copy_(1 + 0.3 * torch.randn(module.weight.shape, generator=generator))
-            bias = getattr(module, "bias", None)
-            if isinstance(bias, torch.Tensor):
-                bias.copy_(0.3 * torch.randn(bias.shape, generator=generator))
-    return model.eval()
-
-
-def made(name: str, dtype: torch.dtype = torch.float32, **options) -> Decoder:
-    kind, fields = GRID[name]
-    sizes = {"num_symbols": SYMBOLS, "num_tokens": TOKENS, "max_length": LENGTH} | options
-    model = hs.make_model(kind, seed=1, **sizes, **(SMALL | fields))
-    assert isinstance(model, Decoder)
-    return shaken(model).to(dtype)
-
-
-def tokens(count: int = 3, length: int = LENGTH, below: int = TOKENS) -> torch.Tensor:
-    return torch.randint(below, (count, length), generator=torch_generator(2, "weights"))
-
-
-def apart(one: torch.Tensor, other: torch.Tensor) -> float:
-    assert one.dtype == other.dtype
-    assert one.shape == other.shape
-    return (one - other).abs().max().item()
-
-
-def streams(model: nn.Module, inputs: torch.Tensor) -> list[torch.Tensor]:
-    names = [name for name, _ in model.named_modules() if name.startswith("residual.")]
-    return list(capture(model, names, inputs).values())
-
-
-def refuses(call, *parts: str, kind: type[Exception] = InputError) -> None:
-    with pytest.raises(kind) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-    for part in parts:
-        assert part in str(caught.value), str(caught.value)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """An exported roformer."""
-    export_huggingface(made("roformer"), tmp_path / "model")
-    return tmp_path / "model"
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Two short runs on prompts, which have a delimiter."""
-    base = {
-        "process": {"name": "random-mixture", "num_components": 3, "num_states": 3, "num_symbols": 4},
-        "layout": {"name": "prompts", "num_demonstrations": 2, "demonstration_length": 3, "test_length": 6},
-        "training": {"num_steps": 60, "batch_size": 8, "learning_rate": 0.01, "warmup_steps": 5, "device": "cpu"},
-    }
-    paths = {}
-    for name, fields in {"decoder": {}, "roformer": {}}.items():
-        paths[name] = tmp_path_factory.mktemp("runs") / name
-        hs.train(config_from_data(base | {"model": {"name": name, **SMALL, **fields}}), paths[name], num_samples=8)
-    return paths
-
+from huggingface_cases import (  # noqa: F401 - fixtures
+    GRID,
+    LENGTH,
+    ROTARY,
+    ROTATIONS,
+    SMALL,
+    SYMBOLS,
+    TOKENS,
+    TOLERANCE,
+    apart,
+    folder,
+    made,
+    refuses,
+    shaken,
+    streams,
+    tokens,
+    trained,
+)
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Opened by transformers
@@ -170,7 +87,7 @@ def test_a_wrong_layout_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fused rows in the other order give other logits: the comparison can fail."""
     pytest.importorskip("transformers")
     model, inputs = made("roformer"), tokens()
-    monkeypatch.setattr(exported_module, "GPT_NEOX", replace(exported_module.GPT_NEOX, fused_by_head=False))
+    monkeypatch.setattr(exported, "GPT_NEOX", replace(exported.GPT_NEOX, fused_by_head=False))
     assert apart(to_huggingface(model)(inputs).logits[..., :SYMBOLS], model(inputs)) > 1e-3
 
 
@@ -342,6 +259,11 @@ def test_folders_of_others(folder: Path, tmp_path: Path) -> None:
         refuses(lambda: from_huggingface(folder), part, kind=DamagedError)
 
 
+def test_a_copied_folder_is_the_same(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    assert read_record(tmp_path / "copy") == read_record(folder)
+
+
 @pytest.mark.parametrize(
     "part, kind, options",
     [
@@ -389,175 +311,3 @@ def test_symbols_of_a_run(tmp_path: Path) -> None:
     run = hs.train(config_from_data(data), tmp_path / "run", num_samples=4)
     export_huggingface(run, tmp_path / "model")
     assert read_record(tmp_path / "model")["run"]["symbols"] == list(run.process.symbols)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Models of others
-
-
-def foreign(name: str) -> nn.Module:
-    """A small causal model whose weights our generator drew."""
-    library = pytest.importorskip("transformers")
-    sizes = {"vocab_size": TOKENS, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
-    ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    extra = {
-        "llama": {"intermediate_size": 16, "num_key_value_heads": 1, "max_position_embeddings": 64},
-        "gpt2": {"n_positions": 64, "activation_function": "gelu_new"},
-        "gpt_neox": {"intermediate_size": 16, "max_position_embeddings": 64},
-        "gpt_neo": {
-            "num_layers": 2,
-            "num_heads": 2,
-            "attention_types": [[["global"], 2]],
-            "max_position_embeddings": 64,
-        },
-    }[name]
-    if name == "gpt_neo":
-        sizes = {"vocab_size": TOKENS, "hidden_size": 8}
-    with torch.random.fork_rng(devices=[]):
-        model = library.AutoModelForCausalLM.from_config(library.AutoConfig.for_model(name, **sizes, **ends, **extra))
-    generator = torch_generator(3, "weights")
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(parameter.mean() + 0.3 * torch.randn(parameter.shape, generator=generator))
-    return model.eval()
-
-
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gpt_neox", "gpt_neo"])
-@torch.no_grad()
-def test_foreign_models_have_taps(name: str, tmp_path: Path) -> None:
-    theirs, inputs = foreign(name), tokens()
-    answer = theirs(inputs, output_hidden_states=True)
-    hooks = [len(module._forward_hooks) for module in theirs.modules()]
-    model = from_huggingface(theirs, num_symbols=SYMBOLS)
-    assert isinstance(model, HuggingFaceModel)
-    assert apart(model(inputs), answer.logits[..., :SYMBOLS]) == 0
-    found = streams(model, inputs)
-    assert len(found) == 3
-    for own, other in zip(found[:2], answer.hidden_states, strict=False):  # theirs of the last layer is after its norm
-        assert apart(own, other) == 0
-    theirs.save_pretrained(tmp_path / "model")
-    assert apart(from_huggingface(tmp_path / "model", num_symbols=SYMBOLS)(inputs), model(inputs)) < 1e-6
-    assert [len(module._forward_hooks) for module in theirs.modules()] == hooks
-
-    handle = model.residual[2].register_forward_hook(lambda module, args, output: torch.zeros_like(output))
-    changed = model(inputs)
-    handle.remove()
-    assert apart(changed[:, :1].expand_as(changed), changed) < 1e-6  # nothing of the tokens is left
-    assert apart(changed, model(inputs)) > 1e-3
-
-
-def test_foreign_models_under_the_instruments() -> None:
-    process = hs.make_process("random-hmm", num_states=3, num_symbols=TOKENS, seed=0)
-    corpus = hs.Corpus(process, length=10, stream="evaluate")
-    theirs = foreign("llama")
-    model = from_huggingface(theirs)
-    assert hs.evaluate(model, corpus, num_samples=16).loss == hs.evaluate(theirs, corpus, num_samples=16).loss
-    layers = ["model.embed_tokens", "model.layers.0", "model.layers.1"]
-    options = {"target": "previous-0", "num_samples": 64}
-    own, other = hs.probe(model, corpus, **options), hs.probe(theirs, corpus, layers=layers, **options)
-    assert [row["accuracy"] for row in own] == [row["accuracy"] for row in other]
-    assert [row["layer_name"] for row in own][:3] == ["residual.0", "residual.1", "residual.2"]
-    assert own[0]["accuracy"] > 0.99  # the embedding holds the token
-
-
-@torch.no_grad()
-def test_foreign_models_with_cache_and_positions() -> None:
-    model, inputs = from_huggingface(foreign("gpt2")), tokens()
-    whole, cache = model(inputs), {}
-    parts = torch.cat([model(inputs[:, :5], cache=cache), model(inputs[:, 5:], cache=cache)], 1)
-    assert apart(parts, whole) < 1e-6
-    assert apart(model(inputs, torch.arange(LENGTH)), whole) == 0
-    assert apart(model(inputs, torch.arange(LENGTH).flip(0)), whole) > 1e-3
-
-
-def test_foreign_models_that_cannot_be_wrapped() -> None:
-    library = pytest.importorskip("transformers")
-    theirs = foreign("llama")
-    refuses(lambda: from_huggingface(theirs.model), "no head")
-    refuses(lambda: from_huggingface(nn.Linear(2, 2)), "no config")
-    refuses(lambda: from_huggingface(theirs, num_symbols=TOKENS + 1), "num_symbols")
-    refuses(lambda: from_huggingface(theirs, layers="model.nothing"), "layers", "model.layers")
-    assert len(from_huggingface(theirs, layers="model.layers").residual) == 3
-    theirs.config.num_hidden_layers = 7
-    refuses(lambda: from_huggingface(theirs), "layers", "model.layers")
-    sizes = {"vocab_size": TOKENS, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
-    with torch.random.fork_rng(devices=[]):
-        both = library.T5ForConditionalGeneration(library.T5Config(**sizes))
-    refuses(lambda: from_huggingface(both), "encoder-decoder")
-
-
-def test_a_gpt2_that_is_ours_comes_back_as_ours() -> None:
-    """Whoever made it: with exact GELU and our dropout it is a decoder, tied or not."""
-    library = pytest.importorskip("transformers")
-    sizes = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": LENGTH, "vocab_size": TOKENS, "attn_pdrop": 0.0}
-    with torch.random.fork_rng(devices=[]):
-        theirs = library.GPT2LMHeadModel(
-            library.GPT2Config(activation_function="gelu", scale_attn_weights=False, **sizes)
-        )
-    shaken(theirs)
-    model = from_huggingface(theirs)
-    assert isinstance(model, Decoder)
-    assert model.blocks[0].attention.scale == 1.0
-    with torch.no_grad():
-        assert apart(model(tokens()), theirs(tokens()).logits) < 1e-5
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# TransformerLens and nnsight
-
-
-def test_without_the_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> None:
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name.split(".")[0])
-
-    model = made("learned")
-    monkeypatch.setattr("importlib.import_module", absent)
-    refuses(lambda: to_huggingface(model), "hmmscope[models]", kind=ResourceError)
-    refuses(lambda: to_transformer_lens(model), "hmmscope[lens]", kind=ResourceError)
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("name", GRID)
-@torch.no_grad()
-def test_transformer_lens_gives_the_same(name: str, dtype: torch.dtype) -> None:
-    pytest.importorskip("transformer_lens")
-    model, inputs = made(name, dtype), tokens()
-    bridge = to_transformer_lens(SimpleNamespace(model=model))
-    logits, cache = bridge.run_with_cache(inputs)
-    within = max(TOLERANCE[dtype], ROTATIONS if name in ROTARY else 0.0)
-    assert apart(logits[..., :SYMBOLS], model(inputs)) < within
-    *before, last = streams(model, inputs)
-    for layer, own in enumerate(before):
-        assert apart(cache[f"blocks.{layer}.hook_resid_pre"], own) < within
-        pattern = f"blocks.{layer}.attention.pattern"
-        assert apart(cache[f"blocks.{layer}.attn.hook_pattern"], capture(model, [pattern], inputs)[pattern]) < within
-    assert apart(cache[f"blocks.{len(before) - 1}.hook_resid_post"], last) < within
-
-
-@torch.no_grad()
-def test_transformer_lens_opens_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bridges = pytest.importorskip("transformer_lens.model_bridge")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    bridge = bridges.TransformerBridge.boot_transformers(str(folder), device="cpu")
-    assert apart(bridge(tokens())[..., :SYMBOLS], made("roformer")(tokens())) < 1e-5
-
-
-@torch.no_grad()
-def test_nnsight_traces_theirs_and_ours() -> None:
-    nnsight = pytest.importorskip("nnsight")
-    model, inputs = made("learned"), tokens()
-    traced = nnsight.NNsight(to_huggingface(model))
-    with traced.trace(inputs):
-        stream = traced.transformer.h[0].output.save()
-        logits = traced.lm_head.output.save()
-    assert apart(logits[..., :SYMBOLS], model(inputs)) < 1e-5
-    own = nnsight.NNsight(model)
-    with own.trace(inputs):
-        tapped = own.residual[1].output.save()
-    assert apart(tapped, streams(model, inputs)[1]) == 0
-    assert apart(stream if isinstance(stream, torch.Tensor) else stream[0], tapped) < 1e-5
-
-
-def test_a_copied_folder_is_the_same(folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "copy")
-    assert read_record(tmp_path / "copy") == read_record(folder)

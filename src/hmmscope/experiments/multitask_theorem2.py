@@ -48,19 +48,19 @@ SCALES: dict[str, dict[str, Any]] = {
         **{"instances": 8, "equality_instances": 4, "equality_steps": 20, "demonstrations": 60, "steps": 100},
         **{"network_samples": [50, 100, 200], "network_steps": 80, "samples": [400, 1600, 6400, 25600], "draws": 16},
         **{"history": 11, "memory_lengths": [1, 2, 3, 4, 5, 6], "memory_samples": 100000},
-        **{"memory_network_samples": 100, "futures": 2, "depth_futures": [1, 2, 3, 4, 5, 6, 7, 8]},
+        **{"memory_network_samples": 50, "futures": 2, "depth_futures": [1, 2, 3, 4, 5, 6, 7, 8]},
     },
     "gpu": {
         **{"instances": 16, "equality_instances": 8, "equality_steps": 20, "demonstrations": 60, "steps": 120},
         **{"network_samples": [50, 100, 200, 400], "network_steps": 80, "samples": [400, 1600, 6400, 25600]},
         **{"draws": 32, "history": 13, "memory_lengths": [1, 2, 3, 4, 5, 6, 7], "memory_samples": 100000},
-        **{"memory_network_samples": 100, "futures": 2, "depth_futures": [1, 2, 3, 4, 5, 6, 7, 8]},
+        **{"memory_network_samples": 50, "futures": 2, "depth_futures": [1, 2, 3, 4, 5, 6, 7, 8]},
     },
     "paper": {
         **{"instances": 32, "equality_instances": 16, "equality_steps": 40, "demonstrations": 60, "steps": 120},
         **{"network_samples": [50, 100, 200, 400, 800], "network_steps": 80},
         **{"samples": [400, 1600, 6400, 25600, 102400], "draws": 64, "history": 14},
-        **{"memory_lengths": [1, 2, 3, 4, 5, 6, 7, 8], "memory_samples": 100000, "memory_network_samples": 100},
+        **{"memory_lengths": [1, 2, 3, 4, 5, 6, 7, 8], "memory_samples": 100000, "memory_network_samples": 50},
         **{"futures": 2, "depth_futures": [1, 2, 3, 4, 5, 6, 7, 8, 9]},
     },
 }

@@ -277,7 +277,7 @@ def _layers_of(model: nn.Module, count: int | None, name: str | None) -> str:
 def _record(thing: Any, ports: Ports, exported: Exported) -> Mapping[str, Any]:
     """hmmscope.json. Of a run only the attributes are known here."""
     run = None
-    if not isinstance(thing, nn.Module):
+    if hasattr(thing, "config") and hasattr(thing, "process"):
         names = getattr(thing.process, "symbols", None)
         run = {
             "config": thing.config.to_data(),

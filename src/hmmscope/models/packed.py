@@ -18,7 +18,7 @@ from hmmscope.axes import Float, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.models.base import Dropout, SequenceModel, Tap
 from hmmscope.models.decoder import Decoder
-from hmmscope.models.packed_recurrent import PackedGRU, PackedLSTM, PackedRNN
+from hmmscope.models.packed_recurrent import PackedGRU, PackedLSTM, PackedRNN, affine
 from hmmscope.schema import require
 
 
@@ -126,11 +126,7 @@ class _Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x_KNI = x.reshape(len(self.weight), -1, x.shape[-1])
-        if self.bias is None:
-            y_KNO = torch.bmm(x_KNI, self.weight.transpose(1, 2))
-        else:
-            y_KNO = torch.baddbmm(self.bias[:, None], x_KNI, self.weight.transpose(1, 2))
-        return y_KNO.view(*x.shape[:-1], -1)
+        return affine(x_KNI, self.weight, self.bias).view(*x.shape[:-1], -1)
 
 
 class _EachPosition(nn.Module):

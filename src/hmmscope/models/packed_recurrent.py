@@ -15,6 +15,21 @@ from torch.autograd.function import once_differentiable
 from hmmscope.axes import Tensor
 
 
+def affine(x_KNI: Tensor, weight_KOI: Tensor, bias_KO: Tensor | None) -> Tensor:
+    """x weight^T + bias for each member (member, row, output).
+
+    The gradient is made contiguous before it is added up, so that the order of the sum does not depend on what
+    strides it came with, which change with the number of members.
+    """
+    if bias_KO is None:
+        y_KNO = torch.bmm(x_KNI, weight_KOI.transpose(1, 2))
+    else:
+        y_KNO = torch.baddbmm(bias_KO[:, None], x_KNI, weight_KOI.transpose(1, 2))
+    if y_KNO.requires_grad:
+        y_KNO.register_hook(Tensor.contiguous)
+    return y_KNO
+
+
 class _Layer(nn.Module):
     """A recurrent layer: called with (rows, time, input) and the state after what came before, as torch's layers.
 
@@ -33,7 +48,7 @@ class _Layer(nn.Module):
         rows, time, _ = x.shape
         batch = rows // members
         x_KNI = x.view(members, batch, time, -1).transpose(1, 2).reshape(members, time * batch, -1)
-        read_KNG = torch.baddbmm(self._bias()[:, None], x_KNI, self.input.transpose(1, 2))
+        read_KNG = affine(x_KNI, self.input, self._bias())
         read_TKBG = read_KNG.view(members, time, batch, -1).transpose(0, 1).contiguous()
         if before is None:
             before = (x.new_zeros(members, batch, width, dtype=read_TKBG.dtype),) * self.num_states
@@ -61,7 +76,7 @@ class PackedRNN(_Layer):
         self.tanh = modules[0].nonlinearity == "tanh"
 
     def _run(self, read_TKBG: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        states_TKBW = _RNN.apply(read_TKBG, self.hidden, before[0], self.tanh)
+        states_TKBW = _RNN.apply(read_TKBG, self.hidden.to(read_TKBG.dtype), before[0], self.tanh)
         return states_TKBW, (states_TKBW[-1].detach(),)
 
 
@@ -73,7 +88,7 @@ class PackedLSTM(_Layer):
         return 2
 
     def _run(self, read_TKBG: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        states_TKBW, cells_TKBW = _LSTM.apply(read_TKBG, self.hidden, *before)
+        states_TKBW, cells_TKBW = _LSTM.apply(read_TKBG, self.hidden.to(read_TKBG.dtype), *before)
         return states_TKBW, (states_TKBW[-1].detach(), cells_TKBW[-1])
 
 
@@ -84,7 +99,8 @@ class PackedGRU(_Layer):
         return self.input_bias
 
     def _run(self, read_TKBG: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        states_TKBW = _GRU.apply(read_TKBG, self.hidden, self.hidden_bias, before[0])
+        hidden, bias = (weights.to(read_TKBG.dtype) for weights in (self.hidden, self.hidden_bias))
+        states_TKBW = _GRU.apply(read_TKBG, hidden, bias, before[0])
         return states_TKBW, (states_TKBW[-1].detach(),)
 
 
@@ -195,7 +211,7 @@ class _GRU(torch.autograd.Function):
             if t:
                 due = torch.addcmul(gradient_TKBW[t - 1], due, z[t]).baddbmm_(slopes[t], hidden_KGW)
         read = torch.cat([slopes[..., : 2 * width], into_n], -1)
-        bias_KG = slopes.permute(1, 0, 2, 3).reshape(len(before_KBW), -1, 3 * width).sum(1)
+        bias_KG = slopes.transpose(0, 1).reshape(len(before_KBW), -1, 3 * width).contiguous().sum(1)
         return read, _hidden_gradient(slopes, before_KBW, states_TKBW), bias_KG, None
 
 

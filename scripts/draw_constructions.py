@@ -1,0 +1,380 @@
+"""Draw the pictures of docs/lecture-theorem1.md from the network itself, and take over those of experiments' runs.
+
+Run from the root of the repository:
+
+    OMP_NUM_THREADS=1 python scripts/draw_constructions.py --out docs/img
+    OMP_NUM_THREADS=1 python scripts/draw_constructions.py --out docs/img --runs FOLDER
+
+Five pictures of one prompt: the layout of the residual stream and what each layer reads and writes; the stream while
+windows are gathered; the stream while weights are learned; attention; and the error beside its bound. Everything in them is
+read from the network. FOLDER holds runs of experiments, one a folder named like the experiment, as
+`hmmscope run EXPERIMENT --out FOLDER/EXPERIMENT` writes them.
+"""
+
+import argparse
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.image import imread
+from matplotlib.patches import Rectangle
+
+import hmmscope as hs
+from hmmscope import constructions
+from hmmscope.analysis.activations import capture
+from hmmscope.analysis.shuffle import attention_taps
+from hmmscope.constructions.least_squares import demonstration_samples, least_squares, optimisation_bound
+from hmmscope.constructions.multitask_network import MultiTaskTransformer
+from hmmscope.report.look import GREY, INK, RULE
+
+LETTERS = "ABC|"
+#: Of the lecture: shape of the prompt, memory, steps of the walk, steps of the error curve, step size.
+NUMBER, LENGTH, TEST, MEMORY, STEPS, MANY_STEPS, RATE = 4, 6, 4, 3, 8, 120, 0.9
+SEED = 5
+COLORS = {
+    "slot": "#0072b2",
+    "position": "#d55e00",
+    "future": "#56b4e9",
+    "one": "#6b7280",
+    "test": "#6b7280",
+    "weights": "#009e73",
+    "prediction": "#b5539a",
+}
+#: One picture of each experiment for docs/experiments-theorems.md.
+TAKEN = {
+    "limits-theorem5.1": "scale",
+    "limits-theorem5.2": "errors",
+    "limits-theorem5.3": "precision",
+    "limits-precision": "bits",
+    "multitask-theorem1": "gradient-layers",
+    "multitask-theorem2": "samples",
+    "multitask-lemma1": "rates",
+    "multitask-decomposition": "parts",
+    "construction-vs-trained": "scores",
+}
+
+
+def process() -> hs.HMM:
+    """A noisy cycle A -> B -> C -> A, seen through a symmetric channel."""
+    cycle = [[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]]
+    return hs.HMM([1 / 3, 1 / 3, 1 / 3], cycle, [[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]])
+
+
+def prompt() -> torch.Tensor:
+    """The one prompt of the lecture (1, column)."""
+    layout = hs.Prompts(num_demonstrations=NUMBER, demonstration_length=LENGTH, test_length=TEST)
+    tokens: torch.Tensor = hs.Corpus(process(), layout=layout, seed=SEED)[0:1].tokens
+    return tokens
+
+
+def network(num_steps: int, learning_rate: float | None) -> MultiTaskTransformer:
+    """Theorem 1 for that prompt."""
+    shape = {"num_demonstrations": NUMBER, "demonstration_length": LENGTH, "test_length": TEST}
+    net: MultiTaskTransformer = constructions.multitask_theorem1(
+        3, MEMORY, num_steps, learning_rate=learning_rate, **shape
+    )
+    return net
+
+
+def kind(block: str) -> str:
+    """"slot" of "slot-2"."""
+    return block.partition("-")[0]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The layout
+
+
+def draw_layout(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) -> None:
+    """Blocks as a strip, and below it a line a layer: what is read (outlined) and written (filled)."""
+    embedded = net.stream(tokens)[0]
+    at_start = tuple(name for name in net.subspaces if bool(embedded[..., net.subspaces[name]].any()))
+    lines: list[tuple[str, tuple[str, ...], tuple[str, ...], str]] = [("embedding", (), at_start, "")]
+    notes = net.notes()
+    for note, heads in zip(notes, net.heads_per_layer, strict=True):
+        label = f"layer {note.layer}: {note.stage}"
+        activation = "softmax" if note.stage.startswith("gather") else "ReLU"
+        if note.stage == "gradient step":
+            same = [other.layer for other in notes if other.stage == note.stage]
+            if note.layer > same[0]:
+                continue
+            label = f"layers {same[0]} to {same[-1]}: {note.stage}"
+        reads = ("position", *note.reads) if note.stage.startswith("gather") else ("one", *note.reads)
+        if note.stage == "gradient step":
+            reads = ("test", *reads)
+        lines.append((label, reads, note.writes, f"{heads} head{'s' * (heads > 1)}, {activation}"))
+
+    figure, axes = plt.subplots(figsize=(10.5, 4.4))
+    for row in net.subspaces.rows():
+        left, size, name = row["first"], row["size"], row["subspace"]
+        axes.add_patch(Rectangle((left, 0), size, 1, facecolor=COLORS[kind(name)], edgecolor="white", linewidth=1.5))
+        middle = left + size / 2
+        axes.text(middle, 0.5, str(size), ha="center", va="center", color="white", fontsize=8 if size == 1 else 9)
+        nudge = {"one": -0.35, "test": 0.35}.get(name, 0.0)
+        if size >= 8:
+            axes.text(middle, 1.15, name, ha="center", va="bottom", color=INK, fontsize=9)
+        else:
+            axes.text(middle + nudge - 0.4, 1.15, name, ha="left", va="bottom", rotation=38, color=INK, fontsize=9)
+    for number, (label, reads, writes, heads) in enumerate(lines):
+        top = -1.0 - 0.95 * number
+        axes.text(-0.6, top + 0.3, label, ha="right", va="center", fontsize=9, color=INK)
+        axes.text(net.width + 0.6, top + 0.3, heads, ha="left", va="center", fontsize=9, color=GREY)
+        axes.plot([0, net.width], [top + 0.3] * 2, color=RULE, linewidth=1, zorder=0)
+        for name in dict.fromkeys((*reads, *writes)):
+            where, color = net.subspaces[name], COLORS[kind(name)]
+            place = (where.start + 0.08, top)
+            size = where.stop - where.start - 0.16
+            if name in reads:
+                axes.add_patch(Rectangle(place, size, 0.6, facecolor="white", edgecolor=color, linewidth=1.4))
+            if name in writes:
+                inset = 0.14 if name in reads else 0.0
+                axes.add_patch(
+                    Rectangle((place[0] + inset, top + inset), size - 2 * inset, 0.6 - 2 * inset, facecolor=color)
+                )
+    bottom = -1.0 - 0.95 * len(lines)
+    axes.add_patch(Rectangle((13, bottom), 1.6, 0.6, facecolor="white", edgecolor=INK, linewidth=1.4))
+    axes.text(15.2, bottom + 0.3, "reads", va="center", fontsize=9, color=GREY)
+    axes.add_patch(Rectangle((21, bottom), 1.6, 0.6, facecolor=INK))
+    axes.text(23.2, bottom + 0.3, "writes", va="center", fontsize=9, color=GREY)
+    axes.set(xlim=(-14.5, net.width + 9), ylim=(bottom - 0.2, 3.2))
+    axes.axis("off")
+    _save(figure, path)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The stream
+
+
+def _letters(axes: Axes, tokens: torch.Tensor, *, vertical: bool = False, size: float = 8) -> None:
+    text = [LETTERS[int(token)] for token in tokens[0]]
+    axes.set_xticks(range(len(text)), text, fontsize=size, color=INK)
+    axes.tick_params(length=0, pad=2)
+    if vertical:
+        axes.set_yticks(range(len(text)), text, fontsize=size, color=INK)
+    for side in axes.spines.values():
+        side.set_color(RULE)
+
+
+def _sequence_lines(axes: Axes, tokens: torch.Tensor, *, vertical: bool = False) -> None:
+    for column in range(1, tokens.shape[1]):
+        if int(tokens[0, column]) == 3:
+            axes.axvline(column - 0.5, color=GREY, linewidth=0.5)
+            if vertical:
+                axes.axhline(column - 0.5, color=GREY, linewidth=0.5)
+
+
+def _stream_panel(
+    axes: Axes,
+    net: MultiTaskTransformer,
+    tokens: torch.Tensor,
+    layer: int,
+    blocks: list[str],
+    labels: dict[str, str],
+    title: str,
+    limit: float,
+):  # type: ignore[no-untyped-def]
+    """Rows of `blocks` after a layer; the blocks that it wrote are framed."""
+    stream = net.stream(tokens)
+    rows = [row for name in blocks for row in net.layout.rows(name)]
+    image = axes.imshow(stream[layer][0, :, rows].T.numpy(), cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
+    written = net.notes()[layer - 1].writes if layer else ()
+    top, ticks = 0, []
+    for name in blocks:
+        size = net.subspaces.size(name)
+        if top:
+            axes.axhline(top - 0.5, color=GREY, linewidth=0.5)
+        if name in labels:
+            ticks.append((top + (size - 1) / 2, labels[name]))
+        if name in written:
+            frame = Rectangle(
+                (-0.5, top - 0.5), tokens.shape[1], size, fill=False, edgecolor=COLORS[kind(name)], linewidth=2.5
+            )
+            axes.add_patch(frame)
+            frame.set_clip_on(False)
+            frame.set_zorder(5)
+        top += size
+    _sequence_lines(axes, tokens)
+    _letters(axes, tokens)
+    axes.set_yticks([place for place, _ in ticks], [name for _, name in ticks], fontsize=8, color=INK)
+    axes.set_title(title, fontsize=9.5, loc="left", color=INK)
+    return image
+
+
+def draw_gathering(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) -> None:
+    """The first twenty rows after the embedding and after each softmax layer."""
+    blocks = [name for name in net.subspaces if name not in ("weights", "prediction")]
+    labels = {name: name for name in blocks if name not in ("one", "test")} | {"one": "one, test"}
+    labels["one"] = "one, test"
+    titles = [
+        "Embedding: each column knows its token and its position",
+        "Layer 1: the token one column to the left",
+        "Layer 2: the token two columns to the left",
+        "Layer 3: the token one column to the right, the label",
+    ]
+    figure, panels = plt.subplots(4, 1, figsize=(9.5, 12.0), layout="constrained")
+    for layer, (axes, title) in enumerate(zip(panels, titles, strict=True)):
+        image = _stream_panel(axes, net, tokens, layer, blocks, labels, title, 1.0)
+    figure.colorbar(image, ax=panels, shrink=0.25, pad=0.01, label="entry of the residual stream")
+    _save(figure, path)
+
+
+def draw_learning(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) -> None:
+    """The rows of weights and prediction after the first and the last gradient layer, and after the last layer."""
+    last = net.num_layers - 1
+    titles = {
+        last - net.num_steps + 1: f"Layer {last - net.num_steps + 1}: one gradient step, the same in every column",
+        last: f"Layer {last}: {net.num_steps} gradient steps",
+        last + 1: f"Layer {last + 1}: each column multiplies its own window; right of the last line the test sequence",
+    }
+    figure, panels = plt.subplots(3, 1, figsize=(9.5, 11.0), layout="constrained")
+    for axes, (layer, title) in zip(panels, titles.items(), strict=True):
+        image = _stream_panel(axes, net, tokens, layer, ["weights", "prediction"], {}, title, 1.0)
+        names = [f"{LETTERS[a]} from slot-{slot}" for a in range(3) for slot in range(MEMORY)]
+        places = [3 * index + 1 for index in range(len(names))]
+        axes.set_yticks([*places, 28], [*names, "prediction"], fontsize=8, color=INK)
+        for edge in (8.5, 17.5):
+            axes.axhline(edge, color=GREY, linewidth=0.5)
+    figure.colorbar(image, ax=panels, shrink=0.3, pad=0.01, label="entry of the residual stream")
+    _save(figure, path)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Attention
+
+
+def draw_attention(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) -> None:
+    """Whole patterns of the softmax layers; of ReLU layers one line a head, as all queries (or all keys) are alike."""
+    names = attention_taps(net, "pattern")
+    patterns = [found[0].double() for found in capture(net, names, tokens, lambda x: x).values()]
+    figure = plt.figure(figsize=(10.5, 8.6), layout="constrained")
+    grid = figure.add_gridspec(4, 3, height_ratios=(3.3, 1, 1, 1))
+    titles = ("Layer 1: one to the left", "Layer 2: two to the left", "Layer 3: one to the right")
+    for layer, title in enumerate(titles):
+        axes = figure.add_subplot(grid[0, layer])
+        axes.imshow(patterns[layer][0].numpy(), cmap="Blues", vmin=0, vmax=1)
+        _sequence_lines(axes, tokens, vertical=True)
+        _letters(axes, tokens, vertical=True, size=5.5)
+        axes.set_title(title, fontsize=9.5, loc="left", color=INK)
+        axes.set_xlabel("key column", fontsize=8, color=GREY)
+        if layer == 0:
+            axes.set_ylabel("query column", fontsize=8, color=GREY)
+    last = net.num_layers - 1
+    first = last - net.num_steps
+    strips = [
+        (first, f"Layer {first + 1}, first gradient step: what query columns see of each key column", 0),
+        (last - 1, f"Layer {last}, step {net.num_steps}: the same, now the residuals", 0),
+        (last, f"Layer {last + 1}, prediction: what each query column sees of every key column, times the columns", 1),
+    ]
+    heads = [f"{LETTERS[head % 3]} {'−' if head < 3 else '+'}" for head in range(6)]
+    for row, (layer, title, axis) in enumerate(strips, start=1):
+        pattern_HTU = patterns[layer]
+        alike = pattern_HTU.narrow(1 + axis, 0, 1)
+        assert float((pattern_HTU - alike).abs().max()) < 1e-12  # one line says it all
+        shown = alike.squeeze(1 + axis).numpy() * (tokens.shape[1] if axis else 1)
+        axes = figure.add_subplot(grid[row, :])
+        image = axes.imshow(shown, cmap="Blues", vmin=0, aspect="auto")
+        _sequence_lines(axes, tokens)
+        _letters(axes, tokens)
+        axes.set_yticks(range(6), heads, fontsize=8, color=INK)
+        axes.set_title(title, fontsize=9.5, loc="left", color=INK)
+        bar = figure.colorbar(image, ax=axes, pad=0.01, aspect=8)
+        bar.ax.tick_params(labelsize=7)
+    _save(figure, path)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The error
+
+
+def draw_error(tokens: torch.Tensor, path: Path) -> None:
+    """Learned weights after some steps, and their distance from least squares beside the bound."""
+    starts = 1 + (LENGTH + 1) * torch.arange(NUMBER)
+    demonstrations = tokens[0, starts[:, None] + torch.arange(LENGTH)]
+    samples = demonstration_samples(demonstrations, 3, MEMORY)
+    problem, x_NF = least_squares(samples), samples.features().unique(dim=0)
+    figure = plt.figure(figsize=(10.5, 4.6), layout="constrained")
+    grid = figure.add_gridspec(4, 2, width_ratios=(1, 1.5))
+    axes = figure.add_subplot(grid[:, 1])
+    for rate, color, name in ((1 / MEMORY, "#d55e00", "η = 1/L"), (RATE, "#0072b2", f"η = {RATE}")):
+        weights = network(MANY_STEPS, rate).learned_weights(tokens)[:, 0]
+        error = ((problem.solution() - weights) @ x_NF.T).norm(dim=1).amax(1)
+        bound = [float(optimisation_bound(problem, MEMORY, step, rate)) for step in range(len(weights))]
+        axes.plot(error.numpy(), color=color, linewidth=1.8, label=f"network, {name}")
+        axes.plot(bound, color=color, linewidth=1.2, linestyle=(0, (2, 2)), label=f"bound, {name}")
+    axes.set(yscale="log", xlim=(0, MANY_STEPS))
+    axes.set_xlabel("gradient layers T", color=INK)
+    axes.set_ylabel("largest |(Ŵ − W) x| over the windows", color=INK)
+    axes.grid(color=RULE, linewidth=0.7)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.legend(frameon=False, fontsize=8.5)
+    shown = [(f"after {step} step{'s' * (step > 1)}", weights[step]) for step in (1, STEPS, MANY_STEPS)]
+    for row, (name, matrix) in enumerate([*shown, ("least squares", problem.solution())]):
+        panel = figure.add_subplot(grid[row, 0])
+        panel.imshow(matrix.numpy(), cmap="RdBu", vmin=-0.7, vmax=0.7, aspect="auto")
+        panel.set_yticks(range(3), LETTERS[:3], fontsize=8)
+        panel.set_xticks(range(9), LETTERS[:3] * 3, fontsize=8)
+        panel.tick_params(length=0, pad=2)
+        for edge in (2.5, 5.5):
+            panel.axvline(edge, color=GREY, linewidth=0.7)
+        panel.set_title(name, fontsize=9, loc="left", color=INK)
+        for column in range(9):
+            for a in range(3):
+                value = float(matrix[a, column])
+                color = "white" if abs(value) > 0.45 else INK
+                panel.text(column, a, f"{value:.2f}".replace("-", "−"), ha="center", va="center", fontsize=6, color=color)
+        if row == 3:
+            for slot in range(MEMORY):
+                panel.text(3 * slot + 1, 3.9, f"slot-{slot}", ha="center", va="top", fontsize=8, color=GREY)
+        for side in panel.spines.values():
+            side.set_color(RULE)
+    _save(figure, path)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _save(figure: plt.Figure, path: Path) -> None:
+    figure.savefig(path, dpi=120, bbox_inches="tight", facecolor="white")
+    plt.close(figure)
+    print(f"{path}: {path.stat().st_size} bytes")
+
+
+def take_over(runs: Path, out: Path) -> None:
+    """One picture of each run, on white and with few colours."""
+    for experiment, name in TAKEN.items():
+        source = runs / experiment / "figures" / f"{name}.png"
+        if not source.is_file():
+            print(f"{experiment}: no {source.name}")
+            continue
+        pixels = imread(source)[..., :3]
+        target = out / f"{experiment}.png"
+        plt.imsave(target, np.ascontiguousarray(pixels))
+        print(f"{target}: {target.stat().st_size} bytes")
+
+
+def main() -> None:
+    """Draw all pictures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder for the pictures")
+    parser.add_argument("--runs", type=Path, help="folder of experiments' runs")
+    arguments = parser.parse_args()
+    out: Path = arguments.out
+    out.mkdir(parents=True, exist_ok=True)
+    matplotlib.rcParams["font.family"] = "DejaVu Sans"
+    tokens, net = prompt(), network(STEPS, RATE)
+    draw_layout(net, tokens, out / "theorem1-layout.png")
+    draw_gathering(net, tokens, out / "theorem1-gathering.png")
+    draw_learning(net, tokens, out / "theorem1-learning.png")
+    draw_attention(net, tokens, out / "theorem1-attention.png")
+    draw_error(tokens, out / "theorem1-error.png")
+    if arguments.runs:
+        take_over(arguments.runs, out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,355 @@
+"""Many trainings of one recipe in one loop: the models as one (`Pack`), each with samples, metrics and checkpoints of its own.
+
+A training that stops, because a number is not finite, stays in the pack: it is computed and not updated. So the shapes,
+and with them the bits of the others, are the same with and without it, and before and after an interruption.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import nn
+
+from hmmscope.axes import Float, Tensor
+from hmmscope.corpora.corpus import Batch, Corpus
+from hmmscope.corpora.targets import Labels, Target, make_target
+from hmmscope.errors import InputError, NonFiniteError
+from hmmscope.models.base import SequenceModel
+from hmmscope.models.packed import Pack
+from hmmscope.rundir import RunDir
+from hmmscope.training.objectives import judged_outputs
+from hmmscope.training.progress import Progress
+from hmmscope.training.schedules import learning_rate, sample_numbers
+from hmmscope.training.signals import Interrupted, deferred_signals
+from hmmscope.training.spec import TrainingSpec
+from hmmscope.training.state import resolve_device, restore_weights, save_state
+from hmmscope.training.trainer import Lessons
+from hmmscope.training.updates import autocast, evaluation_loss
+
+#: Steps whose samples and labels are made at once, at most, and numbers in their labels.
+MAX_AHEAD, MAX_LABELS = 16, 2**20
+
+
+@dataclass
+class Member:
+    """One training of a pack.
+
+    Attributes:
+        model: its parameters are the start of a new run.
+        corpus: training samples.
+        held_out: corpus of the evaluation loss.
+        run: holds the lock; receives metrics and checkpoints. None for one that is finished and only keeps its place.
+        step: steps taken.
+        error: why it stopped before the last step, or None.
+    """
+
+    model: SequenceModel
+    corpus: Corpus
+    held_out: Corpus
+    run: RunDir | None
+    step: int = field(default=0, init=False)
+    error: NonFiniteError | None = field(default=None, init=False)
+
+
+class Ahead:
+    """The samples of a training and their labels, made for several steps at once, which for small ones is much faster.
+
+    Exact beliefs cost a small operation for each position whatever the number of samples, and a step of a small model
+    has few. Which steps are made together is a function of the step alone: so are the bits.
+
+    Args:
+        lessons: the batches as functions of the step.
+        corpus: the samples at full length.
+        spec: the recipe.
+    """
+
+    def __init__(self, lessons: Lessons, corpus: Corpus, spec: TrainingSpec) -> None:
+        self._lessons, self._corpus, self._spec = lessons, corpus, spec
+        self._made: dict[int, tuple[Tensor, Labels]] = {}
+        self._epoch, self._order = -1, np.empty(0, np.int32)
+
+    def at(self, step: int) -> tuple[Tensor, Labels, Target]:
+        """Tokens, or vectors, of the samples of a step, what they are compared with, and what is asked."""
+        corpus, target = self._lessons.at(step)
+        if step not in self._made:
+            steps = self._together(step, target)
+            numbers = [self._numbers(one) for one in steps]
+            batch = corpus[np.concatenate(numbers)]
+            counts = [len(one) for one in numbers]
+            tokens, labels = batch.tokens.split(counts), target.labels(batch).split(counts)
+            self._made = dict(zip(steps, zip(tokens, labels, strict=True), strict=True))
+        return *self._made[step], target
+
+    def _together(self, step: int, target: Target) -> list[int]:
+        """Steps that are made together with this one: neighbours of the same length."""
+        spec = self._spec
+        each = spec.batch_size * len(target.columns) * target.num_outputs
+        count = max(1, min(MAX_AHEAD, MAX_LABELS // each))
+        begin = step // count * count
+        block = range(begin, min(begin + count, spec.num_steps))
+        return [one for one in block if self._lessons.at(one)[1] is target]
+
+    def _numbers(self, step: int) -> NDArray[np.int64]:
+        """`sample_numbers`, keeping a whole epoch of a fixed set: members have orders of their own."""
+        spec, seed = self._spec, self._corpus.seed
+        if not spec.num_trajectories:
+            return sample_numbers(spec, seed, step)
+        epoch, within = divmod(step, spec.steps_per_epoch)
+        if epoch != self._epoch:
+            first = epoch * spec.steps_per_epoch
+            parts = [sample_numbers(spec, seed, first + one).astype(np.int32) for one in range(spec.steps_per_epoch)]
+            self._epoch, self._order = epoch, np.concatenate(parts)
+        part: NDArray[np.int64] = self._order[within * spec.batch_size : (within + 1) * spec.batch_size].astype(np.int64)
+        return part
+
+
+def train_pack(
+    members: Sequence[Member],
+    spec: TrainingSpec,
+    *,
+    target: str = "observation",
+    quiet: bool = True,
+) -> None:
+    """Train all members from their newest checkpoints, or fresh weights, to the last step, in one program.
+
+    Member k computes what `train_model` computes for it, to rounding: the sums of batched products have another order.
+    On one thread of a processor its bits are those it has in any other pack, of one member or many, where batch times
+    width fills whole vector registers (a multiple of 32 does); else the last few numbers of a tensor may differ in the
+    last bit. On a GPU the order of a batched product may depend on the number of members, and so may the bits.
+    Killed and resumed with the same members, a pack gives the same bits. Members whose checkpoints are of different
+    steps catch up first.
+
+    Args:
+        members: models of one shape; their corpora may differ in process and seed, not in sizes and layout.
+        spec: the recipe of all.
+        target: what is asked.
+        quiet: no progress.
+
+    A loss or gradient that is not finite stops its member, whose `error` says so; earlier checkpoints stay.
+
+    Raises:
+        InputError: an architecture or option that has no packed form.
+        Interrupted: SIGINT or SIGTERM; all finish the current step and are saved first.
+        ResourceError: the disk does not take a checkpoint.
+    """
+    check_packed(spec)
+    device = torch.device(resolve_device(spec.device))
+    for member in members:
+        member.model.to(device).train()
+    pack = Pack([member.model for member in members])
+    parameters = [parameter for member in members for parameter in member.model.parameters()]
+    optimiser = torch.optim.AdamW(
+        parameters,
+        lr=spec.learning_rate,
+        betas=(spec.betas[0], spec.betas[1]),
+        eps=spec.epsilon,
+        weight_decay=spec.weight_decay,
+        fused=True,
+    )
+    for member in members:
+        if member.run is not None:
+            restored = restore_weights(member.model, member.run)
+            restored.into(member.model, optimiser)
+            member.step = restored.step
+    loop = _Loop(members, spec, target, pack, optimiser, device)
+    training = [member for member in members if member.run is not None]
+    first = training[0] if training else members[0]
+    per_step = float(spec.batch_size * first.corpus.layout.num_columns * len(training))
+    progress = Progress(spec.num_steps, f"training {len(training)}", unit="tokens", per_step=per_step, quiet=quiet)
+    with deferred_signals() as received, progress, closing(loop):
+        while active := loop.next():
+            shown = loop.step(active, stop=bool(received))
+            progress.update(active[0].step, shown)
+            if received and loop.next():
+                name, step = signal.Signals(received[0]).name, active[0].step
+                raise Interrupted(f"pack stopped by {name} after step {step}; go on with --resume", received[0])
+
+
+def check_packed(spec: TrainingSpec) -> None:
+    """InputError if a recipe has no packed form."""
+    if spec.compile:
+        raise InputError("training.compile: a pack is not compiled; set it to false, or train the runs one by one")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise InputError("packed training: is the work of one process; start it without torchrun")
+
+
+class _Loop:
+    """The steps of a pack."""
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        spec: TrainingSpec,
+        target: str,
+        pack: Pack,
+        optimiser: torch.optim.Optimizer,
+        device: torch.device,
+    ) -> None:
+        self.members, self.spec, self.pack, self.optimiser, self.device = members, spec, pack, optimiser, device
+        self.ahead = []
+        for member in members:
+            corpus = member.corpus.on(device)
+            self.ahead.append(Ahead(Lessons(corpus, target, spec), corpus, spec))
+        self.evaluations = [_evaluation(member, target) if spec.evaluate_every else None for member in members]
+        self.begun, self.tokens = time.monotonic(), 0
+
+    def close(self) -> None:
+        """Let go of the gradients, which are as large as the weights."""
+        self.pack.zero_grad(set_to_none=True)
+        self.optimiser.zero_grad(set_to_none=True)
+
+    def next(self) -> list[Member]:
+        """The members that take the next step: those that are furthest behind; none at the end."""
+        waiting = [m for m in self.members if m.run is not None and m.error is None and m.step < self.spec.num_steps]
+        least = min((member.step for member in waiting), default=0)
+        return [member for member in waiting if member.step == least]
+
+    def step(self, active: list[Member], *, stop: bool) -> str:
+        """One update of the active members, with metrics, evaluation and checkpoints; a note for the progress."""
+        spec, step = self.spec, active[0].step
+        own = {id(member): ahead.at(step) for member, ahead in zip(self.members, self.ahead, strict=True) if member in active}
+        place = own[id(active[0])]  # what a member that takes no step computes is of no account
+        given = [own.get(id(member), place) for member in self.members]
+        losses = pack_gradients(self.pack, [one[0] for one in given], [one[1] for one in given], place[2], spec, step)
+        self.tokens += place[0].shape[0] * place[0].shape[1]
+        rate = learning_rate(spec, step)
+        sizes, norms = self._update(active, losses, rate)
+        done = step + 1 == spec.num_steps
+        evaluates = bool(spec.evaluate_every) and ((step + 1) % spec.evaluate_every == 0 or done)
+        for number, member in enumerate(self.members):
+            if member not in active or member.error is not None or member.run is None:
+                continue
+            member.step += 1
+            record = {"step": step + 1, "loss": sizes[number], "learning_rate": rate, "gradient_norm": norms[number]}
+            evaluation = self.evaluations[number]
+            if evaluates and evaluation is not None:
+                corpus, judged = evaluation
+                batch = corpus[0 : spec.evaluate_samples]
+                record["evaluation_loss"] = evaluation_loss(member.model, batch, judged, self.device, spec)
+            member.run.metrics.append(record)
+            if (step + 1) % spec.checkpoint_every == 0 or stop or done:
+                save_state(member.model, self.optimiser, member.run, step + 1)
+                member.run.timing.append(self._timing(step + 1))
+        finite = [size for size, member in zip(sizes, self.members, strict=True) if member in active]
+        return f"loss {min(finite):.3f} to {max(finite):.3f}"
+
+    def _update(self, active: list[Member], losses_K: Tensor, rate: float) -> tuple[list[float], list[float]]:
+        """Take the step of the active members whose loss and gradient are finite; losses and norms before it."""
+        stacks = self.pack.stacks
+        by_parameter = [torch.linalg.vector_norm(_gradient(stack).flatten(1), dim=1) for stack, _ in stacks]
+        norms_K = torch.linalg.vector_norm(torch.stack(by_parameter, 1), dim=1)
+        sizes, norms = torch.stack([losses_K, norms_K]).tolist()
+        taken = []
+        for number, member in enumerate(self.members):
+            finite = abs(sizes[number]) < float("inf") and norms[number] < float("inf")
+            if member in active and not finite:
+                member.error = self._not_finite(number, sizes[number])
+            taken.append(member in active and finite)
+        if self.spec.gradient_clip:
+            factor_K = (self.spec.gradient_clip / (norms_K + 1e-6)).clamp(max=1.0)
+            for stack, _ in stacks:
+                _gradient(stack).mul_(factor_K.view(-1, *[1] * (stack.ndim - 1)))
+        for stack, parameters in stacks:
+            for parameter, gradient, takes in zip(parameters, _gradient(stack).unbind(), taken, strict=True):
+                parameter.grad = gradient if takes else None
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        if any(taken):
+            self.optimiser.step()
+        return sizes, norms
+
+    def _not_finite(self, number: int, size: float) -> NonFiniteError:
+        member = self.members[number]
+        names = {id(parameter): name for name, parameter in member.model.named_parameters()}
+        bad = [
+            names[id(parameters[number])]
+            for stack, parameters in self.pack.stacks
+            if not _gradient(stack)[number].isfinite().all()
+        ]
+        where = f"gradient of {bad[0] if bad else 'all together'}"
+        what = where if abs(size) < float("inf") else "loss"
+        path = "" if member.run is None else f"{member.run.path}: "
+        return NonFiniteError(
+            f"{path}step {member.step + 1}: {what} is not finite (loss {size}); the step was not taken, "
+            "lower learning_rate"
+        )
+
+    def _timing(self, step: int) -> dict[str, Any]:
+        """How fast a member went since the loop began; the pack is `members` times as fast."""
+        seconds = time.monotonic() - self.begun
+        record: dict[str, Any] = {"step": step, "seconds": seconds, "tokens_per_second": self.tokens / max(seconds, 1e-9)}
+        record["members"] = len(self.members)
+        if self.device.type == "cuda":
+            record["peak_memory_bytes"] = torch.cuda.max_memory_allocated(self.device)
+        return record
+
+
+def pack_gradients(
+    pack: Pack, tokens: Sequence[Tensor], labels: Sequence[Labels], target: Target, spec: TrainingSpec, step: int
+) -> Float[Tensor, "member"]:
+    """Leave the gradient of each member's mean loss in the pack's parameters, and return those losses.
+
+    Args:
+        pack: the members as one.
+        tokens: of each member's samples.
+        labels: of each member's samples.
+        target: what is asked; that of any member, because only sizes and columns are read.
+        spec: the recipe.
+        step: number of the step.
+    """
+    pack.zero_grad(set_to_none=True)
+    count = len(tokens[0])
+    size = -(-count // spec.num_grains)
+    total_K = torch.zeros(len(tokens), device=tokens[0].device)
+    for number, begin in enumerate(range(0, count, size)):
+        rows = slice(begin, begin + size)
+        part = torch.cat([own[rows] for own in tokens])
+        asked = torch.stack([own[rows] for own in labels])
+        pack.set_step(step, number)
+        with autocast(spec, part.device):
+            outputs = judged_outputs(
+                pack,
+                Batch(part, part, part, None),  # of which only the tokens are read
+                target,
+                block_length=spec.block_length,
+                block_algorithm=spec.block_algorithm,
+            )
+            losses_K = member_losses(outputs, asked, target)
+        if asked.shape[1] != count:
+            losses_K = losses_K * (asked.shape[1] / count)
+        losses_K.sum().backward()
+        total_K = total_K + losses_K.detach()
+    return total_K
+
+
+def member_losses(
+    outputs: Float[Tensor, "rows judged output"], labels: Tensor, target: Target
+) -> Float[Tensor, "member"]:
+    """`Target.loss` of each member's rows; labels (member, batch, judged) or (member, batch, judged, output)."""
+    members = len(labels)
+    if target.kind == "vector":
+        squared = (outputs.float() - labels.flatten(0, 1).float()).square()
+        return squared.view(members, -1).mean(1)
+    flat = labels.flatten(0, 2)
+    terms = F.cross_entropy(
+        outputs.flatten(0, 1).float(), flat.float() if flat.is_floating_point() else flat, reduction="none"
+    )
+    return terms.view(members, -1).mean(1)
+
+
+def _gradient(stack: nn.Parameter) -> Tensor:
+    assert stack.grad is not None
+    return stack.grad
+
+
+def _evaluation(member: Member, target: str) -> tuple[Corpus, Target]:
+    corpus = member.held_out
+    return corpus, make_target(target, corpus.process, corpus.layout)
