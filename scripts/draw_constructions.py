@@ -12,14 +12,13 @@ read from the network. FOLDER holds runs of experiments, one a folder named like
 """
 
 import argparse
+import shutil
 from pathlib import Path
 
 import matplotlib
-import numpy as np
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.image import imread
 from matplotlib.patches import Rectangle
 
 import hmmscope as hs
@@ -45,9 +44,9 @@ COLORS = {
 }
 #: One picture of each experiment for docs/experiments-theorems.md.
 TAKEN = {
-    "limits-theorem5.1": "scale",
-    "limits-theorem5.2": "errors",
-    "limits-theorem5.3": "precision",
+    "limits-theorem5.1": "error-by-scale",
+    "limits-theorem5.2": "depth",
+    "limits-theorem5.3": "error-in-floats",
     "limits-precision": "bits",
     "multitask-theorem1": "gradient-layers",
     "multitask-theorem2": "samples",
@@ -113,7 +112,7 @@ def draw_layout(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) -> 
         axes.add_patch(Rectangle((left, 0), size, 1, facecolor=COLORS[kind(name)], edgecolor="white", linewidth=1.5))
         middle = left + size / 2
         axes.text(middle, 0.5, str(size), ha="center", va="center", color="white", fontsize=8 if size == 1 else 9)
-        nudge = {"one": -0.35, "test": 0.35}.get(name, 0.0)
+        nudge = {"future-1": -0.8, "one": -0.3, "test": 0.5}.get(name, 0.0)
         if size >= 8:
             axes.text(middle, 1.15, name, ha="center", va="bottom", color=INK, fontsize=9)
         else:
@@ -203,11 +202,16 @@ def _stream_panel(
     return image
 
 
+def _bar(figure, image, panels, shrink: float) -> None:  # type: ignore[no-untyped-def]
+    bar = figure.colorbar(image, ax=panels, shrink=shrink, pad=0.01, extend="both" if image.get_clim()[1] < 1 else None)
+    bar.ax.tick_params(labelsize=8)
+    bar.set_label("entry of the residual stream", fontsize=8.5, color=INK)
+
+
 def draw_gathering(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) -> None:
     """The first twenty rows after the embedding and after each softmax layer."""
     blocks = [name for name in net.subspaces if name not in ("weights", "prediction")]
     labels = {name: name for name in blocks if name not in ("one", "test")} | {"one": "one, test"}
-    labels["one"] = "one, test"
     titles = [
         "Embedding: each column knows its token and its position",
         "Layer 1: the token one column to the left",
@@ -217,7 +221,7 @@ def draw_gathering(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) 
     figure, panels = plt.subplots(4, 1, figsize=(9.5, 12.0), layout="constrained")
     for layer, (axes, title) in enumerate(zip(panels, titles, strict=True)):
         image = _stream_panel(axes, net, tokens, layer, blocks, labels, title, 1.0)
-    figure.colorbar(image, ax=panels, shrink=0.25, pad=0.01, label="entry of the residual stream")
+    _bar(figure, image, panels, 0.25)
     _save(figure, path)
 
 
@@ -231,13 +235,13 @@ def draw_learning(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) -
     }
     figure, panels = plt.subplots(3, 1, figsize=(9.5, 11.0), layout="constrained")
     for axes, (layer, title) in zip(panels, titles.items(), strict=True):
-        image = _stream_panel(axes, net, tokens, layer, ["weights", "prediction"], {}, title, 1.0)
+        image = _stream_panel(axes, net, tokens, layer, ["weights", "prediction"], {}, title, 0.8)
         names = [f"{LETTERS[a]} from slot-{slot}" for a in range(3) for slot in range(MEMORY)]
         places = [3 * index + 1 for index in range(len(names))]
         axes.set_yticks([*places, 28], [*names, "prediction"], fontsize=8, color=INK)
         for edge in (8.5, 17.5):
             axes.axhline(edge, color=GREY, linewidth=0.5)
-    figure.colorbar(image, ax=panels, shrink=0.3, pad=0.01, label="entry of the residual stream")
+    _bar(figure, image, panels, 0.3)
     _save(figure, path)
 
 
@@ -264,9 +268,9 @@ def draw_attention(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) 
     last = net.num_layers - 1
     first = last - net.num_steps
     strips = [
-        (first, f"Layer {first + 1}, first gradient step: what query columns see of each key column", 0),
-        (last - 1, f"Layer {last}, step {net.num_steps}: the same, now the residuals", 0),
-        (last, f"Layer {last + 1}, prediction: what each query column sees of every key column, times the columns", 1),
+        (first, f"Layer {first + 1}, first gradient step: ReLU score of each key column, the same for every query column", 0),
+        (last - 1, f"Layer {last}, step {net.num_steps}: the same; what is left are the residuals", 0),
+        (last, f"Layer {last + 1}, prediction: ReLU score of each query column, the same with every key column", 1),
     ]
     heads = [f"{LETTERS[head % 3]} {'−' if head < 3 else '+'}" for head in range(6)]
     for row, (layer, title, axis) in enumerate(strips, start=1):
@@ -345,15 +349,14 @@ def _save(figure: plt.Figure, path: Path) -> None:
 
 
 def take_over(runs: Path, out: Path) -> None:
-    """One picture of each run, on white and with few colours."""
+    """One picture of each run, as it drew it."""
     for experiment, name in TAKEN.items():
-        source = runs / experiment / "figures" / f"{name}.png"
-        if not source.is_file():
-            print(f"{experiment}: no {source.name}")
+        found = sorted((runs / experiment / "figures").glob(f"*-{name}.png"))
+        if not found:
+            print(f"{experiment}: no picture {name}")
             continue
-        pixels = imread(source)[..., :3]
         target = out / f"{experiment}.png"
-        plt.imsave(target, np.ascontiguousarray(pixels))
+        shutil.copyfile(found[0], target)
         print(f"{target}: {target.stat().st_size} bytes")
 
 

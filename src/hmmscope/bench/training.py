@@ -1,7 +1,7 @@
 """Training: tokens a second of forward pass, backward pass and AdamW, at the shapes that matter."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,8 @@ from hmmscope.corpora.targets import make_target
 from hmmscope.models.flops import training_flops
 from hmmscope.models.make import build_model
 from hmmscope.pipeline import ports_of
+from hmmscope.training.distributed import World
+from hmmscope.training.parallel import make_engine
 from hmmscope.training.state import move
 from hmmscope.training.trainer import train_step
 from hmmscope.training.updates import make_optimiser
@@ -96,7 +98,8 @@ def contests(
     """A contest for each shape: our step with sampling its batch, the peers on a batch at hand, and the gemm rate.
 
     Peers have the same number of layers, width and heads: a GPT of the nanoGPT form, torch's TransformerEncoder, and
-    transformers' Llama with an MLP of 8/3 of the width, which makes its FLOPs equal to ours; for the RNN torch's RNN.
+    transformers' Llama, with a gated MLP of 8/3 of the width, which makes its parameters and FLOPs equal to ours, and with
+    one of four times the width, as ours; for the RNN torch's RNN.
 
     Args:
         peers: whether to add them.
@@ -134,17 +137,17 @@ def _contest(shape: Shape, peers: bool, device: str, precision: str, compiled: b
 
 def _ours(config: RunConfig, corpus: Corpus, device: str, compiled: bool) -> Callable[[], None]:
     """Step after step of a training, each on fresh samples."""
-    spec = config.training
+    spec = replace(config.training, compile=compiled)
     model = build_model(config.model, ports_of(config, corpus.process)).to(device).train()
+    engine = make_engine(model, spec, World())
     optimiser = make_optimiser(model, spec)
     target = make_target(config.target, corpus.process, corpus.layout)
-    forward: Any = torch.compile(model) if compiled else model
     state = {"step": 0}
 
     def step() -> None:
         begin = state["step"] * spec.batch_size
         batch = move(corpus[begin : begin + spec.batch_size], torch.device(device))
-        train_step(model, optimiser, batch, target, spec, state["step"], forward)
+        train_step(model, optimiser, batch, target, spec, state["step"], engine)
         state["step"] += 1
 
     return step
@@ -182,16 +185,17 @@ def _peers(spec: Any, num_tokens: int, num_outputs: int, columns: int) -> dict[s
     if installed("transformers"):
         from transformers import LlamaConfig, LlamaForCausalLM
 
-        llama = LlamaConfig(
-            vocab_size=num_tokens,
-            hidden_size=spec.width,
-            intermediate_size=round(8 * spec.width / 3),
-            num_hidden_layers=spec.num_layers,
-            num_attention_heads=spec.num_heads,
-            max_position_embeddings=columns,
-            use_cache=False,
-        )
-        found["transformers Llama"] = LlamaForCausalLM(llama)
+        for hidden, name in ((round(8 * spec.width / 3), "8/3"), (4 * spec.width, "4")):
+            llama = LlamaConfig(
+                vocab_size=num_tokens,
+                hidden_size=spec.width,
+                intermediate_size=hidden,
+                num_hidden_layers=spec.num_layers,
+                num_attention_heads=spec.num_heads,
+                max_position_embeddings=columns,
+                use_cache=False,
+            )
+            found[f"transformers Llama, MLP x {name}"] = LlamaForCausalLM(llama)
     return found
 
 

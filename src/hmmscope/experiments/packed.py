@@ -87,9 +87,7 @@ def train_packed(
     for run in runs:
         bayes_floor(run.corpus("evaluate"), 1, run.config.target)  # refuses what has no exact answer before any folder
     with ExitStack() as opened:
-        folders = [
-            opened.enter_context(_folder(run.path, run.config, run.process, resume)) for run in runs
-        ]
+        folders = [opened.enter_context(_folder(run.path, run.config, run.process, resume)) for run in runs]
         opened.enter_context(_settings(spec))
         members = [
             Member(run.model, run.corpus("train"), run.corpus("evaluate"), None if folder.done is not None else folder)
@@ -130,9 +128,7 @@ def _check(configs: Sequence[RunConfig], paths: Sequence[Path]) -> None:
     first = configs[0].to_data()
     for number, config in enumerate(configs):
         lines = [
-            line
-            for line in config_difference(first, config.to_data())
-            if line.partition(": ")[0] not in MAY_DIFFER
+            line for line in config_difference(first, config.to_data()) if line.partition(": ")[0] not in MAY_DIFFER
         ]
         if lines:
             rule = f"the runs of a pack differ in {' and '.join(MAY_DIFFER)} only"

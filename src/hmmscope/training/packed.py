@@ -8,7 +8,6 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,13 +31,13 @@ from hmmscope.training.signals import Interrupted, deferred_signals
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import resolve_device, restore_weights, save_state
 from hmmscope.training.trainer import Lessons
-from hmmscope.training.updates import autocast, evaluation_loss
+from hmmscope.training.updates import autocast, evaluation_loss, make_optimiser
 
 #: Steps whose samples and labels are made at once, at most, and numbers in their labels.
 MAX_AHEAD, MAX_LABELS = 16, 2**20
 
 
-@dataclass
+@dataclass(eq=False)
 class Member:
     """One training of a pack.
 
@@ -107,7 +106,9 @@ class Ahead:
             first = epoch * spec.steps_per_epoch
             parts = [sample_numbers(spec, seed, first + one).astype(np.int32) for one in range(spec.steps_per_epoch)]
             self._epoch, self._order = epoch, np.concatenate(parts)
-        part: NDArray[np.int64] = self._order[within * spec.batch_size : (within + 1) * spec.batch_size].astype(np.int64)
+        part: NDArray[np.int64] = self._order[within * spec.batch_size : (within + 1) * spec.batch_size].astype(
+            np.int64
+        )
         return part
 
 
@@ -142,35 +143,34 @@ def train_pack(
     """
     check_packed(spec)
     device = torch.device(resolve_device(spec.device))
-    for member in members:
-        member.model.to(device).train()
-    pack = Pack([member.model for member in members])
-    parameters = [parameter for member in members for parameter in member.model.parameters()]
-    optimiser = torch.optim.AdamW(
-        parameters,
-        lr=spec.learning_rate,
-        betas=(spec.betas[0], spec.betas[1]),
-        eps=spec.epsilon,
-        weight_decay=spec.weight_decay,
-        fused=True,
-    )
+    engine = PackEngine(members, spec, target, device)
     for member in members:
         if member.run is not None:
             restored = restore_weights(member.model, member.run)
-            restored.into(member.model, optimiser)
+            restored.into(member.model, engine.optimiser)
             member.step = restored.step
-    loop = _Loop(members, spec, target, pack, optimiser, device)
+    records = _Records(members, spec, target, engine)
     training = [member for member in members if member.run is not None]
-    first = training[0] if training else members[0]
-    per_step = float(spec.batch_size * first.corpus.layout.num_columns * len(training))
+    per_step = float(spec.batch_size * members[0].corpus.layout.num_columns * len(training))
     progress = Progress(spec.num_steps, f"training {len(training)}", unit="tokens", per_step=per_step, quiet=quiet)
-    with deferred_signals() as received, progress, closing(loop):
-        while active := loop.next():
-            shown = loop.step(active, stop=bool(received))
-            progress.update(active[0].step, shown)
-            if received and loop.next():
-                name, step = signal.Signals(received[0]).name, active[0].step
-                raise Interrupted(f"pack stopped by {name} after step {step}; go on with --resume", received[0])
+    with deferred_signals() as received, progress:
+        while active := _next(training, spec):
+            step = active[0].step
+            losses, norms = engine.update(active, step)
+            for member, loss, norm in zip(active, losses, norms, strict=True):
+                if member.error is None:
+                    records.keep(member, loss, norm, save=bool(received))
+            progress.update(step + 1, f"loss {min(losses):.3f} to {max(losses):.3f}")
+            if received and _next(training, spec):
+                name = signal.Signals(received[0]).name
+                raise Interrupted(f"pack stopped by {name} after step {step + 1}; go on with --resume", received[0])
+
+
+def _next(members: Sequence[Member], spec: TrainingSpec) -> list[Member]:
+    """The members that take the next step: those that are furthest behind; none at the end."""
+    waiting = [member for member in members if member.error is None and member.step < spec.num_steps]
+    least = min((member.step for member in waiting), default=0)
+    return [member for member in waiting if member.step == least]
 
 
 def check_packed(spec: TrainingSpec) -> None:
@@ -181,114 +181,126 @@ def check_packed(spec: TrainingSpec) -> None:
         raise InputError("packed training: is the work of one process; start it without torchrun")
 
 
-class _Loop:
-    """The steps of a pack."""
+class PackEngine:
+    """The updates of a pack.
 
-    def __init__(
-        self,
-        members: Sequence[Member],
-        spec: TrainingSpec,
-        target: str,
-        pack: Pack,
-        optimiser: torch.optim.Optimizer,
-        device: torch.device,
-    ) -> None:
-        self.members, self.spec, self.pack, self.optimiser, self.device = members, spec, pack, optimiser, device
-        self.ahead = []
+    Args:
+        members: of one shape; their models move to the device.
+        spec: the recipe.
+        target: what is asked.
+        device: of the models and of their samples.
+
+    Attributes:
+        pack: the models as one.
+        optimiser: of the parameters of all members.
+        num_tokens: that each member read in the last step.
+    """
+
+    def __init__(self, members: Sequence[Member], spec: TrainingSpec, target: str, device: torch.device) -> None:
+        self.members, self.spec, self.device = members, spec, device
+        for member in members:
+            member.model.to(device).train()
+        self.pack = Pack([member.model for member in members])
+        self.optimiser = make_optimiser(nn.ModuleList(member.model for member in members), spec)
+        self.num_tokens = 0
+        self._ahead = {}
         for member in members:
             corpus = member.corpus.on(device)
-            self.ahead.append(Ahead(Lessons(corpus, target, spec), corpus, spec))
-        self.evaluations = [_evaluation(member, target) if spec.evaluate_every else None for member in members]
-        self.begun, self.tokens = time.monotonic(), 0
+            self._ahead[member] = Ahead(Lessons(corpus, target, spec), corpus, spec)
 
-    def close(self) -> None:
-        """Let go of the gradients, which are as large as the weights."""
-        self.pack.zero_grad(set_to_none=True)
-        self.optimiser.zero_grad(set_to_none=True)
+    def update(self, active: Sequence[Member], step: int) -> tuple[list[float], list[float]]:
+        """Take a step for some members, where loss and gradient are finite; their losses and norms before it.
 
-    def next(self) -> list[Member]:
-        """The members that take the next step: those that are furthest behind; none at the end."""
-        waiting = [m for m in self.members if m.run is not None and m.error is None and m.step < self.spec.num_steps]
-        least = min((member.step for member in waiting), default=0)
-        return [member for member in waiting if member.step == least]
-
-    def step(self, active: list[Member], *, stop: bool) -> str:
-        """One update of the active members, with metrics, evaluation and checkpoints; a note for the progress."""
-        spec, step = self.spec, active[0].step
-        own = {id(member): ahead.at(step) for member, ahead in zip(self.members, self.ahead, strict=True) if member in active}
-        place = own[id(active[0])]  # what a member that takes no step computes is of no account
-        given = [own.get(id(member), place) for member in self.members]
-        losses = pack_gradients(self.pack, [one[0] for one in given], [one[1] for one in given], place[2], spec, step)
-        self.tokens += place[0].shape[0] * place[0].shape[1]
-        rate = learning_rate(spec, step)
-        sizes, norms = self._update(active, losses, rate)
-        done = step + 1 == spec.num_steps
-        evaluates = bool(spec.evaluate_every) and ((step + 1) % spec.evaluate_every == 0 or done)
-        for number, member in enumerate(self.members):
-            if member not in active or member.error is not None or member.run is None:
-                continue
-            member.step += 1
-            record = {"step": step + 1, "loss": sizes[number], "learning_rate": rate, "gradient_norm": norms[number]}
-            evaluation = self.evaluations[number]
-            if evaluates and evaluation is not None:
-                corpus, judged = evaluation
-                batch = corpus[0 : spec.evaluate_samples]
-                record["evaluation_loss"] = evaluation_loss(member.model, batch, judged, self.device, spec)
-            member.run.metrics.append(record)
-            if (step + 1) % spec.checkpoint_every == 0 or stop or done:
-                save_state(member.model, self.optimiser, member.run, step + 1)
-                member.run.timing.append(self._timing(step + 1))
-        finite = [size for size, member in zip(sizes, self.members, strict=True) if member in active]
-        return f"loss {min(finite):.3f} to {max(finite):.3f}"
-
-    def _update(self, active: list[Member], losses_K: Tensor, rate: float) -> tuple[list[float], list[float]]:
-        """Take the step of the active members whose loss and gradient are finite; losses and norms before it."""
-        stacks = self.pack.stacks
-        by_parameter = [torch.linalg.vector_norm(_gradient(stack).flatten(1), dim=1) for stack, _ in stacks]
-        norms_K = torch.linalg.vector_norm(torch.stack(by_parameter, 1), dim=1)
+        A member whose numbers are not finite is left as it is, and its `error` says why.
+        """
+        spec, numbers = self.spec, [self.members.index(member) for member in active]
+        own = {member: self._ahead[member].at(step) for member in active}
+        place = own[active[0]]  # what a member that takes no step computes is of no account
+        given = [own.get(member, place) for member in self.members]
+        tokens, labels = [one[0] for one in given], [one[1] for one in given]
+        losses_K = pack_gradients(self.pack, tokens, labels, place[2], spec, step)
+        self.num_tokens = tokens[0].shape[0] * tokens[0].shape[1]
+        norms_K = self._norms()
         sizes, norms = torch.stack([losses_K, norms_K]).tolist()
-        taken = []
-        for number, member in enumerate(self.members):
-            finite = abs(sizes[number]) < float("inf") and norms[number] < float("inf")
-            if member in active and not finite:
+        taken = [False] * len(self.members)
+        for number, member in zip(numbers, active, strict=True):
+            taken[number] = abs(sizes[number]) < float("inf") and norms[number] < float("inf")
+            if not taken[number]:
                 member.error = self._not_finite(number, sizes[number])
-            taken.append(member in active and finite)
-        if self.spec.gradient_clip:
-            factor_K = (self.spec.gradient_clip / (norms_K + 1e-6)).clamp(max=1.0)
-            for stack, _ in stacks:
-                _gradient(stack).mul_(factor_K.view(-1, *[1] * (stack.ndim - 1)))
-        for stack, parameters in stacks:
-            for parameter, gradient, takes in zip(parameters, _gradient(stack).unbind(), taken, strict=True):
-                parameter.grad = gradient if takes else None
+        self._take(taken, norms_K, learning_rate(spec, step))
+        for number, member in zip(numbers, active, strict=True):
+            member.step += taken[number]
+        return [sizes[number] for number in numbers], [norms[number] for number in numbers]
+
+    def _norms(self) -> Float[Tensor, "member"]:
+        """Norm of each member's gradient."""
+        each = [torch.linalg.vector_norm(_gradient(stack).flatten(1), dim=1) for stack, _ in self.pack.stacks]
+        return torch.linalg.vector_norm(torch.stack(each, 1), dim=1)
+
+    def _take(self, taken: Sequence[bool], norms_K: Tensor, rate: float) -> None:
+        """Clip and step: the members' gradients become views of the pack's, or none for those that take no step."""
+        if not any(taken):
+            return
+        clip = self.spec.gradient_clip
+        factor_K = (clip / (norms_K + 1e-6)).clamp(max=1.0)
+        for stack, parameters in self.pack.stacks:
+            gradient = _gradient(stack)
+            if clip:
+                gradient.mul_(factor_K.view(-1, *[1] * (stack.ndim - 1)))
+            for parameter, own, takes in zip(parameters, gradient.unbind(), taken, strict=True):
+                parameter.grad = own if takes else None
         for group in self.optimiser.param_groups:
             group["lr"] = rate
-        if any(taken):
-            self.optimiser.step()
-        return sizes, norms
+        self.optimiser.step()
 
     def _not_finite(self, number: int, size: float) -> NonFiniteError:
         member = self.members[number]
-        names = {id(parameter): name for name, parameter in member.model.named_parameters()}
-        bad = [
-            names[id(parameters[number])]
-            for stack, parameters in self.pack.stacks
-            if not _gradient(stack)[number].isfinite().all()
-        ]
-        where = f"gradient of {bad[0] if bad else 'all together'}"
-        what = where if abs(size) < float("inf") else "loss"
+        names = {parameter: name for name, parameter in member.model.named_parameters()}
+        bad = [names[own[number]] for stack, own in self.pack.stacks if not _gradient(stack)[number].isfinite().all()]
+        gradient = f"gradient of {bad[0] if bad else 'all together'}"
+        what = gradient if abs(size) < float("inf") else "loss"
         path = "" if member.run is None else f"{member.run.path}: "
-        return NonFiniteError(
-            f"{path}step {member.step + 1}: {what} is not finite (loss {size}); the step was not taken, "
-            "lower learning_rate"
-        )
+        rule = "the step was not taken, lower learning_rate"
+        return NonFiniteError(f"{path}step {member.step + 1}: {what} is not finite (loss {size}); {rule}")
 
-    def _timing(self, step: int) -> dict[str, Any]:
-        """How fast a member went since the loop began; the pack is `members` times as fast."""
-        seconds = time.monotonic() - self.begun
-        record: dict[str, Any] = {"step": step, "seconds": seconds, "tokens_per_second": self.tokens / max(seconds, 1e-9)}
-        record["members"] = len(self.members)
-        if self.device.type == "cuda":
-            record["peak_memory_bytes"] = torch.cuda.max_memory_allocated(self.device)
+
+class _Records:
+    """Metrics, evaluations and checkpoints of the members of a pack."""
+
+    def __init__(self, members: Sequence[Member], spec: TrainingSpec, target: str, engine: PackEngine) -> None:
+        self._spec, self._engine, self._num_members = spec, engine, len(members)
+        self._evaluations: dict[Member, tuple[Batch, Target]] = {}
+        for member in members:
+            if spec.evaluate_every and member.run is not None:
+                corpus = member.held_out
+                judged = make_target(target, corpus.process, corpus.layout)
+                self._evaluations[member] = corpus[0 : spec.evaluate_samples], judged
+        self._begun = time.monotonic()
+        self._tokens = dict.fromkeys(members, 0)
+
+    def keep(self, member: Member, loss: float, norm: float, *, save: bool) -> None:
+        """What is to be kept of the step that a member has just taken."""
+        spec, step, run, device = self._spec, member.step, member.run, self._engine.device
+        assert run is not None
+        self._tokens[member] += self._engine.num_tokens
+        rate = learning_rate(spec, step - 1)
+        record = {"step": step, "loss": loss, "learning_rate": rate, "gradient_norm": norm}
+        done = step == spec.num_steps
+        if member in self._evaluations and (step % spec.evaluate_every == 0 or done):
+            record["evaluation_loss"] = evaluation_loss(member.model, *self._evaluations[member], device, spec)
+        run.metrics.append(record)
+        if step % spec.checkpoint_every == 0 or save or done:
+            save_state(member.model, self._engine.optimiser, run, step)
+            run.timing.append(self._timing(member))
+
+    def _timing(self, member: Member) -> dict[str, Any]:
+        """How fast this member went since the loop began; there are `members` of them at once."""
+        seconds = time.monotonic() - self._begun
+        record: dict[str, Any] = {"step": member.step, "seconds": seconds}
+        record["tokens_per_second"] = self._tokens[member] / max(seconds, 1e-9)
+        record["members"] = self._num_members
+        if self._engine.device.type == "cuda":
+            record["peak_memory_bytes"] = torch.cuda.max_memory_allocated(self._engine.device)
         return record
 
 
@@ -348,8 +360,3 @@ def member_losses(
 def _gradient(stack: nn.Parameter) -> Tensor:
     assert stack.grad is not None
     return stack.grad
-
-
-def _evaluation(member: Member, target: str) -> tuple[Corpus, Target]:
-    corpus = member.held_out
-    return corpus, make_target(target, corpus.process, corpus.layout)
