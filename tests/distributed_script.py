@@ -219,6 +219,19 @@ def close(folder: Path) -> dict:
     return found
 
 
+def compiled(folder: Path) -> dict:
+    """Compiled models beside the same ones as they are, in each mode."""
+    found = {}
+    for mode, size in (("exact", 1), ("exact", 2), ("ddp", 2), ("fsdp", 2)):
+        pair = [folder / f"{mode}-{size}-{name}" for name in ("plain", "compiled")]
+        for path in pair:
+            settings = config(parallel=mode, num_grains=2, num_trajectories=0, compile=path.name.endswith("compiled"))
+            report = train(path, size, settings)
+        apart = distances(pair[0] / "run", pair[1] / "run") if report["codes"] == [0] * size else None
+        found[f"{mode} {size}"] = report | {"apart": apart}
+    return found
+
+
 def distances(one: Path, other: Path) -> dict[str, float]:
     """Relative distances of weights (of all together) and losses (the largest) of two finished runs."""
     first, second = (
@@ -242,7 +255,7 @@ if __name__ == "__main__":
     commands.train = trained
     torch.set_num_threads(1)
     warnings.simplefilter("error")
-    modes = {"exact": exact, "ends": ends, "numbers": numbers, "close": close}
+    modes = {"exact": exact, "ends": ends, "numbers": numbers, "close": close, "compiled": compiled}
     reports = {}
     for mode in sys.argv[2:]:
         folder = Path(sys.argv[1]) / mode

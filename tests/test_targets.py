@@ -51,7 +51,7 @@ def test_beliefs_stand_after_their_observations(name: str, kind: str) -> None:
     assert target.positions.tolist() == list(range(10))
     if kind == "law":
         exact = filter_beliefs(corpus.process, batch.observations)
-        assert torch.equal(answers[:, 1:], exact.beliefs)
+        assert (answers[:, 1:] - exact.beliefs).abs().max() < 1e-13
         assert torch.equal(answers[:, 0], corpus.process.initial_S.expand(5, -1))
     else:
         vectors = corpus.process.vectors(batch.observations)

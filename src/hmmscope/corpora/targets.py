@@ -12,7 +12,7 @@ from hmmscope.axes import Float, Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Batch
 from hmmscope.corpora.layouts import Layout
 from hmmscope.errors import InputError
-from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.fast import belief_states
 from hmmscope.inference.kalman import kalman_filter
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.processes.base import Process
@@ -160,7 +160,7 @@ class Belief(_AfterObservations):
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
         assert isinstance(self.process, HMM | LabelledHMM)
         starts = torch.from_numpy(self.layout.starts)
-        beliefs = filter_beliefs(self.process, batch.observations, starts=starts).beliefs
+        beliefs = belief_states(self.process, batch.observations, starts=starts)
         return self._with_start(beliefs, self.process.initial_S)
 
 

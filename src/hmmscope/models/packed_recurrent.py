@@ -217,6 +217,6 @@ class _GRU(torch.autograd.Function):
 
 def _hidden_gradient(gates_TKBG: Tensor, before_KBW: Tensor, states_TKBW: Tensor) -> Tensor:
     """Σ_t gates_t^T h_{t-1}, for each member (member, gate, width)."""
-    members, batch, width = before_KBW.shape
+    members, width = len(before_KBW), before_KBW.shape[2]
     earlier_KNW = torch.cat([before_KBW[None], states_TKBW[:-1]]).transpose(0, 1).reshape(members, -1, width)
     return torch.bmm(gates_TKBG.permute(1, 3, 0, 2).reshape(members, gates_TKBG.shape[3], -1), earlier_KNW)

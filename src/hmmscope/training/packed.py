@@ -1,4 +1,4 @@
-"""Many trainings of one recipe in one loop: the models as one (`Pack`), each with samples, metrics and checkpoints of its own.
+"""Many trainings of one recipe in one loop: models as one (`Pack`), samples, metrics and checkpoints of their own.
 
 A training that stops, because a number is not finite, stays in the pack: it is computed and not updated. So the shapes,
 and with them the bits of the others, are the same with and without it, and before and after an interruption.

@@ -4,6 +4,7 @@ import inspect
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -39,6 +40,7 @@ class Single:
     def __init__(self, model: SequenceModel, spec: TrainingSpec, world: World | None = None) -> None:
         self.model, self.spec, self.world = model, spec, world or World()
         self.forward: Any = torch.compile(model) if spec.compile else model
+        self._tables = False
 
     def rows(self, step: int) -> slice:
         """Which samples of a step this process computes."""
@@ -61,8 +63,18 @@ class Single:
         """After forward passes without a backward pass: each process holds again what it held before."""
 
     def _grain(self, part: Batch, target: Target, step: int, number: int, weight: float) -> Tensor:
+        if self.spec.compile:
+            part = self._compilable(part, target)
         self.model.set_step(step, number)
         return updates.loss_of_grain(self.forward, part, target, self.spec, weight)
+
+    def _compilable(self, part: Batch, target: Target) -> Batch:
+        """In memory of its own, and the model with its tables made: each difference would be compiled anew."""
+        if not self._tables:
+            with torch.no_grad():
+                updates.target_loss(self.model, part, target, block_length=self.spec.block_length)
+            self._tables = True
+        return replace(part, tokens=part.tokens.clone())
 
 
 class Exact(Single):
