@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from ghost import ghost_device
 from hmmscope.analysis.curves import evaluate
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Layout, Prompts, Sequences
@@ -15,6 +16,7 @@ from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.floors import belief_floor, linear_floor
 from hmmscope.processes.make import make_process
 from hmmscope.training.objectives import target_loss
+from hmmscope.training.state import move
 
 BELIEFS = [("cyclic-det", "law"), ("cyclic-rnd", "law"), ("ran-hmm", "law"), ("mess3", "law"), ("matmul", "vector")]
 NEXT = [("cyclic-hard", "law"), ("ran-hmm", "law"), ("random-mixture", "law"), ("ran-lds", "vector")]
@@ -179,3 +181,20 @@ def test_only_needed_columns_are_read() -> None:
     batch: Batch = corpus[0:2]
     assert target_loss(Spy(), batch, target).item() == pytest.approx(math.log(5))
     assert seen == [4]
+
+
+@pytest.mark.parametrize("name, what", [(n, "belief") for n, _ in BELIEFS] + [(n, "observation") for n, _ in NEXT])
+def test_labels_and_loss_on_a_device(name: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a training step computes stays where the batch is."""
+    corpus, target = case(name, what=what)
+    batch = corpus[0:6]
+    model = torch.nn.Linear(1, target.num_outputs)
+    torch.nn.init.constant_(model.weight, 0.3)
+    outputs = model(torch.arange(batch.tokens.shape[1], dtype=torch.float32)[None, :, None]).expand(6, -1, -1)
+    expected = target.loss(outputs[:, torch.from_numpy(target.columns)], target.labels(batch)).item()
+    with ghost_device(monkeypatch):
+        there = move(batch, torch.device("cuda"))
+        labels = target.labels(there)
+        assert labels.device.type == "cuda"
+        said = outputs.detach().to("cuda")
+        assert target.loss(said[:, target.columns_on(said.device)], labels).item() == pytest.approx(expected, rel=1e-6)

@@ -157,7 +157,7 @@ def _answers(model: nn.Module, batch: Batch, asked: Target, block_length: int) -
         if inputs.is_floating_point():
             inputs = inputs.to(next((p.dtype for p in model.parameters()), torch.float64))
         outputs = model_outputs(model, inputs.to(device), asked.num_outputs, kind=asked.kind, block_length=block_length)
-        outputs = outputs[:, torch.from_numpy(asked.columns)]
+        outputs = outputs[:, asked.columns_on(outputs.device)]
         return as_law(model, outputs) if asked.kind == "law" else outputs.cpu().double()
 
 

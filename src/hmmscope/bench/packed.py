@@ -16,7 +16,7 @@ from hmmscope.models.attention import Attention
 from hmmscope.models.base import SequenceModel
 from hmmscope.pipeline import fresh_model
 from hmmscope.processes.base import Process
-from hmmscope.training.packed import Ahead, Member, PackEngine
+from hmmscope.training.packed import MAX_AHEAD, Ahead, Member, PackEngine
 from hmmscope.training.state import move
 from hmmscope.training.trainer import Lessons, train_step
 from hmmscope.training.updates import make_optimiser
@@ -96,7 +96,7 @@ def _contest(name: str, count: int, peers: bool, device: str) -> Contest:
     processes = [config.process.build() for config in configs]
     tokens = count * shape.batch * first.layout.num_columns
     contest = Contest(f"packed training, {name}, {count} members", "tokens")
-    contest.add("together", _together(configs, processes, device), tokens)
+    contest.add("together", _together(configs, processes, device), MAX_AHEAD * tokens)
     contest.add("one after the other", _in_turn(configs, processes, device), tokens)
     contest.add("one after the other, on labels at hand", _at_hand(configs, processes, device), tokens)
     if peers and shape.model["name"] == "decoder":
@@ -105,7 +105,7 @@ def _contest(name: str, count: int, peers: bool, device: str) -> Contest:
 
 
 def _together(configs: list[RunConfig], processes: list[Process], device: str) -> Callable[[], None]:
-    """Step after step of a pack."""
+    """As many steps of a pack as share the making of their samples and labels."""
     members = []
     for config, process in zip(configs, processes, strict=True):
         corpus = Corpus(process, layout=config.layout, seed=config.seed, stream="train")
@@ -113,7 +113,8 @@ def _together(configs: list[RunConfig], processes: list[Process], device: str) -
     engine = PackEngine(members, configs[0].training, configs[0].target, torch.device(device))
 
     def step() -> None:
-        engine.update(members, members[0].step)
+        for _ in range(MAX_AHEAD):
+            engine.update(members, members[0].step)
 
     return step
 

@@ -48,6 +48,13 @@ class Target(ABC):
 
     def __init__(self, process: Process, layout: Layout) -> None:
         self.process, self.layout = process, layout
+        self._columns: dict[torch.device, Tensor] = {}
+
+    def columns_on(self, device: torch.device) -> Int64[Tensor, "judged"]:
+        """`columns` on a device, copied there once."""
+        if device not in self._columns:
+            self._columns[device] = torch.from_numpy(self.columns).to(device)
+        return self._columns[device]
 
     @property
     def unit(self) -> str:
@@ -90,13 +97,14 @@ class _AtObservations(Target):
     def __init__(self, process: Process, layout: Layout) -> None:
         super().__init__(process, layout)
         kept = layout.predicted
+        self._kept = slice(layout.num_observations - len(kept), None)  # all but those that no column precedes
         self.num_outputs = process.num_symbols
         self.columns = layout.columns[kept] - 1
         self.positions = layout.position_in_sequence[kept]
         self.sequences = layout.sequence_index[kept]
 
     def labels(self, batch: Batch) -> Labels:
-        return batch.observations[:, self.layout.predicted]
+        return batch.observations[:, self._kept]
 
 
 class NextObservation(_AtObservations):
@@ -107,7 +115,7 @@ class NextObservation(_AtObservations):
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
         starts = torch.from_numpy(self.layout.starts)
         law = optimal_predictions(self.process, batch.observations, starts=starts).predicted_observation
-        return law[:, self.layout.predicted]
+        return law[:, self._kept]
 
 
 class NextVector(_AtObservations):
@@ -122,7 +130,7 @@ class NextVector(_AtObservations):
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
         assert isinstance(self.process, LinearGaussian)
-        return kalman_filter(self.process, batch.observations).predicted_observation[:, self.layout.predicted]
+        return kalman_filter(self.process, batch.observations).predicted_observation[:, self._kept]
 
 
 class _AfterObservations(Target):
@@ -144,7 +152,7 @@ class _AfterObservations(Target):
 
     def _with_start(self, answers_BTN: Tensor, start_N: Tensor) -> Tensor:
         """The answers after observations, with the one before the first put in at the delimiters."""
-        before = start_N.to(answers_BTN).expand(len(answers_BTN), self._num_before, -1)
+        before = start_N.to(answers_BTN.device).expand(len(answers_BTN), self._num_before, -1)
         return torch.cat([answers_BTN, before], 1)[:, self._order]
 
 

@@ -84,9 +84,8 @@ class Pack(SequenceModel):
             make = _LEAVES[type(first)]
             parameters = [dict(module.named_parameters()) for module in modules]
             stacks = {key: self._stack([own[key] for own in parameters]) for key in parameters[0]}
-            leaf: nn.Module = make(modules, stacks)
-            return leaf
-        packed = type(first).__new__(type(first))
+            return make(modules, stacks)
+        packed: Any = nn.Module.__new__(type(first))
         nn.Module.__init__(packed)
         for key, value in vars(first).items():
             if key not in vars(packed):
@@ -98,7 +97,8 @@ class Pack(SequenceModel):
                 packed.features = _EachPosition(packed.features.weight, self._rows)
             if first.positions is not None:
                 packed.positions = _EachPosition(self._stack([module.positions for module in modules]), self._rows)
-        return packed
+        built: nn.Module = packed
+        return built
 
     @property
     def num_members(self) -> int:

@@ -66,13 +66,14 @@ class MatrixProduct(Process):
         """
         if observations.numel() and not 0 <= int(observations.min()) <= int(observations.max()) < self.num_symbols:
             raise InputError(f"observations: must be symbols in [0, {self.num_symbols})")
-        unit_D = torch.eye(self.dimension, dtype=torch.float64)[0]
+        matrices_VDD = self.matrices_VDD.to(observations.device)
+        unit_D = torch.eye(self.dimension, dtype=torch.float64, device=observations.device)[0]
         anew = torch.zeros(observations.shape[1], dtype=torch.bool) if starts is None else torch.as_tensor(starts)
-        vectors = torch.empty(*observations.shape, self.dimension, dtype=torch.float64)
+        vectors = torch.empty(*observations.shape, self.dimension, dtype=torch.float64, device=observations.device)
         vector_BD = unit_D.expand(len(observations), -1)
         for t in range(observations.shape[1]):
             before_BD = unit_D.expand(len(observations), -1) if anew[t] else vector_BD
-            vector_BD = (self.matrices_VDD[observations[:, t]] * before_BD[:, None, :]).sum(-1)
+            vector_BD = (matrices_VDD[observations[:, t]] * before_BD[:, None, :]).sum(-1)
             vectors[:, t] = vector_BD
         return vectors
 

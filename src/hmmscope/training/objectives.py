@@ -1,6 +1,5 @@
 """What is minimised."""
 
-import torch
 from torch import nn
 
 from hmmscope.axes import Float, Tensor
@@ -21,7 +20,7 @@ def judged_outputs(
         outputs = block_outputs(model, inputs, kind=target.kind, block_length=block_length, algorithm=block_algorithm)
     else:
         outputs = model(inputs)
-    return outputs if len(target.columns) == num_columns else outputs[:, torch.from_numpy(target.columns)]
+    return outputs if len(target.columns) == num_columns else outputs[:, target.columns_on(outputs.device)]
 
 
 def target_loss(

@@ -33,7 +33,7 @@ from hmmscope.training.state import resolve_device, restore_weights, save_state
 from hmmscope.training.trainer import Lessons
 from hmmscope.training.updates import autocast, evaluation_loss, make_optimiser
 
-#: Steps whose samples and labels are made at once, at most, and numbers in their labels.
+#: Steps whose samples and labels are made at once, at most (a power of two), and numbers in their labels.
 MAX_AHEAD, MAX_LABELS = 16, 2**20
 
 
@@ -91,7 +91,7 @@ class Ahead:
         """Steps that are made together with this one: neighbours of the same length."""
         spec = self._spec
         each = spec.batch_size * len(target.columns) * target.num_outputs
-        count = max(1, min(MAX_AHEAD, MAX_LABELS // each))
+        count = min(MAX_AHEAD, 1 << max(0, (MAX_LABELS // each).bit_length() - 1))
         begin = step // count * count
         block = range(begin, min(begin + count, spec.num_steps))
         return [one for one in block if self._lessons.at(one)[1] is target]
