@@ -47,10 +47,10 @@ TAKEN = {
     "limits-theorem5.1": "error-by-scale",
     "limits-theorem5.2": "depth",
     "limits-theorem5.3": "error-in-floats",
-    "limits-precision": "bits",
-    "multitask-theorem1": "gradient-layers",
-    "multitask-theorem2": "samples",
-    "multitask-lemma1": "rates",
+    "limits-precision": "smallest-precision",
+    "multitask-theorem1": "failures",
+    "multitask-theorem2": "observability",
+    "multitask-lemma1": "decay-rate",
     "multitask-decomposition": "parts",
     "construction-vs-trained": "scores",
 }
@@ -79,7 +79,7 @@ def network(num_steps: int, learning_rate: float | None) -> MultiTaskTransformer
 
 
 def kind(block: str) -> str:
-    """"slot" of "slot-2"."""
+    """ "slot" of "slot-2"."""
     return block.partition("-")[0]
 
 
@@ -147,12 +147,21 @@ def draw_layout(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) -> 
 # The stream
 
 
-def _letters(axes: Axes, tokens: torch.Tensor, *, vertical: bool = False, size: float = 8) -> None:
+def _letters(axes: Axes, tokens: torch.Tensor) -> None:
     text = [LETTERS[int(token)] for token in tokens[0]]
-    axes.set_xticks(range(len(text)), text, fontsize=size, color=INK)
+    axes.set_xticks(range(len(text)), text, fontsize=8, color=INK)
     axes.tick_params(length=0, pad=2)
-    if vertical:
-        axes.set_yticks(range(len(text)), text, fontsize=size, color=INK)
+    for side in axes.spines.values():
+        side.set_color(RULE)
+
+
+def _sequence_names(axes: Axes) -> None:
+    places = [(LENGTH + 1) * number + (LENGTH + 1) / 2 for number in range(NUMBER)]
+    places.append((LENGTH + 1) * NUMBER + (TEST + 1) / 2)
+    names = [*(f"{number + 1}" for number in range(NUMBER)), "test"]
+    axes.set_xticks(places, names, fontsize=8.5, color=INK)
+    axes.set_yticks(places, names, fontsize=8.5, color=INK)
+    axes.tick_params(length=0, pad=2)
     for side in axes.spines.values():
         side.set_color(RULE)
 
@@ -260,15 +269,19 @@ def draw_attention(net: MultiTaskTransformer, tokens: torch.Tensor, path: Path) 
         axes = figure.add_subplot(grid[0, layer])
         axes.imshow(patterns[layer][0].numpy(), cmap="Blues", vmin=0, vmax=1)
         _sequence_lines(axes, tokens, vertical=True)
-        _letters(axes, tokens, vertical=True, size=5.5)
+        _sequence_names(axes)
         axes.set_title(title, fontsize=9.5, loc="left", color=INK)
-        axes.set_xlabel("key column", fontsize=8, color=GREY)
+        axes.set_xlabel("key column, by demonstration", fontsize=8.5, color=GREY)
         if layer == 0:
-            axes.set_ylabel("query column", fontsize=8, color=GREY)
+            axes.set_ylabel("query column", fontsize=8.5, color=GREY)
     last = net.num_layers - 1
     first = last - net.num_steps
     strips = [
-        (first, f"Layer {first + 1}, first gradient step: ReLU score of each key column, the same for every query column", 0),
+        (
+            first,
+            f"Layer {first + 1}, first gradient step: ReLU score of each key column, the same for every query column",
+            0,
+        ),
         (last - 1, f"Layer {last}, step {net.num_steps}: the same; what is left are the residuals", 0),
         (last, f"Layer {last + 1}, prediction: ReLU score of each query column, the same with every key column", 1),
     ]
@@ -299,8 +312,8 @@ def draw_error(tokens: torch.Tensor, path: Path) -> None:
     demonstrations = tokens[0, starts[:, None] + torch.arange(LENGTH)]
     samples = demonstration_samples(demonstrations, 3, MEMORY)
     problem, x_NF = least_squares(samples), samples.features().unique(dim=0)
-    figure = plt.figure(figsize=(10.5, 4.6), layout="constrained")
-    grid = figure.add_gridspec(4, 2, width_ratios=(1, 1.5))
+    figure = plt.figure(figsize=(10.5, 5.2), layout="constrained")
+    grid = figure.add_gridspec(4, 2, width_ratios=(1.2, 1), wspace=0.06)
     axes = figure.add_subplot(grid[:, 1])
     for rate, color, name in ((1 / MEMORY, "#d55e00", "η = 1/L"), (RATE, "#0072b2", f"η = {RATE}")):
         weights = network(MANY_STEPS, rate).learned_weights(tokens)[:, 0]
@@ -330,7 +343,9 @@ def draw_error(tokens: torch.Tensor, path: Path) -> None:
             for a in range(3):
                 value = float(matrix[a, column])
                 color = "white" if abs(value) > 0.45 else INK
-                panel.text(column, a, f"{value:.2f}".replace("-", "−"), ha="center", va="center", fontsize=6, color=color)
+                panel.text(
+                    column, a, f"{value:.2f}".replace("-", "−"), ha="center", va="center", fontsize=7.5, color=color
+                )
         if row == 3:
             for slot in range(MEMORY):
                 panel.text(3 * slot + 1, 3.9, f"slot-{slot}", ha="center", va="top", fontsize=8, color=GREY)

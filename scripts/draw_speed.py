@@ -55,7 +55,9 @@ def draw_panel(axes: Axes, rows: list[dict], names: tuple[str, ...], label: str)
                 most, cost = curve[-1]["states"], curve[-1]["nanoseconds_per_token"]
                 axes.plot([most / 8, most], [cost / 64, cost], color=GREY, linewidth=1, dashes=(2, 2))
     axes.set(xscale="log", yscale="log", xlabel=label)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}" if value < 10_000 else f"{value / 1000:g}k")
+    axes.xaxis.set_major_formatter(
+        lambda value, _: f"{value:g}" if value < 1e4 else f"{value / 1e3:g}k" if value < 1e6 else f"{value / 1e6:g}M"
+    )
     axes.grid(color=RULE, linewidth=0.7)
     axes.set_axisbelow(True)
     for side in ("top", "right"):

@@ -10,7 +10,21 @@ import pytest
 
 from hmmscope.cli import main
 
-VERBS = ("list", "show", "run", "train", "sample", "oracle", "analyse", "report", "doctor")
+VERBS = (
+    "list",
+    "show",
+    "run",
+    "train",
+    "sample",
+    "oracle",
+    "facts",
+    "fit",
+    "analyse",
+    "export",
+    "report",
+    "bench",
+    "doctor",
+)
 KINDS = ("process", "model", "layout", "instrument", "experiment")
 TINY = [
     *("--training.num_steps", "4", "--training.batch_size", "2", "--training.warmup_steps=1", "--layout.length", "8"),
@@ -114,7 +128,11 @@ BAD: dict[str, tuple[int, list[str], str]] = {
     "override without value": (2, ["train", "umbrella", "--out", "new", "--seed"], "--seed: needs a value"),
     "override twice": (2, ["train", "umbrella", "--out", "new", "--seed", "1", "--seed=2"], "--seed: given twice"),
     "surplus word": (2, ["train", "umbrella", "casino", "--out", "new"], "casino: unexpected"),
-    "no out": (2, ["train", "umbrella"], "required: --out"),
+    "no out": (2, ["train", "umbrella"], "out: give a new folder"),
+    "facts of nothing": (2, ["facts", "umbrela"], "did you mean 'umbrella'"),
+    "fit of nothing": (2, ["fit", "none.txt", "--states", "2", "--out", "new.json"], "none.txt: cannot be read"),
+    "export of nothing": (2, ["export", "none", "--out", "new"], "none: no such run folder"),
+    "bench of nothing": (2, ["bench", "samplin"], "did you mean 'sampling'"),
     "no exact answer": (2, ["train", "fresh-hmms", "--out", "new"], "no exact"),
     "process of an experiment": (2, ["run", "quickstart", "--out", "new", "--process.name", "even"], "process.name"),
     "missing config": (2, ["train", "none.yaml", "--out", "new"], "none.yaml: cannot be read"),

@@ -222,6 +222,7 @@ def close(folder: Path) -> dict:
 def compiled(folder: Path) -> dict:
     """Compiled models beside the same ones as they are, in each mode."""
     found = {}
+    warnings.simplefilter("ignore")  # the compiler's own
     for mode, size in (("exact", 1), ("exact", 2), ("ddp", 2), ("fsdp", 2)):
         pair = [folder / f"{mode}-{size}-{name}" for name in ("plain", "compiled")]
         for path in pair:

@@ -248,13 +248,14 @@ def test_errors_are_below_their_bounds(num_futures: int | None) -> None:
     hmm, futures = hidden_cycle(), num_futures or 1
     known = population(hmm, 2, futures, 6)
     squares = np.zeros(2)
-    for draw in range(12):
+    for draw in range(8):
         drawn = draw_demonstrations(hmm, 40, 2 + futures, 0, draw)
         by_network = sample_row(known, drawn, 2, 30, num_futures, network=True)
         by_algebra = sample_row(known, drawn, 2, 30, num_futures, network=False)
         assert by_network["difference"] < 1e-14
         assert by_network["estimation"] == pytest.approx(by_algebra["estimation"], rel=1e-9)
-        squares += by_network["estimation"] ** 2, by_network["generalisation_bound"] ** 2
+        squares += by_network["generalisation"] ** 2, by_network["generalisation_bound"] ** 2
+        assert by_network["estimation"] <= by_network["estimation_bound"]
         assert by_network["total"] <= by_network["bound"]
     assert squares[0] <= squares[1]
     drawn = draw_demonstrations(hmm, 60, 8, 1)
@@ -282,9 +283,9 @@ def test_evaluates_like_a_trained_model(theorem: int) -> None:
     losses = {}
     for name, changes in builders.items():
         if theorem == 1:
-            net = multitask_theorem1(4, 1, 20, **shape, **changes)
+            net = multitask_theorem1(4, 1, 8, **shape, **changes)
         else:
-            net = multitask_theorem2(4, 1, 20, num_futures=2, readout="next", **shape, **changes)
+            net = multitask_theorem2(4, 1, 8, num_futures=2, readout="next", **shape, **changes)
         score = evaluate(net, corpus, num_samples=8, baselines=False)
         inside = score.positions >= 1
         last = inside & (score.demonstrations == 10)

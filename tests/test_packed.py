@@ -122,7 +122,7 @@ def test_gradients_in_double_precision(name: str) -> None:
     """The backward passes that are written by hand, against torch's own layers without rounding in the way."""
     tokens, labels = given(2, 4)
     members = [member(name, seed).double() for seed in range(2)]
-    outputs, own = packed_gradients(Pack([m for m in members]), tokens, labels)
+    outputs, own = packed_gradients(Pack(members), tokens, labels)
     for k in range(2):
         expected, alone = gradients(member(name, k).double(), tokens[k], labels[k])
         torch.testing.assert_close(outputs[k], expected, rtol=1e-12, atol=1e-12)
@@ -282,13 +282,24 @@ def stop(losses: torch.Tensor) -> torch.Tensor:
     raise Stop
 
 
+def same_summaries(found: dict | None, expected: dict | None) -> None:
+    """To rounding, and the packed one says that it is."""
+    assert found is not None
+    assert expected is not None
+    assert found.keys() == {*expected, "packed"}
+    assert found["packed"] is True
+    assert found["invalid"] == expected["invalid"]
+    numbers = [key for key in expected if key != "invalid"]
+    assert [found[key] for key in numbers] == pytest.approx([expected[key] for key in numbers], rel=1e-3)
+
+
 @pytest.mark.parametrize(
     "model, training",
     [
         ("rnn", {}),
         ("decoder", {"curriculum": [2, 5, 8], "num_grains": 2, "gradient_clip": 0.1}),
-        ("lstm", {"num_trajectories": 30, "gradient_clip": 0.0}),
-        ("roformer", {"block_length": 3}),
+        pytest.param("lstm", {"num_trajectories": 30, "gradient_clip": 0.0}, marks=pytest.mark.soak),
+        pytest.param("roformer", {"block_length": 3}, marks=pytest.mark.soak),
     ],
 )
 def test_a_packed_run_is_the_run(model: str, training: dict[str, Any], tmp_path: Path) -> None:
@@ -301,22 +312,18 @@ def test_a_packed_run_is_the_run(model: str, training: dict[str, Any], tmp_path:
         assert len(left) == len(right) == LAST
         for found, expected in zip(left, right, strict=True):
             assert found == pytest.approx(expected, rel=1e-4)  # AdamW divides rounding errors by small gradients
-        loaded = load_run(out)
-        assert loaded.summary is not None
-        assert single.summary is not None
-        assert loaded.summary.pop("packed") is True
-        assert loaded.summary == pytest.approx(single.summary, rel=1e-3)
+        same_summaries(load_run(out).summary, single.summary)
         assert RunDir.open(out).checkpoint_steps() == RunDir.open(single.path).checkpoint_steps()
 
 
-@pytest.mark.parametrize("seeds", [(1,), (2, 1), (0, 1, 2, 3, 4)])
+@pytest.mark.parametrize("seeds", [(1,), (3, 2, 1, 0)])
 def test_companions_change_no_bit_of_a_run(seeds: tuple[int, ...], whole: list[Path], tmp_path: Path) -> None:
     outs = pack_into(tmp_path, seeds)
     assert content(outs[seeds.index(1)]) == content(whole[1])
     assert content(whole[0]) != content(whole[1])
 
 
-@pytest.mark.parametrize("number", [1, 8, 20])
+@pytest.mark.parametrize("number", [1, 20])
 def test_stopped_and_resumed(number: int, whole: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at_step(monkeypatch, number, stop)
     with pytest.raises(Stop):
@@ -358,7 +365,7 @@ def test_signal(whole: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [content(path) for path in pack_into(tmp_path)] == [content(path) for path in whole]
 
 
-@pytest.mark.parametrize("planted", [float("nan"), float("inf")])
+@pytest.mark.parametrize("planted", [float("nan"), pytest.param(float("inf"), marks=pytest.mark.soak)])
 def test_a_number_that_is_not_finite_stops_its_member_only(
     planted: float, whole: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,14 +410,13 @@ def test_finished_runs_are_kept_and_loaded(whole: list[Path]) -> None:
     assert torch.equal(runs[0].model.head.weight, load_run(whole[0]).model.head.weight)  # type: ignore[arg-type]
 
 
+@pytest.mark.soak
 def test_vectors(tmp_path: Path) -> None:
     """A linear system: vectors in, vectors out."""
     data = DATA | {"process": {"name": "ran-lds"}, "target": "observation"}
     configs = [config_from_data(data | {"seed": seed}) for seed in range(2)]
     runs = train_packed(configs, [tmp_path / "a", tmp_path / "b"], num_samples=16)
-    single = train(configs[1], tmp_path / "single", num_samples=16)
-    assert single.summary is not None
-    assert runs[1].summary == pytest.approx(single.summary | {"packed": True}, rel=1e-3)
+    same_summaries(runs[1].summary, train(configs[1], tmp_path / "single", num_samples=16).summary)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -440,11 +446,11 @@ def test_runs_that_differ_in_more_than_seeds_are_refused(other: dict, message: s
 
 def test_other_refusals(tmp_path: Path, whole: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     one, out = config(0), tmp_path / "a"
-    with pytest.raises(InputError, match="^configs: must be at least one"):
+    with pytest.raises(InputError, match=r"^configs: must be at least one"):
         train_packed([], [])
-    with pytest.raises(InputError, match="^outs: must be a folder for each of 1 runs"):
+    with pytest.raises(InputError, match=r"^outs: must be a folder for each of 1 runs"):
         train_packed([one], [])
-    with pytest.raises(InputError, match="^outs: must be different folders"):
+    with pytest.raises(InputError, match=r"^outs: must be different folders"):
         train_packed([one, one], [out, out])
     with pytest.raises(InputError, match=r"^training\.compile: "):
         train_packed([replace(one, training=replace(one.training, compile=True))], [out])
@@ -453,7 +459,7 @@ def test_other_refusals(tmp_path: Path, whole: list[Path], monkeypatch: pytest.M
     with pytest.raises(RefusedError, match="holds a run with another configuration"):
         train_packed([config(1)], [whole[0]], resume=True)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(InputError, match="^packed training: is the work of one process"):
+    with pytest.raises(InputError, match=r"^packed training: is the work of one process"):
         train_packed([one], [out])
     assert list(tmp_path.iterdir()) == []
 
@@ -461,6 +467,7 @@ def test_other_refusals(tmp_path: Path, whole: list[Path], monkeypatch: pytest.M
 # --------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_contests() -> None:
     (contest,) = bench.contests(peers=True, shapes=("decoder-1",), members=(2,))
     rows = contest.rows(repeats=1, threads=1)

@@ -174,13 +174,13 @@ def _vmap(configs: list[RunConfig], processes: list[Process], device: str) -> Ca
     for module in models[0].modules():
         if isinstance(module, Attention):
             module.pattern.register_forward_hook(lambda *_: None)
-    stacked, _ = stack_module_state(models)  # type: ignore[arg-type]
+    stacked, _ = stack_module_state(models)
     weights = {name: nn.Parameter(weight.detach()) for name, weight in stacked.items()}
     optimiser = make_optimiser(nn.ParameterList(weights.values()), spec)
     given = [_lesson(config, process, device) for config, process in zip(configs, processes, strict=True)]
     tokens_KBT, labels_KBTO = torch.stack([one[0] for one in given]), torch.stack([one[1] for one in given])
 
-    def loss(own: dict[str, torch.Tensor], tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def loss(own: Any, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return _loss(functional_call(models[0], own, (tokens,)), labels)
 
     def step() -> None:

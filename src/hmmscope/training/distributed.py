@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import HmmscopeError, InputError, RefusedError, ResourceError
-from hmmscope.training.watch import LAST_WORDS, Watch, comes
+from hmmscope.training.watch import LAST_WORDS, Watch, comes, end_undisturbed
 
 #: Seconds in which all processes must have come.
 START = 120.0
@@ -212,6 +212,7 @@ class _Several(World):
         _ignore_termination()  # torchrun sends it when the first of them has ended
         stderr = _mute()  # torch tells the standard error about each connection that closes
         if not self._watch.speaks(code):
+            end_undisturbed()
             raise SystemExit(self._watch.silence()) from None
         if _is_lost_connection(error):
             error = ResourceError(self._watch.obituary())

@@ -61,8 +61,8 @@ class Member:
 class Ahead:
     """The samples of a training and their labels, made for several steps at once, which for small ones is much faster.
 
-    Exact beliefs cost a small operation for each position whatever the number of samples, and a step of a small model
-    has few. Which steps are made together is a function of the step alone: so are the bits.
+    A call that samples, or filters, costs something whatever the number of samples, and a step of a small model has few.
+    Which steps are made together is a function of the step alone: so are the bits.
 
     Args:
         lessons: the batches as functions of the step.

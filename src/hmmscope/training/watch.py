@@ -1,6 +1,7 @@
 """Signs of life of the processes of a training, and who says why all end."""
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -99,6 +100,7 @@ class Watch(threading.Thread):
 
     def fall_silent(self) -> None:
         """The line is written: the others may end, and this one after them (torchrun would stop them half-way)."""
+        end_undisturbed()
         if self._gone:
             return
         with suppress(RuntimeError):
@@ -121,6 +123,12 @@ class Watch(threading.Thread):
     def _names(self) -> str:
         dead = ", ".join(map(str, sorted(self._dead)))
         return f"rank {dead} of {self._size}" if dead else f"one of {self._size} processes"
+
+
+def end_undisturbed() -> None:
+    """Ignore SIGTERM from here to the end, which would change the exit code."""
+    with suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def comes(table: dist.Store, keys: list[str], seconds: float) -> bool:
