@@ -51,7 +51,7 @@ TAKEN = {
     "multitask-theorem1": "failures",
     "multitask-theorem2": "observability",
     "multitask-lemma1": "decay-rate",
-    "multitask-decomposition": "parts",
+    "multitask-decomposition": "early-stopping",
     "construction-vs-trained": "scores",
 }
 

@@ -118,7 +118,7 @@ def _offset_figure(rows: list[dict]) -> Figure:
         for i, layer in enumerate(layers):
             for j, offset in enumerate(offsets):
                 cells[i, j] = np.mean([row["value"] for row in _of(chosen, layer=layer, key=offset)])
-        cells /= np.maximum(cells.sum(1, keepdims=True), 1e-12)
+        shares = [row / row.sum() if row.any() else [None] * len(offsets) for row in cells]  # None: it looks nowhere
         return Heatmap(
             title={"trained": "Trained", "constructed": "Constructed"}[network],
             x_label="columns back",
@@ -126,7 +126,7 @@ def _offset_figure(rows: list[dict]) -> Figure:
             z_label="share of the attention shown",
             x=tuple(map(str, offsets)),
             y=tuple(map(str, layers)),
-            z=tuple(tuple(row) for row in cells.tolist()),
+            z=tuple(tuple(row) for row in shares),
         )
 
     return Figure(
