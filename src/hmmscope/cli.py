@@ -132,11 +132,17 @@ def build_parser() -> argparse.ArgumentParser:
 
     bench = verb("bench", "speed: ours, the installed peers, and the machine's own limit, in one run")
     bench.add_argument(
-        "work", nargs="?", default="all", help="sampling, filtering, mixture, or curve (default: all but it)"
+        "work",
+        nargs="?",
+        default="all",
+        help="sampling, filtering, mixture, training; packed or curve (default: the first four)",
     )
     bench.add_argument("--peers", action="store_true", help="also measure hmmlearn, dynamax, pomegranate, plain loops")
     bench.add_argument("--threads", type=int, nargs="+", default=[1], metavar="N", help="numbers of threads")
     bench.add_argument("--device", default="cpu", help="cpu or cuda")
+    bench.add_argument("--precision", default="float32", help="of training: float32 or bfloat16")
+    bench.add_argument("--compile", action="store_true", help="of training: also compiled")
+    bench.add_argument("--shapes", nargs="+", metavar="NAME", help="of training and packed: only these")
     bench.add_argument("--repeats", type=int, default=5, help="rounds; the median counts")
     bench.add_argument("--out", metavar="FILE", help="write the table as .json, with date and machine")
 

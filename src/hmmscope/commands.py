@@ -5,6 +5,7 @@ import inspect
 import io
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -284,14 +285,39 @@ def report(folders: list[str], out: str, quiet: bool) -> None:
     print(f"page: {write_page(paths, Path(out))}")
 
 
-def bench(work: str, peers: bool, threads: list[int], repeats: int, out: str | None, device: str = "cpu") -> None:
+def bench(
+    work: str,
+    peers: bool,
+    threads: list[int],
+    repeats: int,
+    out: str | None,
+    device: str = "cpu",
+    precision: str = "float32",
+    compile: bool = False,
+    shapes: list[str] | None = None,
+) -> None:
     """Measure, print a table, and write it if asked to."""
-    from hmmscope.bench import filtering, mixture, sampling
+    from hmmscope.bench import filtering, mixture, packed, sampling, training
     from hmmscope.bench.contest import machine
 
-    works = {"sampling": sampling.contests, "filtering": filtering.contests, "mixture": mixture.contests}
-    if work not in (*works, "curve", "all"):
-        raise unknown_name("work", work, [*works, "curve", "all"])
+    works: dict[str, Any] = {
+        "sampling": sampling.contests,
+        "filtering": filtering.contests,
+        "mixture": mixture.contests,
+        "training": partial(training.contests, precision=precision, compiled=compile, shapes=tuple(shapes or ())),
+        "packed": partial(packed.contests, shapes=tuple(shapes or ())),
+    }
+    known = [*works, "curve", "all"]
+    if work not in known:
+        raise unknown_name("work", work, known)
+    if precision not in ("float32", "bfloat16"):
+        raise unknown_name("precision", precision, ("float32", "bfloat16"))
+    for shape in shapes or ():
+        names = {"training": training.SHAPES, "packed": packed.SHAPES}.get(work)
+        if names is None:
+            raise InputError(f"shapes: bench {work} has no shapes to choose; training and packed have")
+        if shape not in names:
+            raise unknown_name("shapes", shape, names)
     if repeats < 1 or min(threads) < 1:
         raise InputError(f"repeats: and threads must be at least 1, got {repeats} and {threads}")
     if out is not None and Path(out).exists():
@@ -318,7 +344,8 @@ def bench(work: str, peers: bool, threads: list[int], repeats: int, out: str | N
         if out is not None:
             store.write_json(Path(out), {"machine": facts, "last_cache": cache, "rows": rows, "exponents": fits})
         return
-    for make in [works[work]] if work != "all" else works.values():
+    chosen = [work] if work != "all" else ["sampling", "filtering", "mixture", "training"]
+    for make in (works[name] for name in chosen):
         for contest in make(peers=peers, device=device):
             for count in threads:
                 found = contest.rows(repeats=repeats, threads=count)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hmmscope.bench.contest import Contest, installed
+from hmmscope.bench.contest import Contest, installed, noise
 from hmmscope.config import RunConfig, config_from_data
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import make_target
@@ -17,7 +17,6 @@ from hmmscope.models.make import build_model
 from hmmscope.pipeline import ports_of
 from hmmscope.training.distributed import World
 from hmmscope.training.parallel import make_engine
-from hmmscope.training.state import move
 from hmmscope.training.trainer import train_step
 from hmmscope.training.updates import make_optimiser
 
@@ -118,7 +117,7 @@ def _contest(shape: Shape, peers: bool, device: str, precision: str, compiled: b
     config = config_from_data(shape.config | {"training": training})
     process = config.process.build()
     ports = ports_of(config, process)
-    corpus = Corpus(process, layout=config.layout, seed=0, stream="train")
+    corpus = Corpus(process, layout=config.layout, seed=0, stream="train", device=device)
     columns = config.layout.num_columns
     tokens = batch * columns
     contest = Contest(f"training, {shape.name}, batch {batch}, {precision}", "tokens")
@@ -146,7 +145,7 @@ def _ours(config: RunConfig, corpus: Corpus, device: str, compiled: bool) -> Cal
 
     def step() -> None:
         begin = state["step"] * spec.batch_size
-        batch = move(corpus[begin : begin + spec.batch_size], torch.device(device))
+        batch = corpus[begin : begin + spec.batch_size]
         train_step(model, optimiser, batch, target, spec, state["step"], engine)
         state["step"] += 1
 
@@ -156,10 +155,10 @@ def _ours(config: RunConfig, corpus: Corpus, device: str, compiled: bool) -> Cal
 def _step_of(model: nn.Module, config: RunConfig, corpus: Corpus, device: str) -> Callable[[], None]:
     """A step of a peer on a batch that is at hand, with the same loss, clipping and optimiser."""
     spec = config.training
-    batch = move(corpus[0 : spec.batch_size], torch.device(device))
+    batch = corpus[0 : spec.batch_size]
     target = make_target(config.target, corpus.process, corpus.layout)
     labels = target.labels(batch)
-    columns = torch.from_numpy(target.columns)
+    columns = target.columns_on(batch.tokens.device)
     optimiser = make_optimiser(model, spec)
 
     def step() -> None:
@@ -266,5 +265,5 @@ def _gemm(device: str, precision: str) -> tuple[Callable[[], torch.Tensor], floa
     """A large matrix product and its FLOPs."""
     size = 2048 if device == "cpu" else 8192
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    left, right = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
+    left, right = (noise(size, size, dtype=dtype, device=device) for _ in range(2))
     return lambda: left @ right, 2.0 * size**3
