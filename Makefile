@@ -12,7 +12,7 @@ endif
 
 DEMO := runs/demo
 
-.PHONY: demo test test-soak test-gpu test-page docs format clean
+.PHONY: demo test test-soak test-gpu test-page test-slurm docs format clean
 
 demo: .venv/.installed
 	$(BIN)/hmmscope run quickstart --scale small --out $(DEMO) --resume
@@ -32,6 +32,10 @@ test-gpu: .venv/.installed
 test-page: .venv/.installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[e2e]"
 	$(BIN)/pytest -m e2e -n 0
+
+test-slurm: .venv/.installed
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[slurm]"
+	$(BIN)/pytest -m slurm -n 0
 
 docs: .venv/.installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[docs]"

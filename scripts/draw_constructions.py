@@ -12,7 +12,6 @@ read from the network. FOLDER holds runs of experiments, one a folder named like
 """
 
 import argparse
-import shutil
 from pathlib import Path
 
 import matplotlib
@@ -20,6 +19,7 @@ import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from PIL import Image
 
 import hmmscope as hs
 from hmmscope import constructions
@@ -42,6 +42,8 @@ COLORS = {
     "weights": "#009e73",
     "prediction": "#b5539a",
 }
+#: Width of pictures of two panels.
+PAGE = 1536
 #: One picture of each experiment for docs/experiments-theorems.md.
 TAKEN = {
     "limits-theorem5.1": "error-by-scale",
@@ -364,14 +366,16 @@ def _save(figure: plt.Figure, path: Path) -> None:
 
 
 def take_over(runs: Path, out: Path) -> None:
-    """One picture of each run, as it drew it."""
+    """One picture of each run, as it drew it; narrow ones in the middle of a page's width."""
     for experiment, name in TAKEN.items():
         found = sorted((runs / experiment / "figures").glob(f"*-{name}.png"))
         if not found:
             print(f"{experiment}: no picture {name}")
             continue
-        target = out / f"{experiment}.png"
-        shutil.copyfile(found[0], target)
+        target, picture = out / f"{experiment}.png", Image.open(found[0]).convert("RGB")
+        canvas = Image.new("RGB", (max(PAGE, picture.width), picture.height), "white")
+        canvas.paste(picture, ((canvas.width - picture.width) // 2, 0))
+        canvas.save(target, optimize=True)
         print(f"{target}: {target.stat().st_size} bytes")
 
 

@@ -1,6 +1,7 @@
 """Instruments: chance where nothing is held, the known answer where it was planted (2)."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -342,3 +343,25 @@ def test_scores_know_what_they_are_of() -> None:
         for t, column in enumerate(PROMPTS.columns):
             expected = -logits[b, column - 1].log_softmax(-1)[batch.observations[b, t]]
             assert score.measures["model"]["loss"][b, t] == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_probability_zero_for_what_happened_is_no_number() -> None:
+    """A network that gives laws may say zero: the mean loss there is infinite and has no interval, others have one."""
+
+    class Sure(torch.nn.Module):
+        outputs = "law"
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            law = torch.tensor([0.5, 0.5, 0.0]).repeat(*tokens.shape, 1)
+            law[:, 2] = torch.tensor([-1.0, 3.0, 0.0])  # clipped at zero and divided by the sum
+            law[:, 3] = 0.0  # says nothing
+            return law
+
+    hmm = HMM([1.0], [[1.0]], [[0.5, 0.5, 0.0]])
+    score = evaluate(Sure(), Corpus(hmm, length=6), num_samples=40)
+    rows = {row["x"]: row for row in score.rows("positions") if (row["predictor"], row["metric"]) == ("model", "loss")}
+    assert rows[3]["value"] is None
+    assert rows[3]["low"] is None
+    assert rows[1]["value"] == pytest.approx(math.log(2))
+    assert rows[4]["value"] == pytest.approx(math.log(3))
+    assert score.invalid is None

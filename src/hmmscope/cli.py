@@ -21,7 +21,7 @@ device), 6 non-finite numbers, 130 interrupted, 143 terminated, 70 internal erro
 
 
 #: Verbs that take ``--section.key VALUE``, or fields of a process.
-_OVERRIDABLE = ("run", "train", "analyse", "show", "sample", "oracle", "facts")
+_OVERRIDABLE = ("run", "train", "sweep", "analyse", "show", "sample", "oracle", "facts")
 _RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
 
@@ -67,6 +67,26 @@ def build_parser() -> argparse.ArgumentParser:
         "--dry-run", action="store_true", help="say what it takes (tokens, FLOPs, memory, time); train nothing"
     )
     train.add_argument("--tracker", metavar="NAME", help="also tell tensorboard, wandb or trackio")
+
+    sweep = verb(
+        "sweep", "many runs from a grid, here or on a cluster; again to go on", epilog=_EPILOG, formatter_class=raw
+    )
+    sweep.add_argument("grid", nargs="?", help="a YAML file with base, vary, also, seeds, instances (or the options)")
+    sweep.add_argument("--out", metavar="DIR", help="a new folder, or that of the sweep to go on with or to extend")
+    sweep.add_argument("--table", metavar="DIR", help="only print the table of a sweep as it is now")
+    sweep.add_argument("--base", metavar="CONFIG", help="a preset or a YAML file")
+    sweep.add_argument("--vary", nargs="+", default=[], metavar="KEY=A,B", help="training.learning_rate=1e-3,3e-4 ...")
+    sweep.add_argument("--seeds", metavar="N", help="how many, or a list of them: 3, or 0,5,7")
+    sweep.add_argument("--instances", action="store_true", help="each seed also draws another process")
+    sweep.add_argument("--engine", default="local", help="local, ray or slurm")
+    sweep.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: as many as processors)")
+    sweep.add_argument("--retries", type=int, default=2, metavar="N", help="further attempts at a run that failed")
+    sweep.add_argument(
+        "--gpus", type=float, default=0.0, metavar="G", help="of each run (ray: a fraction; slurm: whole)"
+    )
+    sweep.add_argument("--address", metavar="HOST:PORT", help="of a Ray cluster (default: one is started here)")
+    sweep.add_argument("--slurm", nargs="+", default=[], metavar="KEY=VALUE", help="of sbatch: partition=gpu time=120")
+    sweep.add_argument("--dry-run", action="store_true", help="list the runs; train nothing")
 
     sample = verb("sample", "sequences of a process, the same bits everywhere")
     sample.add_argument("process")
@@ -147,7 +167,7 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--out", metavar="FILE", help="write the table as .json, with date and machine")
 
     verb("doctor", "check this installation: versions, exact bits, disk, memory, extras")
-    for sub in (run, train, analyse, sample, oracle, fit, export, report):
+    for sub in (run, train, sweep, analyse, sample, oracle, fit, export, report):
         sub.add_argument("-q", "--quiet", action="store_true", help="print results only")
     return parser
 
@@ -249,6 +269,10 @@ def _function(verb: str) -> Callable[..., int | None]:
         from hmmscope.verbs import facts, fit, oracle
 
         found = getattr({"oracle": oracle, "facts": facts, "fit": fit}[verb], verb)
+    elif verb == "sweep":
+        from hmmscope.verbs.sweep import sweep
+
+        found = sweep
     elif verb == "export":
         from hmmscope.verbs.export import export
 
@@ -267,6 +291,8 @@ def _silence_stdout() -> None:
 
 
 def _fail(message: str, code: int) -> int:
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1 and os.environ.get("RANK", "0") != "0":
+        return code  # of several processes that are refused alike, one says so
     line = " ".join(message.split())
     printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
     print(f"error[{code}] {printable}", file=sys.stderr, flush=True)

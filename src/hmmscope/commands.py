@@ -313,7 +313,8 @@ def bench(
     if precision not in ("float32", "bfloat16"):
         raise unknown_name("precision", precision, ("float32", "bfloat16"))
     for shape in shapes or ():
-        names = {"training": training.SHAPES, "packed": packed.SHAPES}.get(work)
+        by_work: dict[str, list[str]] = {"training": [*training.SHAPES], "packed": [*packed.SHAPES]}
+        names = by_work.get(work)
         if names is None:
             raise InputError(f"shapes: bench {work} has no shapes to choose; training and packed have")
         if shape not in names:

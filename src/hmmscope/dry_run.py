@@ -14,7 +14,7 @@ from hmmscope.pipeline import fresh_model, ports_of, require_memory_for, threads
 from hmmscope.resources import free_memory
 from hmmscope.training.schedules import sample_numbers, stage_length
 from hmmscope.training.spec import TrainingSpec
-from hmmscope.training.state import move, resolve_device
+from hmmscope.training.state import resolve_device
 from hmmscope.training.trainer import Lessons, train_step
 from hmmscope.training.updates import make_optimiser
 
@@ -106,14 +106,14 @@ def _time_steps(model: torch.nn.Module, corpus: Corpus, target: str, spec: Train
     device = torch.device(spec.device)
     model.to(device).train()
     optimiser = make_optimiser(model, spec)
-    lessons = Lessons(corpus, target, spec)
+    lessons = Lessons(corpus, target, spec, device)
     numbers = sample_numbers(replace(spec, num_trajectories=0), corpus.seed, 0)
     steps, begun = -1, time.perf_counter()
     while steps < 1 or (steps < 50 and time.perf_counter() - begun < _SECONDS):
         if steps == 0:
             begun = time.perf_counter()
         stage, asked = lessons.at(0)
-        train_step(model, optimiser, move(stage[numbers], device), asked, spec, 0)  # type: ignore[arg-type]
+        train_step(model, optimiser, stage[numbers], asked, spec, 0)  # type: ignore[arg-type]
         steps += 1
     return steps, (time.perf_counter() - begun) / steps
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from hmmscope.corpora.targets import Target, make_target
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.models.base import Ports, SequenceModel, parameter_count
 from hmmscope.models.block_cot import feedback_width
-from hmmscope.models.flops import training_memory_bytes
+from hmmscope.models.flops import training_flops, training_memory_bytes
 from hmmscope.models.make import build_model
 from hmmscope.processes.base import Process
 from hmmscope.processes.files import load_process
@@ -104,10 +105,8 @@ def train(
         model = fresh_model(config, process)
         run = Run(path, config, process, model, None)
         evaluation = run.corpus("evaluate")
-        if world.leader:
-            bayes_floor(
-                evaluation, 1, config.target
-            )  # refuses a process without an exact answer before there is a folder
+        if world.leader:  # refuse a process without an exact answer before there is a folder
+            bayes_floor(evaluation, 1, config.target)
         opened = _folder(path, config, process, resume) if world.leader else nullcontext()
         with opened as folder, _settings(spec):
             if world.share(folder is not None and folder.done is not None):
@@ -126,6 +125,7 @@ def train(
                 floor=floor,
                 quiet=quiet,
                 tracker=make_tracker(str(tracker), path, config.to_data()) if tells else None,
+                flops_of=partial(training_flops, config.model, model.ports),
             )
             in_parts = world.size > 1 and spec.parallel == "fsdp"
             world.dismiss()

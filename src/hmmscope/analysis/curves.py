@@ -75,31 +75,27 @@ class Score:
         """
         kept = np.ones(len(self.positions), bool) if kept is None else kept
         along = (self.demonstrations if axis == "demonstrations" else self.positions)[kept]
-        xs, column = np.unique(along, return_inverse=True)
-        average = np.zeros((len(along), len(xs)))
-        average[np.arange(len(along)), column] = 1 / np.bincount(column)[column]
+        xs = np.unique(along)
         rows = []
         for predictor, metrics in self.measures.items():
             for metric, values in metrics.items():
-                mean, low, high = bootstrap_means(values[:, kept] @ average)
+                averages = np.stack([values[:, kept][:, along == x].mean(1) for x in xs], 1)
+                infinite = ~np.isfinite(averages).all(0)
+                mean, low, high = bootstrap_means(np.where(infinite, 0.0, averages))
                 rows += [
                     {
                         "axis": axis,
                         "x": int(x),
                         "predictor": predictor,
                         "metric": metric,
-                        "value": _finite(mean[i]),
-                        "low": _finite(low[i]),
-                        "high": _finite(high[i]),
+                        "value": None if infinite[i] else float(mean[i]),
+                        "low": None if infinite[i] else float(low[i]),
+                        "high": None if infinite[i] else float(high[i]),
                         "samples": len(values),
                     }
                     for i, x in enumerate(xs)
                 ]
         return rows
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def evaluate(

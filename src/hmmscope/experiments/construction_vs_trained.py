@@ -1,5 +1,6 @@
 """The network of [MultiTask] Theorem 1 and a trained one, under the same instruments."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -162,7 +163,7 @@ def _symbols(run: Run) -> int:
     return run.process.num_symbols
 
 
-def _scores(networks: dict[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
+def _scores(networks: Mapping[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
     """How well each predicts the end of the test sequence, whose window lies inside it."""
     rows = []
     for name, network in networks.items():
@@ -186,7 +187,7 @@ def _scores(networks: dict[str, nn.Module], run: Run, sizes: dict[str, Any]) -> 
     return rows
 
 
-def _probes(networks: dict[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
+def _probes(networks: Mapping[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
     process = run.process
     assert isinstance(process, Mixture)
     few = process.first(min(sizes["probe_components"], len(process)))
@@ -201,9 +202,10 @@ def _probes(networks: dict[str, nn.Module], run: Run, sizes: dict[str, Any]) -> 
     return rows
 
 
-def _attention(networks: dict[str, nn.Module], corpus: Corpus, sizes: dict[str, Any]) -> Tables:
+def _attention(networks: Mapping[str, nn.Module], corpus: Corpus, sizes: dict[str, Any]) -> Tables:
     """Attention by offset of every head, and its overlap with the heads of the construction that gather."""
-    offsets, profiles = [], {}
+    offsets: list[dict] = []
+    profiles: dict[tuple[str, int, int], list[float]] = {}
     for name, network in networks.items():
         rows = attention_map(network, corpus, num_samples=min(128, sizes["samples"]), max_offset=16)
         offsets += [{"network": name} | row for row in rows if row["kind"] == "offset"]
@@ -244,7 +246,7 @@ def _features(network: nn.Module, tokens: Tensor, columns: Tensor) -> Tensor:
     return torch.stack([torch.cat(parts[name]) for name in names])
 
 
-def _similarity(networks: dict[str, nn.Module], corpus: Corpus, sizes: dict[str, Any]) -> list[dict]:
+def _similarity(networks: Mapping[str, nn.Module], corpus: Corpus, sizes: dict[str, Any]) -> list[dict]:
     """Centred kernel alignment of each layer with each layer of the construction, at the end of the test sequence."""
     tokens, layout = corpus[0 : sizes["samples"]].tokens, corpus.layout
     inside = layout.position_in_sequence >= sizes["memory_length"] - 1
@@ -278,7 +280,7 @@ def _similarity(networks: dict[str, nn.Module], corpus: Corpus, sizes: dict[str,
     return rows
 
 
-def _steps(networks: dict[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
+def _steps(networks: Mapping[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
     """Share of what a layer adds at the last column that a step of gradient descent explains, beyond simple statistics.
 
     The base is what a linear map of the last symbol and of the frequencies in the prompt explains; then the change that

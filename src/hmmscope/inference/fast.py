@@ -89,8 +89,8 @@ def belief_states(
     else:
         step_VSS = law.labelled_MVSS[0]
         first_VS = (law.initial_MS[0][:, None] * step_VSS).sum(1)
-    tables = (part.contiguous().numpy() for part in (first_VS, step_VSS))
-    filled, doubtful = few_state_beliefs(*tables, observations.contiguous().numpy(), mask.numpy())
+    first, step = (part.contiguous().numpy() for part in (first_VS, step_VSS))
+    filled, doubtful = few_state_beliefs(first, step, observations.contiguous().numpy(), mask.numpy())
     beliefs = torch.from_numpy(filled)
     again = torch.from_numpy(doubtful).nonzero()[:, 0]
     if len(again):

@@ -1,7 +1,9 @@
 """The training loop. State is (weights, AdamW moments, step); data and learning rate are functions of the step."""
 
+import resource
 import signal
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -20,7 +22,7 @@ from hmmscope.training.progress import Progress
 from hmmscope.training.schedules import learning_rate, sample_numbers, stage_length
 from hmmscope.training.signals import Interrupted, deferred_signals
 from hmmscope.training.spec import TrainingSpec
-from hmmscope.training.state import move, resolve_device, restore_weights, save_state
+from hmmscope.training.state import resolve_device, restore_weights, save_state
 from hmmscope.training.trackers import Quietly, Tracker
 from hmmscope.training.updates import evaluation_loss, make_optimiser, update
 
@@ -32,13 +34,14 @@ class Lessons:
         corpus: training samples at full length.
         target: name of the target.
         spec: the recipe.
+        device: where batches are made.
 
     Raises:
         InputError: a curriculum for a layout that is not of plain sequences.
     """
 
-    def __init__(self, corpus: Corpus, target: str, spec: TrainingSpec) -> None:
-        self._corpus, self._target, self._spec = corpus, target, spec
+    def __init__(self, corpus: Corpus, target: str, spec: TrainingSpec, device: torch.device | str = "cpu") -> None:
+        self._corpus, self._target, self._spec, self._device = corpus, target, spec, device
         self._stages: dict[int, tuple[Corpus, Target]] = {}
         if spec.curriculum and not isinstance(corpus.layout, Sequences):
             raise InputError("training.curriculum: cuts plain sequences; use the layout sequences")
@@ -53,14 +56,17 @@ class Lessons:
                 assert isinstance(layout, Sequences)
                 layout = replace(layout, length=length)
             process, seed, stream = self._corpus.process, self._corpus.seed, self._corpus.stream
-            stage = Corpus(process, layout=layout, seed=seed, stream=stream)
+            stage = Corpus(process, layout=layout, seed=seed, stream=stream, device=self._device)
             self._stages[length] = stage, make_target(self._target, process, layout)
         return self._stages[length]
 
     def batch(self, step: int, rows: slice) -> tuple[Batch, Target]:
         """The samples of a step, or some of them."""
         corpus, target = self.at(step)
-        return corpus[sample_numbers(self._spec, corpus.seed, step)[rows]], target
+        numbers = sample_numbers(self._spec, corpus.seed, step)[rows]
+        if self._spec.num_trajectories:
+            return corpus[numbers], target
+        return corpus[int(numbers[0]) : int(numbers[-1]) + 1], target  # nothing to copy to the device
 
 
 def train_model(
@@ -75,6 +81,7 @@ def train_model(
     floor: float | None = None,
     quiet: bool = False,
     tracker: Tracker | None = None,
+    flops_of: Callable[[int], float | None] | None = None,
 ) -> None:
     """Train `model` in place from the newest checkpoint of `run`, or from its fresh weights, to the last step.
 
@@ -94,6 +101,7 @@ def train_model(
         floor: least possible loss of the evaluation samples, shown beside the loss.
         quiet: no progress.
         tracker: is told the metrics too.
+        flops_of: floating-point operations of a training step on one sample of so many columns, for timing.jsonl.
 
     Raises:
         InputError: a curriculum that does not fit the layout.
@@ -104,7 +112,7 @@ def train_model(
     world = world or World()
     device = world.device(resolve_device(spec.device))
     model.to(device).train()
-    lessons = Lessons(corpus, target, spec)
+    lessons = Lessons(corpus, target, spec, device)
     restored = restore_weights(model, run, world)
     engine = make_engine(model, spec, world)
     optimiser = make_optimiser(model, spec)
@@ -120,14 +128,16 @@ def train_model(
         quiet=quiet or not world.leader,
     )
     beside = f" (Bayes floor {floor:.3f})" if floor is not None else ""
-    shown, tokens, told = "", 0, Quietly(tracker)
+    shown, tokens, flops, told = "", 0, 0.0, Quietly(tracker)
     with deferred_signals() as received, progress, closing(told):
         begun = time.monotonic()
         for step in range(restored.step, spec.num_steps):
             batch, asked = lessons.batch(step, engine.rows(step))
-            tokens += num_samples(spec, step) * batch.tokens.shape[1]
+            samples, columns = num_samples(spec, step), batch.tokens.shape[1]
+            tokens += samples * columns
+            flops += samples * (flops_of(columns) or 0.0) if flops_of else 0.0
             rate = learning_rate(spec, step)
-            loss, norm = train_step(model, optimiser, move(batch, device), asked, spec, step, engine)
+            loss, norm = train_step(model, optimiser, batch, asked, spec, step, engine)
             record = {"step": step + 1, "loss": loss, "learning_rate": rate, "gradient_norm": norm}
             done = step + 1 == spec.num_steps
             if evaluation is not None and judged is not None and ((step + 1) % spec.evaluate_every == 0 or done):
@@ -141,7 +151,7 @@ def train_model(
             if (step + 1) % spec.checkpoint_every == 0 or signum or done:
                 save_state(model, optimiser, run, step + 1, world)
                 if run is not None:
-                    run.timing.append(_timing(step + 1, tokens, time.monotonic() - begun, device))
+                    run.timing.append(_timing(step + 1, tokens, flops, time.monotonic() - begun, device))
             progress.update(step + 1, f"loss {loss:.3f}  {shown or beside}")
             if signum and not done:
                 world.meet()  # the leader has saved
@@ -170,9 +180,14 @@ def train_step(
     return update(model, optimiser, loss, learning_rate(spec, step), spec.gradient_clip, step, engine.world)
 
 
-def _timing(step: int, tokens: int, seconds: float, device: torch.device) -> dict[str, Any]:
+def _timing(step: int, tokens: int, flops: float, seconds: float, device: torch.device) -> dict[str, Any]:
     """How fast, and in how much memory, since the loop began."""
-    record: dict[str, Any] = {"step": step, "seconds": seconds, "tokens_per_second": tokens / max(seconds, 1e-9)}
+    seconds = max(seconds, 1e-9)
+    record: dict[str, Any] = {"step": step, "seconds": seconds, "tokens_per_second": tokens / seconds}
+    if flops:
+        record["flops_per_second"] = flops / seconds
     if device.type == "cuda":
         record["peak_memory_bytes"] = torch.cuda.max_memory_allocated(device)
+    else:
+        record["peak_memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return record

@@ -1,0 +1,179 @@
+"""The loop of a sweep: what waits is submitted, what fails is tried again, what another process does is waited for.
+
+There is no database. What is done, running or begun is read off the run folders, so a sweep may be killed at any instant,
+started again, extended, moved to another engine, or worked on from several machines that share its folder.
+"""
+
+import signal
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from hmmscope.schema import require
+from hmmscope.sweeps.grid import Point, extend_folder, make_folder
+from hmmscope.sweeps.jobs import Outcome, clear_failure, in_use, is_done, newest_step, taking_part, write_failure
+from hmmscope.sweeps.table import table_rows, write_sweep_table
+from hmmscope.training.signals import Interrupted, deferred_signals
+
+_SECONDS_BETWEEN_LOOKS = 0.05
+_SECONDS_ELSEWHERE = 1.0
+
+
+class Engine(Protocol):
+    """Where workers run."""
+
+    @property
+    def active(self) -> int:
+        """Runs submitted and not finished."""
+
+    @property
+    def free(self) -> int:
+        """How many more runs to submit now."""
+
+    def submit(self, names: Sequence[str]) -> None:
+        """Begin these runs, or queue them."""
+
+    def finished(self) -> list[Outcome]:
+        """Outcomes since the last call."""
+
+    def stop(self) -> None:
+        """Tell all workers to save and stop, and wait for them."""
+
+
+class Watcher(Protocol):
+    """Is told what happens; see `table.Board`."""
+
+    def update(self, counts: dict[str, int]) -> None:
+        """How many runs are done, running, failed, waiting."""
+
+    def done(self, name: str) -> None:
+        """A run is complete."""
+
+    def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
+        """An attempt failed; it is tried again or not."""
+
+
+def run_sweep(
+    points: Sequence[Point], out: Path, engine: Engine, *, retries: int = 2, watcher: Watcher | None = None
+) -> list[dict]:
+    """Train every point of a grid, and write OUT/table.jsonl.
+
+    Args:
+        points: of `grid.expand`.
+        out: a new folder, or that of the same sweep, or of a part of it.
+        engine: where the workers run.
+        retries: further attempts at a run that failed, in this call. Bad input, damaged files and non-finite numbers are not
+            tried again. An attempt that was told to stop after it had saved new steps (a preempted job) does not count.
+        watcher: is told what happens.
+
+    Returns:
+        the rows of the table, see `table.table_rows`; failed runs are among them.
+
+    Raises:
+        RefusedError: `out` is something else, or has runs that `points` has not.
+        Interrupted: SIGINT or SIGTERM; the workers have saved and ended.
+    """
+    require(0 <= retries <= 1000, "retries", "must be in [0, 1000]", retries)
+    out = out.absolute()
+    try:
+        make_folder(out, list(points))
+        with taking_part(out), deferred_signals() as received:
+            extend_folder(out, list(points))
+            _Sweep([point.name for point in points], out, engine, retries, watcher).run(received)
+            rows = table_rows(out, points)
+            write_sweep_table(out, rows)
+    finally:
+        engine.stop()
+    return rows
+
+
+class _Sweep:
+    """The state of the loop."""
+
+    def __init__(self, names: list[str], out: Path, engine: Engine, retries: int, watcher: Watcher | None) -> None:
+        self._out, self._engine, self._retries, self._watcher = out, engine, retries, watcher
+        self._total = len(names)
+        self._waiting = deque(name for name in names if not is_done(out, name))
+        self._elsewhere: list[str] = []
+        self._failed: set[str] = set()
+        self._attempts: Counter[str] = Counter()
+        self._steps = {name: newest_step(out, name) for name in self._waiting}
+        self._looked = 0.0
+        for name in self._waiting:
+            clear_failure(out, name)
+
+    def run(self, received: list[int]) -> None:
+        while self._waiting or self._elsewhere or self._engine.active:
+            if received:
+                self._engine.stop()
+                name = signal.Signals(received[0]).name
+                rule = f"stopped by {name}; the same command goes on"
+                raise Interrupted(f"{self._out}: {rule}", received[0])
+            for outcome in self._engine.finished():
+                self._take(outcome)
+            self._look_elsewhere()
+            self._submit()
+            self._tell()
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        self._tell()
+
+    def _submit(self) -> None:
+        chosen: list[str] = []
+        while self._waiting and len(chosen) < self._engine.free:
+            name = self._waiting.popleft()
+            if is_done(self._out, name):
+                self._done(name)
+            elif in_use(self._out, name):
+                self._elsewhere.append(name)
+            else:
+                chosen.append(name)
+        if chosen:
+            self._engine.submit(chosen)
+
+    def _take(self, outcome: Outcome) -> None:
+        name = outcome.name
+        if outcome.kind == "done":
+            self._done(name)
+        elif outcome.kind == "busy":
+            self._elsewhere.append(name)
+        elif outcome.kind == "stopped" and newest_step(self._out, name) > self._steps[name]:
+            self._steps[name] = newest_step(self._out, name)
+            self._waiting.append(name)
+        else:
+            self._attempts[name] += 1
+            again = not outcome.final and self._attempts[name] <= self._retries
+            if again:
+                self._waiting.append(name)
+            else:
+                self._failed.add(name)
+                write_failure(self._out, outcome, self._attempts[name])
+            if self._watcher is not None:
+                self._watcher.failed(outcome, self._attempts[name], again)
+
+    def _look_elsewhere(self) -> None:
+        """Runs that another process had: done by now, or free again."""
+        if not self._elsewhere or time.monotonic() - self._looked < _SECONDS_ELSEWHERE:
+            return
+        self._looked = time.monotonic()
+        still = []
+        for name in self._elsewhere:
+            if is_done(self._out, name):
+                self._done(name)
+            elif in_use(self._out, name):
+                still.append(name)
+            else:
+                self._waiting.append(name)
+        self._elsewhere = still
+
+    def _done(self, name: str) -> None:
+        if self._watcher is not None:
+            self._watcher.done(name)
+
+    def _tell(self) -> None:
+        if self._watcher is not None:
+            running = self._engine.active + len(self._elsewhere)
+            waiting, failed = len(self._waiting), len(self._failed)
+            done = self._total - running - waiting - failed
+            self._watcher.update({"done": done, "running": running, "failed": failed, "waiting": waiting})

@@ -1,0 +1,351 @@
+"""A grid of runs: a base configuration, what varies, and seeds; expanded to points with names that do not change.
+
+A grid file is small YAML:
+
+    base: limits-rnn                 # a preset, a .yaml file, or the sections of a configuration
+    vary:                            # all combinations, the last key fastest
+      training.learning_rate: [1e-3, 3e-4]
+      size:                          # a name for keys that change together
+        small: {model.width: 8}
+        large: {model.width: 64, training.batch_size: 64}
+    also:                            # single points besides
+      - {training.learning_rate: 1e-2}
+    seeds: 3                         # each with seeds 0, 1, 2 (or a list of seeds)
+    instances: true                  # and another process for each: process.seed is the seed
+"""
+
+import copy
+import hashlib
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hmmscope import store
+from hmmscope.config import RunConfig, config_from_data, read_yaml
+from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedError
+from hmmscope.presets import PRESETS, preset
+from hmmscope.schema import parse_value, require, shown, unknown_name
+from hmmscope.seeds import check_seed
+
+_KEYS = ("base", "vary", "also", "seeds", "instances")
+_SECTIONS = ("process", "layout", "model", "target", "training", "seed")
+#: What a run ends with, as `pipeline.summarise` says it.
+SUMMARY = (
+    "steps",
+    "parameters",
+    "loss",
+    "bayes_loss",
+    "excess",
+    "excess_low",
+    "excess_high",
+    "training_floor",
+    "invalid",
+)
+#: Columns of the table that nothing varied may be called.
+_TAKEN = {"run", "state", "reason", "seed", *SUMMARY}
+_MAX_POINTS = 100_000
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a grid.
+
+    Attributes:
+        name: of its folder; a function of its configuration alone, see `run_name`.
+        varied: the values of what varies in the grid, by key, with the seed last; None where the model has no such field.
+        config: what is trained.
+    """
+
+    name: str
+    varied: dict[str, Any]
+    config: RunConfig
+
+
+def config_digest(config: RunConfig) -> str:
+    """SHA-256 of the configuration as JSON with sorted keys and no spaces, in hexadecimal.
+
+    ``training.device`` is left out: "auto" becomes another device on another machine, and a sweep that moves there must
+    find its runs again. Everything else is in.
+    """
+    data = config.to_data()
+    del data["training"]["device"]
+    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def run_name(config: RunConfig) -> str:
+    """``rnn-random-hmm-seed0-0123456789ab``: model, process, seed, and the first 12 digits of `config_digest`.
+
+    What the grid varies is not in it, so that a grid extended by another key keeps its runs.
+    """
+    label = f"{config.model.name}-{config.process.name}-seed{config.seed}"
+    return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label)}-{config_digest(config)[:12]}"
+
+
+def read_grid(path: Path) -> list[Point]:
+    """The points of a grid file; a base that is a file lies relative to it."""
+    data = read_yaml(path)
+    if isinstance(data, dict) and isinstance(data.get("base"), str) and _is_file(data["base"]):
+        data = data | {"base": str(path.parent / data["base"])}
+    return expand(data)
+
+
+def expand(data: object, overrides: Mapping[str, str] | None = None) -> list[Point]:
+    """The points of a grid, in order: combinations first, then `also`; the seeds of each together.
+
+    Args:
+        data: the mapping that a grid file holds.
+        overrides: changes to the base, ``{"training.num_steps": "100"}``.
+
+    Raises:
+        InputError: an unknown key (with the nearest known one), a value that a configuration refuses, keys that overlap,
+            or two points that are the same run.
+    """
+    if not isinstance(data, dict):
+        raise InputError(f"grid: must be a mapping, got {shown(data)}")
+    for key in data:
+        if key not in _KEYS:
+            raise unknown_name(f"grid.{key}", key, _KEYS)
+    base = _base(data.get("base"))
+    seeds = _seeds(data.get("seeds"))
+    instances = parse_value(bool, data.get("instances", False), "instances")
+    require(bool(seeds) or not instances, "instances", "needs seeds", instances)
+    axes = _axes(data.get("vary"))
+    extra: list[Choice] = [({}, _changes(item, f"also[{i}]")) for i, item in enumerate(_also(data.get("also")))]
+    count = max(1, len(seeds)) * (len(extra) + _product_size(axes))
+    require(count <= _MAX_POINTS, "grid", f"must have at most {_MAX_POINTS} points", count)
+    chosen = [*_product(axes), *extra]
+    columns = _columns([key for key, _ in axes], [changes for _, changes in extra])
+    points = []
+    for names, changes in chosen:
+        for seed in seeds or (None,):
+            all_changes = {**dict(overrides or {}), **copy.deepcopy(changes), **_seed_changes(seed, instances, changes)}
+            _check_overlap(all_changes)
+            config = config_from_data(copy.deepcopy(base), all_changes)
+            data_of = config.to_data()
+            varied = {column: names.get(column, _value(data_of, column)) for column in columns}
+            points.append(Point(run_name(config), varied | {"seed": config.seed}, config))
+    first: dict[str, int] = {}
+    for number, point in enumerate(points):
+        if point.name in first:
+            raise InputError(f"grid: points {first[point.name] + 1} and {number + 1} are the same run ({point.name})")
+        first[point.name] = number
+    return points
+
+
+def _is_file(base: str) -> bool:
+    return Path(base).suffix in (".yaml", ".yml")
+
+
+def _base(base: object) -> dict[str, Any]:
+    if base is None:
+        return {}
+    if isinstance(base, str):
+        if not _is_file(base):
+            if base not in PRESETS:
+                raise unknown_name("base", base, [*PRESETS, "a .yaml file", "a mapping of sections"])
+            return preset(base)
+        base = read_yaml(Path(base))
+    if not isinstance(base, dict):
+        raise InputError(f"base: must be a preset or a mapping of sections, got {shown(base)}")
+    return base
+
+
+def _seeds(seeds: object) -> list[int]:
+    if seeds is None:
+        return []
+    if isinstance(seeds, list):
+        found = [check_seed(parse_value(int, seed, f"seeds[{i}]"), f"seeds[{i}]") for i, seed in enumerate(seeds)]
+        require(len(found) > 0, "seeds", "must not be empty", seeds)
+        return found
+    count = parse_value(int, seeds, "seeds")
+    require(1 <= count <= _MAX_POINTS, "seeds", f"must be in [1, {_MAX_POINTS}]", count)
+    return list(range(count))
+
+
+def _seed_changes(seed: int | None, instances: bool, changes: dict[str, Any]) -> dict[str, Any]:
+    if seed is None:
+        return {}
+    ours = {"seed": seed} | ({"process.seed": seed} if instances else {})
+    for key in ours:
+        require(key not in changes, f"seeds: {key}", "must not vary besides", changes.get(key))
+    return ours
+
+
+def _also(also: object) -> list[object]:
+    if also is None:
+        return []
+    if not isinstance(also, list):
+        raise InputError(f"also: must be a list of mappings, got {shown(also)}")
+    return also
+
+
+def _changes(item: object, where: str) -> dict[str, Any]:
+    """Dotted keys with their values."""
+    if not isinstance(item, dict) or not item:
+        raise InputError(f"{where}: must be a mapping of keys such as training.learning_rate, got {shown(item)}")
+    for key, value in item.items():
+        _check_key(key, where)
+        require(key in _SECTIONS or not isinstance(value, dict), f"{where}.{key}", "must be one value", value)
+    return item
+
+
+def _check_key(key: str, where: str) -> None:
+    if key.partition(".")[0] not in _SECTIONS:
+        raise unknown_name(f"{where}.{key}", key.partition(".")[0], _SECTIONS)
+
+
+Choice = tuple[dict[str, str], dict[str, Any]]  # names of what was chosen, changes of configuration
+
+
+def _axes(vary: object) -> list[tuple[str, list[Choice]]]:
+    """What varies: its column in the table, and the choices."""
+    if vary is None:
+        return []
+    if not isinstance(vary, dict):
+        raise InputError(f"vary: must be a mapping of keys to lists, got {shown(vary)}")
+    axes: list[tuple[str, list[Choice]]] = []
+    for key, values in vary.items():
+        if isinstance(values, list):
+            _check_key(key, "vary")
+            require(len(values) > 0, f"vary.{key}", "must not be empty", values)
+            axes.append((key, [({}, {key: value}) for value in values]))
+            continue
+        if not isinstance(values, dict) or not values:
+            raise InputError(f"vary.{key}: must be a list of values, or named mappings, got {shown(values)}")
+        taken = key in _TAKEN or key.partition(".")[0] in _SECTIONS
+        require(not taken, f"vary.{key}", "must be another name, this one has a meaning", key)
+        axes.append((key, [({key: name}, _changes(item, f"vary.{key}.{name}")) for name, item in values.items()]))
+    for (one, left), (two, right) in itertools.combinations(axes, 2):
+        shared = {key for _, changes in left for key in changes} & {key for _, changes in right for key in changes}
+        require(not shared, "vary", f"must set a key once, but {one} and {two} both set it", ", ".join(sorted(shared)))
+    return axes
+
+
+def _product_size(axes: list[tuple[str, list[Choice]]]) -> int:
+    size = 1
+    for _, choices in axes:
+        size *= len(choices)
+    return size
+
+
+def _product(axes: list[tuple[str, list[Choice]]]) -> Iterator[Choice]:
+    for chosen in itertools.product(*(choices for _, choices in axes)):
+        names: dict[str, str] = {}
+        changes: dict[str, Any] = {}
+        for name, change in chosen:
+            names |= name
+            changes |= change
+        yield names, changes
+
+
+def _columns(varied: list[str], extra: list[dict[str, Any]]) -> list[str]:
+    columns = dict.fromkeys(varied)
+    for changes in extra:
+        columns |= dict.fromkeys(changes)
+    return [column for column in columns if column != "seed"]
+
+
+def _value(data: dict[str, Any], column: str) -> Any:
+    """What a configuration has under a dotted key; None if it has no such field, or for a name of several keys."""
+    found: Any = data
+    for word in column.split("."):
+        if not isinstance(found, dict) or word not in found:
+            return None
+        found = found[word]
+    return found
+
+
+def _check_overlap(changes: Mapping[str, Any]) -> None:
+    for key in changes:
+        section = key.partition(".")[0]
+        require(key == section or section not in changes, key, f"must not change besides the whole of {section}", key)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The folder of a sweep: grid.json says which runs it has.
+
+
+def make_folder(out: Path, points: list[Point]) -> None:
+    """Make the folder of a sweep with its grid.json, unless there is one.
+
+    Raises:
+        RefusedError: `out` is something else.
+    """
+    if not os.path.lexists(out):
+        store.make_folder(out.parent)
+        try:
+            with store.new_folder(out, manifest=False) as folder:
+                store.write_json(folder / "grid.json", _document(points))
+                store.make_folder(folder / "runs")
+        except RefusedError:  # another process was faster
+            if not os.path.lexists(out):
+                raise
+    if not os.path.lexists(out / "grid.json"):
+        raise RefusedError(f"{out}: exists and is not the folder of a sweep; choose another --out")
+
+
+def extend_folder(out: Path, points: list[Point]) -> None:
+    """Have grid.json say that the sweep is of these points, which it may have been of in part.
+
+    Raises:
+        RefusedError: it has runs that `points` has not.
+    """
+    before, document = _read_points(out), _document(points)
+    names = {point.name for point in points}
+    lost = [point["name"] for point in before if point["name"] not in names]
+    if lost:
+        rule = f"has {len(lost)} runs that this grid has not, such as {lost[0]}"
+        raise RefusedError(f"{out}: {rule}; a sweep can be extended, not cut: add them, or choose another --out")
+    if before != document["points"]:
+        store.write_json(out / "grid.json", document)
+
+
+def _document(points: list[Point]) -> dict[str, Any]:
+    return {"points": [{"name": p.name, "varied": p.varied, "config": p.config.to_data()} for p in points]}
+
+
+def load_points(out: Path) -> list[Point]:
+    """The points of a sweep from its grid.json.
+
+    Raises:
+        InputError: not the folder of a sweep.
+        DamagedError: grid.json is not as it was written.
+    """
+    return [_point(out, data) for data in _read_points(out)]
+
+
+def load_point(out: Path, name: str) -> Point:
+    """One point by its name."""
+    for data in _read_points(out):
+        if data["name"] == name:
+            return _point(out, data)
+    raise InputError(f"{out}: its grid has no run {name}")
+
+
+def _read_points(out: Path) -> list[dict[str, Any]]:
+    path = out / "grid.json"
+    if not os.path.lexists(path):
+        raise InputError(f"{out}: not the folder of a sweep (it has no grid.json)")
+    document = store.read_json(path, own=True)
+    points = document.get("points") if isinstance(document, dict) else None
+    keys = {"name", "varied", "config"}
+    whole = isinstance(points, list) and all(isinstance(p, dict) and p.keys() == keys for p in points)
+    if not isinstance(points, list) or not whole:
+        raise DamagedError(f"{path}: not a grid of runs")
+    return points
+
+
+def _point(out: Path, data: dict[str, Any]) -> Point:
+    path = out / "grid.json"
+    try:
+        config = config_from_data(data["config"])
+    except HmmscopeError as error:
+        raise DamagedError(f"{path}: {data['name']}: {error}; made by another version?") from error
+    if run_name(config) != data["name"]:
+        raise DamagedError(f"{path}: {data['name']}: holds another configuration; altered, or made by another version")
+    return Point(data["name"], data["varied"], config)

@@ -1,0 +1,141 @@
+"""What a sweep ends with: a row a run, in the order of the grid; and what a person sees meanwhile."""
+
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from hmmscope import store
+from hmmscope.errors import DamagedError, HmmscopeError
+from hmmscope.rundir import RunDir
+from hmmscope.sweeps.grid import SUMMARY, Point
+from hmmscope.sweeps.jobs import Outcome, failure_of, run_folder, state_of
+
+
+def table_rows(out: Path, points: Sequence[Point]) -> list[dict[str, Any]]:
+    """One row for each point: ``run``, what varies, ``seed``, ``state``, ``reason``, and the summary of the run.
+
+    The rows depend on configurations and results alone: not on the engine, on the order in which the runs ended, or on how
+    often they were interrupted.
+    """
+    rows = []
+    for point in points:
+        summary: dict[str, Any] = {}
+        reason = None
+        try:
+            state: str = state_of(out, point.name)
+            if state == "done":
+                summary = RunDir.open(run_folder(out, point.name)).done or {}
+            elif state == "failed":
+                reason = (failure_of(out, point.name) or {}).get("reason")
+        except DamagedError as error:
+            state, reason = "failed", str(error).replace(f"{out}/", "")
+        ended = {key: summary.get(key) for key in SUMMARY}
+        rows.append({"run": point.name, **point.varied, "state": state, "reason": reason, **ended})
+    return rows
+
+
+def write_sweep_table(out: Path, rows: list[dict[str, Any]]) -> None:
+    """Write OUT/table.jsonl."""
+    store.write_table(out / "table.jsonl", rows)
+
+
+def table_text(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The table for people: what varies, state, loss, optimum and excess; reasons of failures below."""
+    if not rows:
+        return ["no runs"]
+    last = ("state", "loss", "bayes_loss", "excess", "excess_low", "excess_high")
+    varied = [key for key in rows[0] if key not in (*SUMMARY, "run", "state", "reason")]
+    columns = [*varied, *last]
+    cells = [columns, *([_cell(row[column]) for column in columns] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    lines = ["  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in cells]
+    return lines + [f"{row['run']}: {row['reason']}" for row in rows if row["reason"]]
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return str(value.get("name", value))
+    return "" if value is None else str(value)
+
+
+class Board:
+    """Shows a sweep while it runs: a live table on a terminal, elsewhere a line for each run that ends.
+
+    Use it as a context manager.
+
+    Args:
+        out: folder of the sweep.
+        points: its runs; the best of those that are done already is known from the start.
+        quiet: show nothing.
+    """
+
+    def __init__(self, out: Path, points: Sequence[Point], *, quiet: bool = False) -> None:
+        self._out, self._points, self._quiet = out, points, quiet
+        self._console = Console(stderr=True)
+        self._live: Live | None = None
+        self._best, self._best_name = math.inf, ""
+        self._counts: dict[str, int] = {}
+
+    def __enter__(self) -> "Board":
+        for point in self._points:
+            self._see(point.name)
+        if self._console.is_terminal and not self._quiet:
+            self._live = Live(console=self._console, refresh_per_second=4)
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, counts: dict[str, int]) -> None:
+        """How many runs are done, running, failed, waiting."""
+        if counts == self._counts:
+            return
+        self._counts = counts
+        if self._live is not None:
+            self._live.update(self._table())
+
+    def done(self, name: str) -> None:
+        """A run is complete."""
+        excess = self._see(name)
+        said = "" if excess is None else f"  excess {excess:.4f} (best {self._best:.4f})"
+        self._line(f"done     {name}{said}")
+
+    def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
+        """An attempt failed."""
+        what = f"attempt {attempts} failed, tried again" if again else f"failed after {attempts} attempts"
+        self._line(f"{what}: {outcome.name}: {outcome.reason}")
+
+    def _see(self, name: str) -> float | None:
+        """The excess of a run, if it is done; the least one is kept."""
+        try:
+            excess = (RunDir.open(run_folder(self._out, name)).done or {}).get("excess")
+        except HmmscopeError:
+            return None
+        if excess is not None and excess < self._best:
+            self._best, self._best_name = excess, name
+        return excess
+
+    def _line(self, text: str) -> None:
+        if self._live is not None:
+            self._live.console.print(text, markup=False, highlight=False)
+        elif not self._quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    def _table(self) -> Table:
+        table = Table(title=f"{self._out.name}: {len(self._points)} runs")
+        for column in ("done", "running", "failed", "waiting", "best excess", "run"):
+            table.add_column(column)
+        numbers = [str(self._counts.get(key, 0)) for key in ("done", "running", "failed", "waiting")]
+        best = f"{self._best:.4f}" if self._best_name else ""
+        table.add_row(*numbers, best, self._best_name)
+        return table

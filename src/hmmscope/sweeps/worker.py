@@ -1,0 +1,106 @@
+"""The process of one run: python -m hmmscope.sweeps.worker FOLDER NAME.
+
+It trains with `pipeline.train`, whose lock lets one process at a time write a run. When the process that started it ends,
+however it ends, its standard input closes; it then saves and stops, so that no worker is left behind.
+"""
+
+import errno
+import os
+import re
+import signal
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from hmmscope.config import RunConfig
+from hmmscope.errors import HmmscopeError, RefusedError
+from hmmscope.pipeline import train
+from hmmscope.rundir import RunDir, config_difference
+from hmmscope.sweeps.grid import load_point
+from hmmscope.sweeps.jobs import BUSY, is_done, run_folder, taking_part
+
+_RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+
+
+class _Busy(Exception):
+    """Another process writes the run."""
+
+
+def work(out: Path, name: str) -> None:
+    """Train a run of the sweep to its end, from its newest checkpoint if there is one.
+
+    Raises:
+        _Busy: another process is at work on it.
+        HmmscopeError: see `pipeline.train`.
+    """
+    point = load_point(out, name)
+    path = run_folder(out, name)
+    if is_done(out, name):
+        return
+    try:
+        train(_as_begun(point.config, path), path, resume=True, quiet=True)
+    except RefusedError as error:
+        if not _same_run(path, point.config):
+            raise
+        raise _Busy(str(error)) from error
+
+
+def _as_begun(config: RunConfig, path: Path) -> RunConfig:
+    """With the device that the run began on, if it was begun: its bits depend on it."""
+    if not os.path.lexists(path / "config.json"):
+        return config
+    device = RunDir.open(path).config.get("training", {}).get("device", config.training.device)
+    return replace(config, training=replace(config.training, device=device))
+
+
+def _same_run(path: Path, config: RunConfig) -> bool:
+    """Whether the folder holds this configuration, so that the refusal was for its lock."""
+    with suppress(HmmscopeError):
+        lines = config_difference(RunDir.open(path).config, config.to_data())
+        return all(line.startswith("training.device:") for line in lines)
+    return False
+
+
+def _stop_with_parent() -> None:
+    """Wait until standard input closes, which it does when the parent ends, and then be told to stop."""
+    with suppress(OSError):
+        while os.read(0, 1024):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main(out: str, name: str) -> int:
+    """What a worker process does; its exit code is that of the command line, or `BUSY`."""
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm's warning goes to all; the parent answers it with SIGTERM
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    try:
+        with taking_part(Path(out)):
+            work(Path(out), name)
+        return 0
+    except _Busy as error:
+        return _say(BUSY, str(error))
+    except HmmscopeError as error:
+        return _say(error.exit_code, str(error))
+    except MemoryError:
+        return _say(5, "out of memory; choose smaller sizes")
+    except OSError as error:
+        traceback.print_exc()
+        return _say(5 if error.errno in _RESOURCES else 70, f"{type(error).__name__}: {error}")
+    except Exception as error:
+        traceback.print_exc()
+        memory = isinstance(error, RuntimeError) and re.search(r"can't allocate memory|out of memory", str(error))
+        return _say(5 if memory else 70, f"{type(error).__name__}: {error}")
+
+
+def _say(code: int, message: str) -> int:
+    print(f"error[{code}] {' '.join(message.split())}", file=sys.stderr, flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("a worker is told the folder of its sweep and the name of its run")
+    sys.exit(main(sys.argv[1], sys.argv[2]))

@@ -1,0 +1,112 @@
+"""The verb `sweep`: many runs from a grid, on this machine, on a Ray cluster or on a Slurm cluster."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hmmscope.errors import InputError, ResourceError
+from hmmscope.schema import unknown_name
+from hmmscope.sweeps.driver import Engine, run_sweep
+from hmmscope.sweeps.grid import Point, expand, load_points, read_grid
+from hmmscope.sweeps.local import LocalEngine
+from hmmscope.sweeps.table import Board, table_rows, table_text
+
+ENGINES = ("local", "ray", "slurm")
+
+
+def sweep(
+    grid: str | None,
+    out: str | None,
+    table: str | None,
+    base: str | None,
+    vary: list[str],
+    seeds: str | None,
+    instances: bool,
+    engine: str,
+    jobs: int | None,
+    retries: int,
+    gpus: float,
+    address: str | None,
+    slurm: list[str],
+    dry_run: bool,
+    quiet: bool,
+    overrides: dict[str, str],
+) -> None:
+    """Run a grid, or go on with it, and print its table; or print the table of one as it is now."""
+    if engine not in ENGINES:
+        raise unknown_name("engine", engine, ENGINES)
+    flags = bool(base or vary or seeds or instances or overrides)
+    if table is not None:
+        if grid or flags or out or dry_run:
+            raise InputError("table: prints the table of a sweep that is there; give nothing else with it")
+        print("\n".join(table_text(table_rows(Path(table), load_points(Path(table))))))
+        return
+    points = _points(grid, out, flags, overrides, base=base, vary=vary, seeds=seeds, instances=instances)
+    if dry_run:
+        print(f"{len(points)} runs")
+        for point in points:
+            print("  ".join([point.name, *(f"{key} {value}" for key, value in point.varied.items())]))
+        return
+    if out is None:
+        raise InputError("out: give a folder for the sweep, --out DIR (or --dry-run)")
+    path = Path(out)
+    with Board(path, points, quiet=quiet) as board:
+        rows = run_sweep(
+            points, path, _engine(engine, path, jobs, gpus, address, slurm), retries=retries, watcher=board
+        )
+    print("\n".join(table_text(rows)))
+    print(f"table: {path / 'table.jsonl'}")
+    failed = sum(row["state"] != "done" for row in rows)
+    if failed:
+        raise ResourceError(f"{failed} of {len(rows)} runs failed; see {path / 'table.jsonl'} and {path / 'logs'}")
+
+
+def _points(grid: str | None, out: str | None, flags: bool, overrides: dict[str, str], **given: Any) -> Sequence[Point]:
+    if grid is not None:
+        if flags:
+            raise InputError(
+                "grid: a file says all; give no --base, --vary, --seeds, --instances or --section.key with it"
+            )
+        return read_grid(Path(grid))
+    if not flags:
+        if out is None or not (Path(out) / "grid.json").exists():
+            raise InputError("grid: give a grid file, or --base and --vary, or the --out of a sweep to go on with")
+        return load_points(Path(out))
+    data: dict[str, Any] = {"base": given["base"], "instances": given["instances"]}
+    data["vary"] = {key: values.split(",") for key, values in _pairs(given["vary"], "vary").items()}
+    if given["seeds"] is not None:
+        data["seeds"] = given["seeds"].split(",") if "," in given["seeds"] else given["seeds"]
+    return expand(data, overrides)
+
+
+def _pairs(words: Sequence[str], field: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key or not value:
+            raise InputError(f"{field}: must be KEY=VALUE, got {word!r}")
+        if key in found:
+            raise InputError(f"{field}: {key} is given twice")
+        found[key] = value
+    return found
+
+
+def _engine(name: str, out: Path, jobs: int | None, gpus: float, address: str | None, slurm: list[str]) -> Engine:
+    """The engine by its name, with the options that it knows."""
+    if address is not None and name != "ray":
+        raise InputError("address: is of a Ray cluster; add --engine ray")
+    if slurm and name != "slurm":
+        raise InputError("slurm: are options of sbatch; add --engine slurm")
+    if name == "local":
+        if gpus:
+            raise InputError(
+                "gpus: the local engine leaves GPUs to training.device; use --engine ray to share them out"
+            )
+        return LocalEngine(out, jobs)
+    if name == "ray":
+        from hmmscope.sweeps.ray import RayEngine
+
+        return RayEngine(out, jobs, address=address, gpus=gpus)
+    from hmmscope.sweeps.slurm import SlurmEngine
+
+    return SlurmEngine(out, jobs, gpus=gpus, parameters=_pairs(slurm, "slurm"))
