@@ -54,7 +54,7 @@ TAKEN = {
     "multitask-theorem2": "observability",
     "multitask-lemma1": "decay-rate",
     "multitask-decomposition": "early-stopping",
-    "construction-vs-trained": "scores",
+    "construction-vs-trained": "probes",
 }
 
 

@@ -50,8 +50,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bench": NAMES | COMPONENTS - {"analysis"} | {"store", "config", "pipeline"},
     "doctor": {"errors", "kernels", "processes", "store"},
     "verbs": NAMES | PROBABILITY | {"interop", "pipeline", "store", "resources", "sweeps"},
-    "commands": NAMES | COMPONENTS | {"config", "presets", "pipeline", "dry_run", "experiments", "claims", "sweeps", "interop", "report"}
-    | {"bench", "doctor", "store", "rundir", "resources", "verbs"},
+    "commands": NAMES | COMPONENTS | {"config", "presets", "pipeline", "dry_run", "experiments"}
+    | {"claims", "sweeps", "interop", "report","bench", "doctor", "store", "rundir", "resources", "verbs"},
     "cli": {"errors", "commands", "verbs"},
 }  # fmt: skip
 

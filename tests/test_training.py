@@ -66,7 +66,9 @@ def test_loss_counts_observations_and_never_delimiters() -> None:
     table = torch.stack([torch.zeros(6), odds.log()], 1)
     # Columns 0, 1, 3, 4 predict 0, 1, 1, 0; column 2 would predict the delimiter, column 5 nothing.
     by_hand = -sum(math.log(p) for p in (1 / 4, 1 / 2, 4 / 5, 2 / 3)) / 4
-    assert target_loss(Constant(table), batch, make_target("observation", coin(), layout)).item() == pytest.approx(by_hand, rel=1e-6)
+    assert target_loss(Constant(table), batch, make_target("observation", coin(), layout)).item() == pytest.approx(
+        by_hand, rel=1e-6
+    )
 
 
 def test_loss_of_sequences_leaves_out_the_first_observation() -> None:
@@ -75,7 +77,9 @@ def test_loss_of_sequences_leaves_out_the_first_observation() -> None:
     batch = Batch(observations, observations, observations, None)
     table = torch.stack([torch.zeros(2), torch.tensor([3.0, 1.0]).log()], 1)
     by_hand = -(math.log(1 / 4) + math.log(1 / 2)) / 2
-    assert target_loss(Constant(table), batch, make_target("observation", coin(), layout)).item() == pytest.approx(by_hand, rel=1e-6)
+    assert target_loss(Constant(table), batch, make_target("observation", coin(), layout)).item() == pytest.approx(
+        by_hand, rel=1e-6
+    )
 
 
 def test_evaluation_loss_is_the_loss_of_all_samples_at_once() -> None:

@@ -23,7 +23,7 @@ from hmmscope.models.make import make_model
 from hmmscope.pipeline import load_run, train
 from hmmscope.processes.hmm import HMM
 from hmmscope.rundir import RunDir, read_journal
-from hmmscope.training import trainer, updates
+from hmmscope.training import trainer
 from training_cases import at_loss, config, own, partial, reseal, stopped, whole  # noqa: F401 - fixtures
 from training_crash import CONFIG, EVERY, fingerprint, run
 

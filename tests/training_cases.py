@@ -71,7 +71,8 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         def counted(*args: Any, **options: Any) -> torch.Tensor:
             nonlocal calls
             calls += 1
-            return stop(loss(*args, **options)) if calls == 40 else loss(*args, **options)  # one call was the evaluation of step 20
+            found = loss(*args, **options)
+            return stop(found) if calls == 40 else found  # one call was the evaluation of step 20
 
         patch.setattr(updates, "target_loss", counted)
         with pytest.raises(Stop):

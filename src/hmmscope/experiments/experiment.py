@@ -245,13 +245,17 @@ def run_facts(runs: dict[str, Run]) -> list[dict[str, str]]:
         prefix = f"{label}: " if len(runs) > 1 else ""
         summary, corpus = run.summary or {}, run.corpus()
         tokens = run.config.training.num_steps * run.config.training.batch_size * corpus.layout.num_columns
+        once = "" if run.config.training.num_trajectories else ", each seen once"
         interval = f"{summary['excess']:.4f} ({summary['excess_low']:.4f} to {summary['excess_high']:.4f})"
         facts += [
             {"name": f"{prefix}process", "value": repr(run.process)},
             {"name": f"{prefix}tokens in a sample", "value": f"{corpus.layout.num_columns:,}"},
             {"name": f"{prefix}model", "value": f"{run.config.model.name}, {summary['parameters']:,} parameters"},
-            {"name": f"{prefix}training", "value": f"{summary['steps']:,} steps, {tokens:,} tokens, each seen once"},
-            {"name": f"{prefix}loss (optimum)", "value": f"{summary['loss']:.4f} ({summary['bayes_loss']:.4f}) {run.target.unit}"},
+            {"name": f"{prefix}training", "value": f"{summary['steps']:,} steps, {tokens:,} tokens{once}"},
+            {
+                "name": f"{prefix}loss (optimum)",
+                "value": f"{summary['loss']:.4f} ({summary['bayes_loss']:.4f}) {run.target.unit}",
+            },
             {"name": f"{prefix}excess over the optimum", "value": f"{interval} {run.target.unit}"},
         ]
     return facts

@@ -225,6 +225,6 @@ def training_figure(rows: list[dict], unit: str = "nats per observation") -> Fig
     return Figure(
         name="training",
         title="Loss over training",
-        caption="The loss of training batches and of the evaluation samples, beside that of the exact optimum on the latter.",
+        caption="The loss of training batches and of evaluation samples, beside that of the exact optimum on the latter.",
         panels=(Lines(title="", x_label="step", y_label=unit, series=series),),
     )
