@@ -112,11 +112,11 @@ def test_hundred_thousand_observations(family: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_other_roads(family: str) -> None:
-    """The scan over 10^5 steps, and the sequential filter and the mixture's running sums over their first 10^4.
+    """The scan over 10^5 steps, and the sequential filter and the mixture's running sums over the first 5000.
 
     Where states are left for ever, or a phase is found, beliefs vanish, and the scan gives these to the sequential filter.
     """
-    hmm, short = process(family), LONG // 10
+    hmm, short = process(family), LONG // 20
     scanned = short if family in ("left-right", "periodic") else LONG
     assert error(scan_beliefs(hmm, sequence(family, scanned)).log_likelihood, reference(family, scanned)) < 1e-12
     observations, expected = sequence(family, short), reference(family, short)

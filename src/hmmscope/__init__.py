@@ -42,9 +42,14 @@ _HOME = {
     "HmmscopeError": "errors",
 }
 
-__all__ = ["__version__", *_HOME]
+#: Packages with names of their own, ``hs.constructions.multitask_theorem1(...)``.
+_PACKAGES = ("constructions", "interop")
+
+__all__ = ["__version__", *_HOME, *_PACKAGES]
 
 if TYPE_CHECKING:
+    from hmmscope import constructions as constructions
+    from hmmscope import interop as interop
     from hmmscope.analysis.attention import attention_map as attention_map
     from hmmscope.analysis.curves import evaluate as evaluate
     from hmmscope.analysis.probes import probe as probe
@@ -83,6 +88,8 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that the command line starts without torch."""
+    if name in _PACKAGES:
+        return importlib.import_module(f"hmmscope.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'hmmscope' has no attribute {name!r}")
     return getattr(importlib.import_module(f"hmmscope.{_HOME[name]}"), name)

@@ -1,0 +1,268 @@
+"""Sweeps whose workers and drivers are killed, and races; run as a script: sweeps_crash.py FOLDER MODE=NUMBER ...
+
+One process with torch imported forks the drivers, and these fork their workers, so that a kill costs milliseconds. All
+else of a worker is the real one: its log, its standard input, its signals, its exit code. It prints one JSON object.
+"""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hmmscope import pipeline
+from hmmscope.errors import HmmscopeError
+from hmmscope.rundir import RunDir, read_journal
+from hmmscope.sweeps import jobs, worker
+from hmmscope.sweeps.driver import run_sweep
+from hmmscope.sweeps.grid import Point, expand, make_folder
+from hmmscope.sweeps.local import LocalEngine
+from hmmscope.sweeps.table import table_rows
+
+NUM_STEPS = 6
+
+BASE: dict[str, Any] = {
+    "process": {"name": "random-hmm", "num_states": 3, "num_symbols": 4},
+    "layout": {"name": "sequences", "length": 8},
+    "model": {"name": "rnn", "width": 8},
+    "training": {
+        "num_steps": NUM_STEPS,
+        "batch_size": 4,
+        "warmup_steps": 1,
+        "checkpoint_every": 2,
+        "evaluate_every": 3,
+        "evaluate_samples": 4,
+        "device": "cpu",
+    },
+}
+
+
+def points_of(number: int) -> list[Point]:
+    """So many runs, and one more that diverges."""
+    also = [{"training.learning_rate": "1e38", "training.warmup_steps": 0, "seed": 0}]
+    rates = [f"{k + 1}e-3" for k in range(number)]
+    return expand({"base": BASE, "vary": {"training.learning_rate": rates}, "also": also})
+
+
+class Forked:
+    """In place of subprocess.Popen: the same worker, forked."""
+
+    def __init__(self, command: list[str], *, stdout: int, stderr: int, env: dict[str, str], **_: Any) -> None:
+        read, write = os.pipe()
+        self.pid, self._code = os.fork(), None
+        if self.pid == 0:
+            code = 70
+            try:
+                os.setsid()
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    signal.signal(number, signal.SIG_DFL)
+                for target, source in enumerate((read, stdout, stderr)):
+                    os.dup2(source, target)
+                os.closerange(3, 256)
+                os.environ.update(env)
+                code = worker.main(*command[-2:])
+            finally:
+                os._exit(code)
+        os.close(read)
+        self.stdin = os.fdopen(write, "wb")
+
+    def poll(self) -> int | None:
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+    def wait(self, seconds: float) -> int:
+        deadline = time.monotonic() + seconds
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("worker", seconds)
+            time.sleep(0.01)
+        assert self._code is not None
+        return self._code
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def fork(work: Callable[[], int]) -> int:
+    """The process id of a child that ends with the code that `work` returns, or that of its error."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        code = work()
+    except HmmscopeError as error:
+        code = error.exit_code
+    finally:
+        os._exit(code)
+
+
+def drive(points: list[Point], out: Path, at_once: int = 2) -> int:
+    """A driver from beginning to end; 5 if a run failed, as the command line says it."""
+    rows = run_sweep(points, out, LocalEngine(out, at_once))
+    return 5 if any(row["state"] != "done" for row in rows) else 0
+
+
+def complete(points: list[Point], out: Path) -> bool:
+    """Whether all runs but the diverging one are done."""
+    return sum(jobs.is_done(out, point.name) for point in points) == len(points) - 1
+
+
+def fingerprint(points: list[Point], out: Path) -> dict[str, str]:
+    """Digests of the table and of everything that a seed fixes in the finished runs."""
+    files = [out / "table.jsonl"]
+    for point in points[:-1]:
+        run = jobs.run_folder(out, point.name)
+        files += [run / "metrics.jsonl", run / "evaluation.jsonl", run / "done.json"]
+        files += sorted((run / "checkpoints" / f"step-{NUM_STEPS:09d}").iterdir())
+    return {str(file.relative_to(out)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def children(pid: int) -> list[int]:
+    """The children of a process, from /proc."""
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def attack(folder: Path, number: int, runs: int) -> dict:
+    """Kill workers and drivers `number` times at random instants, starting a driver again whenever one has ended."""
+    points = points_of(runs)
+    whole, out = folder / "whole", folder / "attacked"
+    begun = time.perf_counter()
+    os.waitpid(fork(lambda: drive(points, whole)), 0)
+    duration = time.perf_counter() - begun
+    assert complete(points, whole), table_rows(whole, points)
+    rng = random.Random(7)
+    killed = {"worker": 0, "driver": 0}
+    drivers = 0
+    while True:
+        drivers += 1
+        driver, status = fork(lambda: drive(points, out)), None
+        while status is None:
+            if sum(killed.values()) < number:
+                time.sleep(rng.uniform(0, min(0.4, duration / 6)))
+                victims = [("worker", pid) for pid in children(driver)]
+                if not victims or rng.random() < 0.3:
+                    victims = [("driver", driver)]
+                kind, pid = rng.choice(victims)
+                os.kill(pid, signal.SIGKILL)
+                killed[kind] += 1
+            else:
+                time.sleep(0.05)
+            ended, code = os.waitpid(driver, os.WNOHANG)
+            status = os.waitstatus_to_exitcode(code) if ended else None
+        assert status in (5, -signal.SIGKILL), status
+        if status == 5 and complete(points, out):
+            break
+        assert drivers < 100 + number
+    os.waitpid(fork(lambda: drive(points, out)), 0)  # alone: removes what killed ones left
+    left = [str(path) for folder in (out, out / "runs") for path in folder.iterdir() if path.name.startswith(".tmp-")]
+    steps = [[record["step"] for record in read_journal(jobs.run_folder(out, p.name) / "metrics.jsonl")] for p in points]
+    return {
+        "killed": killed,
+        "drivers": drivers,
+        "same": fingerprint(points, whole) == fingerprint(points, out),
+        "files": len(fingerprint(points, whole)),
+        "left": left,
+        "once": all(found == list(range(1, NUM_STEPS + 1)) for found in steps[:-1]),
+        "reason": table_rows(out, points)[-1]["reason"],
+        "folders": len(list((out / "runs").iterdir())),
+    }
+
+
+def race_for_a_run(folder: Path, number: int) -> dict:
+    """So many workers begin one run at once; the winner goes on when all others have ended."""
+    points = points_of(1)
+    out, go, name = folder / "run-race", folder / "go", points[0].name
+    make_folder(out, points)
+    train_model = pipeline.train_model
+
+    def patient(*args: Any, **options: Any) -> None:
+        while not go.exists():
+            time.sleep(0.02)
+        train_model(*args, **options)
+
+    pipeline.train_model = patient
+    silent = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
+    racing = [Forked(["", str(out), name], stdout=silent, stderr=silent, env={}) for _ in range(number)]
+    deadline = time.monotonic() + 120
+    while sum(one.poll() is None for one in racing) > 1 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    losers = [one.poll() for one in racing if one.poll() is not None]
+    go.write_text("")
+    codes = sorted(one.wait(120) for one in racing)
+    return {"losers": losers, "codes": codes, "done": jobs.is_done(out, name), "state": jobs.state_of(out, name)}
+
+
+def race_of_drivers(folder: Path, number: int) -> dict:
+    """So many drivers begin one sweep at once."""
+    points = points_of(3)
+    out = folder / "driver-race"
+    pids = [fork(lambda: drive(points, out, 1)) for _ in range(number)]
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    os.waitpid(fork(lambda: drive(points, folder / "alone")), 0)
+    return {"codes": codes, "same": fingerprint(points, out) == fingerprint(points, folder / "alone")}
+
+
+def growth(folder: Path, number: int) -> dict:
+    """Bytes that the driver grows by, and descriptors and threads that it keeps, in a sweep of `number` empty runs."""
+    pipeline_run = worker.work
+
+    def nothing(out: Path, name: str) -> None:
+        with RunDir.create(jobs.run_folder(out, name), {}) as run:
+            run.mark_done({})
+
+    worker.work = nothing
+    seen = []
+
+    class Eyes:
+        done_so_far, most = 0, 0
+
+        def update(self, counts: dict[str, int]) -> None:
+            self.most = max(self.most, len(children(os.getpid())))
+
+        def done(self, name: str) -> None:
+            self.done_so_far += 1
+            if self.done_so_far in (50, number):
+                pages = int(Path("/proc/self/statm").read_text().split()[1])
+                seen.append((pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir("/proc/self/fd"))))
+
+        def failed(self, *_: Any) -> None:
+            raise AssertionError
+
+    points, eyes, out = points_of(number - 1), Eyes(), folder / "many"
+    points = [*points[:-1], points[-1]]
+    run_sweep(points, out, LocalEngine(out, 2), watcher=eyes)
+    worker.work = pipeline_run
+    (early, open_early), (late, open_late) = seen
+    return {"bytes": late - early, "descriptors": open_late - open_early, "at_once": eyes.most}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    jobs.subprocess.Popen = Forked  # type: ignore[misc, assignment]
+    folder = Path(sys.argv[1])
+    found: dict[str, Any] = {}
+    for mode, _, number in (word.partition("=") for word in sys.argv[2:]):
+        if mode == "attack":
+            kills, runs = number.split(":")
+            found[mode] = attack(folder, int(kills), int(runs))
+        else:
+            modes = {"race": race_for_a_run, "drivers": race_of_drivers, "growth": growth}
+            found[mode] = modes[mode](folder, int(number))
+    print(json.dumps(found))
