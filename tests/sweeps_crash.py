@@ -163,8 +163,9 @@ def attack(folder: Path, number: int, runs: int) -> dict:
                 os.kill(pid, signal.SIGKILL)
                 killed[kind] += 1
             else:
+                kind = "nobody"
                 time.sleep(0.05)
-            ended, code = os.waitpid(driver, os.WNOHANG)
+            ended, code = os.waitpid(driver, 0 if kind == "driver" else os.WNOHANG)
             status = os.waitstatus_to_exitcode(code) if ended else None
         assert status in (5, -signal.SIGKILL), status
         if status == 5 and complete(points, out):
@@ -257,6 +258,9 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     jobs.subprocess.Popen = Forked  # type: ignore[misc, assignment]
     folder = Path(sys.argv[1])
+    warm = points_of(1)
+    make_folder(folder / "warm", warm)
+    worker.work(folder / "warm", warm[0].name)  # imports, compiled kernels
     found: dict[str, Any] = {}
     for mode, _, number in (word.partition("=") for word in sys.argv[2:]):
         if mode == "attack":
