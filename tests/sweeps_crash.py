@@ -173,7 +173,9 @@ def attack(folder: Path, number: int, runs: int) -> dict:
         assert drivers < 100 + number
     os.waitpid(fork(lambda: drive(points, out)), 0)  # alone: removes what killed ones left
     left = [str(path) for folder in (out, out / "runs") for path in folder.iterdir() if path.name.startswith(".tmp-")]
-    steps = [[record["step"] for record in read_journal(jobs.run_folder(out, p.name) / "metrics.jsonl")] for p in points]
+    steps = [
+        [record["step"] for record in read_journal(jobs.run_folder(out, p.name) / "metrics.jsonl")] for p in points
+    ]
     return {
         "killed": killed,
         "drivers": drivers,
@@ -247,7 +249,6 @@ def growth(folder: Path, number: int) -> dict:
             raise AssertionError
 
     points, eyes, out = points_of(number - 1), Eyes(), folder / "many"
-    points = [*points[:-1], points[-1]]
     run_sweep(points, out, LocalEngine(out, 2), watcher=eyes)
     worker.work = pipeline_run
     (early, open_early), (late, open_late) = seen

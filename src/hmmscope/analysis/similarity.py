@@ -13,7 +13,7 @@ def linear_cka(
 ) -> Float64[Tensor, "left_layer right_layer"]:
     """Linear centred kernel alignment of each layer of one network with each layer of another.
 
-        |Y^T X|_F^2 / (|X^T X|_F |Y^T Y|_F)      with centred columns
+        ‖Yᵀ X‖² / (‖Xᵀ X‖ ‖Yᵀ Y‖)      Frobenius norms, centred columns
 
     One for representations that are equal up to rotation, scale and shift, zero for uncorrelated ones. A layer that is
     constant over the examples has none: its entries are NaN.

@@ -140,7 +140,7 @@ def limits_theorem5_1(
 
     with blocks i, j of size n for the tokens. The sum over the blocks of h is vector + α/2 in all coordinates; each
     block multiplies it by its matrix and is kept at or above zero if its token was read, at zero if not. That needs
-    α/2 >= |A_o vector_t| in every coordinate. (E.8 and h_0 are misprinted in the paper.)
+    α/2 is at least every coordinate of A_o vector_t in size. (E.8 and h_0 are misprinted in the paper.)
 
     The first column is the placeholder (token m), which leaves the vector as it is, so that column t is b_t.
 

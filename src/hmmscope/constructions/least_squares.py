@@ -1,6 +1,6 @@
 """Least squares on windows of demonstrations: what the gradient layers of a construction compute, in closed form.
 
-    W_hat = argmin_W (1 / 2n) sum_i |W x_i - y_i|^2,   Sigma = (1/n) sum_i x_i x_i^T,   B = (1/n) sum_i y_i x_i^T
+    W_hat = argmin_W (1 / 2n) sum_i ‖W x_i - y_i‖²,   Sigma = (1/n) sum_i x_i x_i^T,   B = (1/n) sum_i y_i x_i^T
     W_hat = B Sigma^+  (of least norm);   W^(0) = 0,   W^(s+1) = W^(s) - rate (W^(s) Sigma - B)
 
 x is the window of the last `memory_length` symbols as concatenated one-hots, most recent first; y is the one-hot of the
@@ -153,7 +153,7 @@ class LeastSquares:
         Args:
             num_steps: T.
             learning_rate: one for all problems, or one each (...,).
-            ridge: weight of the penalty (ridge / 2) |W|^2.
+            ridge: weight of the penalty (ridge / 2) ‖W‖².
         """
         require(num_steps >= 0, "num_steps", "must be at least 0", num_steps)
         rate = torch.as_tensor(learning_rate, dtype=torch.float64)[..., None]
@@ -195,9 +195,9 @@ def least_squares(samples: Samples, features: Features = "window") -> LeastSquar
 def optimisation_bound(
     problem: LeastSquares, memory_length: int, num_steps: int, learning_rate: float | Tensor
 ) -> Float64[Tensor, "*batch"]:
-    """sqrt(memory_length) |W_hat|_op (1 - rate alpha_+)^T, above |(W_hat - W^(T)) x| for every window x in the range.
+    """sqrt(memory_length) ‖W_hat‖ (1 - rate alpha_+)^T, above ‖(W_hat - W^(T)) x‖ for every window x in the range.
 
-    Holds for 0 < rate <= 1 / lambda_max; |W_hat|_op <= alpha_+^(-1/2) always.
+    Operator norm of W_hat. Holds for 0 < rate <= 1 / lambda_max; ‖W_hat‖ <= alpha_+^(-1/2) always.
     """
     contraction = 1 - torch.as_tensor(learning_rate, dtype=torch.float64) * problem.alpha
     norm = torch.linalg.matrix_norm(problem.solution(), 2)

@@ -63,7 +63,7 @@ def multitask_theorem1(
         mask: that keeps invalid columns out of the gradient.
         causal: decoder-only: L + 1 slots, no future layer, and each column regresses on the samples to its left, the
             gradient still divided by the number of all of them: ceil(log2(L + 1)) + T + 1 layers.
-        ridge: weight of the penalty (ridge / 2) |W|^2, one head more in each gradient layer.
+        ridge: weight of the penalty (ridge / 2) ‖W‖², one head more in each gradient layer.
         features: "window", or "tabular" for the one-hot of the window as a whole (V^L features, no linear assumption).
         positions: "column"; "slot", where each slot carries its own position and every history layer turns by one
             step, 2L coordinates more; or "absolute": random vectors, which no matrix shifts (a failure to look at).

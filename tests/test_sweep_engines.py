@@ -1,0 +1,349 @@
+"""Engines of sweeps under attack: killed workers and drivers, races, signals; Ray and Slurm where they are installed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmmscope import store
+from hmmscope.errors import InputError, ResourceError
+from hmmscope.sweeps import jobs
+from hmmscope.sweeps.driver import run_sweep
+from hmmscope.sweeps.grid import Point, expand, make_folder
+from hmmscope.sweeps.local import LocalEngine
+from sweeps_crash import BASE, children
+
+SCRIPT = Path(__file__).with_name("sweeps_crash.py")
+LONG = {"base": BASE | {"training": BASE["training"] | {"num_steps": 10**6, "evaluate_every": 0}}, "seeds": 2}
+
+
+def script(folder: Path, *modes: str, timeout: float = 500) -> dict[str, Any]:
+    command = [sys.executable, str(SCRIPT), str(folder), *modes]
+    environment = jobs.worker_environment()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def until(true: Callable[[], object], seconds: float = 200) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "never became true"
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def small(out: Path, rates: int = 2) -> list[Point]:
+    return expand({"base": BASE, "vary": {"training.learning_rate": [f"{k + 1}e-3" for k in range(rates)]}})
+
+
+def check_attack(found: dict[str, Any], kills: int, runs: int) -> None:
+    """Nothing lost, nothing doubled, nothing left, and the table is that of the undisturbed sweep, byte for byte."""
+    assert sum(found["killed"].values()) == kills
+    assert found["killed"]["driver"] > 0
+    assert found["killed"]["worker"] > 0
+    assert found["same"]
+    assert found["files"] == 1 + 7 * runs  # the table; metrics, evaluation, summary and the four of a checkpoint
+    assert found["once"]
+    assert found["left"] == []
+    assert found["folders"] == runs + 1
+    assert found["reason"].startswith("error[6] step 2: loss is not finite")
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The script's modes in one process, so that torch is imported once."""
+    return script(tmp_path_factory.mktemp("attacked"), "attack=8:6", "race=16", "drivers=8")
+
+
+def test_killed_workers_and_drivers_change_no_byte(attacked: dict[str, Any]) -> None:
+    check_attack(attacked["attack"], 8, 6)
+
+
+def test_of_16_workers_that_race_for_a_run_one_wins(attacked: dict[str, Any]) -> None:
+    found = attacked["race"]
+    assert found["losers"] == [jobs.BUSY] * 15
+    assert found["codes"] == [0] + [jobs.BUSY] * 15
+    assert found["done"]
+
+
+def test_8_drivers_at_once_make_one_sweep(attacked: dict[str, Any]) -> None:
+    assert attacked["drivers"] == {"codes": [5] * 8, "same": True}  # 5: one run diverges
+
+
+@pytest.mark.soak
+def test_long_attack(tmp_path: Path) -> None:
+    check_attack(script(tmp_path, "attack=60:40", timeout=3000)["attack"], 60, 40)
+
+
+@pytest.mark.soak
+def test_many_runs_take_no_more_than_few(tmp_path: Path) -> None:
+    found = script(tmp_path, "growth=300", timeout=1500)["growth"]
+    assert found["at_once"] <= 2
+    assert found["bytes"] < 5 << 20
+    assert found["descriptors"] <= 2  # the pipe of a worker that was still there, or was not
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Real processes
+
+
+def test_ctrl_c_saves_and_leaves_no_worker(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """SIGINT to the whole group, as a terminal sends it; then a part of the grid is gone on with by another engine call."""
+    (tmp_path / "grid.yaml").write_text(json.dumps(LONG))
+    out, points = tmp_path / "sweep", expand(LONG)
+    command = [
+        sys.executable,
+        "-m",
+        "hmmscope.cli",
+        "sweep",
+        str(tmp_path / "grid.yaml"),
+        "--out",
+        str(out),
+        "--jobs",
+        "2",
+    ]
+    driver = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    until(lambda: driver.poll() is not None or all(jobs.newest_step(out, p.name) for p in points))
+    workers = children(driver.pid)
+    assert [jobs.state_of(out, p.name) for p in points] == ["running", "running"]
+    os.killpg(driver.pid, signal.SIGINT)
+    _, error = driver.communicate(timeout=100)
+    assert driver.returncode == 130
+    assert error == f"error[130] {out}: stopped by SIGINT; the same command goes on\n"
+    assert len(workers) == 2
+    assert not any(map(alive, workers))
+    assert [jobs.state_of(out, p.name) for p in points] == ["partial", "partial"]
+    logs = [(out / "logs" / f"{p.name}.log").read_text() for p in points]
+    assert all(log.startswith("error[143] ") and "stopped by SIGTERM after step" in log for log in logs)
+    assert not (out / "table.jsonl").exists()
+
+
+def test_a_killed_driver_takes_its_workers_along(tmp_path: Path) -> None:
+    out, points = tmp_path / "sweep", expand(LONG | {"seeds": 1})
+    make_folder(out, points)
+    code = "import sys; from hmmscope.sweeps.jobs import attend; attend(*sys.argv[1:])"
+    driver = subprocess.Popen([sys.executable, "-c", code, str(out), points[0].name])
+    until(lambda: jobs.newest_step(out, points[0].name))
+    (worker,) = children(driver.pid)
+    driver.kill()
+    driver.wait()
+    until(lambda: not alive(worker))
+    assert jobs.state_of(out, points[0].name) == "partial"
+    assert "stopped by SIGTERM" in (out / "logs" / f"{points[0].name}.log").read_text()
+
+
+def test_workers_say_why_they_fail(tmp_path: Path) -> None:
+    """A process file that is not there; a killed worker; and a run folder with other content."""
+    out = tmp_path / "sweep"
+    missing = {"process": {"name": "file", "path": str(tmp_path / "none.json")}}
+    points = [*expand({"base": BASE | missing}), *expand(LONG | {"seeds": 1}), *small(out, 1)]
+    make_folder(out, points)
+    with (out / "runs" / points[2].name).open("w") as file:
+        file.write("a file\n")
+    engine = LocalEngine(out, 3)
+    engine.submit([point.name for point in points])
+    assert (engine.active, engine.free) == (3, 0)
+    victim = engine.pids[1]
+    until(lambda: jobs.newest_step(out, points[1].name))
+    os.kill(victim, signal.SIGKILL)
+    ended: list[jobs.Outcome] = []
+    until(lambda: ended.extend(engine.finished()) or len(ended) == 3)
+    found = {outcome.name: outcome for outcome in ended}
+    assert found[points[0].name].exit_code == 2
+    assert found[points[0].name].reason == f"error[2] process: no file {tmp_path}/none.json"
+    assert found[points[0].name].final
+    assert found[points[1].name] == jobs.Outcome(points[1].name, -9, "killed by SIGKILL (was there enough memory?)")
+    assert not found[points[1].name].final
+    assert found[points[2].name].kind == "failed"
+    assert found[points[2].name].reason.startswith(f"error[2] runs/{points[2].name}: no such run folder")
+    assert engine.active == 0
+
+
+def test_a_begun_run_keeps_its_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grid that says "auto" goes on, elsewhere, with what the run began on."""
+    from hmmscope.sweeps import worker
+
+    automatic = expand({"base": BASE | {"training": BASE["training"] | {"device": "auto"}}})
+    out, name = tmp_path / "sweep", automatic[0].name
+    assert name == expand({"base": BASE})[0].name
+    make_folder(out, automatic)
+    worker.work(out, name)
+    begun = store.read_json(jobs.run_folder(out, name) / "config.json")
+    (jobs.run_folder(out, name) / "done.json").unlink()
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    worker.work(out, name)
+    assert begun["training"]["device"] == "cpu"
+    assert store.read_json(jobs.run_folder(out, name) / "config.json") == begun
+    assert jobs.is_done(out, name)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Ray
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The table of a small sweep on this machine."""
+    out = tmp_path_factory.mktemp("local") / "sweep"
+    assert [row["state"] for row in run_sweep(small(out), out, LocalEngine(out, 2))] == ["done", "done"]
+    return (out / "table.jsonl").read_bytes()
+
+
+def workers_of(out: Path) -> dict[int, int]:
+    """Process ids of the workers of a sweep, with their parents'."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                if b"hmmscope.sweeps.worker" in words and str(out).encode() in words:
+                    found[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    return found
+
+
+def test_ray_gives_the_same_table_though_a_task_is_killed(tmp_path: Path, undisturbed: bytes) -> None:
+    pytest.importorskip("ray")
+    from hmmscope.sweeps.ray import RayEngine
+
+    out, failures = tmp_path / "sweep", []
+    engine = RayEngine(out, 2)
+
+    class Killer:
+        """Kills the Ray process of the first worker it sees."""
+
+        killed = 0
+
+        def update(self, counts: dict[str, int]) -> None:
+            if not self.killed and counts["running"]:
+                until(lambda: workers_of(out))
+                worker, parent = next(iter(workers_of(out).items()))
+                os.kill(parent, signal.SIGKILL)
+                self.killed = worker
+
+        def done(self, name: str) -> None:
+            pass
+
+        def failed(self, outcome: jobs.Outcome, attempts: int, again: bool) -> None:
+            failures.append((outcome.reason, attempts, again))
+
+    killer = Killer()
+    rows = run_sweep(small(out), out, engine, watcher=killer)
+    assert killer.killed
+    assert not alive(killer.killed)
+    assert failures == [("the Ray task was lost (WorkerCrashedError)", 1, True)]
+    assert [row["state"] for row in rows] == ["done", "done"]
+    assert (out / "table.jsonl").read_bytes() == undisturbed
+
+
+def test_ray_stops_and_local_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    from hmmscope.sweeps.ray import RayEngine
+
+    out, points = tmp_path / "sweep", expand(LONG | {"seeds": 3})
+    make_folder(out, points)
+    engine = RayEngine(out, 2)
+    engine.submit([point.name for point in points])
+    until(lambda: sum(jobs.newest_step(out, point.name) > 0 for point in points) == 2)
+    engine.stop()
+    assert workers_of(out) == {}
+    assert sorted(jobs.state_of(out, point.name) for point in points) == ["partial", "partial", "waiting"]
+    assert engine.active == 0
+
+
+def test_no_ray_and_no_slurm_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hmmscope.sweeps.ray import RayEngine
+    from hmmscope.sweeps.slurm import SlurmEngine
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(InputError, match=r"pip install 'hmmscope\[ray\]'"):
+        RayEngine(tmp_path)
+    with pytest.raises(InputError, match=r"pip install 'hmmscope\[slurm\]'"):
+        SlurmEngine(tmp_path)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Slurm
+
+
+def test_submitit_gives_the_same_table(tmp_path: Path, undisturbed: bytes) -> None:
+    """submitit's stand-in without a queue."""
+    pytest.importorskip("submitit")
+    from hmmscope.sweeps.slurm import SlurmEngine
+
+    out = tmp_path / "sweep"
+    rows = run_sweep(small(out), out, SlurmEngine(out, cluster="local"))
+    assert [row["state"] for row in rows] == ["done", "done"]
+    assert (out / "table.jsonl").read_bytes() == undisturbed
+
+
+def test_slurm_refuses_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("submitit")
+    from hmmscope.sweeps.slurm import SlurmEngine
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ResourceError, match="srun"):
+        SlurmEngine(tmp_path)
+
+
+def squeue(*arguments: str) -> list[str]:
+    command = ["squeue", "--me", "--noheader", "--array", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.mark.slurm
+def test_real_slurm_gives_the_same_table(tmp_path: Path, undisturbed: bytes) -> None:
+    from hmmscope.sweeps.slurm import SlurmEngine
+
+    assert shutil.which("sbatch")
+    out = tmp_path / "sweep"
+    rows = run_sweep(small(out), out, SlurmEngine(out, 2, parameters={"time": "10"}))
+    assert [row["state"] for row in rows] == ["done", "done"]
+    assert (out / "table.jsonl").read_bytes() == undisturbed
+
+
+@pytest.mark.slurm
+def test_real_slurm_preempts_loses_its_driver_and_stops(tmp_path: Path) -> None:
+    """A warned job saves and is queued again; jobs outlive their driver; another takes them over, and SIGTERM cancels."""
+    (tmp_path / "grid.yaml").write_text(json.dumps(LONG))
+    out, points = tmp_path / "sweep", expand(LONG)
+    command = [sys.executable, "-m", "hmmscope.cli", "sweep", str(tmp_path / "grid.yaml"), "--out", str(out)]
+    command += ["--engine", "slurm", "-q"]
+    driver = subprocess.Popen(command)
+    until(lambda: all(jobs.newest_step(out, point.name) for point in points))
+    first, _ = sorted(squeue("--format=%i"))
+    subprocess.run(["scancel", "--signal=USR2", first], check=True)
+    until(lambda: jobs.state_of(out, points[0].name) == "partial")
+    assert "stopped by SIGTERM after step" in (out / "logs" / f"{points[0].name}.log").read_text()
+    until(lambda: squeue("--format=%i", "--states=PENDING") == [first])
+    driver.kill()
+    driver.wait()
+    assert jobs.state_of(out, points[1].name) == "running"
+    driver = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    until(lambda: jobs.state_of(out, points[0].name) == "running")  # by the new job, or the one in the queue
+    driver.send_signal(signal.SIGTERM)
+    _, error = driver.communicate(timeout=100)
+    assert driver.returncode == 143
+    assert error.startswith("error[143] ")
+    subprocess.run(["scancel", "--me"], check=True)
+    until(lambda: squeue("--format=%i") == [])
+    assert [jobs.state_of(out, point.name) for point in points] == ["partial", "partial"]

@@ -1,0 +1,432 @@
+"""Sweeps: what a grid means and refuses, what its folder says, what is tried again, and the table."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hmmscope import cli, store
+from hmmscope.config import RunConfig
+from hmmscope.errors import DamagedError, InputError, RefusedError
+from hmmscope.rundir import RunDir
+from hmmscope.sweeps import jobs
+from hmmscope.sweeps.driver import run_sweep
+from hmmscope.sweeps.grid import config_digest, expand, extend_folder, load_points, make_folder, read_grid, run_name
+from hmmscope.sweeps.jobs import Outcome
+from hmmscope.sweeps.table import table_rows, table_text
+from sweeps_crash import BASE
+
+SUMMARY = {
+    **{"steps": 6, "parameters": 9, "loss": 1.5, "bayes_loss": 1.25, "excess": 0.25},
+    **{"excess_low": 0.2, "excess_high": 0.3, "training_floor": 1.25, "invalid": None},
+}
+RATES = {"base": BASE, "vary": {"training.learning_rate": ["1e-3", "3e-4", "1e-4"]}}
+
+
+class Scripted:
+    """An engine whose workers do as they are told: exit codes by run, the last one for ever. Code 0 makes the run."""
+
+    def __init__(self, out: Path, codes: dict[str, list[int]], free: int = 1) -> None:
+        self.out, self.codes, self.free, self.stopped = out, codes, free, 0
+        self.submitted: list[str] = []
+        self.queue: list[str] = []
+
+    @property
+    def active(self) -> int:
+        return len(self.queue)
+
+    def submit(self, names: Sequence[str]) -> None:
+        self.queue += names
+        self.submitted += names
+
+    def finished(self) -> list[Outcome]:
+        names, self.queue = self.queue, []
+        return [self.outcome(name) for name in names]
+
+    def outcome(self, name: str) -> Outcome:
+        codes = self.codes.get(name, [0])
+        code = codes.pop(0) if len(codes) > 1 else codes[0]
+        if code == 0:
+            with RunDir.create(jobs.run_folder(self.out, name), {}) as run:
+                run.mark_done(SUMMARY)
+        return Outcome(name, code, "" if code == 0 else f"error[{code}] told to")
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Grids
+
+
+def test_combinations_then_single_points_each_with_its_seeds() -> None:
+    grid = {
+        "base": BASE,
+        "vary": {
+            "training.learning_rate": ["1e-3", "3e-4"],
+            "size": {"small": {"model.width": "8"}, "large": {"model.width": "16", "training.batch_size": "8"}},
+        },
+        "also": [{"training.learning_rate": "1e-2", "target": "belief"}],
+        "seeds": ["4", "5"],
+    }
+    points = expand(grid)
+    seen = [tuple(point.varied.values()) for point in points]
+    assert list(points[0].varied) == ["training.learning_rate", "size", "target", "seed"]
+    assert seen == [
+        *((0.001, "small", "observation", 4), (0.001, "small", "observation", 5)),
+        *((0.001, "large", "observation", 4), (0.001, "large", "observation", 5)),
+        *((0.0003, "small", "observation", 4), (0.0003, "small", "observation", 5)),
+        *((0.0003, "large", "observation", 4), (0.0003, "large", "observation", 5)),
+        *((0.01, None, "belief", 4), (0.01, None, "belief", 5)),
+    ]
+    large = points[2].config
+    assert (large.model.width, large.training.batch_size, large.training.learning_rate) == (16, 8, 0.001)
+    assert points[0].config.training.batch_size == 4
+    assert points[8].config.model.width == 8
+
+
+def test_instances_draw_another_process_for_each_seed() -> None:
+    points = expand({"base": BASE, "seeds": 3, "instances": True})
+    assert [(p.config.seed, p.config.process.seed) for p in points] == [(0, 0), (1, 1), (2, 2)]
+    alone = expand({"base": BASE, "seeds": 3})
+    assert [(p.config.seed, p.config.process.seed) for p in alone] == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_whole_sections_vary() -> None:
+    processes = [{"name": "random-hmm", "num_states": 3}, {"name": "cyclic-det"}]
+    points = expand({"vary": {"process": processes}, "seeds": 2, "base": {"model": {"name": "rnn", "width": 8}}})
+    assert [p.config.process.name for p in points] == ["random-hmm", "random-hmm", "cyclic-det", "cyclic-det"]
+    assert processes == [{"name": "random-hmm", "num_states": 3}, {"name": "cyclic-det"}]  # the caller's, untouched
+
+
+def test_a_grid_file_with_its_base_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(json.dumps(BASE))
+    (tmp_path / "grid.yaml").write_text("base: base.yaml\nvary:\n  training.learning_rate: [1e-3, 3e-4]\nseeds: 2\n")
+    assert [p.name for p in read_grid(tmp_path / "grid.yaml")] == [
+        p.name for p in expand({"base": BASE, "vary": {"training.learning_rate": [1e-3, 3e-4]}, "seeds": 2})
+    ]
+
+
+@pytest.mark.parametrize(
+    "grid, message",
+    [
+        ({"vari": {}}, r"grid\.vari: unknown 'vari'; did you mean 'vary'"),
+        ({"base": "limits-rn"}, r"base: unknown 'limits-rn'; did you mean 'limits-rnn'"),
+        (
+            {"vary": {"trainin.num_steps": ["1"]}},
+            r"vary\.trainin\.num_steps: unknown 'trainin'; did you mean 'training'",
+        ),
+        ({"vary": {"training.num_step": ["1"]}}, r"training\.num_step: unknown 'num_step'; did you mean 'num_steps'"),
+        ({"vary": {"training.num_steps": "5"}}, r"vary\.training\.num_steps: must be a list"),
+        ({"vary": {"training.num_steps": []}}, r"vary\.training\.num_steps: must not be empty"),
+        ({"vary": {"training.num_steps": ["five"]}}, r"training\.num_steps: must be an integer, got 'five'"),
+        ({"vary": {"loss": {"a": {"model.width": "8"}}}}, r"vary\.loss: must be another name"),
+        ({"vary": {"size": {"a": {"model.width": {}}}}}, r"vary\.size\.a\.model\.width: must be one value"),
+        ({"vary": {"model.width": ["8"], "size": {"a": {"model.width": "8"}}}}, r"vary: must set a key once"),
+        (
+            {"vary": {"model": [{"name": "rnn"}], "model.width": ["8"]}},
+            r"model\.width: must not change besides the whole",
+        ),
+        ({"vary": {"seed": ["1"]}, "seeds": "2"}, r"seeds: seed: must not vary besides"),
+        ({"seeds": "0"}, r"seeds: must be in \[1, 100000\], got 0"),
+        ({"seeds": ["1", "-1"]}, r"seeds\[1\]: must be an integer in"),
+        ({"instances": True}, "instances: needs seeds"),
+        ({"vary": {"seed": [str(k) for k in range(400)], "training.num_steps": ["1"] * 400}}, "at most 100000 points"),
+        ({"also": {"model.width": "8"}}, "also: must be a list of mappings"),
+        ({"vary": {"training.learning_rate": ["1e-3", "0.001"]}}, "points 1 and 2 are the same run"),
+        ([], "grid: must be a mapping"),
+    ],
+)
+def test_what_a_grid_refuses(grid: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        expand(grid)
+
+
+def test_names_follow_the_configuration_and_not_the_device() -> None:
+    config = RunConfig()
+    name = run_name(config)
+    assert name == f"roformer-random-hmm-seed0-{config_digest(config)[:12]}"
+    assert run_name(replace(config, training=replace(config.training, device="cpu"))) == name
+    data = config.to_data()
+    others = [replace(config, seed=1), replace(config, target="belief")]
+    others += [replace(config, training=replace(config.training, num_threads=2))]
+    others += [replace(config, process=replace(config.process, seed=1))]
+    assert len({config_digest(other) for other in [config, *others]}) == 5
+    assert config.to_data() == data
+
+
+def test_another_key_keeps_the_runs_that_are_there() -> None:
+    few = expand({"base": BASE, "vary": {"training.learning_rate": ["1e-3", "3e-4"]}})
+    many = expand({"base": BASE, "vary": {"training.learning_rate": ["1e-3", "3e-4"], "model.width": ["8", "16"]}})
+    assert {p.name for p in few} < {p.name for p in many}
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Folders
+
+
+def test_the_folder_says_the_grid(tmp_path: Path) -> None:
+    points = expand(RATES)
+    make_folder(tmp_path / "a" / "sweep", points)
+    assert load_points(tmp_path / "a" / "sweep") == points
+    make_folder(tmp_path / "a" / "sweep", points)  # again: nothing to do
+
+
+def test_a_sweep_is_extended_and_not_cut(tmp_path: Path) -> None:
+    few, many, out = expand(RATES | {"seeds": "1"}), expand(RATES | {"seeds": "2"}), tmp_path / "sweep"
+    make_folder(out, few)
+    extend_folder(out, many)
+    assert load_points(out) == many
+    before = (out / "grid.json").read_bytes()
+    with pytest.raises(RefusedError, match="has 3 runs that this grid has not"):
+        extend_folder(out, few)
+    assert (out / "grid.json").read_bytes() == before
+    with pytest.raises(RefusedError, match="not the folder of a sweep"):
+        make_folder(tmp_path, few)
+    with pytest.raises(InputError, match=r"it has no grid\.json"):
+        load_points(tmp_path)
+
+
+def test_an_altered_grid_is_damage(tmp_path: Path) -> None:
+    out = tmp_path / "sweep"
+    make_folder(out, expand(RATES))
+    text = (out / "grid.json").read_text()
+    (out / "grid.json").write_text(text.replace('"batch_size": 4', '"batch_size": 5', 1))
+    with pytest.raises(DamagedError, match="holds another configuration"):
+        load_points(out)
+    (out / "grid.json").write_text(text.replace('"batch_size"', '"batch_sise"', 1))
+    with pytest.raises(DamagedError, match="did you mean 'batch_size'"):
+        load_points(out)
+
+
+def test_states_are_read_off_the_folder(tmp_path: Path) -> None:
+    name = "run"
+    assert jobs.state_of(tmp_path, name) == "waiting"
+    jobs.write_failure(tmp_path, Outcome(name, -9, "killed by SIGKILL"), 3)
+    assert jobs.state_of(tmp_path, name) == "failed"
+    assert jobs.failure_of(tmp_path, name) == {"reason": "killed by SIGKILL", "exit_code": -9, "attempts": 3}
+    with RunDir.create(tmp_path / "runs" / name, {}) as run:
+        assert jobs.state_of(tmp_path, name) == "running"
+        run.metrics.append({"step": 1})
+    assert jobs.state_of(tmp_path, name) == "failed"
+    jobs.clear_failure(tmp_path, name)
+    jobs.clear_failure(tmp_path, name)  # gone already
+    assert jobs.state_of(tmp_path, name) == "partial"
+    with RunDir.open(tmp_path / "runs" / name, lock=True) as run:
+        run.mark_done({})
+        assert jobs.state_of(tmp_path, name) == "done"
+
+
+def test_who_comes_alone_cleans_up(tmp_path: Path) -> None:
+    make_folder(tmp_path / "sweep", expand(RATES))
+    litter = tmp_path / "sweep" / "runs" / f".tmp-run-{'0' * 16}"
+    store.make_folder(litter)
+    with jobs.taking_part(tmp_path / "sweep"):
+        assert not litter.exists()
+        store.make_folder(litter)
+        with jobs.taking_part(tmp_path / "sweep"):
+            assert litter.exists()  # somebody may be at work on it
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# The loop
+
+
+def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
+    points, out = expand(RATES), tmp_path / "sweep"
+    first = Scripted(out, {})
+    rows = run_sweep(points, out, first)
+    assert sorted(first.submitted) == sorted(point.name for point in points)
+    assert [row["state"] for row in rows] == ["done"] * 3
+    assert [row["training.learning_rate"] for row in rows] == [1e-3, 3e-4, 1e-4]
+    assert store.read_table(out / "table.jsonl") == rows
+    assert first.stopped == 1
+    before = (out / "table.jsonl").read_bytes()
+    more = expand(RATES | {"seeds": "2"})
+    second = Scripted(out, {}, free=10)
+    run_sweep(more, out, second)
+    assert sorted(second.submitted) == sorted({p.name for p in more} - {p.name for p in points})
+    third = Scripted(out, {})
+    run_sweep(more, out, third)
+    assert third.submitted == []
+    assert set(before.splitlines()) < set((out / "table.jsonl").read_bytes().splitlines())
+
+
+@pytest.mark.parametrize(
+    "codes, attempts, state",
+    [
+        ([5, 70, 0], 3, "done"),
+        ([-9], 3, "failed"),
+        ([70, 70, 2, 0], 3, "failed"),
+        ([2, 0], 1, "failed"),
+        ([6, 0], 1, "failed"),
+        ([4, 0], 1, "failed"),
+        ([3, 0], 1, "failed"),
+        ([143, 143, 0], 3, "done"),
+        ([143], 3, "failed"),  # it never gets further
+        ([jobs.BUSY, jobs.BUSY, jobs.BUSY, jobs.BUSY, 0], 5, "done"),
+    ],
+)
+def test_failures_are_tried_again_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: list[int], attempts: int, state: str
+) -> None:
+    monkeypatch.setattr("hmmscope.sweeps.driver._SECONDS_ELSEWHERE", 0.0)
+    points, out = expand(RATES), tmp_path / "sweep"
+    name = points[1].name
+    engine = Scripted(out, {name: codes}, free=3)
+    rows = run_sweep(points, out, engine)
+    assert engine.submitted.count(name) == attempts
+    assert [row["state"] for row in rows] == ["done", state, "done"]
+    assert [row["excess"] for row in rows] == [0.25, 0.25 if state == "done" else None, 0.25]
+    record = jobs.failure_of(out, name)
+    assert (record is None) == (state == "done")
+    if record is not None:
+        assert record["attempts"] == attempts
+        assert rows[1]["reason"] == record["reason"] == f"error[{record['exit_code']}] told to"
+    again = Scripted(out, {})
+    assert [row["state"] for row in run_sweep(points, out, again)] == ["done"] * 3
+    assert again.submitted == ([] if state == "done" else [name])
+    assert jobs.failure_of(out, name) is None
+
+
+def test_progress_is_no_failure(tmp_path: Path) -> None:
+    points, out = expand(RATES), tmp_path / "sweep"
+    name = points[0].name
+
+    class Preempted(Scripted):
+        def outcome(self, name: str) -> Outcome:
+            ended = super().outcome(name)
+            if ended.kind == "stopped":  # a step further each time
+                store.make_folder(jobs.run_folder(out, name) / "checkpoints" / f"step-{len(self.submitted):09d}")
+            elif name == points[0].name:
+                raise AssertionError
+            return ended
+
+    class Told(Exception):
+        pass
+
+    engine = Preempted(out, {name: [143]})
+
+    class Watcher:
+        def update(self, counts: dict[str, int]) -> None:
+            assert sum(counts.values()) == len(points)
+            if len(engine.submitted) == 12:
+                raise Told
+
+        def done(self, name: str) -> None:
+            pass
+
+        def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
+            raise AssertionError(outcome)
+
+    with pytest.raises(Told):
+        run_sweep(points, out, engine, watcher=Watcher())
+    assert engine.submitted.count(name) == 10  # and not three; the other two runs were done meanwhile
+    assert engine.stopped
+
+
+def test_runs_of_another_process_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hmmscope.sweeps.driver._SECONDS_ELSEWHERE", 0.0)
+    points, out = expand(RATES), tmp_path / "sweep"
+    make_folder(out, points)
+    other = RunDir.create(jobs.run_folder(out, points[0].name), {})
+    engine = Scripted(out, {})
+    seen = []
+
+    class Watcher:
+        def update(self, counts: dict[str, int]) -> None:
+            seen.append(counts)
+            if counts["done"] == 2:
+                other.mark_done(SUMMARY)
+                other.unlock()
+
+        def done(self, name: str) -> None:
+            pass
+
+        def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
+            raise AssertionError(outcome)
+
+    rows = run_sweep(points, out, engine, watcher=Watcher())
+    assert [row["state"] for row in rows] == ["done"] * 3
+    assert points[0].name not in engine.submitted
+    assert {"done": 2, "running": 1, "failed": 0, "waiting": 0} in seen
+    assert seen[-1] == {"done": 3, "running": 0, "failed": 0, "waiting": 0}
+
+
+def test_a_damaged_result_is_a_failed_row(tmp_path: Path) -> None:
+    points, out = expand(RATES), tmp_path / "sweep"
+    run_sweep(points, out, Scripted(out, {}))
+    (jobs.run_folder(out, points[1].name) / "done.json").write_text("{")
+    rows = table_rows(out, points)
+    assert [row["state"] for row in rows] == ["done", "failed", "done"]
+    assert rows[1]["reason"].startswith(f"runs/{points[1].name}/done.json: not JSON")
+    assert table_text(rows)[-1] == f"{points[1].name}: {rows[1]['reason']}"
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# The command
+
+
+def test_the_command_lists_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "base.yaml").write_text(json.dumps(BASE))
+    options = ["--base", str(tmp_path / "base.yaml"), "--vary", "training.learning_rate=1e-3,3e-4", "--seeds", "2"]
+    assert cli.main(["sweep", *options, "--training.num_steps", "9", "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "4 runs"
+    assert lines[1].endswith("training.learning_rate 0.001  seed 0")
+    wrong: list[tuple[list[str], int, str]] = [
+        (["sweep"], 2, "give a grid file"),
+        (["sweep", *options], 2, "out: give a folder"),
+        (["sweep", "grid.yaml", *options], 2, "grid: a file says all"),
+        (["sweep", *options, "--out", str(tmp_path)], 3, "not the folder of a sweep"),
+        (["sweep", *options, "--engine", "loca", "--out", "x"], 2, "did you mean 'local'"),
+        (["sweep", *options, "--jobs", "0", "--out", "x"], 2, "jobs: must be in"),
+        (["sweep", *options, "--address", "auto", "--out", "x"], 2, "add --engine ray"),
+        (["sweep", *options, "--slurm", "time=1", "--out", "x"], 2, "add --engine slurm"),
+        (["sweep", *options, "--gpus", "1", "--out", "x"], 2, "gpus: the local engine"),
+        (["sweep", *options, "--vary", "model.width"], 2, "vary: must be KEY=VALUE"),
+        (["sweep", "--table", str(tmp_path)], 2, "not the folder of a sweep"),
+        (["sweep", "--table", str(tmp_path), "--seeds", "2"], 2, "give nothing else"),
+    ]
+    for argv, code, message in wrong:
+        assert cli.main(argv) == code, argv
+        said = capsys.readouterr().err
+        assert said.startswith(f"error[{code}] ")
+        assert message in said
+        assert said.count("\n") == 1
+
+
+def test_the_command_prints_a_table_at_any_time(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    points, out = expand(RATES), tmp_path / "sweep"
+    make_folder(out, points)
+    jobs.write_failure(out, Outcome(points[1].name, 6, "error[6] step 2: loss is not finite"), 1)
+    RunDir.create(jobs.run_folder(out, points[2].name), {}).unlock()
+    before = sorted(path.name for path in out.iterdir())
+    assert cli.main(["sweep", "--table", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines[1:4]] == [
+        ["0.001", "0", "waiting"],
+        ["0.0003", "0", "failed"],
+        ["0.0001", "0", "partial"],
+    ]
+    assert lines[4] == f"{points[1].name}: error[6] step 2: loss is not finite"
+    assert sorted(path.name for path in out.iterdir()) == before
+
+
+def test_failed_runs_are_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "grid.yaml").write_text(json.dumps(RATES))
+    out = tmp_path / "sweep"
+    name = expand(RATES)[0].name
+    monkeypatch.setattr("hmmscope.verbs.sweep.LocalEngine", lambda out, jobs: Scripted(out, {name: [6]}))
+    assert cli.main(["sweep", str(tmp_path / "grid.yaml"), "--out", str(out), "-q"]) == 5
+    said = capsys.readouterr()
+    assert said.err == f"error[5] 1 of 3 runs failed; see {out}/table.jsonl and {out}/logs\n"
+    monkeypatch.setattr("hmmscope.verbs.sweep.LocalEngine", lambda out, jobs: Scripted(out, {}))
+    assert cli.main(["sweep", "--out", str(out)]) == 0  # the grid is in the folder
+    said = capsys.readouterr()
+    assert said.err == f"done     {name}  excess 0.2500 (best 0.2500)\n"
+    assert said.out.endswith(f"table: {out}/table.jsonl\n")
