@@ -49,7 +49,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def small(out: Path, rates: int = 2) -> list[Point]:
+def small(rates: int = 2) -> list[Point]:
     return expand({"base": BASE, "vary": {"training.learning_rate": [f"{k + 1}e-3" for k in range(rates)]}})
 
 
@@ -153,7 +153,7 @@ def test_workers_say_why_they_fail(tmp_path: Path) -> None:
     """A process file that is not there; a killed worker; and a run folder with other content."""
     out = tmp_path / "sweep"
     missing = {"process": {"name": "file", "path": str(tmp_path / "none.json")}}
-    points = [*expand({"base": BASE | missing}), *expand(LONG | {"seeds": 1}), *small(out, 1)]
+    points = [*expand({"base": BASE | missing}), *expand(LONG | {"seeds": 1}), *small(1)]
     make_folder(out, points)
     with (out / "runs" / points[2].name).open("w") as file:
         file.write("a file\n")
@@ -202,7 +202,7 @@ def test_a_begun_run_keeps_its_device(tmp_path: Path, monkeypatch: pytest.Monkey
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The table of a small sweep on this machine."""
     out = tmp_path_factory.mktemp("local") / "sweep"
-    assert [row["state"] for row in run_sweep(small(out), out, LocalEngine(out, 2))] == ["done", "done"]
+    assert [row["state"] for row in run_sweep(small(), out, LocalEngine(out, 2))] == ["done", "done"]
     return (out / "table.jsonl").read_bytes()
 
 
@@ -246,7 +246,7 @@ def test_ray_gives_the_same_table_though_a_task_is_killed(tmp_path: Path, undist
             failures.append((outcome.reason, attempts, again))
 
     killer = Killer()
-    rows = run_sweep(small(out), out, engine, watcher=killer)
+    rows = run_sweep(small(), out, engine, watcher=killer)
     assert killer.killed
     assert not alive(killer.killed)
     assert failures == [("the Ray task was lost (WorkerCrashedError)", 1, True)]
@@ -291,7 +291,8 @@ def test_submitit_gives_the_same_table(tmp_path: Path, undisturbed: bytes) -> No
     from hmmscope.sweeps.slurm import SlurmEngine
 
     out = tmp_path / "sweep"
-    rows = run_sweep(small(out), out, SlurmEngine(out, cluster="local"))
+    make_folder(out, small())  # the stand-in makes its folder inside at once
+    rows = run_sweep(small(), out, SlurmEngine(out, cluster="local"))
     assert [row["state"] for row in rows] == ["done", "done"]
     assert (out / "table.jsonl").read_bytes() == undisturbed
 
@@ -316,7 +317,7 @@ def test_real_slurm_gives_the_same_table(tmp_path: Path, undisturbed: bytes) -> 
 
     assert shutil.which("sbatch")
     out = tmp_path / "sweep"
-    rows = run_sweep(small(out), out, SlurmEngine(out, 2, parameters={"time": "10"}))
+    rows = run_sweep(small(), out, SlurmEngine(out, 2, parameters={"time": "10"}))
     assert [row["state"] for row in rows] == ["done", "done"]
     assert (out / "table.jsonl").read_bytes() == undisturbed
 
@@ -347,3 +348,45 @@ def test_real_slurm_preempts_loses_its_driver_and_stops(tmp_path: Path) -> None:
     subprocess.run(["scancel", "--me"], check=True)
     until(lambda: squeue("--format=%i") == [])
     assert [jobs.state_of(out, point.name) for point in points] == ["partial", "partial"]
+
+
+@pytest.mark.slurm
+def test_real_slurm_job_that_is_lost_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that attends to the worker is killed, so that the job leaves no result."""
+    from hmmscope.sweeps import slurm
+
+    monkeypatch.setattr(slurm, "_SECONDS_BETWEEN_LOOKS", 0.5)
+    monkeypatch.setattr(slurm, "_SECONDS_FOR_A_RESULT", 2.0)
+    out, failures = tmp_path / "sweep", []
+
+    class Killer:
+        killed = False
+
+        def update(self, counts: dict[str, int]) -> None:
+            if not self.killed and counts["running"]:
+                until(lambda: workers_of(out))
+                os.kill(next(iter(workers_of(out).values())), signal.SIGKILL)
+                self.killed = True
+
+        def done(self, name: str) -> None:
+            pass
+
+        def failed(self, outcome: jobs.Outcome, attempts: int, again: bool) -> None:
+            failures.append((outcome.reason, attempts, again))
+
+    rows = run_sweep(small(1), out, slurm.SlurmEngine(out, 1), watcher=Killer())
+    assert failures == [("the Slurm job ended without a result (killed, or its node was lost)", 1, True)]
+    assert [row["state"] for row in rows] == ["done"]
+
+
+@pytest.mark.parametrize(
+    "key, value", [("same", False), ("once", False), ("left", ["x"]), ("folders", 8), ("files", 42)]
+)
+def test_the_check_of_attacks_fails(key: str, value: object) -> None:
+    good = {
+        **{"killed": {"driver": 1, "worker": 1}, "same": True, "once": True, "left": [], "folders": 7, "files": 43},
+        "reason": "error[6] step 2: loss is not finite",
+    }
+    check_attack(good, 2, 6)
+    with pytest.raises(AssertionError):
+        check_attack(good | {key: value}, 2, 6)

@@ -217,6 +217,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HmmscopeError as error:
         if debug:
             raise
+        if _is_follower() and not error.speaks_for_all:
+            return error.exit_code  # of several processes that are refused alike, the first says so
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
@@ -290,9 +292,12 @@ def _silence_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _is_follower() -> bool:
+    """Whether this is one of several processes of torchrun, and not the first."""
+    return os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "0") != "0"
+
+
 def _fail(message: str, code: int) -> int:
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1 and os.environ.get("RANK", "0") != "0":
-        return code  # of several processes that are refused alike, one says so
     line = " ".join(message.split())
     printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
     print(f"error[{code}] {printable}", file=sys.stderr, flush=True)

@@ -2,9 +2,15 @@
 
 
 class HmmscopeError(Exception):
-    """Base of all errors that a user can act on. The message is one line: where, what is wrong, what to do."""
+    """Base of all errors that a user can act on. The message is one line: where, what is wrong, what to do.
+
+    Attributes:
+        exit_code: of the command line.
+        speaks_for_all: of several processes that end together, this is the one that says why.
+    """
 
     exit_code = 70
+    speaks_for_all = False
 
 
 class InputError(HmmscopeError, ValueError):

@@ -210,6 +210,8 @@ class _Several(World):
         if self._watch is None or self._dismissed:
             raise error
         _ignore_termination()  # torchrun sends it when the first of them has ended
+        if not self._watch.ends_here():  # the watch has begun to end this process, and says why
+            time.sleep(3 * LAST_WORDS)
         stderr = _mute()  # torch tells the standard error about each connection that closes
         if not self._watch.speaks(code):
             end_undisturbed()
@@ -219,6 +221,8 @@ class _Several(World):
         os.dup2(stderr, 2)
         os.close(stderr)
         atexit.register(self._watch.fall_silent)
+        if isinstance(error, HmmscopeError):
+            error.speaks_for_all = True
         raise error
 
 

@@ -34,6 +34,7 @@ class Watch(threading.Thread):
         self._gone = False  # the table
         self.ended = threading.Event()  # nothing to watch any more
         self.leaving = threading.Event()  # the main thread knows
+        self._ending = threading.Lock()  # held by the thread that ends this process
 
     def beat(self) -> None:
         """Give a sign of life."""
@@ -62,6 +63,8 @@ class Watch(threading.Thread):
         """End this process, unless its main thread finds out by itself or is leaving; it may wait inside the library."""
         if self.leaving.is_set() or self.leaving.wait(5 * PERIOD) or self.ended.is_set():
             return
+        if not self.ends_here():
+            return
         code = ResourceError.exit_code
         if self.speaks(code):
             sys.stderr.write(f"error[{code}] {_gone(who)}\n")
@@ -71,6 +74,10 @@ class Watch(threading.Thread):
             code = self.silence()
         sys.stdout.flush()
         os._exit(code)
+
+    def ends_here(self) -> bool:
+        """Whether the thread that asks is the one to end this process: the first that does."""
+        return self._ending.acquire(blocking=False)
 
     def speaks(self, code: int) -> bool:
         """Whether this process is the one to say why all end; the leader is asked first."""
