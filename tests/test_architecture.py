@@ -41,6 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": NAMES | COMPONENTS - {"analysis"} | {"constructions", "disk"},
     "presets": {"errors", "schema", "training"},
     "pipeline": NAMES | COMPONENTS | {"constructions", "config", "store", "rundir", "resources"},
+    "packing": NAMES | COMPONENTS | {"config", "pipeline", "store", "rundir"},
     "dry_run": NAMES | COMPONENTS - {"analysis"} | {"config", "pipeline", "resources"},
     "experiments": NAMES | COMPONENTS | {"constructions", "config", "pipeline", "store", "rundir", "figures"},
     "claims": {"errors", "schema", "registry", "store", "rundir"},

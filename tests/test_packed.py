@@ -17,7 +17,7 @@ from hmmscope.config import RunConfig, config_from_data
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError, NonFiniteError, RefusedError
-from hmmscope.experiments.packed import PackStopped, train_packed
+from hmmscope.packing import PackStopped, train_packed
 from hmmscope.models.base import Ports, SequenceModel
 from hmmscope.models.block_cot import block_outputs
 from hmmscope.models.make import build_model, make_model
