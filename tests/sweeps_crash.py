@@ -140,22 +140,45 @@ def children(pid: int) -> list[int]:
 
 
 def attack(folder: Path, number: int, runs: int) -> dict:
-    """Kill workers and drivers `number` times at random instants, starting a driver again whenever one has ended."""
+    """Kill workers and drivers `number` times at random instants, and finish the sweeps that the kills fell in."""
     points = points_of(runs)
-    whole, out = folder / "whole", folder / "attacked"
+    whole = folder / "whole"
     begun = time.perf_counter()
     os.waitpid(fork(lambda: drive(points, whole)), 0)
     duration = time.perf_counter() - begun
     assert complete(points, whole), table_rows(whole, points)
     rng = random.Random(7)
-    killed = {"worker": 0, "driver": 0}
-    drivers = 0
-    while True:
-        drivers += 1
+    killed, drivers, sweeps, results = {"worker": 0, "driver": 0}, 0, 0, []
+    while sum(killed.values()) < number:
+        sweeps += 1
+        out = folder / f"attacked{sweeps}"
+        drivers += attack_one(points, out, number, killed, min(0.4, duration / 6), rng)
+        os.waitpid(fork(lambda out=out: drive(points, out)), 0)  # type: ignore[misc]  # alone: removes what was left
+        results.append(
+            {
+                "same": fingerprint(points, whole) == fingerprint(points, out),
+                "files": len(fingerprint(points, out)),
+                "left": [
+                    str(p) for where in (out, out / "runs") for p in where.iterdir() if p.name.startswith(".tmp-")
+                ],
+                "once": all(steps_of(out, point) == list(range(1, NUM_STEPS + 1)) for point in points[:-1]),
+                "reason": table_rows(out, points)[-1]["reason"],
+                "folders": len(list((out / "runs").iterdir())),
+            }
+        )
+    return {"killed": killed, "drivers": drivers, "sweeps": results}
+
+
+def attack_one(
+    points: list[Point], out: Path, number: int, killed: dict[str, int], longest: float, rng: random.Random
+) -> int:
+    """Start drivers until all runs are done, and kill meanwhile, up to `number` in all; returns how many drivers."""
+    for drivers in range(1, 100 + number):
         driver, status = fork(lambda: drive(points, out)), None
         while status is None:
+            kind = "nobody"
             if sum(killed.values()) < number:
-                time.sleep(rng.uniform(0, min(0.4, duration / 6)))
+                time.sleep(rng.uniform(0, longest))
                 victims = [("worker", pid) for pid in children(driver)]
                 if not victims or rng.random() < 0.3:
                     victims = [("driver", driver)]
@@ -163,29 +186,18 @@ def attack(folder: Path, number: int, runs: int) -> dict:
                 os.kill(pid, signal.SIGKILL)
                 killed[kind] += 1
             else:
-                kind = "nobody"
                 time.sleep(0.05)
             ended, code = os.waitpid(driver, 0 if kind == "driver" else os.WNOHANG)
             status = os.waitstatus_to_exitcode(code) if ended else None
         assert status in (5, -signal.SIGKILL), status
         if status == 5 and complete(points, out):
-            break
-        assert drivers < 100 + number
-    os.waitpid(fork(lambda: drive(points, out)), 0)  # alone: removes what killed ones left
-    left = [str(path) for folder in (out, out / "runs") for path in folder.iterdir() if path.name.startswith(".tmp-")]
-    steps = [
-        [record["step"] for record in read_journal(jobs.run_folder(out, p.name) / "metrics.jsonl")] for p in points
-    ]
-    return {
-        "killed": killed,
-        "drivers": drivers,
-        "same": fingerprint(points, whole) == fingerprint(points, out),
-        "files": len(fingerprint(points, whole)),
-        "left": left,
-        "once": all(found == list(range(1, NUM_STEPS + 1)) for found in steps[:-1]),
-        "reason": table_rows(out, points)[-1]["reason"],
-        "folders": len(list((out / "runs").iterdir())),
-    }
+            return drivers
+    raise AssertionError("the sweep does not end")
+
+
+def steps_of(out: Path, point: Point) -> list[int]:
+    """The steps in a run's journal."""
+    return [record["step"] for record in read_journal(jobs.run_folder(out, point.name) / "metrics.jsonl")]
 
 
 def race_for_a_run(folder: Path, number: int) -> dict:

@@ -58,12 +58,14 @@ def check_attack(found: dict[str, Any], kills: int, runs: int) -> None:
     assert sum(found["killed"].values()) == kills
     assert found["killed"]["driver"] > 0
     assert found["killed"]["worker"] > 0
-    assert found["same"]
-    assert found["files"] == 1 + 7 * runs  # the table; metrics, evaluation, summary and the four of a checkpoint
-    assert found["once"]
-    assert found["left"] == []
-    assert found["folders"] == runs + 1
-    assert found["reason"].startswith("error[6] step 2: loss is not finite")
+    assert found["sweeps"]
+    for sweep in found["sweeps"]:
+        assert sweep["same"]
+        assert sweep["files"] == 1 + 7 * runs  # the table; metrics, evaluation, summary and the four of a checkpoint
+        assert sweep["once"]
+        assert sweep["left"] == []
+        assert sweep["folders"] == runs + 1
+        assert sweep["reason"].startswith("error[6] step 2: loss is not finite")
 
 
 @pytest.fixture(scope="module")
@@ -384,9 +386,16 @@ def test_real_slurm_job_that_is_lost_is_tried_again(tmp_path: Path, monkeypatch:
 )
 def test_the_check_of_attacks_fails(key: str, value: object) -> None:
     good = {
-        **{"killed": {"driver": 1, "worker": 1}, "same": True, "once": True, "left": [], "folders": 7, "files": 43},
+        "same": True,
+        "once": True,
+        "left": [],
+        "folders": 7,
+        "files": 43,
         "reason": "error[6] step 2: loss is not finite",
     }
-    check_attack(good, 2, 6)
+    found = {"killed": {"driver": 1, "worker": 1}, "sweeps": [good]}
+    check_attack(found, 2, 6)
     with pytest.raises(AssertionError):
-        check_attack(good | {key: value}, 2, 6)
+        check_attack(found | {"sweeps": [good, good | {key: value}]}, 2, 6)
+    with pytest.raises(AssertionError):
+        check_attack(found, 3, 6)

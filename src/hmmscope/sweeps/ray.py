@@ -82,6 +82,9 @@ class RayEngine:
             return Outcome(name, *self._ray.get(reference))
         except self._ray.exceptions.TaskCancelledError:
             return Outcome(name, 130, "cancelled")
+        except self._ray.exceptions.RayTaskError as error:  # such as hmmscope that is not installed there
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            return Outcome(name, 70, f"the Ray task failed ({lines[-1][:200]})")
         except self._ray.exceptions.RayError as error:
             kind = type(error).__name__
             return Outcome(name, 70, f"the Ray task was lost ({kind})")
