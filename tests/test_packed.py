@@ -17,11 +17,11 @@ from hmmscope.config import RunConfig, config_from_data
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError, NonFiniteError, RefusedError
-from hmmscope.packing import PackStopped, train_packed
 from hmmscope.models.base import Ports, SequenceModel
 from hmmscope.models.block_cot import block_outputs
 from hmmscope.models.make import build_model, make_model
 from hmmscope.models.packed import Pack
+from hmmscope.packing import PackStopped, train_packed
 from hmmscope.pipeline import load_run, train
 from hmmscope.registry import build_spec
 from hmmscope.rundir import RunDir, read_journal
