@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from hmmscope.corpora.layouts import Prompts, Sequences
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError, NonFiniteError, RefusedError
 from hmmscope.models.make import make_model
-from hmmscope.pipeline import load_run, train
+from hmmscope.pipeline import fresh_model, load_run, train
 from hmmscope.processes.hmm import HMM
 from hmmscope.rundir import RunDir, read_journal
 from hmmscope.training import updates
+from hmmscope.training.evaluation import Evaluation
 from hmmscope.training.objectives import target_loss
 from hmmscope.training.schedules import learning_rate
 from hmmscope.training.spec import TrainingSpec
@@ -87,9 +89,32 @@ def test_evaluation_loss_is_the_loss_of_all_samples_at_once() -> None:
     model = make_model("roformer", num_symbols=4, num_layers=1, num_heads=2, width=8)
     batch = corpus[0:150]  # in pieces of 64, 64 and 22
     target = make_target("observation", corpus.process, corpus.layout)
-    expected = target_loss(model, batch, target).item()
-    found = updates.evaluation_loss(model, batch, target, torch.device("cpu"), config().training)
-    assert found == pytest.approx(expected, rel=1e-6)
+    spec = replace(config().training, evaluate_samples=150)
+    found = Evaluation(corpus, "observation", spec)(model, torch.device("cpu"))
+    assert found["evaluation_loss"] == pytest.approx(target_loss(model, batch, target).item(), rel=1e-6)
+    law = model(batch.tokens[:, :-1]).detach().double().softmax(-1)
+    distance = 0.5 * (law - target.optimum(batch)).abs().sum(-1).mean(0)
+    assert found["distances"] == pytest.approx(distance.tolist(), rel=1e-5)  # float32 sums in another order
+
+
+def test_distances_count_only_what_the_process_asks_for() -> None:
+    hard = {"name": "cyclic-hard", "num_states": 3, "num_symbols": 2, "prediction_rate": 0.5}
+    layout = {"name": "sequences", "length": 6, "placeholder": True}
+    asked = config_from_data({"process": hard, "layout": layout, "model": {"name": "rnn", "width": 8}})
+    process = asked.process.build()
+    corpus = Corpus(process, layout=asked.layout, seed=1, stream="evaluate")
+    batch, target = corpus[0:40], make_target("observation", process, corpus.layout)
+    counted = target.counted(batch)
+    assert not counted[:, 0].any()
+    assert torch.equal(counted[:, 1:], batch.observations[:, : counted.shape[1] - 1] == process.symbols.index("*"))
+    assert 0 < counted.sum() < counted.numel()
+    model = fresh_model(asked, process)
+    spec = replace(asked.training, evaluate_samples=40)
+    found = Evaluation(corpus, "observation", spec)(model, torch.device("cpu"))["distances"]
+    law = model(batch.tokens)[:, target.columns].detach().double().softmax(-1)
+    terms = target.distance_terms(law, target.optimum(batch))
+    assert found[0] is None
+    assert found[3] == pytest.approx(float(terms[:, 3][counted[:, 3]].mean()), rel=1e-5)  # float32
 
 
 def test_learns_and_does_not_beat_the_optimum(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     listing = verb("list", "names of what there is")
     listing.add_argument(
-        "kind", nargs="?", help="processes, models, layouts, instruments, experiments, presets (default: all)"
+        "kind", nargs="?", help="processes, models, layouts, instruments, experiments, claims, presets (default: all)"
     )
 
     show = verb("show", "what a name means: its documentation, fields and defaults")
@@ -56,6 +56,11 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--scale", default="small", help="smoke (seconds), small (minutes on 2 cores), gpu, paper")
     run.add_argument("--out", required=True, metavar="DIR", help="a new folder")
     run.add_argument("--resume", action="store_true", help="go on with the same experiment in DIR")
+    run.add_argument("--seeds", metavar="N", help="of a seeded experiment, how many or a list: 3, or 0,5,7")
+    run.add_argument(
+        "--trained", metavar="DIR", help="its pool of trained runs (default: the folder trained beside DIR)"
+    )
+    _add_engine(run, None)
 
     train = verb(
         "train", "train one model and say how far from the optimum it ends", epilog=_EPILOG, formatter_class=raw
@@ -78,14 +83,8 @@ def build_parser() -> argparse.ArgumentParser:
     sweep.add_argument("--vary", nargs="+", default=[], metavar="KEY=A,B", help="training.learning_rate=1e-3,3e-4 ...")
     sweep.add_argument("--seeds", metavar="N", help="how many, or a list of them: 3, or 0,5,7")
     sweep.add_argument("--instances", action="store_true", help="each seed also draws another process")
-    sweep.add_argument("--engine", default="local", help="local, ray or slurm")
-    sweep.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: as many as processors)")
     sweep.add_argument("--retries", type=int, default=2, metavar="N", help="further attempts at a run that failed")
-    sweep.add_argument(
-        "--gpus", type=float, default=0.0, metavar="G", help="of each run (ray: a fraction; slurm: whole)"
-    )
-    sweep.add_argument("--address", metavar="HOST:PORT", help="of a Ray cluster (default: one is started here)")
-    sweep.add_argument("--slurm", nargs="+", default=[], metavar="KEY=VALUE", help="of sbatch: partition=gpu time=120")
+    _add_engine(sweep, "local")
     sweep.add_argument("--dry-run", action="store_true", help="list the runs; train nothing")
 
     sample = verb("sample", "sequences of a process, the same bits everywhere")
@@ -146,6 +145,10 @@ def build_parser() -> argparse.ArgumentParser:
     export.add_argument("run", help="the folder of a run")
     export.add_argument("--out", required=True, metavar="DIR", help="a new folder")
 
+    claims = verb("claims", "the ledger: what the papers claim, and what experiments found of it")
+    claims.add_argument("folders", nargs="*", metavar="RUN", help="folders of experiments (default: list the claims)")
+    claims.add_argument("--out", metavar="FILE", help="write the ledger as a new .md, .json or .jsonl")
+
     report = verb("report", "one offline page from the folders of experiments or runs")
     report.add_argument("folders", nargs="+", metavar="DIR")
     report.add_argument("-o", "--out", default="report.html", metavar="FILE")
@@ -167,9 +170,20 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--out", metavar="FILE", help="write the table as .json, with date and machine")
 
     verb("doctor", "check this installation: versions, exact bits, disk, memory, extras")
-    for sub in (run, train, sweep, analyse, sample, oracle, fit, export, report):
+    for sub in (run, train, sweep, analyse, sample, oracle, fit, export, claims, report):
         sub.add_argument("-q", "--quiet", action="store_true", help="print results only")
     return parser
+
+
+def _add_engine(parser: argparse.ArgumentParser, default: str | None) -> None:
+    """Where runs are trained."""
+    parser.add_argument("--engine", default=default, help="local, ray or slurm: where the runs are trained")
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: as many as processors)")
+    parser.add_argument(
+        "--gpus", type=float, default=0.0, metavar="G", help="of each run (ray: a fraction; slurm: whole)"
+    )
+    parser.add_argument("--address", metavar="HOST:PORT", help="of a Ray cluster (default: one is started here)")
+    parser.add_argument("--slurm", nargs="+", default=[], metavar="KEY=VALUE", help="of sbatch: partition=gpu time=120")
 
 
 def parse_overrides(words: Sequence[str]) -> dict[str, str]:
@@ -275,6 +289,10 @@ def _function(verb: str) -> Callable[..., int | None]:
         from hmmscope.verbs.sweep import sweep
 
         found = sweep
+    elif verb == "claims":
+        from hmmscope.verbs.claims import claims
+
+        found = claims
     elif verb == "export":
         from hmmscope.verbs.export import export
 

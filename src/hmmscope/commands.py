@@ -5,6 +5,7 @@ import inspect
 import io
 import json
 import re
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from hmmscope import registry, store
 from hmmscope.config import RunConfig, config_from_data, load_config
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError, RefusedError, ResourceError
-from hmmscope.experiments.experiment import experiment_named, run_experiment
+from hmmscope.experiments.experiment import SCALES, experiment_named
 from hmmscope.experiments.run_page import describe_run
+from hmmscope.experiments.running import run_experiment
 from hmmscope.pipeline import load_run
 from hmmscope.pipeline import train as train_run
 from hmmscope.presets import PRESETS, preset
@@ -26,6 +28,7 @@ from hmmscope.processes.files import load_process, shipped_processes
 from hmmscope.processes.hmm import HMM
 from hmmscope.resources import require_memory
 from hmmscope.schema import parse_value, unknown_name
+from hmmscope.sweeps.engines import EngineOptions
 from hmmscope.verbs.sources import HMM_FILES, find_process, new_file
 
 _KINDS = {
@@ -34,11 +37,18 @@ _KINDS = {
     "layouts": "layout",
     "instruments": "instrument",
     "experiments": "experiment",
+    "claims": "claim",
 }
 
 
 def _first_line(thing: object) -> str:
     return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def _in_a_line(kind: str, entry: Any) -> str:
+    """What a registered thing is."""
+    said = {"experiment": "title", "claim": "statement"}.get(kind)
+    return getattr(entry, said) if said else _first_line(entry)
 
 
 def list_names(kind: str | None) -> None:
@@ -51,7 +61,7 @@ def list_names(kind: str | None) -> None:
             continue
         print(plural)
         for name, entry in registry.entries(singular).items():
-            print(f"  {name:<18} {entry.title if singular == 'experiment' else _first_line(entry)}")
+            print(f"  {name:<18} {_in_a_line(singular, entry)}")
         if singular == "process":
             for name in shipped_processes():
                 print(f"  {name:<18} {load_process(name).title} (shipped)")
@@ -67,7 +77,12 @@ def show(name: str, overrides: dict[str, str]) -> None:
     for singular in _KINDS.values():
         entry = registry.entries(singular).get(name)
         if entry is not None:
-            _show_experiment(name) if singular == "experiment" else _show_entry(name, singular, entry)
+            if singular == "claim":
+                print(
+                    f"claim {name}: {entry.statement}\n\n{entry.source}; decided by the experiment {entry.experiment}"
+                )
+            else:
+                _show_experiment(name) if singular == "experiment" else _show_entry(name, singular, entry)
             return
     if name in PRESETS:
         print(f"preset {name}: {PRESETS[name]}\n\n{json.dumps(config_from_data(preset(name)).to_data(), indent=2)}")
@@ -107,10 +122,20 @@ def _show_facts(process: Process, beginning: str = "") -> None:
 def _show_experiment(name: str) -> None:
     experiment = experiment_named(name)
     print(f"experiment {name}: {experiment.title}\n\n{experiment.summary}\n")
-    for scale in ("smoke", "small", "gpu", "paper"):
-        print(
-            f"{scale}: {json.dumps(experiment.plan(scale))}  measured on {json.dumps(experiment.measurements(scale))}"
-        )
+    for scale in SCALES:
+        choices = experiment.choices(scale)
+        plan = experiment.plan(scale, **choices)
+        seeds = f"{experiment.num_seeds[scale]} seeds of " if experiment.num_seeds else ""
+        print(f"{scale}: {seeds}{len(plan)} {'model' if len(plan) == 1 else 'models'}")
+        for section, numbers in (("plan", choices), ("measurements", experiment.measurements(scale))):
+            print("".join(f"  --{section}.{key} {_as_option(value)}\n" for key, value in numbers.items()), end="")
+        for label, data in list(plan.items())[:1]:
+            print(f"  {label}: {json.dumps(data)}")
+
+
+def _as_option(value: Any) -> str:
+    """A default as it is written on the command line."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _show_hmm(hmm: HMM) -> None:
@@ -125,16 +150,49 @@ def _show_hmm(hmm: HMM) -> None:
         print(f"  {state:<16} starts {hmm.initial_S[s]:.3f}; emits {emits}; then {to}")
 
 
-def run(experiment: str, scale: str, out: str, resume: bool, quiet: bool, overrides: dict[str, str]) -> None:
+def run(
+    experiment: str,
+    scale: str,
+    out: str,
+    resume: bool,
+    quiet: bool,
+    overrides: dict[str, str],
+    seeds: str | None = None,
+    trained: str | None = None,
+    engine: str | None = None,
+    jobs: int | None = None,
+    gpus: float = 0.0,
+    address: str | None = None,
+    slurm: Sequence[str] = (),
+) -> None:
     """Run an experiment and write its page."""
     from hmmscope.report.drawing import draw_folder
     from hmmscope.report.page import write_page
 
-    folder = run_experiment(experiment, scale, Path(out), overrides=overrides, resume=resume, quiet=quiet)
+    asked = engine is not None or jobs is not None or gpus or address is not None or slurm
+    where = EngineOptions(name=engine or "local", jobs=jobs, gpus=gpus, address=address, slurm=tuple(slurm))
+    folder = run_experiment(
+        experiment,
+        scale,
+        Path(out),
+        overrides=overrides,
+        seeds=_seeds(seeds),
+        trained=None if trained is None else Path(trained),
+        engine=where if asked else None,
+        resume=resume,
+        quiet=quiet,
+    )
     draw_folder(folder)
     page = write_page([folder], folder / "report.html")
     print_findings(folder)
     print(f"page: {page}")
+
+
+def _seeds(text: str | None) -> int | tuple[int, ...] | None:
+    """``3`` or ``0,5,7``."""
+    if text is None:
+        return None
+    return parse_value(tuple[int, ...], text, "seeds") if "," in text else parse_value(int, text, "seeds")
 
 
 def train(

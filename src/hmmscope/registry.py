@@ -16,6 +16,7 @@ _FOLDERS = {
     "model": "models",
     "instrument": "analysis",
     "experiment": "experiments",
+    "claim": "claims",
 }
 _found: dict[str, dict[str, Any]] = {kind: {} for kind in _FOLDERS}
 _scanned: set[str] = set()
@@ -25,7 +26,7 @@ def _register(kind: str, name: str) -> Callable[[T], T]:
     def decorate(entry: T) -> T:
         assert name not in _found[kind], f"{kind} {name!r} is registered twice"
         _found[kind][name] = entry
-        if dataclasses.is_dataclass(entry):
+        if isinstance(entry, type) and dataclasses.is_dataclass(entry):
             setattr(entry, "name", name)  # noqa: B010 - the spec classes have no such field
         return entry
 
@@ -55,6 +56,17 @@ def instrument(name: str) -> Callable[[T], T]:
 def experiment(name: str) -> Callable[[T], T]:
     """Register an experiment: a class with `plan`, `measure` and `figures`."""
     return _register("experiment", name)
+
+
+def claim(name: str) -> Callable[[T], T]:
+    """Register a claim, see `hmmscope.claims.ledger`."""
+    return _register("claim", name)
+
+
+def in_order(kind: str) -> list[Any]:
+    """Everything registered of a kind, in the order of the modules and of their lines."""
+    entries(kind)
+    return list(_found[kind].values())
 
 
 def entries(kind: str) -> dict[str, Any]:

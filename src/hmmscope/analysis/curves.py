@@ -14,7 +14,6 @@ from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import Labels, NextObservation, Target, make_target
 from hmmscope.inference.mixture import filter_known_component
 from hmmscope.kernels.ngram import ngram_predictions
-from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.processes.mixture import Mixture
 from hmmscope.schema import require
 
@@ -201,11 +200,11 @@ def _against(answer: torch.Tensor, optimum: torch.Tensor, asked: Target) -> dict
     if asked.kind == "law":
         entropy = torch.special.entr(optimum).sum(-1)
         cross_entropy = -(optimum * answer.log().where(optimum > 0, 0.0)).sum(-1)
-        return {"excess": cross_entropy - entropy, "total_variation": 0.5 * (answer - optimum).abs().sum(-1)}
-    distance = (answer - optimum).norm(dim=-1)
-    if isinstance(asked.process, LinearGaussian):
-        distance = distance / optimum.norm(dim=-1).clamp_min(1.0)
-    return {"excess": (answer - optimum).square().mean(-1), "distance": distance}
+        return {"excess": cross_entropy - entropy, "total_variation": asked.distance_terms(answer, optimum)}
+    return {
+        "excess": (answer - optimum).square().mean(-1),
+        "distance": asked.distance_terms(answer, optimum),
+    }
 
 
 def _invalid(loss: NDArray[np.float64], floor: NDArray[np.float64]) -> str | None:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from hmmscope.axes import Float, Float64, Int64, Tensor
+from hmmscope.axes import Bool, Float, Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Batch
 from hmmscope.corpora.layouts import Layout
 from hmmscope.errors import InputError
@@ -85,6 +85,27 @@ class Target(ABC):
             return -answer.gather(2, labels[..., None])[..., 0].log()
         return -(labels * answer.log().where(labels > 0, 0.0)).sum(-1)
 
+    def distance_terms(
+        self, answer: Float64[Tensor, "batch judged output"], optimum: Float64[Tensor, "batch judged output"]
+    ) -> Float64[Tensor, "batch judged"]:
+        """The evaluation loss at each judged column: how far a law (not logits) or a vector is from the exact answer.
+
+        Of laws the total variation, in [0, 1]; of vectors the Euclidean distance, for linear processes divided by
+        max(1, norm of the exact answer).
+
+        Source: [Limits] App. C.1.
+        """
+        if self.kind == "law":
+            return 0.5 * (answer - optimum).abs().sum(-1)
+        distance = (answer - optimum).norm(dim=-1)
+        if isinstance(self.process, LinearGaussian):
+            distance = distance / optimum.norm(dim=-1).clamp_min(1.0)
+        return distance
+
+    def counted(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
+        """Where the evaluation loss is taken: everywhere, but for processes that say after which symbol."""
+        return torch.ones(len(batch.tokens), len(self.columns), dtype=torch.bool, device=batch.tokens.device)
+
     def floor_terms(self, batch: Batch) -> Float64[Tensor, "batch judged"]:
         """The loss of the exact answer at each judged column: no model's mean can stay below its mean."""
         labels = self.labels(batch)
@@ -116,6 +137,14 @@ class NextObservation(_AtObservations):
         starts = torch.from_numpy(self.layout.starts)
         law = optimal_predictions(self.process, batch.observations, starts=starts).predicted_observation
         return law[:, self._kept]
+
+    def counted(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
+        symbol = self.process.evaluated_after
+        if symbol is None:
+            return super().counted(batch)
+        before = torch.nn.functional.pad(batch.observations[:, :-1], (1, 0), value=-1)
+        before[:, self.layout.starts] = -1
+        return before[:, self._kept] == symbol
 
 
 class NextVector(_AtObservations):

@@ -86,7 +86,7 @@ class ConstructionVsTrained(Experiment):
         "steps": ("steps",),
     }
 
-    def plan(self, scale: str) -> dict[str, dict[str, Any]]:
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         numbers = SCALES[scale]
         concentration = CONCENTRATION[scale]
         law = {"transition_concentration": concentration, "emission_concentration": concentration}

@@ -77,7 +77,7 @@ class Quickstart(Experiment):
         "attention": ("attention",),
     }
 
-    def plan(self, scale: str) -> dict[str, dict[str, Any]]:
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         numbers = SCALES[scale]
         concentration = CONCENTRATION[scale]
         process = {"transition_concentration": concentration, "emission_concentration": concentration}

@@ -1,8 +1,9 @@
 """A single training run described like an experiment, so that the same report shows it."""
 
 from hmmscope import __version__, store
-from hmmscope.experiments.experiment import Finding, run_facts
+from hmmscope.experiments.experiment import Finding
 from hmmscope.experiments.panels import curves_panel, training_figure
+from hmmscope.experiments.running import run_facts
 from hmmscope.figures import Figure
 from hmmscope.pipeline import Run
 from hmmscope.rundir import read_journal

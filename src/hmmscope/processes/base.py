@@ -42,12 +42,14 @@ class Process(ABC):
         num_symbols: V.
         weights_M: law of the component, (1,) for a single process.
         law: initial law and transitions of every component.
+        evaluated_after: the symbol after which alone predictions of the next observation are evaluated, or None.
     """
 
     num_states: int
     num_symbols: int
     weights_M: Float64[Tensor, "component"]
     law: Law
+    evaluated_after: int | None = None
 
     @property
     def num_components(self) -> int | None:

@@ -49,7 +49,7 @@ class CyclicHardSpec(CyclesSpec):
         labelled[num_actions, :size, asking] = self.prediction_rate * torch.eye(size, dtype=torch.float64)
         for state in range(size):
             labelled[num_actions + 1 + state, size + state, 2 * size + state] = 1
-        return LabelledHMM(
+        process = LabelledHMM(
             torch.eye(3 * size, dtype=torch.float64)[0],
             labelled,
             symbols=(*self.actions, "*", *(f"s{s}" for s in range(size))),
@@ -57,3 +57,5 @@ class CyclicHardSpec(CyclesSpec):
             title=f"Cyclic-HARD, {size} states, {num_actions} actions, asked at rate {self.prediction_rate:g}",
             source="[Limits], Cyclic-HARD",
         )
+        process.evaluated_after = num_actions
+        return process

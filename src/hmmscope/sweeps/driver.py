@@ -56,7 +56,13 @@ class Watcher(Protocol):
 
 
 def run_sweep(
-    points: Sequence[Point], out: Path, engine: Engine, *, retries: int = 2, watcher: Watcher | None = None
+    points: Sequence[Point],
+    out: Path,
+    engine: Engine,
+    *,
+    retries: int = 2,
+    watcher: Watcher | None = None,
+    shared: bool = False,
 ) -> list[dict]:
     """Train every point of a grid, and write OUT/table.jsonl.
 
@@ -67,6 +73,7 @@ def run_sweep(
         retries: further attempts at a run that failed, in this call. Bad input, damaged files and non-finite numbers are not
             tried again. An attempt that was told to stop after it had saved new steps (a preempted job) does not count.
         watcher: is told what happens.
+        shared: the folder is a pool of runs of several grids: others stay, and no table is written.
 
     Returns:
         the rows of the table, see `table.table_rows`; failed runs are among them.
@@ -80,10 +87,11 @@ def run_sweep(
     try:
         make_folder(out, list(points))
         with taking_part(out), deferred_signals() as received:
-            extend_folder(out, list(points))
+            extend_folder(out, list(points), shared=shared)
             _Sweep([point.name for point in points], out, engine, retries, watcher).run(received)
             rows = table_rows(out, points)
-            write_sweep_table(out, rows)
+            if not shared:
+                write_sweep_table(out, rows)
     finally:
         engine.stop()
     return rows

@@ -15,6 +15,7 @@ A grid file is small YAML:
 """
 
 import copy
+import fcntl
 import hashlib
 import itertools
 import json
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hmmscope import store
+from hmmscope import disk, store
 from hmmscope.config import RunConfig, config_from_data, read_yaml
 from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedError
 from hmmscope.presets import PRESETS, preset
@@ -289,20 +290,30 @@ def make_folder(out: Path, points: list[Point]) -> None:
         raise RefusedError(f"{out}: exists and is not the folder of a sweep; choose another --out")
 
 
-def extend_folder(out: Path, points: list[Point]) -> None:
+def extend_folder(out: Path, points: list[Point], *, shared: bool = False) -> None:
     """Have grid.json say that the sweep is of these points, which it may have been of in part.
 
+    Args:
+        out: folder of the sweep.
+        points: its points.
+        shared: keep the runs that it has besides; they are of other grids.
+
     Raises:
-        RefusedError: it has runs that `points` has not.
+        RefusedError: it has runs that `points` has not, and is not shared.
     """
-    before, document = _read_points(out), _document(points)
-    names = {point.name for point in points}
-    lost = [point["name"] for point in before if point["name"] not in names]
-    if lost:
-        rule = f"has {len(lost)} runs that this grid has not, such as {lost[0]}"
-        raise RefusedError(f"{out}: {rule}; a sweep can be extended, not cut: add them, or choose another --out")
-    if before != document["points"]:
-        store.write_json(out / "grid.json", document)
+    lock = disk.open_own(out / "grid.lock", os.O_RDWR | os.O_CREAT)  # of several that extend it, one after the other
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before, document = _read_points(out), _document(points)
+        names = {point.name for point in points}
+        others = [point for point in before if point["name"] not in names]
+        if others and not shared:
+            rule = f"has {len(others)} runs that this grid has not, such as {others[0]['name']}"
+            raise RefusedError(f"{out}: {rule}; a sweep can be extended, not cut: add them, or choose another --out")
+        if others + document["points"] != before:
+            store.write_json(out / "grid.json", {"points": others + document["points"]})
+    finally:
+        os.close(lock)
 
 
 def _document(points: list[Point]) -> dict[str, Any]:

@@ -19,11 +19,12 @@ from torch import nn
 
 from hmmscope.axes import Float, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
-from hmmscope.corpora.targets import Labels, Target, make_target
+from hmmscope.corpora.targets import Labels, Target
 from hmmscope.errors import InputError, NonFiniteError
 from hmmscope.models.base import SequenceModel
 from hmmscope.models.packed import Pack
 from hmmscope.rundir import RunDir
+from hmmscope.training.evaluation import Evaluation
 from hmmscope.training.objectives import judged_outputs
 from hmmscope.training.progress import Progress
 from hmmscope.training.schedules import learning_rate, sample_numbers
@@ -31,7 +32,7 @@ from hmmscope.training.signals import Interrupted, deferred_signals
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import resolve_device, restore_weights, save_state
 from hmmscope.training.trainer import Lessons
-from hmmscope.training.updates import autocast, evaluation_loss, make_optimiser
+from hmmscope.training.updates import autocast, make_optimiser
 
 #: Steps whose samples and labels are made at once, at most (a power of two), and numbers in their labels.
 MAX_AHEAD, MAX_LABELS = 16, 2**20
@@ -269,12 +270,11 @@ class _Records:
 
     def __init__(self, members: Sequence[Member], spec: TrainingSpec, target: str, engine: PackEngine) -> None:
         self._spec, self._engine, self._num_members = spec, engine, len(members)
-        self._evaluations: dict[Member, tuple[Batch, Target]] = {}
-        for member in members:
-            if spec.evaluate_every and member.run is not None:
-                corpus = member.held_out
-                judged = make_target(target, corpus.process, corpus.layout)
-                self._evaluations[member] = corpus[0 : spec.evaluate_samples], judged
+        self._evaluations = {
+            member: Evaluation(member.held_out, target, spec)
+            for member in members
+            if spec.evaluate_every and member.run is not None
+        }
         self._begun = time.monotonic()
         self._tokens = dict.fromkeys(members, 0)
 
@@ -284,10 +284,10 @@ class _Records:
         assert run is not None
         self._tokens[member] += self._engine.num_tokens
         rate = learning_rate(spec, step - 1)
-        record = {"step": step, "loss": loss, "learning_rate": rate, "gradient_norm": norm}
+        record: dict[str, Any] = {"step": step, "loss": loss, "learning_rate": rate, "gradient_norm": norm}
         done = step == spec.num_steps
         if member in self._evaluations and (step % spec.evaluate_every == 0 or done):
-            record["evaluation_loss"] = evaluation_loss(member.model, *self._evaluations[member], device, spec)
+            record |= self._evaluations[member](member.model, device)
         run.metrics.append(record)
         if step % spec.checkpoint_every == 0 or save or done:
             save_state(member.model, self._engine.optimiser, run, step)

@@ -80,7 +80,9 @@ class Quietly:
 
     def log(self, record: dict[str, Any]) -> None:
         """A record of metrics.jsonl."""
-        numbers = {key: float(value) for key, value in record.items() if key != "step"}
+        numbers = {
+            key: float(value) for key, value in record.items() if key != "step" and isinstance(value, int | float)
+        }
         self._call("log", int(record["step"]), numbers)
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from hmmscope.errors import InputError
 from hmmscope.models.base import SequenceModel
 from hmmscope.rundir import RunDir
 from hmmscope.training.distributed import World
+from hmmscope.training.evaluation import Evaluation
 from hmmscope.training.parallel import Single, make_engine, num_samples
 from hmmscope.training.progress import Progress
 from hmmscope.training.schedules import learning_rate, sample_numbers, stage_length
@@ -24,7 +25,7 @@ from hmmscope.training.signals import Interrupted, deferred_signals
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import resolve_device, restore_weights, save_state
 from hmmscope.training.trackers import Quietly, Tracker
-from hmmscope.training.updates import evaluation_loss, make_optimiser, update
+from hmmscope.training.updates import make_optimiser, update
 
 
 class Lessons:
@@ -92,8 +93,8 @@ def train_model(
         model: its parameters are the start of a new run.
         corpus: training samples.
         spec: the recipe.
-        run: holds the lock; receives metrics (step, loss, learning_rate, gradient_norm; and evaluation_loss) and
-            checkpoints. None in processes that do not lead.
+        run: holds the lock; receives metrics (step, loss, learning_rate, gradient_norm; and those of `Evaluation`)
+            and checkpoints. None in processes that do not lead.
         world: the processes that train together. With ``training.parallel`` = "fsdp" the parameters of `model` are left
             in parts; the checkpoint of the last step has them whole.
         target: what is asked, "observation" or "belief".
@@ -117,9 +118,8 @@ def train_model(
     engine = make_engine(model, spec, world)
     optimiser = make_optimiser(model, spec)
     restored.into(model, optimiser)
-    judged = make_target(target, held_out.process, held_out.layout) if held_out is not None else None
     evaluates = bool(spec.evaluate_every) and (world.leader or engine.in_parts)
-    evaluation = held_out[0 : spec.evaluate_samples] if held_out is not None and evaluates else None
+    evaluation = Evaluation(held_out, target, spec) if held_out is not None and evaluates else None
     progress = Progress(
         spec.num_steps,
         "training",
@@ -138,10 +138,10 @@ def train_model(
             flops += samples * (flops_of(columns) or 0.0) if flops_of else 0.0
             rate = learning_rate(spec, step)
             loss, norm = train_step(model, optimiser, batch, asked, spec, step, engine)
-            record = {"step": step + 1, "loss": loss, "learning_rate": rate, "gradient_norm": norm}
+            record: dict[str, Any] = {"step": step + 1, "loss": loss, "learning_rate": rate, "gradient_norm": norm}
             done = step + 1 == spec.num_steps
-            if evaluation is not None and judged is not None and ((step + 1) % spec.evaluate_every == 0 or done):
-                record["evaluation_loss"] = evaluation_loss(model, evaluation, judged, device, spec)
+            if evaluation is not None and ((step + 1) % spec.evaluate_every == 0 or done):
+                record |= evaluation(model, device)
                 engine.rest()
                 shown = f"evaluation {record['evaluation_loss']:.3f}{beside}"
             if run is not None:

@@ -1,4 +1,4 @@
-"""One update (the gradient of a batch in grains, its norm, AdamW), and the loss of fixed samples."""
+"""One update: the gradient of a batch in grains, its norm, AdamW."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +13,7 @@ from hmmscope.errors import NonFiniteError
 from hmmscope.training.distributed import World
 from hmmscope.training.objectives import target_loss
 from hmmscope.training.spec import TrainingSpec
-from hmmscope.training.state import local, move, whole
+from hmmscope.training.state import local, whole
 
 
 def make_optimiser(model: nn.Module, spec: TrainingSpec) -> torch.optim.AdamW:
@@ -93,17 +93,3 @@ def update(
         group["lr"] = rate
     optimiser.step()
     return size, total
-
-
-@torch.no_grad()
-def evaluation_loss(model: nn.Module, batch: Batch, target: Target, device: torch.device, spec: TrainingSpec) -> float:
-    """Mean loss of fixed samples, 64 at a time, in the unit of the target."""
-    model.eval()
-    total, count = 0.0, len(batch.tokens)
-    for begin in range(0, count, 64):
-        part = slice(begin, begin + 64)
-        samples = move(Batch(batch.tokens[part], batch.observations[part], batch.states[part], None), device)
-        loss = target_loss(model, samples, target, block_length=spec.block_length, block_algorithm=spec.block_algorithm)
-        total += loss.item() * len(samples.tokens)
-    model.train()
-    return total / count

@@ -5,13 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.schema import unknown_name
-from hmmscope.sweeps.driver import Engine, run_sweep
+from hmmscope.sweeps.driver import run_sweep
+from hmmscope.sweeps.engines import EngineOptions, pairs
 from hmmscope.sweeps.grid import Point, expand, load_points, read_grid
-from hmmscope.sweeps.local import LocalEngine
 from hmmscope.sweeps.table import Board, table_rows, table_text
-
-ENGINES = ("local", "ray", "slurm")
 
 
 def sweep(
@@ -33,8 +30,7 @@ def sweep(
     overrides: dict[str, str],
 ) -> None:
     """Run a grid, or go on with it, and print its table; or print the table of one as it is now."""
-    if engine not in ENGINES:
-        raise unknown_name("engine", engine, ENGINES)
+    where = EngineOptions(name=engine, jobs=jobs, gpus=gpus, address=address, slurm=tuple(slurm))
     flags = bool(base or vary or seeds or instances or overrides)
     if table is not None:
         if grid or flags or out or dry_run:
@@ -51,9 +47,7 @@ def sweep(
         raise InputError("out: give a folder for the sweep, --out DIR (or --dry-run)")
     path = Path(out)
     with Board(path, points, quiet=quiet) as board:
-        rows = run_sweep(
-            points, path, _engine(engine, path, jobs, gpus, address, slurm), retries=retries, watcher=board
-        )
+        rows = run_sweep(points, path, where.make(path), retries=retries, watcher=board)
     print("\n".join(table_text(rows)))
     print(f"table: {path / 'table.jsonl'}")
     failed = sum(row["state"] != "done" for row in rows)
@@ -73,40 +67,7 @@ def _points(grid: str | None, out: str | None, flags: bool, overrides: dict[str,
             raise InputError("grid: give a grid file, or --base and --vary, or the --out of a sweep to go on with")
         return load_points(Path(out))
     data: dict[str, Any] = {"base": given["base"], "instances": given["instances"]}
-    data["vary"] = {key: values.split(",") for key, values in _pairs(given["vary"], "vary").items()}
+    data["vary"] = {key: values.split(",") for key, values in pairs(given["vary"], "vary").items()}
     if given["seeds"] is not None:
         data["seeds"] = given["seeds"].split(",") if "," in given["seeds"] else given["seeds"]
     return expand(data, overrides)
-
-
-def _pairs(words: Sequence[str], field: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key or not value:
-            raise InputError(f"{field}: must be KEY=VALUE, got {word!r}")
-        if key in found:
-            raise InputError(f"{field}: {key} is given twice")
-        found[key] = value
-    return found
-
-
-def _engine(name: str, out: Path, jobs: int | None, gpus: float, address: str | None, slurm: list[str]) -> Engine:
-    """The engine by its name, with the options that it knows."""
-    if address is not None and name != "ray":
-        raise InputError("address: is of a Ray cluster; add --engine ray")
-    if slurm and name != "slurm":
-        raise InputError("slurm: are options of sbatch; add --engine slurm")
-    if name == "local":
-        if gpus:
-            raise InputError(
-                "gpus: the local engine leaves GPUs to training.device; use --engine ray to share them out"
-            )
-        return LocalEngine(out, jobs)
-    if name == "ray":
-        from hmmscope.sweeps.ray import RayEngine
-
-        return RayEngine(out, jobs, address=address, gpus=gpus)
-    from hmmscope.sweeps.slurm import SlurmEngine
-
-    return SlurmEngine(out, jobs, gpus=gpus, parameters=_pairs(slurm, "slurm"))

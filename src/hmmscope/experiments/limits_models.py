@@ -1,0 +1,187 @@
+"""The runs that the experiments of [Limits] share: six tasks, the RNN and Transformers by depth, at each scale.
+
+The figures and tables of the paper look at one grid of trainings from different sides, so all of them take their
+configurations from here, and the pool trains each once. Where the scales differ from the paper: length, width, steps, the
+number of actions, and fresh samples instead of a fixed set. At scale "small" two random 5-cycles are the actions: almost
+always they generate the alternating group A5, whose word problem is as hard as with five actions, and it is learned sooner.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from hmmscope.errors import InputError
+from hmmscope.schema import unknown_name
+from hmmscope.training.recipes import doubling_curriculum, limits_recipe
+
+#: Each task with its process, what is asked, and its name in figures.
+TASKS: dict[str, tuple[str, str, str]] = {
+    "ran-hmm": ("ran-hmm", "belief", "RanHMM"),
+    "ran-lds": ("ran-lds", "observation", "RanLDS"),
+    "cyclic-det": ("cyclic-det", "belief", "Cyclic-DET"),
+    "cyclic-rnd": ("cyclic-rnd", "belief", "Cyclic-RND"),
+    "matmul": ("matmul", "belief", "MatMul"),
+    "cyclic-hard": ("cyclic-hard", "observation", "Cyclic-HARD"),
+}
+#: Tasks that forget quickly: a window of constant length is enough.
+FAST = ("ran-hmm", "ran-lds")
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Sizes of a reduced scale."""
+
+    length: int
+    num_symbols: int  # of cycles and products; the random tasks have five
+    width: int
+    num_heads: int
+    batch_size: int
+    learning_rate: float
+    warmup_steps: int
+    steps: int  # of a Transformer on a task that remembers
+    fast_steps: int  # on one that forgets
+    rnn_steps: int
+    rnn_batch: int
+    depths: tuple[int, ...]
+    hard_samples: int
+    evaluations: int = 20
+
+
+_SCALES = {
+    "smoke": _Scale(4, 2, 8, 2, 8, 2e-3, 4, 12, 12, 12, 8, (1, 2), 64, 4),
+    "small": _Scale(16, 2, 64, 4, 64, 2e-3, 300, 4000, 1000, 5000, 128, (1, 2, 3, 4), 1024),
+    "gpu": _Scale(64, 5, 256, 8, 512, 1e-3, 500, 5000, 2000, 8000, 512, (1, 2, 3, 4, 5), 4096),
+}
+#: Observations in the paper, and in its table of costs.
+PAPER_LENGTH = 120
+
+
+def depths(scale: str) -> list[int]:
+    """Numbers of layers at a scale."""
+    return list(range(1, 8)) if scale == "paper" else list(_SCALES[scale].depths)
+
+
+def length_of(scale: str) -> int:
+    """Observations of a sequence."""
+    return PAPER_LENGTH if scale == "paper" else _SCALES[scale].length
+
+
+def label_of(task: str, num_layers: int) -> str:
+    """``cyclic-det, RNN`` (no layers) or ``cyclic-det, 3 layers``."""
+    return f"{task}, RNN" if num_layers == 0 else f"{task}, {num_layers} layer{'s' * (num_layers > 1)}"
+
+
+def of_label(label: str) -> tuple[str, int]:
+    """The task and the number of layers; 0 for the RNN."""
+    task, _, model = label.partition(", ")
+    return task, 0 if model == "RNN" else int(model.split()[0])
+
+
+def grid(scale: str, tasks: list[str], layers: list[int], **changes: Any) -> dict[str, dict[str, Any]]:
+    """Configurations by label: every task with every number of layers, 0 for the RNN.
+
+    Args:
+        scale: of sizes and recipe.
+        tasks: names in `TASKS`.
+        layers: numbers of layers.
+        changes: see `limits_config`.
+    """
+    return {label_of(task, n): limits_config(scale, task, n, **changes) for task in tasks for n in layers}
+
+
+def limits_config(
+    scale: str,
+    task: str,
+    num_layers: int,
+    *,
+    curriculum: bool = True,
+    process: dict[str, Any] | None = None,
+    model: dict[str, Any] | None = None,
+    training: dict[str, Any] | None = None,
+    length: int | None = None,
+) -> dict[str, Any]:
+    """One run of [Limits] as plain configuration.
+
+    Args:
+        scale: "smoke", "small", "gpu" or "paper".
+        task: a name in `TASKS`.
+        num_layers: of the Transformer; 0 for the RNN.
+        curriculum: train on growing prefixes (Transformers only).
+        process, model, training: changes to those sections.
+        length: observations; by default those of the scale.
+
+    Raises:
+        InputError: an unknown task, or a number of layers below 0.
+
+    Source: [Limits] App. C; the reduced scales are ours.
+    """
+    if task not in TASKS:
+        raise unknown_name("plan.tasks", task, TASKS)
+    if num_layers < 0:
+        raise InputError(f"plan.layers: must be at least 0 (the RNN), got {num_layers}")
+    columns = length or length_of(scale)
+    name, target, _ = TASKS[task]
+    return {
+        "process": {"name": name, **_process(scale, task, columns), **(process or {})},
+        "layout": {"name": "sequences", "length": columns, "placeholder": True},
+        "target": target,
+        "model": {**_model(scale, num_layers), **(model or {})},
+        "training": {**_training(scale, task, num_layers, columns, curriculum), **(training or {})},
+    }
+
+
+def _process(scale: str, task: str, length: int) -> dict[str, Any]:
+    if scale == "paper":
+        found: dict[str, Any] = {}
+    elif task in FAST:
+        found = {"num_states": 3, "num_symbols": 3} if scale == "smoke" and task == "ran-hmm" else {}
+    else:
+        found = {"num_symbols": _SCALES[scale].num_symbols}
+    return found | ({"prediction_rate": 1 / length} if task == "cyclic-hard" else {})
+
+
+def _model(scale: str, num_layers: int) -> dict[str, Any]:
+    if num_layers == 0:
+        return {"name": "rnn", "width": 8 if scale == "smoke" else 64}
+    transformer = {"name": "decoder", "num_layers": num_layers, "positions": "learned", "input_features": True}
+    if scale == "paper":
+        return transformer | {"width": 512, "num_heads": 8, "dropout": 0.1}
+    sizes = _SCALES[scale]
+    return transformer | {"width": sizes.width, "num_heads": sizes.num_heads, "dropout": 0.0}
+
+
+def _training(scale: str, task: str, num_layers: int, length: int, curriculum: bool) -> dict[str, Any]:
+    if scale == "paper":
+        trajectories = 1_000_000 if task in FAST else 5_000_000
+        recipe = limits_recipe(num_layers or None, length=length, num_trajectories=trajectories, curriculum=curriculum)
+        epoch = -(-trajectories // recipe["batch_size"])
+        samples = 8192 if task == "cyclic-hard" else 256
+        return recipe | {
+            "evaluate_every": epoch,
+            "evaluate_samples": samples,
+            "checkpoint_every": epoch,
+            **_fast(scale),
+        }
+    sizes = _SCALES[scale]
+    steps = sizes.rnn_steps if num_layers == 0 else sizes.fast_steps if task in FAST else sizes.steps
+    recipe = {
+        "num_steps": steps,
+        "batch_size": sizes.batch_size if num_layers else sizes.rnn_batch,
+        "schedule": "halving",
+        "learning_rate": sizes.learning_rate if num_layers else 1e-3,
+        "warmup_steps": sizes.warmup_steps,
+        "warmup_from": 1e-7,
+        "epoch_steps": max(1, steps // sizes.evaluations),
+        "halve_every": max(1, sizes.evaluations // 5),
+        "betas": [0.9, 0.999],
+        "evaluate_every": max(1, steps // sizes.evaluations),
+        "evaluate_samples": sizes.hard_samples if task == "cyclic-hard" else min(256, sizes.hard_samples),
+        "checkpoint_every": max(1, steps // 4),
+    }
+    if curriculum and num_layers:
+        deepest = 2 if scale == "smoke" else 7
+        recipe["curriculum"] = list(doubling_curriculum(num_layers, length, deepest=deepest))
+    return recipe | (_fast(scale) if num_layers else {})
+
+
+def _fast(scale: str) -> dict[str, Any]:
+    return {"precision": "bfloat16"} if scale in ("gpu", "paper") else {}

@@ -1,0 +1,64 @@
+"""Trained runs that experiments share: a folder of a sweep in which a run is found by its configuration's digest.
+
+    POOL/
+      grid.json          the runs, see `hmmscope.sweeps.grid`
+      runs/<name>/       one run folder each
+
+Experiments that ask for the same configuration train it once. A pool is trained by any engine of `hmmscope sweep`, and may
+be worked on by several experiments at a time.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from hmmscope.config import RunConfig
+from hmmscope.errors import ResourceError
+from hmmscope.pipeline import train
+from hmmscope.sweeps.driver import run_sweep
+from hmmscope.sweeps.engines import EngineOptions
+from hmmscope.sweeps.grid import Point, extend_folder, make_folder, run_name
+from hmmscope.sweeps.jobs import is_done, run_folder
+from hmmscope.sweeps.table import Board
+
+
+def train_in_pool(
+    configs: Sequence[RunConfig], pool: Path, engine: EngineOptions | None = None, *, quiet: bool = False
+) -> list[Path]:
+    """Train what the pool has not, and return the run folders.
+
+    Args:
+        configs: the runs; equal ones are one run.
+        pool: a new folder, or that of a pool.
+        engine: where; None to train in this process, one run after the other.
+        quiet: show no progress.
+
+    Raises:
+        RefusedError: `pool` is something else.
+        ResourceError: runs that failed for good; the others are there.
+        InputError, NonFiniteError, Interrupted: see `hmmscope.pipeline.train`.
+    """
+    points = {run_name(config): Point(run_name(config), {"seed": config.seed}, config) for config in configs}
+    wanted = [point for name, point in points.items() if not is_done(pool, name)]
+    if wanted and engine is None:
+        make_folder(pool, wanted)
+        extend_folder(pool, wanted, shared=True)
+        for point in wanted:
+            train(point.config, run_folder(pool, point.name), resume=True, quiet=quiet)
+    elif wanted and engine is not None:
+        with Board(pool, wanted, quiet=quiet) as board:
+            rows = run_sweep(wanted, pool, engine.make(pool), watcher=board, shared=True)
+        failed = [row for row in rows if row["state"] != "done"]
+        if failed:
+            raise ResourceError(
+                f"{pool}: {len(failed)} of {len(rows)} runs failed, such as {failed[0]['run']} ({failed[0]['reason']}); "
+                "the others are there, and the same command with --resume tries these again"
+            )
+    return [run_folder(pool, run_name(config)) for config in configs]
+
+
+def default_engine(num_runs: int, jobs: int | None) -> EngineOptions | None:
+    """Worker processes on this machine, or None for this process: for few runs, and for a device that runs would share."""
+    alone = num_runs == 1 or jobs == 1 or (jobs is None and torch.cuda.is_available())
+    return None if alone else EngineOptions(jobs=jobs)

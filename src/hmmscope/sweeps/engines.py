@@ -1,0 +1,69 @@
+"""Engines by name, with the options of the command line that they know."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmmscope.errors import InputError
+from hmmscope.schema import unknown_name
+from hmmscope.sweeps.driver import Engine
+from hmmscope.sweeps.local import LocalEngine
+
+ENGINES = ("local", "ray", "slurm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Where runs are trained, and how many at a time.
+
+    Attributes:
+        name: "local", "ray" or "slurm".
+        jobs: runs at a time; None for as many as processors (local) or places.
+        gpus: of each run (Ray: a fraction; Slurm: whole).
+        address: of a Ray cluster.
+        slurm: options of sbatch, ``partition=gpu``.
+    """
+
+    name: str = "local"
+    jobs: int | None = None
+    gpus: float = 0.0
+    address: str | None = None
+    slurm: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.name not in ENGINES:
+            raise unknown_name("engine", self.name, ENGINES)
+        if self.address is not None and self.name != "ray":
+            raise InputError("address: is of a Ray cluster; add --engine ray")
+        if self.slurm and self.name != "slurm":
+            raise InputError("slurm: are options of sbatch; add --engine slurm")
+        if self.name == "local" and self.gpus:
+            raise InputError(
+                "gpus: the local engine leaves GPUs to training.device; use --engine ray to share them out"
+            )
+        pairs(self.slurm, "slurm")
+
+    def make(self, out: Path) -> Engine:
+        """The engine for the sweep in `out`."""
+        if self.name == "local":
+            return LocalEngine(out, self.jobs)
+        if self.name == "ray":
+            from hmmscope.sweeps.ray import RayEngine
+
+            return RayEngine(out, self.jobs, address=self.address, gpus=self.gpus)
+        from hmmscope.sweeps.slurm import SlurmEngine
+
+        return SlurmEngine(out, self.jobs, gpus=self.gpus, parameters=pairs(self.slurm, "slurm"))
+
+
+def pairs(words: Sequence[str], field: str) -> dict[str, str]:
+    """``KEY=VALUE`` words."""
+    found: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key or not value:
+            raise InputError(f"{field}: must be KEY=VALUE, got {word!r}")
+        if key in found:
+            raise InputError(f"{field}: {key} is given twice")
+        found[key] = value
+    return found

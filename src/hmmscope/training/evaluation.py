@@ -1,0 +1,67 @@
+"""How good a model is while it trains: its loss on fixed samples, and its distance from the exact answer by position."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from hmmscope.axes import Float64, Tensor
+from hmmscope.corpora.corpus import Batch, Corpus
+from hmmscope.corpora.layouts import Sequences
+from hmmscope.corpora.targets import make_target
+from hmmscope.training.objectives import judged_outputs
+from hmmscope.training.spec import TrainingSpec
+from hmmscope.training.state import move
+
+_BATCH = 64
+
+
+class Evaluation:
+    """The same samples each time, of plain sequences with their exact answers.
+
+    Args:
+        corpus: of the "evaluate" stream.
+        target: name of the target.
+        spec: the recipe; says how many samples.
+    """
+
+    def __init__(self, corpus: Corpus, target: str, spec: TrainingSpec) -> None:
+        self._spec, self._batch = spec, corpus[0 : spec.evaluate_samples]
+        self._target = make_target(target, corpus.process, corpus.layout)
+        self._optimum: Float64[Tensor, "batch judged output"] | None = None
+        if isinstance(corpus.layout, Sequences):  # of prompts the exact answers may cost more than the training
+            self._optimum = self._target.optimum(self._batch)
+            self._counted = self._target.counted(self._batch)
+
+    @torch.no_grad()
+    def __call__(self, model: nn.Module, device: torch.device) -> dict[str, Any]:
+        """``evaluation_loss``, the mean loss in the unit of the target, and of plain sequences ``distances``.
+
+        Distances are means over samples of `Target.distance_terms`, by judged column; None where no sample counts.
+        """
+        model.eval()
+        total, count, distances = 0.0, len(self._batch.tokens), []
+        for begin in range(0, count, _BATCH):
+            rows = slice(begin, begin + _BATCH)
+            part = Batch(self._batch.tokens[rows], self._batch.observations[rows], self._batch.states[rows], None)
+            samples = move(part, device)
+            spec = self._spec
+            outputs = judged_outputs(
+                model, samples, self._target, block_length=spec.block_length, block_algorithm=spec.block_algorithm
+            )
+            total += self._target.loss(outputs, self._target.labels(samples)).item() * len(samples.tokens)
+            if self._optimum is not None:
+                answer = outputs.double().cpu()
+                answer = answer.softmax(-1) if self._target.kind == "law" else answer
+                distances.append(self._target.distance_terms(answer, self._optimum[rows]))
+        model.train()
+        found: dict[str, Any] = {"evaluation_loss": total / count}
+        if distances:
+            found["distances"] = mean_where(torch.cat(distances), self._counted)
+        return found
+
+
+def mean_where(values: Float64[Tensor, "batch judged"], counted: Tensor) -> list[float | None]:
+    """Means over the samples that count, by column; None where there is none."""
+    sums, counts = values.where(counted, 0.0).sum(0), counted.sum(0)
+    return [total / count if count else None for total, count in zip(sums.tolist(), counts.tolist(), strict=True)]
