@@ -1,0 +1,201 @@
+"""Seeded experiments: every model once for each seed, in a pool that experiments share."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmmscope import registry, store
+from hmmscope.cli import main
+from hmmscope.config import RunConfig, config_from_data
+from hmmscope.errors import InputError, RefusedError, ResourceError
+from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Tables
+from hmmscope.experiments.pool import train_in_pool
+from hmmscope.experiments.running import run_experiment
+from hmmscope.figures import Figure, Lines
+from hmmscope.findings import Finding
+from hmmscope.pipeline import Run
+from hmmscope.pooling import pool_rows
+from hmmscope.sweeps.engines import EngineOptions
+from hmmscope.sweeps.grid import run_name
+
+WIDTHS = (4, 8)
+
+
+class Seeded(Experiment):
+    """An experiment of two small models."""
+
+    title = "Small models"
+    summary = "Two of them."
+    intervals = SEED_INTERVALS
+    num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
+    groups = {"losses": ("losses",), "again": ("again",)}
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        return {"widths": list(WIDTHS)}
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        return {f"width {width}": plain(width) for width in choices["widths"]}
+
+    def measurements(self, scale: str) -> dict[str, Any]:
+        return {"factor": 1.0}
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+        rows = []
+        for label, run in runs.items():
+            assert run.summary is not None
+            rows.append({"label": label, "own": run.config.seed, "value": sizes["factor"] * run.summary["loss"]})
+        return {group: rows}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        from hmmscope.experiments.panels import series_of
+
+        rows = [row | {"x": i} for i, row in enumerate(pool_rows(tables["losses"], ["label"]))]
+        panel = Lines(title="", x_label="model", y_label="loss", series=(series_of(rows, "model", "model"),))
+        return [Figure(name="losses", title="Losses", caption="Of two models.", panels=(panel,))]
+
+    def notes(self, tables: Tables) -> list[Finding]:
+        (first, *_) = pool_rows(tables["losses"], ["label"])
+        return [Finding(title="Loss", text="It is.", verdict="found", value=first["value"])]
+
+
+def plain(width: int, **training: Any) -> dict[str, Any]:
+    recipe = {"num_steps": 3, "batch_size": 4, "evaluate_every": 2, "evaluate_samples": 8, "device": "cpu"}
+    return {
+        "process": {"name": "cyclic-det", "num_states": 3, "num_symbols": 2},
+        "layout": {"name": "sequences", "length": 4, "placeholder": True},
+        "target": "belief",
+        "model": {"name": "rnn", "width": width},
+        "training": recipe | training,
+    }
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookup = registry.lookup
+
+    def known(kind: str, name: str, field: str | None = None) -> Any:
+        return (
+            Seeded if (kind, name.removesuffix("-twin")) == ("experiment", "test-seeded") else lookup(kind, name, field)
+        )
+
+    monkeypatch.setattr(registry, "lookup", known)
+
+
+def names(pool: Path) -> set[str]:
+    return {path.name for path in (pool / "runs").iterdir()}
+
+
+def test_every_model_is_trained_once_for_each_seed_and_shared(tmp_path: Path) -> None:
+    out = run_experiment("test-seeded", "smoke", tmp_path / "one", quiet=True)
+    rows = store.read_table(out / "tables" / "losses.jsonl")
+    assert [(row["seed"], row["label"]) for row in rows] == [(s, f"width {w}") for s in (0, 1) for w in WIDTHS]
+    assert all(row["seed"] == row["own"] for row in rows)
+    runs = store.read_table(out / "tables" / "runs.jsonl")
+    assert {row["run"] for row in runs} == names(tmp_path / "trained")
+    assert len(runs) == 4
+    for row in runs:
+        config = store.read_json(tmp_path / "trained" / "runs" / row["run"] / "config.json")
+        assert config["seed"] == config["process"]["seed"] == row["seed"]
+    done = {path: path.stat().st_mtime_ns for path in (tmp_path / "trained").rglob("done.json")}
+    run_experiment("test-seeded-twin", "smoke", tmp_path / "two", quiet=True, seeds=(1, 2))
+    assert len(names(tmp_path / "trained")) == 6  # seed 1 was there
+    assert all(path.stat().st_mtime_ns == time for path, time in done.items())
+
+
+def test_one_number_of_the_plan_and_of_the_measurements(tmp_path: Path) -> None:
+    changes = {"plan.widths": "6", "measurements.factor": "-1", "training.num_steps": "2"}
+    out = run_experiment("test-seeded", "smoke", tmp_path / "one", overrides=changes, seeds=3, quiet=True)
+    rows = store.read_table(out / "tables" / "losses.jsonl")
+    assert [row["label"] for row in rows] == ["width 6"] * 3
+    assert all(row["value"] < 0 for row in rows)
+    about = store.read_json(out / "experiment.json")
+    assert about["config"]["plan"] == {"widths": [6]}
+    assert about["config"]["seeds"] == [0, 1, 2]
+    assert "--seeds 3 --plan.widths 6 --measurements.factor -1 --training.num_steps 2" in about["command"]
+    with pytest.raises(RefusedError, match="another plan"):
+        run_experiment("test-seeded", "smoke", out, overrides=changes, seeds=2, resume=True, quiet=True)
+
+
+def test_workers_and_this_process_train_alike(tmp_path: Path) -> None:
+    here = run_experiment("test-seeded", "smoke", tmp_path / "here" / "out", quiet=True)
+    options = EngineOptions(jobs=2)
+    there = run_experiment("test-seeded", "smoke", tmp_path / "there" / "out", engine=options, quiet=True)
+    for table in ("losses", "runs"):
+        assert (here / "tables" / f"{table}.jsonl").read_bytes() == (there / "tables" / f"{table}.jsonl").read_bytes()
+
+
+def test_an_interrupted_measurement_goes_on_with_the_next_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure, seen = Seeded.measure, []
+
+    def spy(self: Seeded, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+        seed = next(iter(runs.values())).config.seed
+        seen.append((seed, group))
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return measure(self, runs, group, sizes)
+
+    monkeypatch.setattr(Seeded, "measure", spy)
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment("test-seeded", "smoke", tmp_path / "out", quiet=True)
+    assert not (tmp_path / "out" / "findings.json").exists()
+    run_experiment("test-seeded", "smoke", tmp_path / "out", resume=True, quiet=True)
+    assert seen == [(0, "losses"), (0, "again"), (1, "losses"), (1, "losses"), (1, "again")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"overrides": {"seed": "3"}}, "--seed: is set by --seeds"),
+        ({"overrides": {"process.seed": "3"}}, r"--process\.seed: is set by --seeds"),
+        ({"overrides": {"plan.width": "3"}}, "did you mean 'widths'"),
+        ({"seeds": 0}, "seeds: must be 1 to 1000"),
+        ({"seeds": (1, 1)}, "different numbers"),
+    ],
+)
+def test_what_is_refused(arguments: dict[str, Any], error: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=error):
+        run_experiment("test-seeded", "smoke", tmp_path / "out", quiet=True, **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_experiment_without_seeds_takes_none(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["run", "quickstart", "--scale", "smoke", "--out", str(tmp_path / "out"), "--seeds", "2"]) == 2
+    assert "not a seeded experiment" in capsys.readouterr().err
+    assert main(["run", "quickstart", "--scale", "smoke", "--out", str(tmp_path / "out"), "--jobs", "2"]) == 2
+    assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The pool
+
+
+def config(width: int, **training: Any) -> RunConfig:
+    return config_from_data(plain(width, **training))
+
+
+def test_a_pool_keeps_the_runs_of_others(tmp_path: Path) -> None:
+    pool = tmp_path / "pool"
+    (first,) = train_in_pool([config(4)], pool, quiet=True)
+    second, again = train_in_pool([config(6), config(4)], pool, EngineOptions(jobs=2), quiet=True)
+    assert again == first
+    points = [point["name"] for point in store.read_json(pool / "grid.json")["points"]]
+    assert points == [run_name(config(4)), run_name(config(6))]
+    assert {first.name, second.name} == names(pool)
+    assert not (pool / "table.jsonl").exists()
+
+
+def test_a_failed_run_is_named_and_the_others_are_there(tmp_path: Path) -> None:
+    pool = tmp_path / "pool"
+    bad = config(4, learning_rate=1e30, warmup_steps=0, num_steps=20)
+    with pytest.raises(ResourceError, match=r"1 of 2 runs failed.*not finite"):
+        train_in_pool([bad, config(6)], pool, EngineOptions(jobs=1), quiet=True)
+    assert (pool / "runs" / run_name(config(6)) / "done.json").exists()
+
+
+def test_a_pool_is_not_made_in_another_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    with pytest.raises(RefusedError, match="not the folder of a sweep"):
+        train_in_pool([config(4)], tmp_path / "mine", quiet=True)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
