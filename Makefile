@@ -12,7 +12,7 @@ endif
 
 DEMO := runs/demo
 
-.PHONY: demo test test-soak test-gpu test-page test-slurm docs format clean
+.PHONY: demo test test-soak test-gpu test-page test-slurm test-extras docs format clean
 
 demo: .venv/.installed
 	$(BIN)/hmmscope run quickstart --scale small --out $(DEMO) --resume
@@ -37,6 +37,15 @@ test-slurm: .venv/.installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[slurm]"
 	$(BIN)/pytest -m slurm -n 0
 
+# The tests that need more libraries, in an environment of their own: Ray, submitit, TransformerLens, nnsight, pyhmmer,
+# dynamax, pomegranate (gigabytes with the libraries that they bring).
+test-extras:
+	test -x .venv-extras/bin/python || $(PYTHON) -m venv $(VENV_OPTIONS) .venv-extras
+	.venv-extras/bin/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) \
+		-e ".[report,hmm,models,test,lens,ray,slurm,hmmer,peers]"
+	.venv-extras/bin/pytest -rs tests/test_huggingface.py tests/test_huggingface_more.py tests/test_models.py \
+		tests/test_models_more.py tests/test_interop.py tests/test_sweep_engines.py
+
 docs: .venv/.installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[docs]"
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
@@ -47,9 +56,9 @@ format: .venv/.installed
 	$(BIN)/ruff check --fix src tests scripts
 
 clean:
-	rm -rf .venv docs/_build
+	rm -rf .venv .venv-extras docs/_build
 
 .venv/.installed: pyproject.toml constraints/torch.txt
 	$(PYTHON) -m venv $(VENV_OPTIONS) .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[report,hmm,test]"
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[report,hmm,models,test]"
 	touch $@
