@@ -13,7 +13,7 @@ import pytest
 
 from hmmscope import store
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.figures import Bars, Figure, Heatmap, Lines, Panel, Series
+from hmmscope.figures import Bars, Explorer, ExplorerCurve, Figure, Heatmap, Lines, Panel, Points, Series
 from hmmscope.report import page, plots
 from hmmscope.report.folder import read_experiment
 
@@ -100,6 +100,22 @@ def demo_figures(seed: int = 0, shift: float = 0.0) -> list[Figure]:
         x=tuple(f"−{i}" for i in range(24)), y=("embedding", *(f"layer {i}" for i in range(5))),
         z=tuple((*(math.sin(i * j / 9) * math.exp(-j / 9) for j in range(23)), None) for i in range(6)),
     )  # fmt: skip
+    curves = [
+        ExplorerCurve(values=(task, model, length), x=(0, 1, 2), y=(0.2, 0.3, 0.4 + length / 100 - shift))
+        for task in ("matching", "copying") for model in ("1 layer", "2 layers", "3 layers") for length in (16, 32)
+    ]  # fmt: skip
+    curves += [
+        ExplorerCurve(values=(task, "", ""), x=(0, 2), y=(0.7, 0.7), role="optimum", name="Bayes filter")
+        for task in ("matching", "copying")
+    ]
+    choose = Explorer(
+        title="", x_label="epoch", y_label="accuracy", choices=("task", "model", "length"), curves=tuple(curves)
+    )
+    corners = generator.dirichlet((1, 1, 1), 40)
+    triangle = Points(
+        title="", x_label="", y_label="", x=corners[:, 1] + corners[:, 2] / 2, y=corners[:, 2], frame=False,
+        colours=tuple("#" + "".join(f"{int(255 * part):02x}" for part in one) for one in corners),
+    )  # fmt: skip
     return [
         Figure(
             name="in-context", title="In-context learning reaches the Bayes optimum",
@@ -122,10 +138,12 @@ def demo_figures(seed: int = 0, shift: float = 0.0) -> list[Figure]:
         Figure(name="attention", title="Where the heads look", caption="Mean weight by offset.", panels=attention),
         Figure(name="states", title="More states are harder", caption="Dashes: the optimum.", panels=(summary,)),
         Figure(name="patching", title="Patching", caption="Both signs, one missing column.", panels=(signed,)),
+        Figure(name="choose", title="Every model", caption="By task and length.", panels=(choose,)),
+        Figure(name="triangle", title="Beliefs", caption="Each in its own colour.", panels=(triangle,)),
     ]  # fmt: skip
 
 
-def demo_folder(path: Path, seed: int = 0, shift: float = 0.0, **about: Any) -> Path:
+def demo_folder(path: Path, seed: int = 0, shift: float = 0.0, num_figures: int = 9, **about: Any) -> Path:
     """A folder as an experiment leaves it."""
     document = {
         "experiment": "quickstart",
@@ -172,7 +190,7 @@ def demo_folder(path: Path, seed: int = 0, shift: float = 0.0, **about: Any) -> 
         folder.mkdir(parents=True)
     store.write_json(path / "experiment.json", document)
     store.write_json(path / "findings.json", findings)
-    for number, figure in enumerate(demo_figures(seed, shift)):
+    for number, figure in enumerate(demo_figures(seed, shift)[:num_figures]):
         write_figure(path / "figures" / f"{number:02d}-{figure.name}", figure)
     rows = [
         {"demonstrations": i, "model": 0.1 + i / 1e3, "kind": "held out", "loss": None if i == 3 else 2e5 / (i + 1)}
@@ -210,6 +228,20 @@ def bars(**changes: Any) -> Bars:
     return Bars(**{"title": "", "y_label": "y", "categories": ("a", "b"), "series": (line(x=()),), **changes})
 
 
+def dots(**changes: Any) -> Points:
+    labels = {"title": "", "x_label": "x", "y_label": "y"}
+    return Points(**{**labels, "x": (0.0, 1.0), "y": (0.5, 0.6), "colours": ("#0072b2", "#D55E00"), **changes})
+
+
+def curve(*values: Any, **changes: Any) -> ExplorerCurve:
+    return ExplorerCurve(**{"values": values or ("a", "b"), "x": (1.0, 2.0), "y": (0.5, 0.6), **changes})
+
+
+def explorer(*curves: ExplorerCurve, **changes: Any) -> Explorer:
+    labels = {"title": "", "x_label": "x", "y_label": "y", "choices": ("task", "model")}
+    return Explorer(**{**labels, "curves": curves or (curve(),), **changes})
+
+
 def a_figure(*panels: Panel, **changes: Any) -> Figure:
     return Figure(**{"name": "f", "title": "t", "caption": "c", "panels": panels or (lines(),), **changes})
 
@@ -233,6 +265,24 @@ WRONG: dict[str, Callable[[], Any]] = {
     "columns": lambda: heat(z=((1.0,),)),
     "nan in a heat map": lambda: heat(z=((1.0, math.nan),)),
     "no panel": lambda: a_figure(panels=()),
+    "no point": lambda: dots(x=(), y=(), colours=()),
+    "points of two lengths": lambda: dots(y=(1.0,)),
+    "one colour missing": lambda: dots(colours=("#000000",)),
+    "a colour by its name": lambda: dots(colours=("#000000", "red")),
+    "a colour that is a style": lambda: dots(colours=("#000000", "#000000;x")),
+    "point at infinity": lambda: dots(x=(0.0, math.inf)),
+    "no curve": lambda: explorer(curves=()),
+    "no choice": lambda: explorer(curve("a"), choices=()),
+    "six choices": lambda: explorer(curve(*"abcdef"), choices=tuple("abcdef")),
+    "one choice twice": lambda: explorer(choices=("task", "task")),
+    "values and choices": lambda: explorer(curve("a")),
+    "a choice without values": lambda: explorer(curve("a", "")),
+    "a curve twice": lambda: explorer(curve(), curve()),
+    "overlay": lambda: explorer(overlay="depth"),
+    "curve without points": lambda: curve(x=(), y=()),
+    "role of a curve": lambda: curve(role="modell"),
+    "low above high of a curve": lambda: curve(low=(0.9, 0.1), high=(0.8, 0.9)),
+    "logarithm of zero in an explorer": lambda: explorer(log_y=True, y_min=0.0),
     "name with a slash": lambda: a_figure(name="../f"),
     "not a panel": lambda: a_figure(panels=(Panel(title=""),)),
     "kind": lambda: Figure.from_data({**a_figure().to_data(), "panels": [{"kind": "pie"}]}),
@@ -259,6 +309,14 @@ KINDS: dict[str, Callable[[], Panel]] = {
     "heatmap of both signs": lambda: heat(z=((-1, 1),)),
     "heatmap of nothing": lambda: heat(z=((None, None),)),
     "heatmap of one value": lambda: heat(z=((2.0, 2.0),)),
+    "points": dots,
+    "points without a frame": lambda: dots(frame=False),
+    "one point of a cloud": lambda: dots(x=(1,), y=(1,), colours=("#000000",)),
+    "a cloud of points": lambda: dots(x=range(4000), y=range(4000), colours=("#0072b2",) * 4000),
+    "explorer": explorer,
+    "explorer with intervals": lambda: explorer(
+        curve(low=(0, 0), high=(1, 1)), curve("a", "c", role="optimum"), log_y=True
+    ),
     "large heatmap": lambda: heat(x=range(200), y=range(40), z=[[i * j for j in range(200)] for i in range(40)]),
 }
 
@@ -403,7 +461,12 @@ def hostile_folder(path: Path, payload: str) -> Path:
         lines(title=p, x_label=p, y_label=p, series=series),
         bars(title=p, y_label=p, categories=(p, p), series=tuple(replace(one, x=()) for one in series)),
         heat(title=p, x_label=p, y_label=p, z_label=p, x=(p, p), y=(p,)),
-    )
+        dots(title=p, x_label=p, y_label=p),
+        explorer(
+            curve(p, f"{p}1"), curve(p, f"{p}2"), curve(p, "", name=p, role="optimum"),
+            title=p, x_label=p, y_label=p, choices=(p, f"{p}1"),
+        ),
+    )  # fmt: skip
     # Written as JSON with escapes, as a stranger would: the halves of surrogate pairs cannot be written otherwise.
     (path / "experiment.json").write_text(json.dumps(about))
     (path / "findings.json").write_text(json.dumps([finding]))

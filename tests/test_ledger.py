@@ -48,7 +48,7 @@ def folder(path: Path, values: dict[int, tuple[float, ...]], **about: object) ->
 def test_every_claim_belongs_to_an_experiment() -> None:
     for claim in CLAIMS:
         assert experiment_named(claim.experiment).title
-        assert claim.statement.endswith(".")
+        assert claim.statement.endswith((".", "?"))
         assert claim.source
         assert claim in claims_of(claim.experiment)
 

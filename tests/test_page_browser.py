@@ -63,7 +63,7 @@ class Watched:
 def test_every_figure_is_drawn_without_network_or_complaint(browser: Any, page_file: Path) -> None:
     watched = Watched(browser, page_file, viewport={"width": 1200, "height": 900})
     count = watched.wait_for_plots()
-    assert count == 11 + 11 + 9
+    assert count == 13 + 13 + 18
     assert watched.page.locator(".js-plotly-plot").count() == count
     assert watched.page.locator("figure.live").count() == watched.page.locator("figure").count()
     assert watched.page.locator("img.picture:visible").count() == 0
@@ -84,6 +84,34 @@ def test_the_legend_hides_a_series_in_every_panel_of_its_figure(browser: Any, pa
     assert curves.count() == before - 2
     button.click()
     assert curves.count() == before
+    watched.assert_quiet(page_file)
+
+
+def test_the_lists_of_an_explorer_choose_its_curves(browser: Any, page_file: Path) -> None:
+    watched = Watched(browser, page_file)
+    watched.wait_for_plots()
+    box = watched.page.locator("#experiment-1 [data-explorer]")
+    task, model, length = (box.get_by_label(name) for name in ("task", "model", "length"))
+    legend = box.locator("[data-legend] button")
+    curves = box.locator(".scatterlayer .trace")
+    assert legend.all_text_contents() == ["1 layer", "2 layers", "3 layers", "Bayes filter"]
+    legend.nth(1).click()
+    assert curves.count() == 3
+    task.focus()
+    watched.page.keyboard.press("ArrowDown")  # the lists are the browser's own, so the keyboard moves them
+    assert task.input_value() == "1"
+    assert legend.all_text_contents() == ["1 layer", "2 layers", "3 layers", "Bayes filter"]
+    assert legend.nth(1).get_attribute("aria-pressed") == "false"
+    assert curves.count() == 3
+    legend.nth(1).click()
+    assert curves.count() == 4
+    length.select_option("")
+    assert task.input_value() == "1"
+    assert model.input_value() == ""
+    assert legend.all_text_contents()[:3] == ["16, 1 layer", "32, 1 layer", "16, 2 layers"]
+    assert curves.count() == 7
+    model.select_option("2")
+    assert legend.all_text_contents() == ["16, 3 layers", "32, 3 layers", "Bayes filter"]
     watched.assert_quiet(page_file)
 
 

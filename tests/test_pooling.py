@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from hmmscope.claims.ledger import is_above
 from hmmscope.findings import verdict_of
 from hmmscope.pooling import by_seed, pool_rows, pool_values, student_quantile
 
@@ -30,8 +31,8 @@ def test_intervals_of_three_seeds_cover_the_mean() -> None:
 
 
 def test_one_seed_keeps_its_own_interval() -> None:
-    assert pool_values([2.0], (1.0, 2.5)) == (2.0, 1.0, 2.5)
-    assert pool_values([2.0]) == (2.0, 2.0, 2.0)
+    assert pool_values([2.0], (1.0, 2.5)) == (2.0, 1.0, 2.5, 1)
+    assert pool_values([2.0]) == (2.0, 2.0, 2.0, 1)
     rows = [{"x": 1, "value": 2.0, "low": 1.0, "high": 2.5}]
     assert pool_rows(rows, ["x"]) == [{"x": 1, "value": 2.0, "low": 1.0, "high": 2.5, "seeds": 1}]
 
@@ -57,6 +58,15 @@ def test_a_number_of_each_seed() -> None:
     assert found is not None
     assert found == pool_values([4.0, 6.0])
     assert by_seed(rows, lambda of: None) is None
+
+
+def test_one_value_without_an_interval_decides_nothing() -> None:
+    assert not pool_values([2.0]).decides
+    assert pool_values([2.0], (1.5, 2.5)).decides
+    assert pool_values([2.0, 2.0]).decides  # equal in two seeds is a result
+    assert is_above(pool_values([2.0]), "It is.", "").verdict == "inconclusive"
+    assert "no interval" in is_above(pool_values([2.0]), "It is.", "").text
+    assert is_above(pool_values([2.0, 2.0]), "It is.", "").verdict == "reproduced"
 
 
 def test_the_interval_decides() -> None:

@@ -51,7 +51,7 @@ def test_several_experiments_are_compared(tmp_path: Path, folder: Path) -> None:
     assert "Another" in text
     first, second = (read_experiment(path) for path in (folder, other))
     merged = compare({"a": [d.figure for d in first.figures], "b": [d.figure for d in second.figures]})
-    assert [figure.name for figure in merged] == ["in-context", "training", "probes", "attention", "states"]
+    assert [figure.name for figure in merged] == [figure.figure.name for figure in first.figures]
     panel = merged[0].panels[0]
     assert isinstance(panel, Lines)
     assert [(one.name, one.role) for one in panel.series] == [

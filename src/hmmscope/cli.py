@@ -85,6 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
     sweep.add_argument("--instances", action="store_true", help="each seed also draws another process")
     sweep.add_argument("--retries", type=int, default=2, metavar="N", help="further attempts at a run that failed")
     _add_engine(sweep, "local")
+    _add_pack(sweep)
     sweep.add_argument("--dry-run", action="store_true", help="list the runs; train nothing")
 
     sample = verb("sample", "sequences of a process, the same bits everywhere")
@@ -184,6 +185,16 @@ def _add_engine(parser: argparse.ArgumentParser, default: str | None) -> None:
     )
     parser.add_argument("--address", metavar="HOST:PORT", help="of a Ray cluster (default: one is started here)")
     parser.add_argument("--slurm", nargs="+", default=[], metavar="KEY=VALUE", help="of sbatch: partition=gpu time=120")
+
+
+def _add_pack(parser: argparse.ArgumentParser) -> None:
+    """How many runs a worker trains."""
+    parser.add_argument(
+        "--pack",
+        default="off",
+        metavar="N",
+        help="train up to N runs that differ in their seeds only together; auto: where it is faster; off (default)",
+    )
 
 
 def parse_overrides(words: Sequence[str]) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """What a figure shows, apart from how it is drawn: experiments make these, `hmmscope.report` draws them.
 
-A `Figure` is a row of panels, a panel is `Lines`, `Bars` or a `Heatmap`, and a `Series` carries its role, from which
-both renderers take the look. So a model is drawn alike in every figure, and so is the optimum it is judged against.
+A `Figure` is a row of panels: `Lines`, `Bars`, a `Heatmap`, `Points`, or an `Explorer`, whose curves the reader of the page
+chooses. A `Series` carries its role, from which both renderers take the look. So a model is drawn alike in every figure,
+and so is the optimum it is judged against.
 
     Figure(
         name="in-context-accuracy",
@@ -25,6 +26,7 @@ Every number is finite: a value that does not exist is left out of a series, and
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -33,7 +35,8 @@ from hmmscope.errors import InputError
 from hmmscope.schema import parse_spec, require, spec_to_data, unknown_name
 
 Role = Literal["model", "optimum", "ceiling", "baseline", "control", "other"]
-ROLES = ("model", "optimum", "ceiling", "baseline", "control", "other")
+MOST_CHOICES = 5
+ROLES: tuple[Role, ...] = ("model", "optimum", "ceiling", "baseline", "control", "other")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,24 +67,12 @@ class Series:
     role: Role = "other"
 
     def __post_init__(self) -> None:
-        if self.role not in ROLES:
-            raise unknown_name("role", self.role, ROLES)
-        for field in ("x", "y", "low", "high"):
-            if getattr(self, field) is not None:
-                _set(self, field, _numbers(getattr(self, field), f"{self.name}: {field}"))
-        require((self.low is None) == (self.high is None), f"{self.name}: low", "comes together with high", self.low)
-        require(len(self.x) in (0, len(self.y)), f"{self.name}: x", f"must have {len(self.y)} values", len(self.x))
-        if self.low is not None and self.high is not None:
-            for field in ("low", "high"):
-                count = len(getattr(self, field))
-                require(count == len(self.y), f"{self.name}: {field}", f"must have {len(self.y)} values", count)
-            for i, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
-                require(low <= high, f"{self.name}: low[{i}]", f"must not be above high, {high!r}", low)
+        _check_values(self, self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One coordinate system of a figure: `Lines`, `Bars` or `Heatmap`."""
+    """One coordinate system of a figure: `Lines`, `Bars`, `Heatmap`, `Points` or `Explorer`."""
 
     title: str
 
@@ -115,9 +106,7 @@ class Lines(Panel):
         _check_series(self.series)
         for series in self.series:
             require(len(series.x) > 0, f"{series.name}: x", "must have a value", len(series.x))
-        _check_range(self, "y_min", "y_max")
-        bound = self.y_max if self.y_min is None else self.y_min
-        require(not self.log_y or bound is None or bound > 0, "y_min", "must be > 0 on a logarithmic axis", bound)
+        _check_axis(self)
 
     @property
     def num_hidden(self) -> int:
@@ -193,7 +182,135 @@ class Heatmap(Panel):
         _check_range(self, "z_min", "z_max")
 
 
-_KINDS: dict[str, type[Panel]] = {"lines": Lines, "bars": Bars, "heatmap": Heatmap}
+@dataclass(frozen=True, kw_only=True)
+class Points(Panel):
+    """Points in the plane, each with its colour; one unit is as long along x as along y.
+
+    Args:
+        title: short, or empty; shown above the panel.
+        x_label: what x is, with its unit; not shown without a frame.
+        y_label: what y is, with its unit.
+        x: positions, at least one.
+        y: positions.
+        colours: ``#rrggbb``, one a point. What they mean is for the caption to say.
+        frame: draw axes, ticks and labels; without, the points alone, as for a triangle of probabilities.
+    """
+
+    x_label: str
+    y_label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    colours: tuple[str, ...]
+    frame: bool = True
+
+    def __post_init__(self) -> None:
+        _set(self, "x", _numbers(self.x, "x"))
+        _set(self, "y", _numbers(self.y, "y"))
+        _set(self, "colours", tuple(self.colours))
+        require(len(self.x) > 0, "x", "must have a value", len(self.x))
+        require(len(self.y) == len(self.x), "y", f"must have {len(self.x)} values", len(self.y))
+        require(len(self.colours) == len(self.x), "colours", f"must have {len(self.x)} values", len(self.colours))
+        for i, colour in enumerate(self.colours):
+            named = isinstance(colour, str) and _COLOUR.fullmatch(colour) is not None
+            require(named, f"colours[{i}]", "must be #rrggbb, in hexadecimal digits", colour)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplorerCurve:
+    """A curve of an `Explorer`.
+
+    Args:
+        values: one a choice, as in its list; numbers become text. An empty one belongs to every value of that choice, as
+            the optimum of a task does to all models.
+        x: positions, at least one.
+        y: values.
+        low: lower ends of the intervals, or None; together with `high`.
+        high: upper ends.
+        role: see `Series`.
+        name: in the legend; by default the value of the choice that is overlaid, or the role where that is empty.
+    """
+
+    values: tuple[str, ...]
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...] | None = None
+    high: tuple[float, ...] | None = None
+    role: Role = "model"
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        _set(self, "values", _labels(self.values))
+        _check_values(self, ", ".join(value for value in self.values if value) or self.role)
+        require(len(self.x) > 0, f"{', '.join(self.values)}: x", "must have a value", len(self.x))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explorer(Panel):
+    """Many curves, of which the reader chooses: a list for each choice, with "all" to lay its curves over one another.
+
+    At first, and in the files for papers, all values of `overlay` are shown, for the first value of every other choice.
+
+    Args:
+        title: short, or empty; shown above the panel.
+        x_label: what x is, with its unit.
+        y_label: what y is, with its unit.
+        choices: names of the lists, one to five, such as ("task", "model", "position").
+        curves: at least one; no two have the same values and name.
+        y_min: lower end of the y axis, or None to follow the values.
+        y_max: upper end.
+        log_y: logarithmic y axis.
+        overlay: the choice whose curves are shown together at first; by default "model" if there is one, otherwise the
+            last choice.
+    """
+
+    x_label: str
+    y_label: str
+    choices: tuple[str, ...]
+    curves: tuple[ExplorerCurve, ...]
+    y_min: float | None = None
+    y_max: float | None = None
+    log_y: bool = False
+    overlay: str = ""
+
+    def __post_init__(self) -> None:
+        _set(self, "choices", tuple(self.choices))
+        _set(self, "curves", tuple(self.curves))
+        require(1 <= len(self.choices) <= MOST_CHOICES, "choices", f"must name 1 to {MOST_CHOICES}", len(self.choices))
+        require(len(set(self.choices)) == len(self.choices), "choices", "must differ", self.choices)
+        if not self.overlay:
+            _set(self, "overlay", "model" if "model" in self.choices else self.choices[-1])
+        if self.overlay not in self.choices:
+            raise unknown_name("overlay", self.overlay, self.choices)
+        require(len(self.curves) > 0, "curves", "must have one", len(self.curves))
+        for i, curve in enumerate(self.curves):
+            count = len(self.choices)
+            require(len(curve.values) == count, f"curves[{i}].values", f"must have {count} values", curve.values)
+        for i, choice in enumerate(self.choices):
+            require(any(curve.values[i] for curve in self.curves), f"curves: {choice}", "must have a value", "none")
+        names = [(curve.values, curve.name, curve.role) for curve in self.curves]
+        twice = next((name for name, count in Counter(names).items() if count > 1), None)
+        require(twice is None, "curves", "must differ in values or name", twice)
+        _check_axis(self)
+
+    @property
+    def num_hidden(self) -> int:
+        """How many points a logarithmic axis cannot show."""
+        return sum(y <= 0 for curve in self.curves for y in curve.y) if self.log_y else 0
+
+    def options(self, choice: str) -> tuple[str, ...]:
+        """The values of a choice, in the order in which the curves bring them."""
+        index = self.choices.index(choice)
+        return tuple(dict.fromkeys(curve.values[index] for curve in self.curves if curve.values[index]))
+
+
+_KINDS: dict[str, type[Panel]] = {
+    "lines": Lines,
+    "bars": Bars,
+    "heatmap": Heatmap,
+    "points": Points,
+    "explorer": Explorer,
+}
+_COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 
@@ -218,7 +335,7 @@ class Figure:
         require(named, "name", "must be 1 to 100 letters, digits and '. _ -', no '.' or '-' first", self.name)
         require(len(self.panels) > 0, "panels", "must have one", len(self.panels))
         for i, panel in enumerate(self.panels):
-            require(type(panel) in _KINDS.values(), f"panels[{i}]", "must be Lines, Bars or Heatmap", panel)
+            require(type(panel) in _KINDS.values(), f"panels[{i}]", "must be one of the kinds of this module", panel)
 
     def to_data(self) -> dict[str, Any]:
         """Plain data for JSON; each panel says its `kind`."""
@@ -266,6 +383,24 @@ def _labels(values: Iterable[Any]) -> tuple[str, ...]:
     return tuple(value if isinstance(value, str) else f"{value:g}" for value in values)
 
 
+def _check_values(values: Any, name: str) -> None:
+    """x, y, low, high and the role of a series or curve."""
+    if values.role not in ROLES:
+        raise unknown_name("role", values.role, ROLES)
+    for field in ("x", "y", "low", "high"):
+        if getattr(values, field) is not None:
+            _set(values, field, _numbers(getattr(values, field), f"{name}: {field}"))
+    count = len(values.y)
+    require((values.low is None) == (values.high is None), f"{name}: low", "comes together with high", values.low)
+    require(len(values.x) in (0, count), f"{name}: x", f"must have {count} values", len(values.x))
+    if values.low is not None and values.high is not None:
+        for field in ("low", "high"):
+            length = len(getattr(values, field))
+            require(length == count, f"{name}: {field}", f"must have {count} values", length)
+        for i, (low, high) in enumerate(zip(values.low, values.high, strict=True)):
+            require(low <= high, f"{name}: low[{i}]", f"must not be above high, {high!r}", low)
+
+
 def _check_series(series: tuple[Series, ...]) -> None:
     require(len(series) > 0, "series", "must have one", len(series))
     names = [one.name for one in series]
@@ -275,3 +410,10 @@ def _check_series(series: tuple[Series, ...]) -> None:
 def _check_range(panel: Any, low: str, high: str) -> None:
     least, most = getattr(panel, low), getattr(panel, high)
     require(least is None or most is None or least < most, low, f"must be below {high}, {most!r}", least)
+
+
+def _check_axis(panel: Any) -> None:
+    """y_min, y_max and log_y."""
+    _check_range(panel, "y_min", "y_max")
+    bound = panel.y_max if panel.y_min is None else panel.y_min
+    require(not panel.log_y or bound is None or bound > 0, "y_min", "must be > 0 on a logarithmic axis", bound)

@@ -19,11 +19,21 @@ _NORMAL = 1.959964
 
 
 class Pooled(NamedTuple):
-    """A mean with its 95 % interval."""
+    """A mean with its 95 % interval.
+
+    Attributes:
+        num_seeds: how many values it is the mean of; 0 if that is not known.
+    """
 
     value: float
     low: float
     high: float
+    num_seeds: int = 0
+
+    @property
+    def decides(self) -> bool:
+        """Whether there is an interval at all: one value by itself has none, and decides nothing."""
+        return self.num_seeds != 1 or self.low < self.high
 
 
 def student_quantile(degrees: int) -> float:
@@ -44,10 +54,10 @@ def pool_values(values: Sequence[float], interval: tuple[float, float] | None = 
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
         low, high = interval if interval is not None else (mean, mean)
-        return Pooled(mean, min(low, mean), max(high, mean))
+        return Pooled(mean, min(low, mean), max(high, mean), 1)
     variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
     half = student_quantile(len(values) - 1) * math.sqrt(variance / len(values))
-    return Pooled(mean, mean - half, mean + half)
+    return Pooled(mean, mean - half, mean + half, len(values))
 
 
 def pool_rows(rows: Iterable[Mapping[str, Any]], keys: Sequence[str], value: str = "value") -> list[dict[str, Any]]:
@@ -68,7 +78,7 @@ def pool_rows(rows: Iterable[Mapping[str, Any]], keys: Sequence[str], value: str
         first = next(iter(by_seed.values()))
         alone = len(first) == 1 and first[0].get("low") is not None
         means = [math.fsum(row[value] for row in found) / len(found) for found in by_seed.values()]
-        mean, low, high = pool_values(means, (first[0]["low"], first[0]["high"]) if alone else None)
+        mean, low, high, _ = pool_values(means, (first[0]["low"], first[0]["high"]) if alone else None)
         pooled.append(dict(zip(keys, key, strict=True)) | {value: mean, "low": low, "high": high, "seeds": len(means)})
     return pooled
 
@@ -76,7 +86,7 @@ def pool_rows(rows: Iterable[Mapping[str, Any]], keys: Sequence[str], value: str
 def by_seed(
     rows: Iterable[Mapping[str, Any]], measure: Callable[[list[Mapping[str, Any]]], float | None]
 ) -> Pooled | None:
-    """A number taken from the rows of each seed by itself, pooled; None if no seed has it."""
+    """A number taken from the rows of each seed by itself, pooled over the seeds that have it; None if none has."""
     groups: dict[Any, list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(row.get("seed"), []).append(row)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope import registry
@@ -100,7 +101,7 @@ def probe(
                     "accuracy": mean,
                     "low": low,
                     "high": high,
-                    "chance": _chance(data),
+                    "chance": chance_accuracy(data),
                     "ceiling": data.ceiling,
                     "samples": num_samples,
                 }
@@ -110,29 +111,56 @@ def probe(
 
 def probe_data(model: nn.Module, corpus: Corpus, target: str, names: Sequence[str], num_samples: int) -> ProbeData:
     """Run the model and collect features, labels and the ceiling of a target."""
-    positions = _reading_times(corpus, target)
-    columns = torch.from_numpy(corpus.layout.columns[positions])
+    times = reading_times(corpus, target)
+    return label_stream(read_stream(model, corpus, times, names, num_samples), corpus, target, times)
+
+
+def read_stream(
+    model: nn.Module, corpus: Corpus, times: NDArray[np.int64], names: Sequence[str], num_samples: int
+) -> Float[Tensor, "layer example feature"]:
+    """Activations at some observations of samples 0 .. num_samples - 1; examples of one sample stand together.
+
+    Args:
+        model: any module.
+        corpus: samples.
+        times: numbers t of the observations (time,).
+        names: of modules of one width (layer,).
+        num_samples: samples in all.
+
+    Raises:
+        InputError: modules of several widths, or whose outputs are not (batch, time, feature).
+    """
+    columns = torch.from_numpy(corpus.layout.columns[times])
     features: list[Tensor] = []
-    labels: list[Tensor] = []
-    right: list[Tensor] = []
     with inference_mode(model) as device:
         for begin in range(0, num_samples, BATCH):
-            batch = corpus[begin : min(begin + BATCH, num_samples)]
-            tokens = batch.tokens.to(device)
+            tokens = corpus[begin : min(begin + BATCH, num_samples)].tokens.to(device)
             found = capture(model, names, tokens, lambda x, like=tokens: _at(x, like, columns))  # type: ignore[misc]
             if len({x.shape for x in found.values()}) > 1:
                 raise InputError(
                     f"layers: must be of one width, got {', '.join(f'{n} {x.shape[1]}' for n, x in found.items())}"
                 )
             features.append(torch.stack([found[name] for name in names]))
-            batch_labels, best = _labels(corpus, batch, target, positions)
-            labels.append(batch_labels.flatten())
-            right.append((best == batch_labels).double().flatten())
+    return torch.cat(features, 1)
+
+
+def label_stream(
+    features: Float[Tensor, "layer example feature"], corpus: Corpus, target: str, times: NDArray[np.int64]
+) -> ProbeData:
+    """Labels and the ceiling of a target for activations that `read_stream` has read at its `reading_times`."""
+    num_samples = features.shape[1] // len(times)
+    labels: list[Tensor] = []
+    right: list[Tensor] = []
+    for begin in range(0, num_samples, BATCH):
+        batch = corpus[begin : min(begin + BATCH, num_samples)]
+        batch_labels, best = _labels(corpus, batch, target, times)
+        labels.append(batch_labels.flatten())
+        right.append((best == batch_labels).double().flatten())
     classes = {"component": corpus.process.num_components or 1, "state": corpus.process.num_states}
     return ProbeData(
-        features=torch.cat(features, 1),
+        features=features,
         labels=torch.cat(labels),
-        samples=torch.arange(num_samples).repeat_interleave(len(positions)),
+        samples=torch.arange(num_samples).repeat_interleave(len(times)),
         num_classes=classes.get(target, corpus.num_symbols),
         ceiling=float(torch.cat(right).mean()),
     )
@@ -147,8 +175,14 @@ def _at(activation: Tensor, tokens: Tensor, columns: Tensor) -> Tensor:
     return activation[:, columns].flatten(0, 1).cpu().float()
 
 
-def probe_accuracy(data: ProbeData, *, shuffle: bool = False, seed: int = 0) -> list[tuple[float, float, float]]:
-    """Accuracy with its 95 % interval, for each layer, on the last quarter of the samples."""
+def probe_correct(data: ProbeData, *, shuffle: bool = False, seed: int = 0) -> NDArray[np.float64]:
+    """Share of right answers (sample, layer) in each test sample, which are the last quarter of the samples.
+
+    Args:
+        data: features and labels.
+        shuffle: train on labels permuted over the training examples.
+        seed: of the permutation.
+    """
     num_samples = int(data.samples[-1]) + 1
     train = data.samples < (3 * num_samples) // 4
     x, y = data.features[:, train], data.labels[train]
@@ -161,17 +195,23 @@ def probe_accuracy(data: ProbeData, *, shuffle: bool = False, seed: int = 0) -> 
     _, column = np.unique(data.samples[~train].numpy(), return_inverse=True)
     by_sample = np.zeros((column.max() + 1, len(correct)))
     np.add.at(by_sample, column, correct.T / np.bincount(column)[column][:, None])
-    mean, low, high = bootstrap_means(by_sample, seed=seed)
+    return by_sample
+
+
+def probe_accuracy(data: ProbeData, *, shuffle: bool = False, seed: int = 0) -> list[tuple[float, float, float]]:
+    """Accuracy with its 95 % interval, for each layer, on the last quarter of the samples."""
+    mean, low, high = bootstrap_means(probe_correct(data, shuffle=shuffle, seed=seed), seed=seed)
     return list(zip(mean.tolist(), low.tolist(), high.tolist(), strict=True))
 
 
-def _chance(data: ProbeData) -> float:
+def chance_accuracy(data: ProbeData) -> float:
+    """Share of the commonest class among the test examples."""
     num_samples = int(data.samples[-1]) + 1
     test = data.labels[data.samples >= (3 * num_samples) // 4]
     return float(test.bincount().max() / len(test))
 
 
-def _reading_times(corpus: Corpus, target: str) -> np.ndarray:
+def reading_times(corpus: Corpus, target: str) -> np.ndarray:
     """Numbers t of the observations at which a target is read."""
     layout = corpus.layout
     if target == "component":

@@ -1,5 +1,7 @@
 """The position-shuffle test: how much attention logits move when demonstrations change places."""
 
+from collections.abc import Callable, Iterator
+
 import torch
 from torch import nn
 
@@ -7,75 +9,148 @@ from hmmscope import registry
 from hmmscope.analysis.activations import as_law, capture, inference_mode, model_outputs
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.axes import Tensor
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.errors import InputError
-from hmmscope.schema import require
+from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import torch_generator
+
+#: What is permuted: whole demonstrations; position ids of their symbols in one layer alone; the same ids in all layers.
+MODES = ("blocks", "layer", "everywhere")
+
+#: (attention of a block, its input (batch, time, width), position ids (time,)) -> what it writes.
+AttendAt = Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+#: By metric, then by layer (from 1; 0 for the prediction): (sample, head).
+ShuffleValues = dict[str, dict[int, Tensor]]
 
 
 @registry.instrument("shuffle")
 def shuffle_test(
-    model: nn.Module, corpus: Corpus, *, num_samples: int = 64, num_permutations: int = 8, seed: int = 0
+    model: nn.Module,
+    corpus: Corpus,
+    *,
+    num_samples: int = 64,
+    num_permutations: int = 8,
+    mode: str = "blocks",
+    seed: int = 0,
 ) -> list[dict]:
-    """Mode A (block order): permute whole demonstrations and follow the logits from the last test token.
+    """Permute places of the demonstrations and follow the attention logits from the last test token.
 
     The query is the last test token, the keys are the observations of the demonstrations, and a logit is followed by
-    the identity of its key. The content of each demonstration is kept, so the data distribution is unchanged and an
-    ideal learner's answer does not move at all.
+    the identity of its key.
 
         cv = mean over keys of the standard deviation over permutations / mean over keys of |logit|
+
+    Mode "blocks" (A) permutes whole demonstrations. The content of each is kept, so the data distribution is unchanged
+    and an ideal learner's answer does not move at all. The other modes permute the position ids of the keys and leave
+    the tokens where they are: "layer" (C) in one layer at a time, on the hidden states of the run as it was, which shows
+    what that layer itself takes from positions; "everywhere" (B) in all layers, where what upper layers read is
+    corrupted by lower ones.
 
     Args:
         model: with taps ``blocks.<layer>.attention.logits`` (batch, head, query, key).
         corpus: of prompts with at least two demonstrations.
         num_samples: prompts.
         num_permutations: including the order as sampled.
+        mode: "blocks", "layer" or "everywhere".
         seed: of the permutations.
 
     Returns:
         Rows (layer, head, metric, value, low, high, samples); layers count from 1. Metrics: ``cv``; ``cv_centred``, the
         same after removing the mean over keys, which softmax ignores; ``attention_change``, the total variation between
         the attention over these keys and its mean over permutations. Layer 0, head -1 holds ``prediction_change``, the
-        same for the predicted law of the next observation. Intervals are 95 % over prompts.
+        same for the predicted law of the next observation (not in mode "layer"). Intervals are 95 % over prompts.
 
     Raises:
-        InputError: no such taps, or no demonstrations to permute.
+        InputError: no such taps, no demonstrations to permute, an unknown mode, or in mode "layer" a model whose layers
+            do not read positions by themselves.
 
     Source: [MultiTask] Fig. 2 (the metric is not stated there; a standard deviation relative to a mean is drawn).
+    """
+    values = shuffle_values(
+        model, corpus, num_samples=num_samples, num_permutations=num_permutations, mode=mode, seed=seed
+    )
+    return shuffle_rows(values)
+
+
+def shuffle_rows(values: ShuffleValues) -> list[dict]:
+    """The table of `shuffle_test`."""
+    rows = []
+    for metric, by_layer in values.items():
+        for layer, values_BH in by_layer.items():
+            rows += _rows(metric, values_BH, layer, first_head=0 if layer else -1)
+    return rows
+
+
+def shuffle_values(
+    model: nn.Module,
+    corpus: Corpus,
+    *,
+    num_samples: int = 64,
+    num_permutations: int = 8,
+    mode: str = "blocks",
+    seed: int = 0,
+    attend_at: AttendAt | None = None,
+    first_position: int = 0,
+) -> ShuffleValues:
+    """What `shuffle_test` averages, prompt by prompt.
+
+    Models of another make are given with `attend_at`, which runs a layer's attention at given position ids. Keys are the
+    observations of each demonstration from `first_position` on: windows of earlier ones may reach into the demonstration
+    before.
     """
     layout = corpus.layout
     if not isinstance(layout, Prompts) or layout.num_demonstrations < 2:
         raise InputError("layout: the shuffle test needs prompts with at least two demonstrations")
     require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
     require(num_permutations >= 2, "num_permutations", "must be at least 2", num_permutations)
+    length = layout.demonstration_length
+    require(0 <= first_position < length, "first_position", f"must be in [0, {length - 1}]", first_position)
+    if mode not in MODES:
+        raise unknown_name("mode", mode, MODES)
     names = attention_taps(model, "logits")
+    attend_at = attend_at or getattr(model, "attend_at", None)
+    if mode == "layer" and attend_at is None:
+        raise InputError("mode: 'layer' needs a model with attend_at, which moves one layer; use 'blocks'")
     batch = corpus[0:num_samples]
     generator = torch_generator(seed, "shuffle")
-    shape = (layout.num_demonstrations, layout.demonstration_length)
-    demonstrations = batch.observations[:, : shape[0] * shape[1]].view(num_samples, *shape)
-    columns_NM = torch.from_numpy(layout.columns[: shape[0] * shape[1]]).view(shape)
     logits: dict[str, list[Tensor]] = {name: [] for name in names}
     predictions: list[Tensor] = []
     with inference_mode(model) as device:
-        for repeat in range(num_permutations):
-            order = torch.arange(shape[0]) if repeat == 0 else torch.randperm(shape[0], generator=generator)
-            observations = batch.observations.clone()
-            observations[:, : shape[0] * shape[1]] = demonstrations[:, order].flatten(1)
-            tokens = layout.tokens(observations, corpus.num_symbols).to(device)
-            keys = columns_NM[order.argsort()].flatten()  # where each key, in its original numbering, stands now
-            found = capture(model, names, tokens, lambda x, keys=keys: x[:, :, -1, keys].cpu().double())  # type: ignore[misc]
-            for name in names:
-                logits[name].append(found[name])
-            predictions.append(as_law(model, model_outputs(model, tokens, corpus.num_symbols)[:, -1]))
-    prediction_RBV = torch.stack(predictions)
-    change = 0.5 * (prediction_RBV - prediction_RBV.mean(0)).abs().sum(-1).mean(0)
-    rows = _rows("prediction_change", change[:, None], layer=0, first_head=-1)
-    by_layer = {layer: torch.stack(logits[name]) for layer, name in enumerate(names, 1)}  # as many heads as it has
+        if mode == "layer":
+            assert attend_at is not None
+            inputs = _attention_inputs(model, names, batch.tokens.to(device))
+            keys = _columns(layout)[:, first_position:].flatten()
+            for ids in _moved_ids(layout, num_permutations, generator):
+                for name in names:
+                    attention = model.get_submodule(name.removesuffix(".logits"))
+                    moved = _logits_at(attention, inputs[name], ids.to(device), attend_at)
+                    logits[name].append(moved[:, :, -1, keys].cpu().double())
+        elif mode == "everywhere":
+            tokens, keys = batch.tokens.to(device), _columns(layout)[:, first_position:].flatten()
+            for ids in _moved_ids(layout, num_permutations, generator):
+                placed_ids = {"positions": ids.to(device)}
+                found = capture(model, names, tokens, lambda x: x[:, :, -1, keys].cpu().double(), **placed_ids)
+                for name in names:
+                    logits[name].append(found[name])
+                predictions.append(as_law(model, model(tokens, **placed_ids)[:, -1, : corpus.num_symbols]))
+        else:
+            for tokens, columns_NM in _moved_blocks(batch, corpus, layout, num_permutations, generator):
+                tokens, keys = tokens.to(device), columns_NM[:, first_position:].flatten()
+                found = capture(model, names, tokens, lambda x, keys=keys: x[:, :, -1, keys].cpu().double())  # type: ignore[misc]
+                for name in names:
+                    logits[name].append(found[name])
+                predictions.append(as_law(model, model_outputs(model, tokens, corpus.num_symbols)[:, -1]))
+    values: ShuffleValues = {}
+    if predictions:
+        prediction_RBV = torch.stack(predictions)
+        change_B = 0.5 * (prediction_RBV - prediction_RBV.mean(0)).abs().sum(-1).mean(0)
+        values["prediction_change"] = {0: change_B[:, None]}
+    stacked = {layer: torch.stack(logits[name]) for layer, name in enumerate(names, 1)}  # as many heads as it has
     for metric, measure in (("cv", _variation), ("cv_centred", _centred_variation), ("attention_change", _change)):
-        for layer, logits_RBHU in by_layer.items():
-            rows += _rows(metric, measure(logits_RBHU), layer=layer)
-    return rows
+        values[metric] = {layer: measure(logits_RBHU) for layer, logits_RBHU in stacked.items()}
+    return values
 
 
 def attention_taps(model: nn.Module, what: str) -> list[str]:
@@ -84,6 +159,73 @@ def attention_taps(model: nn.Module, what: str) -> list[str]:
     if not names:
         raise InputError(f"model: has no taps named *.attention.{what}; use a model of this library")
     return names
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is moved
+
+
+def _columns(layout: Prompts) -> Tensor:
+    """Token columns of the demonstrations (demonstration, time)."""
+    shape = (layout.num_demonstrations, layout.demonstration_length)
+    return torch.from_numpy(layout.columns[: shape[0] * shape[1]]).view(shape)
+
+
+def _moved_blocks(
+    batch: Batch, corpus: Corpus, layout: Prompts, num_permutations: int, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Tokens with demonstrations in another order, and where each observation stands now (demonstration, time)."""
+    columns_NM = _columns(layout)
+    number, count = len(columns_NM), columns_NM.numel()
+    demonstrations = batch.observations[:, :count].unflatten(1, columns_NM.shape)
+    for repeat in range(num_permutations):
+        order = torch.arange(number) if repeat == 0 else torch.randperm(number, generator=generator)
+        observations = batch.observations.clone()
+        observations[:, :count] = demonstrations[:, order].flatten(1)
+        yield layout.tokens(observations, corpus.num_symbols), columns_NM[order.argsort()]
+
+
+def _moved_ids(layout: Prompts, num_permutations: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Position ids (time,) of all columns: those of the demonstrations' observations permuted among themselves."""
+    keys = _columns(layout).flatten()
+    for repeat in range(num_permutations):
+        ids = torch.arange(layout.num_columns)
+        if repeat > 0:
+            ids[keys] = keys[torch.randperm(len(keys), generator=generator)]
+        yield ids
+
+
+def _attention_inputs(model: nn.Module, names: list[str], tokens: Tensor) -> dict[str, Tensor]:
+    """What the attention of each layer reads, by the name of its tap."""
+    found: dict[str, Tensor] = {}
+    handles = []
+    for name in names:
+
+        def keep(module: nn.Module, args: tuple, name: str = name) -> None:
+            found[name] = args[0].detach()
+
+        handles.append(model.get_submodule(name.removesuffix(".logits")).register_forward_pre_hook(keep))
+    try:
+        model(tokens)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def _logits_at(attention: nn.Module, x_BTD: Tensor, positions: Tensor, attend_at: AttendAt) -> Tensor:
+    """Logits (batch, head, query, key) of one layer on its input, at given positions."""
+    found = []
+    handle = attention.get_submodule("logits").register_forward_hook(lambda module, args, output: found.append(output))
+    try:
+        attend_at(attention, x_BTD, positions)
+    finally:
+        handle.remove()
+    return found[0]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How far it moved
 
 
 def _variation(logits_RBHU: Tensor) -> Tensor:
@@ -102,7 +244,7 @@ def _change(logits_RBHU: Tensor) -> Tensor:
     return 0.5 * (pattern - pattern.mean(0)).abs().sum(-1).mean(0)
 
 
-def _rows(metric: str, values_BH: Tensor, layer: int, first_head: int = 0) -> list[dict]:
+def _rows(metric: str, values_BH: Tensor, layer: int, first_head: int) -> list[dict]:
     mean, low, high = bootstrap_means(values_BH.numpy())
     return [
         {

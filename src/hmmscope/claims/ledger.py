@@ -81,8 +81,9 @@ def claim(
 
 
 def is_above(effect: Pooled, text: str, unit: str, *, above: float = 0.0) -> Judgement:
-    """Of a claim that holds if the effect is above a bound; the interval decides."""
-    verdict = verdict_of(effect.low, effect.high, above=above)
+    """Of a claim that holds if the effect is above a bound; the interval decides, and without one nothing does."""
+    verdict = verdict_of(effect.low, effect.high, above=above) if effect.decides else "inconclusive"
+    text = text if effect.decides else f"{text} (One seed has this number, so there is no interval.)"
     return Judgement(verdict=verdict, text=text, value=effect.value, low=effect.low, high=effect.high, unit=unit)
 
 

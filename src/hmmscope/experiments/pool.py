@@ -48,7 +48,7 @@ def train_in_pool(
             train(point.config, run_folder(pool, point.name), resume=True, quiet=quiet)
     elif wanted and engine is not None:
         with Board(pool, wanted, quiet=quiet) as board:
-            rows = run_sweep(wanted, pool, engine.make(pool), watcher=board, shared=True)
+            rows = run_sweep(wanted, pool, engine.make(pool), pack=engine.most_together, watcher=board, shared=True)
         failed = [row for row in rows if row["state"] != "done"]
         if failed:
             raise ResourceError(
@@ -58,7 +58,13 @@ def train_in_pool(
     return [run_folder(pool, run_name(config)) for config in configs]
 
 
-def default_engine(num_runs: int, jobs: int | None) -> EngineOptions | None:
-    """Worker processes on this machine, or None for this process: for few runs, and for a device that runs would share."""
-    alone = num_runs == 1 or jobs == 1 or (jobs is None and torch.cuda.is_available())
-    return None if alone else EngineOptions(jobs=jobs)
+def default_engine(num_runs: int, asked: EngineOptions | None, *, alone: bool = False) -> EngineOptions | None:
+    """Where to train: as asked, else in a worker process for each processor.
+
+    None is this process, one run after the other: for a single run or job here, which would only wait for the start of its
+    worker, with `alone`, and on a GPU that runs would have to share.
+    """
+    if asked is not None:
+        here = asked.name == "local" and (num_runs == 1 or asked.jobs == 1) and asked.pack == "off"
+        return None if here else asked
+    return None if alone or num_runs == 1 or torch.cuda.is_available() else EngineOptions()

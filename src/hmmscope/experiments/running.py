@@ -195,7 +195,7 @@ def _run_seeds(
     experiment = plan.experiment
     members = [(label, seed, config) for seed in seeds for label, config in plan.of_seed(seed).items()]
     say(f"{experiment.name}: {len(members)} runs ({len(plan.configs)} models, {len(seeds)} seeds) in {pool}")
-    engine = engine or default_engine(len(members), 1 if plan.scale == "smoke" else None)
+    engine = default_engine(len(members), engine, alone=plan.scale == "smoke")
     folders = train_in_pool([config for *_, config in members], pool, engine, quiet=quiet)
     where = {(label, seed): folder for (label, seed, _), folder in zip(members, folders, strict=True)}
     loaded: dict[int, dict[str, Run]] = {}

@@ -140,6 +140,22 @@ class Decoder(EncodedModel):
             cache["length"] = begin + inputs.shape[1]
         return self.head(self.norm(x_BTD))
 
+    def attend_at(
+        self,
+        attention: nn.Module,
+        x_BTD: Float[Tensor, "batch time width"],
+        positions: Int64[Tensor, "*batch time"],
+    ) -> Float[Tensor, "batch time width"]:
+        """The attention of one block on its input, at other positions: how an instrument moves a single layer.
+
+        Raises:
+            InputError: positions that enter with the embedding, so that no layer reads them by itself.
+        """
+        if self.rotary is None:
+            raise InputError("positions: only rotary positions enter every layer, so that one can be moved by itself")
+        moved: Tensor = attention(x_BTD, self.rotary.at(positions, x_BTD.dtype), None)
+        return moved
+
     def _recall(self, cache: dict[str, Any] | None) -> tuple[int, list[Any]]:
         """Number of positions in the cache, and what each block remembers of them."""
         if cache is None:

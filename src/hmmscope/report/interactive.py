@@ -4,6 +4,7 @@ Positions are numbers with text as tick labels throughout, so that bars and cell
 texts as a small dialect of HTML, hence `_text`.
 """
 
+import base64
 import html
 from math import log10
 from typing import Any
@@ -11,20 +12,30 @@ from typing import Any
 import matplotlib
 from matplotlib.colors import to_hex, to_rgb
 
-from hmmscope.figures import Bars, Heatmap, Lines, Panel
+from hmmscope.figures import Bars, Explorer, Heatmap, Lines, Panel, Points
 from hmmscope.report import look
+from hmmscope.report.explorer import MOST_CURVES, MOST_REFERENCES, REFERENCES, still, views
 from hmmscope.report.look import Key, Look
+from hmmscope.report.plots import points_image
 from hmmscope.report.text import shorten, visible
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _PIXELS = 1.25  # a line of one point, as wide on the page as it seems in print
+#: More points than this are one picture: the content policy forbids the shaders with which Plotly would draw them.
+_MOST_POINTS = 3000
 _ROOM = {1: 78, 2: 46, 3: 28}  # characters along x, by panels side by side
 
 
 def panel_plot(panel: Panel, found: dict[Key, Look], columns: int = 1) -> dict[str, Any]:
     """Traces and layout of a panel, one of `columns` side by side. A trace's legendgroup numbers it within `found`."""
+    more = {}
     if isinstance(panel, Lines):
         traces, axes = _lines(panel, found)
+    elif isinstance(panel, Explorer):
+        traces, axes = [], _line_axes(still(panel), [x for curve in panel.curves for x in curve.x])
+        more = {"explorer": _explorer(panel)}
+    elif isinstance(panel, Points):
+        traces, axes = _points(panel)
     elif isinstance(panel, Bars):
         traces, axes = _bars(panel, found, _ROOM[columns])
     else:
@@ -40,7 +51,7 @@ def panel_plot(panel: Panel, found: dict[Key, Look], columns: int = 1) -> dict[s
         "dragmode": "zoom",
         **axes,
     }
-    return {"data": traces, "layout": layout}
+    return {"data": traces, "layout": layout, **more}
 
 
 def _lines(panel: Lines, found: dict[Key, Look]) -> tuple[list[dict], dict]:
@@ -79,8 +90,12 @@ def _lines(panel: Lines, found: dict[Key, Look]) -> tuple[list[dict], dict]:
             curve["customdata"] = list(zip(series.low, series.high, strict=True))
             curve["hovertemplate"] = "%{y:.4~g}  [%{customdata[0]:.4~g}, %{customdata[1]:.4~g}]"
         curves.append(curve)
-    x_axis: dict[str, Any] = {**_axis(panel.x_label), "showgrid": False, "hoverformat": ".6~g"}
     positions = [x for series in panel.series for x in series.x]
+    return [*bands, *curves], _line_axes(panel, positions)
+
+
+def _line_axes(panel: Lines, positions: list[float]) -> dict[str, Any]:
+    x_axis: dict[str, Any] = {**_axis(panel.x_label), "showgrid": False, "hoverformat": ".6~g"}
     if all(x.is_integer() for x in positions) and max(positions) - min(positions) <= 8 and not panel.log_x:
         x_axis["dtick"] = 1
     if panel.log_x:
@@ -88,7 +103,74 @@ def _lines(panel: Lines, found: dict[Key, Look]) -> tuple[list[dict], dict]:
     if ticks := look.x_ticks(panel):
         x_axis |= {"tickmode": "array", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
     y_axis = _value_axis(panel.y_label, panel.y_min, panel.y_max, log=panel.log_y)
-    return [*bands, *curves], {"xaxis": x_axis, "yaxis": y_axis, "hovermode": "x unified"}
+    return {"xaxis": x_axis, "yaxis": y_axis, "hovermode": "x unified"}
+
+
+def _explorer(panel: Explorer) -> dict[str, Any]:
+    """The curves, and for each set of choices at "all" the names of the curves with their looks; the script draws them."""
+    numbers = [{value: i for i, value in enumerate(panel.options(choice))} for choice in panel.choices]
+    styles: dict[Look, int] = {}
+    shown = {}
+    for view in views(panel):
+        order = {one: i for i, one in enumerate(view.looks)}
+        shown[str(sum(1 << i for i in view.open))] = {
+            "names": [_text(name) for _, name in view.looks],
+            "looks": [styles.setdefault(how, len(styles)) for how in view.looks.values()],
+            "of": [order[one] for one in view.keys],
+        }
+    return {
+        "curves": [
+            {
+                "values": [found.get(value) for value, found in zip(curve.values, numbers, strict=True)],
+                "reference": curve.role in REFERENCES,
+                "x": [_digits(x) for x in curve.x],
+                "y": [_digits(y) for y in curve.y],
+                "low": curve.low and [_digits(y) for y in curve.low],
+                "high": curve.high and [_digits(y) for y in curve.high],
+            }
+            for curve in panel.curves
+        ],
+        "looks": [
+            {
+                "line": _line(how),
+                "marker": how.marker,
+                "path": look.MARKER_PATHS.get(how.marker, ""),
+                "level": how.level,
+                "band": _transparent(how),
+            }
+            for how in styles
+        ],
+        "views": shown,
+        "floor": look.log_floor_of(panel.curves) if panel.log_y else None,
+        "most": [MOST_CURVES, MOST_REFERENCES],
+    }
+
+
+def _points(panel: Points) -> tuple[list[dict], dict]:
+    count = len(panel.x)
+    ends = []
+    for values in (panel.x, panel.y):
+        room = 0.04 * (max(values) - min(values)) or 0.5
+        ends.append((min(values) - room, max(values) + room))
+    axes: dict[str, Any] = {"xaxis": _axis(panel.x_label), "yaxis": _axis(panel.y_label), "hovermode": "closest"}
+    for axis, (low, high) in zip((axes["xaxis"], axes["yaxis"]), ends, strict=True):
+        axis |= {"range": [low, high], "showgrid": False, "visible": panel.frame}
+    axes["yaxis"] |= {"scaleanchor": "x", "scaleratio": 1}
+    if count <= _MOST_POINTS:
+        marker = {"color": panel.colours, "size": 3 if count > 500 else 5}
+        hover = "%{x:.4~g}, %{y:.4~g}<extra></extra>"
+        trace = {"type": "scatter", "mode": "markers", "x": panel.x, "y": panel.y, "marker": marker}
+        return [trace | {"hovertemplate": hover}], axes
+    (left, right), (bottom, top) = ends
+    image = base64.b64encode(points_image(panel, (ends[0], ends[1]))).decode()
+    axes["images"] = [
+        {
+            "source": f"data:image/png;base64,{image}", "xref": "x", "yref": "y", "x": left, "y": top,
+            "sizex": right - left, "sizey": top - bottom, "sizing": "stretch", "layer": "above",
+        }
+    ]  # fmt: skip
+    corners = {"x": [left, right], "y": [bottom, top], "opacity": 0, "hoverinfo": "skip"}
+    return [{"type": "scatter", "mode": "markers", **corners}], axes
 
 
 def _bars(panel: Bars, found: dict[Key, Look], room: int) -> tuple[list[dict], dict]:
@@ -227,6 +309,11 @@ def _angle(labels: tuple[str, ...], shown: list[int], room: int) -> dict[str, An
 def _line(how: Look) -> dict[str, Any]:
     dash = ",".join(f"{length * _PIXELS:g}px" for length in how.dash) or "solid"
     return {"color": how.color, "width": how.width * _PIXELS, "dash": dash}
+
+
+def _digits(value: float) -> float:
+    """As many digits as a screen shows."""
+    return float(f"{value:.6g}")
 
 
 def _transparent(how: Look) -> str:

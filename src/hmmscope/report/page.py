@@ -17,10 +17,18 @@ from markupsafe import Markup
 
 from hmmscope import store
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.figures import Figure, Lines
+from hmmscope.figures import Explorer, Figure, Lines, Panel
 from hmmscope.report import look, text
 from hmmscope.report.compare import compare
-from hmmscope.report.folder import Experiment, Finding, Table, read_experiment
+from hmmscope.report.differences import (
+    MOST_ROWS,
+    config_rows,
+    finding_rows,
+    finding_view,
+    num_seeds,
+    verdict_summary,
+)
+from hmmscope.report.folder import Experiment, Table, read_experiment
 from hmmscope.report.interactive import panel_plot
 
 NUM_ROWS = 200
@@ -50,7 +58,7 @@ def render_page(experiments: list[Experiment], bundle: str) -> str:
     plots: list[dict[str, Any]] = []
     compared = []
     if len(experiments) > 1:
-        from hmmscope.report.plots import figure_files
+        from hmmscope.report.plots import figure_png
 
         figures = compare(
             {
@@ -58,7 +66,8 @@ def render_page(experiments: list[Experiment], bundle: str) -> str:
                 for label, experiment in zip(labels, experiments, strict=True)
             }
         )
-        compared = [_figure(figure, figure_files(figure)["png"], plots) for figure in figures]
+        compared = [_figure(figure, figure_png(figure), plots) for figure in figures]
+    together = _together(experiments, labels)
     sections = [_section(one, label, plots) for one, label in zip(experiments, labels, strict=True)]
     script, style = _resource("page.js"), _resource("page.css")
     environment = jinja2.Environment(
@@ -72,6 +81,7 @@ def render_page(experiments: list[Experiment], bundle: str) -> str:
     return environment.get_template("page.html.j2").render(
         sections=sections,
         compared=compared,
+        together=together,
         footers=list(dict.fromkeys((one.about.version, one.about.intervals) for one in experiments)),
         policy=_policy([bundle, script]),
         bundle=Markup(bundle),
@@ -81,28 +91,30 @@ def render_page(experiments: list[Experiment], bundle: str) -> str:
     )
 
 
+def _together(experiments: list[Experiment], labels: list[str]) -> dict[str, Any] | None:
+    """What the page says of several runs of one experiment; None where there is one run, or they are of several."""
+    if len(experiments) == 1 or len({one.about.experiment for one in experiments}) > 1:
+        return None
+    rows = config_rows(experiments)
+    return {
+        "labels": labels,
+        "rows": rows[:MOST_ROWS],
+        "left_out": len(rows) - len(rows[:MOST_ROWS]),
+        "verdicts": [verdict_summary(one.findings) for one in experiments],
+        "findings": finding_rows(experiments),
+    }
+
+
 def _section(experiment: Experiment, label: str, plots: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "label": label,
         "about": experiment.about,
         "config": json.dumps(experiment.config, indent=2, ensure_ascii=False),
-        "findings": [_finding(finding) for finding in experiment.findings],
+        "seeds": num_seeds(experiment),
+        "verdicts": verdict_summary(experiment.findings),
+        "findings": [finding_view(finding) for finding in experiment.findings],
         "figures": [_figure(drawn.figure, drawn.png, plots) for drawn in experiment.figures],
         "tables": [_table(table, label) for table in experiment.tables],
-    }
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    value = interval = None
-    if finding.value is not None:
-        value, interval = text.format_interval(finding.value, finding.low, finding.high)
-    return {
-        "title": finding.title,
-        "text": finding.text,
-        "verdict": finding.verdict,
-        "value": value,
-        "interval": interval,
-        "unit": finding.unit,
     }
 
 
@@ -113,12 +125,12 @@ def _figure(figure: Figure, png: bytes, plots: list[dict[str, Any]]) -> dict[str
     columns = {1: 1, 2: 2, 4: 2}.get(len(figure.panels), 3)
     panels = []
     for panel in figure.panels:
-        panels.append({"title": panel.title, "number": len(plots)})
+        panels.append({"title": panel.title, "number": len(plots), "choices": _choices(panel)})
         plots.append(panel_plot(panel, found, columns))
     return {
         "title": figure.title,
         "caption": figure.caption,
-        "hidden": sum(panel.num_hidden for panel in figure.panels if isinstance(panel, Lines)),
+        "hidden": sum(panel.num_hidden for panel in figure.panels if isinstance(panel, Lines | Explorer)),
         "png": base64.b64encode(png).decode(),
         "panels": panels,
         "columns": columns,
@@ -126,12 +138,21 @@ def _figure(figure: Figure, png: bytes, plots: list[dict[str, Any]]) -> dict[str
             {
                 "name": name,
                 "look": how,
+                "path": look.MARKER_PATHS.get(how.marker, ""),
                 "dash": " ".join(f"{1.5 * part:g}" for part in how.dash),
                 "bar": bars and role not in look.MARKS,
             }
             for (role, name), how in found.items()
         ],
     }
+
+
+def _choices(panel: Panel) -> list[dict[str, Any]]:
+    """The lists of an explorer; other panels have none."""
+    if not isinstance(panel, Explorer):
+        return []
+    names = panel.choices
+    return [{"name": name, "options": panel.options(name), "all": name == panel.overlay} for name in names]
 
 
 def _table(table: Table, label: str) -> dict[str, Any]:

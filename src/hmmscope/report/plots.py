@@ -1,9 +1,12 @@
 """Figures for papers: one column wide for one panel, a page wide for more; as PDF and PNG, byte for byte the same."""
 
 import io
+import itertools
 import math
+import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import matplotlib
@@ -11,17 +14,22 @@ import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
-from hmmscope.figures import Bars, Figure, Heatmap, Lines, Panel
+from hmmscope.figures import Bars, Explorer, Figure, Heatmap, Lines, Panel, Points
 from hmmscope.report import look
+from hmmscope.report.explorer import first_text, without_choices
 from hmmscope.report.look import Key, Look
 from hmmscope.report.text import shorten, visible
 
 COLUMN, PAGE = 3.4, 7.0  # widths in inches, of most two-column papers
+_HANDLE, _GAP = 2.2, 1.4  # of the legend: length of a handle, and between columns, in units of the font size
+_EM = 7.5 / 72
 _MARKERS = {"circle": "o", "square": "s", "triangle-up": "^", "triangle-down": "v", "diamond": "D", "x": "x"}
 _STYLE = {
     "font.size": 8,
@@ -59,14 +67,22 @@ def draw(figure: Figure) -> Canvas:
 
 def figure_files(figure: Figure) -> dict[str, bytes]:
     """The bytes of ``NAME.pdf`` and ``NAME.png`` by suffix. Equal figures and versions give equal bytes."""
-    files = {}
     with _style():
         canvas = _draw(figure)
-        for suffix, empty in (("pdf", ("CreationDate", "Creator", "Producer")), ("png", ("Software",))):
-            stream = io.BytesIO()
-            canvas.savefig(stream, format=suffix, dpi=220, metadata=dict.fromkeys(empty))
-            files[suffix] = stream.getvalue()
-    return files
+        empty = {"pdf": ("CreationDate", "Creator", "Producer"), "png": ("Software",)}
+        return {suffix: _saved(canvas, suffix, left_out) for suffix, left_out in empty.items()}
+
+
+def figure_png(figure: Figure) -> bytes:
+    """The bytes of ``NAME.png`` alone."""
+    with _style():
+        return _saved(_draw(figure), "png", ("Software",))
+
+
+def _saved(canvas: Canvas, suffix: str, left_out: tuple[str, ...]) -> bytes:
+    stream = io.BytesIO()
+    canvas.savefig(stream, format=suffix, dpi=220, metadata=dict.fromkeys(left_out))
+    return stream.getvalue()
 
 
 @contextmanager
@@ -75,23 +91,24 @@ def _style() -> Iterator[None]:
         yield
 
 
-def _draw(figure: Figure) -> Canvas:
+def _draw(chosen: Figure) -> Canvas:
+    figure = without_choices(chosen)
     count = len(figure.panels)
     columns = {1: 1, 2: 2, 4: 2}.get(count, 3)
     rows = math.ceil(count / columns)
     found = look.looks(figure)
     width = COLUMN if columns == 1 else PAGE
-    legend_columns = _legend_columns(list(found), width)
-    legend_height = 0.17 * math.ceil(len(found) / legend_columns)
+    names = [_wrapped(name, width) for _, name in found]
+    legend_columns = _legend_columns(names, width)
+    legend_height = _legend_height(names, legend_columns)
     canvas = Canvas(
         figsize=(width, rows * (2.3 if columns < 3 else 2.0) + legend_height),
         layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.04, wspace=0.04),
     )
     for number, panel in enumerate(figure.panels, 1):
         axes = canvas.add_subplot(rows, columns, number)
-        if panel.title:
-            axes.set_title(_plain(panel.title))
         _draw_panel(axes, panel, found, width / columns)
+        _draw_titles(axes, panel.title, chosen.panels[number - 1], width / columns)
     if found:
         bars = all(not isinstance(panel, Lines) for panel in figure.panels)
         handles = [_handle(one, how, bars) for one, how in found.items()]
@@ -101,13 +118,25 @@ def _draw(figure: Figure) -> Canvas:
             loc="outside lower center",
             ncols=legend_columns,
             frameon=False,
-            handlelength=2.2,
-            columnspacing=1.4,
+            handlelength=_HANDLE,
+            columnspacing=_GAP,
             labelspacing=0.3,
         )
-        for text, (_, name) in zip(legend.get_texts(), found, strict=True):
+        for text, name in zip(legend.get_texts(), names, strict=True):
             text.set_text(_plain(name))  # set here: the constructor drops names that begin with an underscore
     return canvas
+
+
+def _draw_titles(axes: Axes, title: str, panel: Panel, width: float) -> None:
+    """The title and, of an explorer, what was chosen for the picture."""
+    text = _wrapped(first_text(panel), width) if isinstance(panel, Explorer) else ""
+    if text:
+        axes.annotate(
+            _plain(text), (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", fontsize=7,
+            color=look.GREY, va="bottom",
+        )  # fmt: skip
+    if title:
+        axes.set_title(_plain(title), pad=4 + 9 * (text.count("\n") + 1 if text else 0))
 
 
 def _draw_panel(axes: Axes, panel: Panel, found: Mapping[Key, Look], width: float) -> None:
@@ -117,6 +146,8 @@ def _draw_panel(axes: Axes, panel: Panel, found: Mapping[Key, Look], width: floa
         _draw_bars(axes, panel, found, width)
     elif isinstance(panel, Heatmap):
         _draw_heatmap(axes, panel, width)
+    elif isinstance(panel, Points):
+        _draw_points(axes, panel)
 
 
 def _draw_lines(axes: Axes, panel: Lines, found: Mapping[Key, Look]) -> None:
@@ -197,6 +228,31 @@ def _draw_heatmap(axes: Axes, panel: Heatmap, width: float) -> None:
     bar.set_label(_plain(panel.z_label))
 
 
+def _draw_points(axes: Axes, panel: Points) -> None:
+    count = len(panel.x)
+    size = min(12.0, max(0.6, 6000 / count))
+    axes.scatter(panel.x, panel.y, c=panel.colours, s=size, linewidths=0, rasterized=count > 1000)
+    axes.set_aspect("equal", adjustable="datalim" if panel.frame else "box")
+    axes.set_xlabel(_plain(panel.x_label))
+    axes.set_ylabel(_plain(panel.y_label))
+    if not panel.frame:
+        axes.set_axis_off()
+
+
+def points_image(panel: Points, ends: tuple[tuple[float, float], tuple[float, float]]) -> bytes:
+    """The points alone as a PNG with nothing behind them, between these ends of x and y."""
+    with _style():
+        (left, right), (bottom, top) = ends
+        long = max(right - left, top - bottom)
+        canvas = Canvas(figsize=(6 * max((right - left) / long, 0.05), 6 * max((top - bottom) / long, 0.05)))
+        axes = canvas.add_axes((0, 0, 1, 1), xlim=(left, right), ylim=(bottom, top))
+        axes.set_axis_off()
+        axes.scatter(panel.x, panel.y, c=panel.colours, s=max(6.0, 60000 / len(panel.x)), linewidths=0)
+        stream = io.BytesIO()
+        canvas.savefig(stream, format="png", dpi=200, transparent=True, metadata={"Software": None})
+        return stream.getvalue()
+
+
 def _x_labels(axes: Axes, labels: tuple[str, ...], shown: list[int], width: float, shift: float = 0) -> None:
     """Labels below the axis, turned if `width` inches do not hold them side by side."""
     crowded = 0.075 * sum(len(labels[i]) + 1 for i in shown) > width - 0.9
@@ -220,14 +276,39 @@ def _handle(one: Key, how: Look, bars: bool) -> Line2D | Patch:
     return Line2D([], [], **_line(how), marker=marker, markersize=3.2)
 
 
-def _legend_columns(keys: list[Key], width: float) -> int:
-    """As many columns as `width` inches hold; Matplotlib fills them from top to bottom."""
-    sizes = [0.46 + 0.06 * len(name) for _, name in keys]
+def _legend_columns(names: list[str], width: float) -> int:
+    """As many columns as `width` inches hold; Matplotlib fills them from top to bottom, the first with one more."""
+    sizes = [(_HANDLE + 0.8 + _GAP) * _EM + max(_inches(line) for line in name.split("\n")) for name in names]
     for columns in range(len(sizes), 1, -1):
-        rows = math.ceil(len(sizes) / columns)
-        if sum(max(sizes[i : i + rows]) for i in range(0, len(sizes), rows)) <= width:
+        if sum(max(sizes[i] for i in column) for column in _filled(len(sizes), columns)) <= width:
             return columns
     return 1
+
+
+def _legend_height(names: list[str], columns: int) -> float:
+    """In inches, of the highest column."""
+    lines = [name.count("\n") + 1 for name in names]
+    return max((0.17 * sum(lines[i] for i in column) for column in _filled(len(names), columns)), default=0.0)
+
+
+def _filled(count: int, columns: int) -> list[range]:
+    """Which of `count` entries stand in each column."""
+    rows, more = divmod(count, columns)
+    starts = [i * rows + min(i, more) for i in range(columns + 1)]
+    return [range(start, end) for start, end in itertools.pairwise(starts) if end > start]
+
+
+def _wrapped(name: str, width: float) -> str:
+    """A name in as many lines as `width` inches ask for."""
+    room = int((width - 0.5) / _inches("n"))
+    return "\n".join(textwrap.wrap(visible(name), room)) if _inches(name) > width - 0.5 else name
+
+
+@lru_cache(maxsize=10_000)
+def _inches(text: str) -> float:
+    """How long a line of the legend is."""
+    size, _, _ = text_to_path.get_text_width_height_descent(visible(text), FontProperties(size=7.5), ismath=False)
+    return float(size) / 72
 
 
 def _short(value: float, _: object) -> str:

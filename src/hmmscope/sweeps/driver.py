@@ -6,23 +6,30 @@ started again, extended, moved to another engine, or worked on from several mach
 
 import signal
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from hmmscope.schema import require
 from hmmscope.sweeps.grid import Point, extend_folder, make_folder
-from hmmscope.sweeps.jobs import Outcome, clear_failure, in_use, is_done, newest_step, taking_part, write_failure
+from hmmscope.sweeps.jobs import Outcome, Unit, clear_failure, in_use, is_done, newest_step, taking_part, write_failure
+from hmmscope.sweeps.packs import Packs
 from hmmscope.sweeps.table import table_rows, write_sweep_table
 from hmmscope.training.signals import Interrupted, deferred_signals
 
 _SECONDS_BETWEEN_LOOKS = 0.05
 _SECONDS_ELSEWHERE = 1.0
+#: Exit code of a worker that says which of its runs met numbers that are not finite: those would do so alone.
+_NOT_FINITE = 6
 
 
 class Engine(Protocol):
     """Where workers run."""
+
+    @property
+    def places(self) -> int:
+        """Workers at a time; asked for only where runs can be trained together."""
 
     @property
     def active(self) -> int:
@@ -30,10 +37,10 @@ class Engine(Protocol):
 
     @property
     def free(self) -> int:
-        """How many more runs to submit now."""
+        """How many more units to submit now."""
 
-    def submit(self, names: Sequence[str]) -> None:
-        """Begin these runs, or queue them."""
+    def submit(self, units: Sequence[Unit]) -> None:
+        """Begin these, or queue them: runs by their names, and packs of several."""
 
     def finished(self) -> list[Outcome]:
         """Outcomes since the last call."""
@@ -61,6 +68,7 @@ def run_sweep(
     engine: Engine,
     *,
     retries: int = 2,
+    pack: int | None = 1,
     watcher: Watcher | None = None,
     shared: bool = False,
 ) -> list[dict]:
@@ -72,6 +80,8 @@ def run_sweep(
         engine: where the workers run.
         retries: further attempts at a run that failed, in this call. Bad input, damaged files and non-finite numbers are not
             tried again. An attempt that was told to stop after it had saved new steps (a preempted job) does not count.
+            Nor does one in a pack: a pack is tried twice (once without retries), and then its runs by themselves.
+        pack: most runs that a worker trains together; None where it is faster, see `packs.RULES`.
         watcher: is told what happens.
         shared: the folder is a pool of runs of several grids: others stay, and no table is written.
 
@@ -88,7 +98,8 @@ def run_sweep(
         make_folder(out, list(points))
         with taking_part(out), deferred_signals() as received:
             extend_folder(out, list(points), shared=shared)
-            _Sweep([point.name for point in points], out, engine, retries, watcher).run(received)
+            packs = Packs({point.name: point.config for point in points}, pack)
+            _Sweep([point.name for point in points], out, engine, retries, packs, watcher).run(received)
             rows = table_rows(out, points)
             if not shared:
                 write_sweep_table(out, rows)
@@ -100,13 +111,17 @@ def run_sweep(
 class _Sweep:
     """The state of the loop."""
 
-    def __init__(self, names: list[str], out: Path, engine: Engine, retries: int, watcher: Watcher | None) -> None:
-        self._out, self._engine, self._retries, self._watcher = out, engine, retries, watcher
+    def __init__(
+        self, names: list[str], out: Path, engine: Engine, retries: int, packs: Packs, watcher: Watcher | None
+    ) -> None:
+        self._out, self._engine, self._retries, self._packs, self._watcher = out, engine, retries, packs, watcher
         self._total = len(names)
-        self._waiting = deque(name for name in names if not is_done(out, name))
+        self._waiting = [name for name in names if not is_done(out, name)]
+        self._mates: dict[str, Unit] = {}
         self._elsewhere: list[str] = []
         self._failed: set[str] = set()
         self._attempts: Counter[str] = Counter()
+        self._together: Counter[str] = Counter()  # of the attempts, those in packs
         self._steps = {name: newest_step(out, name) for name in self._waiting}
         self._looked = 0.0
         for name in self._waiting:
@@ -128,17 +143,33 @@ class _Sweep:
         self._tell()
 
     def _submit(self) -> None:
-        chosen: list[str] = []
-        while self._waiting and len(chosen) < self._engine.free:
-            name = self._waiting.popleft()
-            if is_done(self._out, name):
-                self._done(name)
-            elif in_use(self._out, name):
-                self._elsewhere.append(name)
-            else:
-                chosen.append(name)
+        free = self._engine.free
+        if not self._waiting or free < 1:
+            return
+        chosen: list[Unit] = []
+        left = dict.fromkeys(self._waiting)
+        for names in self._packs.units(self._waiting, self._engine.places if self._packs else 1):
+            if len(chosen) == free:
+                break
+            for name in names:
+                del left[name]
+            ours = tuple(name for name in names if self._is_ours(name))
+            if ours:
+                chosen.append(ours if len(ours) > 1 else ours[0])
+                self._mates |= dict.fromkeys(ours, chosen[-1])
+        self._waiting = list(left)
         if chosen:
             self._engine.submit(chosen)
+
+    def _is_ours(self, name: str) -> bool:
+        """Whether a run is to be trained; it may have been done meanwhile, or be in work elsewhere."""
+        if is_done(self._out, name):
+            self._done(name)
+        elif in_use(self._out, name):
+            self._elsewhere.append(name)
+        else:
+            return True
+        return False
 
     def _take(self, outcome: Outcome) -> None:
         name = outcome.name
@@ -151,7 +182,9 @@ class _Sweep:
             self._waiting.append(name)
         else:
             self._attempts[name] += 1
-            again = not outcome.final and self._attempts[name] <= self._retries
+            again = self._part(outcome) or (
+                not outcome.final and self._attempts[name] - self._together[name] <= self._retries
+            )
             if again:
                 self._waiting.append(name)
             else:
@@ -159,6 +192,15 @@ class _Sweep:
                 write_failure(self._out, outcome, self._attempts[name])
             if self._watcher is not None:
                 self._watcher.failed(outcome, self._attempts[name], again)
+
+    def _part(self, outcome: Outcome) -> bool:
+        """Whether an attempt failed because of its pack, or may have, so that it says little about this run."""
+        if isinstance(self._mates[outcome.name], str) or outcome.exit_code == _NOT_FINITE:
+            return False
+        self._together[outcome.name] += 1
+        if outcome.final or self._together[outcome.name] > min(1, self._retries):
+            self._packs.part([outcome.name])
+        return True
 
     def _look_elsewhere(self) -> None:
         """Runs that another process had: done by now, or free again."""

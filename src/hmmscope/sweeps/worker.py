@@ -1,7 +1,8 @@
-"""The process of one run: python -m hmmscope.sweeps.worker FOLDER NAME.
+"""The process of one run, or of a pack of runs: python -m hmmscope.sweeps.worker FOLDER NAME ...
 
-It trains with `pipeline.train`, whose lock lets one process at a time write a run. When the process that started it ends,
-however it ends, its standard input closes; it then saves and stops, so that no worker is left behind.
+It trains with `pipeline.train`, or `packing.train_packed`, whose locks let one process at a time write a run. When the
+process that started it ends, however it ends, its standard input closes; it then saves and stops, so that no worker is left
+behind.
 """
 
 import errno
@@ -17,10 +18,12 @@ from pathlib import Path
 
 from hmmscope.config import RunConfig
 from hmmscope.errors import HmmscopeError, RefusedError
+from hmmscope.packing import PackStopped, train_packed
 from hmmscope.pipeline import train
-from hmmscope.rundir import RunDir, config_difference
+from hmmscope.rundir import RunDir, config_difference, read_journal
 from hmmscope.sweeps.grid import load_point
-from hmmscope.sweeps.jobs import BUSY, is_done, run_folder, taking_part
+from hmmscope.sweeps.jobs import BUSY, in_use, is_done, run_folder, taking_part
+from hmmscope.training.state import resolve_device
 
 _RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
@@ -48,6 +51,54 @@ def work(out: Path, name: str) -> None:
         raise _Busy(str(error)) from error
 
 
+def work_together(out: Path, names: tuple[str, ...]) -> None:
+    """Train runs that differ in their seeds only, in one program, each from its newest checkpoint if there is one.
+
+    Those that another process is at work on are left out, and said so.
+
+    Raises:
+        _Busy: another process is at work on one of them, or was a moment ago.
+        PackStopped: numbers that are not finite in some, which are said; the others are finished.
+        HmmscopeError: see `packing.train_packed`; nothing is known then of any one run.
+    """
+    left = [name for name in names if not is_done(out, name)]
+    while left:
+        for name in [name for name in left if in_use(out, name)]:
+            left.remove(name)
+            say(BUSY, "another process is at work on it", name)
+        if len(left) < 2:
+            return work(out, *left) if left else None
+        configs = [_on_device(_as_begun(load_point(out, name).config, run_folder(out, name))) for name in left]
+        try:
+            train_packed(configs, [run_folder(out, name) for name in left], resume=True, quiet=True)
+            return None
+        except PackStopped as error:
+            for name, run in zip(left, error.runs, strict=True):
+                if run is None:
+                    say(error.exit_code, f"{_where_stopped(run_folder(out, name))}, in a pack of {len(left)}", name)
+            raise
+        except RefusedError as error:
+            if not any(in_use(out, name) for name in left):
+                for name, config in zip(left, configs, strict=True):
+                    path = run_folder(out, name)
+                    if os.path.lexists(path) and not _same_run(path, config):
+                        raise
+                raise _Busy(str(error)) from error
+    return None
+
+
+def _where_stopped(path: Path) -> str:
+    """What is known of a member that stopped: the step that it could not take is the one after its last record."""
+    records = read_journal(path / "metrics.jsonl")
+    step = records[-1]["step"] + 1 if records else 1
+    return f"step {step}: loss or gradient is not finite; the step was not taken, lower learning_rate"
+
+
+def _on_device(config: RunConfig) -> RunConfig:
+    """With the device that "auto" means here, so that the runs of a pack agree in it."""
+    return replace(config, training=replace(config.training, device=resolve_device(config.training.device)))
+
+
 def _as_begun(config: RunConfig, path: Path) -> RunConfig:
     """With the device that the run began on, if it was begun: its bits depend on it."""
     if not os.path.lexists(path / "config.json"):
@@ -72,35 +123,40 @@ def _stop_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def main(out: str, name: str) -> int:
+def main(out: str, *names: str) -> int:
     """What a worker process does; its exit code is that of the command line, or `BUSY`."""
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm's warning goes to all; the parent answers it with SIGTERM
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
         with taking_part(Path(out)):
-            work(Path(out), name)
+            if len(names) > 1:
+                work_together(Path(out), names)
+            else:
+                work(Path(out), *names)
         return 0
     except _Busy as error:
-        return _say(BUSY, str(error))
+        return say(BUSY, str(error))
     except HmmscopeError as error:
-        return _say(error.exit_code, str(error))
+        return say(error.exit_code, str(error))
     except MemoryError:
-        return _say(5, "out of memory; choose smaller sizes")
+        return say(5, "out of memory; choose smaller sizes")
     except OSError as error:
         traceback.print_exc()
-        return _say(5 if error.errno in _RESOURCES else 70, f"{type(error).__name__}: {error}")
+        return say(5 if error.errno in _RESOURCES else 70, f"{type(error).__name__}: {error}")
     except Exception as error:
         traceback.print_exc()
         memory = isinstance(error, RuntimeError) and re.search(r"can't allocate memory|out of memory", str(error))
-        return _say(5 if memory else 70, f"{type(error).__name__}: {error}")
+        return say(5 if memory else 70, f"{type(error).__name__}: {error}")
 
 
-def _say(code: int, message: str) -> int:
-    print(f"error[{code}] {' '.join(message.split())}", file=sys.stderr, flush=True)
+def say(code: int, message: str, name: str | None = None) -> int:
+    """Tell the parent why this worker ends, or what became of one run of its pack; see `jobs.Job`."""
+    about = "" if name is None else f"run {name} "
+    print(f"{about}error[{code}] {' '.join(message.split())}", file=sys.stderr, flush=True)
     return code
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit("a worker is told the folder of its sweep and the name of its run")
-    sys.exit(main(sys.argv[1], sys.argv[2]))
+    if len(sys.argv) < 3:
+        sys.exit("a worker is told the folder of its sweep and the name of its run, or the names of those of its pack")
+    sys.exit(main(*sys.argv[1:]))

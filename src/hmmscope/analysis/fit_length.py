@@ -1,0 +1,226 @@
+"""The evaluation loss of [Limits] by position, and the length that a model fits."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.analysis.activations import as_law, inference_mode, model_outputs
+from hmmscope.axes import Bool, Float64, Tensor
+from hmmscope.corpora.corpus import Batch, Corpus
+from hmmscope.corpora.targets import Target, make_target
+from hmmscope.errors import InputError
+from hmmscope.schema import require
+
+#: Samples in one forward pass.
+_BATCH = 256
+#: Rounds of samples at most, where few of them count.
+_ROUNDS = 64
+DEFINITIONS = ("prefix", "max")
+
+
+@registry.instrument("evaluation-losses")
+def evaluation_losses(
+    model: nn.Module,
+    corpus: Corpus,
+    *,
+    num_samples: int = 4096,
+    first: int = 0,
+    target: str = "observation",
+    least_count: int = 1,
+    block_length: int = 0,
+) -> list[dict]:
+    """How far the answers of a model are from the exact ones, by position: el_t of [Limits].
+
+    Of laws half the L1 distance, of vectors the Euclidean one, for linear processes relative to max(1, norm). Position t
+    is that after t observations; the answer at position 0 is constant and is left out. Of Cyclic-HARD only positions at
+    which the state is asked for count, which are few: samples are drawn, `num_samples` at a time, until each position has
+    `least_count` of them, or 64 times as many samples.
+
+    Beside the ``model`` stands the predictor ``constant``, which always gives the mean of the exact answers in the
+    later half of the sequence (of cycles nearly the uniform law, of MatMul nearly zero): what knowing nothing is worth.
+
+    Source: [Limits] §4.1 and App. C.1; E = 256 trajectories there.
+
+    Args:
+        model: tokens (batch, time) or vectors (batch, time, coordinate) to logits or vectors (batch, time, output).
+        corpus: of a process with an exact answer.
+        num_samples: of a round.
+        first: number of the first sample.
+        target: what the model was trained for, "observation" or "belief".
+        least_count: samples that count, at each position.
+        block_length: of block chain-of-thought, for a model trained with it.
+
+    Returns:
+        Rows ``predictor``, ``position``, ``value``, ``low``, ``high``, ``samples`` (those that count at the position). The
+        interval is the normal 95 % one over samples. A position at which none counts has no row.
+
+    Raises:
+        InputError: numbers out of range; the model's output has the wrong shape; the process has no exact answer.
+    """
+    require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
+    require(least_count >= 0, "least_count", "must be at least 0", least_count)
+    asked = make_target(target, corpus.process, corpus.layout)
+    kept = np.flatnonzero(asked.positions > 0)
+    require(len(kept) > 0, "layout", "must have an answer after the first observation", corpus.layout)
+    positions = np.unique(asked.positions[kept])
+    found: dict[str, list[NDArray[np.float64]]] = {"model": [], "constant": []}
+    constant: Tensor | None = None
+    counts = np.zeros(len(positions), np.int64)
+    for number in range(_ROUNDS):
+        begin = first + number * num_samples
+        for start in range(begin, begin + num_samples, _BATCH):
+            batch = _counting(corpus[start : min(start + _BATCH, begin + num_samples)], asked, kept)
+            if len(batch.tokens) == 0:
+                continue
+            optimum, counted = asked.optimum(batch), asked.counted(batch)
+            if constant is None:
+                constant = _constant(optimum, counted)
+            answers = {"model": _answers(model, batch, asked, block_length), "constant": constant.expand_as(optimum)}
+            for name, answer in answers.items():
+                terms = asked.distance_terms(answer, optimum).where(counted, torch.nan)
+                found[name].append(_by_position(terms.numpy(), asked.positions, positions))
+            counts += np.isfinite(found["model"][-1]).sum(0)
+        if counts.min() >= least_count:
+            break
+    return [row for name, parts in found.items() if parts for row in _rows(name, positions, np.concatenate(parts))]
+
+
+def _counting(batch: Batch, asked: Target, kept: NDArray[np.int64]) -> Batch:
+    """Without the samples of which no position counts."""
+    chosen = asked.counted(batch)[:, kept].any(1)
+    components = None if batch.components is None else batch.components[chosen]
+    return Batch(batch.tokens[chosen], batch.observations[chosen], batch.states[chosen], components)
+
+
+def _constant(
+    optimum: Float64[Tensor, "batch judged output"], counted: Bool[Tensor, "batch judged"]
+) -> Float64[Tensor, "output"]:
+    """The mean of the exact answers where they count, in the later half of the columns in which some do."""
+    columns = torch.nonzero(counted.any(0))[:, 0]
+    later = columns[len(columns) // 2 :]
+    return optimum[:, later][counted[:, later]].mean(0)
+
+
+def _answers(
+    model: nn.Module, batch: Batch, asked: Target, block_length: int
+) -> Float64[Tensor, "batch judged output"]:
+    inputs = batch.tokens[:, : int(asked.columns[-1]) + 1]
+    with inference_mode(model) as device:
+        if inputs.is_floating_point():
+            inputs = inputs.to(next((p.dtype for p in model.parameters()), torch.float64))
+        outputs = model_outputs(model, inputs.to(device), asked.num_outputs, kind=asked.kind, block_length=block_length)
+        outputs = outputs[:, asked.columns_on(outputs.device)]
+        return as_law(model, outputs) if asked.kind == "law" else outputs.cpu().double()
+
+
+def _by_position(
+    terms: NDArray[np.float64], judged: NDArray[np.int64], positions: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Means of a sample's terms at each position (sample, position), NaN where none counts."""
+    columns = [terms[:, judged == position] for position in positions]
+    counts = [np.isfinite(column).sum(1) for column in columns]
+    sums = [np.nansum(column, 1) for column in columns]
+    return np.stack([np.where(n > 0, s / np.maximum(n, 1), np.nan) for s, n in zip(sums, counts, strict=True)], 1)
+
+
+def _rows(predictor: str, positions: NDArray[np.int64], values: NDArray[np.float64]) -> list[dict]:
+    rows = []
+    for position, column in zip(positions, values.T, strict=True):
+        column = column[np.isfinite(column)]
+        if len(column) == 0:
+            continue
+        mean = float(column.mean())
+        half = 1.96 * float(column.std(ddof=1)) / len(column) ** 0.5 if len(column) > 1 else 0.0
+        rows.append(
+            {
+                "predictor": predictor,
+                "position": int(position),
+                "value": mean,
+                "low": max(0.0, mean - half),
+                "high": mean + half,
+                "samples": len(column),
+            }
+        )
+    return rows
+
+
+def fit_length(
+    losses: Sequence[Sequence[float | None]],
+    positions: Sequence[int],
+    error_rate: float,
+    *,
+    last: int = 3,
+    definition: str = "prefix",
+) -> int:
+    """The length that a model fits: up to it the evaluation loss is below `error_rate` from some epoch on.
+
+    Of finitely many epochs the last ones decide. A position is fitted if its loss is below `error_rate` in each of the
+    last `last` epochs in which some sample counted there, and if there is such an epoch.
+
+    prefix: the largest F such that all positions up to F are fitted
+    max:    the largest position that is fitted; near the end of a sequence that forgets it may be so by any predictor
+
+    Source: [Limits] §4.1, which may mean either.
+
+    Args:
+        losses: evaluation loss by epoch and position, None where no sample counted; the last epoch last.
+        positions: of the columns, ascending, from 1.
+        error_rate: above 0; [Limits] takes 0.05 and 0.1.
+        last: epochs that decide (of fewer, all).
+        definition: prefix or max.
+
+    Returns:
+        The length, 0 if the first position is not fitted.
+
+    Raises:
+        InputError: unequal lengths, no epoch, positions that do not ascend from 1, numbers out of range.
+    """
+    if definition not in DEFINITIONS:
+        raise InputError(f"definition: must be prefix or max, got {definition!r}")
+    fitted = fitted_positions(losses, positions, error_rate, last=last)
+    if definition == "max":
+        return max((p for p, good in zip(positions, fitted, strict=True) if good), default=0)
+    length = 0
+    for position, good in zip(positions, fitted, strict=True):
+        if not good:
+            break
+        length = position
+    return length
+
+
+def fit_start(
+    losses: Sequence[Sequence[float | None]], positions: Sequence[int], error_rate: float, *, last: int = 3
+) -> int | None:
+    """The least position from which on all positions are fitted; None if the last one is not.
+
+    Of RanLDS the relative loss is largest at the first positions, where vectors are short, and the fit length can be 0 of a
+    model that is good everywhere else.
+    """
+    start = None
+    fitted = fitted_positions(losses, positions, error_rate, last=last)
+    for position, good in zip(reversed(positions), reversed(fitted), strict=True):
+        if not good:
+            break
+        start = position
+    return start
+
+
+def fitted_positions(
+    losses: Sequence[Sequence[float | None]], positions: Sequence[int], error_rate: float, *, last: int = 3
+) -> list[bool]:
+    """Whether each position is fitted, see `fit_length`."""
+    require(error_rate > 0, "error_rate", "must be above 0", error_rate)
+    require(last >= 1, "last", "must be at least 1", last)
+    require(len(losses) >= 1, "losses", "must be of at least 1 epoch", len(losses))
+    ascending = all(a < b for a, b in pairwise(positions))
+    require(bool(positions) and positions[0] >= 1 and ascending, "positions", "must ascend from 1", list(positions))
+    for row in losses:
+        require(len(row) == len(positions), "losses", f"must have {len(positions)} positions", len(row))
+    columns = [[row[i] for row in losses[-last:]] for i in range(len(positions))]
+    counted = [[loss for loss in column if loss is not None] for column in columns]
+    return [bool(column) and all(loss < error_rate for loss in column) for column in counted]

@@ -1,0 +1,285 @@
+"""Belief geometry: how much of the exact belief state is an affine function of the residual stream, layer by layer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.analysis.activations import BATCH, residual_layers
+from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
+from hmmscope.analysis.probes import read_stream
+from hmmscope.axes import Float, Float64, Int, Tensor
+from hmmscope.corpora.corpus import Batch, Corpus
+from hmmscope.errors import InputError
+from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.forward import forward_steps
+from hmmscope.inference.mixture import filter_known_component, filter_mixture
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.mixture import Mixture
+from hmmscope.schema import require
+from hmmscope.seeds import numpy_generator
+
+#: What may be read off: the last is what the model is trained for.
+BELIEF, MIXED_BELIEF, PREDICTION = "belief", "belief, component unknown", "next observation"
+
+#: Of the regression, relative to standardised features: it only keeps the equations solvable.
+RIDGE = 1e-6
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Affine maps from features to a target, one a layer.
+
+    Attributes:
+        centre, scale: of the features over the training examples (layer, 1, feature).
+        weights: (layer, feature, coordinate).
+        mean: of the target over the training examples (coordinate,).
+    """
+
+    centre: Float64[Tensor, "layer 1 feature"]
+    scale: Float64[Tensor, "layer 1 feature"]
+    weights: Float64[Tensor, "layer feature coordinate"]
+    mean: Float64[Tensor, "coordinate"]
+
+    def __call__(self, features: Float[Tensor, "layer example feature"]) -> Float64[Tensor, "layer example coordinate"]:
+        """The target as it is read off."""
+        return (features.double() - self.centre) / self.scale @ self.weights + self.mean
+
+
+@dataclass(frozen=True)
+class Readout:
+    """Squared errors on test samples, the last quarter of all.
+
+    Attributes:
+        errors: of the map of each layer, summed over the examples of a sample (sample, layer).
+        spread: of the mean over the training examples (sample,).
+        fitted: R² on the training examples (layer,), by which a layer may be chosen.
+        values: the target as it is read off (layer, example, coordinate).
+    """
+
+    errors: Curves
+    spread: Curves
+    fitted: Curves
+    values: Float64[Tensor, "layer example coordinate"]
+
+    def r2(self, *, seed: int = 0) -> Curves:
+        """1 - errors / spread on all test samples and on resamples (1 + NUM_RESAMPLES, layer)."""
+        return explained(self.errors, self.spread, seed=seed)
+
+    @property
+    def chosen(self) -> int:
+        """The layer that fits the training examples best."""
+        return int(self.fitted.argmax())
+
+
+@registry.instrument("geometry")
+def geometry(
+    model: nn.Module,
+    corpus: Corpus,
+    *,
+    layers: Sequence[str] | None = None,
+    num_samples: int = 768,
+    ridge: float = RIDGE,
+    seed: int = 0,
+) -> list[dict]:
+    """Held-out R² of belief states, and of the next-observation law, as affine functions of each layer.
+
+    Read after every observation of the last sequence of each sample:
+        ``belief``: P(state | observations) under the true component;
+        ``belief, component unknown``: the same of the observer who does not know the component (mixtures);
+        ``next observation``: the law of the next observation, that observer's.
+
+    R² = 1 - Σ |target - map(stream)|² / Σ |target - mean|² over all coordinates, with the mean of the training examples.
+    Three quarters of the samples fit the map (ridge regression on standardised features in float64, by Cholesky), the rest
+    test it. The control fits maps to targets permuted over the training examples.
+
+    Args:
+        model: any module; models of this library are read at their residual taps.
+        corpus: samples of an HMM or a mixture.
+        layers: module names, if the model has no residual taps.
+        num_samples: samples in all.
+        ridge: of the regression.
+        seed: of the permutation and of the bootstrap.
+
+    Returns:
+        Rows (target, targets "true" or "shuffled", layer, layer_name, r2, low, high, fitted, ceiling, from_prediction,
+        samples). `fitted` is R² on the training examples; `ceiling` that of the best possible answer of an observer who
+        does not know the component; `from_prediction` that of an affine function of the exact next-observation law, which
+        is what a stream that holds only its prediction would give. Intervals are 95 % over test samples.
+
+    Raises:
+        InputError: a process without belief states, or an unknown layer.
+
+    Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream"; there R² on all
+    samples, the split and the controls beside the untrained model are ours.
+    """
+    require(num_samples >= 8, "num_samples", "must be at least 8, to fit and to test on", num_samples)
+    names = list(layers) if layers is not None else residual_layers(model)
+    times = belief_times(corpus)
+    stream = read_stream(model, corpus, times, names, num_samples)
+    targets = belief_targets(corpus, times, num_samples)
+    rows = []
+    for target, values in targets.items():
+        ceiling = ceiling_r2(targets, target, num_samples)
+        from_prediction = float(read_off(targets[PREDICTION][None], values, num_samples, ridge=ridge).r2()[0, 0])
+        for labels in ("true", "shuffled"):
+            found = read_off(stream, values, num_samples, ridge=ridge, shuffle=labels == "shuffled", seed=seed)
+            draws = found.r2(seed=seed)
+            for layer, name in enumerate(names):
+                interval = with_interval(draws[:, layer])
+                rows.append(
+                    {
+                        "target": target,
+                        "targets": labels,
+                        "layer": layer,
+                        "layer_name": name,
+                        "r2": interval["value"],
+                        "low": interval["low"],
+                        "high": interval["high"],
+                        "fitted": float(found.fitted[layer]),
+                        "ceiling": ceiling,
+                        "from_prediction": from_prediction,
+                        "samples": num_samples,
+                    }
+                )
+    return rows
+
+
+def belief_times(corpus: Corpus) -> NDArray[np.int64]:
+    """Numbers t of the observations of the last sequence."""
+    layout = corpus.layout
+    return np.flatnonzero(layout.sequence_index == layout.sequence_index[-1])
+
+
+def belief_targets(
+    corpus: Corpus, times: NDArray[np.int64], num_samples: int
+) -> dict[str, Float64[Tensor, "example coordinate"]]:
+    """Exact targets at some observations of samples 0 .. num_samples - 1; examples of one sample stand together."""
+    batches = (corpus[i : min(i + BATCH, num_samples)] for i in range(0, num_samples, BATCH))
+    parts = [_targets(corpus, batch) for batch in batches]
+    return {name: torch.cat([part[name][:, times].flatten(0, 1) for part in parts]) for name in parts[0]}
+
+
+def _targets(corpus: Corpus, batch: Batch) -> dict[str, Float64[Tensor, "batch time coordinate"]]:
+    process, starts = corpus.process, torch.from_numpy(corpus.layout.starts)
+    if isinstance(process, HMM | LabelledHMM):
+        single = filter_beliefs(process, batch.observations, starts=starts)
+        return {BELIEF: single.beliefs, PREDICTION: single.next_observation}
+    if not isinstance(process, Mixture) or batch.components is None:
+        raise InputError(f"corpus: a {type(process).__name__} has no belief states; take an HMM or a mixture")
+    mixed = filter_mixture(process, batch.observations, starts=starts)
+    known = filter_known_component(process, batch.observations, batch.components, starts=starts)
+    return {
+        BELIEF: known.beliefs,
+        MIXED_BELIEF: mixed_beliefs(process, batch.observations, mixed.component_posterior, starts),
+        PREDICTION: mixed.next_observation,
+    }
+
+
+def mixed_beliefs(
+    mixture: Mixture,
+    observations: Int[Tensor, "batch time"],
+    posterior: Float64[Tensor, "batch time component"],
+    starts: Tensor,
+) -> Float64[Tensor, "batch time state"]:
+    """P(state t | o_0..o_t) = sum_m P(m | o_0..o_t) P_m(state t | o_0..o_t): belief without knowing the component.
+
+    Of all functions of the observations it is nearest, in mean square, to the belief under the true component.
+
+    Args:
+        mixture: M components.
+        observations: symbols (batch, time).
+        posterior: P(component | o_0..o_t), from `filter_mixture`.
+        starts: mask (time,), true where a new sequence begins.
+    """
+    steps = forward_steps(mixture.law, observations[None], starts)
+    return torch.stack([torch.einsum("bm,mbs->bs", posterior[:, t], step.belief) for t, step in enumerate(steps)], 1)
+
+
+def ceiling_r2(targets: dict[str, Float64[Tensor, "example coordinate"]], target: str, num_samples: int) -> float:
+    """R² on the test samples of the best answer that the observations allow: below one for the component's own belief."""
+    if target != BELIEF or MIXED_BELIEF not in targets:
+        return 1.0
+    test = _split(len(targets[target]), num_samples)
+    left = targets[BELIEF] - targets[BELIEF][~test].mean(0)
+    missed = targets[BELIEF] - targets[MIXED_BELIEF]
+    return float(1 - missed[test].square().sum() / left[test].square().sum())
+
+
+def read_off(
+    features: Float[Tensor, "layer example feature"],
+    target: Float64[Tensor, "example coordinate"],
+    num_samples: int,
+    *,
+    ridge: float = RIDGE,
+    shuffle: bool = False,
+    seed: int = 0,
+) -> Readout:
+    """Fit a map for each layer on three quarters of the samples, and measure it on the rest.
+
+    Args:
+        features: examples of one sample stand together.
+        target: what is read off.
+        num_samples: samples, as many examples each.
+        ridge: of the regression.
+        shuffle: fit targets permuted over the training examples.
+        seed: of the permutation.
+    """
+    test = _split(len(target), num_samples)
+    x, y = features[:, ~test], target[~test]
+    if shuffle:
+        y = y[torch.from_numpy(numpy_generator(seed, "shuffled-labels").permutation(len(y)))]
+    fit = fit_affine(x, y, ridge)
+    spread = (y - fit.mean).square().sum()
+    fitted = 1 - (fit(x) - y).square().sum((1, 2)) / spread.clamp_min(torch.finfo(torch.float64).tiny)
+    values = fit(features[:, test])
+    errors = (values - target[test]).square().sum(2)
+    each = len(target) // num_samples
+    return Readout(
+        errors=errors.unflatten(1, (-1, each)).sum(2).T.numpy(),
+        spread=(target[test] - fit.mean).square().sum(1).unflatten(0, (-1, each)).sum(1).numpy(),
+        fitted=fitted.numpy(),
+        values=values,
+    )
+
+
+def fit_affine(
+    features: Float[Tensor, "layer example feature"],
+    target: Float64[Tensor, "example coordinate"],
+    ridge: float = RIDGE,
+) -> Fit:
+    """Least squares with a penalty on standardised features, for each layer by itself, in float64 by Cholesky.
+
+    weights = (XᵀX / N + ridge I)⁻¹ XᵀY / N,    X standardised, Y centred
+    """
+    x = features.double()
+    centre, scale = x.mean(1, keepdim=True), x.std(1, keepdim=True, correction=0)
+    scale = torch.where(scale > 1e-9 * (1 + centre.abs()), scale, torch.inf)  # a constant tells nothing
+    x = (x - centre) / scale
+    gram = x.transpose(1, 2) @ x / x.shape[1] + ridge * torch.eye(x.shape[2], dtype=x.dtype)
+    mean = target.mean(0)
+    cross = x.transpose(1, 2) @ (target - mean) / x.shape[1]
+    return Fit(centre, scale, torch.cholesky_solve(cross, torch.linalg.cholesky(gram)), mean)
+
+
+def explained(errors: Curves, spread: Curves, *, seed: int = 0) -> Curves:
+    """1 - mean error / mean spread (1 + NUM_RESAMPLES, layer) of errors (sample, layer) and spread (sample,).
+
+    Raises:
+        InputError: a target that does not vary.
+    """
+    require(bool(spread.sum() > 0), "corpus", "must have a target that varies", float(spread.sum()))
+    means = resampled_curves(np.concatenate([errors, spread[:, None]], 1), seed=seed)
+    r2: Curves = 1 - means[:, :-1] / means[:, -1:]
+    return r2
+
+
+def _split(num_examples: int, num_samples: int) -> Tensor:
+    """Whether an example belongs to the last quarter of the samples."""
+    samples = torch.arange(num_samples).repeat_interleave(num_examples // num_samples)
+    return samples >= (3 * num_samples) // 4

@@ -1,0 +1,82 @@
+"""Figures of `limits_architectures`."""
+
+from typing import Any
+
+from hmmscope.experiments.panels import series_of
+from hmmscope.figures import Bars, Figure, Lines, Series
+from hmmscope.pooling import pool_rows
+
+
+def errors_figure(rows: list[dict[str, Any]]) -> Figure:
+    """Error by position, to twice the training length, a panel a task."""
+    pooled = pool_rows(rows, ["task", "predictor", "architecture", "layers", "position"])
+    reference = pool_rows(rows, ["task", "predictor", "position"])
+    trained_on = max(row["position"] for row in rows if not row["beyond"])
+    panels = []
+    for task in dict.fromkeys(row["task"] for row in pooled):
+        models = [row for row in pooled if row["task"] == task and row["predictor"] == "model"]
+        known = dict.fromkeys((row["architecture"], row["layers"]) for row in models)
+        series = [
+            series_of(
+                [row for row in models if (row["architecture"], row["layers"]) == which],
+                name_of(*which),
+                "other",
+                x="position",
+            )
+            for which in known
+        ]
+        xs = tuple(sorted({row["position"] for row in models}))
+        series.append(Series(name="exact answer", x=xs, y=(0.0,) * len(xs), role="optimum"))
+        for predictor, name, role in (
+            ("constant", "constant answer", "baseline"),
+            ("untrained", "before training, mean of all", "control"),
+        ):
+            found = [row for row in reference if row["task"] == task and row["predictor"] == predictor]
+            series.append(series_of(found, name, role, x="position"))
+        panels.append(Lines(title=task, x_label="position t", y_label="evaluation loss", series=tuple(series)))
+    return Figure(
+        name="error-by-position",
+        title="Error by position, to beyond the training length",
+        caption=(
+            f"Evaluation loss by position; the models were trained on {trained_on} observations, and read on up to twice as "
+            "many (those with learned positions cannot be). In brackets the number of layers. Means over seeds, bands are "
+            "95 % intervals."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def fit_figure(rows: list[dict[str, Any]]) -> Figure:
+    """Fit length by architecture, a panel a task."""
+    pooled = pool_rows(rows, ["task", "architecture", "layers"], "fit_0.1")
+    length = pool_rows(rows, ["task"], "length")
+    panels = []
+    for task in dict.fromkeys(row["task"] for row in pooled):
+        found = [row for row in pooled if row["task"] == task]
+        whole = next(row["length"] for row in length if row["task"] == task)
+        bounds = {side: tuple(row[side] for row in found) for side in ("low", "high")}
+        panels.append(
+            Bars(
+                title=task,
+                y_label="0.1-fit length",
+                categories=tuple(name_of(row["architecture"], row["layers"]) for row in found),
+                series=(
+                    Series(name="trained model", y=tuple(row["fit_0.1"] for row in found), role="model", **bounds),
+                    Series(name="training length", y=(float(whole),) * len(found), role="ceiling"),
+                ),
+            )
+        )
+    return Figure(
+        name="fit-lengths",
+        title="How far each architecture follows the state",
+        caption=(
+            "Number of positions from the first on with an evaluation loss below 0.1 in the last three evaluations of the "
+            "training. Means over seeds with 95 % intervals."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def name_of(architecture: str, layers: int) -> str:
+    """As in legends."""
+    return f"{architecture} ({layers})"
