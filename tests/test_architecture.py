@@ -48,7 +48,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "claims": {"errors", "schema", "registry", "store", "rundir", "findings", "pooling"},
     "experiments": NAMES | COMPONENTS | {"constructions", "config", "pipeline", "store", "rundir", "figures"}
     | {"findings", "pooling", "claims", "sweeps"},
-    "sweeps": NAMES - {"registry", "axes"} | {"training", "config", "presets", "pipeline", "disk", "store", "rundir"},
+    "sweeps": NAMES - {"registry", "axes"}
+    | {"training", "config", "presets", "pipeline", "packing", "disk", "store", "rundir"},
     "interop": {"errors", "schema", "axes", "processes", "models", "store"},
     "report": {"errors", "schema", "store", "rundir", "figures", "claims"},
     "bench": NAMES | COMPONENTS - {"analysis"} | {"store", "config", "pipeline"},

@@ -61,6 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--trained", metavar="DIR", help="its pool of trained runs (default: the folder trained beside DIR)"
     )
     _add_engine(run, None)
+    _add_pack(run)
 
     train = verb(
         "train", "train one model and say how far from the optimum it ends", epilog=_EPILOG, formatter_class=raw

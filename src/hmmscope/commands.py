@@ -161,6 +161,7 @@ def run(
     trained: str | None = None,
     engine: str | None = None,
     jobs: int | None = None,
+    pack: str = "off",
     gpus: float = 0.0,
     address: str | None = None,
     slurm: Sequence[str] = (),
@@ -169,8 +170,8 @@ def run(
     from hmmscope.report.drawing import draw_folder
     from hmmscope.report.page import write_page
 
-    asked = engine is not None or jobs is not None or gpus or address is not None or slurm
-    where = EngineOptions(name=engine or "local", jobs=jobs, gpus=gpus, address=address, slurm=tuple(slurm))
+    asked = engine is not None or jobs is not None or pack != "off" or gpus or address is not None or slurm
+    where = EngineOptions(name=engine or "local", jobs=jobs, pack=pack, gpus=gpus, address=address, slurm=tuple(slurm))
     folder = run_experiment(
         experiment,
         scale,

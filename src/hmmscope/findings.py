@@ -16,6 +16,7 @@ class Finding:
         verdict: of a published claim, or "found" where nothing was claimed.
         value, low, high: the number and its 95 % interval, if it has one.
         unit: of the number.
+        source: paper and place of the claim, if it is one.
     """
 
     title: str
@@ -25,6 +26,7 @@ class Finding:
     low: float | None = None
     high: float | None = None
     unit: str = ""
+    source: str = ""
 
 
 def verdict_of(low: float, high: float, *, above: float = 0.0) -> Verdict:

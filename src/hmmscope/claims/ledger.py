@@ -64,8 +64,16 @@ class Claim:
     def finding(self, tables: Tables) -> Finding:
         """The judgement as a finding of the experiment."""
         found = self.judge(tables)
-        number = {"value": found.value, "low": found.low, "high": found.high, "unit": found.unit}
-        return Finding(title=self.statement, text=found.text, verdict=found.verdict, **number)  # type: ignore[arg-type]
+        return Finding(
+            title=self.statement,
+            text=found.text,
+            verdict=found.verdict,
+            value=found.value,
+            low=found.low,
+            high=found.high,
+            unit=found.unit,
+            source=self.source,
+        )
 
 
 def claim(

@@ -15,8 +15,8 @@ _MODES = {
 _ROLES: dict[str, Role] = {"trained": "model", "untrained": "control", "constructed": "other"}
 _NAMES = {"trained": "trained", "untrained": "before training", "constructed": "network of Theorem 1"}
 _METRICS = {
-    "cv": "variation of logits",
-    "cv_centred": "variation of centred logits",
+    "cv": "variation",
+    "cv_centred": "centred variation",
     "attention_change": "total variation",
 }
 _EXPLAINED = (
@@ -116,14 +116,16 @@ def _prediction(rows: list[dict]) -> Figure:
         title="Change of the prediction",
         caption=(
             "Total variation between the predicted law after the test sequence and its mean over permutations. An ideal "
-            f"learner's answer does not change when whole demonstrations change places (A). {_intervals(rows)}"
+            "learner's answer does not change when whole demonstrations change places (A). B: ids in all layers. "
+            f"{_intervals(rows)}"
         ),
         panels=(
             Bars(
                 title="",
                 y_label="total variation",
-                categories=tuple(_MODES[mode] for mode in modes),
+                categories=("A: blocks", "B: ids"),
                 series=tuple(series),
+                y_min=0.0,
             ),
         ),
     )

@@ -63,6 +63,7 @@ class Finding:
     low: float | None = None
     high: float | None = None
     unit: str = ""
+    source: str = ""
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:

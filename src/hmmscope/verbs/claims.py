@@ -97,7 +97,7 @@ def where(entry: Entry) -> str:
 
 def summary(entries: Sequence[Entry]) -> str:
     """How many of each verdict."""
-    counts = Counter(entry.finding.verdict for entry in entries if entry.finding is not None)
+    counts: Counter[str] = Counter(entry.finding.verdict for entry in entries if entry.finding is not None)
     if not counts:
         return f"{len(entries)} claims; hmmscope claims RUN... says what experiments found of them"
     return f"{len(entries)} claims: " + ", ".join(f"{counts[v]} {v}" for v in _VERDICTS if counts[v])
