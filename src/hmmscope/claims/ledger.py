@@ -88,9 +88,14 @@ def claim(
     return decorate
 
 
+def verdict_above(effect: Pooled, above: float = 0.0) -> Verdict:
+    """Of the claim that an effect is above a bound, by its interval; without one nothing is decided."""
+    return verdict_of(effect.low, effect.high, above=above) if effect.decides else "inconclusive"
+
+
 def is_above(effect: Pooled, text: str, unit: str, *, above: float = 0.0) -> Judgement:
     """Of a claim that holds if the effect is above a bound; the interval decides, and without one nothing does."""
-    verdict = verdict_of(effect.low, effect.high, above=above) if effect.decides else "inconclusive"
+    verdict = verdict_above(effect, above)
     text = text if effect.decides else f"{text} (One seed has this number, so there is no interval.)"
     return Judgement(verdict=verdict, text=text, value=effect.value, low=effect.low, high=effect.high, unit=unit)
 

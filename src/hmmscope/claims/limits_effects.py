@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hmmscope.claims.ledger import Judgement
-from hmmscope.findings import Verdict, verdict_of
+from hmmscope.claims.ledger import Judgement, verdict_above
+from hmmscope.findings import Verdict
 from hmmscope.pooling import Pooled, pool_values
 
 #: Tasks that remember, those that forget, and the one that is rarely asked.
@@ -32,7 +32,7 @@ def inconclusive(text: str) -> Judgement:
 
 def is_below(effect: Pooled, text: str, unit: str, *, below: float) -> Judgement:
     """Of a claim that holds if the effect is below a bound; the interval decides."""
-    verdict = verdict_of(-effect.high, -effect.low, above=-below)
+    verdict = verdict_above(Pooled(-effect.value, -effect.high, -effect.low, effect.num_seeds), -below)
     return Judgement(verdict=verdict, text=text, value=effect.value, low=effect.low, high=effect.high, unit=unit)
 
 
@@ -74,7 +74,7 @@ def everywhere(
     """
     if not effects:
         return inconclusive("None of the tasks that this is about was measured.")
-    verdict = worst([verdict_of(effect.low, effect.high, above=above) for effect in effects.values()])
+    verdict = worst([verdict_above(effect, above) for effect in effects.values()])
     missing = [NAMES[task] for task in wanted if task not in effects]
     if missing and verdict == "reproduced":
         verdict = "inconclusive"

@@ -37,7 +37,7 @@ from hmmscope.pipeline import Run, untrained_twin
 
 #: Prompts of the probes, of which three quarters train them, and gradient steps of the constructed network.
 SIZES: dict[str, dict[str, int]] = {
-    "smoke": {"prompts": 48, "num_steps": 1},
+    "smoke": {"prompts": 32, "num_steps": 1},
     "small": {"prompts": 1024, "num_steps": 1},
     "gpu": {"prompts": 2048, "num_steps": 2},
     "paper": {"prompts": 4096, "num_steps": 2},

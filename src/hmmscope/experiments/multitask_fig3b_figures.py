@@ -50,9 +50,18 @@ def _distance_figure(tables: Tables) -> Figure:
         name = _TITLES[network].lower().replace("theorem", "Theorem")
         return pooled_series(found, name, _ROLES[network], x=tuple(DISTANCES))
 
-    def panel(quantity: str, title: str, y_label: str, networks: tuple[str, ...] = tuple(_TITLES)) -> Lines:
+    def panel(
+        quantity: str,
+        title: str,
+        y_label: str,
+        networks: tuple[str, ...] = tuple(_TITLES),
+        limits: tuple[float, float] | tuple[None, None] = (None, None),
+    ) -> Lines:
         chosen = tuple(series(network, quantity) for network in networks)
-        return Lines(title=title, x_label="steps back", y_label=y_label, series=chosen)
+        y_min, y_max = limits
+        return Lines(title=title, x_label="steps back", y_label=y_label, series=chosen, y_min=y_min, y_max=y_max)
+
+    layers = (0.0, max(row["layer"] for row in tables["probes"] if row["network"] == "trained") + 0.5)
 
     return Figure(
         name="by-distance",
@@ -64,10 +73,10 @@ def _distance_figure(tables: Tables) -> Figure:
             "that noise alone makes no fall. Intervals of 95 % over seeds, not narrower than the noise of the prompts."
         ),
         panels=(
-            panel("best accuracy", "At the best layer", "probe accuracy"),
+            panel("best accuracy", "At the best layer", "probe accuracy", limits=(0.0, 1.02)),
             panel("fall", "From the peak to the last layer", "loss of accuracy"),
-            panel("peak", "Peak", "layer", ("trained", "untrained")),
-            panel("onset", "90 % of the rise", "layer"),
+            panel("peak", "Peak", "layer", ("trained", "untrained"), layers),
+            panel("onset", "90 % of the rise", "layer", limits=layers),
         ),
     )
 
