@@ -63,7 +63,7 @@ def page(folder: Path, kept: Path) -> list[str]:
     seeds = about["config"].get("seeds")
     counted = "" if seeds is None else f", {len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}"
     lines = [
-        "## What was measured",
+        "## What was found",
         "",
         f"`{about['command']}`, {about['created']}, scale {about['scale']}{counted}, on {facts['processor']}"
         + (f" with {facts['gpu']}" if "gpu" in facts else f" ({facts['cores']} cores)")
