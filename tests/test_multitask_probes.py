@@ -231,7 +231,7 @@ def test_the_current_token_need_not_rise_nor_fall() -> None:
     flat = curves(fall_0=[0.0, 0.0, 0.0], rise_0=[0.0, 0.0, 0.0])
     assert rise_and_fall.judge(flat).verdict == "reproduced"
     least = rise_and_fall.judge(curves(fall_3=[0.2, 0.2, 0.2]))
-    assert "3 steps back" in least.unit
+    assert "3 back" in least.unit
 
 
 def test_every_claim_of_the_figures_is_listed() -> None:

@@ -139,7 +139,7 @@ def rise_and_fall(tables: Tables) -> Judgement:
         value=falls[least].value,
         low=falls[least].low,
         high=falls[least].high,
-        unit=f"accuracy from the peak to the last layer, {least} steps back (the least certain fall)",
+        unit=f"accuracy from the peak to the last layer, {least} back (the least certain fall)",
     )
 
 
