@@ -68,6 +68,11 @@ def test_measured_on_this_machine() -> None:
     text = "\n".join(as_text(found, config_from_data(TINY)))
     for word in ("parameters   ", "12 of 4 samples", "432 in 48 samples", "FLOPs", "GiB for a step", "tokens/s"):
         assert word in text
+    assert found.other_precision == "bfloat16"
+    assert found.other_seconds is not None
+    assert f"bfloat16 would be {found.seconds / found.other_seconds:.2f} times as fast here" in text
+    other = estimate(config_from_data(TINY, {"training.precision": "bfloat16"}))
+    assert other.other_precision == "float32"
 
 
 def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

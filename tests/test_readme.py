@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 import documents
+from hmmscope import registry
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "experiments").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 RUNNABLE = [page for page in PAGES if re.search(r"^```(python|console)$", page.read_text("utf-8"), re.MULTILINE)]
 
 
@@ -35,6 +37,18 @@ def test_set_up_commands_are_the_only_ones_that_do_not_run() -> None:
         for block in documents.blocks(page.read_text("utf-8")):
             for line in block.text.splitlines() if block.language == "sh" else []:
                 assert re.match(r"(make|pip|git|cd|python -m (venv|pip)) |#|$", line), f"{page.name}: {line}"
+
+
+def test_every_experiment_has_a_page_and_what_was_measured() -> None:
+    pages = {page.stem for page in (ROOT / "docs" / "experiments").glob("*.md")}
+    seeded = {name for name, entry in registry.entries("experiment").items() if entry.num_seeds}
+    assert seeded <= pages
+    toctree = (ROOT / "docs" / "experiments.md").read_text("utf-8")
+    for name in pages:
+        assert f"experiments/{name}\n" in toctree
+        included = f"measured/{name}.md"
+        assert included in (ROOT / "docs" / "experiments" / f"{name}.md").read_text("utf-8")
+        assert (ROOT / "docs" / "experiments" / included).exists(), f"{name}: run scripts/collect_results.py"
 
 
 def test_links_between_pages() -> None:

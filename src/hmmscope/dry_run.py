@@ -18,7 +18,7 @@ from hmmscope.training.state import resolve_device
 from hmmscope.training.trainer import Lessons, train_step
 from hmmscope.training.updates import make_optimiser
 
-#: Seconds that measured steps may take (one step is always taken, and one before it to warm up).
+#: Seconds that measured steps of each precision may take (one step is always taken, and one before it to warm up).
 _SECONDS = 5.0
 
 
@@ -34,6 +34,7 @@ class Estimate:
         free_bytes: memory that is free; None where the system does not say.
         steps_measured: full-length steps that were timed on this machine; 0 if none was.
         seconds: of all steps, by those measured; evaluations and the final score are not in it. None if none was.
+        other_precision, other_seconds: the same in float32, or in bfloat16 if that is the configured one.
     """
 
     parameters: int
@@ -44,6 +45,8 @@ class Estimate:
     free_bytes: int | None
     steps_measured: int
     seconds: float | None
+    other_precision: str = ""
+    other_seconds: float | None = None
 
 
 def estimate(config: RunConfig, *, measure: bool = True) -> Estimate:
@@ -67,13 +70,23 @@ def estimate(config: RunConfig, *, measure: bool = True) -> Estimate:
         passes = num_blocks(width, spec.block_length) if spec.block_length and spec.block_algorithm == "naive" else 1
         flops = None if each is None or flops is None else flops + each * len_of * passes
     model = fresh_model(config, process)
-    steps, seconds = 0, None
-    if measure:
-        with threads(spec.num_threads):
-            corpus = Corpus(process, layout=layout, seed=config.seed, stream="train")
-            steps, each_step = _time_steps(model, corpus, config.target, replace(spec, curriculum=()))
-        seconds = each_step * tokens / (spec.batch_size * layout.num_columns)
-    return Estimate(parameter_count(model), samples, tokens, flops, memory, free_memory(), steps, seconds)
+    counted = Estimate(parameter_count(model), samples, tokens, flops, memory, free_memory(), 0, None)
+    if not measure:
+        return counted
+    whole = replace(spec, curriculum=())
+    other = replace(whole, precision="float32" if spec.precision == "bfloat16" else "bfloat16")
+    with threads(spec.num_threads):
+        corpus = Corpus(process, layout=layout, seed=config.seed, stream="train")
+        steps, each_step = _time_steps(model, corpus, config.target, whole)
+        _, each_other = _time_steps(model, corpus, config.target, other)
+    steps_in_all = tokens / (spec.batch_size * layout.num_columns)
+    return replace(
+        counted,
+        steps_measured=steps,
+        seconds=each_step * steps_in_all,
+        other_precision=other.precision,
+        other_seconds=each_other * steps_in_all,
+    )
 
 
 def _columns_of_epochs(spec: TrainingSpec, length: int, columns: int) -> list[tuple[int, int]]:
@@ -137,6 +150,9 @@ def as_text(found: Estimate, config: RunConfig) -> list[str]:
         lines.append(f"time         about {_duration(found.seconds)} ({rate:,.0f} tokens/s, measured over {steps})")
         if found.flops is not None:
             lines.append(f"speed        {found.flops / found.seconds / 1e9:,.1f} GFLOP/s")
+        if found.other_seconds is not None:
+            ratio = found.seconds / found.other_seconds
+            lines.append(f"precision    {found.other_precision} would be {ratio:.2f} times as fast here")
     return lines
 
 

@@ -104,7 +104,7 @@ def contests(
         peers: whether to add them.
         device: "cpu" or "cuda".
         shapes: names of SHAPES; all if empty, without the largest on a processor.
-        precision: "float32" or "bfloat16" (autocast), for all.
+        precision: "float32" or "bfloat16" (autocast), for all; then our step in float32 stands beside.
         compiled: also our step with torch.compile.
     """
     chosen = shapes or tuple(name for name in SHAPES if device != "cpu" or name != "multitask")
@@ -122,6 +122,9 @@ def _contest(shape: Shape, peers: bool, device: str, precision: str, compiled: b
     tokens = batch * columns
     contest = Contest(f"training, {shape.name}, batch {batch}, {precision}", "tokens")
     contest.add("hmmscope, with sampling", _ours(config, corpus, device, False), tokens)
+    if precision != "float32":  # what the other precision gains, side by side
+        plain = replace(config, training=replace(config.training, precision="float32"))
+        contest.add("hmmscope in float32, with sampling", _ours(plain, corpus, device, False), tokens)
     if compiled:
         contest.add("hmmscope, compiled, with sampling", _ours(config, corpus, device, True), tokens)
     if peers:
