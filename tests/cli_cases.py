@@ -25,7 +25,7 @@ VERBS = (
     "bench",
     "doctor",
 )
-KINDS = ("process", "model", "layout", "instrument", "experiment")
+KINDS = ("process", "model", "layout", "instrument", "experiment", "claim")
 TINY = [
     *("--training.num_steps", "4", "--training.batch_size", "2", "--training.warmup_steps=1", "--layout.length", "8"),
     *("--model.num_layers", "1", "--model.num-heads", "1", "--model.width", "4", "--training.device", "cpu"),

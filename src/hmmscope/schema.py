@@ -34,12 +34,17 @@ def path_of(where: str, key: object) -> str:
     return f"{where}.{word}" if where else word
 
 
+#: A longer list of known names is not written out.
+_MOST_LISTED = 60
+
+
 def unknown_name(field: str, name: object, known: Iterable[str]) -> InputError:
     """The error for a name that is not in a closed list."""
     options = sorted(known)
     near = difflib.get_close_matches(name[:100], options, n=1) if isinstance(name, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return InputError(f"{field}: unknown {shown(name)}{hint} (known: {', '.join(options)})")
+    listed = ", ".join(options) if len(options) <= _MOST_LISTED else f"{len(options)} names, see hmmscope list"
+    return InputError(f"{field}: unknown {shown(name)}{hint} (known: {listed})")
 
 
 def parse_spec(cls: type, data: Any, where: str) -> Any:

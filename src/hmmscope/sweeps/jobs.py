@@ -254,11 +254,12 @@ def outcomes_of(out: Path, names: tuple[str, ...], code: int, reason: str) -> li
 
 
 def _add_line(path: Path, text: str) -> None:
-    log = disk.open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    try:
-        os.write(log, f"{text}\n".encode())
-    finally:
-        os.close(log)
+    """Add a line to a log that nobody else writes to."""
+    before = ""
+    if os.path.lexists(path):
+        with disk.reading(path, own=True) as file:
+            before = file.read().decode(errors="replace")
+    store.write_text(path, f"{before}{text}\n")
 
 
 def _signal_name(number: int) -> str:
