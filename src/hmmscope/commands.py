@@ -78,7 +78,9 @@ def show(name: str, overrides: dict[str, str]) -> None:
         entry = registry.entries(singular).get(name)
         if entry is not None:
             if singular == "claim":
-                print(f"claim {name}: {entry.statement}\n\n{entry.source}; decided by the experiment {entry.experiment}\n")
+                print(
+                    f"claim {name}: {entry.statement}\n\n{entry.source}; decided by the experiment {entry.experiment}\n"
+                )
                 print(inspect.getdoc(entry.judge) or "")
             else:
                 _show_experiment(name) if singular == "experiment" else _show_entry(name, singular, entry)
