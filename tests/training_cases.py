@@ -72,7 +72,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
             nonlocal calls
             calls += 1
             found = loss(*args, **options)
-            return stop(found) if calls == 40 else found  # one call was the evaluation of step 20
+            return stop(found) if calls == 39 else found
 
         patch.setattr(updates, "target_loss", counted)
         with pytest.raises(Stop):

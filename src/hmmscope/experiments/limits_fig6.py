@@ -41,7 +41,7 @@ class LimitsFig6(Experiment):
     groups = {"epochs": ("epochs", "fit-lengths")}
 
     def choices(self, scale: str) -> dict[str, Any]:
-        tasks = ["cyclic-det", "matmul"] if scale in ("gpu", "paper") else ["cyclic-det"]
+        tasks = ["cyclic-det"] if scale == "smoke" else ["cyclic-det", "matmul"]
         return {"tasks": tasks, "layers": [n for n in depths(scale) if n == 1 or n < depths(scale)[-1]]}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
