@@ -395,7 +395,8 @@ def test_plans_share_the_grid() -> None:
             if not label.endswith("no curriculum"):
                 assert data == whole[label], (name, label)
     without = {label for label in plans["limits-fig6"] if label.endswith("no curriculum")}
-    assert without == {f"cyclic-det, {n}, no curriculum" for n in ("1 layer", "2 layers", "3 layers")}
+    depths = ("1 layer", "2 layers", "3 layers")
+    assert without == {f"{task}, {n}, no curriculum" for task in ("cyclic-det", "matmul") for n in depths}
 
 
 def plan_of(name: str, scale: str = "small", **changes: Any) -> dict[str, dict[str, Any]]:

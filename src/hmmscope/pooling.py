@@ -60,6 +60,11 @@ def pool_values(values: Sequence[float], interval: tuple[float, float] | None = 
     return Pooled(mean, mean - half, mean + half, len(values))
 
 
+def rows_with(rows: Iterable[dict[str, Any]], **fields: Any) -> list[dict[str, Any]]:
+    """The rows that have these values in these columns, which all of them must have."""
+    return [row for row in rows if all(row[key] == value for key, value in fields.items())]
+
+
 def pool_rows(rows: Iterable[Mapping[str, Any]], keys: Sequence[str], value: str = "value") -> list[dict[str, Any]]:
     """One row for each combination of `keys`, in order of appearance: the keys, ``value``, ``low``, ``high``, ``seeds``.
 

@@ -1,7 +1,6 @@
 """Figures and findings of `construction_vs_trained`."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -9,6 +8,7 @@ from hmmscope.analysis.probes import MAX_DISTANCE
 from hmmscope.experiments.experiment import Finding, Tables
 from hmmscope.experiments.panels import series_of
 from hmmscope.figures import Bars, Figure, Heatmap, Lines, Series
+from hmmscope.pooling import rows_with
 
 _ROLES = {"trained": "model", "constructed": "ceiling", "untrained": "control"}
 
@@ -38,15 +38,11 @@ def findings(tables: Tables) -> list[Finding]:
     ]
 
 
-def _of(rows: list[dict], **fields: Any) -> list[dict]:
-    return [row for row in rows if all(row[key] == value for key, value in fields.items())]
-
-
 def _score_figure(rows: list[dict]) -> Figure:
     names = list(dict.fromkeys(row["predictor"] for row in rows))
     panels = []
     for metric, label in (("accuracy", "accuracy"), ("total_variation", "total variation")):
-        chosen = [row for name in names for row in _of(rows, predictor=name, metric=metric)]
+        chosen = [row for name in names for row in rows_with(rows, predictor=name, metric=metric)]
         series = Series(
             name=label,
             role="other",
@@ -71,7 +67,7 @@ def _probe_figure(rows: list[dict]) -> Figure:
         wanted = [(f"previous-{k}", f"{k} back", "other") for k in range(MAX_DISTANCE + 1)]
         wanted.append(("component", "which HMM", "model"))
         series = tuple(
-            series_of(_of(rows, network=network, target=target), name, role, x="layer", y="accuracy")
+            series_of(rows_with(rows, network=network, target=target), name, role, x="layer", y="accuracy")
             for target, name, role in wanted
         )
         title = {"trained": "Trained", "constructed": "Constructed", "untrained": "Before training"}[network]
@@ -87,9 +83,12 @@ def _probe_figure(rows: list[dict]) -> Figure:
 
 
 def _by_layer(rows: list[dict], network: str, metric: str) -> list[dict]:
-    chosen = [row for row in _of(rows, network=network, metric=metric) if row["head"] >= 0]
+    chosen = [row for row in rows_with(rows, network=network, metric=metric) if row["head"] >= 0]
     layers = sorted({row["layer"] for row in chosen})
-    return [{"x": n / max(layers), "value": float(np.mean([r["value"] for r in _of(chosen, layer=n)]))} for n in layers]
+    return [
+        {"x": n / max(layers), "value": float(np.mean([r["value"] for r in rows_with(chosen, layer=n)]))}
+        for n in layers
+    ]
 
 
 def _shuffle_figure(rows: list[dict]) -> Figure:
@@ -113,12 +112,12 @@ def _shuffle_figure(rows: list[dict]) -> Figure:
 
 def _offset_figure(rows: list[dict]) -> Figure:
     def panel(network: str) -> Heatmap:
-        chosen = _of(rows, network=network)
+        chosen = rows_with(rows, network=network)
         layers, offsets = sorted({r["layer"] for r in chosen}), sorted({r["key"] for r in chosen})
         cells = np.zeros((len(layers), len(offsets)))
         for i, layer in enumerate(layers):
             for j, offset in enumerate(offsets):
-                cells[i, j] = np.mean([row["value"] for row in _of(chosen, layer=layer, key=offset)])
+                cells[i, j] = np.mean([row["value"] for row in rows_with(chosen, layer=layer, key=offset)])
         shares = [row / row.sum() if row.any() else [None] * len(offsets) for row in cells]  # None: it looks nowhere
         return Heatmap(
             title={"trained": "Trained", "constructed": "Constructed"}[network],
@@ -141,7 +140,7 @@ def _offset_figure(rows: list[dict]) -> Figure:
 
 def _similarity_figure(rows: list[dict]) -> Figure:
     def panel(network: str, title: str) -> Heatmap:
-        chosen = _of(rows, network=network)
+        chosen = rows_with(rows, network=network)
         layers, others = sorted({r["layer"] for r in chosen}), sorted({r["constructed_layer"] for r in chosen})
         values = {(row["layer"], row["constructed_layer"]): row["value"] for row in chosen}
         return Heatmap(
@@ -166,7 +165,7 @@ def _similarity_figure(rows: list[dict]) -> Figure:
 
 def _step_figure(rows: list[dict]) -> Figure:
     def panel(network: str, title: str) -> Heatmap:
-        chosen = _of(rows, network=network)
+        chosen = rows_with(rows, network=network)
         layers, steps = sorted({r["layer"] for r in chosen}), sorted({r["step"] for r in chosen})
         values = {(row["layer"], row["step"]): row["value"] for row in chosen}
         return Heatmap(
@@ -197,9 +196,9 @@ def _onset(rows: list[dict], network: str, target: str) -> int | None:
 
     Chance is what the untrained network lets a probe read at best, intervals apart.
     """
-    chosen = sorted(_of(rows, network=network, target=target), key=lambda row: row["layer"])
+    chosen = sorted(rows_with(rows, network=network, target=target), key=lambda row: row["layer"])
     best = max(chosen, key=lambda row: row["accuracy"])
-    control = max(_of(rows, network="untrained", target=target), key=lambda row: row["accuracy"])
+    control = max(rows_with(rows, network="untrained", target=target), key=lambda row: row["accuracy"])
     if network != "untrained" and best["low"] <= control["high"]:
         return None
     return next(row["layer"] for row in chosen if row["accuracy"] >= ONSET * best["accuracy"])
@@ -226,8 +225,8 @@ def _onset_finding(rows: list[dict]) -> Finding:
 
 def _task_finding(rows: list[dict]) -> Finding:
     window, task = _onset(rows, "trained", "previous-1"), _onset(rows, "trained", "component")
-    best = max(_of(rows, network="trained", target="component"), key=lambda row: row["accuracy"])
-    control = max(_of(rows, network="untrained", target="component"), key=lambda row: row["accuracy"])
+    best = max(rows_with(rows, network="trained", target="component"), key=lambda row: row["accuracy"])
+    control = max(rows_with(rows, network="untrained", target="component"), key=lambda row: row["accuracy"])
     beyond = window is not None and task is not None
     verdict = "inconclusive" if not beyond else "reproduced" if task > window else "not reproduced"  # type: ignore[operator]
     text = (
@@ -272,13 +271,13 @@ def _position_finding(rows: list[dict]) -> Finding:
 
 def _offset_finding(rows: list[dict]) -> Finding:
     parts = []
-    for row in _of(rows, network="trained"):
-        control = _of(rows, network="untrained", constructed_layer=row["constructed_layer"])[0]
+    for row in rows_with(rows, network="trained"):
+        control = rows_with(rows, network="untrained", constructed_layer=row["constructed_layer"])[0]
         parts.append(
             f"{row['overlap']:.2f} for {row['offset']} back (layer {row['layer']}, head {row['head']}; "
             f"{control['overlap']:.2f} before training)"
         )
-    best = max((row["overlap"] for row in _of(rows, network="trained")), default=0.0)
+    best = max((row["overlap"] for row in rows_with(rows, network="trained")), default=0.0)
     listed = "; ".join(parts)
     text = f"The trained head that looks most where a gathering head of the construction looks overlaps by {listed}."
     return Finding(
@@ -288,9 +287,9 @@ def _offset_finding(rows: list[dict]) -> Finding:
 
 def _similarity_finding(rows: list[dict]) -> Finding:
     inner = [row for row in rows if row["layer"] > 0 and row["constructed_layer"] > 0]  # embeddings are alike by nature
-    best = max(_of(inner, network="trained"), key=lambda row: row["value"])
-    control = max(_of(inner, network="untrained"), key=lambda row: row["value"])
-    late = [row for row in _of(inner, network="trained") if row["layer"] == max(r["layer"] for r in rows)]
+    best = max(rows_with(inner, network="trained"), key=lambda row: row["value"])
+    control = max(rows_with(inner, network="untrained"), key=lambda row: row["value"])
+    late = [row for row in rows_with(inner, network="trained") if row["layer"] == max(r["layer"] for r in rows)]
     last = max(late, key=lambda row: row["value"])
     text = (
         f"Beyond the embedding the largest alignment is {best['value']:.2f} (layer {best['layer']} with layer "
@@ -309,8 +308,8 @@ def _similarity_finding(rows: list[dict]) -> Finding:
 
 
 def _step_finding(rows: list[dict]) -> Finding:
-    best = max(_of(rows, network="trained"), key=lambda row: row["value"])
-    control = max(_of(rows, network="untrained"), key=lambda row: row["value"])
+    best = max(rows_with(rows, network="trained"), key=lambda row: row["value"])
+    control = max(rows_with(rows, network="untrained"), key=lambda row: row["value"])
     text = (
         f"At best a gradient step raises the explained share of a layer's change by {best['value']:.3f} (layer "
         f"{best['layer']}, step {best['step']}; the last symbol and the frequencies alone explain {best['base']:.2f}); "

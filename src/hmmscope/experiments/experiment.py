@@ -14,8 +14,10 @@ from hmmscope.findings import Finding
 from hmmscope.pipeline import Run
 
 SCALES = ("smoke", "small", "gpu", "paper")
+#: How many seeds the experiments on trained models have.
+NUM_SEEDS = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
 
-__all__ = ["SCALES", "Experiment", "Finding", "Tables", "experiment_named"]
+__all__ = ["NUM_SEEDS", "SCALES", "Experiment", "Finding", "Tables", "experiment_named"]
 
 
 class Experiment(ABC):

@@ -4,11 +4,10 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Tables
 from hmmscope.experiments.limits_models import TASKS, grid
 from hmmscope.experiments.limits_tables import (
     EPOCHS,
-    NUM_SEEDS,
     all_layers,
     epochs_of,
     identity,

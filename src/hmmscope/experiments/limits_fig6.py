@@ -4,11 +4,10 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.fit_length import fit_length
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Finding, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
 from hmmscope.experiments.limits_models import depths, grid
 from hmmscope.experiments.limits_tables import (
     EPOCHS,
-    NUM_SEEDS,
     epochs_of,
     identity,
     layers_of,

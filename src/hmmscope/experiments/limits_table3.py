@@ -5,11 +5,10 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.analysis.curves import evaluate
 from hmmscope.claims.limits_numbers import TABLE_3
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Finding, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
 from hmmscope.experiments.limits_floors import paper_floors
 from hmmscope.experiments.limits_models import TASKS, grid
 from hmmscope.experiments.limits_tables import (
-    NUM_SEEDS,
     all_layers,
     epochs_of,
     identity,

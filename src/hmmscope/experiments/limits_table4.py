@@ -5,12 +5,11 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.corpora.corpus import Batch
 from hmmscope.corpora.targets import Target
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Finding, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
 from hmmscope.experiments.limits_floors import paper_floors
 from hmmscope.experiments.limits_models import depths, grid, limits_config, of_label
 from hmmscope.experiments.limits_tables import (
     EPOCHS,
-    NUM_SEEDS,
     epochs_of,
     model_name,
     pooled_series,

@@ -9,9 +9,6 @@ from hmmscope.pipeline import Run
 from hmmscope.pooling import pool_rows
 from hmmscope.training.schedules import stage_length
 
-#: Seeds at each scale.
-NUM_SEEDS = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
-
 #: The sentence on what an epoch is at reduced scale.
 EPOCHS = (
     "An epoch is a twentieth of the training (at scale paper a pass over the fixed set); after each the model is evaluated "

@@ -3,8 +3,8 @@
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Finding, Tables
-from hmmscope.experiments.multitask_studies import NUM_SEEDS, curve, of, window_config
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
+from hmmscope.experiments.multitask_studies import curve, of, window_config
 from hmmscope.experiments.multitask_windows import exact_rate, histories_of, window_rows
 from hmmscope.figures import Figure, Lines
 from hmmscope.pipeline import Run

@@ -16,9 +16,9 @@ from hmmscope.constructions.least_squares import demonstration_samples, least_sq
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Tables
 from hmmscope.experiments.multitask_fig1_figures import figures
-from hmmscope.experiments.multitask_models import NUM_SEEDS, multitask_config
+from hmmscope.experiments.multitask_models import multitask_config
 from hmmscope.figures import Figure
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.pipeline import Run

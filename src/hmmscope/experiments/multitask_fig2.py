@@ -12,9 +12,9 @@ from hmmscope.analysis.shuffle import MODES, ShuffleValues, shuffle_rows, shuffl
 from hmmscope.axes import Tensor
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.experiments.construction_vs_trained import construct
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Tables
 from hmmscope.experiments.multitask_fig2_figures import figures
-from hmmscope.experiments.multitask_models import NUM_SEEDS, multitask_config
+from hmmscope.experiments.multitask_models import multitask_config
 from hmmscope.figures import Figure
 from hmmscope.pipeline import Run, untrained_twin
 from hmmscope.schema import require

@@ -1,11 +1,9 @@
 """Figures of `multitask_fig2`."""
 
-from typing import Any
-
 from hmmscope.experiments.experiment import Tables
 from hmmscope.experiments.panels import series_of
 from hmmscope.figures import Bars, Figure, Heatmap, Lines, Panel, Role, Series
-from hmmscope.pooling import pool_rows
+from hmmscope.pooling import pool_rows, rows_with
 
 _MODES = {
     "blocks": "A: whole demonstrations",
@@ -47,15 +45,11 @@ def figures(tables: Tables) -> list[Figure]:
     ]
 
 
-def _of(rows: list[dict], **fields: Any) -> list[dict]:
-    return [row for row in rows if all(row[key] == value for key, value in fields.items())]
-
-
 def _by_layer(rows: list[dict], metric: str, name: str, title: str, explained: str) -> Figure:
     def panel(mode: str) -> Lines:
         series = []
         for network, role in _ROLES.items():
-            pooled = pool_rows(_of(rows, network=network, mode=mode, metric=metric), ["depth"])
+            pooled = pool_rows(rows_with(rows, network=network, mode=mode, metric=metric), ["depth"])
             if pooled:
                 series.append(series_of(pooled, _NAMES[network], role, x="depth"))
         return Lines(
@@ -73,12 +67,12 @@ def _by_layer(rows: list[dict], metric: str, name: str, title: str, explained: s
 def _heads(rows: list[dict], network: str) -> Figure:
     """Heat maps of one seed: heads of different seeds are not the same heads."""
     seed = rows[0]["seed"]
-    own = _of(rows, network=network, seed=seed)
+    own = rows_with(rows, network=network, seed=seed)
     shown = ("cv", "cv_centred")
     panels: list[Panel] = []
     for metric in shown:
         for mode in _MODES:
-            cells = {(r["layer"], r["head"]): r["value"] for r in _of(own, metric=metric, mode=mode)}
+            cells = {(r["layer"], r["head"]): r["value"] for r in rows_with(own, metric=metric, mode=mode)}
             layers, heads = sorted({layer for layer, _ in cells}), sorted({head for _, head in cells})
             panels.append(
                 Heatmap(
@@ -105,7 +99,7 @@ def _prediction(rows: list[dict]) -> Figure:
     modes = ("blocks", "everywhere")
     series = []
     for network, role in _ROLES.items():
-        chosen = _of(rows, network=network, metric="prediction_change")
+        chosen = rows_with(rows, network=network, metric="prediction_change")
         pooled = {row["mode"]: row for row in pool_rows(chosen, ["mode"])}
         columns = {field: tuple(pooled[mode][field] for mode in modes) for field in ("value", "low", "high")}
         series.append(

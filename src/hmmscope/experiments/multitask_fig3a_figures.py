@@ -7,7 +7,7 @@ from hmmscope.claims.multitask_probes import effect, said
 from hmmscope.experiments.experiment import Finding, Tables
 from hmmscope.experiments.panels import series_of
 from hmmscope.figures import Bars, Figure, Lines, Series
-from hmmscope.pooling import Pooled, pool_rows
+from hmmscope.pooling import Pooled, pool_rows, rows_with
 
 _TITLES = {"component": "Which HMM", "state": "Hidden state within an HMM"}
 _SHORT = {"component": "which HMM", "state": "hidden state"}
@@ -19,11 +19,6 @@ def figures(tables: Tables) -> list[Figure]:
 
 def notes(tables: Tables) -> list[Finding]:
     return [_untrained_note(tables), _ceiling_note(tables)]
-
-
-def of(rows: Iterable[dict[str, Any]], **fields: Any) -> list[dict[str, Any]]:
-    """The rows with these values in these columns."""
-    return [row for row in rows if all(row[key] == value for key, value in fields.items())]
 
 
 def curve(rows: list[dict[str, Any]], name: str, role: str, column: str = "accuracy") -> Series:
@@ -54,17 +49,17 @@ def _probe_figure(tables: Tables) -> Figure:
     rows = tables["probes"]
 
     def panel(target: str) -> Lines:
-        trained = of(rows, target=target, model="trained", labels="true")
+        trained = rows_with(rows, target=target, model="trained", labels="true")
         series = [
             curve(trained, "trained", "model"),
             curve(trained, "exact posterior", "ceiling", "ceiling"),
-            curve(of(rows, target=target, model="untrained"), "untrained model", "control"),
-            curve(of(rows, target=target, model="trained", labels="shuffled"), "shuffled labels", "control"),
+            curve(rows_with(rows, target=target, model="untrained"), "untrained model", "control"),
+            curve(rows_with(rows, target=target, model="trained", labels="shuffled"), "shuffled labels", "control"),
             curve(trained, "commonest class", "baseline", "chance"),
         ]
         if target == "component":
             for name in ("symbols", "symbols and pairs"):
-                found = [{"layer": 0} | row for row in of(tables["frequencies"], frequencies=name)]
+                found = [{"layer": 0} | row for row in rows_with(tables["frequencies"], frequencies=name)]
                 series.append(constant(curve(found, f"frequencies of {name}", "baseline"), series[0].x))
         return Lines(
             title=_TITLES[target], x_label="layer", y_label="probe accuracy", series=tuple(series), y_min=0, y_max=1.02
@@ -90,7 +85,7 @@ def _order_figure(tables: Tables) -> Figure:
 
     def shares(model: str) -> Lines:
         series = tuple(
-            curve(_of_maximum(of(rows, target=target, model=model, labels="true")), _SHORT[target], role)
+            curve(_of_maximum(rows_with(rows, target=target, model=model, labels="true")), _SHORT[target], role)
             for target, role in (("component", "model"), ("state", "other"))
         )
         title = {"trained": "Trained", "untrained": "Before training"}[model]
@@ -131,7 +126,7 @@ def _of_maximum(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Accuracy by seed and layer as a share of the seed's largest."""
     shares = []
     for seed in dict.fromkeys(row["seed"] for row in rows):
-        means = pool_rows(of(rows, seed=seed), ("layer",), value="accuracy")
+        means = pool_rows(rows_with(rows, seed=seed), ("layer",), value="accuracy")
         top = max(row["accuracy"] for row in means)
         shares += [{"seed": seed, "layer": row["layer"], "accuracy": row["accuracy"] / top} for row in means]
     return shares
@@ -141,7 +136,7 @@ def _untrained_note(tables: Tables) -> Finding:
     """What may be read without anything learned."""
     rows, onsets = tables["probes"], tables["onsets"]
     best = {
-        model: max(curve(of(rows, target="component", model=model, labels="true"), model, "other").y)
+        model: max(curve(rows_with(rows, target="component", model=model, labels="true"), model, "other").y)
         for model in ("trained", "untrained")
     }
     counted = {name: curve_level(tables["frequencies"], name) for name in ("symbols", "symbols and pairs")}
@@ -165,14 +160,14 @@ def _untrained_note(tables: Tables) -> Finding:
 
 def curve_level(rows: list[dict[str, Any]], name: str) -> float:
     """Mean accuracy of a probe that reads frequencies."""
-    found = pool_rows(of(rows, frequencies=name), (), value="accuracy")
+    found = pool_rows(rows_with(rows, frequencies=name), (), value="accuracy")
     return float(found[0]["accuracy"])
 
 
 def _ceiling_note(tables: Tables) -> Finding:
     """How much of what can be known of the state is in the stream."""
     rows = tables["probes"]
-    trained = of(rows, target="state", model="trained", labels="true")
+    trained = rows_with(rows, target="state", model="trained", labels="true")
     accuracy, ceiling = curve(trained, "", "other"), curve(trained, "", "other", "ceiling")
     gain = effect(tables["onsets"], model="trained - untrained", target="state", quantity="accuracy at the last layer")
     text = (

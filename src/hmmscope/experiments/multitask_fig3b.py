@@ -29,9 +29,9 @@ from hmmscope.analysis.probes import (
 )
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.experiments.construction_vs_trained import construct
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Finding, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
 from hmmscope.experiments.multitask_fig3b_figures import figures, notes
-from hmmscope.experiments.multitask_models import NUM_SEEDS, multitask_config
+from hmmscope.experiments.multitask_models import multitask_config
 from hmmscope.figures import Figure
 from hmmscope.pipeline import Run, untrained_twin
 

@@ -2,8 +2,9 @@
 
 from hmmscope.claims.multitask_probes import DISTANCES, effect, said
 from hmmscope.experiments.experiment import Finding, Tables
-from hmmscope.experiments.multitask_fig3a_figures import curve, of, pooled_series
+from hmmscope.experiments.multitask_fig3a_figures import curve, pooled_series
 from hmmscope.figures import Figure, Lines, Series
+from hmmscope.pooling import rows_with
 
 _TITLES = {"trained": "Trained", "untrained": "Before training", "constructed": "Theorem 1's network"}
 _ROLES = {"trained": "model", "untrained": "control", "constructed": "ceiling"}
@@ -21,11 +22,11 @@ def _layer_figure(tables: Tables) -> Figure:
     rows = tables["probes"]
 
     def panel(network: str) -> Lines:
-        found = of(rows, network=network, labels="true")
-        series = [curve(of(found, distance=k), f"{k} back", "other") for k in DISTANCES]
+        found = rows_with(rows, network=network, labels="true")
+        series = [curve(rows_with(found, distance=k), f"{k} back", "other") for k in DISTANCES]
         series.append(curve(found, "commonest symbol", "baseline", "chance"))
         if network == "trained":
-            series.append(curve(of(rows, network=network, labels="shuffled"), "shuffled labels", "control"))
+            series.append(curve(rows_with(rows, network=network, labels="shuffled"), "shuffled labels", "control"))
         shown = {"x_label": "layer", "y_label": "probe accuracy", "y_min": 0.0, "y_max": 1.02}
         return Lines(title=_TITLES[network], series=tuple(series), **shown)  # type: ignore[arg-type]
 

@@ -15,9 +15,9 @@ from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Layout
 from hmmscope.experiments.construction_vs_trained import construct
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Tables
 from hmmscope.experiments.multitask_fig7_figures import figures
-from hmmscope.experiments.multitask_models import NUM_SEEDS, multitask_config
+from hmmscope.experiments.multitask_models import multitask_config
 from hmmscope.figures import Figure
 from hmmscope.pipeline import Run, untrained_twin
 from hmmscope.schema import require

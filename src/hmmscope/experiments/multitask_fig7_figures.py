@@ -1,11 +1,9 @@
 """Figures of `multitask_fig7`."""
 
-from typing import Any
-
 from hmmscope.experiments.experiment import Tables
 from hmmscope.experiments.panels import series_of
 from hmmscope.figures import Bars, Figure, Heatmap, Lines, Role, Series
-from hmmscope.pooling import pool_rows
+from hmmscope.pooling import pool_rows, rows_with
 
 _ROLES: dict[str, Role] = {"trained": "model", "untrained": "control", "constructed": "other", "uniform": "baseline"}
 _NAMES = {
@@ -21,10 +19,6 @@ def figures(tables: Tables) -> list[Figure]:
     return [_layers(tables["offsets"]), _heads(tables["offsets"]), _sources(tables["sources"]), _alignment(tables)]
 
 
-def _of(rows: list[dict], **fields: Any) -> list[dict]:
-    return [row for row in rows if all(row[key] == value for key, value in fields.items())]
-
-
 def _layers(rows: list[dict]) -> Figure:
     return Figure(
         name="by-distance",
@@ -36,7 +30,7 @@ def _layers(rows: list[dict]) -> Figure:
         ),
         panels=tuple(
             _map(
-                pool_rows(_of(rows, network=network), ["layer", "offset"]),
+                pool_rows(rows_with(rows, network=network), ["layer", "offset"]),
                 title,
                 "layer",
                 lambda row: str(row["layer"]),
@@ -48,7 +42,7 @@ def _layers(rows: list[dict]) -> Figure:
 
 def _heads(rows: list[dict]) -> Figure:
     seed = rows[0]["seed"]
-    own = [row for row in _of(rows, seed=seed) if row["network"] != "constructed" or row["gathers"]]
+    own = [row for row in rows_with(rows, seed=seed) if row["network"] != "constructed" or row["gathers"]]
     return Figure(
         name="by-head",
         title="Where the last token looks, by head",
@@ -57,7 +51,7 @@ def _heads(rows: list[dict]) -> Figure:
             "same heads. Of the network of Theorem 1 those that gather the last tokens."
         ),
         panels=tuple(
-            _map(_of(own, network=network), title, "layer.head", lambda row: f"{row['layer']}.{row['head'] + 1}")
+            _map(rows_with(own, network=network), title, "layer.head", lambda row: f"{row['layer']}.{row['head'] + 1}")
             for network, title in _TITLES.items()
         ),
     )
@@ -83,7 +77,7 @@ def _sources(rows: list[dict]) -> Figure:
     def panel(source: str) -> Lines:
         series = []
         for network, role in _ROLES.items():
-            pooled = pool_rows(_of(rows, network=network, source=source), ["depth"])
+            pooled = pool_rows(rows_with(rows, network=network, source=source), ["depth"])
             if pooled:
                 series.append(series_of(pooled, _NAMES[network], role, x="depth"))
         title = source[0].upper() + source[1:]
@@ -109,7 +103,7 @@ def _alignment(tables: Tables) -> Figure:
     for network in ("trained", "untrained"):
         pooled = {
             (row["constructed_layer"], row["offset"]): row
-            for row in pool_rows(_of(rows, network=network), ["constructed_layer", "offset"])
+            for row in pool_rows(rows_with(rows, network=network), ["constructed_layer", "offset"])
         }
         columns = {side: tuple(pooled[head][side] for head in heads) for side in ("value", "low", "high")}
         role = _ROLES[network]

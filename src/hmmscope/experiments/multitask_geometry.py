@@ -19,9 +19,8 @@ from hmmscope.analysis.geometry import (
 from hmmscope.analysis.layer_curves import Curves, with_interval
 from hmmscope.analysis.probes import read_stream
 from hmmscope.axes import Tensor
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Finding, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
 from hmmscope.experiments.multitask_geometry_figures import figures, notes
-from hmmscope.experiments.multitask_models import NUM_SEEDS
 from hmmscope.figures import Figure
 from hmmscope.pipeline import Run, untrained_twin
 

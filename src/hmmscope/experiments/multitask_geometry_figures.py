@@ -7,10 +7,9 @@ from hmmscope.analysis.geometry import BELIEF, MIXED_BELIEF, PREDICTION
 from hmmscope.claims.multitask_geometry import NAMES, of_beliefs
 from hmmscope.claims.multitask_probes import said
 from hmmscope.experiments.experiment import Finding, Tables
-from hmmscope.experiments.multitask_fig3a_figures import of
 from hmmscope.experiments.panels import series_of
 from hmmscope.figures import Figure, Lines, Points, Series
-from hmmscope.pooling import pool_rows
+from hmmscope.pooling import pool_rows, rows_with
 
 #: Panels by process and target.
 _PANELS = {
@@ -35,15 +34,15 @@ def notes(tables: Tables) -> list[Finding]:
 
 def _layer_figure(tables: Tables) -> Figure:
     def panel(process: str, target: str, title: str) -> Lines:
-        rows = of(tables["geometry"], process=process)
-        about = of(rows, target=target)
-        trained = of(about, source="trained")
+        rows = rows_with(tables["geometry"], process=process)
+        about = rows_with(rows, target=target)
+        trained = rows_with(about, source="trained")
         series = (
             _curve(trained, "trained", "model"),
             _curve(trained, "exact belief of an observer", "ceiling", "ceiling"),
-            _curve(of(rows, target=PREDICTION, source="trained"), "next-observation law, trained", "other"),
-            _curve(of(about, source="untrained"), "untrained model", "control"),
-            _curve(of(about, source="shuffled"), "shuffled beliefs", "control"),
+            _curve(rows_with(rows, target=PREDICTION, source="trained"), "next-observation law, trained", "other"),
+            _curve(rows_with(about, source="untrained"), "untrained model", "control"),
+            _curve(rows_with(about, source="shuffled"), "shuffled beliefs", "control"),
             _curve(trained, "affine in the exact prediction", "baseline", "from_prediction"),
         )
         return Lines(title=title, x_label="layer", y_label="held-out R²", series=series, y_min=-0.05, y_max=1.02)
@@ -70,8 +69,8 @@ def _curve(rows: list[dict[str, Any]], name: str, role: str, column: str = "r2")
 
 
 def _triangle_figure(tables: Tables, process: str) -> Figure:
-    rows = of(tables["points"], process=process)
-    rows = of(rows, seed=rows[0]["seed"])
+    rows = rows_with(tables["points"], process=process)
+    rows = rows_with(rows, seed=rows[0]["seed"])
     colours = tuple(_colour(row["exact"]) for row in rows)
     name, about = _TRIANGLES[process]
     titles = {"exact": "Exact", "trained": "Read off the trained model", "untrained": "Read off the untrained model"}

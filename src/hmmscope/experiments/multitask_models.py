@@ -38,9 +38,6 @@ _SCALES: dict[str, dict[str, dict[str, Any]]] = {
 #: Of the rows of transition and emission matrices; the paper does not state it.
 CONCENTRATION = {"smoke": 0.1, "small": 0.1, "gpu": 0.03, "paper": 0.01}
 
-#: Seeds of the figures at each scale.
-NUM_SEEDS = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
-
 
 def multitask_config(scale: str, **changes: dict[str, Any]) -> dict[str, Any]:
     """The run of [MultiTask] as plain configuration.

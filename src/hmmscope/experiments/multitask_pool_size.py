@@ -10,8 +10,8 @@ from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, as_law, inference_mode, model_outputs
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Finding, Tables
-from hmmscope.experiments.multitask_studies import NUM_SEEDS, curve, mean_row, of, prompt_config
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
+from hmmscope.experiments.multitask_studies import curve, mean_row, of, prompt_config
 from hmmscope.experiments.multitask_windows import divergence
 from hmmscope.figures import Figure, Lines, Series
 from hmmscope.inference.mixture import filter_known_component

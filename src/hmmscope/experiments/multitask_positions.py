@@ -3,8 +3,8 @@
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Tables
-from hmmscope.experiments.multitask_studies import NUM_SEEDS, end_rows, prompt_config, setting_bars
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Tables
+from hmmscope.experiments.multitask_studies import end_rows, prompt_config, setting_bars
 from hmmscope.figures import Figure
 from hmmscope.pipeline import Run
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Tables
-from hmmscope.experiments.multitask_studies import NUM_SEEDS, curve, end_rows, of, prompt_config
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Tables
+from hmmscope.experiments.multitask_studies import curve, end_rows, of, prompt_config
 from hmmscope.figures import Figure, Heatmap, Lines
 from hmmscope.pipeline import Run
 from hmmscope.pooling import pool_rows

@@ -17,9 +17,6 @@ from hmmscope.figures import Bars, Lines, Series
 from hmmscope.pipeline import Run, untrained_twin
 from hmmscope.pooling import pool_rows
 
-#: Seeds of the studies at each scale.
-NUM_SEEDS = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
-
 #: Prompts from a pool: numbers of each scale. The paper has one setting (its §5); the reduced scales are ours.
 _PROMPTS: dict[str, dict[str, dict[str, Any]]] = {
     "smoke": {
