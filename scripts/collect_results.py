@@ -20,8 +20,8 @@ from pathlib import Path
 from PIL import Image
 
 from hmmscope import store
-from hmmscope.bench.contest import machine
 from hmmscope.claims.ledger import ledger
+from hmmscope.machine import machine
 from hmmscope.report.text import format_interval
 from hmmscope.verbs.claims import as_markdown
 

@@ -314,10 +314,12 @@ def test_width_and_heads(claim: str, axis: str) -> None:
     assert judged("limits-fig5", claim, tables({4: 0.2})).verdict == "inconclusive"
 
 
-def architectures(errors: dict[tuple[str, int], tuple[float, float]], noise: float = 0.0) -> Tables:
+def architectures(
+    errors: dict[tuple[str, int], tuple[float, float]], noise: float = 0.0, task: str = "cyclic-det"
+) -> Tables:
     """Errors within and beyond the training length, by architecture and layers."""
     rows = [
-        {"seed": seed, "task": "cyclic-det", "architecture": name, "layers": layers, "predictor": "model"}
+        {"seed": seed, "task": task, "architecture": name, "layers": layers, "predictor": "model"}
         | {"position": 1 + beyond, "beyond": bool(beyond), "value": pair[beyond] + noise * (seed - 1) * len(name)}
         for seed in SEEDS
         for (name, layers), pair in errors.items()
@@ -330,11 +332,11 @@ def architectures(errors: dict[tuple[str, int], tuple[float, float]], noise: flo
 def test_architectures(claim: str) -> None:
     name = f"limits-architectures-{claim}"
     shallow, deep = ("transformer", 1), ("transformer", 4)
-    usual = {("rnn", 1): (0.0, 0.0), shallow: (0.5, 0.8), deep: (0.2, 0.7)}
+    usual = {("rnn", 1): (0.0, 0.0), shallow: (0.5, 0.8), deep: (0.05, 0.7)}
     good = judged("limits-architectures", name, architectures(usual))
     assert good.verdict == "reproduced"
-    assert good.value == pytest.approx({"recurrence": 0.2, "length": 0.7, "depth": 0.3}[claim])
-    against = {("rnn", 1): (0.9, 0.9), shallow: (0.1, 0.1), deep: (0.2, 0.2)}
+    assert good.value == pytest.approx({"recurrence": 0.05, "length": 0.7, "depth": 0.45}[claim])
+    against = {("rnn", 1): (0.9, 0.9), shallow: (0.01, 0.1), deep: (0.02, 0.2)}
     assert judged("limits-architectures", name, architectures(against)).verdict == "not reproduced"
     tables = architectures(usual)
     for row in tables["errors"]:
@@ -342,6 +344,35 @@ def test_architectures(claim: str) -> None:
             row["value"] += 0.6 * (row["seed"] - 1)
     assert judged("limits-architectures", name, tables).verdict == "inconclusive"
     assert judged("limits-architectures", name, architectures({deep: (0.1, 0.1)})).verdict == "inconclusive"
+
+
+def test_a_transformer_that_has_not_learned_its_length_says_nothing_beyond() -> None:
+    tables = architectures({("rnn", 1): (0.0, 0.0), ("transformer", 1): (0.5, 0.8), ("transformer", 4): (0.2, 0.7)})
+    found = judged("limits-architectures", "limits-architectures-length", tables)
+    assert (found.verdict, found.value) == ("inconclusive", pytest.approx(0.7))
+    assert "has not learned" in found.text
+
+
+def test_a_process_that_forgets_is_no_task_of_tracking() -> None:
+    """Claims on tracking do not see it, and one layer is judged against a constant answer."""
+    name = "limits-architectures-forgetting"
+
+    def tables(shallow: float, noise: float = 0.0) -> Tables:
+        found = architectures({("rnn", 1): (0.0, 0.0), ("transformer", 1): (shallow, 0.9)}, noise, "mess3")["errors"]
+        constants = [row | {"predictor": "constant", "value": 0.5} for row in found]
+        return {"errors": found + constants}
+
+    good = judged("limits-architectures", name, tables(0.01))
+    assert (good.verdict, good.value) == ("reproduced", pytest.approx(0.02))
+    assert judged("limits-architectures", name, tables(0.2)).verdict == "not reproduced"
+    assert judged("limits-architectures", name, tables(0.05, 0.01)).verdict == "inconclusive"
+    none = architectures({("transformer", 1): (0.1, 0.1)})
+    assert judged("limits-architectures", name, none).verdict == "inconclusive"
+    tracking = architectures({("rnn", 1): (0.0, 0.0), ("transformer", 1): (0.5, 0.8), ("transformer", 4): (0.2, 0.7)})
+    both = {"errors": tracking["errors"] + architectures({("rnn", 1): (9.0, 9.0)}, task="mess3")["errors"]}
+    for claim in ("recurrence", "length", "depth"):
+        judgements = [judged("limits-architectures", f"limits-architectures-{claim}", one) for one in (tracking, both)]
+        assert judgements[0] == judgements[1]
 
 
 def test_architectures_of_every_name_can_be_planned() -> None:

@@ -318,7 +318,7 @@ def test_rows_are_those_of_runs_by_themselves_to_rounding(found: dict[str, Any])
 
 def test_a_member_that_stops_is_a_failed_run_alone(found: dict[str, Any]) -> None:
     spoilt = found["spoilt"]
-    reason = f"error[6] step {SPOILT_STEP}: loss or gradient is not finite; the step was not taken, lower learning_rate"
+    reason = f"error[6] step {SPOILT_STEP}: loss is not finite (loss nan); the step was not taken, lower learning_rate"
     assert spoilt["states"] == ["done", "failed", "done"] * 2
     assert [one for one in spoilt["reasons"] if one] == [f"{reason}, in a pack of 3"] * 2
     assert spoilt["failures"] == [[f"{reason}, in a pack of 3", 1, False]] * 2

@@ -358,7 +358,7 @@ def bench(
 ) -> None:
     """Measure, print a table, and write it if asked to."""
     from hmmscope.bench import filtering, mixture, packed, sampling, training
-    from hmmscope.bench.contest import machine
+    from hmmscope.machine import machine
 
     works: dict[str, Any] = {
         "sampling": sampling.contests,

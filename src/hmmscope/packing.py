@@ -35,11 +35,13 @@ class PackStopped(NonFiniteError):
 
     Attributes:
         runs: of all members, in order; None for those that stopped.
+        errors: why, in the same order; None for the finished ones.
     """
 
-    def __init__(self, errors: Sequence[NonFiniteError], runs: Sequence[Run | None]) -> None:
-        super().__init__(f"{len(errors)} of {len(runs)} runs stopped, the others are finished; {errors[0]}")
-        self.runs = list(runs)
+    def __init__(self, errors: Sequence[NonFiniteError | None], runs: Sequence[Run | None]) -> None:
+        found = [error for error in errors if error is not None]
+        super().__init__(f"{len(found)} of {len(runs)} runs stopped, the others are finished; {found[0]}")
+        self.runs, self.errors = list(runs), list(errors)
 
 
 def train_packed(
@@ -114,9 +116,8 @@ def train_packed(
                 store.write_table(run.path / "evaluation.jsonl", _score_rows(score))
                 folder.mark_done(summary)
                 finished.append(replace(run, summary=summary))
-    errors = [member.error for member in members if member.error is not None]
-    if errors:
-        raise PackStopped(errors, finished)
+    if None in finished:
+        raise PackStopped([member.error for member in members], finished)
     return [run for run in finished if run is not None]
 
 

@@ -15,16 +15,14 @@ import fcntl
 import hashlib
 import json
 import os
-import platform
 import re
-import sys
 import warnings
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hmmscope import disk, store
 from hmmscope.errors import DamagedError, HmmscopeError, InputError, NonFiniteError, RefusedError, ResourceError
+from hmmscope.machine import environment
 from hmmscope.store import (
     Journal,
     new_folder,
@@ -99,7 +97,7 @@ class RunDir:
             store.make_folder(path.parent)
             with new_folder(path, manifest=False) as folder:
                 write_bytes(folder / "config.json", config_json)
-                write_json(folder / "environment.json", _environment())
+                write_json(folder / "environment.json", environment())
                 write_json(folder / "seeds.json", seeds or {})
                 store.write_manifest(folder)
                 store.make_folder(folder / "checkpoints")
@@ -366,31 +364,6 @@ def _take_lock(path: Path) -> int:
         except BaseException:
             os.close(fd)
             raise
-
-
-def _environment() -> dict[str, Any]:
-    """What may change the numbers of a run. A closed list: no host, user, path or environment variable."""
-    from hmmscope import __version__
-
-    versions: dict[str, str | None] = {}
-    for package in ("torch", "numpy", "numba", "safetensors"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = None
-    package_root = Path(__file__).parent
-    source = hashlib.sha256()
-    for file in sorted(package_root.rglob("*.py")):
-        source.update(f"{file.relative_to(package_root).as_posix()}\0".encode() + file.read_bytes() + b"\0")
-    return {
-        "hmmscope": __version__,
-        "python": platform.python_version(),
-        **versions,
-        "system": sys.platform,
-        "machine": platform.machine(),
-        "num_cpu": os.cpu_count(),
-        "source_sha256": source.hexdigest(),
-    }
 
 
 def _non_finite(named: dict[str, "torch.Tensor"]) -> str | None:

@@ -2,18 +2,13 @@
 
 import importlib.util
 import math
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import date
 from typing import Any
 
 import torch
-
-from hmmscope import __version__
 
 
 @dataclass(frozen=True)
@@ -93,22 +88,3 @@ def noise(*shape: int, dtype: torch.dtype, device: torch.device | str = "cpu") -
 def installed(module: str) -> bool:
     """Whether a peer can be imported."""
     return importlib.util.find_spec(module) is not None
-
-
-def machine() -> dict[str, Any]:
-    """What the figures depend on."""
-    model = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo") as lines:
-            model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
-    return {
-        "date": date.today().isoformat(),
-        "processor": model,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "hmmscope": __version__,
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-    }

@@ -1,9 +1,12 @@
 """Claims of [Limits] on architectures: Figure 5, and recurrent networks against Transformers."""
 
+from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from hmmscope.claims.ledger import Judgement, Tables, claim, is_above
-from hmmscope.pooling import Pooled, by_seed, pool_rows
+from hmmscope.claims.limits_effects import is_below
+from hmmscope.pooling import Pooled, by_seed, pool_rows, rows_with
 
 
 @claim(
@@ -57,6 +60,11 @@ def _along(rows: list[dict[str, Any]], axis: str, varied: str) -> Judgement:
 # ---------------------------------------------------------------------------------------------------------------------
 # Architectures
 
+#: Tasks whose belief a window of constant length gives: there is no state to track.
+FORGETTING = ("ran-hmm", "mess3")
+#: A model whose mean evaluation loss is above this has not learned the task.
+LEARNED = 0.1
+
 
 def _mean_error(rows: list, architecture: str, layers: int, *, beyond: bool) -> dict[str, float]:
     """Mean error by task over the positions of the training length, or those beyond it, of one seed."""
@@ -89,19 +97,20 @@ def _told(rows: list, *, beyond: bool = False) -> str:
     return "; ".join(f"{r['task']}, {r['architecture']} ({r['layers']}): {r['value']:.3f}" for r in pooled)
 
 
-def _of_models(tables: Tables) -> list:
-    return [row for row in tables["errors"] if row["predictor"] == "model"]
+def _tracking(tables: Tables) -> list:
+    """Errors of the models on the tasks in which a state has to be tracked."""
+    return [row for row in tables["errors"] if row["predictor"] == "model" and row["task"] not in FORGETTING]
 
 
 @claim(
     "limits-architectures-recurrence",
     source="[Limits] §1, §6",
-    statement="The recurrent network is more accurate than the deepest Transformer.",
+    statement="Where states have to be tracked the recurrent network is more accurate than the deepest Transformer.",
     experiment="limits-architectures",
 )
 def recurrence(tables: Tables) -> Judgement:
     """Error of the deepest Transformer less that of the ReLU RNN, within seed and task."""
-    rows = _of_models(tables)
+    rows = _tracking(tables)
     depths, recurrent = _depths(rows, "transformer"), _depths(rows, "rnn")
     if not depths or not recurrent:
         return Judgement(verdict="inconclusive", text="Not both a Transformer and the ReLU RNN were trained.")
@@ -119,7 +128,7 @@ def recurrence(tables: Tables) -> Judgement:
 )
 def depth(tables: Tables) -> Judgement:
     """Error of the shallowest Transformer less that of the deepest, within seed and task."""
-    rows = _of_models(tables)
+    rows = _tracking(tables)
     depths = _depths(rows, "transformer")
     if len(depths) < 2:
         return Judgement(verdict="inconclusive", text="Transformers of one depth only were trained.")
@@ -132,16 +141,58 @@ def depth(tables: Tables) -> Judgement:
 @claim(
     "limits-architectures-length",
     source="[Limits] Thm. 5.1",
-    statement="Beyond the training length the recurrent network stays more accurate than the deepest Transformer.",
+    statement="It stays so beyond the training length: the recurrent network is more accurate than the deepest Transformer.",
     experiment="limits-architectures",
 )
 def length(tables: Tables) -> Judgement:
-    """Error beyond the training length of the deepest Transformer less that of the ReLU RNN, within seed and task."""
-    rows = _of_models(tables)
+    """Error beyond the training length of the deepest Transformer less that of the ReLU RNN, within seed and task.
+
+    A Transformer that does not follow its training length says nothing of what is beyond; one that does somewhere is
+    enough for the claim to be decided there.
+    """
+    rows = _tracking(tables)
     depths, recurrent = _depths(rows, "transformer"), _depths(rows, "rnn")
     ends = ("transformer", depths[-1] if depths else 0), ("rnn", recurrent[-1] if recurrent else 0)
     effect = _difference(rows, *ends, beyond=True)
     if effect is None:
         return Judgement(verdict="inconclusive", text="Not both could be read beyond the training length.")
     text = f"Mean evaluation loss from the training length to twice it: {_told(rows, beyond=True)}."
-    return is_above(effect, text, "loss of the Transformer less that of the RNN, beyond")
+    found = is_above(effect, text, "loss of the Transformer less that of the RNN, beyond")
+    within = by_seed(rows, lambda one: max(_mean_error(one, *ends[0], beyond=False).values(), default=None))
+    if within is not None and within.value > LEARNED:
+        short = (
+            f"The Transformer's loss within the training length is up to {within.value:.2f}: it has not learned that."
+        )
+        return replace(found, verdict="inconclusive", text=f"{text} {short}")
+    return found
+
+
+@claim(
+    "limits-architectures-forgetting",
+    source="[Limits] §4.2, Fig. 3",
+    statement="On a process that forgets the shallowest Transformer has less than a tenth of a constant answer's loss.",
+    experiment="limits-architectures",
+)
+def forgetting(tables: Tables) -> Judgement:
+    """Loss of the shallowest Transformer over that of the constant answer, within seed and task."""
+    rows = [row for row in tables["errors"] if row["task"] in FORGETTING and not row["beyond"]]
+    models = [row for row in rows if row["predictor"] == "model"]
+    depths = _depths(models, "transformer")
+    if not depths:
+        return Judgement(verdict="inconclusive", text="No Transformer was trained on a process that forgets.")
+    constants = [row for row in rows if row["predictor"] == "constant"]
+    shallowest = [row for row in models if (row["architecture"], row["layers"]) == ("transformer", depths[0])]
+
+    def share(found: list) -> float:
+        losses = {name: [row["value"] for row in found if row["predictor"] == name] for name in ("model", "constant")}
+        return fmean(losses["model"]) / fmean(losses["constant"])
+
+    by_task = {
+        task: by_seed(rows_with(shallowest + constants, task=task), share)
+        for task in dict.fromkeys(row["task"] for row in shallowest)
+    }
+    worst = max((effect for effect in by_task.values() if effect is not None), key=lambda effect: effect.value)
+    told = "; ".join(f"{row['task']}, constant answer: {row['value']:.3f}" for row in pool_rows(constants, ["task"]))
+    text = f"Mean evaluation loss up to the training length: {_told(models)}; {told}."
+    unit = f"share of the constant answer's loss, {depths[0]} layer{'s' * (depths[0] > 1)}, worst task"
+    return is_below(worst, text, unit, below=0.1)

@@ -24,6 +24,8 @@ NAMES = {
 
 Rows = list[dict[str, Any]]
 
+_SEVERITY: tuple[Verdict, ...] = ("not reproduced", "inconclusive", "reproduced")
+
 
 def inconclusive(text: str) -> Judgement:
     """Of tables that lack what the claim is about."""
@@ -63,7 +65,7 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
 def everywhere(
     effects: Mapping[str, Pooled], text: str, unit: str, *, above: float = 0.0, wanted: Sequence[str] = ()
 ) -> Judgement:
-    """Of a claim that an effect is above a bound on every task; the number is that of the task with the least.
+    """Of a claim that an effect is above a bound on every task; the number is that of the task that decides.
 
     Args:
         effects: by task.
@@ -74,19 +76,21 @@ def everywhere(
     """
     if not effects:
         return inconclusive("None of the tasks that this is about was measured.")
-    verdict = worst([verdict_above(effect, above) for effect in effects.values()])
+    verdicts = {task: verdict_above(effect, above) for task, effect in effects.items()}
+    verdict = worst(list(verdicts.values()))
+    decides = min(effects, key=lambda task: (_SEVERITY.index(verdicts[task]), effects[task].low))
     missing = [NAMES[task] for task in wanted if task not in effects]
     if missing and verdict == "reproduced":
         verdict = "inconclusive"
     note = f" Not measured: {', '.join(missing)}." if missing else ""
-    least = min(effects.values(), key=lambda effect: effect.value)
-    return Judgement(
-        verdict=verdict, text=text + note, value=least.value, low=least.low, high=least.high, unit=f"{unit}, least task"
-    )
+    effect, unit = effects[decides], f"{unit}, {NAMES[decides]}"
+    return Judgement(verdict=verdict, text=text + note, value=effect.value, low=effect.low, high=effect.high, unit=unit)
 
 
 def in_all(shares: Mapping[str, Sequence[float]], text: str, *, wanted: Sequence[str] = ()) -> Judgement:
     """Of a claim that a share is 1 in every seed on every task; that a task has none with 1 refutes it.
+
+    One seed decides nothing.
 
     Args:
         shares: one a seed, by task.
@@ -99,7 +103,9 @@ def in_all(shares: Mapping[str, Sequence[float]], text: str, *, wanted: Sequence
     full = [[value >= 1 for value in values] for values in found.values()]
     verdict: Verdict = "inconclusive"
     missing = [NAMES[task] for task in wanted if task not in found]
-    if any(not any(values) for values in full):
+    if min(map(len, full)) < 2:
+        text += " (One seed decides nothing.)"
+    elif any(not any(values) for values in full):
         verdict = "not reproduced"
     elif all(all(values) for values in full) and not missing:
         verdict = "reproduced"

@@ -93,7 +93,8 @@ def _inside(effect: Pooled) -> Pooled:
     """How far inside the bounds an effect is, with the ends of its interval."""
     ends = [COMPARABLE - abs(value) for value in (effect.low, effect.high)]
     crosses = effect.low < 0 < effect.high
-    return Pooled(COMPARABLE - abs(effect.value), min(ends), COMPARABLE if crosses else max(ends))
+    most = COMPARABLE if crosses else max(ends)
+    return Pooled(COMPARABLE - abs(effect.value), min(ends), most, effect.num_seeds)
 
 
 def _final(rows: Rows) -> Rows:
@@ -132,19 +133,27 @@ def late_share(tables: Tables, task: str, seed: object) -> float | None:
     experiment="limits-table4",
 )
 def matmul_slower(tables: Tables) -> Judgement:
-    """Share on MatMul less the larger one of the cycles, within seeds."""
-    seeds = dict.fromkeys(row.get("seed") for row in tables["losses"])
+    """Share on MatMul less the larger one of the cycles that were trained for as many steps, within seeds."""
+    rows = [row for row in tables["losses"] if not row["long"]]
+    steps = {task: max((row["step"] for row in of_task(rows, task)), default=0) for task in REMEMBERING}
+    alike = [task for task in REMEMBERING if steps[task] == steps["matmul"]]
     values, shares = [], []
-    for seed in seeds:
-        found = {task: late_share(tables, task, seed) for task in REMEMBERING}
+    for seed in dict.fromkeys(row.get("seed") for row in rows):
+        found = {task: late_share(tables, task, seed) for task in alike}
+        if "matmul" not in found:
+            continue
         slow, others = found.pop("matmul"), [value for value in found.values() if value is not None]
         if slow is not None and others:
             values.append(slow - max(others))
             shares.append((slow, max(others)))
     if not values:
-        return inconclusive("MatMul and a cycle were not both learned.")
+        return inconclusive("MatMul and a cycle were not both learned in as many steps.")
     slow, other = (mean([pair[i] for pair in shares]) for i in (0, 1))
-    text = f"Share of the way down in the last two fifths: {slow:.2g} on MatMul, at most {other:.2g} on the cycles."
+    cycles = " and ".join(NAMES[task] for task in alike if task != "matmul")
+    text = f"Share of the way down in the last two fifths: {slow:.2g} on MatMul, at most {other:.2g} on {cycles}"
+    apart = [f"{NAMES[task]} ({steps[task]:,} steps)" for task in REMEMBERING if task not in alike and steps[task]]
+    text += f"; not compared, because trained for another number of steps than {steps['matmul']:,}: " if apart else "."
+    text += f"{', '.join(apart)}." if apart else ""
     return is_above(pool_values(values), text, "difference of the shares")
 
 

@@ -67,7 +67,8 @@ def _upper_layers(tables: Tables, mode: str, begin: str) -> Judgement:
     control = _effect(tables, mode, "lower less upper", "cv_centred", network="untrained")
     text = (
         f"{begin}, the variation of the lower half of the layers less that of the upper half is {_signed(centred)} for "
-        f"centred logits and {_signed(raw)} for logits as they are; before training {_signed(control)} (centred)."
+        f"centred logits and {_signed(raw)} for logits as they are; before training {_signed(control)} (centred). Both "
+        "measures have to agree."
     )
     verdict: Verdict = "inconclusive"
     if centred.low > 0 and raw.low > 0:

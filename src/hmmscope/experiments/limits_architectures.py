@@ -47,8 +47,8 @@ ARCHITECTURES: dict[str, _Architecture] = {
     "transformer-learned": _Architecture({"name": "decoder", "dropout": 0.0}, any_length=False),
     "linear-attention": _Architecture({"name": "linear-attention", "positions": "none"}),
     "mamba": _Architecture({"name": "mamba"}, has_heads=False),
-    "mamba2": _Architecture({"name": "mamba2"}),
-    "gated-deltanet": _Architecture({"name": "gated-deltanet"}),
+    "mamba2": _Architecture({"name": "mamba2", "chunk_length": 16}),
+    "gated-deltanet": _Architecture({"name": "gated-deltanet", "chunk_length": 16}),
 }
 #: Those that need no extra.
 DEFAULT = ["rnn", "rnn-tanh", "lstm", "gru", "transformer", "linear-attention"]
@@ -59,7 +59,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "cyclic-rnd": {},
     "matmul": {},
     "ran-hmm": {},
-    "word-problem": {"name": "word-problem", "group": "S3"},
+    "word-problem": {"name": "word-problem", "group": "S3", "num_generators": 2},
     "word-problem-z60": {"name": "word-problem", "group": "Z60", "num_generators": 2},
     "word-problem-a5": {"name": "word-problem", "group": "A5", "num_generators": 2},
     "mess3": {"name": "mess3"},
@@ -69,11 +69,11 @@ TASKS: dict[str, dict[str, Any]] = {
 CHOICES: dict[str, dict[str, Any]] = {
     "smoke": {
         **{"tasks": ["cyclic-det"], "architectures": ["rnn", "gru", "transformer", "linear-attention"], "layers": [1]},
-        **{"steps": 10, "recurrent_steps": 10},
+        **{"steps": 10, "recurrent_steps": 40},
     },
     "small": {
-        **{"tasks": ["cyclic-det", "word-problem"], "architectures": DEFAULT, "layers": [1, 3]},
-        **{"steps": 1000, "recurrent_steps": 3000},
+        **{"tasks": ["cyclic-det", "word-problem", "mess3"], "architectures": DEFAULT, "layers": [1, 3]},
+        **{"steps": 1000, "recurrent_steps": 4000},
     },
     "gpu": {
         **{"tasks": ["cyclic-det", "word-problem", "matmul", "mess3"], "architectures": DEFAULT, "layers": [1, 2, 4]},

@@ -3,7 +3,6 @@
 from hmmscope.experiments.experiment import Tables
 from hmmscope.experiments.limits_tables import layers_of, model_name, pooled_series, present, task_title, tasks_of
 from hmmscope.figures import Explorer, ExplorerCurve, Figure, Lines, Series
-from hmmscope.pooling import pool_rows
 
 
 def figures(tables: Tables) -> list[Figure]:
@@ -23,10 +22,8 @@ def _fit_lengths(rows: list[dict]) -> Figure:
             of_model = [row for row in chosen if (row["predictor"], row["by"]) == ("model", "epochs")]
             deep = [row for row in of_model if row["layers"] > 0]
             series.append(pooled_series(deep, f"Transformer, error rate {rate:g}", "model", x="layers"))
-            rnn = pool_rows([row for row in of_model if row["layers"] == 0], ("task",))
-            if rnn:
-                level = rnn[0]["value"]
-                series.append(Series(name=f"RNN, error rate {rate:g}", role="other", x=ends, y=(level, level)))
+            recurrent = [row for row in of_model if row["layers"] == 0]
+            series.append(_flat(recurrent, f"RNN, error rate {rate:g}", "other", ends))
         largest = max(row["error_rate"] for row in own)
         trivial = [row for row in own if row["predictor"] == "constant" and row["error_rate"] == largest]
         series.append(_flat(trivial, f"always the same answer, error rate {largest:g}", "baseline", ends))
@@ -59,9 +56,7 @@ def _fit_lengths(rows: list[dict]) -> Figure:
 
 
 def _flat(rows: list[dict], name: str, role: str, ends: tuple[float, float]) -> Series | None:
-    pooled = pool_rows(rows, ("task",))
-    level = pooled[0]["value"] if pooled else 0.0
-    return Series(name=name, role=role, x=ends, y=(level, level)) if pooled else None  # type: ignore[arg-type]
+    return pooled_series([row | {"at": at} for row in rows for at in ends], name, role, x="at")
 
 
 def _baselines(tables: Tables, task: str) -> list[Series | None]:

@@ -19,6 +19,7 @@ def training_figure(rows: list[dict[str, Any]]) -> Figure:
                 series_of(_of(pooled, task, block), _name(block), _role(block), x="epoch")
                 for block in _blocks(pooled, task)
             ),
+            y_min=0.0,
         )
         for task in _tasks(pooled)
     )
@@ -50,7 +51,9 @@ def blocks_figure(rows: list[dict[str, Any]]) -> Figure:
             series.append(series_of(untrained, "before training", "control", x="position"))
         exact = series[0].x
         series.append(Series(name="exact answer", x=exact, y=(0.0,) * len(exact), role="optimum"))
-        panels.append(Lines(title=task, x_label="position t", y_label="evaluation loss", series=tuple(series)))
+        panels.append(
+            Lines(title=task, x_label="position t", y_label="evaluation loss", series=tuple(series), y_min=0.0)
+        )
     return Figure(
         name="error-by-position",
         title="How far each block length reaches",

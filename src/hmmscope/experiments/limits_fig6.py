@@ -5,7 +5,7 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.analysis.fit_length import fit_length
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
-from hmmscope.experiments.limits_models import depths, grid
+from hmmscope.experiments.limits_models import depths, grid, limits_config
 from hmmscope.experiments.limits_tables import (
     EPOCHS,
     epochs_of,
@@ -41,7 +41,7 @@ class LimitsFig6(Experiment):
 
     def choices(self, scale: str) -> dict[str, Any]:
         tasks = ["cyclic-det"] if scale == "smoke" else ["cyclic-det", "matmul"]
-        return {"tasks": tasks, "layers": [n for n in depths(scale) if n == 1 or n < depths(scale)[-1]]}
+        return {"tasks": tasks, "layers": [n for n in depths(scale) if n == 1 or _num_stages(scale, n) > 1]}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         wanted = (scale, choices["tasks"], choices["layers"])
@@ -63,6 +63,11 @@ class LimitsFig6(Experiment):
 
     def notes(self, tables: Tables) -> list[Finding]:
         return [_cost(tables["fit-lengths"])]
+
+
+def _num_stages(scale: str, num_layers: int) -> int:
+    """Different lengths that a Transformer of so many layers is trained on."""
+    return len(set(limits_config(scale, "cyclic-det", num_layers)["training"]["curriculum"]))
 
 
 def _rows(label: str, run: Run, sizes: dict[str, Any]) -> Tables:

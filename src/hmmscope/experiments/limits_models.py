@@ -2,10 +2,16 @@
 
 The figures and tables of the paper look at one grid of trainings from different sides, so all of them take their
 configurations from here, and the pool trains each once. Where the scales differ from the paper: length, width, steps, the
-number of actions, and fresh samples instead of a fixed set. At scale "small" two random 5-cycles are the actions: almost
-always they generate the alternating group A5, whose word problem is as hard as with five actions, and it is learned sooner.
+number of actions, and fresh samples instead of a fixed set; the curriculum has log2 of the length, rounded up, in the place
+of the paper's 7 stages. At scale "small" two random 5-cycles are the actions: five times in six they generate the
+alternating group A5, whose word problem is as hard as with five actions, and it is learned sooner.
+
+At a reduced scale the RNN, of which a step costs a fraction, sees `RNN_TIMES` as many sequences as the Transformers of the
+task, with their batch, their learning rate and their distance between evaluations: it can be compared after as many
+sequences, and after a training of its own.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +30,8 @@ TASKS: dict[str, tuple[str, str, str]] = {
 }
 #: Tasks that forget quickly: a window of constant length is enough.
 FAST = ("ran-hmm", "ran-lds")
+#: Sequences that the RNN sees, as a multiple of those of a Transformer.
+RNN_TIMES = 4
 
 
 @dataclass(frozen=True)
@@ -37,21 +45,18 @@ class _Scale:
     batch_size: int
     learning_rate: float
     warmup_steps: int
-    steps: int  # of a Transformer on the permutations of Cyclic-DET and -HARD
-    soft_steps: int  # on the other tasks that remember
-    fast_steps: int  # on one that forgets
-    rnn_steps: int
-    long_rnn_steps: int  # on the noise of RanLDS and the rare questions of Cyclic-HARD, until it has converged
-    rnn_batch: int
+    steps: int  # of a Transformer on the permutations of Cyclic-DET and -HARD, and on the vectors of RanLDS
+    soft_steps: int  # on Cyclic-RND and MatMul
+    fast_steps: int  # on RanHMM
     depths: tuple[int, ...]
     hard_samples: int
     evaluations: int = 20
 
 
 _SCALES = {
-    "smoke": _Scale(4, 2, 8, 2, 8, 2e-3, 4, 12, 12, 12, 12, 12, 8, (1, 2), 64, 4),
-    "small": _Scale(16, 2, 64, 4, 64, 2e-3, 300, 4000, 2000, 1000, 5000, 20000, 128, (1, 2, 3, 4), 1024),
-    "gpu": _Scale(64, 5, 256, 8, 512, 1e-3, 500, 5000, 5000, 2000, 8000, 16000, 512, (1, 2, 3, 4, 5), 4096),
+    "smoke": _Scale(4, 2, 8, 2, 8, 2e-3, 4, 12, 12, 12, (1, 2), 64, 4),
+    "small": _Scale(16, 2, 64, 4, 64, 2e-3, 300, 4000, 2000, 1000, (1, 2, 3, 4), 4096),
+    "gpu": _Scale(64, 5, 256, 8, 512, 1e-3, 500, 5000, 5000, 2000, (1, 2, 3, 4, 5), 16384),
 }
 #: Observations in the paper, and in its table of costs.
 PAPER_LENGTH = 120
@@ -156,36 +161,33 @@ def _training(scale: str, task: str, num_layers: int, length: int, curriculum: b
         trajectories = 1_000_000 if task in FAST else 5_000_000
         recipe = limits_recipe(num_layers or None, length=length, num_trajectories=trajectories, curriculum=curriculum)
         epoch = -(-trajectories // recipe["batch_size"])
-        samples = 8192 if task == "cyclic-hard" else 256
-        return recipe | {
-            "evaluate_every": epoch,
-            "evaluate_samples": samples,
-            "checkpoint_every": epoch,
-            **_fast(scale),
-        }
+        samples = 65536 if task == "cyclic-hard" else 256  # its state is asked for once in T actions
+        evaluated = {"evaluate_every": epoch, "evaluate_samples": samples, "checkpoint_every": epoch}
+        return recipe | evaluated | _precision(scale, num_layers)
     sizes = _SCALES[scale]
-    slow = sizes.steps if task in ("cyclic-det", "cyclic-hard") else sizes.soft_steps
-    recurrent = sizes.long_rnn_steps if task in ("ran-lds", "cyclic-hard") else sizes.rnn_steps
-    steps = recurrent if num_layers == 0 else sizes.fast_steps if task in FAST else slow
+    of_task = {"ran-hmm": sizes.fast_steps, "cyclic-rnd": sizes.soft_steps, "matmul": sizes.soft_steps}
+    steps, times = of_task.get(task, sizes.steps), 1 if num_layers else RNN_TIMES
+    epoch = max(1, steps // sizes.evaluations)
     recipe = {
-        "num_steps": steps,
-        "batch_size": sizes.batch_size if num_layers else sizes.rnn_batch,
+        "num_steps": times * steps,
+        "batch_size": sizes.batch_size,
         "schedule": "halving",
-        "learning_rate": sizes.learning_rate if num_layers else 1e-3,
+        "learning_rate": sizes.learning_rate,
         "warmup_steps": sizes.warmup_steps,
         "warmup_from": 1e-7,
-        "epoch_steps": max(1, steps // sizes.evaluations),
-        "halve_every": max(1, sizes.evaluations // 5),
+        "epoch_steps": epoch,
+        "halve_every": max(1, times * sizes.evaluations // 5),
         "betas": [0.9, 0.999],
-        "evaluate_every": max(1, steps // sizes.evaluations),
+        "evaluate_every": epoch,
         "evaluate_samples": sizes.hard_samples if task == "cyclic-hard" else min(256, sizes.hard_samples),
-        "checkpoint_every": max(1, steps // 4),
+        "checkpoint_every": max(1, times * steps // 4),
     }
     if curriculum and num_layers:
-        deepest = 2 if scale == "smoke" else 7
+        deepest = max(num_layers, math.ceil(math.log2(length)))
         recipe["curriculum"] = list(doubling_curriculum(num_layers, length, deepest=deepest))
-    return recipe | (_fast(scale) if num_layers else {})
+    return recipe | _precision(scale, num_layers)
 
 
-def _fast(scale: str) -> dict[str, Any]:
-    return {"precision": "bfloat16"} if scale in ("gpu", "paper") else {}
+def _precision(scale: str, num_layers: int) -> dict[str, Any]:
+    """bfloat16 for Transformers on a GPU, which is our choice; the RNN is small and keeps its state exact."""
+    return {"precision": "bfloat16"} if num_layers and scale in ("gpu", "paper") else {}

@@ -1,5 +1,7 @@
 """[Limits] Table 3: final losses of the RNN and of Transformers, beside what is possible."""
 
+import math
+from dataclasses import replace
 from typing import Any
 
 from hmmscope import registry
@@ -29,6 +31,8 @@ _SIZES = {
     "gpu": {"samples": 8192, "floor_samples": 1000},
     "paper": {"samples": 8192, "floor_samples": 1000},
 }
+#: Below this an excess is rounding.
+_LEAST = 1e-12
 _SMOKE = ["cyclic-rnd", "ran-lds"]
 
 
@@ -127,12 +131,9 @@ def _excess_figure(rows: list[dict]) -> Figure:
         own = [row for row in rows if row["task"] == task]
         deep = [row for row in own if row["layers"] > 0]
         depths = layers_of(deep) or [0, 1]
-        recurrent = pool_rows([row for row in own if row["layers"] == 0], ("task",), "excess")
-        flat = None
-        if recurrent:
-            level = recurrent[0]["excess"]
-            flat = Series(name="RNN", role="other", x=(depths[0], depths[-1]), y=(level, level))
-        transformer = pooled_series(deep, "Transformer", "model", x="layers", y="excess")
+        recurrent = [row | {"layers": n} for row in own if row["layers"] == 0 for n in (depths[0], depths[-1])]
+        transformer = _geometric(deep, "Transformer", "model")
+        flat = _geometric(recurrent, "RNN", "other")
         panels.append(
             Lines(
                 title=task_title(task),
@@ -147,10 +148,21 @@ def _excess_figure(rows: list[dict]) -> Figure:
         title="Excess over the least possible loss",
         caption=(
             "Kullback-Leibler divergence from the exact answer, or the squared distance from it, averaged over positions of "
-            "fresh samples. Bands are 95 % intervals over seeds."
+            "fresh samples. Geometric means over seeds, bands are 95 % intervals of the logarithm."
         ),
         panels=tuple(panels),
     )
+
+
+def _geometric(rows: list[dict], name: str, role: str) -> Series | None:
+    """The excess against depth as means of its logarithm over seeds, which suit a logarithmic axis."""
+    logs = [row | {"log": math.log(max(row["excess"], _LEAST))} for row in rows]
+    found = pooled_series(logs, name, role, x="layers", y="log")
+    if found is None:
+        return None
+    sides = (found.y, found.low or (), found.high or ())
+    y, low, high = (tuple(math.exp(value) for value in side if value is not None) for side in sides)
+    return replace(found, y=y, low=low, high=high)
 
 
 def _printed(floors: list[dict]) -> Finding:

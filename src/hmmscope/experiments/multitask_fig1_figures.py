@@ -20,6 +20,7 @@ _PREDICTORS = {
 _BANDS = ("model", "optimum", "ceiling")
 _POOLS = {"pool": "HMMs of the pool", "unseen": "HMMs never seen"}
 _AXES = {"demonstrations": "demonstrations before the sequence", "positions": "observations of the sequence seen"}
+_BY = {"demonstrations": "demonstrations", "positions": "position"}
 _THEOREM = "theorem1-"
 
 
@@ -39,16 +40,7 @@ def _accuracy(tables: Tables) -> Figure:
             "The ceiling is told the HMM. N-grams and the network of Theorem 1 know the prompt only; the latter speaks where"
             f" its window lies inside the sequence. {_intervals(tables)}"
         ),
-        panels=tuple(
-            Lines(
-                title=f"{_POOLS[pool]}, by {'demonstrations' if axis == 'demonstrations' else 'position'}",
-                x_label=_AXES[axis],
-                y_label="accuracy",
-                series=_curves(tables[axis], pool, "accuracy"),
-            )
-            for pool in _POOLS
-            for axis in _AXES
-        ),
+        panels=_panels(tables, "accuracy", "accuracy"),
     )
 
 
@@ -60,16 +52,21 @@ def _loss(tables: Tables) -> Figure:
             "Negative log-likelihood of the next observation, as in the figure on accuracy. The network of Theorem 1 has "
             f"none: its vector, clipped to a law, gives zeros. {_intervals(tables)}"
         ),
-        panels=tuple(
-            Lines(
-                title=f"{_POOLS[pool]}, by {'demonstrations' if axis == 'demonstrations' else 'position'}",
-                x_label=_AXES[axis],
-                y_label="nats per observation",
-                series=_curves(tables[axis], pool, "loss"),
-            )
-            for pool in _POOLS
-            for axis in _AXES
-        ),
+        panels=_panels(tables, "loss", "nats per observation"),
+    )
+
+
+def _panels(tables: Tables, metric: str, y_label: str) -> tuple[Lines, ...]:
+    """Both pools, along both axes."""
+    return tuple(
+        Lines(
+            title=f"{_POOLS[pool]}, by {_BY[axis]}",
+            x_label=_AXES[axis],
+            y_label=y_label,
+            series=_curves(tables[axis], pool, metric),
+        )
+        for pool in _POOLS
+        for axis in _AXES
     )
 
 
@@ -83,7 +80,7 @@ def _excess(tables: Tables) -> Figure:
         ),
         panels=tuple(
             Lines(
-                title=f"By {'demonstrations' if axis == 'demonstrations' else 'position'}",
+                title=f"By {_BY[axis]}",
                 x_label=_AXES[axis],
                 y_label="nats above the optimum",
                 series=_with_zero(_curves(tables[axis], "pool", "excess")),

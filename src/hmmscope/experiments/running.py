@@ -23,11 +23,13 @@ from hmmscope.config import RunConfig, config_from_data
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.experiments.experiment import SCALES, Experiment, Tables, experiment_named
 from hmmscope.experiments.pool import default_engine, train_in_pool
+from hmmscope.machine import machine_line
 from hmmscope.pipeline import Run, load_run, train
 from hmmscope.rundir import RunDir, config_difference
 from hmmscope.schema import parse_value, unknown_name
 from hmmscope.seeds import check_seed
 from hmmscope.sweeps.engines import EngineOptions
+from hmmscope.training.schedules import training_tokens
 
 #: Sections of options that are not of a configuration: what shapes the plan, and sizes of the measurements.
 _OWN_SECTIONS = ("plan", "measurements")
@@ -252,7 +254,7 @@ def _run_row(label: str, seed: int, folder: Path) -> dict[str, Any]:
     opened = RunDir.open(folder)
     config, summary = config_from_data(opened.config), opened.done or {}
     kept = ("parameters", "steps", "loss", "bayes_loss", "excess", "excess_low", "excess_high", "invalid")
-    tokens = config.training.num_steps * config.training.batch_size * config.layout.num_columns
+    tokens = training_tokens(config.training, config.layout.num_columns, config.layout.num_observations)
     return {"label": label, "seed": seed, "run": folder.name, "tokens": tokens} | {k: summary.get(k) for k in kept}
 
 
@@ -278,6 +280,7 @@ def _write_results(experiment: Experiment, out: Path, facts: list[dict], invalid
         store.write_json(out / "figures" / f"{number:02d}-{figure.name}.json", figure.to_data())
     store.write_json(out / "findings.json", [vars(finding) for finding in experiment.findings(tables)])
     description = store.read_json(out / "experiment.json")
+    facts = [*facts, {"name": "measured on", "value": machine_line()}]
     store.write_json(out / "experiment.json", description | {"facts": facts, "invalid": invalid})
 
 
@@ -332,7 +335,7 @@ def run_facts(runs: dict[str, Run]) -> list[dict[str, str]]:
     for label, run in runs.items():
         prefix = f"{label}: " if len(runs) > 1 else ""
         summary, corpus = run.summary or {}, run.corpus()
-        tokens = run.config.training.num_steps * run.config.training.batch_size * corpus.layout.num_columns
+        tokens = training_tokens(run.config.training, corpus.layout.num_columns, corpus.layout.num_observations)
         once = "" if run.config.training.num_trajectories else ", each seen once"
         interval = f"{summary['excess']:.4f} ({summary['excess_low']:.4f} to {summary['excess_high']:.4f})"
         facts += [

@@ -36,6 +36,7 @@ class ForeignModel(EncodedModel):
         ports: what goes in and comes out.
         generator: of the weights.
         reads_positions: whether the layers have positions.
+        options: handed to the layers at every call.
 
     Raises:
         ResourceError: transformers is not installed.
@@ -51,6 +52,7 @@ class ForeignModel(EncodedModel):
         ports: Ports,
         generator: torch.Generator,
         reads_positions: bool = False,
+        options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(ports, width)
         library = transformers()
@@ -63,7 +65,7 @@ class ForeignModel(EncodedModel):
         layers.set_input_embeddings(nn.Identity())  # it is given vectors
         _initialise_layers(layers, generator)
         inside = layers.blocks if hasattr(layers, "blocks") else layers.layers
-        self.reads_positions = reads_positions
+        self.reads_positions, self.options = reads_positions, options or {}
         self.residual = nn.ModuleList(Tap() for _ in range(len(inside) + 1))
         for index, tap in enumerate(self.residual[1:]):
             inside[index] = TappedLayer(inside[index], tap)
@@ -92,7 +94,7 @@ class ForeignModel(EncodedModel):
                 x_BTD = torch.cat([cache["encoded"], x_BTD], 1)
                 positions = torch.cat([cache["positions"], positions], 1)
             cache["encoded"], cache["positions"] = x_BTD, positions
-        placed = {}
+        placed = dict(self.options)
         if self.reads_positions and positions is not None:
             placed["position_ids"] = positions if positions.ndim == 2 else positions[None]
         x_BTD = self.layers(inputs_embeds=self.residual[0](x_BTD), use_cache=False, **placed).last_hidden_state

@@ -54,7 +54,7 @@ class Mamba2Spec:
         state_size: numbers of state for each inner channel.
         expand: inner channels, as a multiple of `width`.
         kernel_size: of the convolution before the recurrence.
-        chunk_length: positions that the recurrence takes at once.
+        chunk_length: positions that the recurrence takes at once; inputs are padded to a multiple.
     """
 
     num_layers: int = 4
@@ -157,6 +157,7 @@ class GatedDeltaNetSpec:
         width: of the residual stream; a multiple of the number of heads.
         mlp_ratio: width of the gated MLP's hidden layer, as a multiple of `width`.
         kernel_size: of the convolution before the recurrence.
+        chunk_length: positions that the recurrence takes at once; inputs are padded to a multiple.
     """
 
     num_layers: int = 4
@@ -164,9 +165,10 @@ class GatedDeltaNetSpec:
     width: int = 128
     mlp_ratio: float = 8 / 3
     kernel_size: int = 4
+    chunk_length: int = 64
 
     def __post_init__(self) -> None:
-        check_sizes(self, "num_layers", "num_heads", "width", "mlp_ratio", "kernel_size")
+        check_sizes(self, "num_layers", "num_heads", "width", "mlp_ratio", "kernel_size", "chunk_length")
         rule = f"must be a multiple of num_heads = {self.num_heads}"
         require(self.width % self.num_heads == 0, "width", rule, self.width)
 
@@ -184,7 +186,8 @@ class GatedDeltaNetSpec:
             "linear_num_value_heads": self.num_heads,
         }
         name = ("Qwen3_5TextConfig", fields, "Qwen3_5TextModel")
-        return ForeignModel(*name, width=self.width, ports=ports, generator=generator)
+        options = {"chunk_size": self.chunk_length}
+        return ForeignModel(*name, width=self.width, ports=ports, generator=generator, options=options)
 
 
 @registry.model("llama")

@@ -20,7 +20,7 @@ from hmmscope.config import RunConfig
 from hmmscope.errors import HmmscopeError, RefusedError
 from hmmscope.packing import PackStopped, train_packed
 from hmmscope.pipeline import train
-from hmmscope.rundir import RunDir, config_difference, read_journal
+from hmmscope.rundir import RunDir, config_difference
 from hmmscope.sweeps.grid import load_point
 from hmmscope.sweeps.jobs import BUSY, in_use, is_done, run_folder, taking_part
 from hmmscope.training.state import resolve_device
@@ -73,9 +73,10 @@ def work_together(out: Path, names: tuple[str, ...]) -> None:
             train_packed(configs, [run_folder(out, name) for name in left], resume=True, quiet=True)
             return None
         except PackStopped as error:
-            for name, run in zip(left, error.runs, strict=True):
-                if run is None:
-                    say(error.exit_code, f"{_where_stopped(run_folder(out, name))}, in a pack of {len(left)}", name)
+            for name, reason in zip(left, error.errors, strict=True):
+                if reason is not None:
+                    why = str(reason).removeprefix(f"{run_folder(out, name)}: ")
+                    say(error.exit_code, f"{why}, in a pack of {len(left)}", name)
             raise
         except RefusedError as error:
             if not any(in_use(out, name) for name in left):
@@ -85,13 +86,6 @@ def work_together(out: Path, names: tuple[str, ...]) -> None:
                         raise
                 raise _Busy(str(error)) from error
     return None
-
-
-def _where_stopped(path: Path) -> str:
-    """What is known of a member that stopped: the step that it could not take is the one after its last record."""
-    records = read_journal(path / "metrics.jsonl")
-    step = records[-1]["step"] + 1 if records else 1
-    return f"step {step}: loss or gradient is not finite; the step was not taken, lower learning_rate"
 
 
 def _on_device(config: RunConfig) -> RunConfig:

@@ -28,6 +28,7 @@ class Evaluation:
     def __init__(self, corpus: Corpus, target: str, spec: TrainingSpec) -> None:
         self._spec, self._batch = spec, corpus[0 : spec.evaluate_samples]
         self._target = make_target(target, corpus.process, corpus.layout)
+        self._parts: dict[torch.device, list[tuple[Batch, Tensor]]] = {}
         self._optimum: Float64[Tensor, "batch judged output"] | None = None
         if isinstance(corpus.layout, Sequences):  # of prompts the exact answers may cost more than the training
             self._optimum = self._target.optimum(self._batch)
@@ -40,25 +41,33 @@ class Evaluation:
         Distances are means over samples of `Target.distance_terms`, by judged column; None where no sample counts.
         """
         model.eval()
-        total, count, distances = 0.0, len(self._batch.tokens), []
-        for begin in range(0, count, _BATCH):
-            rows = slice(begin, begin + _BATCH)
-            part = Batch(self._batch.tokens[rows], self._batch.observations[rows], self._batch.states[rows], None)
-            samples = move(part, device)
-            spec = self._spec
+        total, count, distances, spec = 0.0, len(self._batch.tokens), [], self._spec
+        for number, (samples, labels) in enumerate(self._on(device)):
             outputs = judged_outputs(
                 model, samples, self._target, block_length=spec.block_length, block_algorithm=spec.block_algorithm
             )
-            total += self._target.loss(outputs, self._target.labels(samples)).item() * len(samples.tokens)
+            total += self._target.loss(outputs, labels).item() * len(samples.tokens)
             if self._optimum is not None:
                 answer = outputs.double().cpu()
                 answer = answer.softmax(-1) if self._target.kind == "law" else answer
-                distances.append(self._target.distance_terms(answer, self._optimum[rows]))
+                optimum = self._optimum[number * _BATCH : (number + 1) * _BATCH]
+                distances.append(self._target.distance_terms(answer, optimum))
         model.train()
         found: dict[str, Any] = {"evaluation_loss": total / count}
         if distances:
             found["distances"] = mean_where(torch.cat(distances), self._counted)
         return found
+
+    def _on(self, device: torch.device) -> list[tuple[Batch, Tensor]]:
+        """Samples and labels in parts on a device, made once: labels may be exact beliefs."""
+        if device not in self._parts:
+            self._parts[device] = []
+            for begin in range(0, len(self._batch.tokens), _BATCH):
+                rows = slice(begin, begin + _BATCH)
+                part = Batch(self._batch.tokens[rows], self._batch.observations[rows], self._batch.states[rows], None)
+                samples = move(part, device)
+                self._parts[device].append((samples, self._target.labels(samples)))
+        return self._parts[device]
 
 
 def mean_where(values: Float64[Tensor, "batch judged"], counted: Tensor) -> list[float | None]:

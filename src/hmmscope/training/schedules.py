@@ -47,6 +47,20 @@ def _epoch_order(num_trajectories: int, seed: int, epoch: int) -> NDArray[np.int
     return numpy_generator(seed, "epoch-order", epoch).permutation(np.arange(num_trajectories, dtype=np.int32))
 
 
+def training_tokens(spec: TrainingSpec, num_columns: int, num_observations: int) -> int:
+    """Tokens that a whole training reads, with what its curriculum leaves out left out.
+
+    Args:
+        spec: the recipe.
+        num_columns: of a whole sample.
+        num_observations: among them.
+    """
+    if not spec.curriculum:
+        return spec.num_steps * spec.batch_size * num_columns
+    kept = sum(stage_length(spec, step, num_observations) for step in range(spec.num_steps))
+    return spec.batch_size * (kept + spec.num_steps * (num_columns - num_observations))
+
+
 def stage_length(spec: TrainingSpec, step: int, full_length: int) -> int:
     """Observations that are kept of the samples of a step: a stage of the curriculum, or all of them."""
     if not spec.curriculum:

@@ -1,0 +1,168 @@
+"""What every registered experiment must do; a new one is tested by being there."""
+
+from pathlib import Path
+
+import pytest
+
+from hmmscope import commands, registry, store
+from hmmscope.config import config_from_data
+from hmmscope.errors import InputError, RefusedError
+from hmmscope.experiments.experiment import SCALES, experiment_named
+from hmmscope.experiments.running import run_experiment
+from hmmscope.figures import Figure
+from hmmscope.rundir import read_journal
+
+EXPERIMENTS = sorted(registry.entries("experiment"))
+
+
+def test_experiments_are_registered() -> None:
+    assert "quickstart" in EXPERIMENTS
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("scale", SCALES)
+def test_plans_are_configurations(name: str, scale: str) -> None:
+    experiment = experiment_named(name)
+    plan = experiment.plan(scale, **experiment.choices(scale))
+    assert plan or experiment.measurements(scale)
+    for data in plan.values():
+        config_from_data(data)
+    assert experiment.choices(scale).keys() == experiment.choices("smoke").keys()  # scales differ in numbers only
+    assert plan.keys() == plan_of(name).keys() or experiment.choices(scale) != experiment.choices("smoke")
+    assert experiment.num_seeds.keys() == (set(SCALES) if experiment.num_seeds else set())
+    assert experiment.measurements(scale).keys() == experiment.measurements("smoke").keys()
+    assert experiment.title
+    assert experiment.summary
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    """What an experiment has made, without the page and the drawings."""
+    kept = [
+        *folder.glob("*.json"),
+        *folder.rglob("runs/**/*.*"),
+        *folder.rglob("tables/*"),
+        *folder.rglob("parts/**/*.jsonl"),
+        *folder.glob("figures/*.json"),
+    ]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(kept) if path.is_file()}
+
+
+def plan_of(name: str) -> dict[str, dict]:
+    """The plan at the smallest scale."""
+    experiment = experiment_named(name)
+    return experiment.plan("smoke", **experiment.choices("smoke"))
+
+
+def on_cpu(name: str) -> dict[str, str]:
+    """Overrides for the processor, where something is trained."""
+    return {"training.device": "cpu"} if plan_of(name) else {}
+
+
+@pytest.fixture(scope="module", params=EXPERIMENTS)
+def smoke(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """An experiment at the smallest scale, through the command."""
+    out = tmp_path_factory.mktemp("smoke") / request.param
+    commands.run(request.param, "smoke", str(out), False, True, on_cpu(request.param))
+    return request.param, out
+
+
+def test_smoke_runs_end_to_end(smoke: tuple[str, Path], capsys: pytest.CaptureFixture) -> None:
+    name, out = smoke
+    experiment = experiment_named(name)
+    page = (out / "report.html").read_text()
+    assert experiment.title in page
+    findings = store.read_json(out / "findings.json")
+    assert findings
+    for finding in findings:
+        assert finding["verdict"] in ("reproduced", "not reproduced", "inconclusive", "found")
+        assert finding["title"] in page
+    description = store.read_json(out / "experiment.json")
+    assert (description["experiment"], description["scale"]) == (name, "smoke")
+    assert description["invalid"] is None
+    assert description["facts"]
+    figures = sorted((out / "figures").glob("*.json"))
+    assert figures
+    for path in figures:
+        figure = Figure.from_data(store.read_json(path))
+        assert figure.title
+        assert path.with_suffix(".pdf").stat().st_size > 1000
+    for tables in experiment.groups.values():
+        for table in tables:
+            assert store.read_table(out / "tables" / f"{table}.jsonl")
+    if experiment.num_seeds:
+        rows = store.read_table(out / "tables" / "runs.jsonl")
+        folders = [out.parent / "trained" / "runs" / row["run"] for row in rows]
+        assert {row["label"] for row in rows} == plan_of(name).keys()
+        assert {row["seed"] for row in rows} == set(range(experiment.num_seeds["smoke"]))
+    else:
+        folders = [out / "runs" / label for label in plan_of(name)]
+    for folder in folders:
+        steps = [record["step"] for record in read_journal(folder / "metrics.jsonl")]
+        assert steps == list(range(1, len(steps) + 1))
+        assert store.read_json(folder / "done.json")["steps"] == len(steps)
+
+
+def test_smoke_is_not_run_twice_into_one_folder(smoke: tuple[str, Path]) -> None:
+    name, out = smoke
+    before = state(out)
+    with pytest.raises(RefusedError, match="exists"):
+        commands.run(name, "smoke", str(out), False, True, on_cpu(name))
+    if plan_of(name):
+        with pytest.raises(RefusedError, match=r"training\.learning_rate"):
+            commands.run(name, "smoke", str(out), True, True, {**on_cpu(name), "training.learning_rate": "0.5"})
+    with pytest.raises(RefusedError, match="another plan"):
+        commands.run(name, "small", str(out), True, True, on_cpu(name))
+    assert state(out) == before
+
+
+def test_smoke_resumed_uses_what_is_there(smoke: tuple[str, Path], capsys: pytest.CaptureFixture) -> None:
+    name, out = smoke
+    before = state(out)
+    made = [*out.parent.rglob("runs/**/*"), *out.rglob("parts/**/*")]
+    if not experiment_named(name).num_seeds:
+        made += out.rglob("tables/*")  # of seeds they are put together again from the parts
+    times = {path: path.stat().st_mtime_ns for path in made}
+    capsys.readouterr()
+    commands.run(name, "smoke", str(out), True, True, on_cpu(name))
+    assert state(out) == before
+    kept = {path: time for path, time in times.items() if path.is_file() and path.name not in ("lock",)}
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept  # neither trained nor measured again
+    printed = capsys.readouterr().out
+    assert f"page: {out / 'report.html'}" in printed
+    for finding in store.read_json(out / "findings.json"):
+        assert finding["title"] in printed
+
+
+def test_smoke_interrupted_ends_the_same(smoke: tuple[str, Path]) -> None:
+    """Without some of its tables and its figures it makes them again, the same to the byte."""
+    name, out = smoke
+    before = state(out)
+    for path in [
+        *sorted(out.glob("tables/*"))[::2],
+        *sorted(out.glob("parts/*/*"))[::2],
+        *out.glob("figures/*"),
+        out / "findings.json",
+    ]:
+        path.unlink()
+    run_experiment(name, "smoke", out, overrides=on_cpu(name), resume=True, quiet=True)
+    assert state(out) == before
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiments_refuse_what_they_cannot_measure(name: str, tmp_path: Path) -> None:
+    refused = [({"measurements.nothing": "3"}, "measurements.nothing")]
+    if plan_of(name):
+        refused += [
+            ({"training.num_step": "3"}, "did you mean 'num_steps'"),
+            ({"process.name": "umbrella"}, "process.name"),
+            ({"seed": "-1"}, "seed"),
+            ({"plan.nothing": "3"}, "plan.nothing"),
+        ]
+    else:
+        refused += [({"training.num_steps": "3"}, "trains no model")]
+    for overrides, error in refused:
+        with pytest.raises(InputError, match=error):
+            commands.run(name, "smoke", str(tmp_path / "new"), False, True, overrides)
+    with pytest.raises(InputError, match="did you mean 'smoke'"):
+        commands.run(name, "smok", str(tmp_path / "new"), False, True, {})
+    assert list(tmp_path.iterdir()) == []
