@@ -338,6 +338,19 @@ def test_long_and_short_inputs_agree(name: str) -> None:
         assert torch.equal(whole, model.train()(tokens))
 
 
+@pytest.mark.parametrize("name", ["mamba2", "gated-deltanet"])
+def test_the_chunk_changes_nothing_but_rounding(name: str) -> None:
+    pytest.importorskip("transformers")
+    tokens, found = inputs_of(time=37), []
+    for chunk in (8, 16, 64):
+        model = make_model(name, num_symbols=5, num_tokens=6, num_layers=2, width=16, chunk_length=chunk).eval()
+        with torch.no_grad():
+            found.append(model(tokens))
+    assert not torch.equal(found[0], found[2])  # it is handed on
+    assert (found[0] - found[2]).abs().max() < 1e-5
+    assert (found[1] - found[2]).abs().max() < 1e-5
+
+
 def test_foreign_weights_have_our_law() -> None:
     """Linear maps are normal of variance 1 / fan-in; what writes is scaled by the number of writes."""
     pytest.importorskip("transformers")

@@ -382,6 +382,7 @@ def test_a_number_that_is_not_finite_stops_its_member_only(
     assert "\n" not in str(error.value)
     assert isinstance(error.value, NonFiniteError)
     assert [run is None for run in error.value.runs] == [False, True, False]
+    assert [reason is None for reason in error.value.errors] == [True, False, True]
     assert [content(outs[k]) for k in (0, 2)] == [content(whole[k]) for k in (0, 2)]
     assert RunDir.open(outs[1]).done is None
     assert RunDir.open(outs[1]).checkpoint_steps() == [7, 14]

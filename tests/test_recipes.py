@@ -1,11 +1,13 @@
 """The papers' recipes and curricula, against numbers computed by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from hmmscope.errors import InputError
 from hmmscope.training.recipes import doubling_curriculum, limits_recipe, multitask_recipe
-from hmmscope.training.schedules import learning_rate, sample_numbers, stage_length
+from hmmscope.training.schedules import learning_rate, sample_numbers, stage_length, training_tokens
 from hmmscope.training.spec import TrainingSpec
 
 
@@ -100,6 +102,10 @@ def test_fresh_samples() -> None:
 def test_stages_of_a_run_without_epochs() -> None:
     recipe = TrainingSpec(num_steps=11, curriculum=(2, 4, 16))
     assert [stage_length(recipe, step, 9) for step in range(11)] == [2] * 3 + [4] * 3 + [9] * 5
+    kept = 2 * 3 + 4 * 3 + 9 * 5
+    assert training_tokens(recipe, 10, 9) == recipe.batch_size * (kept + 11)  # a placeholder stands before each sample
+    whole = replace(recipe, curriculum=())
+    assert training_tokens(whole, 10, 9) == recipe.batch_size * 11 * 10
 
 
 def test_constant_rate() -> None:

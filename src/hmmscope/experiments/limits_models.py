@@ -161,7 +161,7 @@ def _training(scale: str, task: str, num_layers: int, length: int, curriculum: b
         trajectories = 1_000_000 if task in FAST else 5_000_000
         recipe = limits_recipe(num_layers or None, length=length, num_trajectories=trajectories, curriculum=curriculum)
         epoch = -(-trajectories // recipe["batch_size"])
-        samples = 65536 if task == "cyclic-hard" else 256  # its state is asked for once in T actions
+        samples = 32768 if task == "cyclic-hard" else 256  # its state is asked for once in T actions
         evaluated = {"evaluate_every": epoch, "evaluate_samples": samples, "checkpoint_every": epoch}
         return recipe | evaluated | _precision(scale, num_layers)
     sizes = _SCALES[scale]
