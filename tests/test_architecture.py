@@ -28,7 +28,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "resources": {"errors"},
     "disk": {"errors"},
     "store": {"errors", "disk"},
-    "rundir": {"errors", "disk", "store"},
+    "machine": set(),
+    "rundir": {"errors", "disk", "store", "machine"},
     "figures": {"errors", "schema"},
     "findings": set(),
     "pooling": set(),
@@ -46,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "packing": NAMES | COMPONENTS | {"config", "pipeline", "store", "rundir"},
     "dry_run": NAMES | COMPONENTS - {"analysis"} | {"config", "pipeline", "resources"},
     "claims": {"errors", "schema", "registry", "store", "rundir", "findings", "pooling"},
-    "experiments": NAMES | COMPONENTS | {"constructions", "config", "pipeline", "store", "rundir", "figures"}
+    "experiments": NAMES | COMPONENTS | {"constructions", "config", "pipeline", "store", "rundir", "machine", "figures"}
     | {"findings", "pooling", "claims", "sweeps"},
     "sweeps": NAMES - {"registry", "axes"}
     | {"training", "config", "presets", "pipeline", "packing", "disk", "store", "rundir"},
@@ -56,7 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "doctor": {"errors", "kernels", "processes", "store"},
     "verbs": NAMES | PROBABILITY | {"interop", "pipeline", "store", "resources", "sweeps", "claims"},
     "commands": NAMES | COMPONENTS | {"config", "presets", "pipeline", "dry_run", "experiments"}
-    | {"claims", "sweeps", "interop", "report","bench", "doctor", "store", "rundir", "resources", "verbs"},
+    | {"claims", "sweeps", "interop", "report","bench", "doctor", "store", "rundir", "machine", "resources", "verbs"},
     "cli": {"errors", "commands", "verbs"},
 }  # fmt: skip
 

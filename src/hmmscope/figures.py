@@ -111,8 +111,12 @@ class Lines(Panel):
     @property
     def num_hidden(self) -> int:
         """How many points a logarithmic axis cannot show."""
-        points = [point for series in self.series for point in zip(series.x, series.y, strict=True)]
-        return sum((self.log_x and x <= 0) or (self.log_y and y <= 0) for x, y in points)
+        return _num_hidden(self, self.series)
+
+    @property
+    def num_cut(self) -> int:
+        """How many points have an interval whose lower end a logarithmic axis cannot show."""
+        return _num_cut(self, self.series)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +252,8 @@ class ExplorerCurve:
 class Explorer(Panel):
     """Many curves, of which the reader chooses: a list for each choice, with "all" to lay its curves over one another.
 
-    At first, and in the files for papers, all values of `overlay` are shown, for the first value of every other choice.
+    At first, and in the files for papers, all values of `overlay` are shown, and of every other choice the value of the
+    first curve that has one.
 
     Args:
         title: short, or empty; shown above the panel.
@@ -258,6 +263,7 @@ class Explorer(Panel):
         curves: at least one; no two have the same values and name.
         y_min: lower end of the y axis, or None to follow the values.
         y_max: upper end.
+        log_x: logarithmic x axis.
         log_y: logarithmic y axis.
         overlay: the choice whose curves are shown together at first; by default "model" if there is one, otherwise the
             last choice.
@@ -269,6 +275,7 @@ class Explorer(Panel):
     curves: tuple[ExplorerCurve, ...]
     y_min: float | None = None
     y_max: float | None = None
+    log_x: bool = False
     log_y: bool = False
     overlay: str = ""
 
@@ -295,12 +302,23 @@ class Explorer(Panel):
     @property
     def num_hidden(self) -> int:
         """How many points a logarithmic axis cannot show."""
-        return sum(y <= 0 for curve in self.curves for y in curve.y) if self.log_y else 0
+        return _num_hidden(self, self.curves)
+
+    @property
+    def num_cut(self) -> int:
+        """How many points have an interval whose lower end a logarithmic axis cannot show."""
+        return _num_cut(self, self.curves)
 
     def options(self, choice: str) -> tuple[str, ...]:
-        """The values of a choice, in the order in which the curves bring them."""
+        """The values of a choice: by size if all are numbers, otherwise in the order in which the curves bring them."""
         index = self.choices.index(choice)
-        return tuple(dict.fromkeys(curve.values[index] for curve in self.curves if curve.values[index]))
+        found = tuple(dict.fromkeys(curve.values[index] for curve in self.curves if curve.values[index]))
+        return tuple(sorted(found, key=float)) if all(map(_NUMBER.fullmatch, found)) else found
+
+    def first(self, choice: str) -> str:
+        """The value that is chosen at first: that of the first curve that has one."""
+        index = self.choices.index(choice)
+        return next(curve.values[index] for curve in self.curves if curve.values[index])
 
 
 _KINDS: dict[str, type[Panel]] = {
@@ -310,6 +328,7 @@ _KINDS: dict[str, type[Panel]] = {
     "points": Points,
     "explorer": Explorer,
 }
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", re.ASCII)
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
@@ -405,6 +424,15 @@ def _check_series(series: tuple[Series, ...]) -> None:
     require(len(series) > 0, "series", "must have one", len(series))
     names = [one.name for one in series]
     require(len(set(names)) == len(names), "series", "must have names that differ", names)
+
+
+def _num_hidden(panel: Lines | Explorer, curves: Iterable[Series | ExplorerCurve]) -> int:
+    points = [point for curve in curves for point in zip(curve.x, curve.y, strict=True)]
+    return sum((panel.log_x and x <= 0) or (panel.log_y and y <= 0) for x, y in points)
+
+
+def _num_cut(panel: Lines | Explorer, curves: Iterable[Series | ExplorerCurve]) -> int:
+    return sum(low <= 0 for curve in curves for low in curve.low or ()) if panel.log_y else 0
 
 
 def _check_range(panel: Any, low: str, high: str) -> None:

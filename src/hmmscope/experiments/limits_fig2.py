@@ -162,6 +162,7 @@ def _explorer(rows: list[dict]) -> Figure:
         choices=("task", "model", "position"),
         curves=tuple(curves),
         y_min=0.0,
+        log_x=True,
     )
     return Figure(
         name="every-position",

@@ -68,9 +68,12 @@ def _heads(rows: list[dict], network: str) -> Figure:
     """Heat maps of one seed: heads of different seeds are not the same heads."""
     seed = rows[0]["seed"]
     own = rows_with(rows, network=network, seed=seed)
+    networks = ("trained", "untrained") if network != "constructed" else ("constructed",)
+    alike = [row for one in networks for row in rows_with(rows, network=one, seed=seed)]
     shown = ("cv", "cv_centred")
     panels: list[Panel] = []
     for metric in shown:
+        most = max((row["value"] for row in rows_with(alike, metric=metric)), default=0.0) or None
         for mode in _MODES:
             cells = {(r["layer"], r["head"]): r["value"] for r in rows_with(own, metric=metric, mode=mode)}
             layers, heads = sorted({layer for layer, _ in cells}), sorted({head for _, head in cells})
@@ -84,9 +87,14 @@ def _heads(rows: list[dict], network: str) -> Figure:
                     y=tuple(layers),
                     z=tuple(tuple(cells.get((layer, head)) for head in heads) for layer in layers),
                     z_min=0.0,
+                    z_max=most,
                 )
             )
-    absent = " Layers that gather have one head." if network == "constructed" else ""
+    absent = (
+        " Layers that gather have one head. Each row of maps has one scale, which is this network's own."
+        if network == "constructed"
+        else " Each row of maps has one scale, the same before and after training."
+    )
     return Figure(
         name=f"heads-{network}",
         title=f"Layer by head: {_NAMES[network]}",

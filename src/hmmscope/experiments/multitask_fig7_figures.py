@@ -1,5 +1,7 @@
 """Figures of `multitask_fig7`."""
 
+from collections.abc import Callable, Mapping
+
 from hmmscope.experiments.experiment import Tables
 from hmmscope.experiments.panels import series_of
 from hmmscope.figures import Bars, Figure, Heatmap, Lines, Role, Series
@@ -13,6 +15,7 @@ _NAMES = {
     "uniform": "even attention",
 }
 _TITLES = {"trained": "Trained", "untrained": "Before training", "constructed": "Theorem 1"}
+_SCALES = "The first two maps share their colours; that of Theorem 1 has a scale of its own."
 
 
 def figures(tables: Tables) -> list[Figure]:
@@ -26,16 +29,12 @@ def _layers(rows: list[dict]) -> Figure:
         caption=(
             "Share of the attention of the last token that falls on the column so many columns back (0 is itself), "
             f"averaged over heads, prompts and {_seeds(rows)}. The ReLU heads of the network of Theorem 1 are not "
-            "normalised; shown is the share of what they give. Grey: it looks nowhere."
+            f"normalised; shown is the share of what they give. Beige: it looks nowhere. {_SCALES}"
         ),
-        panels=tuple(
-            _map(
-                pool_rows(rows_with(rows, network=network), ["layer", "offset"]),
-                title,
-                "layer",
-                lambda row: str(row["layer"]),
-            )
-            for network, title in _TITLES.items()
+        panels=_maps(
+            {network: pool_rows(rows_with(rows, network=network), ["layer", "offset"]) for network in _TITLES},
+            "layer",
+            lambda row: str(row["layer"]),
         ),
     )
 
@@ -48,16 +47,26 @@ def _heads(rows: list[dict]) -> Figure:
         title="Where the last token looks, by head",
         caption=(
             f"As in the figure by layer, for every head (layer.head) of seed {seed}; heads of different seeds are not the "
-            "same heads. Of the network of Theorem 1 those that gather the last tokens."
+            f"same heads. Of the network of Theorem 1 those that gather the last tokens. {_SCALES}"
         ),
-        panels=tuple(
-            _map(rows_with(own, network=network), title, "layer.head", lambda row: f"{row['layer']}.{row['head'] + 1}")
-            for network, title in _TITLES.items()
+        panels=_maps(
+            {network: rows_with(own, network=network) for network in _TITLES},
+            "layer.head",
+            lambda row: f"{row['layer']}.{row['head'] + 1}",
         ),
     )
 
 
-def _map(rows: list[dict], title: str, y_label: str, name) -> Heatmap:  # type: ignore[no-untyped-def]
+def _maps(rows: Mapping[str, list[dict]], y_label: str, name: Callable[[dict], str]) -> tuple[Heatmap, ...]:
+    """One map a network; the trained and the untrained one have one scale, so that their colours can be compared."""
+    shared = max((row["value"] for network in ("trained", "untrained") for row in rows[network]), default=0.0) or None
+    return tuple(
+        _map(rows[network], title, y_label, name, None if network == "constructed" else shared)
+        for network, title in _TITLES.items()
+    )
+
+
+def _map(rows: list[dict], title: str, y_label: str, name: Callable[[dict], str], z_max: float | None) -> Heatmap:
     offsets = sorted({row["offset"] for row in rows})
     cells = {(name(row), row["offset"]): row["value"] for row in rows}
     names = list(dict.fromkeys(name(row) for row in rows))
@@ -70,6 +79,7 @@ def _map(rows: list[dict], title: str, y_label: str, name) -> Heatmap:  # type: 
         y=tuple(names),
         z=tuple(tuple(cells.get((one, offset)) for offset in offsets) for one in names),
         z_min=0.0,
+        z_max=z_max,
     )
 
 

@@ -1,10 +1,13 @@
 """A single training run described like an experiment, so that the same report shows it."""
 
+from datetime import date
+
 from hmmscope import __version__, store
 from hmmscope.experiments.experiment import Finding
 from hmmscope.experiments.panels import curves_panel, training_figure
 from hmmscope.experiments.running import run_facts
 from hmmscope.figures import Figure
+from hmmscope.machine import machine_line
 from hmmscope.pipeline import Run
 from hmmscope.rundir import read_journal
 
@@ -54,7 +57,8 @@ def describe_run(run: Run, command: str = "hmmscope train") -> None:
         "scale": "own",
         "version": __version__,
         "command": command,
-        "facts": run_facts({"model": run}),
+        "created": date.today().isoformat(),
+        "facts": [*run_facts({"model": run}), {"name": "measured on", "value": machine_line()}],
         "invalid": run.summary["invalid"],
         "config": run.config.to_data(),
         "intervals": "Intervals are 95 % bootstrap intervals over samples (1000 resamples).",

@@ -116,13 +116,14 @@ def _heatmaps(panels: Mapping[str, Heatmap]) -> list[Panel]:
         replace(panel, title=_title(label, panel), z_min=low, z_max=high) for label, panel in panels.items()
     ]
     if len(panels) == 2:
-        (first, one), (second, two) = panels.items()
+        one, two = panels.values()
+        first, second = shorten(list(panels))
         if (one.x, one.y) == (two.x, two.y):
             z = tuple(
                 tuple(None if a is None or b is None else b - a for a, b in zip(*rows, strict=True))
                 for rows in zip(one.z, two.z, strict=True)
             )
-            title = _title(f"{shorten(second)} less {shorten(first)}", one)
+            title = _title(f"{second} less {first}", one)
             beside.append(replace(one, title=title, z=z, z_min=None, z_max=None, z_label=f"change of {one.z_label}"))
     return beside
 
@@ -164,7 +165,7 @@ def _frame(panel: Panel) -> tuple[object, ...]:
     if isinstance(panel, Bars):
         return Bars, panel.y_label
     if isinstance(panel, Explorer):
-        return Explorer, panel.x_label, panel.y_label, panel.log_y, panel.choices
+        return Explorer, panel.x_label, panel.y_label, panel.log_x, panel.log_y, panel.choices
     if isinstance(panel, Heatmap):
         return Heatmap, panel.x_label, panel.y_label, panel.z_label
     return (type(panel),)

@@ -4,6 +4,7 @@ A view is a set of choices that stand at "all"; it gives each curve its name in 
 name keeps its colour while the reader goes through the values of the other choices.
 """
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -43,20 +44,43 @@ def views(panel: Explorer) -> list[View]:
 
 
 def selected(panel: Explorer, chosen: tuple[str | None, ...]) -> list[int]:
-    """Indices of the curves shown for one value a choice (None: all), and no more than the page shows at once."""
+    """Indices of the curves shown for one value a choice (None: all), and no more than the page shows at once.
+
+    Where there are too many, the values of one choice take turns, so that none is left out before another has a second.
+    """
     fits = [
         i
         for i, curve in enumerate(panel.curves)
         if all(value is None or own in ("", value) for own, value in zip(curve.values, chosen, strict=True))
     ]
-    references = [i for i in fits if panel.curves[i].role in REFERENCES][:MOST_REFERENCES]
-    curves = [i for i in fits if panel.curves[i].role not in REFERENCES][:MOST_CURVES]
-    return sorted([*curves, *references])
+    open_choices = tuple(i for i, value in enumerate(chosen) if value is None)
+    references = [i for i in fits if panel.curves[i].role in REFERENCES]
+    curves = [i for i in fits if panel.curves[i].role not in REFERENCES]
+    some = [
+        *_turns(panel, curves, open_choices)[:MOST_CURVES],
+        *_turns(panel, references, open_choices)[:MOST_REFERENCES],
+    ]
+    return sorted(some)
+
+
+def _turns(panel: Explorer, indices: list[int], open_choices: tuple[int, ...]) -> list[int]:
+    """`indices` with the values of the overlaid choice in turns, or of the first that is open."""
+    overlay = panel.choices.index(panel.overlay)
+    if not open_choices:
+        return indices
+    index = overlay if overlay in open_choices else open_choices[0]
+    seen: Counter[str] = Counter()
+    turns = {}
+    for i in indices:
+        value = panel.curves[i].values[index]
+        turns[i] = seen[value]
+        seen[value] += 1
+    return sorted(indices, key=turns.__getitem__)
 
 
 def first_chosen(panel: Explorer) -> tuple[str | None, ...]:
-    """What is chosen at first: the first value of each choice, and all of the one that is overlaid."""
-    return tuple(None if choice == panel.overlay else panel.options(choice)[0] for choice in panel.choices)
+    """What is chosen at first: the first curve's value of each choice, and all of the one that is overlaid."""
+    return tuple(None if choice == panel.overlay else panel.first(choice) for choice in panel.choices)
 
 
 def still(panel: Explorer) -> Lines:
@@ -70,7 +94,7 @@ def still(panel: Explorer) -> Lines:
         series.setdefault(names[i], Series(name=name, x=curve.x, y=curve.y, low=curve.low, high=curve.high, role=role))
     return Lines(
         title=panel.title, x_label=panel.x_label, y_label=panel.y_label, series=_named_apart(series),
-        y_min=panel.y_min, y_max=panel.y_max, log_y=panel.log_y,
+        y_min=panel.y_min, y_max=panel.y_max, log_x=panel.log_x, log_y=panel.log_y,
     )  # fmt: skip
 
 
@@ -82,10 +106,15 @@ def without_choices(figure: Figure) -> Figure:
 
 def first_text(panel: Explorer) -> str:
     """What the picture shows of it, and that only the page has the rest; empty if there is no rest."""
-    chosen = [(choice, value) for choice, value in zip(panel.choices, first_chosen(panel), strict=True) if value]
-    if all(len(panel.options(choice)) == 1 for choice, _ in chosen):
+    chosen = first_values(panel)
+    if all(len(panel.options(choice)) == 1 for choice in chosen):
         return ""
-    return ", ".join(f"{choice} {value}" for choice, value in chosen) + "; others on the page"
+    return ", ".join(f"{choice} {value}" for choice, value in chosen.items()) + "; others on the page"
+
+
+def first_values(panel: Explorer) -> dict[str, str]:
+    """The values that are chosen at first, by choice; the one that is overlaid has none."""
+    return {choice: value for choice, value in zip(panel.choices, first_chosen(panel), strict=True) if value}
 
 
 def _name(panel: Explorer, curve: ExplorerCurve, open_choices: tuple[int, ...]) -> str:

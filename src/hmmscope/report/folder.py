@@ -111,12 +111,14 @@ def read_experiment(folder: Path) -> Experiment:
     """The experiment in `folder`; figures and tables in the order of their file names.
 
     Raises:
-        InputError: the folder or a file of it is missing.
+        InputError: the folder or a file of it is missing, or it is a sweep or a run without a description.
         DamagedError: a file is not what it should be; one line with its name and what is wrong.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: not a folder of an experiment")
+    if not (folder / "experiment.json").is_file():
+        _refuse_other(folder)
     about_path, findings_path = _present(folder / "experiment.json"), _present(folder / "findings.json")
     about = store.read_json(about_path, own=True)
     if not isinstance(about, dict) or not isinstance(about.get("config"), dict):
@@ -134,6 +136,20 @@ def read_experiment(folder: Path) -> Experiment:
             for path in _listed(folder / "tables", ".jsonl")
         ),
     )
+
+
+def _refuse_other(folder: Path) -> None:
+    """An error for folders that something else has made: what they are, and what has a page."""
+    if (folder / "grid.json").is_file():
+        raise InputError(
+            f"{folder}: a sweep, which has a table and no page: hmmscope sweep --table {folder}; a run of it gets a page "
+            f"by cp {folder}/runs/RUN/config.json RUN.yaml; hmmscope train RUN.yaml --out {folder}/runs/RUN --resume"
+        )
+    if (folder / "config.json").is_file():
+        raise InputError(
+            f"{folder}: a run without experiment.json, as in a sweep, in an experiment (which has the page), or before its "
+            f"end; it gets one by cp {folder}/config.json RUN.yaml; hmmscope train RUN.yaml --out {folder} --resume"
+        )
 
 
 def _read_figure(path: Path) -> Drawn:

@@ -24,6 +24,10 @@ _PIXELS = 1.25  # a line of one point, as wide on the page as it seems in print
 #: More points than this are one picture: the content policy forbids the shaders with which Plotly would draw them.
 _MOST_POINTS = 3000
 _ROOM = {1: 78, 2: 46, 3: 28}  # characters along x, by panels side by side
+_MOST_ROWS = {1: 16, 2: 14, 3: 12}  # labels along y of a heat map
+_VALUE, _INTERVAL = "%{y:.4~g}", "[%{customdata[0]:.4~g}, %{customdata[1]:.4~g}]"
+#: More curves than this tell their values one at a time: all at once would cover the panel.
+MOST_UNIFIED = 5
 
 
 def panel_plot(panel: Panel, found: dict[Key, Look], columns: int = 1) -> dict[str, Any]:
@@ -40,14 +44,19 @@ def panel_plot(panel: Panel, found: dict[Key, Look], columns: int = 1) -> dict[s
         traces, axes = _bars(panel, found, _ROOM[columns])
     else:
         assert isinstance(panel, Heatmap)
-        traces, axes = _heatmap(panel, _ROOM[columns])
+        traces, axes = _heatmap(panel, columns)
     layout = {
         "font": {"family": _FONT, "size": 12, "color": look.INK},
         "margin": {"l": 56, "r": 12, "t": 10, "b": 46},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "showlegend": False,
-        "hoverlabel": {"bgcolor": "#ffffff", "bordercolor": look.RULE, "font": {"size": 12}, "namelength": -1},
+        "hoverlabel": {
+            "bgcolor": "#ffffff",
+            "bordercolor": look.RULE,
+            "font": {"size": 12, "color": look.INK},  # which is the border's colour otherwise
+            "namelength": -1,
+        },
         "dragmode": "zoom",
         **axes,
     }
@@ -58,18 +67,24 @@ def _lines(panel: Lines, found: dict[Key, Look]) -> tuple[list[dict], dict]:
     bands, curves = [], []
     order = list(found)
     floor = look.log_floor(panel) if panel.log_y else float("-inf")
+    unified = len(panel.series) <= MOST_UNIFIED
     for series in sorted(panel.series, key=lambda series: found[look.key(series)].level):
         how, group = found[look.key(series)], str(order.index(look.key(series)))
         curve: dict[str, Any] = {
             "type": "scatter",
-            "mode": "lines+markers" if (how.marker and len(series.x) <= 40) or len(series.x) == 1 else "lines",
+            "mode": "lines+markers" if how.marker or len(series.x) == 1 else "lines",
             "name": _text(series.name),
             "legendgroup": group,
             "x": series.x,
             "y": series.y,
             "line": _line(how),
-            "marker": {"symbol": how.marker or "circle", "size": 6, "color": how.color},
-            "hovertemplate": "%{y:.4~g}",
+            "marker": {
+                "symbol": how.marker or "circle",
+                "size": 6,
+                "color": how.color,
+                "maxdisplayed": look.MOST_MARKERS,
+            },
+            "hovertemplate": _hover(unified=unified, interval=series.low is not None),
         }
         if series.low is not None and series.high is not None:
             low, high = ([max(floor, value) for value in ends] for ends in (series.low, series.high))
@@ -88,22 +103,36 @@ def _lines(panel: Lines, found: dict[Key, Look]) -> tuple[list[dict], dict]:
                 }
             )
             curve["customdata"] = list(zip(series.low, series.high, strict=True))
-            curve["hovertemplate"] = "%{y:.4~g}  [%{customdata[0]:.4~g}, %{customdata[1]:.4~g}]"
         curves.append(curve)
     positions = [x for series in panel.series for x in series.x]
     return [*bands, *curves], _line_axes(panel, positions)
 
 
+def _hover(*, unified: bool, interval: bool) -> str:
+    """What a curve says of a point; x stands above where all curves speak at once."""
+    return ("" if unified else "%{x:,.6~r}: ") + _VALUE + (f"  {_INTERVAL}" if interval else "")
+
+
 def _line_axes(panel: Lines, positions: list[float]) -> dict[str, Any]:
-    x_axis: dict[str, Any] = {**_axis(panel.x_label), "showgrid": False, "hoverformat": ".6~g"}
+    x_axis: dict[str, Any] = {**_axis(panel.x_label), "showgrid": False, "hoverformat": ",.6~r"}
     if all(x.is_integer() for x in positions) and max(positions) - min(positions) <= 8 and not panel.log_x:
         x_axis["dtick"] = 1
     if panel.log_x:
-        x_axis |= {"type": "log", "dtick": 1}
-    if ticks := look.x_ticks(panel):
+        x_axis |= _log_axis(positions)
+    if panel.log_x and (ticks := look.log_ticks(positions)):
         x_axis |= {"tickmode": "array", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
     y_axis = _value_axis(panel.y_label, panel.y_min, panel.y_max, log=panel.log_y)
-    return {"xaxis": x_axis, "yaxis": y_axis, "hovermode": "x unified"}
+    if panel.log_y:
+        ends = [end for end in (panel.y_min, panel.y_max) if end is not None]
+        values = [y for series in panel.series for y in (*series.y, *(series.low or ()), *(series.high or ()))]
+        y_axis |= _log_axis([*values, *ends])
+    unified = len(panel.series) <= MOST_UNIFIED
+    return {"xaxis": x_axis, "yaxis": y_axis, "hovermode": "x unified" if unified else "closest"}
+
+
+def _log_axis(values: list[float]) -> dict[str, Any]:
+    """Ticks at powers of ten alone, unless there would be hardly one."""
+    return {"type": "log"} | ({} if look.few_decades(values) else {"dtick": 1})
 
 
 def _explorer(panel: Explorer) -> dict[str, Any]:
@@ -142,7 +171,15 @@ def _explorer(panel: Explorer) -> dict[str, Any]:
         ],
         "views": shown,
         "floor": look.log_floor_of(panel.curves) if panel.log_y else None,
+        "overlay": panel.choices.index(panel.overlay),
         "most": [MOST_CURVES, MOST_REFERENCES],
+        "markers": look.MOST_MARKERS,
+        "unified": MOST_UNIFIED,
+        "hover": {
+            f"{unified}{interval}": _hover(unified=bool(unified), interval=bool(interval))
+            for unified in (0, 1)
+            for interval in (0, 1)
+        },
     }
 
 
@@ -178,17 +215,19 @@ def _bars(panel: Bars, found: dict[Key, Look], room: int) -> tuple[list[dict], d
     order = list(found)
     bars = [series for series in panel.series if series.role not in look.MARKS]
     positions = range(len(panel.categories))
+    names = [_text(one) for one in panel.categories]
     for series in panel.series:
         how = found[look.key(series)]
         shared = {"name": _text(series.name), "legendgroup": str(order.index(look.key(series)))}
         intervals = series.low is not None and series.high is not None
-        limits = list(zip(series.low, series.high, strict=True)) if series.low and series.high else None
-        hover = "%{y:.4~g}" + ("  [%{customdata[0]:.4~g}, %{customdata[1]:.4~g}]" if intervals else "")
+        low, high = series.low or (None,) * len(names), series.high or (None,) * len(names)
+        limits: list[Any] = list(zip(low, high, names, strict=True))
+        hover = "%{customdata[2]}: " + _VALUE + (f"  {_INTERVAL}" if intervals else "")
         if series.role in look.MARKS:
             x = [end for i in positions for end in (i - 0.42, i + 0.42, None)]
             y = [end for value in series.y for end in (value, value, None)]
             traces.append({"type": "scatter", "mode": "lines", **shared, "x": x, "y": y, "line": _line(how)})
-            traces[-1] |= {"hovertemplate": "%{y:.4~g}"}
+            traces[-1] |= {"customdata": [end for end in limits for _ in range(3)], "hovertemplate": hover}
             continue
         size = 0.76 / len(bars)
         shift = (bars.index(series) - (len(bars) - 1) / 2) * size
@@ -229,7 +268,7 @@ def _bars(panel: Bars, found: dict[Key, Look], room: int) -> tuple[list[dict], d
     return traces, axes
 
 
-def _heatmap(panel: Heatmap, room: int) -> tuple[list[dict], dict]:
+def _heatmap(panel: Heatmap, beside: int) -> tuple[list[dict], dict]:
     name, low, high = look.color_range(panel)
     colors = matplotlib.colormaps[name]
     trace = {
@@ -249,14 +288,14 @@ def _heatmap(panel: Heatmap, room: int) -> tuple[list[dict], dict]:
             "nticks": 6,
         },
     }
-    rows, columns = look.thinned(panel.y, 16), look.thinned(panel.x, 16)
+    rows, columns = look.thinned(panel.y, _MOST_ROWS[beside]), look.thinned(panel.x, look.MOST_LABELS[beside])
     axes = {
         "plot_bgcolor": look.MISSING,
         "hovermode": "closest",
         "xaxis": {
             **_axis(panel.x_label),
             **_labels(panel.x, columns),
-            **_angle(panel.x, columns, room),
+            **_angle(panel.x, columns, _ROOM[beside]),
             "showgrid": False,
             "ticks": "",
         },
@@ -288,22 +327,28 @@ def _axis(title: str) -> dict[str, Any]:
 
 
 def _value_axis(title: str, low: float | None, high: float | None, *, log: bool) -> dict[str, Any]:
+    """An axis that ends at `low` and `high` where they are given, and otherwise beyond the values."""
     axis = {**_axis(title), "hoverformat": ".4~g"}
     if log:
         low, high = (None if end is None else log10(end) for end in (low, high))
-        axis |= {"type": "log", "dtick": 1}
+    elif low == 0:
+        axis["rangemode"] = "tozero"
     ends = {"minallowed": low, "maxallowed": high}
     axis["autorangeoptions"] = {end: value for end, value in ends.items() if value is not None}
     return axis
 
 
 def _labels(labels: tuple[str, ...], shown: list[int]) -> dict[str, Any]:
-    return {"tickmode": "array", "tickvals": shown, "ticktext": [_text(shorten(labels[i])) for i in shown]}
+    return {
+        "tickmode": "array",
+        "tickvals": shown,
+        "ticktext": [_text(one) for one in shorten([labels[i] for i in shown])],
+    }
 
 
 def _angle(labels: tuple[str, ...], shown: list[int], room: int) -> dict[str, Any]:
     """Labels along x are turned where they would touch; Plotly's own choice fails in narrow panels."""
-    return {"tickangle": -35 if sum(len(shorten(labels[i])) + 1 for i in shown) > room else 0}
+    return {"tickangle": -35 if sum(len(one) + 1 for one in shorten([labels[i] for i in shown])) > room else 0}
 
 
 def _line(how: Look) -> dict[str, Any]:

@@ -23,7 +23,7 @@ _MODEL = (
     "#5b3fa0", "#c1272d", "#7a9a1d", "#00a0a8", "#e58bb5", "#5c4033",
 )  # fmt: skip
 _BASELINE = ("#b58a3c", "#6b9c8c", "#a9768f", "#7d8db5", "#8f8f55", "#b0836b")
-_CONTROL = ("#9ca3af", "#7c8490", "#b9bec6")
+_CONTROL = ("#8a919c", "#6f7783", "#5b636e")
 _OTHER = ("#5b4b8a", "#b0566b", "#2f7d7d", "#a07020", "#4f6ea8", "#6b6b6b")
 _MARKERS = ("square", "triangle-up", "diamond", "triangle-down", "x", "cross")
 _MODEL_MARKERS = ("circle", "triangle-up", "square", "diamond", "triangle-down", "cross")
@@ -38,9 +38,15 @@ MARKER_PATHS = {
     "x": "M10 4.4L11.4 3 13 4.6 14.6 3 16 4.4 14.4 6 16 7.6 14.6 9 13 7.4 11.4 9 10 7.6 11.6 6z",
     "cross": "M12 2h2v3h3v2h-3v3h-2V7H9V5h3z",
 }
-#: Colour maps of ordered names, and the part of each that stands out from white.
-_SCALES = (("viridis", 0.0, 0.88), ("YlOrRd", 0.4, 1.0), ("PuRd", 0.4, 1.0))
-_CROWDED = 8  # above so many series lines are thinner, and bands lighter
+#: Colour maps of ordered names, and the part of each that stands out from white: contrast above 2.3.
+_SCALES = (("viridis", 0.0, 0.7), ("YlOrRd", 0.5, 1.0), ("PuRd", 0.4, 1.0))
+_CROWDED = 8  # above so many series lines are thinner, and bands lighter but those of models
+#: Least decades of a logarithmic axis whose ticks are the powers of ten alone: below, there may be none to see.
+LEAST_DECADES = 1.5
+#: Markers along a curve, whatever its points.
+MOST_MARKERS = 12
+#: Labels along x of a heat map, by panels side by side.
+MOST_LABELS = {1: 16, 2: 10, 3: 6}
 _ORDERED = 3  # names it takes to make an order
 
 
@@ -94,7 +100,10 @@ def looks_of(keys: Iterable[Key]) -> dict[Key, Look]:
                 found[role, name] = _look(role, next(plain))
     if len(found) <= _CROWDED:
         return found
-    return {one: replace(how, width=0.75 * how.width, opacity=0.5 * how.opacity) for one, how in found.items()}
+    return {
+        (role, name): replace(how, width=0.75 * how.width, opacity=(1.0 if role == "model" else 0.5) * how.opacity)
+        for (role, name), how in found.items()
+    }
 
 
 def _scale(names: list[str]) -> dict[str, dict[str, Any]]:
@@ -174,10 +183,16 @@ def log_floor_of(series: Iterable[Series | ExplorerCurve]) -> float:
     return 0.5 * min(values, default=1.0)
 
 
-def x_ticks(panel: Lines) -> list[float] | None:
+def log_ticks(positions: Iterable[float]) -> list[float] | None:
     """Ticks at the points themselves where a logarithmic axis has few of them; None leaves it to the renderer."""
-    values = sorted({x for series in panel.series for x in series.x if x > 0})
-    return values if panel.log_x and 2 <= len(values) <= 9 else None
+    values = sorted({x for x in positions if x > 0})
+    return values if 2 <= len(values) <= 9 else None
+
+
+def few_decades(values: Iterable[float]) -> bool:
+    """Whether these values, on a logarithmic axis, need other ticks than the powers of ten."""
+    positive = [value for value in values if value > 0]
+    return not positive or max(positive) < min(positive) * 10**LEAST_DECADES
 
 
 def thinned(labels: tuple[str, ...], most: int) -> list[int]:

@@ -2,6 +2,10 @@
 // Draws each figure over its picture. If anything fails, the picture stays.
 const plots = JSON.parse(document.getElementById("plots").textContent);
 const config = { displayModeBar: false, responsive: true, showTips: false };
+const leastDecades = 1.5;
+
+// Under a finger, moving over a plot moves the page.
+if (matchMedia("(pointer: coarse)").matches) for (const plot of plots) plot.layout.dragmode = false;
 
 // Text as it is, of text that was written for Plotly.
 function plain(text) {
@@ -32,24 +36,64 @@ function legendButton(name, look, shown, toggle) {
   return button;
 }
 
+// Where an axis ends at first; null where it follows its values.
+function ends(plot) {
+  return ["xaxis", "yaxis"].map((name) => plot.layout[name].range?.slice() ?? null);
+}
+
+// Powers of ten alone as ticks of a logarithmic axis, as long as some are in sight.
+function fitTicks(panel) {
+  const changes = {};
+  for (const name of ["xaxis", "yaxis"]) {
+    const { type, tickmode, range } = panel.layout[name];
+    if (type !== "log" || tickmode === "array") continue;
+    const wanted = Math.abs(range[1] - range[0]) < leastDecades ? null : 1;
+    if ((panel.layout[name].dtick ?? null) !== wanted) changes[`${name}.dtick`] = wanted;
+  }
+  return Object.keys(changes).length ? Plotly.relayout(panel, changes) : null;
+}
+
+// A button that appears where the reader has zoomed, and undoes it.
+function resetButton(panel, first) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "reset";
+  button.textContent = "reset";
+  button.hidden = true;
+  button.addEventListener("click", () => {
+    const changes = {};
+    ["xaxis", "yaxis"].forEach((name, i) => {
+      if (first[i]) changes[`${name}.range`] = first[i].slice();
+      else changes[`${name}.autorange`] = true;
+    });
+    Plotly.relayout(panel, changes).then(() => (button.hidden = true));
+  });
+  panel.append(button);
+  panel.on("plotly_relayout", (event) => {
+    const keys = Object.keys(event);
+    if (keys.some((key) => key.includes("axis.range"))) button.hidden = false;
+    else if (keys.some((key) => key.includes("axis.autorange"))) button.hidden = true;
+    fitTicks(panel);
+  });
+  return button;
+}
+
 // A curve and, under it, its band.
-function traces(curve, name, look, explorer) {
-  const few = curve.x.length <= 40;
+function traces(curve, name, look, explorer, unified) {
   const line = {
     type: "scatter",
-    mode: (look.marker && few) || curve.x.length === 1 ? "lines+markers" : "lines",
+    mode: look.marker || curve.x.length === 1 ? "lines+markers" : "lines",
     name,
     x: curve.x,
     y: curve.y,
     line: look.line,
-    marker: { symbol: look.marker || "circle", size: 6, color: look.line.color },
-    hovertemplate: "%{y:.4~g}",
+    marker: { symbol: look.marker || "circle", size: 6, color: look.line.color, maxdisplayed: explorer.markers },
+    hovertemplate: explorer.hover[`${Number(unified)}${Number(Boolean(curve.low))}`],
   };
   if (!curve.low) return [line];
   const floor = explorer.floor === null ? -Infinity : explorer.floor;
   const clip = (values) => values.map((value) => Math.max(floor, value));
   line.customdata = curve.low.map((low, i) => [low, curve.high[i]]);
-  line.hovertemplate = "%{y:.4~g}  [%{customdata[0]:.4~g}, %{customdata[1]:.4~g}]";
   const band = {
     type: "scatter",
     mode: "lines",
@@ -64,6 +108,23 @@ function traces(curve, name, look, explorer) {
   return [band, line];
 }
 
+// No more curves than there is room for; the values of one choice take turns, as in `explorer.selected`.
+function some(fits, explorer, chosen) {
+  const open = chosen[explorer.overlay] === null ? explorer.overlay : chosen.indexOf(null);
+  const left = [...explorer.most];
+  const seen = new Map();
+  const turns = fits.map((one, i) => {
+    const key = `${one.curve.reference} ${open < 0 ? i : one.curve.values[open]}`;
+    seen.set(key, (seen.get(key) ?? -1) + 1);
+    return { i, one, turn: open < 0 ? 0 : seen.get(key) };
+  });
+  return turns
+    .sort((a, b) => a.turn - b.turn || a.i - b.i)
+    .filter(({ one }) => left[Number(one.curve.reference)]-- > 0)
+    .sort((a, b) => a.i - b.i)
+    .map(({ one }) => one);
+}
+
 // The curves that the lists choose. What is hidden in the legend stays hidden, by name.
 function explore(panel, plot) {
   const explorer = plot.explorer;
@@ -71,15 +132,21 @@ function explore(panel, plot) {
   const lists = [...box.querySelectorAll("select")];
   const hidden = new Set();
   let shown = [];
-  const draw = () => {
+  let reset = null;
+  const draw = async () => {
     const seen = shown.filter(({ name }) => !hidden.has(name)).sort((a, b) => a.look.level - b.look.level);
-    const drawn = seen.map(({ curve, name, look }) => traces(curve, name, look, explorer));
+    const unified = seen.length <= explorer.unified;
+    const drawn = seen.map(({ curve, name, look }) => traces(curve, name, look, explorer, unified));
     for (const axis of [plot.layout.xaxis, plot.layout.yaxis]) {
       axis.autorange = true;
       delete axis.range;
     }
+    plot.layout.hovermode = unified ? "x unified" : "closest";
     const bands = drawn.flatMap((pair) => pair.slice(0, -1));
-    return Plotly.react(panel, [...bands, ...drawn.map((pair) => pair.at(-1))], plot.layout, config);
+    await Plotly.react(panel, [...bands, ...drawn.map((pair) => pair.at(-1))], plot.layout, config);
+    reset ??= resetButton(panel, [null, null]);
+    reset.hidden = true;
+    await fitTicks(panel);
   };
   const choose = () => {
     const chosen = lists.map((list) => (list.value === "" ? null : Number(list.value)));
@@ -87,8 +154,7 @@ function explore(panel, plot) {
     const fits = explorer.curves
       .map((curve, i) => ({ curve, name: view.names[view.of[i]], look: explorer.looks[view.looks[view.of[i]]] }))
       .filter(({ curve }) => curve.values.every((own, i) => [own, chosen[i]].includes(null) || own === chosen[i]));
-    const left = [...explorer.most];
-    shown = fits.filter(({ curve }) => left[Number(curve.reference)]-- > 0);
+    shown = some(fits, explorer, chosen);
     const buttons = shown.map(({ name, look }) =>
       legendButton(name, look, !hidden.has(name), (now) => {
         hidden[now ? "delete" : "add"](name);
@@ -105,13 +171,21 @@ function explore(panel, plot) {
   return choose();
 }
 
+// The panel as it is drawn.
+async function show(panel, plot) {
+  const first = ends(plot);
+  await Plotly.newPlot(panel, plot.data, plot.layout, config);
+  resetButton(panel, first);
+  return fitTicks(panel);
+}
+
 for (const figure of document.querySelectorAll("figure[data-plots]")) {
   const panels = [...figure.querySelectorAll("[data-plot]")];
   figure.classList.add("live");
   Promise.all(
     panels.map((panel) => {
       const plot = plots[Number(panel.dataset.plot)];
-      return plot.explorer ? explore(panel, plot) : Plotly.newPlot(panel, plot.data, plot.layout, config);
+      return plot.explorer ? explore(panel, plot) : show(panel, plot);
     }),
   ).catch((error) => {
     figure.classList.remove("live");

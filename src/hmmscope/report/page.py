@@ -28,10 +28,12 @@ from hmmscope.report.differences import (
     num_seeds,
     verdict_summary,
 )
+from hmmscope.report.explorer import first_text, first_values
 from hmmscope.report.folder import Experiment, Table, read_experiment
 from hmmscope.report.interactive import panel_plot
 
 NUM_ROWS = 200
+LONG = 12  # rows of a table that scrolls in a box of its own
 
 
 def write_page(folders: list[Path], out: Path) -> Path:
@@ -131,6 +133,8 @@ def _figure(figure: Figure, png: bytes, plots: list[dict[str, Any]]) -> dict[str
         "title": figure.title,
         "caption": figure.caption,
         "hidden": sum(panel.num_hidden for panel in figure.panels if isinstance(panel, Lines | Explorer)),
+        "cut": sum(panel.num_cut for panel in figure.panels if isinstance(panel, Lines | Explorer)),
+        "picture": [words for panel in figure.panels if isinstance(panel, Explorer) for words in _picture(panel)],
         "png": base64.b64encode(png).decode(),
         "panels": panels,
         "columns": columns,
@@ -151,8 +155,24 @@ def _choices(panel: Panel) -> list[dict[str, Any]]:
     """The lists of an explorer; other panels have none."""
     if not isinstance(panel, Explorer):
         return []
-    names = panel.choices
-    return [{"name": name, "options": panel.options(name), "all": name == panel.overlay} for name in names]
+    return [
+        {
+            "name": name,
+            "options": panel.options(name),
+            "all": name == panel.overlay and len(panel.options(name)) > 1,
+            "first": panel.first(name),
+        }
+        for name in panel.choices
+    ]
+
+
+def _picture(panel: Explorer) -> list[str]:
+    """What the picture of an explorer shows, for those who have the page on paper; nothing where that is all of it."""
+    if not first_text(panel):
+        return []
+    overlaid = f"every {panel.overlay} at " if len(panel.options(panel.overlay)) > 1 else ""
+    chosen = ", ".join(f"{choice} {value}" for choice, value in first_values(panel).items())
+    return [f"{panel.title}: {overlaid}{chosen}" if panel.title else f"{overlaid}{chosen}"]
 
 
 def _table(table: Table, label: str) -> dict[str, Any]:
@@ -163,6 +183,7 @@ def _table(table: Table, label: str) -> dict[str, Any]:
         "name": table.name,
         "columns": [(column, numeric[column]) for column in columns],
         "rows": [[(text.format_cell(row.get(column)), numeric[column]) for column in columns] for row in shown],
+        "long": len(shown) > LONG,
         "count": len(table.rows),
         "place": f"{label}/tables/{table.name}.jsonl",
     }

@@ -160,7 +160,13 @@ def _draw_lines(axes: Axes, panel: Lines, found: Mapping[Key, Look]) -> None:
             axes.fill_between(x, low, high, color=how.color, alpha=how.opacity, linewidth=0, zorder=how.level / 10)
         marks = _MARKERS.get(how.marker, "P") if how.marker else ("o" if len(x) == 1 else "")
         axes.plot(
-            x, y, **_line(how), marker=marks, markevery=max(1, len(x) // 12), markersize=3.2, zorder=2 + how.level
+            x,
+            y,
+            **_line(how),
+            marker=marks,
+            markevery=max(1, len(x) // look.MOST_MARKERS),
+            markersize=3.2,
+            zorder=2 + how.level,
         )
     axes.set_xlabel(_plain(panel.x_label))
     axes.set_ylabel(_plain(panel.y_label))
@@ -172,7 +178,7 @@ def _draw_lines(axes: Axes, panel: Lines, found: Mapping[Key, Look]) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
     if panel.log_y:
         axes.set_yscale("log", nonpositive="mask")
-    if ticks := look.x_ticks(panel):
+    if panel.log_x and (ticks := look.log_ticks(x for series in panel.series for x in series.x)):
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_minor_formatter(NullFormatter())
@@ -217,8 +223,8 @@ def _draw_heatmap(axes: Axes, panel: Heatmap, width: float) -> None:
     axes.invert_yaxis()
     axes.tick_params(length=0)
     rows = look.thinned(panel.y, 12)
-    axes.set_yticks([row + 0.5 for row in rows], [_plain(shorten(panel.y[row])) for row in rows])
-    _x_labels(axes, panel.x, look.thinned(panel.x, 12), width, shift=0.5)
+    axes.set_yticks([row + 0.5 for row in rows], [_plain(one) for one in shorten([panel.y[row] for row in rows])])
+    _x_labels(axes, panel.x, look.thinned(panel.x, 12 if width > 3 else look.MOST_LABELS[3]), width, shift=0.5)
     axes.set_xlabel(_plain(panel.x_label))
     axes.set_ylabel(_plain(panel.y_label))
     axes.spines[:].set_visible(False)
@@ -255,9 +261,10 @@ def points_image(panel: Points, ends: tuple[tuple[float, float], tuple[float, fl
 
 def _x_labels(axes: Axes, labels: tuple[str, ...], shown: list[int], width: float, shift: float = 0) -> None:
     """Labels below the axis, turned if `width` inches do not hold them side by side."""
-    crowded = 0.075 * sum(len(labels[i]) + 1 for i in shown) > width - 0.9
+    short = shorten([labels[i] for i in shown])
+    crowded = 0.075 * sum(len(one) + 1 for one in short) > width - 0.9
     turned = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
-    axes.set_xticks([i + shift for i in shown], [_plain(shorten(labels[i])) for i in shown], **turned)  # type: ignore[arg-type]
+    axes.set_xticks([i + shift for i in shown], [_plain(one) for one in short], **turned)  # type: ignore[arg-type]
 
 
 def _line(how: Look) -> dict[str, Any]:

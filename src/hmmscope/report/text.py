@@ -2,8 +2,11 @@
 
 import math
 import unicodedata
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
+_MOST_LISTED = 4  # values of a list that a cell shows in full
 _DIRECTION = {0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 
 
@@ -16,9 +19,22 @@ def visible(text: str) -> str:
     return "".join(_escape(char) if _acts(char) else char for char in text)
 
 
-def shorten(label: str, most: int = 18) -> str:
-    """A label that leaves room for what it labels."""
-    return label if len(label) <= most else f"{label[: most - 1]}…"
+def shorten(labels: Sequence[str], most: int = 18) -> list[str]:
+    """Labels that leave room for what they label: cut in the middle, and as late as it takes to tell them apart."""
+    room = dict.fromkeys(labels, most)
+    while True:
+        found = {label: _cut(label, length) for label, length in room.items()}
+        counts = Counter(found.values())
+        alike = [label for label in room if counts[found[label]] > 1]
+        if not alike:
+            return [found[label] for label in labels]
+        for label in alike:
+            room[label] = 1 + room[label] * 5 // 4
+
+
+def _cut(label: str, most: int) -> str:
+    head = most // 2
+    return label if len(label) <= most else f"{label[:head]}…{label[len(label) - most + head + 1 :]}"
 
 
 def _acts(char: str) -> bool:
@@ -60,4 +76,7 @@ def format_cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int | float):
         return format_number(value)
+    if isinstance(value, list):
+        parts = [format_cell(part) for part in value]
+        return ", ".join(parts) if len(parts) <= _MOST_LISTED else f"{len(parts)} values: {parts[0]} … {parts[-1]}"
     return str(value)

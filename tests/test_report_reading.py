@@ -1,0 +1,308 @@
+"""What a reader of the page meets: hover, ticks, labels, colours, long tables, print, and folders that have no page."""
+
+import re
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmmscope import store
+from hmmscope.config import config_from_data
+from hmmscope.errors import InputError
+from hmmscope.experiments import multitask_fig2_figures as fig2
+from hmmscope.experiments import multitask_fig7_figures as fig7
+from hmmscope.experiments.run_page import describe_run
+from hmmscope.figures import Figure
+from hmmscope.machine import machine_line
+from hmmscope.pipeline import train as train_run
+from hmmscope.report import interactive, look, page, plots
+from hmmscope.report.explorer import MOST_CURVES, selected, still
+from hmmscope.report.folder import read_experiment
+from hmmscope.report.text import format_cell, shorten
+from report_cases import (
+    Tree,
+    a_figure,
+    bars,
+    curve,
+    demo_folder,
+    explorer,
+    folder,  # noqa: F401 - fixture
+    heat,
+    line,
+    lines,
+    render,
+    write_figure,
+)
+
+
+def plot(panel: Any, columns: int = 1) -> dict[str, Any]:
+    return interactive.panel_plot(panel, look.looks(a_figure(panel)), columns)
+
+
+def contrast(color: str) -> float:
+    """With white, by WCAG 2.1."""
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 1.05 / (0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Hover
+
+
+def test_hover_is_written_in_ink() -> None:
+    label = plot(lines())["layout"]["hoverlabel"]
+    assert label["font"]["color"] == look.INK
+    assert contrast(label["font"]["color"]) > 7
+
+
+def test_a_bar_names_its_category_in_full() -> None:
+    names = ("a category with a long name (1)", "a category with a long name (3)")
+    series = (line(x=(), low=(0, 0), high=(1, 1)), line(x=(), name="b"), line(x=(), name="c", role="optimum"))
+    one, two, mark = plot(bars(categories=names, series=series))["data"]
+    assert one["customdata"] == [(0.0, 1.0, names[0]), (0.0, 1.0, names[1])]
+    assert two["customdata"] == [(None, None, names[0]), (None, None, names[1])]
+    assert [values[2] for values in mark["customdata"]] == [names[0]] * 3 + [names[1]] * 3
+    assert all(trace["hovertemplate"].startswith("%{customdata[2]}: %{y") for trace in (one, two, mark))
+    assert "[%{customdata[0]" in one["hovertemplate"]
+    assert "[" not in two["hovertemplate"].removeprefix("%{customdata[2]}")
+
+
+@pytest.mark.parametrize(("count", "mode", "begin"), [(5, "x unified", "%{y"), (6, "closest", "%{x")])
+def test_many_curves_tell_their_values_one_at_a_time(count: int, mode: str, begin: str) -> None:
+    drawn = plot(lines(series=tuple(line(name=f"model {name}") for name in "abcdef"[:count])))
+    assert drawn["layout"]["hovermode"] == mode
+    assert all(trace["hovertemplate"].startswith(begin) for trace in drawn["data"])
+
+
+def test_an_explorer_has_both_ways_to_hover() -> None:
+    data = plot(explorer())["explorer"]
+    assert data["unified"] == 5
+    assert [data["hover"][key].startswith("%{x") for key in ("00", "01", "10", "11")] == [True, True, False, False]
+    assert ["customdata" in data["hover"][key] for key in ("00", "01", "10", "11")] == [False, True, False, True]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Axes and labels
+
+
+@pytest.mark.parametrize(("values", "ticks"), [((1.0, 3.0), None), ((0.02, 0.5), None), ((0.001, 1.0), 1)])
+def test_a_short_logarithmic_axis_chooses_its_ticks(values: tuple[float, float], ticks: int | None) -> None:
+    x = tuple(values[0] * (values[1] / values[0]) ** (i / 10) for i in range(11))
+    axes = plot(lines(series=(line(x=x, y=x),), log_x=True, log_y=True))["layout"]
+    assert axes["xaxis"].get("dtick") == ticks
+    assert axes["yaxis"].get("dtick") == ticks
+    assert axes["yaxis"]["type"] == "log"
+
+
+def test_an_axis_from_zero_leaves_room_above() -> None:
+    assert plot(lines(y_min=0.0))["layout"]["yaxis"]["rangemode"] == "tozero"
+    assert plot(bars(y_min=0.0))["layout"]["yaxis"]["rangemode"] == "tozero"
+    assert "rangemode" not in plot(lines())["layout"]["yaxis"]
+    assert "rangemode" not in plot(lines(y_min=1.0, log_y=True))["layout"]["yaxis"]
+
+
+def test_labels_are_cut_in_the_middle_and_stay_apart() -> None:
+    found = shorten(["linear-attention (1)", "linear-attention (3)", "rnn"])
+    assert found == ["linear-at…tion (1)", "linear-at…tion (3)", "rnn"]
+    middle = ["a model with 2 layers and rotary positions", "a model with 3 layers and rotary positions"]
+    first, second = shorten(middle)
+    assert first != second
+    assert max(map(len, shorten([f"{'x' * 50}{i:02d}{'y' * 50}" for i in range(20)]))) <= 102
+    assert len(set(shorten(["one label, given twice", "one label, given twice"]))) == 1
+    assert shorten(["ab…yz", "abcdefghijklmnopqrstuvwxyz"], 5) == [
+        "ab…yz",
+        shorten(["abcdefghijklmnopqrstuvwxyz"], 7)[0],
+    ]
+
+
+def test_labels_of_bars_stay_apart_in_both_renderings() -> None:
+    panel = bars(categories=("linear-attention (1)", "linear-attention (3)"))
+    assert len(set(plot(panel)["layout"]["xaxis"]["ticktext"])) == 2
+    (axes,) = plots.draw(a_figure(panel)).axes
+    assert len({label.get_text() for label in axes.get_xticklabels()}) == 2
+
+
+@pytest.mark.parametrize(("columns", "most"), [(1, 16), (2, 10), (3, 6)])
+def test_a_heat_map_has_as_many_labels_as_fit(columns: int, most: int) -> None:
+    panel = heat(x=range(33), y=("c",), z=((0.5,) * 33,))
+    assert most / 2 < len(plot(panel, columns)["layout"]["xaxis"]["ticktext"]) <= most
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Curves
+
+
+def test_a_long_curve_has_its_markers_too() -> None:
+    many = tuple(float(i) for i in range(100))
+    model, optimum = plot(lines(series=(line(x=many, y=many), line(x=many, y=many, name="o", role="optimum"))))["data"]
+    assert model["mode"] == "lines+markers"
+    assert model["marker"]["maxdisplayed"] == 12
+    assert optimum["mode"] == "lines"
+    assert plot(explorer())["explorer"]["markers"] == 12
+
+
+def test_every_colour_stands_out_from_the_page() -> None:
+    depths = [f"{depth} layers" for depth in range(1, 13)]
+    names = [*(f"a: {one}" for one in depths), *(f"b: {one}" for one in depths), *(f"c: {one}" for one in depths)]
+    found = look.looks(a_figure(lines(series=tuple(line(name=name) for name in names))))
+    assert min(contrast(how.color) for how in found.values()) > 2.3
+    controls = look.looks(a_figure(lines(series=tuple(line(name=name, role="control") for name in "abc"))))
+    assert min(contrast(how.color) for how in controls.values()) > 3
+
+
+def test_a_crowd_leaves_the_bands_of_models_as_they_are() -> None:
+    roles: tuple[Any, ...] = ("model", "baseline")
+    few, many = (
+        look.looks(
+            a_figure(lines(series=tuple(line(name=f"{role} {i}", role=role) for role in roles for i in range(n))))
+        )
+        for n in (2, 6)
+    )
+    assert many["model", "model 0"].opacity == few["model", "model 0"].opacity
+    assert many["baseline", "baseline 0"].opacity < few["baseline", "baseline 0"].opacity
+
+
+def test_a_band_that_reaches_zero_says_that_it_is_cut(tmp_path: Path) -> None:
+    series = (line(low=(-0.1, 0.4), high=(1, 1)),)
+    assert lines(series=series, log_y=True).num_cut == 1
+    assert lines(series=series).num_cut == 0
+    assert explorer(curve(low=(0, 0), high=(1, 1)), log_y=True).num_cut == 2
+    path = demo_folder(tmp_path / "run", num_figures=0)
+    write_figure(path / "figures" / "00-f", a_figure(lines(series=series, log_y=True)))
+    assert "At 1 point the interval reaches zero or below: its lower end is not shown" in Tree(render([path])).text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Explorers
+
+
+def test_an_explorer_can_have_a_logarithmic_x_axis() -> None:
+    panel = explorer(curve(x=(0.0, 100.0)), curve("a", "c", x=(1.0, 10.0)), log_x=True)
+    assert panel.num_hidden == 1
+    assert still(panel).log_x
+    assert plot(panel)["layout"]["xaxis"]["type"] == "log"
+    assert plot(panel)["layout"]["xaxis"]["tickvals"] == [1.0, 10.0, 100.0]
+    assert plots.draw(a_figure(panel)).axes[0].get_xscale() == "log"
+    data = a_figure(panel).to_data()
+    assert Figure.from_data(data).panels[0] == panel
+    del data["panels"][0]["log_x"]  # as in folders of earlier versions
+    assert Figure.from_data(data).panels[0] == explorer(*panel.curves)
+
+
+def test_numbers_are_listed_by_size_and_the_first_curve_is_shown_first(tmp_path: Path) -> None:
+    panel = explorer(
+        *(curve(task, model, place) for task in ("b", "a") for model in "xy" for place in (8, 1, 2, 10)),
+        choices=("task", "model", "position"),
+    )
+    assert panel.options("position") == ("1", "2", "8", "10")
+    assert panel.options("task") == ("b", "a")
+    assert panel.first("position") == "8"
+    path = demo_folder(tmp_path / "run", num_figures=0)
+    write_figure(path / "figures" / "00-f", a_figure(panel))
+    source = render([path])
+    assert re.findall(r'<option value="(\d*)" selected>([^<]*)<', source) == [("0", "b"), ("", "all 2"), ("2", "8")]
+    assert "On paper: every model at task b, position 8." in Tree(source).text
+    assert "On paper" not in Tree(render([demo_folder(tmp_path / "other", num_figures=3)])).text
+
+
+def test_of_too_many_curves_each_model_has_some() -> None:
+    panel = explorer(
+        *(curve(task, model, place) for model in "xyz" for task in "ab" for place in range(20)),
+        choices=("task", "model", "position"),
+    )
+    for chosen in ((None, None, None), ("a", None, None)):
+        shown = [panel.curves[i].values[1] for i in selected(panel, chosen)]
+        assert len(shown) == MOST_CURVES
+        assert {shown.count(model) for model in "xyz"} == {5, 6}
+    assert {panel.curves[i].values[0] for i in selected(panel, (None, "x", None))} == {"a", "b"}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The page
+
+
+def test_lists_in_cells_are_short() -> None:
+    assert format_cell([0.06612, *[0.5] * 13, 0.796]) == "15 values: 0.06612 … 0.796"
+    assert format_cell([1, 2.5, None]) == "1, 2.5, –"
+    assert format_cell([]) == ""
+
+
+def test_long_tables_scroll_in_a_box_under_their_header(folder: Path) -> None:
+    source = render([folder])
+    assert '<div class="scroll long" tabindex="0"' in source
+    assert re.search(r"\.long \{ max-height: 70vh; overflow: auto; \}", source)
+    assert re.search(r"\.long th \{ position: sticky; top: 0;", source)
+    assert "td.right { white-space: nowrap; }" in source
+
+
+def test_the_command_is_seen_at_once(folder: Path) -> None:
+    source = render([folder])
+    command = source.index(read_experiment(folder).about.command)
+    assert source.rfind("<details>", 0, command) == -1
+
+
+def test_the_page_of_a_run_has_its_day_and_machine(tmp_path: Path) -> None:
+    config = config_from_data(
+        {
+            "process": {"name": "random-hmm", "num_states": 2, "num_symbols": 2},
+            "layout": {"name": "sequences", "length": 4},
+            "model": {"name": "rnn", "num_layers": 1, "width": 4},
+            "training": {"num_steps": 1, "batch_size": 2},
+        }
+    )
+    describe_run(train_run(config, tmp_path / "run", num_samples=8, quiet=True))
+    about = store.read_json(tmp_path / "run" / "experiment.json")
+    assert about["created"] == date.today().isoformat()
+    assert {"name": "measured on", "value": machine_line()} in about["facts"]
+
+
+def test_print_keeps_the_warning(folder: Path) -> None:
+    style = render([folder])
+    assert ".invalid { color: #b42318; background: none; border: 2px solid; }" in style[style.index("@media print") :]
+
+
+def test_a_finger_moves_the_page_and_a_zoom_can_be_undone() -> None:
+    script = page._resource("page.js")
+    assert 'if (matchMedia("(pointer: coarse)").matches)' in script
+    assert "plot.layout.dragmode = false" in script
+    assert 'panel.on("plotly_relayout"' in script
+
+
+def test_folders_without_a_page_say_what_they_are(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    run = sweep / "runs" / "one"
+    run.mkdir(parents=True)
+    store.write_json(sweep / "grid.json", {})
+    store.write_json(run / "config.json", {})
+    with pytest.raises(InputError, match=r"sweep: a sweep.*hmmscope sweep --table") as caught:
+        read_experiment(sweep)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match=r"one: a run without experiment.json.*hmmscope train .* --resume") as caught:
+        read_experiment(run)
+    assert "\n" not in str(caught.value)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Heat maps side by side
+
+
+def test_trained_and_untrained_maps_share_their_colours() -> None:
+    most = {"trained": 0.4, "untrained": 0.02, "constructed": 1.0}
+    offsets = [
+        {"network": network, "seed": 0, "layer": 1, "head": 0, "offset": offset, "value": value / (1 + offset),
+         "gathers": True}
+        for network, value in most.items() for offset in range(3)
+    ]  # fmt: skip
+    for figure in (fig7._layers(offsets), fig7._heads(offsets)):
+        assert [panel.z_max for panel in figure.panels] == [0.4, 0.4, None]  # type: ignore[attr-defined]
+        assert "scale of its own" in figure.caption
+    assert look.MISSING == "#ece7df"
+    assert "Beige: it looks nowhere" in fig7._layers(offsets).caption
+    shuffle = [
+        {"network": network, "seed": 0, "layer": 1, "head": 0, "metric": metric, "mode": mode, "value": value}
+        for network, value in most.items() for metric in ("cv", "cv_centred") for mode in ("blocks", "layer", "everywhere")
+    ]  # fmt: skip
+    for network, scale in (("trained", 0.4), ("untrained", 0.4), ("constructed", 1.0)):
+        assert {panel.z_max for panel in fig2._heads(shuffle, network).panels} == {scale}  # type: ignore[attr-defined]
