@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from hmmscope import registry, store
+from hmmscope import pipeline, registry, store
 from hmmscope.cli import main
 from hmmscope.config import RunConfig, config_from_data
 from hmmscope.errors import InputError, RefusedError, ResourceError
+from hmmscope.experiments import pool as pool_module
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Tables
 from hmmscope.experiments.pool import train_in_pool
 from hmmscope.experiments.running import run_experiment
@@ -16,6 +17,7 @@ from hmmscope.figures import Figure, Lines
 from hmmscope.findings import Finding
 from hmmscope.pipeline import Run
 from hmmscope.pooling import pool_rows
+from hmmscope.rundir import RunDir
 from hmmscope.sweeps.engines import EngineOptions
 from hmmscope.sweeps.grid import run_name
 
@@ -191,6 +193,27 @@ def test_a_failed_run_is_named_and_the_others_are_there(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match=r"1 of 2 runs failed.*not finite"):
         train_in_pool([bad, config(6)], pool, EngineOptions(jobs=1), quiet=True)
     assert (pool / "runs" / run_name(config(6)) / "done.json").exists()
+
+
+def test_runs_that_another_process_trains_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, trained = tmp_path / "pool", []
+    (first,) = train_in_pool([config(4)], pool, quiet=True)
+    other = RunDir.open(first, lock=True)  # another process takes the run up again
+    (first / "done.json").unlink()
+
+    def train(config: RunConfig, out: Path, **options: Any) -> Run:
+        trained.append(out.name)
+        return pipeline.train(config, out, **options)
+
+    def at_last(seconds: float) -> None:
+        assert trained == [run_name(config(6))]  # what is free comes first
+        other.unlock()
+
+    monkeypatch.setattr(pool_module, "train", train)
+    monkeypatch.setattr(pool_module.time, "sleep", at_last)
+    train_in_pool([config(4), config(6)], pool, quiet=True)
+    assert trained == [run_name(config(6)), run_name(config(4))]
+    assert (first / "done.json").exists()
 
 
 def test_a_pool_is_not_made_in_another_folder(tmp_path: Path) -> None:

@@ -8,18 +8,19 @@ Experiments that ask for the same configuration train it once. A pool is trained
 be worked on by several experiments at a time.
 """
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from hmmscope.config import RunConfig
-from hmmscope.errors import ResourceError
+from hmmscope.errors import RefusedError, ResourceError
 from hmmscope.pipeline import train
 from hmmscope.sweeps.driver import run_sweep
 from hmmscope.sweeps.engines import EngineOptions
 from hmmscope.sweeps.grid import Point, extend_folder, make_folder, run_name
-from hmmscope.sweeps.jobs import is_done, run_folder
+from hmmscope.sweeps.jobs import in_use, is_done, run_folder
 from hmmscope.sweeps.table import Board
 
 
@@ -44,8 +45,7 @@ def train_in_pool(
     if wanted and engine is None:
         make_folder(pool, wanted)
         extend_folder(pool, wanted, shared=True)
-        for point in wanted:
-            train(point.config, run_folder(pool, point.name), resume=True, quiet=quiet)
+        _train_here(wanted, pool, quiet)
     elif wanted and engine is not None:
         with Board(pool, wanted, quiet=quiet) as board:
             rows = run_sweep(wanted, pool, engine.make(pool), pack=engine.most_together, watcher=board, shared=True)
@@ -56,6 +56,25 @@ def train_in_pool(
                 "the others are there, and the same command with --resume tries these again"
             )
     return [run_folder(pool, run_name(config)) for config in configs]
+
+
+def _train_here(points: Sequence[Point], pool: Path, quiet: bool) -> None:
+    """One after the other; a run that another process is at work on comes last, and is waited for."""
+    left = list(points)
+    while left:
+        free = next((point for point in left if not in_use(pool, point.name)), None)
+        if free is None:
+            time.sleep(1.0)
+            continue
+        left.remove(free)
+        if is_done(pool, free.name):
+            continue
+        try:
+            train(free.config, run_folder(pool, free.name), resume=True, quiet=quiet)
+        except RefusedError:
+            if not in_use(pool, free.name):
+                raise
+            left.append(free)
 
 
 def default_engine(num_runs: int, asked: EngineOptions | None, *, alone: bool = False) -> EngineOptions | None:
