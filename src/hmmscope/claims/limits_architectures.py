@@ -147,8 +147,7 @@ def depth(tables: Tables) -> Judgement:
 def length(tables: Tables) -> Judgement:
     """Error beyond the training length of the deepest Transformer less that of the ReLU RNN, within seed and task.
 
-    A Transformer that does not follow its training length says nothing of what is beyond; one that does somewhere is
-    enough for the claim to be decided there.
+    A Transformer that has not learned its training length, on any one of the tasks, leaves this open.
     """
     rows = _tracking(tables)
     depths, recurrent = _depths(rows, "transformer"), _depths(rows, "rnn")
