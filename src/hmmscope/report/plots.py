@@ -263,7 +263,9 @@ def _x_labels(axes: Axes, labels: tuple[str, ...], shown: list[int], width: floa
     """Labels below the axis, turned if `width` inches do not hold them side by side."""
     short = shorten([labels[i] for i in shown])
     crowded = 0.075 * sum(len(one) + 1 for one in short) > width - 0.9
-    turned = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
+    upright = 0.25 * len(short) > width - 0.9  # slanted lines of text would lie on each other
+    turned = {"rotation": 90 if upright else 35, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
+    turned |= {"va": "center"} if crowded and upright else {}
     axes.set_xticks([i + shift for i in shown], [_plain(one) for one in short], **turned)  # type: ignore[arg-type]
 
 
