@@ -8,7 +8,7 @@ import pytest
 from hmmscope import pipeline, registry, store
 from hmmscope.cli import main
 from hmmscope.config import RunConfig, config_from_data
-from hmmscope.errors import InputError, RefusedError, ResourceError
+from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
 from hmmscope.experiments import pool as pool_module
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Tables
 from hmmscope.experiments.pool import train_in_pool
@@ -214,6 +214,32 @@ def test_runs_that_another_process_trains_are_waited_for(tmp_path: Path, monkeyp
     train_in_pool([config(4), config(6)], pool, quiet=True)
     assert trained == [run_name(config(6)), run_name(config(4))]
     assert (first / "done.json").exists()
+
+
+def test_a_finished_run_without_its_last_checkpoint_is_not_measured(tmp_path: Path) -> None:
+    once = config(4, checkpoint_every=1)
+    (run,) = train_in_pool([once], tmp_path / "pool", quiet=True)
+    weights = sorted(run.glob("checkpoints/*/model.safetensors"))
+    assert len(weights) > 1
+    data = bytearray(weights[-1].read_bytes())
+    data[-1] ^= 1
+    weights[-1].write_bytes(data)
+    with (
+        pytest.warns(UserWarning, match="model.safetensors"),
+        pytest.raises(DamagedError, match=r"is finished, but .* delete done\.json there"),
+    ):
+        pipeline.load_run(run)
+    (run / "done.json").unlink()
+    with pytest.warns(UserWarning, match="model.safetensors"):
+        train_in_pool([once], tmp_path / "pool", quiet=True)
+    assert pipeline.load_run(run).summary is not None
+
+
+def test_seed_is_not_short_for_seeds(capsys: pytest.CaptureFixture) -> None:
+    code, printed = main(["sweep", "--model.name", "rnn", "--seed", "3", "--dry-run"]), capsys.readouterr()
+    assert code == 0, printed.err
+    assert "-seed3-" in printed.out
+    assert "-seed0-" not in printed.out
 
 
 def test_a_pool_is_not_made_in_another_folder(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
 
     def verb(name: str, text: str, **options: object) -> argparse.ArgumentParser:
-        return verbs.add_parser(name, help=text, description=text, **options)  # type: ignore[arg-type]
+        # Without abbreviations: --seed is a field of the configuration, and not short for --seeds.
+        return verbs.add_parser(name, help=text, description=text, allow_abbrev=False, **options)  # type: ignore[arg-type]
 
     listing = verb("list", "names of what there is")
     listing.add_argument(
@@ -223,9 +224,10 @@ def _split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     dotted: list[str] = []
     words: list[str] = []
     rest = list(argv)
+    plain = r"|--(seed|target)(=|$)" if rest and rest[0] in ("run", "train", "sweep") else ""  # of no section
     while rest:
         word = rest.pop(0)
-        if re.match(r"--[A-Za-z_]+\.", word):
+        if re.match(rf"--[A-Za-z_]+\.{plain}", word):
             dotted += [word] if "=" in word or not rest else [word, rest.pop(0)]
         else:
             words.append(word)

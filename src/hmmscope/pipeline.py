@@ -183,11 +183,11 @@ def threads(count: int) -> Iterator[None]:
 
 
 def load_run(path: str | Path) -> Run:
-    """A run from its folder, with the weights of its newest whole checkpoint.
+    """A run from its folder, with the weights of its newest whole checkpoint; of a finished run that is the last one.
 
     Raises:
         InputError: no run folder, or a run without a checkpoint.
-        DamagedError: the folder is not as it was written.
+        DamagedError: the folder is not as it was written, or a finished run has lost its last checkpoint.
     """
     folder = RunDir.open(Path(path))
     config = config_from_data(folder.config)
@@ -196,6 +196,11 @@ def load_run(path: str | Path) -> Run:
     found = folder.load_checkpoint()
     if found is None:
         raise InputError(f"{path}: the run has no checkpoint yet; train it with --resume")
+    if folder.done is not None and found[0] < config.training.num_steps:
+        raise DamagedError(
+            f"{path}: the run is finished, but its last whole checkpoint is of step {found[0]} of "
+            f"{config.training.num_steps}; delete done.json there and train it again with --resume"
+        )
     load_weights(model, found[1].get("model", {}))
     return Run(Path(path), config, process, model, folder.done)
 

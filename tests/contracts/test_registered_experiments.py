@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
 
 from hmmscope import commands, registry, store
 from hmmscope.config import config_from_data
@@ -75,7 +76,7 @@ def test_smoke_runs_end_to_end(smoke: tuple[str, Path], capsys: pytest.CaptureFi
     assert findings
     for finding in findings:
         assert finding["verdict"] in ("reproduced", "not reproduced", "inconclusive", "found")
-        assert finding["title"] in page
+        assert str(escape(finding["title"])) in page
     description = store.read_json(out / "experiment.json")
     assert (description["experiment"], description["scale"]) == (name, "smoke")
     assert description["invalid"] is None

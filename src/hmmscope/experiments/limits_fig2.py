@@ -21,6 +21,7 @@ from hmmscope.experiments.limits_tables import (
 from hmmscope.figures import Explorer, ExplorerCurve, Figure, Lines, Series
 from hmmscope.pipeline import Run
 from hmmscope.pooling import pool_rows
+from hmmscope.schema import require
 
 #: The four tasks of the figure; the paper does not name them.
 _TASKS = ("cyclic-hard", "cyclic-det", "matmul", "ran-hmm")
@@ -77,7 +78,9 @@ def _position(task: str, sizes: dict[str, Any]) -> int:
 def _epoch_rows(label: str, run: Run, sizes: dict[str, Any]) -> list[dict]:
     """Evaluation losses by epoch, at all positions (lists) and at the one that is shown (``value``)."""
     found, of_run = epochs_of(run), identity(label)
-    at = min(_position(of_run["task"], sizes), found.positions[-1])
+    at, last = _position(of_run["task"], sizes), found.positions[-1]
+    option = f"measurements.position_{of_run['task'].replace('-', '_')}"
+    require(at in found.positions, option, f"must be in [{found.positions[0]}, {last}]", at)
     index = found.positions.index(at)
     return [
         {**of_run, "epoch": row["epoch"], "step": row["step"], "sequences": row["sequences"]}
