@@ -24,7 +24,8 @@ NAMES = {
 
 Rows = list[dict[str, Any]]
 
-_SEVERITY: tuple[Verdict, ...] = ("not reproduced", "inconclusive", "reproduced")
+#: Verdicts, the one that decides first.
+SEVERITY: tuple[Verdict, ...] = ("not reproduced", "inconclusive", "reproduced")
 
 
 def inconclusive(text: str) -> Judgement:
@@ -57,9 +58,7 @@ def per_seed(rows: Rows, measure: Callable[[Rows], float | None]) -> list[float]
 
 def worst(verdicts: Sequence[Verdict]) -> Verdict:
     """Of a claim about all of several: one that fails decides, then one that is open."""
-    if "not reproduced" in verdicts:
-        return "not reproduced"
-    return "reproduced" if verdicts and set(verdicts) == {"reproduced"} else "inconclusive"
+    return min(verdicts, key=SEVERITY.index, default="inconclusive")
 
 
 def everywhere(
@@ -78,7 +77,7 @@ def everywhere(
         return inconclusive("None of the tasks that this is about was measured.")
     verdicts = {task: verdict_above(effect, above) for task, effect in effects.items()}
     verdict = worst(list(verdicts.values()))
-    decides = min(effects, key=lambda task: (_SEVERITY.index(verdicts[task]), effects[task].low))
+    decides = min(effects, key=lambda task: (SEVERITY.index(verdicts[task]), effects[task].low))
     missing = [NAMES[task] for task in wanted if task not in effects]
     if missing and verdict == "reproduced":
         verdict = "inconclusive"

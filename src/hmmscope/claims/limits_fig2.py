@@ -5,7 +5,18 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hmmscope.claims.ledger import Judgement, Tables, claim
-from hmmscope.claims.limits_effects import NAMES, Rows, everywhere, inconclusive, listed, mean, of_task, tasks_of, worst
+from hmmscope.claims.limits_effects import (
+    NAMES,
+    SEVERITY,
+    Rows,
+    everywhere,
+    inconclusive,
+    listed,
+    mean,
+    of_task,
+    tasks_of,
+    worst,
+)
 from hmmscope.findings import Verdict
 from hmmscope.pooling import Pooled, pool_values
 
@@ -73,8 +84,7 @@ def converges_faster(tables: Tables) -> Judgement:
     missing = [NAMES[task] for task in FOUR if task not in known]
     verdicts: list[Verdict] = [verdict for verdict, _, _ in known.values()]
     verdict = worst([*verdicts, "inconclusive"] if missing else verdicts)
-    order = ("not reproduced", "inconclusive", "reproduced")
-    task = min(known, key=lambda name: order.index(known[name][0]))
+    task = min(known, key=lambda name: SEVERITY.index(known[name][0]))
     effect = known[task][1]
     said = "; ".join(f"{NAMES[name]}: {text}" for name, (_, _, text) in known.items())
     text = f"Sequences until the loss stays below {CONVERGED:g}, fastest Transformer against RNN. {said}."
