@@ -19,10 +19,10 @@ from pathlib import Path
 
 from PIL import Image
 
-from hmmscope import store
-from hmmscope.claims.ledger import ledger
+from hmmscope.evidence.ledger import ledger
 from hmmscope.machine import machine
 from hmmscope.report.text import format_interval
+from hmmscope.storage import store
 from hmmscope.verbs.claims import as_markdown
 
 SCALES = ("paper", "gpu", "small")
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def _decides(folder: Path) -> bool:
-    from hmmscope.claims.ledger import claims_of
+    from hmmscope.evidence.ledger import claims_of
 
     return bool(claims_of(store.read_json(folder / "experiment.json")["experiment"]))
 

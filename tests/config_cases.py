@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.config import RunConfig, read_yaml
 from hmmscope.errors import InputError
+from hmmscope.runs.config import RunConfig, read_yaml
 from hmmscope.schema import spec_to_data
 from hmmscope.training.spec import TrainingSpec
 

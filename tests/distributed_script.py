@@ -21,9 +21,11 @@ from typing import Any
 
 import torch
 
-from hmmscope import cli, commands, pipeline, store
-from hmmscope.config import config_from_data, load_config
-from hmmscope.rundir import RunDir, read_journal
+from hmmscope import cli, commands
+from hmmscope.runs import pipeline
+from hmmscope.runs.config import config_from_data, load_config
+from hmmscope.storage import store
+from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import parallel, trainer, updates, watch
 from training_crash import CONFIG, wait
 

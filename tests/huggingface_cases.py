@@ -8,10 +8,10 @@ from torch import nn
 
 import hmmscope as hs
 from hmmscope.analysis.activations import capture
-from hmmscope.config import config_from_data
 from hmmscope.errors import InputError
 from hmmscope.interop import export_huggingface
 from hmmscope.models.decoder import Decoder
+from hmmscope.runs.config import config_from_data
 from hmmscope.seeds import torch_generator
 
 LENGTH, SYMBOLS, TOKENS = 12, 5, 6

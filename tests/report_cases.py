@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmmscope import store
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.figures import Bars, Explorer, ExplorerCurve, Figure, Heatmap, Lines, Panel, Points, Series
+from hmmscope.evidence.figures import Bars, Explorer, ExplorerCurve, Figure, Heatmap, Lines, Panel, Points, Series
 from hmmscope.report import page, plots
 from hmmscope.report.folder import read_experiment
+from hmmscope.storage import store
 
 # ---------------------------------------------------------------------------------------------------------------------
 # An experiment of invented numbers, alike in shape to what quickstart makes

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from hmmscope import disk, store
 from hmmscope.errors import DamagedError, HmmscopeError
-from hmmscope.rundir import RunDir, read_journal
+from hmmscope.storage import disk, store
+from hmmscope.storage.rundir import RunDir, read_journal
 from rundir_faults import Recorder, crash_states, materialise
 
 Checkpoint = dict[str, dict[str, torch.Tensor]]

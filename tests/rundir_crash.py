@@ -17,9 +17,9 @@ from pathlib import Path
 
 import torch
 
-from hmmscope import disk
 from hmmscope.errors import DamagedError, HmmscopeError, ResourceError
-from hmmscope.rundir import RunDir, read_journal, verify_folder
+from hmmscope.storage import disk
+from hmmscope.storage.rundir import RunDir, read_journal, verify_folder
 
 Tensors = dict[str, dict[str, torch.Tensor]]
 

@@ -1,6 +1,6 @@
 """Faults for the store: calls that fail, flipped bits, and a model of a power cut.
 
-`Recorder` notes every operation of `hmmscope.disk`. `crash_states` then cuts the power after each prefix of the log:
+`Recorder` notes every operation of `hmmscope.storage.disk`. `crash_states` then cuts the power after each prefix of the log:
 
     data    each sector written since the file's last fsync is kept, lost, or turned to garbage, independently
     names   each folder keeps a random prefix of its changes since its last fsync, independently of other folders
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hmmscope import disk
+from hmmscope.storage import disk
 
 File = tuple[bytes, ...]  # content, wrapped to tell it from a folder
 Tree = dict[str, Any]  # name -> Tree or File

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from hmmscope import pipeline
 from hmmscope.errors import HmmscopeError
-from hmmscope.rundir import RunDir, read_journal
+from hmmscope.runs import pipeline
+from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.sweeps import jobs, worker
 from hmmscope.sweeps.driver import run_sweep
 from hmmscope.sweeps.grid import Point, expand, make_folder

@@ -13,7 +13,7 @@ import hmmscope
 PACKAGE = Path(hmmscope.__file__).parent
 MAX_LINES = 500
 
-# Small modules at the top, that everything may build on; `store` and `rundir` write files, `disk` is below them.
+# Small modules at the top, that everything may build on.
 NAMES = {"errors", "schema", "registry", "seeds", "axes"}
 PROBABILITY = {"kernels", "processes", "inference", "corpora"}
 COMPONENTS = PROBABILITY | {"models", "training", "analysis"}
@@ -25,39 +25,29 @@ MAY_IMPORT: dict[str, set[str]] = {
     "schema": {"errors"},
     "registry": {"errors", "schema"},
     "seeds": {"errors", "schema"},
-    "resources": {"errors"},
-    "disk": {"errors"},
-    "store": {"errors", "disk"},
-    "machine": set(),
-    "rundir": {"errors", "disk", "store", "machine"},
-    "figures": {"errors", "schema"},
-    "findings": set(),
-    "pooling": set(),
+    "machine": {"errors"},
+    "storage": {"errors", "machine"},
+    "evidence": {"errors", "schema", "registry", "storage"},
     "kernels": {"errors", "axes"},
-    "processes": NAMES | {"kernels", "store", "resources"},
+    "processes": NAMES | {"kernels", "storage", "machine"},
     "models": NAMES,
-    "inference": NAMES - {"registry"} | {"kernels", "processes", "resources"},
-    "constructions": NAMES | {"models", "processes", "resources"},
+    "inference": NAMES - {"registry"} | {"kernels", "processes", "machine"},
+    "constructions": NAMES | {"models", "processes", "machine"},
     "corpora": NAMES | {"kernels", "processes", "inference"},
-    "training": NAMES - {"registry"} | {"models", "corpora", "rundir"},
+    "training": NAMES - {"registry"} | {"models", "corpora", "storage"},
     "analysis": NAMES | PROBABILITY | {"models"},
-    "config": NAMES | COMPONENTS - {"analysis"} | {"constructions", "disk"},
-    "presets": {"errors", "schema", "training"},
-    "pipeline": NAMES | COMPONENTS | {"constructions", "config", "store", "rundir", "resources"},
-    "packing": NAMES | COMPONENTS | {"config", "pipeline", "store", "rundir"},
-    "dry_run": NAMES | COMPONENTS - {"analysis"} | {"config", "pipeline", "resources"},
-    "claims": {"errors", "schema", "registry", "store", "rundir", "findings", "pooling"},
-    "experiments": NAMES | COMPONENTS | {"constructions", "config", "pipeline", "store", "rundir", "machine", "figures"}
-    | {"findings", "pooling", "claims", "sweeps"},
-    "sweeps": NAMES - {"registry", "axes"}
-    | {"training", "config", "presets", "pipeline", "packing", "disk", "store", "rundir"},
-    "interop": {"errors", "schema", "axes", "processes", "models", "store"},
-    "report": {"errors", "schema", "store", "rundir", "figures", "claims"},
-    "bench": NAMES | COMPONENTS - {"analysis"} | {"store", "config", "pipeline"},
-    "doctor": {"errors", "kernels", "processes", "store"},
-    "verbs": NAMES | PROBABILITY | {"interop", "pipeline", "store", "resources", "sweeps", "claims"},
-    "commands": NAMES | COMPONENTS | {"config", "presets", "pipeline", "dry_run", "experiments"}
-    | {"claims", "sweeps", "interop", "report","bench", "doctor", "store", "rundir", "machine", "resources", "verbs"},
+    "runs": NAMES | COMPONENTS | {"constructions", "storage", "machine"},
+    "packing": NAMES | COMPONENTS | {"runs", "storage"},
+    "claims": {"errors", "schema", "registry", "evidence"},
+    "sweeps": NAMES - {"registry", "axes"} | {"training", "runs", "packing", "storage"},
+    "experiments": NAMES | COMPONENTS | {"constructions", "runs", "storage", "machine", "evidence", "claims", "sweeps"},
+    "interop": {"errors", "schema", "axes", "processes", "models", "storage"},
+    "report": {"errors", "schema", "storage", "evidence"},
+    "bench": NAMES | COMPONENTS - {"analysis"} | {"storage", "runs"},
+    "verbs": NAMES | COMPONENTS | {"interop", "runs", "storage", "machine", "sweeps", "evidence", "experiments", "claims"}
+    | {"report", "bench"},
+    "commands": NAMES | COMPONENTS | {"runs", "storage", "machine", "experiments", "evidence", "claims", "sweeps", "interop"}
+    | {"report", "bench", "verbs"},
     "cli": {"errors", "commands", "verbs"},
 }  # fmt: skip
 
@@ -217,12 +207,12 @@ def test_every_module_was_looked_at() -> None:
         ("training/bad.py", "from hmmscope.analysis.curves import evaluate"),
         ("training/bad.py", "if TYPE_CHECKING:\n    from hmmscope.inference.optimal import optimal_predictions"),
         ("analysis/bad.py", "from hmmscope.training.trainer import move"),
-        ("analysis/bad.py", "from hmmscope import store"),
+        ("analysis/bad.py", "from hmmscope.storage import store"),
         ("experiments/bad.py", "from hmmscope.report.page import write_page"),
         ("report/bad.py", "from hmmscope.analysis.curves import Score"),
         ("report/bad.py", "from hmmscope.experiments.experiment import Finding"),
-        ("store.py", "from hmmscope import rundir"),
-        ("cli.py", "from hmmscope.pipeline import train"),
+        ("storage/bad.py", "from hmmscope.runs import config"),
+        ("cli.py", "from hmmscope.runs.pipeline import train"),
         ("novelty/new.py", "import math"),
     ],
 )
@@ -239,7 +229,7 @@ def test_planted_violation_is_found(path: str, line: str) -> None:
         ("models/good.py", "from .base import Tap"),
         ("models/good.py", "from hmmscope import __version__, registry"),
         ("processes/good.py", "from hmmscope.kernels import cpu"),
-        ("pipeline.py", "from hmmscope.analysis.curves import evaluate"),
+        ("runs/pipeline.py", "from hmmscope.analysis.curves import evaluate"),
     ],
 )
 def test_what_is_allowed_passes(path: str, line: str) -> None:

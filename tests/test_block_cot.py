@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 import torch
 
-from hmmscope.config import config_from_data
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.corpora.targets import Target, make_target
 from hmmscope.models.base import Ports, SequenceModel
 from hmmscope.models.block_cot import block_outputs, feedback_width, num_blocks, own_answers
 from hmmscope.models.make import build_model
-from hmmscope.pipeline import load_run, train
 from hmmscope.processes.make import make_process
 from hmmscope.registry import build_spec
+from hmmscope.runs.config import config_from_data
+from hmmscope.runs.pipeline import load_run, train
 from hmmscope.training.objectives import target_loss
 
 LENGTH = 17

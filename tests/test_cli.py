@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from cli_cases import BAD, KINDS, SMALL, TINY, VERBS, WITHOUT_EXACT_ANSWER, assert_one_line, call, rubbish, trained  # noqa: F401 - fixtures
-from hmmscope import __version__, commands, registry, store
+from hmmscope import __version__, commands, registry
 from hmmscope.cli import main
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.presets import PRESETS
 from hmmscope.processes.files import load_process, shipped_processes
 from hmmscope.processes.make import make_process
-from hmmscope.rundir import RunDir
+from hmmscope.runs.presets import PRESETS
+from hmmscope.storage import store
+from hmmscope.storage.rundir import RunDir
 from hmmscope.verbs.sources import read_sequences
 
 

@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from cli_cases import BUFFERED, TINY, call, rubbish, trained  # noqa: F401 - fixtures
-from hmmscope import store
 from hmmscope.processes.files import load_process
 from hmmscope.processes.hmm import HMM
-from hmmscope.rundir import read_journal
+from hmmscope.storage import store
+from hmmscope.storage.rundir import read_journal
 
 
 def test_oracle_of_the_textbook(call: Callable, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_doctor(call: Callable) -> None:
 
 
 def test_doctor_finds_what_is_wrong(call: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hmmscope.doctor._PHILOX_ZERO", (1, 2, 3, 4))
+    monkeypatch.setattr("hmmscope.verbs.doctor._PHILOX_ZERO", (1, 2, 3, 4))
     called = call("doctor")
     assert called.code == 5
     assert "FAIL  random numbers" in called.out

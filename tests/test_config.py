@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from config_cases import NAMED, assert_one_line, section
-from hmmscope.config import RunConfig, config_from_data, load_config
 from hmmscope.errors import InputError
 from hmmscope.processes.from_file import FileSpec
+from hmmscope.runs.config import RunConfig, config_from_data, load_config
 from hmmscope.training.spec import TrainingSpec
 
 # --------------------------------------------------------------------------------------------------------------------

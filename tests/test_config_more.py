@@ -23,8 +23,8 @@ from config_cases import (
     section,
 )
 from hmmscope import registry
-from hmmscope.config import config_from_data, load_config, read_yaml
 from hmmscope.errors import InputError
+from hmmscope.runs.config import config_from_data, load_config, read_yaml
 from hmmscope.schema import parse_spec, parse_value, spec_to_data
 
 

@@ -21,6 +21,7 @@ from hmmscope.analysis.decomposition import (
 )
 from hmmscope.constructions.least_squares import LeastSquares
 from hmmscope.errors import InputError
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments import multitask_decomposition as experiment
 from hmmscope.experiments.decomposition import (
     check_bound,
@@ -31,7 +32,6 @@ from hmmscope.experiments.decomposition import (
     generalisation_bound,
     sample_counts,
 )
-from hmmscope.figures import Figure
 from hmmscope.inference.memory import all_sequences, memory_table
 from hmmscope.inference.memory_error import memory_error
 from hmmscope.processes.low_rank import symmetric_channel

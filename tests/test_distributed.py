@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from hmmscope.config import config_from_data
 from hmmscope.errors import HmmscopeError, InputError, RefusedError
-from hmmscope.pipeline import train
-from hmmscope.rundir import RunDir, read_journal
+from hmmscope.runs.config import config_from_data
+from hmmscope.runs.pipeline import train
+from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import distributed, parallel
 from hmmscope.training.distributed import World, exit_code, joined
 from hmmscope.training.signals import Interrupted

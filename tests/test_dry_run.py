@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from hmmscope import cli
-from hmmscope.config import config_from_data
-from hmmscope.dry_run import as_text, estimate
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.models.base import parameter_count
 from hmmscope.models.flops import training_flops
-from hmmscope.pipeline import fresh_model, ports_of, train
-from hmmscope.presets import PRESETS, preset
+from hmmscope.runs.config import config_from_data
+from hmmscope.runs.dry_run import as_text, estimate
+from hmmscope.runs.pipeline import fresh_model, ports_of, train
+from hmmscope.runs.presets import PRESETS, preset
 
 TINY: dict[str, Any] = {
     "process": {"name": "cyclic-det", "num_symbols": 2},

@@ -11,7 +11,7 @@ import torch
 
 import hmmscope as hs
 from cli_cases import assert_one_line, call  # noqa: F401 - a fixture
-from hmmscope import resources, store
+from hmmscope import machine
 from hmmscope.inference.baum_welch import fit_baum_welch
 from hmmscope.inference.entropy import block_entropies
 from hmmscope.inference.kalman import forgetting_factor, steady_step
@@ -20,6 +20,7 @@ from hmmscope.inference.mixed_states import mixed_states
 from hmmscope.kernels.ngram import ngram_predictions
 from hmmscope.processes.files import load_process
 from hmmscope.processes.make import make_process
+from hmmscope.storage import store
 from hmmscope.verbs.sources import read_observations
 
 CASINO = "1 3 6 6 6 2 6 1 6 6"
@@ -346,7 +347,7 @@ EMISSION = np.tile([0.25] * 4, (400, 1))
 @pytest.mark.parametrize("name", REFUSED)
 def test_one_line_of_error(name: str, call: Callable, rubbish: None, monkeypatch: pytest.MonkeyPatch) -> None:
     code, argv, expected = REFUSED[name]
-    monkeypatch.setattr(resources, "free_memory", lambda: 2**34)  # 16 GiB, wherever this runs
+    monkeypatch.setattr(machine, "free_memory", lambda: 2**34)  # 16 GiB, wherever this runs
     before = sorted(path.name for path in Path().iterdir())
     called = call(*argv)
     assert_one_line(called, code)

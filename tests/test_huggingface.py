@@ -12,7 +12,6 @@ from torch import nn
 import hmmscope as hs
 from hmmscope.analysis.activations import capture
 from hmmscope.cli import main
-from hmmscope.config import config_from_data
 from hmmscope.errors import DamagedError, RefusedError
 from hmmscope.interop import export_huggingface, exported, from_huggingface, read_record, to_huggingface
 from hmmscope.interop.exported import folded_bias
@@ -20,6 +19,7 @@ from hmmscope.models.attention import RotaryTable
 from hmmscope.models.base import Ports
 from hmmscope.models.decoder import Decoder, DecoderSpec
 from hmmscope.models.make import build_model
+from hmmscope.runs.config import config_from_data
 from huggingface_cases import (  # noqa: F401 - fixtures
     GRID,
     LENGTH,

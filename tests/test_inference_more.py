@@ -15,8 +15,8 @@ from hmmscope.inference.filtering import first_impossible
 from hmmscope.inference.forward import check_observations
 from hmmscope.inference.mixture import filter_known_component
 from hmmscope.inference.optimal import optimal_predictions
+from hmmscope.machine import require_memory
 from hmmscope.processes.laws import StateEmitting
-from hmmscope.resources import require_memory
 from inference_cases import (
     BAD_OBSERVATIONS,
     BAD_STARTS,

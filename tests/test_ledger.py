@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from hmmscope import registry, store
-from hmmscope.claims.ledger import Claim, Judgement, claims_of, is_above, ledger
+from hmmscope import registry
 from hmmscope.cli import main
 from hmmscope.errors import DamagedError, InputError
+from hmmscope.evidence.ledger import Claim, Judgement, claims_of, is_above, ledger
+from hmmscope.evidence.pooling import Pooled, by_seed
 from hmmscope.experiments.experiment import experiment_named
-from hmmscope.pooling import Pooled, by_seed
+from hmmscope.storage import store
 
 CLAIMS = registry.in_order("claim")
 

@@ -6,19 +6,19 @@ from typing import Any
 import pytest
 import torch
 
-from hmmscope.claims.ledger import Judgement, Tables, claims_of
 from hmmscope.claims.limits_cot import half_of_fit
-from hmmscope.config import config_from_data
 from hmmscope.errors import InputError
+from hmmscope.evidence.figures import Figure
+from hmmscope.evidence.ledger import Judgement, Tables, claims_of
 from hmmscope.experiments.experiment import experiment_named
 from hmmscope.experiments.limits_fig4_mixing import uniform_errors
 from hmmscope.experiments.limits_models import limits_config
 from hmmscope.experiments.limits_studies import evaluations_of, fit_length_of, shortened
-from hmmscope.figures import Figure
 from hmmscope.inference.window import window_errors
 from hmmscope.models.flops import training_flops
-from hmmscope.pipeline import Run, fresh_model, ports_of, train
 from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.runs.config import config_from_data
+from hmmscope.runs.pipeline import Run, fresh_model, ports_of, train
 from hmmscope.training.spec import TrainingSpec
 
 SEEDS = (0, 1, 2)

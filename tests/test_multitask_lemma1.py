@@ -8,9 +8,9 @@ import pytest
 import hmmscope as hs
 from hmmscope.analysis.decomposition import all_histories, memory_distances, sampled_histories
 from hmmscope.errors import InputError
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments import multitask_lemma1 as lemma
 from hmmscope.experiments.multitask_lemma1_figures import spread
-from hmmscope.figures import Figure
 from hmmscope.inference.memory_error import fit_decay, memory_certificate
 from strategies import dense
 

@@ -20,7 +20,6 @@ from hmmscope.analysis.layer_curves import (
     with_interval,
 )
 from hmmscope.analysis.probes import label_stream, probe_data, read_stream, reading_times
-from hmmscope.claims.ledger import claims_of
 from hmmscope.claims.multitask_probes import (
     nearer_clearer,
     peak_moves_up,
@@ -32,11 +31,12 @@ from hmmscope.claims.multitask_probes import (
 )
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
+from hmmscope.evidence.ledger import claims_of
+from hmmscope.evidence.pooling import Pooled
 from hmmscope.experiments.multitask_fig3b import DISTANCES, gathering_layer
 from hmmscope.models.base import Ports
 from hmmscope.models.make import build_model
 from hmmscope.models.roformer import RoFormerSpec
-from hmmscope.pooling import Pooled
 from hmmscope.processes.random_hmm import RandomHMMSpec
 
 # --------------------------------------------------------------------------------------------------------------------

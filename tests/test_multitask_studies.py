@@ -8,19 +8,19 @@ import pytest
 import torch
 
 from hmmscope.claims import multitask_memory, multitask_studies
-from hmmscope.claims.ledger import Tables
-from hmmscope.config import config_from_data
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
+from hmmscope.evidence.ledger import Tables
 from hmmscope.experiments import multitask_pool_size as pool_size
 from hmmscope.experiments.experiment import experiment_named
 from hmmscope.experiments.multitask_observability import exponent_of
 from hmmscope.experiments.multitask_studies import end_rows, prompt_config, window_config
 from hmmscope.experiments.multitask_windows import divergence, exact_rate, histories_of, window_rows
 from hmmscope.inference.memory_error import memory_error
-from hmmscope.pipeline import Run, fresh_model, train
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.mixture import Mixture
+from hmmscope.runs.config import config_from_data
+from hmmscope.runs.pipeline import Run, fresh_model, train
 from hmmscope.sweeps.grid import run_name
 
 NAMES = ("context-length", "observability", "positions", "heads", "rank", "pool-size")

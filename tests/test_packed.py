@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from hmmscope.bench import packed as bench
-from hmmscope.config import RunConfig, config_from_data
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError, NonFiniteError, RefusedError
@@ -22,9 +21,10 @@ from hmmscope.models.block_cot import block_outputs
 from hmmscope.models.make import build_model, make_model
 from hmmscope.models.packed import Pack
 from hmmscope.packing import PackStopped, train_packed
-from hmmscope.pipeline import load_run, train
 from hmmscope.registry import build_spec
-from hmmscope.rundir import RunDir, read_journal
+from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.runs.pipeline import load_run, train
+from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import packed
 from hmmscope.training.schedules import sample_numbers
 from hmmscope.training.signals import Interrupted

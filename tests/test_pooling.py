@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hmmscope.claims.ledger import is_above
-from hmmscope.findings import verdict_of
-from hmmscope.pooling import by_seed, pool_rows, pool_values, student_quantile
+from hmmscope.evidence.findings import verdict_of
+from hmmscope.evidence.ledger import is_above
+from hmmscope.evidence.pooling import by_seed, pool_rows, pool_values, student_quantile
 
 
 @pytest.mark.parametrize("degrees", [*range(1, 32), 100, 1000])

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from hmmscope.errors import InputError
-from hmmscope.figures import Figure
+from hmmscope.evidence.figures import Figure
 from hmmscope.report import interactive, look, page, plots, text
 from hmmscope.report.folder import read_experiment
 from report_cases import (

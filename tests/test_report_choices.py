@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from hmmscope import store
-from hmmscope.figures import Bars, Explorer, Figure, Heatmap, Lines, Points
+from hmmscope.evidence.figures import Bars, Explorer, Figure, Heatmap, Lines, Points
 from hmmscope.report import interactive, look, plots
 from hmmscope.report.compare import compare
 from hmmscope.report.differences import MOST_ROWS, config_rows, finding_rows, verdict_summary
 from hmmscope.report.explorer import MOST_CURVES, first_text, selected, still, views
 from hmmscope.report.folder import About, Experiment, Finding
+from hmmscope.storage import store
 from report_cases import Tree, a_figure, bars, curve, demo_folder, dots, explorer, heat, line, lines, render
 
 DEPTHS = [f"{depth} layer{'s' * (depth > 1)}" for depth in range(1, 17)]

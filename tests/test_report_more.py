@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from hmmscope import disk
 from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
-from hmmscope.figures import Figure, Lines
+from hmmscope.evidence.figures import Figure, Lines
 from hmmscope.report import page, plots, text
 from hmmscope.report.compare import compare
 from hmmscope.report.folder import read_experiment
+from hmmscope.storage import disk
 from report_cases import (  # noqa: F401 - fixtures
     DAMAGE,
     FIGURE,

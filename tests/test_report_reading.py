@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from hmmscope import store
-from hmmscope.config import config_from_data
 from hmmscope.errors import InputError
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments import multitask_fig2_figures as fig2
 from hmmscope.experiments import multitask_fig7_figures as fig7
 from hmmscope.experiments.run_page import describe_run
-from hmmscope.figures import Figure
 from hmmscope.machine import machine_line
-from hmmscope.pipeline import train as train_run
 from hmmscope.report import interactive, look, page, plots
 from hmmscope.report.explorer import MOST_CURVES, selected, still
 from hmmscope.report.folder import read_experiment
 from hmmscope.report.text import format_cell, shorten
+from hmmscope.runs.config import config_from_data
+from hmmscope.runs.pipeline import train as train_run
+from hmmscope.storage import store
 from report_cases import (
     Tree,
     a_figure,

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from hmmscope import disk, store
 from hmmscope.errors import DamagedError, InputError, NonFiniteError, RefusedError, ResourceError
-from hmmscope.rundir import RunDir, read_journal
+from hmmscope.storage import disk, store
+from hmmscope.storage.rundir import RunDir, read_journal
 from rundir_cases import (
     assert_damaged,
     assert_holds,

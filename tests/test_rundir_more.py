@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 
-from hmmscope import disk, rundir, store
 from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
-from hmmscope.rundir import RunDir, read_journal
+from hmmscope.storage import disk, rundir, store
+from hmmscope.storage.rundir import RunDir, read_journal
 from rundir_cases import (  # noqa: F401 - fixtures
     BROKEN,
     OPERATIONS,

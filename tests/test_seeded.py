@@ -5,19 +5,21 @@ from typing import Any
 
 import pytest
 
-from hmmscope import pipeline, registry, store
+from hmmscope import registry
 from hmmscope.cli import main
-from hmmscope.config import RunConfig, config_from_data
 from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
+from hmmscope.evidence.figures import Figure, Lines
+from hmmscope.evidence.findings import Finding
+from hmmscope.evidence.pooling import pool_rows
 from hmmscope.experiments import pool as pool_module
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Tables
 from hmmscope.experiments.pool import train_in_pool
 from hmmscope.experiments.running import run_experiment
-from hmmscope.figures import Figure, Lines
-from hmmscope.findings import Finding
-from hmmscope.pipeline import Run
-from hmmscope.pooling import pool_rows
-from hmmscope.rundir import RunDir
+from hmmscope.runs import pipeline
+from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.runs.pipeline import Run
+from hmmscope.storage import store
+from hmmscope.storage.rundir import RunDir
 from hmmscope.sweeps.engines import EngineOptions
 from hmmscope.sweeps.grid import run_name
 

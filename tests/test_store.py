@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from hmmscope import store
 from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
-from hmmscope.store import Journal, read_journal
+from hmmscope.storage import store
+from hmmscope.storage.store import Journal, read_journal
 from rundir_faults import flipped
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from hmmscope import store
 from hmmscope.errors import InputError, ResourceError
+from hmmscope.storage import store
 from hmmscope.sweeps import jobs
 from hmmscope.sweeps.driver import run_sweep
 from hmmscope.sweeps.grid import Point, expand, make_folder

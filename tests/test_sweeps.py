@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hmmscope import cli, store
-from hmmscope.config import RunConfig
+from hmmscope import cli
 from hmmscope.errors import DamagedError, InputError, RefusedError
-from hmmscope.rundir import RunDir
+from hmmscope.runs.config import RunConfig
+from hmmscope.storage import store
+from hmmscope.storage.rundir import RunDir
 from hmmscope.sweeps import jobs
 from hmmscope.sweeps.driver import run_sweep
 from hmmscope.sweeps.grid import config_digest, expand, extend_folder, load_points, make_folder, read_grid, run_name

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from hmmscope import cli, store
-from hmmscope.config import RunConfig, config_from_data
+from hmmscope import cli
 from hmmscope.errors import InputError, RefusedError
-from hmmscope.rundir import RunDir
+from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.storage import store
+from hmmscope.storage.rundir import RunDir
 from hmmscope.sweeps import jobs, worker
 from hmmscope.sweeps.driver import run_sweep
 from hmmscope.sweeps.engines import EngineOptions

@@ -13,15 +13,15 @@ import torch
 from torch import nn
 
 from hmmscope.analysis.curves import evaluate
-from hmmscope.config import config_from_data
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Prompts, Sequences
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError, NonFiniteError, RefusedError
 from hmmscope.models.make import make_model
-from hmmscope.pipeline import fresh_model, load_run, train
 from hmmscope.processes.hmm import HMM
-from hmmscope.rundir import RunDir, read_journal
+from hmmscope.runs.config import config_from_data
+from hmmscope.runs.pipeline import fresh_model, load_run, train
+from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import updates
 from hmmscope.training.evaluation import Evaluation
 from hmmscope.training.objectives import target_loss

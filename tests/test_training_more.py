@@ -13,16 +13,17 @@ import pytest
 import torch
 from torch import nn
 
-from hmmscope import cli, store
-from hmmscope.config import RunConfig, config_from_data
+from hmmscope import cli
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import DamagedError, InputError, NonFiniteError, ResourceError
 from hmmscope.models.make import make_model
-from hmmscope.pipeline import load_run, train
 from hmmscope.processes.hmm import HMM
-from hmmscope.rundir import RunDir, read_journal
+from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.runs.pipeline import load_run, train
+from hmmscope.storage import store
+from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import trainer
 from training_cases import at_loss, config, own, partial, reseal, stopped, whole  # noqa: F401 - fixtures
 from training_crash import CONFIG, EVERY, fingerprint, run

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-from hmmscope import store
-from hmmscope.config import RunConfig, config_from_data
 from hmmscope.processes.hmm import HMM
-from hmmscope.rundir import RunDir, read_journal
+from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.storage import store
+from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import updates
 from training_crash import CONFIG, EVERY, run
 

@@ -18,11 +18,12 @@ from typing import Any
 
 import torch
 
-from hmmscope import cli, commands, disk
-from hmmscope.config import config_from_data
+from hmmscope import cli, commands
 from hmmscope.errors import HmmscopeError
-from hmmscope.pipeline import train
-from hmmscope.rundir import RunDir, read_journal
+from hmmscope.runs.config import config_from_data
+from hmmscope.runs.pipeline import train
+from hmmscope.storage import disk
+from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import updates
 
 NUM_STEPS, EVERY = 60, 7

@@ -28,9 +28,9 @@ _HOME = {
     "kalman_filter": "inference.kalman",
     "mixing_time": "inference.mixing",
     "make_model": "models.make",
-    "RunConfig": "config",
-    "train": "pipeline",
-    "load_run": "pipeline",
+    "RunConfig": "runs.config",
+    "train": "runs.pipeline",
+    "load_run": "runs.pipeline",
     "log_likelihood": "inference.fast",
     "mixture_predictions": "inference.fast",
     "optimal_predictions": "inference.optimal",
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from hmmscope.analysis.curves import evaluate as evaluate
     from hmmscope.analysis.probes import probe as probe
     from hmmscope.analysis.shuffle import shuffle_test as shuffle_test
-    from hmmscope.config import RunConfig as RunConfig
     from hmmscope.corpora.corpus import Corpus as Corpus
     from hmmscope.corpora.layouts import Prompts as Prompts
     from hmmscope.corpora.layouts import Sequences as Sequences
@@ -75,8 +74,6 @@ if TYPE_CHECKING:
     from hmmscope.inference.smoothing import smooth_beliefs as smooth_beliefs
     from hmmscope.inference.stationary import stationary_distribution as stationary_distribution
     from hmmscope.models.make import make_model as make_model
-    from hmmscope.pipeline import load_run as load_run
-    from hmmscope.pipeline import train as train
     from hmmscope.processes.files import load_process as load_process
     from hmmscope.processes.hmm import HMM as HMM
     from hmmscope.processes.labelled import LabelledHMM as LabelledHMM
@@ -84,6 +81,9 @@ if TYPE_CHECKING:
     from hmmscope.processes.make import make_process as make_process
     from hmmscope.processes.matrix_product import MatrixProduct as MatrixProduct
     from hmmscope.processes.mixture import Mixture as Mixture
+    from hmmscope.runs.config import RunConfig as RunConfig
+    from hmmscope.runs.pipeline import load_run as load_run
+    from hmmscope.runs.pipeline import train as train
 
 
 def __getattr__(name: str) -> Any:

@@ -13,21 +13,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from hmmscope import registry, store
-from hmmscope.config import RunConfig, config_from_data, load_config
+from hmmscope import registry
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError, RefusedError, ResourceError
 from hmmscope.experiments.experiment import SCALES, experiment_named
 from hmmscope.experiments.run_page import describe_run
 from hmmscope.experiments.running import run_experiment
-from hmmscope.pipeline import load_run
-from hmmscope.pipeline import train as train_run
-from hmmscope.presets import PRESETS, preset
+from hmmscope.machine import require_memory
 from hmmscope.processes.base import Process
 from hmmscope.processes.files import load_process, shipped_processes
 from hmmscope.processes.hmm import HMM
-from hmmscope.resources import require_memory
+from hmmscope.runs.config import RunConfig, config_from_data, load_config
+from hmmscope.runs.pipeline import load_run
+from hmmscope.runs.pipeline import train as train_run
+from hmmscope.runs.presets import PRESETS, preset
 from hmmscope.schema import parse_value, unknown_name
+from hmmscope.storage import store
 from hmmscope.sweeps.engines import EngineOptions
 from hmmscope.verbs.sources import HMM_FILES, find_process, new_file
 
@@ -209,7 +210,7 @@ def train(
     """Train one model, and print how far from its optimum it ends; or say what that would take."""
     configured = _run_config(config, overrides)
     if dry_run:
-        from hmmscope.dry_run import as_text, estimate
+        from hmmscope.runs.dry_run import as_text, estimate
 
         print("\n".join(as_text(estimate(configured), configured)))
         return
@@ -424,7 +425,7 @@ def bench(
 
 def doctor() -> int:
     """Check the installation; returns 0 if everything that is needed works."""
-    from hmmscope.doctor import checks
+    from hmmscope.verbs.doctor import checks
 
     failed = 0
     for name, ok, text in checks():

@@ -1,4 +1,4 @@
-"""Where numbers were made: what may change a run, and what a reader of its figures should know."""
+"""The machine at hand: what may change a run, what a reader of its figures should know, and how much memory is free."""
 
 import hashlib
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope import __version__
+from hmmscope.errors import ResourceError
 
 
 def environment() -> dict[str, Any]:
@@ -61,3 +62,20 @@ def machine_line() -> str:
     found = machine()
     where = f"{found['processor']} ({found['cores']} cores)"
     return f"{where}{', ' + found['gpu'] if found['gpu'] else ''}, torch {found['torch']}"
+
+
+def free_memory() -> int | None:
+    """Bytes that can be allocated without swapping; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return None
+
+
+def require_memory(what: str, num_bytes: int, advice: str = "ask for less at once") -> None:
+    """ResourceError if `num_bytes` is more than the memory that is free."""
+    free = free_memory()
+    if free is not None and num_bytes > free:
+        needed, have = num_bytes / 2**30, free / 2**30
+        raise ResourceError(f"{what}: needs {needed:.1f} GiB and {have:.1f} GiB are free; {advice}")

@@ -6,11 +6,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from hmmscope import store
 from hmmscope.analysis.curves import evaluate
-from hmmscope.config import RunConfig
 from hmmscope.errors import InputError, NonFiniteError, RefusedError
-from hmmscope.pipeline import (
+from hmmscope.runs.config import RunConfig
+from hmmscope.runs.pipeline import (
     Run,
     _folder,
     _score_rows,
@@ -21,8 +20,9 @@ from hmmscope.pipeline import (
     require_memory_for,
     summarise,
 )
-from hmmscope.rundir import config_difference
 from hmmscope.schema import require
+from hmmscope.storage import store
+from hmmscope.storage.rundir import config_difference
 from hmmscope.training.packed import Member, check_packed, train_pack
 from hmmscope.training.state import resolve_device
 
@@ -54,7 +54,7 @@ def train_packed(
 ) -> list[Run]:
     """Train runs that differ in their seeds only, together, each into a folder of its own.
 
-    Each folder is as `hmmscope.pipeline.train` makes it: the same files, metrics and checkpoints; numbers agree to
+    Each folder is as `hmmscope.runs.pipeline.train` makes it: the same files, metrics and checkpoints; numbers agree to
     rounding, and the summary has ``"packed": true``. For what fixes the bits see `train_pack`.
 
     Args:

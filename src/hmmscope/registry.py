@@ -59,7 +59,7 @@ def experiment(name: str) -> Callable[[T], T]:
 
 
 def claim(name: str) -> Callable[[T], T]:
-    """Register a claim, see `hmmscope.claims.ledger`."""
+    """Register a claim, see `hmmscope.evidence.ledger`."""
     return _register("claim", name)
 
 

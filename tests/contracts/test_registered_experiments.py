@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 from markupsafe import escape
 
-from hmmscope import commands, registry, store
-from hmmscope.config import config_from_data
+from hmmscope import commands, registry
 from hmmscope.errors import InputError, RefusedError
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.experiment import SCALES, experiment_named
 from hmmscope.experiments.running import run_experiment
-from hmmscope.figures import Figure
-from hmmscope.rundir import read_journal
+from hmmscope.runs.config import config_from_data
+from hmmscope.storage import store
+from hmmscope.storage.rundir import read_journal
 
 EXPERIMENTS = sorted(registry.entries("experiment"))
 

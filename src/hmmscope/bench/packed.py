@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from hmmscope.bench.contest import Contest
-from hmmscope.config import RunConfig, config_from_data
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import make_target
 from hmmscope.models.attention import Attention
 from hmmscope.models.base import SequenceModel
-from hmmscope.pipeline import fresh_model
 from hmmscope.processes.base import Process
+from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.runs.pipeline import fresh_model
 from hmmscope.training.packed import MAX_AHEAD, Ahead, Member, PackEngine
 from hmmscope.training.state import move
 from hmmscope.training.trainer import Lessons, train_step

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from hmmscope.bench.contest import Contest, installed, noise
-from hmmscope.config import RunConfig, config_from_data
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import make_target
 from hmmscope.models.flops import training_flops
 from hmmscope.models.make import build_model
-from hmmscope.pipeline import ports_of
+from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.runs.pipeline import ports_of
 from hmmscope.training.distributed import World
 from hmmscope.training.parallel import make_engine
 from hmmscope.training.trainer import train_step

@@ -4,9 +4,9 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from hmmscope.claims.ledger import Judgement, Tables, claim, is_above
 from hmmscope.claims.limits_effects import is_below
-from hmmscope.pooling import Pooled, by_seed, pool_rows, rows_with
+from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.evidence.pooling import Pooled, by_seed, pool_rows, rows_with
 
 
 @claim(

@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-from hmmscope.claims.ledger import Judgement, Tables, claim, is_above
-from hmmscope.findings import Verdict
-from hmmscope.pooling import by_seed, pool_rows
+from hmmscope.evidence.findings import Verdict
+from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.evidence.pooling import by_seed, pool_rows
 
 #: How far a ratio of times may be from the ratio of passes.
 TIME_TOLERANCE = 0.15

@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-from hmmscope.claims.ledger import Judgement, Tables, claim
 from hmmscope.claims.limits_effects import (
     NAMES,
     SEVERITY,
@@ -17,8 +16,9 @@ from hmmscope.claims.limits_effects import (
     tasks_of,
     worst,
 )
-from hmmscope.findings import Verdict
-from hmmscope.pooling import Pooled, pool_values
+from hmmscope.evidence.findings import Verdict
+from hmmscope.evidence.ledger import Judgement, Tables, claim
+from hmmscope.evidence.pooling import Pooled, pool_values
 
 #: A model has converged at a position when its evaluation loss stays below this.
 CONVERGED = 0.1

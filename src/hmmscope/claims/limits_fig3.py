@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from hmmscope.claims.ledger import Judgement, Tables, claim, is_above
 from hmmscope.claims.limits_effects import (
     FORGETTING,
     HARD,
@@ -22,7 +21,8 @@ from hmmscope.claims.limits_effects import (
     spread,
     tasks_of,
 )
-from hmmscope.pooling import Pooled, pool_values
+from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.evidence.pooling import Pooled, pool_values
 
 #: The claims on growth look at this error rate.
 RATE = 0.1

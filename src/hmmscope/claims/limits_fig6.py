@@ -1,6 +1,5 @@
 """Claims of [Limits] on curriculum training: Figure 6."""
 
-from hmmscope.claims.ledger import Judgement, Tables, claim, is_above
 from hmmscope.claims.limits_effects import (
     Rows,
     everywhere,
@@ -12,7 +11,8 @@ from hmmscope.claims.limits_effects import (
     spread,
     tasks_of,
 )
-from hmmscope.pooling import Pooled, pool_values
+from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.evidence.pooling import Pooled, pool_values
 
 #: A fit length that is shorter by no more than this share of the sequence is comparable.
 COMPARABLE = 0.1

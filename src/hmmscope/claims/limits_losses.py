@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 
-from hmmscope.claims.ledger import Judgement, Tables, claim, is_above
 from hmmscope.claims.limits_effects import (
     FORGETTING,
     NAMES,
@@ -18,7 +17,8 @@ from hmmscope.claims.limits_effects import (
     per_seed,
     spread,
 )
-from hmmscope.pooling import Pooled, pool_values
+from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.evidence.pooling import Pooled, pool_values
 
 #: Losses that differ by no more than this are comparable, in nats or mean squared error.
 COMPARABLE = 0.05

@@ -6,10 +6,10 @@ variance. These floors are measured at the paper's sizes, whatever the scale of 
 
 from dataclasses import replace
 
-from hmmscope.claims.ledger import Judgement, Tables, claim, is_above
 from hmmscope.claims.limits_effects import Rows, inconclusive, is_below
 from hmmscope.claims.limits_numbers import TABLE_3, TABLE_4
-from hmmscope.pooling import Pooled, by_seed
+from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.evidence.pooling import Pooled, by_seed
 
 #: A printed loss that is above the floor by no more than this is at the floor.
 AT_FLOOR = 0.05

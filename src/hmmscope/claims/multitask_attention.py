@@ -5,9 +5,9 @@ They rest on the tables "effects" of the experiments, which hold differences pro
 
 from typing import Any
 
-from hmmscope.claims.ledger import Judgement, Tables, claim, is_above
-from hmmscope.findings import Verdict
-from hmmscope.pooling import Pooled, pool_rows
+from hmmscope.evidence.findings import Verdict
+from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.evidence.pooling import Pooled, pool_rows
 
 
 @claim(

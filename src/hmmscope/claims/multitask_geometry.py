@@ -1,8 +1,8 @@
 """Whether the residual stream holds belief states: beyond the figures of [MultiTask]."""
 
-from hmmscope.claims.ledger import Judgement, Tables, claim, is_above
 from hmmscope.claims.multitask_probes import effect, said, verdict_of_all
-from hmmscope.pooling import Pooled
+from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.evidence.pooling import Pooled
 
 #: Models of the experiment, as they are called in texts.
 NAMES = {"mess3": "Mess3", "mess3-mixture": "the mixture of Mess3", "rrxor": "RRXOR"}

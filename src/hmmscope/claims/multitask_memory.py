@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hmmscope.claims.ledger import Judgement, Tables, claim, is_above
-from hmmscope.findings import Verdict
-from hmmscope.pooling import Pooled, by_seed
+from hmmscope.evidence.findings import Verdict
+from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.evidence.pooling import Pooled, by_seed
 
 #: Errors below this are rounding.
 _ROUNDING = 1e-12

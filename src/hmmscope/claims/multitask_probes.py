@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hmmscope.claims.ledger import Judgement, Tables, claim, is_above
-from hmmscope.findings import Verdict
-from hmmscope.pooling import Pooled, pool_values
+from hmmscope.evidence.findings import Verdict
+from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.evidence.pooling import Pooled, pool_values
 
 _NORMAL = 1.96
 DISTANCES = range(5)

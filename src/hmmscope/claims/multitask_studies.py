@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hmmscope.claims.ledger import Judgement, Tables, claim
-from hmmscope.pooling import Pooled, by_seed, pool_rows
+from hmmscope.evidence.ledger import Judgement, Tables, claim
+from hmmscope.evidence.pooling import Pooled, by_seed, pool_rows
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -14,7 +14,7 @@ from hmmscope.constructions.multitask_layout import Layout, Positions, Prompt
 from hmmscope.constructions.multitask_network import MultiTaskTransformer, Readout
 from hmmscope.constructions.multitask_positions import PositionCode, absolute_vectors, rotating_pair
 from hmmscope.constructions.residual import LayerNote
-from hmmscope.resources import require_memory
+from hmmscope.machine import require_memory
 from hmmscope.schema import require
 
 

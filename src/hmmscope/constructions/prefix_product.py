@@ -25,8 +25,8 @@ from hmmscope.constructions.prefix_parts import (
     paper_gelu_scale,
 )
 from hmmscope.constructions.residual import LayerNote, Subspaces, explanation
+from hmmscope.machine import require_memory
 from hmmscope.models.base import Ports, SequenceModel, Tap
-from hmmscope.resources import require_memory
 from hmmscope.schema import require, unknown_name
 
 

@@ -21,12 +21,12 @@ from hmmscope.constructions.multitask import multitask_theorem1
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.construction_vs_trained_figures import figures, findings
 from hmmscope.experiments.experiment import Experiment, Finding, Tables
 from hmmscope.experiments.quickstart import CONCENTRATION, SCALES
-from hmmscope.figures import Figure
-from hmmscope.pipeline import Run, untrained_twin
 from hmmscope.processes.mixture import Mixture
+from hmmscope.runs.pipeline import Run, untrained_twin
 
 #: What is measured; the models are those of the quickstart.
 SIZES: dict[str, dict[str, Any]] = {

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from hmmscope.analysis.probes import MAX_DISTANCE
+from hmmscope.evidence.figures import Bars, Figure, Heatmap, Lines, Series
+from hmmscope.evidence.pooling import rows_with
 from hmmscope.experiments.experiment import Finding, Tables
 from hmmscope.experiments.panels import series_of
-from hmmscope.figures import Bars, Figure, Heatmap, Lines, Series
-from hmmscope.pooling import rows_with
 
 _ROLES = {"trained": "model", "constructed": "ceiling", "untrained": "control"}
 

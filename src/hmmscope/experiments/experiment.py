@@ -8,10 +8,10 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.claims.ledger import Tables, claims_of
-from hmmscope.figures import Figure
-from hmmscope.findings import Finding
-from hmmscope.pipeline import Run
+from hmmscope.evidence.figures import Figure
+from hmmscope.evidence.findings import Finding
+from hmmscope.evidence.ledger import Tables, claims_of
+from hmmscope.runs.pipeline import Run
 
 SCALES = ("smoke", "small", "gpu", "paper")
 #: How many seeds the experiments on trained models have.
@@ -70,7 +70,7 @@ class Experiment(ABC):
         return [{"name": key.replace("_", " "), "value": ", ".join(map(str, _listed(v)))} for key, v in sizes.items()]
 
 
-#: The sentence on intervals of seeded experiments, see `hmmscope.pooling`.
+#: The sentence on intervals of seeded experiments, see `hmmscope.evidence.pooling`.
 SEED_INTERVALS = (
     "Curves are means over seeds; each seed has its own instance of the process, weights and samples. Bands and intervals "
     "are 95 % intervals over seeds by Student's law (over samples by the bootstrap where there is one seed)."

@@ -8,13 +8,13 @@ import numpy as np
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.corpora.corpus import Corpus
+from hmmscope.evidence.figures import Figure
+from hmmscope.evidence.pooling import pool_rows
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Finding, Tables
 from hmmscope.experiments.limits_architectures_figures import errors_figure, fit_figure
 from hmmscope.experiments.limits_models import limits_config
 from hmmscope.experiments.limits_studies import fit_length_of, shortened
-from hmmscope.figures import Figure
-from hmmscope.pipeline import Run, untrained_twin
-from hmmscope.pooling import pool_rows
+from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import unknown_name
 
 

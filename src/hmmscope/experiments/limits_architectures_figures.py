@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from hmmscope.evidence.figures import Bars, Figure, Lines, Series
+from hmmscope.evidence.pooling import pool_rows
 from hmmscope.experiments.panels import series_of
-from hmmscope.figures import Bars, Figure, Lines, Series
-from hmmscope.pooling import pool_rows
 
 TITLES = {
     "cyclic-det": "Cyclic-DET (cycles of 5 states)",

@@ -4,6 +4,8 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
+from hmmscope.evidence.figures import Explorer, ExplorerCurve, Figure, Lines, Series
+from hmmscope.evidence.pooling import pool_rows
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Tables
 from hmmscope.experiments.limits_models import TASKS, grid
 from hmmscope.experiments.limits_tables import (
@@ -18,9 +20,7 @@ from hmmscope.experiments.limits_tables import (
     task_title,
     tasks_of,
 )
-from hmmscope.figures import Explorer, ExplorerCurve, Figure, Lines, Series
-from hmmscope.pipeline import Run
-from hmmscope.pooling import pool_rows
+from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 
 #: The four tasks of the figure; the paper does not name them.

@@ -4,15 +4,15 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses, fit_length, fit_start
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Tables
 from hmmscope.experiments.limits_fig3_figures import figures
 from hmmscope.experiments.limits_models import TASKS, grid
 from hmmscope.experiments.limits_tables import EPOCHS, all_layers, epochs_of, identity
-from hmmscope.figures import Figure
 from hmmscope.inference.window import linear_window_errors, window_errors
-from hmmscope.pipeline import Run
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.linear_gaussian import LinearGaussian
+from hmmscope.runs.pipeline import Run
 
 _TASKS = {
     "smoke": ["ran-hmm", "cyclic-det", "cyclic-hard"],

@@ -1,8 +1,8 @@
 """Figures of `limits_fig3`."""
 
+from hmmscope.evidence.figures import Explorer, ExplorerCurve, Figure, Lines, Series
 from hmmscope.experiments.experiment import Tables
 from hmmscope.experiments.limits_tables import layers_of, model_name, pooled_series, present, task_title, tasks_of
-from hmmscope.figures import Explorer, ExplorerCurve, Figure, Lines, Series
 
 
 def figures(tables: Tables) -> list[Figure]:

@@ -5,12 +5,12 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.errors import InputError
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Tables
 from hmmscope.experiments.limits_fig4_cot_figures import blocks_figure, final_figure, training_figure
 from hmmscope.experiments.limits_models import TASKS, limits_config
 from hmmscope.experiments.limits_studies import evaluations_of, fit_length_of, shortened
-from hmmscope.figures import Figure
-from hmmscope.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require, unknown_name
 
 #: What shapes the plan. Layers are those of the tasks in their order; block length 0 is without; steps 0: of the scale.

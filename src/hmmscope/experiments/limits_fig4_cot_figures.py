@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from hmmscope.evidence.figures import Figure, Lines, Series
+from hmmscope.evidence.pooling import pool_rows
 from hmmscope.experiments.panels import series_of
-from hmmscope.figures import Figure, Lines, Series
-from hmmscope.pooling import pool_rows
 
 
 def training_figure(rows: list[dict[str, Any]]) -> Figure:

@@ -7,13 +7,13 @@ import torch
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope.evidence.figures import Figure, Lines, Series
+from hmmscope.evidence.pooling import pool_rows
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Tables
 from hmmscope.experiments.limits_models import limits_config
 from hmmscope.experiments.limits_studies import shortened
 from hmmscope.experiments.panels import series_of
-from hmmscope.figures import Figure, Lines, Series
-from hmmscope.pipeline import Run, untrained_twin
-from hmmscope.pooling import pool_rows
+from hmmscope.runs.pipeline import Run, untrained_twin
 
 #: Backward probabilities of the paper.
 PROBABILITIES = [0.01, 0.03, 0.05, 0.1, 0.15]

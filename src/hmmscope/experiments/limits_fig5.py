@@ -4,13 +4,13 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
+from hmmscope.evidence.figures import Figure, Lines, Series
+from hmmscope.evidence.pooling import pool_rows
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Tables
 from hmmscope.experiments.limits_models import TASKS, limits_config
 from hmmscope.experiments.limits_studies import fit_length_of, shortened
 from hmmscope.experiments.panels import series_of
-from hmmscope.figures import Figure, Lines, Series
-from hmmscope.pipeline import Run, untrained_twin
-from hmmscope.pooling import pool_rows
+from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require, unknown_name
 
 #: What shapes the plan. Heads are varied at the width `width`, the width at `heads` heads. Steps 0: those of the scale.

@@ -4,6 +4,8 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.fit_length import fit_length
+from hmmscope.evidence.figures import Figure, Lines, Series
+from hmmscope.evidence.pooling import pool_rows
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
 from hmmscope.experiments.limits_models import depths, grid, limits_config
 from hmmscope.experiments.limits_tables import (
@@ -17,9 +19,7 @@ from hmmscope.experiments.limits_tables import (
     task_title,
     tasks_of,
 )
-from hmmscope.figures import Figure, Lines, Series
-from hmmscope.pipeline import Run
-from hmmscope.pooling import pool_rows
+from hmmscope.runs.pipeline import Run
 
 _WITHOUT = ", no curriculum"
 _NAMES = {True: "with curriculum", False: "without"}

@@ -9,12 +9,12 @@ from hmmscope import registry
 from hmmscope.constructions.driven import driven_system
 from hmmscope.constructions.finite_precision import bits_for_attention, rounding_errors, smallest_precision
 from hmmscope.constructions.prefix_product import limits_theorem5_2
+from hmmscope.evidence.figures import Figure, Heatmap, Lines
 from hmmscope.experiments.experiment import Experiment, Finding, Tables
 from hmmscope.experiments.panels import series_of
 from hmmscope.experiments.slopes import driven_samples, largest_error, point_slope_row, spread
-from hmmscope.figures import Figure, Heatmap, Lines
-from hmmscope.pipeline import Run
 from hmmscope.processes.make import make_process
+from hmmscope.runs.pipeline import Run
 
 SCALES: dict[str, dict[str, Any]] = {
     "smoke": {

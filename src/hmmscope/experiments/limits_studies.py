@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from hmmscope import rundir
 from hmmscope.analysis.fit_length import fit_length
-from hmmscope.pipeline import Run
+from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
+from hmmscope.storage import rundir
 
 #: Evaluations of a shortened training.
 EVALUATIONS = 20

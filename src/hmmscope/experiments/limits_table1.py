@@ -3,12 +3,12 @@
 from typing import Any
 
 from hmmscope import registry
+from hmmscope.evidence.figures import Bars, Figure, Series
+from hmmscope.evidence.pooling import pool_rows
 from hmmscope.experiments.experiment import Experiment, Finding, Tables
-from hmmscope.figures import Bars, Figure, Series
 from hmmscope.inference.mixing import PAPER_OFFSET, mixing_time
-from hmmscope.pipeline import Run
-from hmmscope.pooling import pool_rows
 from hmmscope.processes.make import make_process
+from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 
 SCALES: dict[str, dict[str, Any]] = {

@@ -11,17 +11,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hmmscope import registry
 from hmmscope.analysis.intervals import NUM_RESAMPLES
-from hmmscope.config import RunConfig, config_from_data
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import Target, make_target
+from hmmscope.evidence.figures import Figure
+from hmmscope.evidence.findings import Finding
 from hmmscope.experiments.experiment import Experiment, Tables
 from hmmscope.experiments.limits_models import TASKS, limits_config
 from hmmscope.experiments.limits_table2_figures import cost_figure, times_figure
-from hmmscope.figures import Figure
-from hmmscope.findings import Finding
 from hmmscope.models.base import SequenceModel
 from hmmscope.models.block_cot import num_blocks
-from hmmscope.pipeline import Run, fresh_model, threads
+from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.runs.pipeline import Run, fresh_model, threads
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import numpy_generator
 from hmmscope.training.objectives import target_loss

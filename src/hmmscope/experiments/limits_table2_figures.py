@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from hmmscope.evidence.figures import Figure, Lines, Series
 from hmmscope.experiments.panels import series_of
-from hmmscope.figures import Figure, Lines, Series
 
 
 def cost_figure(rows: list[dict[str, Any]]) -> Figure:

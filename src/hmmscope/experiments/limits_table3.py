@@ -7,6 +7,8 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.analysis.curves import evaluate
 from hmmscope.claims.limits_numbers import TABLE_3
+from hmmscope.evidence.figures import Bars, Figure, Lines, Series
+from hmmscope.evidence.pooling import pool_rows
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
 from hmmscope.experiments.limits_floors import paper_floors
 from hmmscope.experiments.limits_models import TASKS, grid
@@ -21,9 +23,7 @@ from hmmscope.experiments.limits_tables import (
     task_title,
     tasks_of,
 )
-from hmmscope.figures import Bars, Figure, Lines, Series
-from hmmscope.pipeline import Run
-from hmmscope.pooling import pool_rows
+from hmmscope.runs.pipeline import Run
 
 _SIZES = {
     "smoke": {"samples": 32, "floor_samples": 40},

@@ -5,6 +5,8 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.corpora.corpus import Batch
 from hmmscope.corpora.targets import Target
+from hmmscope.evidence.figures import Figure, Lines
+from hmmscope.evidence.pooling import pool_rows
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
 from hmmscope.experiments.limits_floors import paper_floors
 from hmmscope.experiments.limits_models import depths, grid, limits_config, of_label
@@ -17,9 +19,7 @@ from hmmscope.experiments.limits_tables import (
     task_title,
     tasks_of,
 )
-from hmmscope.figures import Figure, Lines
-from hmmscope.pipeline import Run
-from hmmscope.pooling import pool_rows
+from hmmscope.runs.pipeline import Run
 
 _LONG = "long, "
 #: Shares of the training at which the paper prints losses.

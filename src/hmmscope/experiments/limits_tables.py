@@ -2,11 +2,11 @@
 
 from typing import Any, NamedTuple
 
-from hmmscope import rundir
+from hmmscope.evidence.figures import Series
+from hmmscope.evidence.pooling import pool_rows
 from hmmscope.experiments.limits_models import TASKS, depths, of_label
-from hmmscope.figures import Series
-from hmmscope.pipeline import Run
-from hmmscope.pooling import pool_rows
+from hmmscope.runs.pipeline import Run
+from hmmscope.storage import rundir
 from hmmscope.training.schedules import stage_length
 
 #: The sentence on what an epoch is at reduced scale.

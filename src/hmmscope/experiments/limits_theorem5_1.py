@@ -6,12 +6,12 @@ import torch
 
 from hmmscope import registry
 from hmmscope.constructions.deterministic_rnn import limits_theorem5_1, smallest_scale
+from hmmscope.evidence.figures import Figure, Lines
 from hmmscope.experiments.experiment import Experiment, Finding, Tables
 from hmmscope.experiments.panels import series_of
 from hmmscope.experiments.slopes import driven_samples, largest_error, power_slopes, slope_row, spread
-from hmmscope.figures import Figure, Lines
-from hmmscope.pipeline import Run
 from hmmscope.processes.make import make_process
+from hmmscope.runs.pipeline import Run
 
 SCALES: dict[str, dict[str, Any]] = {
     "smoke": {

@@ -9,12 +9,12 @@ from hmmscope import registry
 from hmmscope.constructions.finite_precision import rounded_gelu_product
 from hmmscope.constructions.prefix_parts import gelu_product, layers_needed
 from hmmscope.constructions.prefix_product import limits_theorem5_2
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.experiment import Experiment, Finding, Tables
 from hmmscope.experiments.limits_theorem5_2_figures import depth_figure, error_figure, scale_figure, weight_figure
 from hmmscope.experiments.slopes import driven_samples, largest_error, power_slopes, slope, slope_row
-from hmmscope.figures import Figure
-from hmmscope.pipeline import Run
 from hmmscope.processes.make import make_process
+from hmmscope.runs.pipeline import Run
 from hmmscope.seeds import torch_generator
 
 #: Sizes of each scale. `bits` are precisions of simulated arithmetic; lengths of depth need not be powers of two.

@@ -1,9 +1,9 @@
 """Figures of the experiment limits-theorem5.2."""
 
+from hmmscope.evidence.figures import Bars, Figure, Heatmap, Lines, Series
 from hmmscope.experiments.experiment import Tables
 from hmmscope.experiments.panels import series_of
 from hmmscope.experiments.slopes import spread
-from hmmscope.figures import Bars, Figure, Heatmap, Lines, Series
 
 
 def error_figure(rows: list[dict]) -> Figure:

@@ -19,14 +19,14 @@ from hmmscope.constructions.normaliser import Exponents
 from hmmscope.constructions.stochastic_filter import belief_operators, limits_theorem5_3
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.experiment import Experiment, Finding, Tables
 from hmmscope.experiments.limits_theorem5_3_figures import figures_of
 from hmmscope.experiments.slopes import slope, slope_row
-from hmmscope.figures import Figure
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.pipeline import Run
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
+from hmmscope.runs.pipeline import Run
 
 SCALES: dict[str, dict[str, Any]] = {
     "smoke": {

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable
 
+from hmmscope.evidence.figures import Figure, Lines, Series
 from hmmscope.experiments.experiment import Tables
 from hmmscope.experiments.panels import series_of
 from hmmscope.experiments.slopes import spread
-from hmmscope.figures import Figure, Lines, Series
 
 
 def figures_of(tables: Tables) -> list[Figure]:

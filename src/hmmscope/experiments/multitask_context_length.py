@@ -3,13 +3,13 @@
 from typing import Any
 
 from hmmscope import registry
+from hmmscope.evidence.figures import Figure, Lines
+from hmmscope.evidence.pooling import by_seed
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
 from hmmscope.experiments.multitask_studies import curve, of, window_config
 from hmmscope.experiments.multitask_windows import exact_rate, histories_of, window_rows
-from hmmscope.figures import Figure, Lines
-from hmmscope.pipeline import Run
-from hmmscope.pooling import by_seed
 from hmmscope.processes.hmm import HMM
+from hmmscope.runs.pipeline import Run
 
 
 @registry.experiment("multitask-context-length")

@@ -10,6 +10,7 @@ import torch
 from hmmscope import registry
 from hmmscope.analysis.decomposition import Windows, all_histories, all_windows, decompose
 from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.decomposition import (
     check_bound,
     counted_moments,
@@ -26,12 +27,11 @@ from hmmscope.experiments.multitask_decomposition_figures import (
     scaling_figure,
     stopping_figure,
 )
-from hmmscope.figures import Figure
 from hmmscope.inference.memory_error import fit_decay
-from hmmscope.pipeline import Run
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.low_rank import LowRankHMMSpec, symmetric_channel
 from hmmscope.processes.random_hmm import RandomHMMSpec
+from hmmscope.runs.pipeline import Run
 from hmmscope.seeds import numpy_generator
 
 #: Sizes of each scale: `histories` observations are enumerated, `instances` are random processes beside the reference.

@@ -1,7 +1,7 @@
 """Figures of `multitask-decomposition`, from its tables."""
 
+from hmmscope.evidence.figures import Figure, Lines, Series
 from hmmscope.experiments.panels import series_of
-from hmmscope.figures import Figure, Lines, Series
 
 ERROR = "mean squared distance"
 

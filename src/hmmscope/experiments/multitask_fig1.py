@@ -16,14 +16,14 @@ from hmmscope.constructions.least_squares import demonstration_samples, least_sq
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Tables
 from hmmscope.experiments.multitask_fig1_figures import figures
 from hmmscope.experiments.multitask_models import multitask_config
-from hmmscope.figures import Figure
 from hmmscope.inference.optimal import optimal_predictions
-from hmmscope.pipeline import Run
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.mixture import Mixture
+from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 
 #: Shares of a uniform law that the mixture over the pool is tried with on other HMMs.

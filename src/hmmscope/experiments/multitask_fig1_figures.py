@@ -1,9 +1,9 @@
 """Figures of `multitask_fig1`."""
 
+from hmmscope.evidence.figures import Figure, Lines, Series
+from hmmscope.evidence.pooling import pool_rows
 from hmmscope.experiments.experiment import Tables
 from hmmscope.experiments.panels import series_of
-from hmmscope.figures import Figure, Lines, Series
-from hmmscope.pooling import pool_rows
 
 #: How each predictor is called and drawn; those of Theorem 1 follow.
 _PREDICTORS = {

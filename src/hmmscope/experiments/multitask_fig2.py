@@ -11,12 +11,12 @@ from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.shuffle import MODES, ShuffleValues, shuffle_rows, shuffle_values
 from hmmscope.axes import Tensor
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.construction_vs_trained import construct
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Tables
 from hmmscope.experiments.multitask_fig2_figures import figures
 from hmmscope.experiments.multitask_models import multitask_config
-from hmmscope.figures import Figure
-from hmmscope.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require
 
 #: Sizes of the measurements; the last three are of the constructed network, whose learning rate is the largest that is

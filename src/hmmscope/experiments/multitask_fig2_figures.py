@@ -1,9 +1,9 @@
 """Figures of `multitask_fig2`."""
 
+from hmmscope.evidence.figures import Bars, Figure, Heatmap, Lines, Panel, Role, Series
+from hmmscope.evidence.pooling import pool_rows, rows_with
 from hmmscope.experiments.experiment import Tables
 from hmmscope.experiments.panels import series_of
-from hmmscope.figures import Bars, Figure, Heatmap, Lines, Panel, Role, Series
-from hmmscope.pooling import pool_rows, rows_with
 
 _MODES = {
     "blocks": "A: whole demonstrations",

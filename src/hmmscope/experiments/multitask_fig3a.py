@@ -20,12 +20,12 @@ from hmmscope.analysis.probes import (
 )
 from hmmscope.axes import Tensor
 from hmmscope.corpora.corpus import Corpus
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
 from hmmscope.experiments.multitask_fig3a_figures import figures, notes
 from hmmscope.experiments.multitask_models import multitask_config
-from hmmscope.figures import Figure
-from hmmscope.pipeline import Run, untrained_twin
 from hmmscope.processes.mixture import Mixture
+from hmmscope.runs.pipeline import Run, untrained_twin
 
 #: Components that the probe of the component tells apart and prompts of each; components with a probe of their hidden
 #: state and prompts of each. Three quarters of the prompts train a probe.

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hmmscope.claims.multitask_probes import effect, said
+from hmmscope.evidence.figures import Bars, Figure, Lines, Series
+from hmmscope.evidence.pooling import Pooled, pool_rows, rows_with
 from hmmscope.experiments.experiment import Finding, Tables
 from hmmscope.experiments.panels import series_of
-from hmmscope.figures import Bars, Figure, Lines, Series
-from hmmscope.pooling import Pooled, pool_rows, rows_with
 
 _TITLES = {"component": "Which HMM", "state": "Hidden state within an HMM"}
 _SHORT = {"component": "which HMM", "state": "hidden state"}

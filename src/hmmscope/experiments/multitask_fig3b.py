@@ -28,12 +28,12 @@ from hmmscope.analysis.probes import (
     reading_times,
 )
 from hmmscope.corpora.corpus import Corpus
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.construction_vs_trained import construct
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
 from hmmscope.experiments.multitask_fig3b_figures import figures, notes
 from hmmscope.experiments.multitask_models import multitask_config
-from hmmscope.figures import Figure
-from hmmscope.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run, untrained_twin
 
 #: Prompts of the probes, of which three quarters train them, and gradient steps of the constructed network.
 SIZES: dict[str, dict[str, int]] = {

@@ -1,10 +1,10 @@
 """Figures and notes of `multitask_fig3b`."""
 
 from hmmscope.claims.multitask_probes import DISTANCES, effect, said
+from hmmscope.evidence.figures import Figure, Lines, Series
+from hmmscope.evidence.pooling import rows_with
 from hmmscope.experiments.experiment import Finding, Tables
 from hmmscope.experiments.multitask_fig3a_figures import curve, pooled_series
-from hmmscope.figures import Figure, Lines, Series
-from hmmscope.pooling import rows_with
 
 _TITLES = {"trained": "Trained", "untrained": "Before training", "constructed": "Theorem 1's network"}
 _ROLES = {"trained": "model", "untrained": "control", "constructed": "ceiling"}

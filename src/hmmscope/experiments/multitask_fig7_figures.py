@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 
+from hmmscope.evidence.figures import Bars, Figure, Heatmap, Lines, Role, Series
+from hmmscope.evidence.pooling import pool_rows, rows_with
 from hmmscope.experiments.experiment import Tables
 from hmmscope.experiments.panels import series_of
-from hmmscope.figures import Bars, Figure, Heatmap, Lines, Role, Series
-from hmmscope.pooling import pool_rows, rows_with
 
 _ROLES: dict[str, Role] = {"trained": "model", "untrained": "control", "constructed": "other", "uniform": "baseline"}
 _NAMES = {

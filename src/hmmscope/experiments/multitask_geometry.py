@@ -19,10 +19,10 @@ from hmmscope.analysis.geometry import (
 from hmmscope.analysis.layer_curves import Curves, with_interval
 from hmmscope.analysis.probes import read_stream
 from hmmscope.axes import Tensor
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
 from hmmscope.experiments.multitask_geometry_figures import figures, notes
-from hmmscope.figures import Figure
-from hmmscope.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run, untrained_twin
 
 #: Sizes of process, layout, model and recipe, and of the measurement; the same for all three processes.
 _SCALES: dict[str, dict[str, dict[str, Any]]] = {

@@ -6,10 +6,10 @@ from typing import Any
 from hmmscope.analysis.geometry import BELIEF, MIXED_BELIEF, PREDICTION
 from hmmscope.claims.multitask_geometry import NAMES, of_beliefs
 from hmmscope.claims.multitask_probes import said
+from hmmscope.evidence.figures import Figure, Lines, Points, Series
+from hmmscope.evidence.pooling import pool_rows, rows_with
 from hmmscope.experiments.experiment import Finding, Tables
 from hmmscope.experiments.panels import series_of
-from hmmscope.figures import Figure, Lines, Points, Series
-from hmmscope.pooling import pool_rows, rows_with
 
 #: Panels by process and target.
 _PANELS = {

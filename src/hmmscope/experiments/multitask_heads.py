@@ -3,10 +3,10 @@
 from typing import Any
 
 from hmmscope import registry
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Tables
 from hmmscope.experiments.multitask_studies import end_rows, prompt_config, setting_lines
-from hmmscope.figures import Figure
-from hmmscope.pipeline import Run
+from hmmscope.runs.pipeline import Run
 
 
 @registry.experiment("multitask-heads")

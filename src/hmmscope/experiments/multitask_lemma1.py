@@ -9,14 +9,14 @@ import numpy as np
 from hmmscope import registry
 from hmmscope.analysis.decomposition import all_histories, memory_distances, sampled_histories
 from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.experiment import Experiment, Finding, Tables
 from hmmscope.experiments.multitask_lemma1_figures import held_figure, memory_figure, rate_figure
-from hmmscope.figures import Figure
 from hmmscope.inference.memory_error import fit_decay, memory_certificate
 from hmmscope.inference.observability import numerical_rank, observability
-from hmmscope.pipeline import Run
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.low_rank import LowRankHMMSpec, symmetric_channel
+from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 
 #: Sizes of each scale. `past` is the number of observations before the window: the same for every window, so that the

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
+from hmmscope.evidence.figures import Figure, Lines, Series
 from hmmscope.experiments.experiment import Tables
 from hmmscope.experiments.panels import series_of
-from hmmscope.figures import Figure, Lines, Series
 
 #: Curves in a panel, so that the legend stays short.
 MAX_CURVES = 4

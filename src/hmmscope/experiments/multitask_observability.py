@@ -7,13 +7,13 @@ import numpy as np
 
 from hmmscope import registry
 from hmmscope.errors import InputError
+from hmmscope.evidence.figures import Figure, Lines
+from hmmscope.evidence.pooling import by_seed
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
 from hmmscope.experiments.multitask_studies import curve, of, window_config
 from hmmscope.experiments.multitask_windows import exact_rate, histories_of, window_rows
-from hmmscope.figures import Figure, Lines
-from hmmscope.pipeline import Run
-from hmmscope.pooling import by_seed
 from hmmscope.processes.hmm import HMM
+from hmmscope.runs.pipeline import Run
 
 #: The exponent of the observability is fitted up to here: it describes weak observations.
 WEAK = 0.6

@@ -10,15 +10,15 @@ from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, as_law, inference_mode, model_outputs
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
+from hmmscope.evidence.figures import Figure, Lines, Series
+from hmmscope.evidence.pooling import by_seed
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
 from hmmscope.experiments.multitask_studies import curve, mean_row, of, prompt_config
 from hmmscope.experiments.multitask_windows import divergence
-from hmmscope.figures import Figure, Lines, Series
 from hmmscope.inference.mixture import filter_known_component
 from hmmscope.inference.optimal import optimal_predictions
-from hmmscope.pipeline import Run
-from hmmscope.pooling import by_seed
 from hmmscope.processes.mixture import Mixture
+from hmmscope.runs.pipeline import Run
 
 #: Component numbers of the fresh pool that stands for the prior, and of the unseen HMMs; no pool reaches them.
 PRIOR_FIRST, UNSEEN_FIRST = 2**20, 2**21

@@ -3,11 +3,11 @@
 from typing import Any
 
 from hmmscope import registry
+from hmmscope.evidence.figures import Figure, Heatmap, Lines
+from hmmscope.evidence.pooling import pool_rows
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Tables
 from hmmscope.experiments.multitask_studies import curve, end_rows, of, prompt_config
-from hmmscope.figures import Figure, Heatmap, Lines
-from hmmscope.pipeline import Run
-from hmmscope.pooling import pool_rows
+from hmmscope.runs.pipeline import Run
 
 #: Each scale: states (and symbols), of which the largest rank is as many.
 _STATES = {"smoke": 3, "small": 6, "gpu": 8, "paper": 16}

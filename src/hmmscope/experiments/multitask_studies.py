@@ -12,10 +12,10 @@ import numpy as np
 
 from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope.evidence.figures import Bars, Lines, Series
+from hmmscope.evidence.pooling import pool_rows
 from hmmscope.experiments.panels import PREDICTORS
-from hmmscope.figures import Bars, Lines, Series
-from hmmscope.pipeline import Run, untrained_twin
-from hmmscope.pooling import pool_rows
+from hmmscope.runs.pipeline import Run, untrained_twin
 
 #: Prompts from a pool: numbers of each scale. The paper has one setting (its §5); the reduced scales are ours.
 _PROMPTS: dict[str, dict[str, dict[str, Any]]] = {

@@ -12,6 +12,7 @@ from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.constructions.least_squares import demonstration_samples, least_squares
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.experiment import Experiment, Finding, Tables
 from hmmscope.experiments.multitask_networks import (
     block_shuffle_rows,
@@ -37,11 +38,10 @@ from hmmscope.experiments.multitask_theorem_figures import (
     steps_figure,
 )
 from hmmscope.experiments.slopes import slope_row
-from hmmscope.figures import Figure
-from hmmscope.pipeline import Run
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.low_rank import symmetric_channel
 from hmmscope.processes.stationary import stationary_law
+from hmmscope.runs.pipeline import Run
 from hmmscope.seeds import numpy_generator
 
 #: Sizes of each scale. Every instance is a process of its own, see `process`.

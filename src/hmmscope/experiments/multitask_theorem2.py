@@ -8,6 +8,7 @@ import torch
 from hmmscope import registry
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.experiment import Experiment, Finding, Tables
 from hmmscope.experiments.multitask_networks import (
     build_network,
@@ -30,11 +31,10 @@ from hmmscope.experiments.multitask_theorem_figures import (
     steps_figure,
 )
 from hmmscope.experiments.slopes import slope_row
-from hmmscope.figures import Figure
 from hmmscope.inference.observability import observability
-from hmmscope.pipeline import Run
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.low_rank import LowRankHMMSpec
+from hmmscope.runs.pipeline import Run
 
 #: Sizes of each scale. Every instance is a process of its own: 3 states and 2 symbols, the first one chosen by hand.
 SCALES: dict[str, dict[str, Any]] = {

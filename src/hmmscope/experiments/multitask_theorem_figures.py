@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from hmmscope.evidence.figures import Figure, Heatmap, Lines, Series
 from hmmscope.experiments.experiment import Finding, Tables
 from hmmscope.experiments.panels import curves_panel, series_of
 from hmmscope.experiments.slopes import slope_row, spread
-from hmmscope.figures import Figure, Heatmap, Lines, Series
 
 #: Rates within this share of the stated one count as equal to it.
 RATE_TOLERANCE = 0.05

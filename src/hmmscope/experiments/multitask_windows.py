@@ -24,9 +24,9 @@ from hmmscope.inference.memory import filter_windows
 from hmmscope.inference.memory_error import fit_decay
 from hmmscope.inference.stationary import stationary_distribution
 from hmmscope.models.base import SequenceModel
-from hmmscope.pipeline import Run, untrained_twin
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.laws import symbol_law
+from hmmscope.runs.pipeline import Run, untrained_twin
 
 #: Observations before the longest window, so that the whole past is as good as an endless one.
 PAST = 40

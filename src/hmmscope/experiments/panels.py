@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from hmmscope.analysis.probes import MAX_DISTANCE
+from hmmscope.evidence.figures import Bars, Figure, Heatmap, Lines, Series
 from hmmscope.experiments.experiment import Tables
-from hmmscope.figures import Bars, Figure, Heatmap, Lines, Series
 
 #: How each predictor of `evaluate` is called and drawn.
 PREDICTORS = {

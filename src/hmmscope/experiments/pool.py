@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from hmmscope.config import RunConfig
 from hmmscope.errors import RefusedError, ResourceError
-from hmmscope.pipeline import train
+from hmmscope.runs.config import RunConfig
+from hmmscope.runs.pipeline import train
 from hmmscope.sweeps.driver import run_sweep
 from hmmscope.sweeps.engines import EngineOptions
 from hmmscope.sweeps.grid import Point, extend_folder, make_folder, run_name
@@ -38,7 +38,7 @@ def train_in_pool(
     Raises:
         RefusedError: `pool` is something else.
         ResourceError: runs that failed for good; the others are there.
-        InputError, NonFiniteError, Interrupted: see `hmmscope.pipeline.train`.
+        InputError, NonFiniteError, Interrupted: see `hmmscope.runs.pipeline.train`.
     """
     points = {run_name(config): Point(run_name(config), {"seed": config.seed}, config) for config in configs}
     wanted = [point for name, point in points.items() if not is_done(pool, name)]

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope import registry, rundir
+from hmmscope import registry
 from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio
 from hmmscope.analysis.probes import MAX_DISTANCE, probe
 from hmmscope.corpora.corpus import Corpus
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.experiment import Experiment, Finding, Tables
 from hmmscope.experiments.panels import (
     attention_figure,
@@ -20,9 +21,9 @@ from hmmscope.experiments.panels import (
     shuffle_figure,
     training_figure,
 )
-from hmmscope.figures import Figure
-from hmmscope.pipeline import Run, untrained_twin
 from hmmscope.processes.mixture import Mixture
+from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.storage import rundir
 
 #: Numbers of each scale: process, layout, model, training.
 SCALES: dict[str, dict[str, dict[str, Any]]] = {

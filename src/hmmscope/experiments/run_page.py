@@ -2,14 +2,15 @@
 
 from datetime import date
 
-from hmmscope import __version__, store
+from hmmscope import __version__
+from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.experiment import Finding
 from hmmscope.experiments.panels import curves_panel, training_figure
 from hmmscope.experiments.running import run_facts
-from hmmscope.figures import Figure
 from hmmscope.machine import machine_line
-from hmmscope.pipeline import Run
-from hmmscope.rundir import read_journal
+from hmmscope.runs.pipeline import Run
+from hmmscope.storage import store
+from hmmscope.storage.rundir import read_journal
 
 _ASKED = {"observation": "The next observation", "belief": "The belief about the hidden state"}
 

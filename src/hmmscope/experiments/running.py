@@ -18,16 +18,17 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from hmmscope import __version__, store
-from hmmscope.config import RunConfig, config_from_data
+from hmmscope import __version__
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.experiments.experiment import SCALES, Experiment, Tables, experiment_named
 from hmmscope.experiments.pool import default_engine, train_in_pool
 from hmmscope.machine import machine_line
-from hmmscope.pipeline import Run, load_run, train
-from hmmscope.rundir import RunDir, config_difference
+from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.runs.pipeline import Run, load_run, train
 from hmmscope.schema import parse_value, unknown_name
 from hmmscope.seeds import check_seed
+from hmmscope.storage import store
+from hmmscope.storage.rundir import RunDir, config_difference
 from hmmscope.sweeps.engines import EngineOptions
 from hmmscope.training.schedules import training_tokens
 

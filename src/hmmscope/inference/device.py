@@ -19,8 +19,8 @@ from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.errors import ResourceError
 from hmmscope.inference.forward import forward_steps
 from hmmscope.kernels import gpu, gpu_forward
+from hmmscope.machine import free_memory, require_memory
 from hmmscope.processes.laws import StateEmitting, symbol_law
-from hmmscope.resources import free_memory, require_memory
 
 #: Sums below these are doubtful.
 FLOORS = {torch.float64: 1e-200, torch.float32: 1e-25}

@@ -12,11 +12,11 @@ from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.memory import MAX_ENUMERATED
 from hmmscope.inference.mixed_states import mixed_states
 from hmmscope.inference.stationary import emitting_steps, stationary_distribution
+from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import StateEmitting, symbol_law
 from hmmscope.processes.stationary import closed_classes, stationary_law
-from hmmscope.resources import require_memory
 from hmmscope.schema import require
 
 #: Numbers that `entropy_rate` may hold at once to compute its bounds: a fraction of a second.

@@ -10,10 +10,10 @@ from hmmscope.inference.filtering import FilterResult, first_impossible
 from hmmscope.inference.forward import check_observations, forward_steps
 from hmmscope.inference.mixture import CHUNK_BYTES, predicted_before
 from hmmscope.inference.stationary import stationary_distribution
+from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import EdgeEmitting, Law, StateEmitting, symbol_law
-from hmmscope.resources import require_memory
 from hmmscope.schema import require
 
 #: Largest number of windows or sequences that are enumerated.

@@ -9,9 +9,9 @@ from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.memory import with_prior
 from hmmscope.inference.stationary import emitting_steps
+from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.resources import require_memory
 from hmmscope.schema import require
 
 

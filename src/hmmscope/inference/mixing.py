@@ -12,12 +12,12 @@ from hmmscope.errors import InputError
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.kalman import forgetting_factor
 from hmmscope.inference.monte_carlo import Estimate, estimate
+from hmmscope.machine import require_memory
 from hmmscope.processes.base import Process
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import EdgeEmitting, Law, StateEmitting
 from hmmscope.processes.linear_gaussian import LinearGaussian
-from hmmscope.resources import require_memory
 from hmmscope.schema import require
 
 #: [Limits] Table 1 agrees with its definition minus two steps, at every uncapped entry.

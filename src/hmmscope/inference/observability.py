@@ -29,10 +29,10 @@ from hmmscope.errors import InputError
 from hmmscope.inference.linear_programs import alternate, certificate, enumerate_signs, ratio
 from hmmscope.inference.memory import MAX_ENUMERATED
 from hmmscope.inference.stationary import emitting_steps
+from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import symbol_law
-from hmmscope.resources import require_memory
 from hmmscope.schema import require, unknown_name
 
 METHODS = ("auto", "bounds", "certificate", "enumeration")

@@ -17,10 +17,10 @@ from hmmscope.inference.filtering import FilterResult, filter_beliefs, first_imp
 from hmmscope.inference.history import RISKY
 from hmmscope.inference.mixture import predicted_before
 from hmmscope.inference.ragged import blank, check_ragged
+from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import StateEmitting, symbol_law
-from hmmscope.resources import require_memory
 
 
 def scan_beliefs(

@@ -7,9 +7,9 @@ import torch
 
 from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.inference.history import FilterHistory, filter_history, move, move_back, steps_of
+from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.resources import require_memory
 
 
 @dataclass(frozen=True)

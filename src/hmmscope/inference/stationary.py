@@ -2,10 +2,10 @@
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
+from hmmscope.machine import require_memory
 from hmmscope.processes.base import Process
 from hmmscope.processes.laws import Law, StateEmitting
 from hmmscope.processes.stationary import stationary_law
-from hmmscope.resources import require_memory
 
 
 def stationary_distribution(process: Process) -> Float64[Tensor, "state"]:

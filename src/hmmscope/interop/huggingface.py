@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hmmscope import __version__, store
+from hmmscope import __version__
 from hmmscope.axes import Float, Int64, Tensor
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.interop.exported import Exported, as_exported
@@ -20,6 +20,7 @@ from hmmscope.interop.imported import as_decoder
 from hmmscope.models.base import Ports, SequenceModel, Tap, check_inputs
 from hmmscope.models.foreign import transformers
 from hmmscope.schema import require
+from hmmscope.storage import store
 
 CONFIG, WEIGHTS, RECORD, GENERATION = "config.json", "model.safetensors", "hmmscope.json", "generation_config.json"
 _FORMAT, _VERSION = "hmmscope-huggingface", 1
@@ -91,7 +92,7 @@ def read_record(path: str | Path) -> dict[str, Any]:
     """What `export_huggingface` wrote beside the model, as plain data, after checking every file of the folder.
 
     Keys: ``ports``; ``layout`` ("gpt2" or "gpt_neox"); ``run``, None for a bare model, or with ``config`` (for
-    `hmmscope.config.config_from_data`), ``process_digest`` and ``symbols`` (names, or None).
+    `hmmscope.runs.config.config_from_data`), ``process_digest`` and ``symbols`` (names, or None).
 
     Raises:
         InputError: no such folder, or one that was not exported from here.

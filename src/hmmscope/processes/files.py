@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope import store
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.processes.hmm import HMM
 from hmmscope.schema import path_of, unknown_name
+from hmmscope.storage import store
 
 FORMAT, VERSION = "hmmscope-hmm", 1
 _ARRAYS = ("initial", "transition", "emission")

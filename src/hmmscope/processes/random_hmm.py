@@ -10,10 +10,10 @@ from hmmscope import registry
 from hmmscope.axes import Tensor
 from hmmscope.kernels.quantise import UNIT, quantise_rows
 from hmmscope.kernels.random_arrays import dirichlet_rows
+from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.laws import StateEmitting
 from hmmscope.processes.mixture import Mixture
-from hmmscope.resources import require_memory
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed, philox_key
 

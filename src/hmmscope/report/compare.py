@@ -3,7 +3,18 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hmmscope.figures import MOST_CHOICES, Bars, Explorer, ExplorerCurve, Figure, Heatmap, Lines, Panel, Points, Series
+from hmmscope.evidence.figures import (
+    MOST_CHOICES,
+    Bars,
+    Explorer,
+    ExplorerCurve,
+    Figure,
+    Heatmap,
+    Lines,
+    Panel,
+    Points,
+    Series,
+)
 from hmmscope.report.text import shorten
 
 _REFERENCES = ("optimum", "ceiling", "baseline")

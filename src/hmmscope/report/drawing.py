@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from hmmscope import store
-from hmmscope.figures import Figure
+from hmmscope.evidence.figures import Figure
 from hmmscope.report.plots import figure_files
+from hmmscope.storage import store
 
 
 def draw_folder(folder: Path) -> list[Path]:

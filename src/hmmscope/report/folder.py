@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hmmscope import store
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.figures import Figure
+from hmmscope.evidence.figures import Figure
 from hmmscope.schema import parse_spec, require, unknown_name
+from hmmscope.storage import store
 
 VERDICTS = ("reproduced", "not reproduced", "inconclusive", "found")
 _PNG = b"\x89PNG\r\n\x1a\n"

@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib
 from matplotlib.colors import to_hex, to_rgb
 
-from hmmscope.figures import Bars, Explorer, Heatmap, Lines, Panel, Points
+from hmmscope.evidence.figures import Bars, Explorer, Heatmap, Lines, Panel, Points
 from hmmscope.report import look
 from hmmscope.report.explorer import MOST_CURVES, MOST_REFERENCES, REFERENCES, still, views
 from hmmscope.report.look import Key, Look

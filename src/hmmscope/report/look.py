@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib
 from matplotlib.colors import to_hex
 
-from hmmscope.figures import ROLES, Bars, ExplorerCurve, Figure, Heatmap, Lines, Role, Series
+from hmmscope.evidence.figures import ROLES, Bars, ExplorerCurve, Figure, Heatmap, Lines, Role, Series
 
 INK, GREY, RULE = "#1f2328", "#6b7280", "#e5e7eb"
 MISSING = "#ece7df"

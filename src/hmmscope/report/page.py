@@ -15,9 +15,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from hmmscope import store
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.figures import Explorer, Figure, Lines, Panel
+from hmmscope.evidence.figures import Explorer, Figure, Lines, Panel
 from hmmscope.report import look, text
 from hmmscope.report.compare import compare
 from hmmscope.report.differences import (
@@ -31,6 +30,7 @@ from hmmscope.report.differences import (
 from hmmscope.report.explorer import first_text, first_values
 from hmmscope.report.folder import Experiment, Table, read_experiment
 from hmmscope.report.interactive import panel_plot
+from hmmscope.storage import store
 
 NUM_ROWS = 200
 LONG = 12  # rows of a table that scrolls in a box of its own

@@ -21,7 +21,7 @@ from matplotlib.patches import Patch
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
-from hmmscope.figures import Bars, Explorer, Figure, Heatmap, Lines, Panel, Points
+from hmmscope.evidence.figures import Bars, Explorer, Figure, Heatmap, Lines, Panel, Points
 from hmmscope.report import look
 from hmmscope.report.explorer import first_text, without_choices
 from hmmscope.report.look import Key, Look

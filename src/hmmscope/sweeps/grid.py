@@ -26,12 +26,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hmmscope import disk, store
-from hmmscope.config import RunConfig, config_from_data, read_yaml
 from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedError
-from hmmscope.presets import PRESETS, preset
+from hmmscope.runs.config import RunConfig, config_from_data, read_yaml
+from hmmscope.runs.presets import PRESETS, preset
 from hmmscope.schema import parse_value, require, shown, unknown_name
 from hmmscope.seeds import check_seed
+from hmmscope.storage import disk, store
 
 _KEYS = ("base", "vary", "also", "seeds", "instances")
 _SECTIONS = ("process", "layout", "model", "target", "training", "seed")

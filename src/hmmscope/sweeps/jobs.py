@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hmmscope import disk, store
 from hmmscope.errors import DamagedError, HmmscopeError
-from hmmscope.rundir import RunDir
+from hmmscope.storage import disk, store
+from hmmscope.storage.rundir import RunDir
 
 #: Exit code of a worker whose run another process is at work on.
 BUSY = 75

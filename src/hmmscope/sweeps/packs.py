@@ -9,9 +9,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hmmscope.config import RunConfig
 from hmmscope.errors import InputError
 from hmmscope.packing import MAY_DIFFER
+from hmmscope.runs.config import RunConfig
 from hmmscope.schema import parse_value, require
 from hmmscope.training.state import resolve_device
 

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from hmmscope import store
 from hmmscope.errors import DamagedError, HmmscopeError
-from hmmscope.rundir import RunDir
+from hmmscope.storage import store
+from hmmscope.storage.rundir import RunDir
 from hmmscope.sweeps.grid import SUMMARY, Point
 from hmmscope.sweeps.jobs import Outcome, failure_of, run_folder, state_of
 

@@ -16,11 +16,11 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from hmmscope.config import RunConfig
 from hmmscope.errors import HmmscopeError, RefusedError
 from hmmscope.packing import PackStopped, train_packed
-from hmmscope.pipeline import train
-from hmmscope.rundir import RunDir, config_difference
+from hmmscope.runs.config import RunConfig
+from hmmscope.runs.pipeline import train
+from hmmscope.storage.rundir import RunDir, config_difference
 from hmmscope.sweeps.grid import load_point
 from hmmscope.sweeps.jobs import BUSY, in_use, is_done, run_folder, taking_part
 from hmmscope.training.state import resolve_device

@@ -23,7 +23,7 @@ from hmmscope.corpora.targets import Labels, Target
 from hmmscope.errors import InputError, NonFiniteError
 from hmmscope.models.base import SequenceModel
 from hmmscope.models.packed import Pack
-from hmmscope.rundir import RunDir
+from hmmscope.storage.rundir import RunDir
 from hmmscope.training.evaluation import Evaluation
 from hmmscope.training.objectives import judged_outputs
 from hmmscope.training.progress import Progress

@@ -8,7 +8,7 @@ import torch
 
 from hmmscope.corpora.corpus import Batch
 from hmmscope.errors import DamagedError, ResourceError
-from hmmscope.rundir import RunDir
+from hmmscope.storage.rundir import RunDir
 from hmmscope.training.distributed import World
 
 

@@ -15,7 +15,7 @@ from hmmscope.corpora.layouts import Sequences
 from hmmscope.corpora.targets import Target, make_target
 from hmmscope.errors import InputError
 from hmmscope.models.base import SequenceModel
-from hmmscope.rundir import RunDir
+from hmmscope.storage.rundir import RunDir
 from hmmscope.training.distributed import World
 from hmmscope.training.evaluation import Evaluation
 from hmmscope.training.parallel import Single, make_engine, num_samples

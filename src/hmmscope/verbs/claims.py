@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hmmscope import registry, store
-from hmmscope.claims.ledger import Entry, ledger
+from hmmscope import registry
+from hmmscope.evidence.ledger import Entry, ledger
+from hmmscope.storage import store
 from hmmscope.verbs.sources import new_file
 
 _VERDICTS = ("reproduced", "not reproduced", "inconclusive", "found")

@@ -1,7 +1,7 @@
 """The verb `export`: a trained run as a folder that the Hugging Face world opens."""
 
 from hmmscope.interop.huggingface import export_huggingface
-from hmmscope.pipeline import load_run
+from hmmscope.runs.pipeline import load_run
 
 
 def export(run: str, out: str, quiet: bool) -> None:

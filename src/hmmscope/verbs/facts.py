@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hmmscope import store
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.entropy import block_entropies
@@ -28,6 +27,7 @@ from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.processes.mixture import Mixture
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed
+from hmmscope.storage import store
 from hmmscope.verbs.sources import find_process, new_file
 
 #: Sequences that the memory error is summed over where no time is given; beyond, they are sampled.

@@ -6,8 +6,8 @@ import torch
 
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import fit_baum_welch
+from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
-from hmmscope.resources import require_memory
 from hmmscope.schema import require
 from hmmscope.verbs.sources import HMM_FILES, new_file, read_lines
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import torch
 
-from hmmscope import store
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
@@ -15,14 +14,15 @@ from hmmscope.inference.mixture import filter_mixture
 from hmmscope.inference.paths import most_likely_states, sample_state_paths
 from hmmscope.inference.smoothing import smooth_beliefs
 from hmmscope.kernels.ngram import ngram_predictions
+from hmmscope.machine import require_memory
 from hmmscope.processes.base import Process
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.processes.mixture import Mixture
-from hmmscope.resources import require_memory
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed
+from hmmscope.storage import store
 from hmmscope.verbs.sources import find_process, likeliest, new_file, read_observations
 
 #: Positions of a path that are printed.

@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hmmscope import registry, store
+from hmmscope import registry
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.processes.base import Process
 from hmmscope.processes.files import load_process, read_npz, shipped_processes
 from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.schema import unknown_name
+from hmmscope.storage import store
 
 HMM_FILES = (".json", ".npz", ".safetensors")
 #: Endings of files with an array `observations`, as `hmmscope sample --out` writes them.

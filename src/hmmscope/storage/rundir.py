@@ -20,10 +20,10 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hmmscope import disk, store
 from hmmscope.errors import DamagedError, HmmscopeError, InputError, NonFiniteError, RefusedError, ResourceError
 from hmmscope.machine import environment
-from hmmscope.store import (
+from hmmscope.storage import disk, store
+from hmmscope.storage.store import (
     Journal,
     new_folder,
     read_journal,

@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hmmscope import disk
-from hmmscope.disk import write_bytes
 from hmmscope.errors import DamagedError, InputError, RefusedError
+from hmmscope.storage import disk
+from hmmscope.storage.disk import write_bytes
 
 if TYPE_CHECKING:  # importing torch takes a second; reading JSON must not
     import torch

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from hmmscope.config import RunConfig
 from hmmscope.corpora.corpus import Corpus
+from hmmscope.machine import free_memory
 from hmmscope.models.base import parameter_count
 from hmmscope.models.block_cot import num_blocks
 from hmmscope.models.flops import training_flops, training_memory_bytes
-from hmmscope.pipeline import fresh_model, ports_of, require_memory_for, threads
-from hmmscope.resources import free_memory
+from hmmscope.runs.config import RunConfig
+from hmmscope.runs.pipeline import fresh_model, ports_of, require_memory_for, threads
 from hmmscope.training.schedules import sample_numbers, stage_length
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import resolve_device

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hmmscope import registry, store
+from hmmscope import registry
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.findings import Finding, Verdict, verdict_of
-from hmmscope.pooling import Pooled
+from hmmscope.evidence.findings import Finding, Verdict, verdict_of
+from hmmscope.evidence.pooling import Pooled
+from hmmscope.storage import store
 
 Tables = dict[str, list[dict[str, Any]]]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hmmscope import disk, registry
+from hmmscope import registry
 from hmmscope.corpora.layouts import Layout, Sequences
 from hmmscope.corpora.targets import TARGETS
 from hmmscope.errors import InputError
@@ -13,6 +13,7 @@ from hmmscope.models.roformer import RoFormerSpec
 from hmmscope.processes.random_hmm import RandomHMMSpec
 from hmmscope.schema import parse_value, path_of, require, shown, spec_to_data, unknown_name
 from hmmscope.seeds import check_seed
+from hmmscope.storage import disk
 from hmmscope.training.spec import TrainingSpec
 
 _REGISTERED = {"process": "process", "layout": "layout", "model": "model"}

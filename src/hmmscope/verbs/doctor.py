@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 import hmmscope
-from hmmscope import store
 from hmmscope.kernels.cpu import sample_paths
 from hmmscope.kernels.philox import philox_reference, philox_words
 from hmmscope.kernels.reference import sample_paths_reference
 from hmmscope.processes.make import make_process
+from hmmscope.storage import store
 
 #: Known answer of Philox4x32-10 for counter and key zero (Random123, kat_vectors).
 _PHILOX_ZERO = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)

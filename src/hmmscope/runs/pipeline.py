@@ -9,12 +9,11 @@ from pathlib import Path
 
 import torch
 
-from hmmscope import store
 from hmmscope.analysis.curves import Score, evaluate
-from hmmscope.config import RunConfig, config_from_data
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import Target, make_target
 from hmmscope.errors import DamagedError, InputError, RefusedError
+from hmmscope.machine import require_memory
 from hmmscope.models.base import Ports, SequenceModel, parameter_count
 from hmmscope.models.block_cot import feedback_width
 from hmmscope.models.flops import training_flops, training_memory_bytes
@@ -24,8 +23,9 @@ from hmmscope.processes.files import load_process
 from hmmscope.processes.from_file import FileSpec
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.linear_gaussian import LinearGaussian
-from hmmscope.resources import require_memory
-from hmmscope.rundir import RunDir, config_difference
+from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.storage import store
+from hmmscope.storage.rundir import RunDir, config_difference
 from hmmscope.training.distributed import joined
 from hmmscope.training.parallel import check_processes
 from hmmscope.training.spec import TrainingSpec

@@ -1,0 +1,1 @@
+"""From tables to effects, verdicts and figures: one vocabulary."""

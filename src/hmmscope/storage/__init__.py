@@ -1,0 +1,1 @@
+"""Files: the only readers and writers of them."""
