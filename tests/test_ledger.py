@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from hmmscope import registry
+from hmmscope.claims.old import Claim, Judgement, is_above
 from hmmscope.cli import main
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.evidence.ledger import Claim, Judgement, claims_of, is_above, ledger
+from hmmscope.evidence.claims import claims_of
+from hmmscope.evidence.ledger import ledger
 from hmmscope.evidence.pooling import Pooled, by_seed
 from hmmscope.experiments.experiment import experiment_named
 from hmmscope.storage import store

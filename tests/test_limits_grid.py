@@ -9,7 +9,7 @@ import pytest
 from hmmscope import registry
 from hmmscope.claims import limits_fig2, limits_fig3, limits_fig6, limits_losses, limits_numbers, limits_printed
 from hmmscope.claims.limits_effects import everywhere, in_all, is_below, worst
-from hmmscope.evidence.ledger import Tables
+from hmmscope.claims.old import Tables
 from hmmscope.evidence.pooling import Pooled
 from hmmscope.experiments.experiment import experiment_named
 from hmmscope.experiments.limits_floors import paper_floors

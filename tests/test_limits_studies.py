@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from hmmscope.claims.limits_cot import half_of_fit
+from hmmscope.claims.old import Judgement, Tables
 from hmmscope.errors import InputError
+from hmmscope.evidence.claims import claims_of
 from hmmscope.evidence.figures import Figure
-from hmmscope.evidence.ledger import Judgement, Tables, claims_of
 from hmmscope.experiments.experiment import experiment_named
 from hmmscope.experiments.limits_fig4_mixing import uniform_errors
 from hmmscope.experiments.limits_models import limits_config

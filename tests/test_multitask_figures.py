@@ -9,10 +9,10 @@ import torch
 
 from hmmscope import registry
 from hmmscope.analysis.curves import Score
+from hmmscope.claims.old import Judgement, Tables
 from hmmscope.constructions.multitask import multitask_theorem1
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
-from hmmscope.evidence.ledger import Judgement, Tables
 from hmmscope.experiments import multitask_fig1 as fig1
 from hmmscope.experiments import multitask_fig2 as fig2
 from hmmscope.experiments import multitask_fig7 as fig7

@@ -31,7 +31,7 @@ from hmmscope.claims.multitask_probes import (
 )
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
-from hmmscope.evidence.ledger import claims_of
+from hmmscope.evidence.claims import claims_of
 from hmmscope.evidence.pooling import Pooled
 from hmmscope.experiments.multitask_fig3b import DISTANCES, gathering_layer
 from hmmscope.models.base import Ports

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from hmmscope.claims import multitask_memory, multitask_studies
+from hmmscope.claims.old import Tables
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
-from hmmscope.evidence.ledger import Tables
 from hmmscope.experiments import multitask_pool_size as pool_size
 from hmmscope.experiments.experiment import experiment_named
 from hmmscope.experiments.multitask_observability import exponent_of

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hmmscope.evidence.findings import verdict_of
-from hmmscope.evidence.ledger import is_above
+from hmmscope.claims.old import is_above, verdict_of
 from hmmscope.evidence.pooling import by_seed, pool_rows, pool_values, student_quantile
 
 

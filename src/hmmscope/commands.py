@@ -48,7 +48,7 @@ def _first_line(thing: object) -> str:
 
 def _in_a_line(kind: str, entry: Any) -> str:
     """What a registered thing is."""
-    said = {"experiment": "title", "claim": "statement"}.get(kind)
+    said = {"experiment": "title", "claim": "says"}.get(kind)
     return getattr(entry, said) if said else _first_line(entry)
 
 
@@ -79,9 +79,7 @@ def show(name: str, overrides: dict[str, str]) -> None:
         entry = registry.entries(singular).get(name)
         if entry is not None:
             if singular == "claim":
-                print(
-                    f"claim {name}: {entry.statement}\n\n{entry.source}; decided by the experiment {entry.experiment}\n"
-                )
+                print(f"claim {name}: {entry.says}\n\n{entry.source}; decided by the experiment {entry.experiment}\n")
                 print(inspect.getdoc(entry.judge) or "")
             else:
                 _show_experiment(name) if singular == "experiment" else _show_entry(name, singular, entry)

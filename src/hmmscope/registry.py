@@ -1,11 +1,19 @@
-"""Lookup by name. A folder of modules is scanned once, and what its decorators name is found."""
+"""Lookup by name. A folder of modules is scanned once, and what its decorators name is found.
+
+A package of a user's own takes part by an entry point of the group "hmmscope" that names a module with decorators:
+
+    [project.entry-points.hmmscope]
+    my-lab = "my_lab.hmms"
+"""
 
 import dataclasses
 import importlib
+import importlib.metadata
 import pkgutil
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from hmmscope.errors import InputError
 from hmmscope.schema import parse_spec, unknown_name
 
 T = TypeVar("T")
@@ -16,8 +24,10 @@ _FOLDERS = {
     "model": "models",
     "instrument": "analysis",
     "experiment": "experiments",
-    "claim": "claims",
+    "claim": "experiments",
 }
+#: The group of entry points by which other packages add to what is registered.
+PLUGINS = "hmmscope"
 _found: dict[str, dict[str, Any]] = {kind: {} for kind in _FOLDERS}
 _scanned: set[str] = set()
 
@@ -59,7 +69,7 @@ def experiment(name: str) -> Callable[[T], T]:
 
 
 def claim(name: str) -> Callable[[T], T]:
-    """Register a claim, see `hmmscope.evidence.ledger`."""
+    """Register a claim, see `hmmscope.evidence.claims`."""
     return _register("claim", name)
 
 
@@ -71,12 +81,29 @@ def in_order(kind: str) -> list[Any]:
 
 def entries(kind: str) -> dict[str, Any]:
     """Everything registered of a kind, by name."""
-    if kind not in _scanned:
-        package = importlib.import_module(f"hmmscope.{_FOLDERS[kind]}")
+    folder = _FOLDERS[kind]
+    if folder not in _scanned:
+        _scanned.add(folder)
+        package = importlib.import_module(f"hmmscope.{folder}")
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{package.__name__}.{module.name}")
-        _scanned.add(kind)
+    if PLUGINS not in _scanned:
+        _scanned.add(PLUGINS)
+        _load_plugins()
     return dict(sorted(_found[kind].items()))
+
+
+def _load_plugins() -> None:
+    """Import the modules that other packages name.
+
+    Raises:
+        InputError: one of them does not import; the message names it.
+    """
+    for point in importlib.metadata.entry_points(group=PLUGINS):
+        try:
+            point.load()
+        except Exception as error:
+            raise InputError(f"plugin {point.name} ({point.value}): {type(error).__name__}: {error}") from error
 
 
 def lookup(kind: str, name: str, field: str | None = None) -> Any:

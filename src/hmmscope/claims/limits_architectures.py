@@ -5,7 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from hmmscope.claims.limits_effects import is_below
-from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.claims.old import Judgement, Tables, claim, is_above
 from hmmscope.evidence.pooling import Pooled, by_seed, pool_rows, rows_with
 
 

@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-from hmmscope.evidence.findings import Verdict
-from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.claims.old import Judgement, Tables, claim, is_above
 from hmmscope.evidence.pooling import by_seed, pool_rows
+from hmmscope.evidence.verdicts import Verdict
 
 #: How far a ratio of times may be from the ratio of passes.
 TIME_TOLERANCE = 0.15

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hmmscope.evidence.findings import Verdict
-from hmmscope.evidence.ledger import Judgement, verdict_above
+from hmmscope.claims.old import Judgement, verdict_above
 from hmmscope.evidence.pooling import Pooled, pool_values
+from hmmscope.evidence.verdicts import Verdict
 
 #: Tasks that remember, those that forget, and the one that is rarely asked.
 REMEMBERING = ("cyclic-det", "cyclic-rnd", "matmul")

@@ -16,9 +16,9 @@ from hmmscope.claims.limits_effects import (
     tasks_of,
     worst,
 )
-from hmmscope.evidence.findings import Verdict
-from hmmscope.evidence.ledger import Judgement, Tables, claim
+from hmmscope.claims.old import Judgement, Tables, claim
 from hmmscope.evidence.pooling import Pooled, pool_values
+from hmmscope.evidence.verdicts import Verdict
 
 #: A model has converged at a position when its evaluation loss stays below this.
 CONVERGED = 0.1

@@ -21,7 +21,7 @@ from hmmscope.claims.limits_effects import (
     spread,
     tasks_of,
 )
-from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.claims.old import Judgement, Tables, claim, is_above
 from hmmscope.evidence.pooling import Pooled, pool_values
 
 #: The claims on growth look at this error rate.

@@ -11,7 +11,7 @@ from hmmscope.claims.limits_effects import (
     spread,
     tasks_of,
 )
-from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.claims.old import Judgement, Tables, claim, is_above
 from hmmscope.evidence.pooling import Pooled, pool_values
 
 #: A fit length that is shorter by no more than this share of the sequence is comparable.

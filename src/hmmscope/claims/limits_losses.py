@@ -17,7 +17,7 @@ from hmmscope.claims.limits_effects import (
     per_seed,
     spread,
 )
-from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.claims.old import Judgement, Tables, claim, is_above
 from hmmscope.evidence.pooling import Pooled, pool_values
 
 #: Losses that differ by no more than this are comparable, in nats or mean squared error.

@@ -3,9 +3,9 @@
 from itertools import pairwise
 from typing import Any
 
-from hmmscope.evidence.findings import Verdict
-from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.claims.old import Judgement, Tables, claim, is_above
 from hmmscope.evidence.pooling import by_seed, pool_rows
+from hmmscope.evidence.verdicts import Verdict
 
 #: A window-limited predictor whose error at the end is below this has a process that forgets within the sequence.
 FORGOTTEN = 0.25

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hmmscope.claims.limits_effects import Rows, inconclusive, is_below
 from hmmscope.claims.limits_numbers import TABLE_3, TABLE_4
-from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.claims.old import Judgement, Tables, claim, is_above
 from hmmscope.evidence.pooling import Pooled, by_seed
 
 #: A printed loss that is above the floor by no more than this is at the floor.

@@ -5,9 +5,9 @@ They rest on the tables "effects" of the experiments, which hold differences pro
 
 from typing import Any
 
-from hmmscope.evidence.findings import Verdict
-from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.claims.old import Judgement, Tables, claim, is_above
 from hmmscope.evidence.pooling import Pooled, pool_rows
+from hmmscope.evidence.verdicts import Verdict
 
 
 @claim(

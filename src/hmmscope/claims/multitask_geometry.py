@@ -1,7 +1,7 @@
 """Whether the residual stream holds belief states: beyond the figures of [MultiTask]."""
 
 from hmmscope.claims.multitask_probes import effect, said, verdict_of_all
-from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.claims.old import Judgement, Tables, claim, is_above
 from hmmscope.evidence.pooling import Pooled
 
 #: Models of the experiment, as they are called in texts.

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hmmscope.evidence.findings import Verdict
-from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.claims.old import Judgement, Tables, claim, is_above
 from hmmscope.evidence.pooling import Pooled, by_seed
+from hmmscope.evidence.verdicts import Verdict
 
 #: Errors below this are rounding.
 _ROUNDING = 1e-12

@@ -3,9 +3,9 @@
 They rest on the table "effects" of the experiment multitask-fig1: differences paired within prompts, one a seed.
 """
 
-from hmmscope.evidence.findings import Verdict
-from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.claims.old import Judgement, Tables, claim, is_above
 from hmmscope.evidence.pooling import Pooled, pool_rows
+from hmmscope.evidence.verdicts import Verdict
 
 
 @claim(

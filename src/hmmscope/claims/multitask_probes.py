@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hmmscope.evidence.findings import Verdict
-from hmmscope.evidence.ledger import Judgement, Tables, claim, is_above
+from hmmscope.claims.old import Judgement, Tables, claim, is_above
 from hmmscope.evidence.pooling import Pooled, pool_values
+from hmmscope.evidence.verdicts import Verdict
 
 _NORMAL = 1.96
 DISTANCES = range(5)

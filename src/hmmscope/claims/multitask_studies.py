@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hmmscope.evidence.ledger import Judgement, Tables, claim
+from hmmscope.claims.old import Judgement, Tables, claim
 from hmmscope.evidence.pooling import Pooled, by_seed, pool_rows
 
 Rows = Sequence[Mapping[str, Any]]

@@ -1,34 +1,101 @@
-"""A sentence that measurements bear out or do not: what experiments and claims end with."""
+"""What was found of a claim: the one record that experiments write, the ledger gathers and pages show."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
-Verdict = Literal["reproduced", "not reproduced", "inconclusive", "found"]
+from hmmscope.errors import InputError
+from hmmscope.evidence.effects import Effect
+from hmmscope.evidence.verdicts import VERDICTS, Gate, Verdict
+from hmmscope.schema import require, unknown_name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One sentence that the measurements bear out or do not, with the number it rests on.
+    """A verdict, what was seen, and the number it rests on.
 
     Attributes:
-        title: what it is about.
-        text: the sentence.
-        verdict: of a published claim, or "found" where nothing was claimed.
-        value, low, high: the number and its 95 % interval, if it has one.
-        unit: of the number.
-        source: paper and place of the claim, if it is one.
+        title: the claim, a sentence.
+        text: what was seen.
+        verdict: see `verdicts`.
+        claim: its name.
+        source: paper and place; "ours" of a question that no paper answers.
+        reading: what was measured for it, and the rule of the verdict.
+        value, low, high: the effect that decides, with its 95 % interval.
+        unit: of the effect.
+        p: of the hypothesis that the effect is at the bound of the rule.
+        q: the same over all claims of a ledger (Benjamini and Hochberg); None outside of one.
+        num_seeds: how many seeds (or instances) the effect is the mean of.
+        seeds_needed: of an inconclusive one, how many would decide with the same mean and spread; None if none would.
+        gates: what had to hold first, each with what was seen.
+        rule_version: digest of the rule that judged.
     """
 
     title: str
     text: str
     verdict: Verdict
+    claim: str = ""
+    source: str = ""
+    reading: str = ""
     value: float | None = None
     low: float | None = None
     high: float | None = None
     unit: str = ""
-    source: str = ""
+    p: float | None = None
+    q: float | None = None
+    num_seeds: int = 0
+    seeds_needed: int | None = None
+    gates: tuple[Gate, ...] = ()
+    rule_version: str = ""
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise unknown_name("verdict", self.verdict, VERDICTS)
+        require((self.low is None) == (self.high is None), "low", "comes together with high", self.low)
+        require(self.low is None or self.value is not None, "value", "must be given with an interval", self.value)
+
+    def number(self) -> str:
+        """``0.54 [0.48, 0.60] layers``, or nothing."""
+        if self.value is None:
+            return ""
+        return str(Effect(value=self.value, low=self.low, high=self.high, unit=self.unit))
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data for JSON, without what is empty."""
+        data = {name: value for name, value in vars(self).items() if value not in (None, "", (), 0) or name == "value"}
+        return data | ({"gates": [vars(gate) for gate in self.gates]} if self.gates else {})
+
+    @classmethod
+    def from_data(cls, data: Any, where: str = "finding") -> "Finding":
+        """The finding of `to_data`.
+
+        Raises:
+            InputError: a key or value that does not belong.
+        """
+        if not isinstance(data, dict):
+            raise InputError(f"{where}: must be a mapping")
+        unknown = next((key for key in data if key not in cls.__dataclass_fields__), None)
+        if unknown is not None:
+            raise unknown_name(where, unknown, cls.__dataclass_fields__)
+        texts = ("title", "text", "verdict", "claim", "source", "reading", "unit", "rule_version")
+        for name in texts:
+            require(isinstance(data.get(name, ""), str), f"{where}.{name}", "must be text", data.get(name))
+        for name in ("value", "low", "high", "p", "q", "num_seeds", "seeds_needed"):
+            value = data.get(name)
+            is_number = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+            require(is_number, f"{where}.{name}", "must be a number", value)
+        missing = next((name for name in ("title", "text", "verdict") if name not in data), None)
+        require(missing is None, where, f"must have {missing}", "none")
+        gates = data.get("gates", ())
+        require(isinstance(gates, list | tuple), f"{where}.gates", "must be a list", gates)
+        return cls(**data | {"gates": tuple(_gate(gate, f"{where}.gates[{i}]") for i, gate in enumerate(gates))})
 
 
-def verdict_of(low: float, high: float, *, above: float = 0.0) -> Verdict:
-    """Of the claim that a number is above a bound, by its 95 % interval; a bound inside it leaves the claim open."""
-    return "reproduced" if low > above else "not reproduced" if high <= above else "inconclusive"
+def _gate(data: Any, where: str) -> Gate:
+    right = (
+        isinstance(data, dict)
+        and data.keys() == {"name", "is_open", "text"}
+        and isinstance(data["is_open"], bool)
+        and all(isinstance(data[key], str) for key in ("name", "text"))
+    )
+    require(right, where, "must have name, is_open and text", data)
+    return Gate(**data)

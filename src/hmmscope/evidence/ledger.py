@@ -1,109 +1,22 @@
-"""The ledger: each claim of the papers, the experiment whose tables decide it, and the verdict found.
-
-A claim is a function from tables to a `Judgement`, registered with where it stands in the papers:
-
-    @claim(
-        "limits-rnn-fits",
-        source="[Limits] §4.2, Fig. 3",
-        statement="The RNN fits the whole length on every task.",
-        experiment="limits-fig3",
-    )
-    def rnn_fits(tables: Tables) -> Judgement: ...
-"""
+"""The ledger: every claim, and what folders of experiments say of it."""
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hmmscope import registry
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.evidence.findings import Finding, Verdict, verdict_of
-from hmmscope.evidence.pooling import Pooled
+from hmmscope.evidence.claims import Claim, claims_of
+from hmmscope.evidence.effects import false_discovery
+from hmmscope.evidence.findings import Finding
+from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.evidence.verdicts import VERDICTS
 from hmmscope.storage import store
 
-Tables = dict[str, list[dict[str, Any]]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judgement:
-    """What the tables say of a claim.
-
-    Attributes:
-        verdict: reproduced, not reproduced or inconclusive; "found" where the papers leave the question open.
-        text: what was seen, with its numbers.
-        value, low, high: the effect that decides, with its 95 % interval over seeds and samples.
-        unit: of the effect.
-    """
-
-    verdict: Verdict
-    text: str
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    unit: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """A claim and how it is decided.
-
-    Attributes:
-        source: paper and place.
-        statement: a sentence.
-        experiment: the one whose tables decide.
-        judge: from tables to a judgement.
-    """
-
-    name: str
-    source: str
-    statement: str
-    experiment: str
-    judge: Callable[[Tables], Judgement]
-
-    def finding(self, tables: Tables) -> Finding:
-        """The judgement as a finding of the experiment."""
-        found = self.judge(tables)
-        return Finding(
-            title=self.statement,
-            text=found.text,
-            verdict=found.verdict,
-            value=found.value,
-            low=found.low,
-            high=found.high,
-            unit=found.unit,
-            source=self.source,
-        )
-
-
-def claim(
-    name: str, *, source: str, statement: str, experiment: str
-) -> Callable[[Callable[[Tables], Judgement]], Claim]:
-    """Register a function as a claim."""
-
-    def decorate(judge: Callable[[Tables], Judgement]) -> Claim:
-        made = Claim(name=name, source=source, statement=statement, experiment=experiment, judge=judge)
-        return registry.claim(name)(made)
-
-    return decorate
-
-
-def verdict_above(effect: Pooled, above: float = 0.0) -> Verdict:
-    """Of the claim that an effect is above a bound, by its interval; without one nothing is decided."""
-    return verdict_of(effect.low, effect.high, above=above) if effect.decides else "inconclusive"
-
-
-def is_above(effect: Pooled, text: str, unit: str, *, above: float = 0.0) -> Judgement:
-    """Of a claim that holds if the effect is above a bound; the interval decides, and without one nothing does."""
-    verdict = verdict_above(effect, above)
-    text = text if effect.decides else f"{text} (One seed has this number, so there is no interval.)"
-    return Judgement(verdict=verdict, text=text, value=effect.value, low=effect.low, high=effect.high, unit=unit)
-
-
-def claims_of(experiment: str) -> list[Claim]:
-    """The claims that an experiment decides, in the order of the file that states them."""
-    return [entry for entry in registry.in_order("claim") if entry.experiment == experiment]
+#: Scales whose numbers were seen while the rules were written; what they say is exploratory.
+EXPLORATORY = ("smoke", "small")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +27,8 @@ class Entry:
         claim: see `Claim`.
         finding: None where no folder was given that decides it.
         scale, created, version: of the experiment.
-        num_seeds: of the experiment; None where it trains no model.
+        seeds: of the experiment; None where it trains no model.
+        exploratory: why the verdict is not a confirmation, or None: the rule was written, or changed, after its data.
         invalid: why its numbers cannot be right, or None.
     """
 
@@ -123,47 +37,98 @@ class Entry:
     scale: str = ""
     created: str = ""
     version: str = ""
-    num_seeds: int | None = None
+    seeds: int | None = None
+    exploratory: str | None = None
     invalid: str | None = None
+
+    def where(self) -> str:
+        """``small, 3 seeds``."""
+        return self.scale if self.seeds is None else f"{self.scale}, {self.seeds} seed{'s' * (self.seeds != 1)}"
+
+    def row(self) -> dict[str, Any]:
+        """Plain data, the same for every kind of output."""
+        claim, finding = self.claim, self.finding
+        row: dict[str, Any] = {"claim": claim.name, "source": claim.source, "says": claim.says}
+        row |= {"reading": claim.reading, "rule": None if claim.rule is None else str(claim.rule)}
+        row |= {"experiment": claim.experiment}
+        if finding is None:
+            return row
+        row |= {key: getattr(finding, key) for key in ("verdict", "value", "low", "high", "unit", "p", "q", "text")}
+        row |= {"seeds_needed": finding.seeds_needed, "gates": [vars(gate) for gate in finding.gates]}
+        row |= {"scale": self.scale, "seeds": self.seeds, "exploratory": self.exploratory}
+        return row | {"created": self.created, "version": self.version, "invalid": self.invalid}
 
 
 def ledger(folders: Sequence[Path]) -> list[Entry]:
-    """The claims that the experiments in `folders` decide, in the order of the folders.
+    """The claims that the experiments in `folders` decide, in the order of the folders, with q over all of them.
 
     Raises:
         InputError: a folder is not that of a finished experiment, or of one that decides no claim.
         DamagedError: its files are not as they were written.
     """
-    entries: list[Entry] = []
-    for folder in folders:
-        about, tables = _read(Path(folder))
-        name, config = about["experiment"], about.get("config", {})
-        found = claims_of(name)
-        if not found:
-            raise InputError(f"{folder}: the experiment {name} decides no claim; see hmmscope claims")
-        for one in found:
-            try:
-                finding = one.finding(tables)
-            except (KeyError, IndexError, TypeError, ValueError) as error:
-                rule = "its tables are not those of this version"
-                raise DamagedError(f"{folder}: {one.name}: {rule} ({type(error).__name__}: {error})") from error
-            seeds = config.get("seeds")
-            entries.append(
-                Entry(
-                    claim=one,
-                    finding=finding,
-                    scale=str(about.get("scale", "")),
-                    created=str(about.get("created", "")),
-                    version=str(about.get("version", "")),
-                    num_seeds=None if seeds is None else len(seeds),
-                    invalid=about.get("invalid"),
-                )
+    entries = [entry for folder in folders for entry in _entries(Path(folder))]
+    tested = {
+        str(number): entry.finding.p
+        for number, entry in enumerate(entries)
+        if entry.finding is not None and entry.finding.verdict not in ("found", "not tested")
+    }
+    q = false_discovery(tested)
+    return [
+        replace(entry, finding=replace(entry.finding, q=q.get(str(number)))) if entry.finding is not None else entry
+        for number, entry in enumerate(entries)
+    ]
+
+
+def _entries(folder: Path) -> list[Entry]:
+    about, tables = read_tables(folder)
+    name, config = about["experiment"], about.get("config", {})
+    found = claims_of(name)
+    if not found:
+        raise InputError(f"{folder}: the experiment {name} decides no claim; see hmmscope claims")
+    entries = []
+    for one in found:
+        try:
+            finding = one.judge(tables)
+        except (LookupError, TypeError, ValueError) as error:
+            rule = "its tables are not those of this version"
+            raise DamagedError(f"{folder}: {one.name}: {rule} ({type(error).__name__}: {error})") from error
+        seeds = config.get("seeds")
+        entries.append(
+            Entry(
+                claim=one,
+                finding=finding,
+                scale=str(about.get("scale", "")),
+                created=str(about.get("created", "")),
+                version=str(about.get("version", "")),
+                seeds=None if seeds is None else len(seeds),
+                exploratory=_exploratory(one, about),
+                invalid=about.get("invalid"),
             )
+        )
     return entries
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], Tables]:
-    """experiment.json and the tables."""
+def _exploratory(claim: Claim, about: dict[str, Any]) -> str | None:
+    """Why a verdict is no confirmation: the scale, or a rule that is not the one fixed before the data."""
+    if claim.is_question:
+        return None
+    if about.get("scale") in EXPLORATORY:
+        return f"scale {about['scale']}"
+    fixed = about.get("rules", {}).get(claim.name)
+    return None if fixed == claim.rule_version else "the rule was written after its data were seen"
+
+
+def rules_of(experiment: str) -> dict[str, str]:
+    """The versions of the rules of an experiment's claims, which its folder keeps from its beginning on."""
+    return {one.name: one.rule_version for one in claims_of(experiment)}
+
+
+def read_tables(folder: Path) -> tuple[dict[str, Any], Tables]:
+    """experiment.json and the tables of a finished experiment.
+
+    Raises:
+        InputError, DamagedError: see `ledger`.
+    """
     path = folder / "experiment.json"
     if not os.path.lexists(path) or not os.path.lexists(folder / "findings.json"):
         raise InputError(f"{folder}: not the folder of a finished experiment")
@@ -171,4 +136,69 @@ def _read(folder: Path) -> tuple[dict[str, Any], Tables]:
     if not isinstance(about, dict) or not isinstance(about.get("experiment"), str):
         raise DamagedError(f"{path}: must be a mapping with the name of an experiment")
     names = sorted((folder / "tables").glob("*.jsonl"))
-    return about, {table.stem: store.read_table(table) for table in names}
+    return about, {table.stem: Rows(store.read_table(table)) for table in names}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a ledger is written as
+
+
+def as_text(entries: Sequence[Entry]) -> list[str]:
+    """For a terminal: a claim, its verdict and effect, and what was seen."""
+    lines = []
+    for entry in entries:
+        claim, finding = entry.claim, entry.finding
+        lines.append(f"{claim.name}  {claim.source}  ({claim.experiment})")
+        lines.append(f"  {claim.says}")
+        if finding is not None:
+            lines.append(f"  -> {', '.join(part for part in _verdict(entry) if part)}")
+            lines.append(f"     {finding.text}")
+    return [*lines, summary(entries)]
+
+
+def as_markdown(entries: Sequence[Entry]) -> list[str]:
+    """A table for documentation."""
+    lines = [
+        "| claim | source | verdict | effect (95 % interval) | scale, seeds | what was seen |",
+        "|---|---|---|---|---|---|",
+    ]
+    for entry in entries:
+        claim, finding = entry.claim, entry.finding
+        said = f"{claim.says} *{claim.reading}*" if claim.reading else claim.says
+        cells = [said, claim.source]
+        if finding is None:
+            cells += ["", "", f"`{claim.experiment}`", ""]
+        else:
+            verdict, number, rest = _verdict(entry)[0], finding.number(), _law(finding)
+            cells += [f"**{verdict}**", f"{number}{'; ' * bool(rest)}{rest}"]
+            cells += [f"`{claim.experiment}`, {_place(entry)}", finding.text]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return [*lines, "", summary(entries)]
+
+
+def summary(entries: Sequence[Entry]) -> str:
+    """How many of each verdict."""
+    counts: Counter[str] = Counter(entry.finding.verdict for entry in entries if entry.finding is not None)
+    if not counts:
+        return f"{len(entries)} claims; hmmscope claims RUN... says what experiments found of them"
+    return f"{len(entries)} claims: " + ", ".join(f"{counts[v]} {v}" for v in VERDICTS if counts[v])
+
+
+def _verdict(entry: Entry) -> tuple[str, str, str, str]:
+    finding = entry.finding
+    assert finding is not None
+    verdict = f"INVALID ({entry.invalid})" if entry.invalid else finding.verdict
+    return verdict, finding.number(), _law(finding), _place(entry)
+
+
+def _place(entry: Entry) -> str:
+    return entry.where() + (" (exploratory)" if entry.exploratory else "")
+
+
+def _law(finding: Finding) -> str:
+    """``p 0.003, q 0.01`` and how many seeds would decide."""
+    parts = [f"{name} {value:.2g}" for name, value in (("p", finding.p), ("q", finding.q)) if value is not None]
+    if finding.verdict == "inconclusive" and finding.value is not None:
+        needed = finding.seeds_needed
+        parts.append(f"{needed} seeds would decide" if needed else "more seeds alone would not decide")
+    return ", ".join(parts)

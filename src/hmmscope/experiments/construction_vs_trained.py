@@ -23,7 +23,7 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.construction_vs_trained_figures import figures, findings
-from hmmscope.experiments.experiment import Experiment, Finding, Tables
+from hmmscope.experiments.experiment import Experiment, Finding, Measured, Tables
 from hmmscope.experiments.quickstart import CONCENTRATION, SCALES
 from hmmscope.processes.mixture import Mixture
 from hmmscope.runs.pipeline import Run, untrained_twin
@@ -102,7 +102,7 @@ class ConstructionVsTrained(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return dict(SIZES[scale])
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         run = runs["model"]
         networks = {"trained": run.model, "constructed": construct(run, sizes), "untrained": untrained_twin(run)}
         corpus = run.corpus("probe")
@@ -202,7 +202,7 @@ def _probes(networks: Mapping[str, nn.Module], run: Run, sizes: dict[str, Any]) 
     return rows
 
 
-def _attention(networks: Mapping[str, nn.Module], corpus: Corpus, sizes: dict[str, Any]) -> Tables:
+def _attention(networks: Mapping[str, nn.Module], corpus: Corpus, sizes: dict[str, Any]) -> Measured:
     """Attention by offset of every head, and its overlap with the heads of the construction that gather."""
     offsets: list[dict] = []
     profiles: dict[tuple[str, int, int], list[float]] = {}

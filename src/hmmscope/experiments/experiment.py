@@ -8,16 +8,22 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from hmmscope import registry
+from hmmscope.errors import InputError
+from hmmscope.evidence.claims import claims_of
+from hmmscope.evidence.controls import untrained
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.findings import Finding
-from hmmscope.evidence.ledger import Tables, claims_of
+from hmmscope.evidence.rows import Tables
 from hmmscope.runs.pipeline import Run
 
-SCALES = ("smoke", "small", "gpu", "paper")
+SCALES = ("smoke", "small", "medium", "gpu", "paper")
 #: How many seeds the experiments on trained models have.
-NUM_SEEDS = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
+NUM_SEEDS = {"smoke": 2, "small": 3, "medium": 5, "gpu": 3, "paper": 1}
 
-__all__ = ["NUM_SEEDS", "SCALES", "Experiment", "Finding", "Tables", "experiment_named"]
+__all__ = ["NUM_SEEDS", "SCALES", "Experiment", "Finding", "Measured", "Tables", "experiment_named"]
+
+#: The tables of a measurement, to be written: plain rows by name.
+Measured = dict[str, list[dict[str, Any]]]
 
 
 class Experiment(ABC):
@@ -33,6 +39,8 @@ class Experiment(ABC):
 
     #: How many seeds at each scale, if it is seeded.
     num_seeds: dict[str, int] = {}
+    #: Sizes of the measurements at each scale: the one table of what differs between scales apart from the models.
+    sizes: dict[str, dict[str, Any]]
 
     def choices(self, scale: str) -> dict[str, Any]:
         """Numbers and lists that shape the plan, each an option ``--plan.NAME``."""
@@ -42,24 +50,38 @@ class Experiment(ABC):
         """The models to train: plain configurations by label."""
         return {}
 
-    @abstractmethod
     def measurements(self, scale: str) -> dict[str, Any]:
-        """Sizes of the measurements, shown as facts."""
+        """Sizes of the measurements, shown as facts; by default the row of `sizes`.
+
+        Raises:
+            InputError: the experiment has no such scale.
+        """
+        if scale not in self.sizes:
+            raise InputError(f"scale: {self.name} has no scale {scale}; it has {', '.join(self.sizes)}")
+        return dict(self.sizes[scale])
 
     #: Measurements in order, each with the names of the tables that it makes.
     groups: dict[str, tuple[str, ...]]
 
     @abstractmethod
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         """The tables of one measurement: of all models, or of those of one seed if it is seeded."""
 
     @abstractmethod
     def figures(self, tables: Tables) -> list[Figure]:
         """Figures from the tables."""
 
+    def without_training(self, tables: Tables) -> Tables | None:
+        """The tables as they would be had nothing been trained: the control of every claim on training.
+
+        By default the rows of untrained networks stand in the place of those of trained ones. An experiment without such
+        rows puts there what its know-nothing predictor gives. None if it trains nothing.
+        """
+        return untrained(tables)
+
     def findings(self, tables: Tables) -> list[Finding]:
-        """What was found: the claims that the experiment decides, and its notes."""
-        return [claim.finding(tables) for claim in claims_of(self.name)] + self.notes(tables)
+        """What was found: the verdicts of all claims that the experiment decides."""
+        return [claim.judge(tables) for claim in claims_of(self.name)] + self.notes(tables)
 
     def notes(self, tables: Tables) -> list[Finding]:
         """Further findings, of which nothing was claimed."""

@@ -10,7 +10,7 @@ from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.pooling import pool_rows
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Finding, Tables
+from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Finding, Measured, Tables
 from hmmscope.experiments.limits_architectures_figures import errors_figure, fit_figure
 from hmmscope.experiments.limits_models import limits_config
 from hmmscope.experiments.limits_studies import fit_length_of, shortened
@@ -119,7 +119,7 @@ class Architectures(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return {"samples": {"smoke": 32, "small": 1024}.get(scale, 4096), "times_longer": 2}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         errors, fits = [], []
         for label, run in runs.items():
             errors += _error_rows(label, run, sizes)

@@ -6,7 +6,7 @@ from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.evidence.figures import Explorer, ExplorerCurve, Figure, Lines, Series
 from hmmscope.evidence.pooling import pool_rows
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, Tables
 from hmmscope.experiments.limits_models import TASKS, grid
 from hmmscope.experiments.limits_tables import (
     EPOCHS,
@@ -60,7 +60,7 @@ class LimitsFig2(Experiment):
         positions = {f"position_{task.replace('-', '_')}": at for task, at in _POSITIONS[scale].items()}
         return {"samples": _SAMPLES[scale], **positions}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         if group == "epochs":
             return {"epochs": [row for label, run in runs.items() for row in _epoch_rows(label, run, sizes)]}
         of_task = {identity(label)["task"]: run for label, run in runs.items()}

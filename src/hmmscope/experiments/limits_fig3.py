@@ -5,7 +5,7 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses, fit_length, fit_start
 from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, Tables
 from hmmscope.experiments.limits_fig3_figures import figures
 from hmmscope.experiments.limits_models import TASKS, grid
 from hmmscope.experiments.limits_tables import EPOCHS, all_layers, epochs_of, identity
@@ -59,11 +59,11 @@ class LimitsFig3(Experiment):
             "windows": [0, 1, 2, 4],
         }
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         if group == "windows":
             of_task = {identity(label)["task"]: run for label, run in runs.items()}
             return {"windows": [row for task, run in of_task.items() for row in _windows(task, run, sizes)]}
-        tables: Tables = {"positions": [], "fit-lengths": []}
+        tables: Measured = {"positions": [], "fit-lengths": []}
         for label, run in runs.items():
             rows = _final(run, identity(label)["task"], sizes)
             tables["positions"] += [identity(label) | row for row in rows]

@@ -6,7 +6,7 @@ from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.errors import InputError
 from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Tables
+from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured, Tables
 from hmmscope.experiments.limits_fig4_cot_figures import blocks_figure, final_figure, training_figure
 from hmmscope.experiments.limits_models import TASKS, limits_config
 from hmmscope.experiments.limits_studies import evaluations_of, fit_length_of, shortened
@@ -75,7 +75,7 @@ class Figure4CoT(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return {"samples": {"smoke": 32, "small": 1024}.get(scale, 4096), "position": CHOICES[scale]["length"]}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         longest = min(run.config.layout.num_observations for run in runs.values())
         require(
             1 <= sizes["position"] <= longest, "measurements.position", f"must be in [1, {longest}]", sizes["position"]

@@ -9,7 +9,7 @@ from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.evidence.figures import Figure, Lines, Series
 from hmmscope.evidence.pooling import pool_rows
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Tables
+from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured, Tables
 from hmmscope.experiments.limits_models import limits_config
 from hmmscope.experiments.limits_studies import shortened
 from hmmscope.experiments.panels import series_of
@@ -61,7 +61,7 @@ class Figure4Mixing(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return {"samples": SAMPLES[scale]}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         return {"errors": [row for run in runs.values() for row in _error_rows(run, sizes["samples"])]}
 
     def figures(self, tables: Tables) -> list[Figure]:

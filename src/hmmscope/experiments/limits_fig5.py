@@ -6,7 +6,7 @@ from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.evidence.figures import Figure, Lines, Series
 from hmmscope.evidence.pooling import pool_rows
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Tables
+from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured, Tables
 from hmmscope.experiments.limits_models import TASKS, limits_config
 from hmmscope.experiments.limits_studies import fit_length_of, shortened
 from hmmscope.experiments.panels import series_of
@@ -75,7 +75,7 @@ class Figure5(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return {"samples": {"smoke": 32, "small": 1024}.get(scale, 4096)}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         sized = [(run.config.model.width, run.config.model.num_heads) for run in runs.values()]
         common = {"width": _most_varied(sized), "heads": _most_varied([(heads, width) for width, heads in sized])}
         return {"errors": [row for run in runs.values() for row in _rows(run, common, sizes["samples"])]}

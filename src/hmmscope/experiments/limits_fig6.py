@@ -6,7 +6,7 @@ from hmmscope import registry
 from hmmscope.analysis.fit_length import fit_length
 from hmmscope.evidence.figures import Figure, Lines, Series
 from hmmscope.evidence.pooling import pool_rows
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Measured, Tables
 from hmmscope.experiments.limits_models import depths, grid, limits_config
 from hmmscope.experiments.limits_tables import (
     EPOCHS,
@@ -51,8 +51,8 @@ class LimitsFig6(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return {"error_rate": 0.1, "definition": "prefix", "last_epochs": 3}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
-        tables: Tables = {"epochs": [], "fit-lengths": []}
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        tables: Measured = {"epochs": [], "fit-lengths": []}
         for label, run in runs.items():
             for name, rows in _rows(label, run, sizes).items():
                 tables[name] += rows
@@ -70,7 +70,7 @@ def _num_stages(scale: str, num_layers: int) -> int:
     return len(set(limits_config(scale, "cyclic-det", num_layers)["training"]["curriculum"]))
 
 
-def _rows(label: str, run: Run, sizes: dict[str, Any]) -> Tables:
+def _rows(label: str, run: Run, sizes: dict[str, Any]) -> Measured:
     """Fit lengths after each epoch, and of the last epochs together."""
     found, spec = epochs_of(run), run.config.training
     of_run = identity(label.removesuffix(_WITHOUT)) | {"curriculum": not label.endswith(_WITHOUT)}

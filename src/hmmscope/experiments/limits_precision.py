@@ -10,7 +10,7 @@ from hmmscope.constructions.driven import driven_system
 from hmmscope.constructions.finite_precision import bits_for_attention, rounding_errors, smallest_precision
 from hmmscope.constructions.prefix_product import limits_theorem5_2
 from hmmscope.evidence.figures import Figure, Heatmap, Lines
-from hmmscope.experiments.experiment import Experiment, Finding, Tables
+from hmmscope.experiments.experiment import Experiment, Finding, Measured, Tables
 from hmmscope.experiments.panels import series_of
 from hmmscope.experiments.slopes import driven_samples, largest_error, point_slope_row, spread
 from hmmscope.processes.make import make_process
@@ -74,7 +74,7 @@ class Precision(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return dict(SCALES[scale])
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         return _precision(sizes) if group == "precision" else {"types": _types(sizes)}
 
     def figures(self, tables: Tables) -> list[Figure]:
@@ -99,7 +99,7 @@ def _samples(product: str, length: int, instances: int) -> tuple[list, torch.Ten
     return processes, tokens, exact
 
 
-def _precision(sizes: dict[str, Any]) -> Tables:
+def _precision(sizes: dict[str, Any]) -> Measured:
     rows, smallest = [], []
     for product in PRODUCTS:
         for length in sizes["lengths"]:

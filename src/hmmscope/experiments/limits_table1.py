@@ -5,7 +5,7 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.evidence.figures import Bars, Figure, Series
 from hmmscope.evidence.pooling import pool_rows
-from hmmscope.experiments.experiment import Experiment, Finding, Tables
+from hmmscope.experiments.experiment import Experiment, Finding, Measured, Tables
 from hmmscope.inference.mixing import PAPER_OFFSET, mixing_time
 from hmmscope.processes.make import make_process
 from hmmscope.runs.pipeline import Run
@@ -53,7 +53,7 @@ class Table1(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return {"num_states": 5, "num_symbols": 5, "max_time": 240, **SCALES[scale]}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         require(sizes["instances"] >= 1, "measurements.instances", "must be at least 1", sizes["instances"])
         rows = []
         for label, (name, fields, printed) in ROWS.items():

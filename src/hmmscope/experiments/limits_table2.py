@@ -15,7 +15,7 @@ from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import Target, make_target
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.findings import Finding
-from hmmscope.experiments.experiment import Experiment, Tables
+from hmmscope.experiments.experiment import Experiment, Measured, Tables
 from hmmscope.experiments.limits_models import TASKS, limits_config
 from hmmscope.experiments.limits_table2_figures import cost_figure, times_figure
 from hmmscope.models.base import SequenceModel
@@ -61,7 +61,7 @@ class Table2(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return {"tasks": ["cyclic-det", "matmul"], **SCALES[scale]}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         for task in sizes["tasks"]:
             if task not in TASKS:
                 raise unknown_name("measurements.tasks", task, TASKS)

@@ -9,7 +9,7 @@ from hmmscope.analysis.curves import evaluate
 from hmmscope.claims.limits_numbers import TABLE_3
 from hmmscope.evidence.figures import Bars, Figure, Lines, Series
 from hmmscope.evidence.pooling import pool_rows
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Measured, Tables
 from hmmscope.experiments.limits_floors import paper_floors
 from hmmscope.experiments.limits_models import TASKS, grid
 from hmmscope.experiments.limits_tables import (
@@ -59,7 +59,7 @@ class LimitsTable3(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return {**_SIZES[scale], "backward": [0.01]}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         if group == "losses":
             return {"losses": [_losses(label, run, sizes) for label, run in runs.items()]}
         seed = next(iter(runs.values())).config.seed

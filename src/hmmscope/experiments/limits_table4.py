@@ -7,7 +7,7 @@ from hmmscope.corpora.corpus import Batch
 from hmmscope.corpora.targets import Target
 from hmmscope.evidence.figures import Figure, Lines
 from hmmscope.evidence.pooling import pool_rows
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Measured, Tables
 from hmmscope.experiments.limits_floors import paper_floors
 from hmmscope.experiments.limits_models import depths, grid, limits_config, of_label
 from hmmscope.experiments.limits_tables import (
@@ -65,7 +65,7 @@ class LimitsTable4(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return {**_SIZES[scale], "backward": [0.01, 0.03, 0.05]}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         if group == "floors":
             seed = next(iter(runs.values())).config.seed
             floors = paper_floors(["cyclic-rnd"], seed, num_samples=sizes["floor_samples"], backward=sizes["backward"])

@@ -7,7 +7,7 @@ import torch
 from hmmscope import registry
 from hmmscope.constructions.deterministic_rnn import limits_theorem5_1, smallest_scale
 from hmmscope.evidence.figures import Figure, Lines
-from hmmscope.experiments.experiment import Experiment, Finding, Tables
+from hmmscope.experiments.experiment import Experiment, Finding, Measured, Tables
 from hmmscope.experiments.panels import series_of
 from hmmscope.experiments.slopes import driven_samples, largest_error, power_slopes, slope_row, spread
 from hmmscope.processes.make import make_process
@@ -71,7 +71,7 @@ class Theorem51(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return dict(SCALES[scale])
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         match group:
             case "errors":
                 return _errors(sizes)
@@ -101,7 +101,7 @@ def _process(family: str, seed: int, **fields: Any) -> Any:
 
 
 @torch.no_grad()
-def _errors(sizes: dict[str, Any]) -> Tables:
+def _errors(sizes: dict[str, Any]) -> Measured:
     rows = []
     for family in FAMILIES:
         for seed in range(sizes["instances"]):
@@ -166,7 +166,7 @@ def _start_rows(sizes: dict[str, Any]) -> list[dict]:
     return rows
 
 
-def _weights(sizes: dict[str, Any]) -> Tables:
+def _weights(sizes: dict[str, Any]) -> Measured:
     """Largest weight against the norm of b_0, beside 2√n‖b_0‖ max(1, 2/√n)."""
     rows = []
     for family in ("cyclic-det", "matmul"):

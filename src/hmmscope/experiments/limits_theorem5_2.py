@@ -10,7 +10,7 @@ from hmmscope.constructions.finite_precision import rounded_gelu_product
 from hmmscope.constructions.prefix_parts import gelu_product, layers_needed
 from hmmscope.constructions.prefix_product import limits_theorem5_2
 from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.experiment import Experiment, Finding, Tables
+from hmmscope.experiments.experiment import Experiment, Finding, Measured, Tables
 from hmmscope.experiments.limits_theorem5_2_figures import depth_figure, error_figure, scale_figure, weight_figure
 from hmmscope.experiments.slopes import driven_samples, largest_error, power_slopes, slope, slope_row
 from hmmscope.processes.make import make_process
@@ -84,7 +84,7 @@ class Theorem52(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return dict(SCALES[scale])
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         measured = {"errors": _errors, "depth": _depth, "weights": _weights, "trade-off": _trade_off}[group]
         with torch.no_grad():
             return measured(sizes)
@@ -112,7 +112,7 @@ class Theorem52(Experiment):
 # Measurements
 
 
-def _errors(sizes: dict[str, Any]) -> Tables:
+def _errors(sizes: dict[str, Any]) -> Measured:
     n, rows = sizes["num_states"], []
     for variant, (family, options, types) in VARIANTS.items():
         for seed in range(sizes["instances"]):
@@ -139,7 +139,7 @@ def _errors(sizes: dict[str, Any]) -> Tables:
     return {"errors": rows, "growth": growth}
 
 
-def _depth(sizes: dict[str, Any]) -> Tables:
+def _depth(sizes: dict[str, Any]) -> Measured:
     """Cycles of five states with as many layers as needed, and with one layer fewer."""
     rows, by_position = [], []
     longest = max(sizes["depth_lengths"])
@@ -176,7 +176,7 @@ def _depth(sizes: dict[str, Any]) -> Tables:
     return {"depth": rows, "depth-errors": by_position}
 
 
-def _weights(sizes: dict[str, Any]) -> Tables:
+def _weights(sizes: dict[str, Any]) -> Measured:
     """Largest weight with the constants of the paper."""
     rows = []
     for n in sizes["weight_states"]:
@@ -208,7 +208,7 @@ def _weights(sizes: dict[str, Any]) -> Tables:
     return {"weights": rows, "weight-slopes": slopes}
 
 
-def _trade_off(sizes: dict[str, Any]) -> Tables:
+def _trade_off(sizes: dict[str, Any]) -> Measured:
     """Error of one product on [-1, 1]² against λ, in simulated p bits and in float64."""
     rows, best = [], []
     for seed in range(sizes["instances"]):

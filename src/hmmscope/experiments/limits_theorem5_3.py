@@ -20,7 +20,7 @@ from hmmscope.constructions.stochastic_filter import belief_operators, limits_th
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.experiment import Experiment, Finding, Tables
+from hmmscope.experiments.experiment import Experiment, Finding, Measured, Tables
 from hmmscope.experiments.limits_theorem5_3_figures import figures_of
 from hmmscope.experiments.slopes import slope, slope_row
 from hmmscope.inference.filtering import filter_beliefs
@@ -90,7 +90,7 @@ class Theorem53(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return dict(SCALES[scale])
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         with torch.no_grad():
             return {"precision": _precision, "bits": _bits, "floats": _floats, "normaliser": _normaliser}[group](sizes)
 
@@ -144,7 +144,7 @@ def derived_rate(arrangement: str, log_c: float, information: float) -> float:
     return (1 + (information / 2 if variant == "residual" else 0)) / math.log(2)
 
 
-def _precision(sizes: dict[str, Any]) -> Tables:
+def _precision(sizes: dict[str, Any]) -> Measured:
     """Error of the whole construction at the recommended bits and at half the rate."""
     rows = []
     for seed in range(sizes["instances"]):
@@ -177,7 +177,7 @@ def _precision(sizes: dict[str, Any]) -> Tables:
     return {"precision": rows, "precision-slopes": [slope_row(slopes, quantity="ln error against T")]}
 
 
-def _bits(sizes: dict[str, Any]) -> Tables:
+def _bits(sizes: dict[str, Any]) -> Measured:
     """Fewest bits for an error of e^-T on the least likely sequence, its slope in T, and that over what was derived."""
     rows: list[dict] = []
     slopes: list[dict] = []
@@ -221,7 +221,7 @@ def _bits(sizes: dict[str, Any]) -> Tables:
     return {"bits": rows, "bit-slopes": slopes, "bit-ratios": ratios}
 
 
-def _floats(sizes: dict[str, Any]) -> Tables:
+def _floats(sizes: dict[str, Any]) -> Measured:
     """Largest error of sampled beliefs in float64 and float32; None where the network gives no finite number.
 
     The GeLU gadget has the best λ of those tried, for each instance and length.
@@ -265,7 +265,7 @@ def _floats(sizes: dict[str, Any]) -> Tables:
     return {"floats": rows}
 
 
-def _normaliser(sizes: dict[str, Any]) -> Tables:
+def _normaliser(sizes: dict[str, Any]) -> Measured:
     """Sums after each gate (log10: they exceed float64), with real exponents and with the paper's, and the results."""
     rows, ends = [], []
     length = sizes["normaliser_length"]

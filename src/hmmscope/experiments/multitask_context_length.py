@@ -5,7 +5,7 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.evidence.figures import Figure, Lines
 from hmmscope.evidence.pooling import by_seed
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Measured, Tables
 from hmmscope.experiments.multitask_studies import curve, of, window_config
 from hmmscope.experiments.multitask_windows import exact_rate, histories_of, window_rows
 from hmmscope.processes.hmm import HMM
@@ -36,7 +36,7 @@ class ContextLength(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return {"histories": {"smoke": 64, "small": 8192, "gpu": 32768, "paper": 32768}[scale]}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         memories = {run.config.layout.num_columns - 1: run for run in runs.values()}
         first = next(iter(memories.values()))
         histories = histories_of(first, max(max(memories), 4), sizes["histories"])

@@ -19,7 +19,7 @@ from hmmscope.experiments.decomposition import (
     expected_total,
     sample_counts,
 )
-from hmmscope.experiments.experiment import Experiment, Finding, Tables
+from hmmscope.experiments.experiment import Experiment, Finding, Measured, Tables
 from hmmscope.experiments.multitask_decomposition_figures import (
     bound_figure,
     convergence_figure,
@@ -97,7 +97,7 @@ class ErrorDecomposition(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return dict(SCALES[scale])
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         match group:
             case "parts":
                 return {"parts": _parts(sizes), "instances": _instance_rows(sizes)}
@@ -195,7 +195,7 @@ def _instance_rows(sizes: dict[str, Any]) -> list[dict]:
     return rows
 
 
-def _scaling(sizes: dict[str, Any]) -> Tables:
+def _scaling(sizes: dict[str, Any]) -> Measured:
     """Estimation error of least squares by number of samples, and the slope of its norm."""
     numbers, rows, slopes = sizes["scaling_samples"], [], []
     for i, (label, hmm) in enumerate(_instances(sizes)):
@@ -223,7 +223,7 @@ def _scaling(sizes: dict[str, Any]) -> Tables:
     return {"scaling": rows, "slopes": slopes}
 
 
-def _convergence(sizes: dict[str, Any]) -> Tables:
+def _convergence(sizes: dict[str, Any]) -> Measured:
     """Distance of the gradient iterates from least squares, beside its bound, and the rate of its decay."""
     rows, rates = [], []
     length, rate = FITTED_MEMORY, 1 / FITTED_MEMORY

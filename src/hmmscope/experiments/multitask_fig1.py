@@ -17,7 +17,7 @@ from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, Tables
 from hmmscope.experiments.multitask_fig1_figures import figures
 from hmmscope.experiments.multitask_models import multitask_config
 from hmmscope.inference.optimal import optimal_predictions
@@ -61,12 +61,12 @@ class MultiTaskFig1(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return dict(SIZES[scale])
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         run = runs["model"]
         first, longest = sizes["first_position"], min(run.config.layout.sequence_lengths) - 1
         require(0 <= first <= longest, "measurements.first_position", f"must be in [0, {longest}]", first)
         scores = {"pool": pool_score(run, sizes), "unseen": unseen_score(run, sizes)}
-        tables: Tables = {"demonstrations": [], "positions": [], "effects": effects(scores, first)}
+        tables: Measured = {"demonstrations": [], "positions": [], "effects": effects(scores, first)}
         for pool, score in scores.items():
             kept = {"demonstrations": score.positions >= first, "positions": _last(score)}
             for axis, columns in kept.items():

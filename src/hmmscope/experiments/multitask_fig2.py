@@ -13,7 +13,7 @@ from hmmscope.axes import Tensor
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.construction_vs_trained import construct
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, Tables
 from hmmscope.experiments.multitask_fig2_figures import figures
 from hmmscope.experiments.multitask_models import multitask_config
 from hmmscope.runs.pipeline import Run, untrained_twin
@@ -50,9 +50,9 @@ class MultiTaskFig2(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return dict(SIZES[scale])
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         run = runs["model"]
-        corpus, tables = run.corpus("probe"), Tables(shuffle=[], effects=[])
+        corpus, tables = run.corpus("probe"), Measured(shuffle=[], effects=[])
         constructed = construct(run, {**sizes, "samples": sizes["construction_samples"]})
         networks: dict[str, nn.Module] = {"trained": run.model, "untrained": untrained_twin(run)}
         networks["constructed"] = constructed

@@ -21,7 +21,7 @@ from hmmscope.analysis.probes import (
 from hmmscope.axes import Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Measured, Tables
 from hmmscope.experiments.multitask_fig3a_figures import figures, notes
 from hmmscope.experiments.multitask_models import multitask_config
 from hmmscope.processes.mixture import Mixture
@@ -59,7 +59,7 @@ class MultiTaskFig3a(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return dict(SIZES[scale])
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         run = runs["model"]
         process, corpora = run.process, {}
         assert isinstance(process, Mixture)

@@ -30,7 +30,7 @@ from hmmscope.analysis.probes import (
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.construction_vs_trained import construct
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Measured, Tables
 from hmmscope.experiments.multitask_fig3b_figures import figures, notes
 from hmmscope.experiments.multitask_models import multitask_config
 from hmmscope.runs.pipeline import Run, untrained_twin
@@ -68,7 +68,7 @@ class MultiTaskFig3b(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return dict(SIZES[scale])
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         run = runs["model"]
         options = {"memory_length": MAX_DISTANCE + 1, "num_steps": sizes["num_steps"], "samples": _REGRESSIONS}
         built = construct(run, options)

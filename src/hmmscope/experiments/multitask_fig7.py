@@ -16,7 +16,7 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Layout
 from hmmscope.evidence.figures import Figure
 from hmmscope.experiments.construction_vs_trained import construct
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, Tables
 from hmmscope.experiments.multitask_fig7_figures import figures
 from hmmscope.experiments.multitask_models import multitask_config
 from hmmscope.runs.pipeline import Run, untrained_twin
@@ -57,7 +57,7 @@ class MultiTaskFig7(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return dict(SIZES[scale])
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         run = runs["model"]
         corpus, layout = run.corpus("probe"), run.config.layout
         longest = layout.num_columns - 1
@@ -69,7 +69,7 @@ class MultiTaskFig7(Experiment):
         found["constructed"] = last_token_patterns(constructed, corpus, sizes["construction_samples"])
         gathering = gathering_heads(constructed, found["constructed"])
         require(len(found["trained"]) >= 2, "model.num_layers", "must be at least 2", len(found["trained"]))
-        tables: Tables = {"offsets": [], "sources": uniform_rows(layout, found["trained"])}
+        tables: Measured = {"offsets": [], "sources": uniform_rows(layout, found["trained"])}
         for name, patterns in found.items():
             tables["offsets"] += [{"network": name} | row for row in offset_rows(patterns, offset, gathering)]
             tables["sources"] += [{"network": name} | row for row in source_rows(patterns, layout)]

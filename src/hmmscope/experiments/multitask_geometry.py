@@ -20,7 +20,7 @@ from hmmscope.analysis.layer_curves import Curves, with_interval
 from hmmscope.analysis.probes import read_stream
 from hmmscope.axes import Tensor
 from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Measured, Tables
 from hmmscope.experiments.multitask_geometry_figures import figures, notes
 from hmmscope.runs.pipeline import Run, untrained_twin
 
@@ -89,8 +89,8 @@ class MultiTaskGeometry(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return dict(_SCALES[scale]["measurements"])
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
-        tables: Tables = {"geometry": [], "effects": [], "points": []}
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        tables: Measured = {"geometry": [], "effects": [], "points": []}
         for process, run in runs.items():
             for name, rows in _measured(run, sizes["samples"], sizes["points"]).items():
                 tables[name] += [{"process": process} | row for row in rows]
@@ -103,7 +103,7 @@ class MultiTaskGeometry(Experiment):
         return notes(tables)
 
 
-def _measured(run: Run, num_samples: int, num_points: int) -> Tables:
+def _measured(run: Run, num_samples: int, num_points: int) -> Measured:
     """The three tables of one run."""
     corpus = run.corpus("probe")
     times = belief_times(corpus)
@@ -112,7 +112,7 @@ def _measured(run: Run, num_samples: int, num_points: int) -> Tables:
         name: read_stream(model, corpus, times, residual_layers(model), num_samples)
         for name, model in {"trained": run.model, "untrained": untrained_twin(run)}.items()
     }
-    tables: Tables = {"geometry": [], "effects": [], "points": []}
+    tables: Measured = {"geometry": [], "effects": [], "points": []}
     of_trained: dict[str, Curves] = {}
     for target, values in targets.items():
         found = {name: read_off(stream, values, num_samples) for name, stream in streams.items()}

@@ -4,7 +4,7 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, Tables
 from hmmscope.experiments.multitask_studies import end_rows, prompt_config, setting_lines
 from hmmscope.runs.pipeline import Run
 
@@ -33,7 +33,7 @@ class Heads(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return {"samples": {"smoke": 16, "small": 512, "gpu": 1024, "paper": 512}[scale]}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         rows = []
         for run in runs.values():
             setting = {"heads": run.config.model.num_heads, "symbols": run.process.num_symbols}

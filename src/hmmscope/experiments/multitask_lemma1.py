@@ -10,7 +10,7 @@ from hmmscope import registry
 from hmmscope.analysis.decomposition import all_histories, memory_distances, sampled_histories
 from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio
 from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.experiment import Experiment, Finding, Tables
+from hmmscope.experiments.experiment import Experiment, Finding, Measured, Tables
 from hmmscope.experiments.multitask_lemma1_figures import held_figure, memory_figure, rate_figure
 from hmmscope.inference.memory_error import fit_decay, memory_certificate
 from hmmscope.inference.observability import numerical_rank, observability
@@ -118,7 +118,7 @@ class Lemma1(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return dict(SCALES[scale])
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         if group == "held bit":
             return _held_bit(sizes)
         require(all(0 < flip < 0.5 for flip in sizes["flips"]), "flips", "must be in (0, 0.5)", sizes["flips"])
@@ -253,7 +253,7 @@ def _exponent_row(family: str, rates: list[dict]) -> dict:
     return {"family": family, "exponent": mean, "low": low, "high": high} | counts
 
 
-def _held_bit(sizes: dict[str, Any]) -> Tables:
+def _held_bit(sizes: dict[str, Any]) -> Measured:
     lengths, gammas = sizes["held_lengths"], sizes["held_observabilities"]
     require(all(0 <= gamma < 1 for gamma in gammas), "held_observabilities", "must be in [0, 1)", gammas)
     curves, needed = [], []

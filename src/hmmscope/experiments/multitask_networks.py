@@ -26,7 +26,7 @@ from hmmscope.constructions.multitask import multitask_theorem1, multitask_theor
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.experiments.decomposition import generalisation_bound
-from hmmscope.experiments.experiment import Tables
+from hmmscope.experiments.experiment import Measured
 from hmmscope.experiments.slopes import power_slopes, slope_row
 from hmmscope.inference.memory import all_sequences, filter_windows, with_prior
 from hmmscope.inference.memory_error import fit_decay, memory_certificate
@@ -305,7 +305,7 @@ def equality_row(net: MultiTaskTransformer, tokens: Int64[Tensor, "batch column"
     }
 
 
-def step_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_length: int, length: int) -> Tables:
+def step_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_length: int, length: int) -> Measured:
     """`step_rows` of each instance; demonstrations of `length` symbols hold several windows each."""
     rows, rates = [], []
     for instance in range(sizes["instances"]):
@@ -317,7 +317,7 @@ def step_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_len
     return {"steps": rows, "step-rates": rates}
 
 
-def sample_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_length: int) -> Tables:
+def sample_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_length: int) -> Measured:
     """`sample_row` over numbers of demonstrations, by the Transformer for some and by algebra for many, and the slope.
 
     The slope of ln(generalisation error) against ln(n) is fitted for each process and draw by itself. It is the error of
@@ -336,7 +336,7 @@ def sample_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_l
     return {"samples": rows, "sample-rates": [slope_row(slopes, quantity="generalisation", stated=-0.5)]}
 
 
-def memory_tables(process: Callable[[int], HMM], sizes: dict[str, Any], first: int) -> Tables:
+def memory_tables(process: Callable[[int], HMM], sizes: dict[str, Any], first: int) -> Measured:
     """Parts of the error for each memory, of the Transformer with few samples and of its limit, and the decay.
 
     The decay is fitted from memory `first` on. The certificate bounds the total variation for every history, and twice

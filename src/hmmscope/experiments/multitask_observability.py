@@ -9,7 +9,7 @@ from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.evidence.figures import Figure, Lines
 from hmmscope.evidence.pooling import by_seed
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Measured, Tables
 from hmmscope.experiments.multitask_studies import curve, of, window_config
 from hmmscope.experiments.multitask_windows import exact_rate, histories_of, window_rows
 from hmmscope.processes.hmm import HMM
@@ -53,7 +53,7 @@ class Observability(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return {"histories": {"smoke": 64, "small": 8192, "gpu": 32768, "paper": 32768}[scale]}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         errors, rates = [], []
         by_gamma: dict[float, dict[int, Run]] = {}
         for run in runs.values():

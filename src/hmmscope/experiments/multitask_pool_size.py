@@ -12,7 +12,7 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.evidence.figures import Figure, Lines, Series
 from hmmscope.evidence.pooling import by_seed
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Measured, Tables
 from hmmscope.experiments.multitask_studies import curve, mean_row, of, prompt_config
 from hmmscope.experiments.multitask_windows import divergence
 from hmmscope.inference.mixture import filter_known_component
@@ -60,7 +60,7 @@ class PoolSize(Experiment):
         unseen = {"smoke": 16, "small": 256, "gpu": 512, "paper": 256}
         return {"samples": samples[scale], "prior_components": prior[scale], "unseen_components": unseen[scale]}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         first = next(iter(runs.values()))
         spec, layout, seed = first.config.process, first.config.layout, first.config.seed
         prior = replace(spec, first_component=PRIOR_FIRST, num_components=sizes["prior_components"]).build()

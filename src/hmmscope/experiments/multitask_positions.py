@@ -4,7 +4,7 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, Tables
 from hmmscope.experiments.multitask_studies import end_rows, prompt_config, setting_bars
 from hmmscope.runs.pipeline import Run
 
@@ -32,7 +32,7 @@ class Positions(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return {"samples": {"smoke": 16, "small": 512, "gpu": 1024, "paper": 512}[scale]}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         return {
             "end": [{"positions": kind} | row for kind, run in runs.items() for row in end_rows(run, sizes["samples"])]
         }

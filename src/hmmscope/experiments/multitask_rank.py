@@ -5,7 +5,7 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.evidence.figures import Figure, Heatmap, Lines
 from hmmscope.evidence.pooling import pool_rows
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, Tables
 from hmmscope.experiments.multitask_studies import curve, end_rows, of, prompt_config
 from hmmscope.runs.pipeline import Run
 
@@ -47,7 +47,7 @@ class Rank(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return {"samples": {"smoke": 16, "small": 512, "gpu": 1024, "paper": 512}[scale]}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         rows = []
         for run in runs.values():
             setting = {"rank": run.config.process.rank, "layers": run.config.model.num_layers}

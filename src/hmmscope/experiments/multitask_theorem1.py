@@ -13,7 +13,7 @@ from hmmscope.constructions.least_squares import demonstration_samples, least_sq
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.experiment import Experiment, Finding, Tables
+from hmmscope.experiments.experiment import Experiment, Finding, Measured, Tables
 from hmmscope.experiments.multitask_networks import (
     block_shuffle_rows,
     build_network,
@@ -131,7 +131,7 @@ class Theorem1(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return dict(SCALES[scale])
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         match group:
             case "equality":
                 return {"equality": _equality(sizes)}

@@ -9,7 +9,7 @@ from hmmscope import registry
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.experiment import Experiment, Finding, Tables
+from hmmscope.experiments.experiment import Experiment, Finding, Measured, Tables
 from hmmscope.experiments.multitask_networks import (
     build_network,
     draw_demonstrations,
@@ -116,7 +116,7 @@ class Theorem2(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return dict(SCALES[scale])
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         match group:
             case "equality":
                 return {"equality": _equality(sizes)}

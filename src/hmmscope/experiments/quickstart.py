@@ -11,7 +11,7 @@ from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio
 from hmmscope.analysis.probes import MAX_DISTANCE, probe
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.experiment import Experiment, Finding, Tables
+from hmmscope.experiments.experiment import Experiment, Finding, Measured, Tables
 from hmmscope.experiments.panels import (
     attention_figure,
     distance_figure,
@@ -94,7 +94,7 @@ class Quickstart(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return dict(SCALES[scale]["measurements"])
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         run = runs["model"]
         match group:
             case "predictions":

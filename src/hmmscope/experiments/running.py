@@ -20,7 +20,9 @@ from typing import Any
 
 from hmmscope import __version__
 from hmmscope.errors import InputError, RefusedError
-from hmmscope.experiments.experiment import SCALES, Experiment, Tables, experiment_named
+from hmmscope.evidence.ledger import rules_of
+from hmmscope.evidence.rows import Rows
+from hmmscope.experiments.experiment import SCALES, Experiment, experiment_named
 from hmmscope.experiments.pool import default_engine, train_in_pool
 from hmmscope.machine import machine_line
 from hmmscope.runs.config import RunConfig, config_from_data
@@ -271,15 +273,15 @@ def _invalid(summaries: Mapping[str, Mapping[str, Any] | None]) -> str | None:
 
 def _write_results(experiment: Experiment, out: Path, facts: list[dict], invalid: str | None) -> None:
     """Figures and findings from the tables in `out`."""
-    tables: Tables = {
-        table: store.read_table(out / "tables" / f"{table}.jsonl")
+    tables = {
+        table: Rows(store.read_table(out / "tables" / f"{table}.jsonl"))
         for names in [*experiment.groups.values(), ("runs",) if experiment.num_seeds else ()]
         for table in names
     }
     store.make_folder(out / "figures")
     for number, figure in enumerate(experiment.figures(tables), 1):
         store.write_json(out / "figures" / f"{number:02d}-{figure.name}.json", figure.to_data())
-    store.write_json(out / "findings.json", [vars(finding) for finding in experiment.findings(tables)])
+    store.write_json(out / "findings.json", [finding.to_data() for finding in experiment.findings(tables)])
     description = store.read_json(out / "experiment.json")
     facts = [*facts, {"name": "measured on", "value": machine_line()}]
     store.write_json(out / "experiment.json", description | {"facts": facts, "invalid": invalid})
@@ -323,6 +325,7 @@ def _claim_folder(
         "intervals": experiment.intervals,
         "facts": [],
         "invalid": None,
+        "rules": rules_of(experiment.name),
         "config": config,
     }
     store.make_folder(out.parent)

@@ -12,6 +12,7 @@ _VERDICTS = {
     "reproduced": "reproduced",
     "not reproduced": "not reproduced",
     "inconclusive": "inconclusive",
+    "not tested": "not tested",
     "found": "found where nothing was claimed",
 }
 

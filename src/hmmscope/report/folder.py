@@ -1,16 +1,16 @@
 """The folder of one experiment, read and checked. Links are not followed and nothing in it is executed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.evidence.figures import Figure
-from hmmscope.schema import parse_spec, require, unknown_name
+from hmmscope.evidence.findings import Finding
+from hmmscope.schema import parse_spec
 from hmmscope.storage import store
 
-VERDICTS = ("reproduced", "not reproduced", "inconclusive", "found")
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_LIMIT = 16 << 20
 
@@ -38,6 +38,7 @@ class About:
         facts: what the reader should know about the run.
         invalid: why nothing here may be believed, or None.
         intervals: how the intervals are made, a sentence; or None.
+        rules: versions of the rules of its claims when the folder was made.
     """
 
     experiment: str
@@ -50,33 +51,7 @@ class About:
     facts: tuple[Fact, ...] = ()
     invalid: str | None = None
     intervals: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One line of findings.json: a sentence, what it means for the claim, and the number behind it."""
-
-    title: str
-    text: str
-    verdict: Literal["reproduced", "not reproduced", "inconclusive", "found"]
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    unit: str = ""
-    source: str = ""
-
-    def __post_init__(self) -> None:
-        if self.verdict not in VERDICTS:
-            raise unknown_name("verdict", self.verdict, VERDICTS)
-        require((self.low is None) == (self.high is None), "low", "comes together with high", self.low)
-        require(self.low is None or self.value is not None, "value", "must be given with an interval", self.value)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Findings:
-    """findings.json, which holds the list alone."""
-
-    findings: tuple[Finding, ...]
+    rules: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +104,7 @@ def read_experiment(folder: Path) -> Experiment:
         path=folder,
         about=_parse(About, about, about_path),
         config=config,
-        findings=_parse(Findings, {"findings": findings}, findings_path).findings,
+        findings=_findings(findings, findings_path),
         figures=tuple(_read_figure(path) for path in _listed(folder / "figures", ".json")),
         tables=tuple(
             Table(name=path.stem, rows=store.read_table(_present(path)))
@@ -165,6 +140,15 @@ def _read_figure(path: Path) -> Drawn:
     if not png.startswith(_PNG):
         raise DamagedError(f"{picture}: not a PNG image")
     return Drawn(figure=figure, png=png)
+
+
+def _findings(data: Any, path: Path) -> tuple[Finding, ...]:
+    if not isinstance(data, list):
+        raise DamagedError(f"{path}: must be a list")
+    try:
+        return tuple(Finding.from_data(one, f"findings[{i}]") for i, one in enumerate(data))
+    except InputError as error:
+        raise DamagedError(f"{path}: {_line(error)}") from error
 
 
 def _parse(cls: type, data: Any, path: Path) -> Any:

@@ -1,0 +1,229 @@
+"""A claim: what a paper says, what is measured for it, and the rule by which tables decide it.
+
+    @claim(
+        "limits-fit-length-grows",
+        experiment="limits-fig3",
+        source="[Limits] §4.3, Fig. 3",
+        says="On Cyclic-DET, Cyclic-RND and MatMul the fit length of Transformers grows with depth.",
+        reading="Doublings of the 0.1-fit length a layer are above zero on each of the three tasks.",
+        rule=Above(0, matters=0.1),
+        about="training",
+    )
+    def grows(tables: Tables) -> Seen:
+        effects = {task: pooled(list(...)) for task in REMEMBERING}
+        return Seen(effects, text="...", wanted=REMEMBERING, gates=(converged(...),))
+
+The function measures; it never judges. All verdicts are made here, from the effects, by the rule.
+"""
+
+import ast
+import hashlib
+import inspect
+import textwrap
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hmmscope import registry
+from hmmscope.evidence.effects import Effect
+from hmmscope.evidence.findings import Finding
+from hmmscope.evidence.rows import Tables, as_tables
+from hmmscope.evidence.verdicts import Gate, Rule, Verdict, all_of
+
+#: Where a rule comes from: the source of a question that no paper asks.
+OURS = "ours"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the function of a claim has measured.
+
+    Attributes:
+        effects: the effect, or several by name that must all bear the claim out; None where it was not measured.
+        text: what was seen, in sentences.
+        gates: what must hold before anything is judged.
+        wanted: names of `effects` that the claim is about; if one is missing, the claim is not tested.
+    """
+
+    effects: Effect | Mapping[str, Effect] | None
+    text: str
+    gates: Sequence[Gate] = ()
+    wanted: Sequence[str] = ()
+
+    def by_name(self) -> dict[str, Effect]:
+        """The effects by name; a single one has no name."""
+        if self.effects is None:
+            return {}
+        return {"": self.effects} if isinstance(self.effects, Effect) else dict(self.effects)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A claim and how it is decided.
+
+    Attributes:
+        name: in the ledger.
+        experiment: the one whose tables decide.
+        source: paper, section, and figure, table or theorem; `OURS` of a question of our own.
+        says: what the paper says, a sentence, as weak or as strong as there; of a question what is asked.
+        reading: what is measured for it and when it holds, one sentence.
+        rule: how the effect decides; None of a question, whose verdict is "found".
+        about: "training" of what training does to a model (an effect of trained less untrained models, or behind the gate
+            `learned`); "construction" of networks with weights from a theorem; "process" of processes and exact answers.
+        proved: the theorem proves it of its network, so that the rows of that network must bear it out.
+        measure: from tables to what was seen.
+    """
+
+    name: str
+    experiment: str
+    source: str
+    says: str
+    reading: str
+    rule: Rule | None
+    about: Literal["training", "construction", "process"]
+    proved: bool = False
+    measure: Callable[[Tables], Seen] = field(repr=False)
+
+    @property
+    def is_question(self) -> bool:
+        """Whether nothing was claimed."""
+        return self.rule is None
+
+    def judge(self, tables: Mapping[str, Any], *, mirrored: bool = False) -> Finding:
+        """The verdict of tables.
+
+        Args:
+            tables: lists of rows by name.
+            mirrored: turn every effect to the other side of the rule's bound, to test the rule.
+        """
+        seen = self.measure(as_tables(tables))
+        effects = seen.by_name()
+        if mirrored and self.rule is not None:
+            effects = {name: effect.mirrored(self.rule.bound) for name, effect in effects.items()}
+        verdict, decides, text = self._decide(effects, seen)
+        effect = effects.get(decides)
+        finding: dict[str, Any] = {}
+        if effect is not None:
+            unit = ", ".join(part for part in (effect.unit, decides) if part)
+            finding = {"value": effect.value, "low": effect.low, "high": effect.high, "unit": unit}
+            finding["num_seeds"] = effect.num_seeds
+            if self.rule is not None:
+                finding["p"] = effect.p_value(self.rule.bound)
+                finding["seeds_needed"] = self.rule.seeds_needed(effect) if verdict == "inconclusive" else None
+        return Finding(
+            title=self.says,
+            text=text,
+            verdict=verdict,
+            claim=self.name,
+            source=self.source,
+            reading=self.reading,
+            gates=tuple(seen.gates),
+            rule_version=self.rule_version,
+            **finding,
+        )
+
+    def _decide(self, effects: Mapping[str, Effect], seen: Seen) -> tuple[Verdict, str, str]:
+        """Verdict, name of the effect that decides, and the text."""
+        if self.rule is None:
+            return "found", next(iter(effects), ""), seen.text
+        verdict, decides, missing = all_of(self.rule, effects, seen.wanted)
+        closed = next((gate for gate in seen.gates if not gate.is_open), None)
+        if closed is not None:
+            return "not tested", decides, f"Not tested: {closed.text}. {seen.text}".strip()
+        if verdict == "not tested":
+            what = ", ".join(missing) if missing else "what this is about"
+            return "not tested", decides, f"Not tested: {what} was not measured. {seen.text}".strip()
+        effect = effects[decides]
+        if verdict == "inconclusive" and effect.num_seeds < 2:
+            return verdict, decides, f"{seen.text} (One seed decides nothing.)"
+        if verdict == "inconclusive" and effect.num_missing:
+            note = f"(The number exists in {effect.num_seeds} of {effect.num_seeds + effect.num_missing} seeds.)"
+            return verdict, decides, f"{seen.text} {note}"
+        return verdict, decides, seen.text
+
+    @property
+    def rule_version(self) -> str:
+        """A digest of the rule and of the code that measures, without its sentences."""
+        code = "\n".join(_code(function) for function in _reached(self.measure))
+        return hashlib.sha256(f"{self.rule!r}\n{self.about}\n{code}".encode()).hexdigest()[:12]
+
+
+def claim(
+    name: str,
+    *,
+    experiment: str,
+    source: str,
+    says: str,
+    reading: str,
+    rule: Rule | None = None,
+    about: Literal["training", "construction", "process"] = "training",
+    proved: bool = False,
+) -> Callable[[Callable[[Tables], Seen]], Claim]:
+    """Register a function as a claim, see `Claim`; without a rule as a question."""
+
+    def decorate(measure: Callable[[Tables], Seen]) -> Claim:
+        made = Claim(
+            name=name,
+            experiment=experiment,
+            source=source,
+            says=says,
+            reading=reading,
+            rule=rule,
+            about=about,
+            proved=proved,
+            measure=measure,
+        )
+        return registry.claim(name)(made)
+
+    return decorate
+
+
+def claims_of(experiment: str) -> list[Claim]:
+    """The claims that an experiment decides, in the order of the file that states them."""
+    return [entry for entry in registry.in_order("claim") if entry.experiment == experiment]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The digest of a rule
+
+
+def _reached(function: Any) -> list[types.FunctionType]:
+    """The function and those of experiments that it calls, by name; the vocabulary of this package is not followed."""
+    found: dict[str, types.FunctionType] = {}
+    left = [inspect.unwrap(function)]
+    while left:
+        one = left.pop()
+        key = f"{one.__module__}.{one.__qualname__}"
+        if key in found:
+            continue
+        found[key] = one
+        for name in _names(one.__code__):
+            other = one.__globals__.get(name)
+            if isinstance(other, types.FunctionType) and not other.__module__.startswith("hmmscope.evidence"):
+                left.append(other)
+    return [found[key] for key in sorted(found)]
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
+    return set(code.co_names).union(*(_names(const) for const in inner))
+
+
+def _code(function: types.FunctionType) -> str:
+    """The syntax of a function without docstrings and sentences, so that a better wording is not a new rule."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError):  # no source, as in a console
+        return function.__code__.co_code.hex()
+    return ast.dump(_Bare().visit(tree))
+
+
+class _Bare(ast.NodeTransformer):
+    """Removes what is only said."""
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        return ast.Constant(value="")
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        return ast.Constant(value="") if isinstance(node.value, str) and " " in node.value else node

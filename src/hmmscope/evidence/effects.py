@@ -1,0 +1,219 @@
+"""Effects: numbers with their intervals, and every statistical law that a verdict rests on.
+
+An effect is a mean of one value a seed. Seeds differ in the instance of the process, in the weights and in the samples, so
+their values are independent. Two laws give an interval: Student's over the seeds, and the normal law of the noise that each
+value has from its own samples. The wider one counts. So seeds that agree by chance, as whole numbers may, make no certainty:
+an interval has no zero width, and where neither law has a spread to go by there is no interval.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+#: Share of the law outside of an interval.
+ALPHA = 0.05
+#: Spread below this share of the value is rounding.
+_ROUNDING = 1e-12
+
+
+class Estimate(NamedTuple):
+    """A value with the standard error that its samples give it; zero where it is exact."""
+
+    value: float
+    error: float = 0.0
+
+    def __sub__(self, other: "Estimate") -> "Estimate":
+        """The difference of two estimates from different samples."""
+        return Estimate(self.value - other.value, math.hypot(self.error, other.error))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """A mean over seeds with its 95 % interval.
+
+    Attributes:
+        value: the mean.
+        low, high: ends of the interval; None where the numbers have no spread to tell it from.
+        error: standard error of the law that counts; None without an interval.
+        degrees: of freedom of Student's law, 0 for the normal law; -1 for intervals of a share, which has no error.
+        num_seeds: how many values it is the mean of.
+        num_missing: seeds that do not have the number.
+        unit: of the value.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    error: float | None = None
+    degrees: int = 0
+    num_seeds: int = 1
+    num_missing: int = 0
+    unit: str = ""
+
+    def __str__(self) -> str:
+        """``0.54 [0.48, 0.60] layers``: with the digits that the interval supports."""
+        if self.low is None or self.high is None:
+            return f"{self.value:.3g} {self.unit}".strip()
+        digits = digits_for(self.high - self.low)
+        low, high = (f"{end:.{digits}f}" for end in (self.low, self.high))
+        return f"{self.value:.{digits}f} [{low}, {high}] {self.unit}".strip()
+
+    def short(self) -> str:
+        """``0.54 (0.48 to 0.60)``, for a sentence."""
+        return str(replace(self, unit="")).replace("[", "(").replace(", ", " to ").replace("]", ")")
+
+    def mirrored(self, bound: float = 0.0) -> "Effect":
+        """The effect on the other side of a bound."""
+        low, high = (None if end is None else 2 * bound - end for end in (self.high, self.low))
+        return replace(self, value=2 * bound - self.value, low=low, high=high)
+
+    def p_value(self, bound: float = 0.0) -> float | None:
+        """Of the hypothesis that the mean is at the bound, two-sided; None without a law."""
+        if self.error is None or self.degrees < 0:
+            return None
+        return two_sided(abs(self.value - bound) / self.error, self.degrees)
+
+    def with_seeds(self, count: int) -> "Effect":
+        """The effect as `count` seeds with the same mean and spread would give it."""
+        if self.error is None or self.degrees < 0:
+            return self
+        error = self.error * math.sqrt(self.num_seeds / count)
+        degrees = count - 1 if self.degrees else 0
+        half = quantile(degrees) * error
+        return replace(
+            self,
+            low=self.value - half,
+            high=self.value + half,
+            error=error,
+            degrees=degrees,
+            num_seeds=count,
+            num_missing=0,
+        )
+
+
+def pooled(values: Sequence[float | Estimate | None], unit: str = "", *, resolution: float = 0.0) -> Effect:
+    """The mean of one value a seed, with the wider of the intervals over seeds and over samples.
+
+    Args:
+        values: one a seed, finite; an `Estimate` where the samples' error is known, None where the seed lacks the number.
+        unit: of the values.
+        resolution: least difference that the measurement can show, such as 1 for counts; half of it is the least half-width.
+
+    Raises:
+        ValueError: no seed has the number.
+    """
+    found = [one if isinstance(one, Estimate) else Estimate(one) for one in values if one is not None]
+    if not found:
+        raise ValueError("no seed has this number")
+    count = len(found)
+    mean = math.fsum(one.value for one in found) / count
+    about: dict[str, Any] = {"num_seeds": count, "num_missing": len(values) - count, "unit": unit}
+    laws = []  # (half-width, standard error, degrees of freedom)
+    if count > 1:
+        variance = math.fsum((one.value - mean) ** 2 for one in found) / (count - 1)
+        laws.append((quantile(count - 1) * math.sqrt(variance / count), math.sqrt(variance / count), count - 1))
+    noise = math.sqrt(math.fsum(one.error**2 for one in found)) / count
+    laws.append((quantile(0) * noise, noise, 0))
+    laws.append((resolution / 2, resolution / 2 / quantile(0), 0))
+    half, error, degrees = max(laws)
+    if half <= _ROUNDING * abs(mean):
+        return Effect(value=mean, **about)
+    return Effect(value=mean, low=mean - half, high=mean + half, error=error, degrees=degrees, **about)
+
+
+def predicted(values: Sequence[float], unit: str = "") -> Effect:
+    """Where one more value of the same law would lie: mean of the values, 95 % prediction interval by Student's law.
+
+    Args:
+        values: at least two, not all equal; such as one of each instance.
+    """
+    mean = pooled(values, unit)
+    if mean.error is None:
+        return mean
+    error = mean.error * math.sqrt(len(values) + 1)
+    half = quantile(len(values) - 1) * error
+    return replace(mean, low=mean.value - half, high=mean.value + half, error=error)
+
+
+def share(flags: Iterable[bool], unit: str = "") -> Effect:
+    """How many of several are true, with the exact (Clopper-Pearson) 95 % interval.
+
+    Args:
+        flags: at least one, of independent instances.
+    """
+    kept = list(flags)
+    right, count = sum(map(bool, kept)), len(kept)
+    return Effect(
+        value=right / count,
+        low=0.0 if right == 0 else _tail_root(right, count),
+        high=1.0 if right == count else 1 - _tail_root(count - right, count),
+        degrees=-1,
+        num_seeds=count,
+        unit=unit,
+    )
+
+
+def _tail_root(right: int, count: int) -> float:
+    """The share at which `right` or more of `count` are as rare as half of `ALPHA`."""
+
+    def tail(p: float) -> float:
+        return math.fsum(math.comb(count, k) * p**k * (1 - p) ** (count - k) for k in range(right, count + 1))
+
+    return _bisect(lambda p: tail(p) - ALPHA / 2, 0.0, 1.0)
+
+
+def false_discovery(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
+    """q by name: the share of false ones among those that are at least as significant (Benjamini and Hochberg, 1995)."""
+    known = sorted((p, name) for name, p in p_values.items() if p is not None)
+    found: dict[str, float | None] = dict.fromkeys(p_values)
+    least = 1.0
+    for rank in range(len(known), 0, -1):
+        p, name = known[rank - 1]
+        least = min(least, p * len(known) / rank)
+        found[name] = least
+    return found
+
+
+def quantile(degrees: int) -> float:
+    """The 97.5 % quantile of Student's law; of the normal law for 0 degrees of freedom."""
+    if degrees not in _QUANTILES:
+        _QUANTILES[degrees] = _bisect(lambda t: ALPHA - two_sided(t, degrees), 0.0, 100.0)
+    return _QUANTILES[degrees]
+
+
+_QUANTILES: dict[int, float] = {}
+
+
+def two_sided(t: float, degrees: int) -> float:
+    """P(|T| >= t) of Student's law; of the normal law for 0 degrees of freedom.
+
+    Source: Abramowitz and Stegun, 26.7.3 and 26.7.4: finite sums in the cosine of θ = atan(t / √degrees).
+    """
+    if degrees == 0:
+        return math.erfc(t / math.sqrt(2))
+    theta = math.atan2(t, math.sqrt(degrees))
+    sine, cosine = math.sin(theta), math.cos(theta)
+    odd = degrees % 2
+    term = cosine if odd else 1.0
+    total = term if degrees > 1 else 0.0
+    for k in range(3 if odd else 2, degrees - 1, 2):
+        term *= (k - 1) / k * cosine**2
+        total += term
+    inside = (2 / math.pi) * (theta + sine * total) if odd else sine * total
+    return max(0.0, 1.0 - inside)
+
+
+def _bisect(rising: Any, low: float, high: float) -> float:
+    """Where a rising function is zero."""
+    for _ in range(200):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (low, middle) if rising(middle) > 0 else (middle, high)
+    return (low + high) / 2
+
+
+def digits_for(width: float) -> int:
+    """Digits after the point that show an interval of that width with two figures."""
+    return max(0, min(9, 1 - math.floor(math.log10(width)))) if width > 0 else 3

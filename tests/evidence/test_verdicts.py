@@ -1,0 +1,129 @@
+"""Rules and gates: what decides, what stays open, and what closes."""
+
+import pytest
+
+from hmmscope.evidence.effects import Effect, pooled, share
+from hmmscope.evidence.verdicts import (
+    Above,
+    Always,
+    Below,
+    Printed,
+    Rule,
+    Within,
+    all_of,
+    converged,
+    learned,
+    matched,
+    regime,
+    room,
+)
+
+
+def effect(low: float, high: float, seeds: int = 5) -> Effect:
+    return Effect(
+        value=(low + high) / 2, low=low, high=high, error=(high - low) / 4, degrees=seeds - 1, num_seeds=seeds
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "low", "high", "verdict"),
+    [
+        (Above(), 0.1, 0.3, "reproduced"),
+        (Above(), -0.1, 0.3, "inconclusive"),
+        (Above(), -0.3, -0.1, "not reproduced"),
+        (Above(0, matters=0.5), 0.1, 0.3, "not reproduced"),  # surely there, and surely too small
+        (Above(0, matters=0.5), 0.1, 0.8, "inconclusive"),  # may matter, may not
+        (Above(0, matters=0.5), 0.4, 0.8, "reproduced"),
+        (Above(1.0), 1.1, 1.2, "reproduced"),
+        (Below(2.0, matters=0.5), 0.5, 1.0, "reproduced"),
+        (Below(2.0), 2.1, 3.0, "not reproduced"),
+        (Within(0.1), -0.05, 0.05, "reproduced"),
+        (Within(0.1), 0.2, 0.4, "not reproduced"),
+        (Within(0.1), 0.05, 0.4, "inconclusive"),
+        (Printed(1.0, margin=0.5), 0.8, 1.3, "reproduced"),
+        (Printed(1.0, margin=0.1), 0.0, 2.0, "inconclusive"),  # too wide to say anything
+        (Printed(1.0, margin=0.5), 1.1, 1.3, "not reproduced"),
+    ],
+)
+def test_rules(rule: Rule, low: float, high: float, verdict: str) -> None:
+    assert rule.verdict(effect(low, high)) == verdict
+
+
+def test_always_is_refuted_by_one_and_borne_out_by_many() -> None:
+    rule = Always(0.9)
+    assert rule.verdict(share([True] * 36)) == "reproduced"
+    assert rule.verdict(share([True] * 35)) == "inconclusive"
+    assert rule.verdict(share([True] * 99 + [False])) == "not reproduced"
+    assert rule.seeds_needed(share([True] * 5)) == 36
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pooled([1.0]),  # one seed
+        pooled([1.0, 1.0, 1.0]),  # no spread to tell an interval from
+        pooled([1.0, 1.1, None]),  # a seed lacks the number
+    ],
+)
+def test_without_an_interval_over_all_seeds_nothing_is_decided(found: Effect) -> None:
+    assert Above().verdict(found) == "inconclusive"
+    assert Below(100.0).verdict(found) == "inconclusive"
+
+
+@pytest.mark.parametrize("matters", [0.0, 0.2])
+def test_mirror_of_reproduced_is_not_reproduced(matters: float) -> None:
+    rule = Above(0.3, matters=matters)
+    found = effect(0.6, 0.9)
+    assert rule.verdict(found) == "reproduced"
+    assert rule.verdict(found.mirrored(rule.bound)) == "not reproduced"
+
+
+def test_how_many_seeds_would_decide() -> None:
+    found = pooled([0.1, 0.9, 0.2])
+    count = Above().seeds_needed(found)
+    assert count is not None
+    assert count > 3
+    assert Above().verdict(found.with_seeds(count)) == "reproduced"
+    assert Above().verdict(found.with_seeds(count - 1)) == "inconclusive"
+    assert Above().seeds_needed(pooled([-1.0, 1.0, 0.0])) is None  # at the bound: no number of seeds would
+
+
+def test_all_of_takes_the_worst_and_refuses_what_is_missing() -> None:
+    good, better, bad, open_ = effect(1, 2), effect(3, 4), effect(-2, -1), effect(-1, 1)
+    assert all_of(Above(), {"a": better, "b": good}) == ("reproduced", "b", [])
+    assert all_of(Above(), {"a": better, "b": open_}) == ("inconclusive", "b", [])
+    assert all_of(Above(), {"a": bad, "b": open_}) == ("not reproduced", "a", [])
+    assert all_of(Above(), {"a": good}, wanted=("a", "c")) == ("not tested", "a", ["c"])
+    assert all_of(Above(), {}) == ("not tested", "", [])
+
+
+def test_converged() -> None:
+    assert converged({"a": 0.01, "b": -0.02}, 0.1, "loss").is_open
+    moving = converged({"a": 0.01, "b": -0.2}, 0.1, "loss")
+    assert not moving.is_open
+    assert "b (1 of 2 runs)" in moving.text
+    assert not converged({"a": 0.01, "b": None}, 0.1, "loss").is_open  # what was not recorded is not flat
+    assert not converged({"a": float("nan")}, 0.1, "loss").is_open
+    assert not converged({}, 0.1, "loss").is_open
+
+
+def test_learned() -> None:
+    assert learned(effect(0.2, 0.4), 0.1, "an n-gram").is_open
+    assert not learned(effect(0.2, 0.4), 0.5, "an n-gram").is_open
+    assert not learned(effect(-0.1, 0.4), 0.1, "an n-gram").is_open
+
+
+def test_matched() -> None:
+    same = {"rnn": {"sequences": 100, "tokens": 800}, "transformer": {"sequences": 100, "tokens": 900}}
+    assert matched(same).text == "equal sequences"
+    four = matched({"rnn": {"sequences": 400}, "transformer": {"sequences": 100}})
+    assert not four.is_open
+    assert "sequences 4 times" in four.text
+    assert not matched({"rnn": {"sequences": 1}, "transformer": {"tokens": 1}}).is_open
+
+
+def test_regime_and_room() -> None:
+    assert regime(16, 8, 64, "prompts per HMM").is_open
+    assert not regime(960, 8, 64, "prompts per HMM").is_open
+    assert room(4, 2, "the length").is_open
+    assert not room(1.2, 2, "the length").is_open
