@@ -16,7 +16,7 @@ import torch
 from hmmscope import registry
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError, RefusedError, ResourceError
-from hmmscope.experiments.experiment import SCALES, experiment_named
+from hmmscope.experiments.experiment import experiment_named
 from hmmscope.experiments.run_page import describe_run
 from hmmscope.experiments.running import run_experiment
 from hmmscope.machine import require_memory
@@ -122,7 +122,7 @@ def _show_facts(process: Process, beginning: str = "") -> None:
 def _show_experiment(name: str) -> None:
     experiment = experiment_named(name)
     print(f"experiment {name}: {experiment.title}\n\n{experiment.summary}\n")
-    for scale in SCALES:
+    for scale in experiment.scales:
         choices = experiment.choices(scale)
         plan = experiment.plan(scale, **choices)
         seeds = f"{experiment.num_seeds[scale]} seeds of " if experiment.num_seeds else ""

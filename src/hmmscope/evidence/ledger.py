@@ -15,6 +15,8 @@ from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import VERDICTS
 from hmmscope.storage import store
 
+#: Scales from the smallest on.
+SCALES = ("smoke", "small", "medium", "gpu", "paper")
 #: Scales whose numbers were seen while the rules were written; what they say is exploratory.
 EXPLORATORY = ("smoke", "small")
 
@@ -26,6 +28,7 @@ class Entry:
     Attributes:
         claim: see `Claim`.
         finding: None where no folder was given that decides it.
+        folder: name of the folder.
         scale, created, version: of the experiment.
         seeds: of the experiment; None where it trains no model.
         exploratory: why the verdict is not a confirmation, or None: the rule was written, or changed, after its data.
@@ -34,6 +37,7 @@ class Entry:
 
     claim: Claim
     finding: Finding | None = None
+    folder: str = ""
     scale: str = ""
     created: str = ""
     version: str = ""
@@ -55,18 +59,24 @@ class Entry:
             return row
         row |= {key: getattr(finding, key) for key in ("verdict", "value", "low", "high", "unit", "p", "q", "text")}
         row |= {"seeds_needed": finding.seeds_needed, "gates": [vars(gate) for gate in finding.gates]}
-        row |= {"scale": self.scale, "seeds": self.seeds, "exploratory": self.exploratory}
+        row |= {"folder": self.folder, "scale": self.scale, "seeds": self.seeds, "exploratory": self.exploratory}
         return row | {"created": self.created, "version": self.version, "invalid": self.invalid}
 
 
 def ledger(folders: Sequence[Path]) -> list[Entry]:
     """The claims that the experiments in `folders` decide, in the order of the folders, with q over all of them.
 
+    Of one claim at several scales the largest counts; at the same scale each folder has its line.
+
     Raises:
         InputError: a folder is not that of a finished experiment, or of one that decides no claim.
         DamagedError: its files are not as they were written.
     """
-    entries = [entry for folder in folders for entry in _entries(Path(folder))]
+    found = [entry for folder in folders for entry in _entries(Path(folder))]
+    largest: dict[str, int] = {}
+    for entry in found:
+        largest[entry.claim.name] = max(largest.get(entry.claim.name, -1), _size(entry))
+    entries = [entry for entry in found if _size(entry) == largest[entry.claim.name]]
     tested = {
         str(number): entry.finding.p
         for number, entry in enumerate(entries)
@@ -77,6 +87,10 @@ def ledger(folders: Sequence[Path]) -> list[Entry]:
         replace(entry, finding=replace(entry.finding, q=q.get(str(number)))) if entry.finding is not None else entry
         for number, entry in enumerate(entries)
     ]
+
+
+def _size(entry: Entry) -> int:
+    return SCALES.index(entry.scale) if entry.scale in SCALES else -1
 
 
 def _entries(folder: Path) -> list[Entry]:
@@ -97,6 +111,7 @@ def _entries(folder: Path) -> list[Entry]:
             Entry(
                 claim=one,
                 finding=finding,
+                folder=folder.name,
                 scale=str(about.get("scale", "")),
                 created=str(about.get("created", "")),
                 version=str(about.get("version", "")),
@@ -169,7 +184,7 @@ def as_markdown(entries: Sequence[Entry]) -> list[str]:
         if finding is None:
             cells += ["", "", f"`{claim.experiment}`", ""]
         else:
-            verdict, number, rest = _verdict(entry)[0], finding.number(), _law(finding)
+            verdict, number, rest = _verdict(entry)[0], finding.number(), law_of(finding)
             cells += [f"**{verdict}**", f"{number}{'; ' * bool(rest)}{rest}"]
             cells += [f"`{claim.experiment}`, {_place(entry)}", finding.text]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
@@ -188,14 +203,14 @@ def _verdict(entry: Entry) -> tuple[str, str, str, str]:
     finding = entry.finding
     assert finding is not None
     verdict = f"INVALID ({entry.invalid})" if entry.invalid else finding.verdict
-    return verdict, finding.number(), _law(finding), _place(entry)
+    return verdict, finding.number(), law_of(finding), _place(entry)
 
 
 def _place(entry: Entry) -> str:
     return entry.where() + (" (exploratory)" if entry.exploratory else "")
 
 
-def _law(finding: Finding) -> str:
+def law_of(finding: Finding) -> str:
     """``p 0.003, q 0.01`` and how many seeds would decide."""
     parts = [f"{name} {value:.2g}" for name, value in (("p", finding.p), ("q", finding.q)) if value is not None]
     if finding.verdict == "inconclusive" and finding.value is not None:

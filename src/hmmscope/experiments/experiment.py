@@ -8,15 +8,14 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.errors import InputError
 from hmmscope.evidence.claims import claims_of
 from hmmscope.evidence.controls import untrained
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.findings import Finding
+from hmmscope.evidence.ledger import SCALES
 from hmmscope.evidence.rows import Tables
 from hmmscope.runs.pipeline import Run
 
-SCALES = ("smoke", "small", "medium", "gpu", "paper")
 #: How many seeds the experiments on trained models have.
 NUM_SEEDS = {"smoke": 2, "small": 3, "medium": 5, "gpu": 3, "paper": 1}
 
@@ -42,6 +41,12 @@ class Experiment(ABC):
     #: Sizes of the measurements at each scale: the one table of what differs between scales apart from the models.
     sizes: dict[str, dict[str, Any]]
 
+    @property
+    def scales(self) -> tuple[str, ...]:
+        """The scales that it has numbers for, from the smallest on."""
+        known = getattr(self, "sizes", None) or [scale for scale in SCALES if scale != "medium"]
+        return tuple(scale for scale in SCALES if scale in known)
+
     def choices(self, scale: str) -> dict[str, Any]:
         """Numbers and lists that shape the plan, each an option ``--plan.NAME``."""
         return {}
@@ -51,13 +56,7 @@ class Experiment(ABC):
         return {}
 
     def measurements(self, scale: str) -> dict[str, Any]:
-        """Sizes of the measurements, shown as facts; by default the row of `sizes`.
-
-        Raises:
-            InputError: the experiment has no such scale.
-        """
-        if scale not in self.sizes:
-            raise InputError(f"scale: {self.name} has no scale {scale}; it has {', '.join(self.sizes)}")
+        """Sizes of the measurements, shown as facts; by default the row of `sizes`."""
         return dict(self.sizes[scale])
 
     #: Measurements in order, each with the names of the tables that it makes.

@@ -114,6 +114,8 @@ def _plan(name: str, scale: str, overrides: dict[str, str], seeds: int | Sequenc
     if scale not in SCALES:
         raise unknown_name("scale", scale, SCALES)
     experiment = experiment_named(name)
+    if scale not in experiment.scales:
+        raise InputError(f"scale: {name} has no scale {scale}; it has {', '.join(experiment.scales)}")
     choices, sizes = dict(experiment.choices(scale)), dict(experiment.measurements(scale))
     changes = {}
     for path, text in overrides.items():

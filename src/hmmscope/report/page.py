@@ -71,21 +71,13 @@ def render_page(experiments: list[Experiment], bundle: str) -> str:
         compared = [_figure(figure, figure_png(figure), plots) for figure in figures]
     together = _together(experiments, labels)
     sections = [_section(one, label, plots) for one, label in zip(experiments, labels, strict=True)]
-    script, style = _resource("page.js"), _resource("page.css")
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("hmmscope.report", "."),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=lambda value: text.visible(value) if type(value) is str else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html.j2").render(
+    script, style = resource("page.js"), resource("page.css")
+    return template("page.html.j2").render(
         sections=sections,
         compared=compared,
         together=together,
         footers=list(dict.fromkeys((one.about.version, one.about.intervals) for one in experiments)),
-        policy=_policy([bundle, script]),
+        policy=policy([bundle, script]),
         bundle=Markup(bundle),
         script=Markup(script),
         style=Markup(style),
@@ -208,7 +200,20 @@ def _json(value: Any) -> str:
     return dumped
 
 
-def _policy(scripts: list[str]) -> str:
+def template(name: str) -> jinja2.Template:
+    """A template of this folder, which escapes what it is given and shows what could act instead of being read."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("hmmscope.report", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: text.visible(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
+
+
+def policy(scripts: list[str]) -> str:
     """The content policy: these scripts, images inside the file, and nothing fetched from anywhere.
 
     Plotly places its labels by style attributes, so styles inside the page are allowed; they cannot fetch either.
@@ -221,7 +226,7 @@ def _policy(scripts: list[str]) -> str:
     )
 
 
-def _resource(name: str) -> str:
+def resource(name: str) -> str:
     return "\n" + resources.files("hmmscope.report").joinpath(name).read_text(encoding="utf-8")
 
 

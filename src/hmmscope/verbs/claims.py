@@ -11,7 +11,7 @@ from hmmscope.verbs.sources import new_file
 def claims(folders: list[str], out: str | None, quiet: bool) -> None:
     """Print the claims; or with folders of experiments the ledger, and write it if asked to."""
     if out is not None:
-        new_file(out, (".md", ".json", ".jsonl"))
+        new_file(out, (".md", ".html", ".json", ".jsonl"))
     if folders:
         entries = ledger([Path(folder) for folder in folders])
     else:
@@ -21,6 +21,10 @@ def claims(folders: list[str], out: str | None, quiet: bool) -> None:
         match path.suffix:
             case ".md":
                 store.write_text(path, "\n".join(as_markdown(entries)) + "\n")
+            case ".html":
+                from hmmscope.report.ledger import render_ledger
+
+                store.write_text(path, render_ledger(entries))
             case ".json":
                 store.write_json(path, rows)
             case _:

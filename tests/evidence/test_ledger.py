@@ -1,0 +1,176 @@
+"""The ledger: claims by experiment, their verdicts from folders, and what it is written as."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hmmscope import registry
+from hmmscope.cli import main
+from hmmscope.errors import DamagedError, InputError
+from hmmscope.evidence import claims as claims_module
+from hmmscope.evidence.claims import Claim, Seen, claim
+from hmmscope.evidence.effects import pooled
+from hmmscope.evidence.ledger import ledger, rules_of
+from hmmscope.evidence.rows import Tables
+from hmmscope.evidence.verdicts import Above, room
+from hmmscope.storage import store
+
+
+@pytest.fixture
+def rising(monkeypatch: pytest.MonkeyPatch) -> Claim:
+    """A claim that only these tests know."""
+    monkeypatch.setitem(registry._found, "claim", dict(registry.entries("claim")))
+
+    @claim(
+        "it-rises",
+        experiment="test-rising",
+        source="[Test] Fig. 1",
+        says="It | rises.",
+        reading="The last value less the first is above zero.",
+        rule=Above(matters=0.1),
+    )
+    def measure(tables: Tables) -> Seen:
+        rises = tables["curve"].per_seed(lambda rows: rows[-1]["value"] - rows[0]["value"])
+        effect = pooled(list(rises.values()), "accuracy")
+        return Seen(
+            effect, f"It rises by {effect.value:.2f}.", gates=[room(1 - tables["curve"][0]["value"], 0.2, "it")]
+        )
+
+    return measure
+
+
+def folder(path: Path, values: dict[int, tuple[float, ...]], **about: object) -> Path:
+    """The folder of an experiment that ended."""
+    (path / "tables").mkdir(parents=True)
+    config = {"seeds": list(values), "measurements": {}}
+    store.write_json(
+        path / "experiment.json", {"experiment": "test-rising", "scale": "small", "config": config} | about
+    )
+    store.write_json(path / "findings.json", [])
+    rows = [{"seed": seed, "x": x, "value": value} for seed, found in values.items() for x, value in enumerate(found)]
+    store.write_table(path / "tables" / "curve.jsonl", rows)
+    return path
+
+
+RISES = {0: (0.1, 0.5), 1: (0.1, 0.52), 2: (0.1, 0.49)}
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        (RISES, "reproduced"),
+        ({0: (0.5, 0.1), 1: (0.52, 0.1), 2: (0.49, 0.1)}, "not reproduced"),
+        ({0: (0.1, 0.15), 1: (0.1, 0.16), 2: (0.1, 0.15)}, "not reproduced"),  # surely less than would matter
+        ({0: (0.1, 0.5), 1: (0.5, 0.1), 2: (0.1, 0.2)}, "inconclusive"),
+        ({0: (0.1, 0.5)}, "inconclusive"),
+        ({0: (0.1, 0.5), 1: (0.1, 0.5)}, "inconclusive"),  # no spread, no interval
+        ({0: (0.9, 0.5), 1: (0.9, 0.52)}, "not tested"),  # no room
+    ],
+)
+def test_verdicts(rising: Claim, tmp_path: Path, values: dict, verdict: str) -> None:
+    (entry,) = ledger([folder(tmp_path / "run", values, created="2026-11-21")])
+    assert entry.finding is not None
+    assert (entry.finding.verdict, entry.scale, entry.seeds) == (verdict, "small", len(values))
+    assert entry.created == "2026-11-21"
+
+
+def test_what_an_open_claim_says(rising: Claim, tmp_path: Path) -> None:
+    (open_,) = ledger([folder(tmp_path / "open", {0: (0.1, 0.5), 1: (0.1, 0.2), 2: (0.1, 0.25)})])
+    assert open_.finding is not None
+    assert open_.finding.seeds_needed is not None
+    assert open_.finding.seeds_needed > 3
+    (closed,) = ledger([folder(tmp_path / "closed", {0: (0.9, 0.5), 1: (0.9, 0.52)})])
+    assert closed.finding is not None
+    assert closed.finding.text.startswith("Not tested: it leaves 0.1 where 0.2 are needed. ")
+
+
+def test_rule_that_was_fixed_before_the_data_confirms(rising: Claim, tmp_path: Path) -> None:
+    def exploratory(name: str, **about: object) -> str | None:
+        (entry,) = ledger([folder(tmp_path / name, RISES, **about)])
+        return entry.exploratory
+
+    rules = rules_of("test-rising")
+    assert exploratory("small", rules=rules) == "scale small"
+    assert exploratory("medium", scale="medium", rules=rules) is None
+    assert exploratory("none", scale="medium") == "the rule was written after its data were seen"
+    changed = {name: "0" * 12 for name in rules}
+    assert exploratory("changed", scale="medium", rules=changed) == "the rule was written after its data were seen"
+
+
+def test_rule_version_follows_the_rule_and_not_its_words(rising: Claim) -> None:
+    def of(rule: Above, function: object) -> str:
+        return Claim(
+            name="x", experiment="x", source="x", says="x", reading="x", rule=rule, about="training", measure=function
+        ).rule_version  # type: ignore[arg-type]
+
+    def one(tables: Tables) -> Seen:
+        """Said one way."""
+        return Seen(None, f"one {len(tables)} way")
+
+    def other(tables: Tables) -> Seen:
+        """Said another way."""
+        return Seen(None, f"another {len(tables)} way")
+
+    def different(tables: Tables) -> Seen:
+        return Seen(None, f"one {len(tables) + 1} way", gates=())
+
+    same = [of(Above(), one), of(Above(), other)]
+    other.__name__ = one.__name__
+    assert claims_module._code(one).replace("'one'", "") == claims_module._code(other).replace("'other'", "")
+    assert len({same[0], of(Above(1.0), one), of(Above(), different)}) == 3
+
+
+def test_largest_scale_counts_and_q_is_over_the_ledger(rising: Claim, tmp_path: Path) -> None:
+    small = folder(tmp_path / "small", RISES)
+    medium = folder(tmp_path / "medium", {0: (0.5, 0.1), 1: (0.5, 0.12), 2: (0.5, 0.1)}, scale="medium")
+    (entry,) = ledger([small, medium])
+    assert (entry.folder, entry.finding.verdict) == ("medium", "not reproduced")  # type: ignore[union-attr]
+    again = folder(tmp_path / "again", {0: (0.1, 0.5), 1: (0.1, 0.8), 2: (0.1, 0.6)})
+    first, second = (found.finding for found in ledger([small, again]))
+    assert first is not None
+    assert second is not None
+    assert first.p < second.p  # type: ignore[operator]
+    assert first.q == pytest.approx(min(2 * first.p, second.p))  # type: ignore[operator]
+    assert second.q == pytest.approx(second.p)
+
+
+def test_written_ledgers(rising: Claim, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    run = folder(tmp_path / "run", {0: (0.1, 0.5), 1: (0.1, 0.52)}, invalid="a leak")
+    assert main(["claims", str(run), "--out", str(tmp_path / "ledger.md")]) == 0
+    printed = capsys.readouterr().out
+    assert "it-rises" in printed
+    assert "INVALID (a leak)" in printed
+    table = (tmp_path / "ledger.md").read_text()
+    assert "It \\| rises." in table
+    assert "INVALID (a leak)" in table
+    assert main(["claims", str(run), "-q", "--out", str(tmp_path / "ledger.json")]) == 0
+    (row,) = json.loads((tmp_path / "ledger.json").read_text())
+    assert row["value"] == pytest.approx(0.41)
+    assert (row["verdict"], row["exploratory"], row["seeds"]) == ("reproduced", "scale small", 2)
+    assert row["p"] == row["q"] < 0.05
+    assert row["gates"] == [{"name": "room", "is_open": True, "text": "it leaves 0.9"}]
+    assert main(["claims", str(run), "-q", "--out", str(tmp_path / "ledger.html")]) == 0
+    page = (tmp_path / "ledger.html").read_text()
+    assert "It | rises." in page
+    assert "a leak" in page
+    assert main(["claims", "--out", str(tmp_path / "ledger.md")]) == 3
+
+
+def test_listed_claims(rising: Claim, capsys: pytest.CaptureFixture) -> None:
+    assert main(["claims"]) == 0
+    printed = capsys.readouterr().out
+    assert "It | rises." in printed
+    assert f"{len(registry.in_order('claim'))} claims" in printed
+
+
+def test_what_the_ledger_refuses(rising: Claim, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not the folder of a finished experiment"):
+        ledger([tmp_path])
+    other = folder(tmp_path / "other", {0: (1.0,)}, experiment="test-other")
+    with pytest.raises(InputError, match="decides no claim"):
+        ledger([other])
+    bad = folder(tmp_path / "bad", {0: (1.0,)})
+    store.write_table(bad / "tables" / "curve.jsonl", [{"seed": 0, "x": 0}])
+    with pytest.raises(DamagedError, match="it-rises"):
+        ledger([bad])
