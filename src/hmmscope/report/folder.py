@@ -1,7 +1,7 @@
 """The folder of one experiment, read and checked. Links are not followed and nothing in it is executed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """experiment.json, apart from its config.
+    """experiment.json, apart from its config and the versions of its rules.
 
     Args:
         experiment: name of the experiment, as on the command line.
@@ -38,7 +38,6 @@ class About:
         facts: what the reader should know about the run.
         invalid: why nothing here may be believed, or None.
         intervals: how the intervals are made, a sentence; or None.
-        rules: versions of the rules of its claims when the folder was made.
     """
 
     experiment: str
@@ -51,7 +50,6 @@ class About:
     facts: tuple[Fact, ...] = ()
     invalid: str | None = None
     intervals: str | None = None
-    rules: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +97,7 @@ def read_experiment(folder: Path) -> Experiment:
     if not isinstance(about, dict) or not isinstance(about.get("config"), dict):
         raise DamagedError(f"{about_path}: must be a mapping with a mapping 'config'")
     config = about.pop("config")
+    about.pop("rules", None)
     findings = store.read_json(findings_path, own=True)
     return Experiment(
         path=folder,

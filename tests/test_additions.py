@@ -1,0 +1,86 @@
+"""The additions that CONTRIBUTING.md shows: each is one short file, and a package of a stranger's own may hold it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+#: Most lines of each.
+BUDGETS = {"left_right.py": 40, "norms.py": 40, "leaky.py": 70, "noise_study.py": 75}
+
+
+def files() -> dict[str, str]:
+    """The files of the page by name."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    found = re.findall(r"in `(\w+\.py)`[.:].*?\n```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return dict(found)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process that has the package `my_lab`, which its entry point makes known."""
+    site = tmp_path_factory.mktemp("site")
+    package, info = site / "my_lab", site / "my_lab-1.dist-info"
+    package.mkdir()
+    info.mkdir()
+    for name, text in files().items():
+        (package / name).write_text(text)
+    modules = ", ".join(name.removesuffix(".py") for name in files())
+    (package / "__init__.py").write_text(f"from my_lab import {modules}\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-lab\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[hmmscope]\nmy-lab = my_lab\n")
+    others = [part for part in (os.environ.get("PYTHONPATH"),) if part]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *others]), "SITE": str(site)}
+
+
+def run(environment: dict[str, str], *words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *words], env=environment, cwd=cwd, capture_output=True, text=True)
+
+
+def hmmscope(environment: dict[str, str], *words: str) -> str:
+    """What the command prints."""
+    code = "import sys; from hmmscope.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = run(environment, "-c", code, *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_each_is_one_short_file() -> None:
+    lines = {name: len(text.splitlines()) for name, text in files().items()}
+    assert lines.keys() == BUDGETS.keys()
+    assert [name for name in lines if lines[name] > BUDGETS[name]] == []
+
+
+def test_command_line_knows_them(installed: dict[str, str], tmp_path: Path) -> None:
+    listed = hmmscope(installed, "list")
+    assert all(name in listed for name in ("left-right", "norms", "leaky", "noise-study", "noise-study-learns"))
+    out = tmp_path / "noise-study"
+    printed = hmmscope(installed, "run", "noise-study", "--scale", "smoke", "--out", str(out), "-q")
+    assert "Training brings the network nearer to the optimum at every noise." in printed
+    assert "noise-study-learns" in hmmscope(installed, "claims", str(out))
+    folder = next((tmp_path / "trained" / "runs").iterdir())
+    assert "residual.1" in hmmscope(installed, "analyse", str(folder), "norms")
+
+
+def test_contracts_hold_for_them(installed: dict[str, str]) -> None:
+    """The tests over everything that is registered find them too."""
+    chosen = ["-k", "left-right or leaky or norms", "-n", "0", "-p", "no:cacheprovider"]
+    done = run(installed, "-m", "pytest", "tests/contracts/test_registered.py", *chosen)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert int(re.findall(r"(\d+) passed", done.stdout)[-1]) >= 20  # or they would not be found
+
+
+def test_module_that_does_not_import_is_one_clear_line(installed: dict[str, str]) -> None:
+    broken = Path(installed["SITE"]) / "broken-1.dist-info"
+    broken.mkdir()
+    (broken / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
+    (broken / "entry_points.txt").write_text("[hmmscope]\nbroken = not_there_at_all\n")
+    code = "import sys; from hmmscope.cli import main; sys.exit(main(['list', 'models']))"
+    done = run(installed, "-c", code)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error[2] plugin broken (not_there_at_all): ModuleNotFoundError")
+    assert len(done.stderr.splitlines()) == 1
