@@ -62,7 +62,6 @@ def build_parser() -> argparse.ArgumentParser:
         "--trained", metavar="DIR", help="its pool of trained runs (default: the folder trained beside DIR)"
     )
     _add_engine(run, None)
-    _add_pack(run)
 
     train = verb(
         "train", "train one model and say how far from the optimum it ends", epilog=_EPILOG, formatter_class=raw
@@ -87,7 +86,6 @@ def build_parser() -> argparse.ArgumentParser:
     sweep.add_argument("--instances", action="store_true", help="each seed also draws another process")
     sweep.add_argument("--retries", type=int, default=2, metavar="N", help="further attempts at a run that failed")
     _add_engine(sweep, "local")
-    _add_pack(sweep)
     sweep.add_argument("--dry-run", action="store_true", help="list the runs; train nothing")
 
     sample = verb("sample", "sequences of a process, the same bits everywhere")
@@ -161,14 +159,14 @@ def build_parser() -> argparse.ArgumentParser:
         "work",
         nargs="?",
         default="all",
-        help="sampling, filtering, mixture, training; packed or curve (default: the first four)",
+        help="sampling, filtering, mixture, training; or curve (default: the first four)",
     )
     bench.add_argument("--peers", action="store_true", help="also measure hmmlearn, dynamax, pomegranate, plain loops")
     bench.add_argument("--threads", type=int, nargs="+", default=[1], metavar="N", help="numbers of threads")
     bench.add_argument("--device", default="cpu", help="cpu or cuda")
     bench.add_argument("--precision", default="float32", help="of training: float32 or bfloat16")
     bench.add_argument("--compile", action="store_true", help="of training: also compiled")
-    bench.add_argument("--shapes", nargs="+", metavar="NAME", help="of training and packed: only these")
+    bench.add_argument("--shapes", nargs="+", metavar="NAME", help="of training: only these")
     bench.add_argument("--repeats", type=int, default=5, help="rounds; the median counts")
     bench.add_argument("--out", metavar="FILE", help="write the table as .json, with date and machine")
 
@@ -187,16 +185,6 @@ def _add_engine(parser: argparse.ArgumentParser, default: str | None) -> None:
     )
     parser.add_argument("--address", metavar="HOST:PORT", help="of a Ray cluster (default: one is started here)")
     parser.add_argument("--slurm", nargs="+", default=[], metavar="KEY=VALUE", help="of sbatch: partition=gpu time=120")
-
-
-def _add_pack(parser: argparse.ArgumentParser) -> None:
-    """How many runs a worker trains."""
-    parser.add_argument(
-        "--pack",
-        default="off",
-        metavar="N",
-        help="train up to N runs that differ in their seeds only together; auto: where it is faster; off (default)",
-    )
 
 
 def parse_overrides(words: Sequence[str]) -> dict[str, str]:

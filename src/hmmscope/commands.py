@@ -161,7 +161,6 @@ def run(
     trained: str | None = None,
     engine: str | None = None,
     jobs: int | None = None,
-    pack: str = "off",
     gpus: float = 0.0,
     address: str | None = None,
     slurm: Sequence[str] = (),
@@ -170,8 +169,8 @@ def run(
     from hmmscope.report.drawing import draw_folder
     from hmmscope.report.page import write_page
 
-    asked = engine is not None or jobs is not None or pack != "off" or gpus or address is not None or slurm
-    where = EngineOptions(name=engine or "local", jobs=jobs, pack=pack, gpus=gpus, address=address, slurm=tuple(slurm))
+    asked = engine is not None or jobs is not None or gpus or address is not None or slurm
+    where = EngineOptions(name=engine or "local", jobs=jobs, gpus=gpus, address=address, slurm=tuple(slurm))
     folder = run_experiment(
         experiment,
         scale,
@@ -356,7 +355,7 @@ def bench(
     shapes: list[str] | None = None,
 ) -> None:
     """Measure, print a table, and write it if asked to."""
-    from hmmscope.bench import filtering, mixture, packed, sampling, training
+    from hmmscope.bench import filtering, mixture, sampling, training
     from hmmscope.machine import machine
 
     works: dict[str, Any] = {
@@ -364,7 +363,6 @@ def bench(
         "filtering": filtering.contests,
         "mixture": mixture.contests,
         "training": partial(training.contests, precision=precision, compiled=compile, shapes=tuple(shapes or ())),
-        "packed": partial(packed.contests, shapes=tuple(shapes or ())),
     }
     known = [*works, "curve", "all"]
     if work not in known:
@@ -372,12 +370,10 @@ def bench(
     if precision not in ("float32", "bfloat16"):
         raise unknown_name("precision", precision, ("float32", "bfloat16"))
     for shape in shapes or ():
-        by_work: dict[str, list[str]] = {"training": [*training.SHAPES], "packed": [*packed.SHAPES]}
-        names = by_work.get(work)
-        if names is None:
-            raise InputError(f"shapes: bench {work} has no shapes to choose; training and packed have")
-        if shape not in names:
-            raise unknown_name("shapes", shape, names)
+        if work != "training":
+            raise InputError(f"shapes: bench {work} has no shapes to choose; training has")
+        if shape not in training.SHAPES:
+            raise unknown_name("shapes", shape, training.SHAPES)
     if repeats < 1 or min(threads) < 1:
         raise InputError(f"repeats: and threads must be at least 1, got {repeats} and {threads}")
     if out is not None and Path(out).exists():
