@@ -45,9 +45,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bench": NAMES | COMPONENTS - {"analysis"} | {"storage", "runs"},
     "verbs": NAMES | COMPONENTS | {"interop", "runs", "storage", "machine", "sweeps", "evidence", "experiments", "claims"}
     | {"report", "bench"},
-    "commands": NAMES | COMPONENTS | {"runs", "storage", "machine", "experiments", "evidence", "claims", "sweeps", "interop"}
-    | {"report", "bench", "verbs"},
-    "cli": {"errors", "commands", "verbs"},
+    "cli": {"errors", "verbs"},
+    "__main__": {"cli"},
 }  # fmt: skip
 
 #: Third-party packages that a module may import when it is itself imported; extras only inside functions.

@@ -1,7 +1,8 @@
-"""The command line: parsing only. Verbs are functions of `hmmscope.commands` and `hmmscope.verbs`, imported when called."""
+"""The command line: parsing only. Verbs are functions of `hmmscope.verbs`, imported when called."""
 
 import argparse
 import errno
+import importlib
 import os
 import re
 import sys
@@ -21,7 +22,7 @@ device), 6 non-finite numbers, 130 interrupted, 143 terminated, 70 internal erro
 
 
 #: Verbs that take ``--section.key VALUE``, or fields of a process.
-_OVERRIDABLE = ("run", "train", "sweep", "analyse", "show", "sample", "oracle", "facts")
+_OVERRIDABLE = ("run", "train", "sweep", "analyse", "sample", "oracle", "facts")
 _RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
 
@@ -281,28 +282,9 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _function(verb: str) -> Callable[..., int | None]:
-    """What does the work, imported now."""
-    found: Callable[..., int | None]
-    if verb in ("oracle", "facts", "fit"):
-        from hmmscope.verbs import facts, fit, oracle
-
-        found = getattr({"oracle": oracle, "facts": facts, "fit": fit}[verb], verb)
-    elif verb == "sweep":
-        from hmmscope.verbs.sweep import sweep
-
-        found = sweep
-    elif verb == "claims":
-        from hmmscope.verbs.claims import claims
-
-        found = claims
-    elif verb == "export":
-        from hmmscope.verbs.export import export
-
-        found = export
-    else:
-        from hmmscope import commands
-
-        found = getattr(commands, verb if verb != "list" else "list_names")
+    """What does the work: of the same name in a module of that name, which is imported now."""
+    module, name = {"list": ("catalogue", "list_names"), "show": ("catalogue", "show")}.get(verb, (verb, verb))
+    found: Callable[..., int | None] = getattr(importlib.import_module(f"hmmscope.verbs.{module}"), name)
     return found
 
 
