@@ -101,7 +101,11 @@ BAD: dict[str, tuple[int, list[str], str]] = {
     "unknown option": (2, ["oracle", "umbrella", "good.txt", "--fast", "1"], "--fast: unknown option"),
     "unknown option of report": (2, ["report", "RUN", "--fast"], "--fast: unknown option"),
     "unknown option of doctor": (2, ["doctor", "--fast"], "--fast: unknown option"),
-    "option where there is none": (2, ["show", "umbrella", "--fast", "1"], "--fast: not an option here"),
+    "option where there is none": (
+        2,
+        ["show", "umbrella", "--fast", "1"],
+        "--fast: unknown option; see hmmscope show --help",
+    ),
     "option of a shipped process": (2, ["sample", "umbrella", "--num_states", "3"], "--num_states"),
     "no number": (2, ["sample", "umbrella", "-n", "many"], "invalid int value: 'many'"),
     "negative number": (2, ["sample", "umbrella", "-n", "-1"], "at least 0"),

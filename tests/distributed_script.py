@@ -21,12 +21,13 @@ from typing import Any
 
 import torch
 
-from hmmscope import cli, commands
+from hmmscope import cli
 from hmmscope.runs import pipeline
 from hmmscope.runs.config import config_from_data, load_config
 from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import parallel, trainer, updates, watch
+from hmmscope.verbs import train as verb
 from training_crash import CONFIG, wait
 
 #: Sixteen samples a step of a fixed set of 90: the last step of an epoch has ten, in three grains of the four.
@@ -255,7 +256,7 @@ def trained(config: str, out: str, resume: bool, overrides: dict[str, str], **ot
 
 
 if __name__ == "__main__":
-    commands.train = trained
+    verb.train = trained
     torch.set_num_threads(1)
     warnings.simplefilter("error")
     modes = {"exact": exact, "ends": ends, "numbers": numbers, "close": close, "compiled": compiled}

@@ -37,18 +37,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": NAMES - {"registry"} | {"models", "corpora", "storage"},
     "analysis": NAMES | PROBABILITY | {"models"},
     "runs": NAMES | COMPONENTS | {"constructions", "storage", "machine"},
-    "packing": NAMES | COMPONENTS | {"runs", "storage"},
     "claims": {"errors", "schema", "registry", "evidence"},
-    "sweeps": NAMES - {"registry", "axes"} | {"training", "runs", "packing", "storage"},
+    "sweeps": NAMES - {"registry", "axes"} | {"training", "runs", "storage"},
     "experiments": NAMES | COMPONENTS | {"constructions", "runs", "storage", "machine", "evidence", "claims", "sweeps"},
     "interop": {"errors", "schema", "axes", "processes", "models", "storage"},
     "report": {"errors", "schema", "storage", "evidence"},
     "bench": NAMES | COMPONENTS - {"analysis"} | {"storage", "runs"},
     "verbs": NAMES | COMPONENTS | {"interop", "runs", "storage", "machine", "sweeps", "evidence", "experiments", "claims"}
     | {"report", "bench"},
-    "commands": NAMES | COMPONENTS | {"runs", "storage", "machine", "experiments", "evidence", "claims", "sweeps", "interop"}
-    | {"report", "bench", "verbs"},
-    "cli": {"errors", "commands", "verbs"},
+    "cli": {"errors", "verbs"},
+    "__main__": {"cli"},
 }  # fmt: skip
 
 #: Third-party packages that a module may import when it is itself imported; extras only inside functions.

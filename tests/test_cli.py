@@ -2,6 +2,8 @@
 
 import json
 import re
+import runpy
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 from cli_cases import BAD, KINDS, SMALL, TINY, VERBS, WITHOUT_EXACT_ANSWER, assert_one_line, call, rubbish, trained  # noqa: F401 - fixtures
-from hmmscope import __version__, commands, registry
+from hmmscope import __version__, registry
 from hmmscope.cli import main
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.processes.files import load_process, shipped_processes
@@ -17,6 +19,7 @@ from hmmscope.processes.make import make_process
 from hmmscope.runs.presets import PRESETS
 from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir
+from hmmscope.verbs import catalogue
 from hmmscope.verbs.sources import read_sequences
 
 
@@ -61,7 +64,7 @@ def test_internal_errors_are_ours(call: Callable, monkeypatch: pytest.MonkeyPatc
     def broken(kind: str | None) -> None:
         raise ZeroDivisionError("line one\nline two")
 
-    monkeypatch.setattr(commands, "list_names", broken)
+    monkeypatch.setattr(catalogue, "list_names", broken)
     called = call("list")
     assert called.code == 70
     assert called.error.startswith("error[70] internal error, please report it: ZeroDivisionError: line one line two")
@@ -89,7 +92,7 @@ def test_what_happens_to_anybody(
         raise error
 
     monkeypatch.setattr("hmmscope.cli._silence_stdout", lambda: None)
-    monkeypatch.setattr(commands, "list_names", broken)
+    monkeypatch.setattr(catalogue, "list_names", broken)
     called = call("list")
     assert called.code == code
     assert re.fullmatch(rf"error\[{code}\] [^\n]+\n", called.error)
@@ -207,3 +210,11 @@ def test_every_process_can_be_sampled_and_judged(name: str, call: Callable, tmp_
         return
     assert (judged.code, judged.error) == (0, "")
     assert len(store.read_table(tmp_path / "o.jsonl")) == 15
+
+
+def test_the_package_is_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.setattr(sys, "argv", ["hmmscope"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("hmmscope", run_name="__main__", alter_sys=True)
+    assert ended.value.code == 2
+    assert "usage: hmmscope" in capsys.readouterr().out

@@ -302,7 +302,7 @@ def test_noise_has_no_pattern_that_a_chip_could_use():
 
 def test_bench_refuses_a_device_in_one_line(capsys):
     assert main(["bench", "sampling", "--device", "tpu"]) == 2
-    assert capsys.readouterr().err == "error[2] device: must be cpu or cuda, got 'tpu'\n"
+    assert capsys.readouterr().err == "error[2] device: unknown 'tpu'; did you mean 'cpu'? (known: cpu, cuda)\n"
     if not torch.cuda.is_available():
         assert main(["bench", "sampling", "--device", "cuda"]) == 5
         assert "device: cuda was asked for" in capsys.readouterr().err

@@ -18,13 +18,14 @@ from typing import Any
 
 import torch
 
-from hmmscope import cli, commands
+from hmmscope import cli
 from hmmscope.errors import HmmscopeError
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import train
 from hmmscope.storage import disk
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import updates
+from hmmscope.verbs import train as verb
 
 NUM_STEPS, EVERY = 60, 7
 
@@ -248,7 +249,7 @@ def limit(folder: Path, number: int) -> dict:
 
 
 if __name__ == "__main__":
-    assert commands  # imported here once, not in every child
+    assert verb  # imported here once, not in every child
     torch.set_num_threads(1)
     warnings.simplefilter("error")
     modes = {"kills": kills, "saves": saves, "signals": signals, "limit": limit}

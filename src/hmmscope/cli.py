@@ -1,7 +1,8 @@
-"""The command line: parsing only. Verbs are functions of `hmmscope.commands` and `hmmscope.verbs`, imported when called."""
+"""The command line: parsing only. Verbs are functions of `hmmscope.verbs`, imported when called."""
 
 import argparse
 import errno
+import importlib
 import os
 import re
 import sys
@@ -21,7 +22,7 @@ device), 6 non-finite numbers, 130 interrupted, 143 terminated, 70 internal erro
 
 
 #: Verbs that take ``--section.key VALUE``, or fields of a process.
-_OVERRIDABLE = ("run", "train", "sweep", "analyse", "show", "sample", "oracle", "facts")
+_OVERRIDABLE = ("run", "train", "sweep", "analyse", "sample", "oracle", "facts")
 _RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
 
@@ -62,7 +63,6 @@ def build_parser() -> argparse.ArgumentParser:
         "--trained", metavar="DIR", help="its pool of trained runs (default: the folder trained beside DIR)"
     )
     _add_engine(run, None)
-    _add_pack(run)
 
     train = verb(
         "train", "train one model and say how far from the optimum it ends", epilog=_EPILOG, formatter_class=raw
@@ -87,7 +87,6 @@ def build_parser() -> argparse.ArgumentParser:
     sweep.add_argument("--instances", action="store_true", help="each seed also draws another process")
     sweep.add_argument("--retries", type=int, default=2, metavar="N", help="further attempts at a run that failed")
     _add_engine(sweep, "local")
-    _add_pack(sweep)
     sweep.add_argument("--dry-run", action="store_true", help="list the runs; train nothing")
 
     sample = verb("sample", "sequences of a process, the same bits everywhere")
@@ -161,14 +160,14 @@ def build_parser() -> argparse.ArgumentParser:
         "work",
         nargs="?",
         default="all",
-        help="sampling, filtering, mixture, training; packed or curve (default: the first four)",
+        help="sampling, filtering, mixture, training; or curve (default: the first four)",
     )
     bench.add_argument("--peers", action="store_true", help="also measure hmmlearn, dynamax, pomegranate, plain loops")
     bench.add_argument("--threads", type=int, nargs="+", default=[1], metavar="N", help="numbers of threads")
     bench.add_argument("--device", default="cpu", help="cpu or cuda")
     bench.add_argument("--precision", default="float32", help="of training: float32 or bfloat16")
     bench.add_argument("--compile", action="store_true", help="of training: also compiled")
-    bench.add_argument("--shapes", nargs="+", metavar="NAME", help="of training and packed: only these")
+    bench.add_argument("--shapes", nargs="+", metavar="NAME", help="of training: only these")
     bench.add_argument("--repeats", type=int, default=5, help="rounds; the median counts")
     bench.add_argument("--out", metavar="FILE", help="write the table as .json, with date and machine")
 
@@ -187,16 +186,6 @@ def _add_engine(parser: argparse.ArgumentParser, default: str | None) -> None:
     )
     parser.add_argument("--address", metavar="HOST:PORT", help="of a Ray cluster (default: one is started here)")
     parser.add_argument("--slurm", nargs="+", default=[], metavar="KEY=VALUE", help="of sbatch: partition=gpu time=120")
-
-
-def _add_pack(parser: argparse.ArgumentParser) -> None:
-    """How many runs a worker trains."""
-    parser.add_argument(
-        "--pack",
-        default="off",
-        metavar="N",
-        help="train up to N runs that differ in their seeds only together; auto: where it is faster; off (default)",
-    )
 
 
 def parse_overrides(words: Sequence[str]) -> dict[str, str]:
@@ -293,28 +282,9 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _function(verb: str) -> Callable[..., int | None]:
-    """What does the work, imported now."""
-    found: Callable[..., int | None]
-    if verb in ("oracle", "facts", "fit"):
-        from hmmscope.verbs import facts, fit, oracle
-
-        found = getattr({"oracle": oracle, "facts": facts, "fit": fit}[verb], verb)
-    elif verb == "sweep":
-        from hmmscope.verbs.sweep import sweep
-
-        found = sweep
-    elif verb == "claims":
-        from hmmscope.verbs.claims import claims
-
-        found = claims
-    elif verb == "export":
-        from hmmscope.verbs.export import export
-
-        found = export
-    else:
-        from hmmscope import commands
-
-        found = getattr(commands, verb if verb != "list" else "list_names")
+    """What does the work: of the same name in a module of that name, which is imported now."""
+    module, name = {"list": ("catalogue", "list_names"), "show": ("catalogue", "show")}.get(verb, (verb, verb))
+    found: Callable[..., int | None] = getattr(importlib.import_module(f"hmmscope.verbs.{module}"), name)
     return found
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from markupsafe import escape
 
-from hmmscope import commands, registry
+from hmmscope import registry
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.verdicts import VERDICTS
@@ -14,6 +14,7 @@ from hmmscope.experiments.running import run_experiment
 from hmmscope.runs.config import config_from_data
 from hmmscope.storage import store
 from hmmscope.storage.rundir import read_journal
+from hmmscope.verbs import run as verb
 
 EXPERIMENTS = sorted(registry.entries("experiment"))
 
@@ -69,7 +70,7 @@ def on_cpu(name: str) -> dict[str, str]:
 def smoke(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """An experiment at the smallest scale, through the command."""
     out = tmp_path_factory.mktemp("smoke") / request.param
-    commands.run(request.param, "smoke", str(out), False, True, on_cpu(request.param))
+    verb.run(request.param, "smoke", str(out), False, True, on_cpu(request.param))
     return request.param, out
 
 
@@ -113,12 +114,12 @@ def test_smoke_is_not_run_twice_into_one_folder(smoke: tuple[str, Path]) -> None
     name, out = smoke
     before = state(out)
     with pytest.raises(RefusedError, match="exists"):
-        commands.run(name, "smoke", str(out), False, True, on_cpu(name))
+        verb.run(name, "smoke", str(out), False, True, on_cpu(name))
     if plan_of(name):
         with pytest.raises(RefusedError, match=r"training\.learning_rate"):
-            commands.run(name, "smoke", str(out), True, True, {**on_cpu(name), "training.learning_rate": "0.5"})
+            verb.run(name, "smoke", str(out), True, True, {**on_cpu(name), "training.learning_rate": "0.5"})
     with pytest.raises(RefusedError, match="another plan"):
-        commands.run(name, "small", str(out), True, True, on_cpu(name))
+        verb.run(name, "small", str(out), True, True, on_cpu(name))
     assert state(out) == before
 
 
@@ -130,7 +131,7 @@ def test_smoke_resumed_uses_what_is_there(smoke: tuple[str, Path], capsys: pytes
         made += out.rglob("tables/*")  # of seeds they are put together again from the parts
     times = {path: path.stat().st_mtime_ns for path in made}
     capsys.readouterr()
-    commands.run(name, "smoke", str(out), True, True, on_cpu(name))
+    verb.run(name, "smoke", str(out), True, True, on_cpu(name))
     assert state(out) == before
     kept = {path: time for path, time in times.items() if path.is_file() and path.name not in ("lock",)}
     assert {path: path.stat().st_mtime_ns for path in kept} == kept  # neither trained nor measured again
@@ -169,7 +170,7 @@ def test_experiments_refuse_what_they_cannot_measure(name: str, tmp_path: Path) 
         refused += [({"training.num_steps": "3"}, "trains no model")]
     for overrides, error in refused:
         with pytest.raises(InputError, match=error):
-            commands.run(name, "smoke", str(tmp_path / "new"), False, True, overrides)
+            verb.run(name, "smoke", str(tmp_path / "new"), False, True, overrides)
     with pytest.raises(InputError, match="did you mean 'smoke'"):
-        commands.run(name, "smok", str(tmp_path / "new"), False, True, {})
+        verb.run(name, "smok", str(tmp_path / "new"), False, True, {})
     assert list(tmp_path.iterdir()) == []

@@ -48,7 +48,7 @@ def train_in_pool(
         _train_here(wanted, pool, quiet)
     elif wanted and engine is not None:
         with Board(pool, wanted, quiet=quiet) as board:
-            rows = run_sweep(wanted, pool, engine.make(pool), pack=engine.most_together, watcher=board, shared=True)
+            rows = run_sweep(wanted, pool, engine.make(pool), watcher=board, shared=True)
         failed = [row for row in rows if row["state"] != "done"]
         if failed:
             raise ResourceError(
@@ -84,6 +84,6 @@ def default_engine(num_runs: int, asked: EngineOptions | None, *, alone: bool = 
     worker, with `alone`, and on a GPU that runs would have to share.
     """
     if asked is not None:
-        here = asked.name == "local" and (num_runs == 1 or asked.jobs == 1) and asked.pack == "off"
+        here = asked.name == "local" and (num_runs == 1 or asked.jobs == 1)
         return None if here else asked
     return None if alone or num_runs == 1 or torch.cuda.is_available() else EngineOptions()

@@ -13,23 +13,16 @@ from typing import Protocol
 
 from hmmscope.schema import require
 from hmmscope.sweeps.grid import Point, extend_folder, make_folder
-from hmmscope.sweeps.jobs import Outcome, Unit, clear_failure, in_use, is_done, newest_step, taking_part, write_failure
-from hmmscope.sweeps.packs import Packs
+from hmmscope.sweeps.jobs import Outcome, clear_failure, in_use, is_done, newest_step, taking_part, write_failure
 from hmmscope.sweeps.table import table_rows, write_sweep_table
 from hmmscope.training.signals import Interrupted, deferred_signals
 
 _SECONDS_BETWEEN_LOOKS = 0.05
 _SECONDS_ELSEWHERE = 1.0
-#: Exit code of a worker that says which of its runs met numbers that are not finite: those would do so alone.
-_NOT_FINITE = 6
 
 
 class Engine(Protocol):
     """Where workers run."""
-
-    @property
-    def places(self) -> int:
-        """Workers at a time; asked for only where runs can be trained together."""
 
     @property
     def active(self) -> int:
@@ -37,10 +30,10 @@ class Engine(Protocol):
 
     @property
     def free(self) -> int:
-        """How many more units to submit now."""
+        """How many more runs to submit now."""
 
-    def submit(self, units: Sequence[Unit]) -> None:
-        """Begin these, or queue them: runs by their names, and packs of several."""
+    def submit(self, names: Sequence[str]) -> None:
+        """Begin these runs, or queue them."""
 
     def finished(self) -> list[Outcome]:
         """Outcomes since the last call."""
@@ -68,7 +61,6 @@ def run_sweep(
     engine: Engine,
     *,
     retries: int = 2,
-    pack: int | None = 1,
     watcher: Watcher | None = None,
     shared: bool = False,
 ) -> list[dict]:
@@ -80,8 +72,6 @@ def run_sweep(
         engine: where the workers run.
         retries: further attempts at a run that failed, in this call. Bad input, damaged files and non-finite numbers are not
             tried again. An attempt that was told to stop after it had saved new steps (a preempted job) does not count.
-            Nor does one in a pack: a pack is tried twice (once without retries), and then its runs by themselves.
-        pack: most runs that a worker trains together; None where it is faster, see `packs.RULES`.
         watcher: is told what happens.
         shared: the folder is a pool of runs of several grids: others stay, and no table is written.
 
@@ -98,8 +88,7 @@ def run_sweep(
         make_folder(out, list(points))
         with taking_part(out), deferred_signals() as received:
             extend_folder(out, list(points), shared=shared)
-            packs = Packs({point.name: point.config for point in points}, pack)
-            _Sweep([point.name for point in points], out, engine, retries, packs, watcher).run(received)
+            _Sweep([point.name for point in points], out, engine, retries, watcher).run(received)
             rows = table_rows(out, points)
             if not shared:
                 write_sweep_table(out, rows)
@@ -111,17 +100,13 @@ def run_sweep(
 class _Sweep:
     """The state of the loop."""
 
-    def __init__(
-        self, names: list[str], out: Path, engine: Engine, retries: int, packs: Packs, watcher: Watcher | None
-    ) -> None:
-        self._out, self._engine, self._retries, self._packs, self._watcher = out, engine, retries, packs, watcher
+    def __init__(self, names: list[str], out: Path, engine: Engine, retries: int, watcher: Watcher | None) -> None:
+        self._out, self._engine, self._retries, self._watcher = out, engine, retries, watcher
         self._total = len(names)
         self._waiting = [name for name in names if not is_done(out, name)]
-        self._mates: dict[str, Unit] = {}
         self._elsewhere: list[str] = []
         self._failed: set[str] = set()
         self._attempts: Counter[str] = Counter()
-        self._together: Counter[str] = Counter()  # of the attempts, those in packs
         self._steps = {name: newest_step(out, name) for name in self._waiting}
         self._looked = 0.0
         for name in self._waiting:
@@ -143,21 +128,12 @@ class _Sweep:
         self._tell()
 
     def _submit(self) -> None:
-        free = self._engine.free
-        if not self._waiting or free < 1:
-            return
-        chosen: list[Unit] = []
-        left = dict.fromkeys(self._waiting)
-        for names in self._packs.units(self._waiting, self._engine.places if self._packs else 1):
-            if len(chosen) == free:
-                break
-            for name in names:
-                del left[name]
-            ours = tuple(name for name in names if self._is_ours(name))
-            if ours:
-                chosen.append(ours if len(ours) > 1 else ours[0])
-                self._mates |= dict.fromkeys(ours, chosen[-1])
-        self._waiting = list(left)
+        free = self._engine.free if self._waiting else 0
+        chosen: list[str] = []
+        while self._waiting and len(chosen) < free:
+            name = self._waiting.pop(0)
+            if self._is_ours(name):
+                chosen.append(name)
         if chosen:
             self._engine.submit(chosen)
 
@@ -182,9 +158,7 @@ class _Sweep:
             self._waiting.append(name)
         else:
             self._attempts[name] += 1
-            again = self._part(outcome) or (
-                not outcome.final and self._attempts[name] - self._together[name] <= self._retries
-            )
+            again = not outcome.final and self._attempts[name] <= self._retries
             if again:
                 self._waiting.append(name)
             else:
@@ -192,15 +166,6 @@ class _Sweep:
                 write_failure(self._out, outcome, self._attempts[name])
             if self._watcher is not None:
                 self._watcher.failed(outcome, self._attempts[name], again)
-
-    def _part(self, outcome: Outcome) -> bool:
-        """Whether an attempt failed because of its pack, or may have, so that it says little about this run."""
-        if isinstance(self._mates[outcome.name], str) or outcome.exit_code == _NOT_FINITE:
-            return False
-        self._together[outcome.name] += 1
-        if outcome.final or self._together[outcome.name] > min(1, self._retries):
-            self._packs.part([outcome.name])
-        return True
 
     def _look_elsewhere(self) -> None:
         """Runs that another process had: done by now, or free again."""

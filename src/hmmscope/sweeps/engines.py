@@ -8,7 +8,6 @@ from hmmscope.errors import InputError
 from hmmscope.schema import unknown_name
 from hmmscope.sweeps.driver import Engine
 from hmmscope.sweeps.local import LocalEngine
-from hmmscope.sweeps.packs import parse_pack
 
 ENGINES = ("local", "ray", "slurm")
 
@@ -20,7 +19,6 @@ class EngineOptions:
     Attributes:
         name: "local", "ray" or "slurm".
         jobs: workers at a time; None for as many as processors (local) or places.
-        pack: most runs that a worker trains together, "auto" or "off", see `packs.parse_pack`.
         gpus: of each worker (Ray: a fraction; Slurm: whole).
         address: of a Ray cluster.
         slurm: options of sbatch, ``partition=gpu``.
@@ -28,7 +26,6 @@ class EngineOptions:
 
     name: str = "local"
     jobs: int | None = None
-    pack: str = "off"
     gpus: float = 0.0
     address: str | None = None
     slurm: Sequence[str] = ()
@@ -45,12 +42,6 @@ class EngineOptions:
                 "gpus: the local engine leaves GPUs to training.device; use --engine ray to share them out"
             )
         pairs(self.slurm, "slurm")
-        parse_pack(self.pack)
-
-    @property
-    def most_together(self) -> int | None:
-        """`pack` as `run_sweep` takes it."""
-        return parse_pack(self.pack)
 
     def make(self, out: Path) -> Engine:
         """The engine for the sweep in `out`."""

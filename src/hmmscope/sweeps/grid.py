@@ -48,7 +48,7 @@ SUMMARY = (
     "invalid",
 )
 #: Columns of the table that nothing varied may be called.
-_TAKEN = {"run", "state", "reason", "seed", "packed", *SUMMARY}
+_TAKEN = {"run", "state", "reason", "seed", *SUMMARY}
 _MAX_POINTS = 100_000
 
 

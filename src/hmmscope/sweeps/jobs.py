@@ -1,6 +1,6 @@
-"""One unit of a sweep in a fresh process, what came of its runs, and where they are. All engines share this.
+"""One run of a sweep in a fresh process, what came of it, and where it is. All engines share this.
 
-A `worker` is told a folder and names, and reads the rest from grid.json: no object travels. The locks are the kernel's,
+A `worker` is told a folder and a name, and reads the rest from grid.json: no object travels. The locks are the kernel's,
 which end with the process that holds them; what no process of the sweep holds any more was left by a killed one.
 """
 
@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -29,16 +29,9 @@ _STOPPED = {130, 143, -signal.SIGINT, -signal.SIGTERM}
 #: Seconds that a worker has to finish its step and save, when it is told to stop.
 GRACE = 30.0
 _LOG_TAIL = 1 << 16
-_SAID = re.compile(r"(?:run (\S+) )?(error\[(\d+)\] .*)")
+_SAID = re.compile(r"error\[(\d+)\] .*")
 
 State = Literal["done", "failed", "running", "partial", "waiting"]
-#: What one worker trains: a run by its name, or the names of several that it trains together (a pack).
-Unit = str | tuple[str, ...]
-
-
-def names_of(unit: Unit) -> tuple[str, ...]:
-    """The runs of a unit."""
-    return (unit,) if isinstance(unit, str) else unit
 
 
 @dataclass(frozen=True)
@@ -166,26 +159,23 @@ def state_of(out: Path, name: str) -> State:
 
 
 class Job:
-    """A worker process. What it prints is added to logs/NAME.log; of a pack, to that of its first run.
+    """A worker process. What it prints is added to logs/NAME.log.
 
     Args:
         out: folder of the sweep.
-        unit: the run, or the runs that it trains together.
+        name: of the run.
     """
 
-    def __init__(self, out: Path, unit: Unit) -> None:
-        self.names, self._out = names_of(unit), Path(os.path.abspath(out))
-        first, *others = self.names
-        self._log = self._out / "logs" / f"{first}.log"
+    def __init__(self, out: Path, name: str) -> None:
+        self._name, self._out = name, Path(os.path.abspath(out))
+        self._log = self._out / "logs" / f"{name}.log"
         store.make_folder(self._log.parent)
-        for name in others:
-            _add_line(self._log.with_name(f"{name}.log"), f"trained together with {first}, see {first}.log")
         log = disk.open_own(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             self._begin = os.fstat(log).st_size
             # A session of its own: Ctrl-C reaches the parent alone, which then tells its workers once.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "hmmscope.sweeps.worker", str(self._out), *self.names],
+                [sys.executable, "-P", "-m", "hmmscope.sweeps.worker", str(self._out), name],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -200,66 +190,51 @@ class Job:
         """Of the worker."""
         return self._process.pid
 
-    def poll(self) -> list[Outcome] | None:
-        """How it ended, for each of its runs, or None while it is at work."""
+    def poll(self) -> Outcome | None:
+        """How it ended, or None while it is at work."""
         code = self._process.poll()
-        return None if code is None else self._outcomes(code)
+        return None if code is None else self._outcome(code)
 
     def terminate(self) -> None:
         """Tell it to save and stop."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
-    def wait(self, seconds: float) -> list[Outcome]:
+    def wait(self, seconds: float) -> Outcome:
         """How it ended; it is killed if it does not within that time."""
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
             code = self._process.wait()
-        return self._outcomes(code)
+        return self._outcome(code)
 
-    def _outcomes(self, code: int) -> list[Outcome]:
+    def _outcome(self, code: int) -> Outcome:
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()
-        said = self._said()
         if code == 0:
             reason = "ended without a result"
         elif code < 0:
             hint = " (was there enough memory?)" if -code == signal.SIGKILL else ""
             reason = f"killed by {_signal_name(-code)}{hint}"
         else:
-            reason = said.get(("", code), f"exit code {code}")
-        own = {name: Outcome(name, number, text) for (name, number), text in said.items() if name}
-        ended = outcomes_of(self._out, self.names, code, reason)
-        return [one if one.kind == "done" else own.get(one.name, one) for one in ended]
+            reason = self._said().get(code, f"exit code {code}")
+        return outcome_of(self._out, self._name, code, reason)
 
-    def _said(self) -> dict[tuple[str, int], str]:
-        """Its last line of each error, without the folder, so that it is the same wherever the sweep lies.
-
-        By exit code, and by the name of the run that a line of a pack is about (see `worker.say`), or "".
-        """
+    def _said(self) -> dict[int, str]:
+        """Its last line of each error by exit code, without the folder, so that it is the same wherever the sweep lies."""
         with suppress(HmmscopeError), disk.reading(self._log, own=True) as file:
             file.seek(max(self._begin, os.fstat(file.fileno()).st_size - _LOG_TAIL))
             lines = file.read(_LOG_TAIL).decode(errors="replace").splitlines()
             found = [match for line in lines if (match := _SAID.match(line.replace(f"{self._out}/", "")))]
-            return {(match[1] or "", int(match[3])): match[2] for match in found}
+            return {int(match[1]): match[0] for match in found}
         return {}
 
 
-def outcomes_of(out: Path, names: tuple[str, ...], code: int, reason: str) -> list[Outcome]:
-    """The end of a worker as that of each of its runs; those that it had finished are done."""
-    return [Outcome(name, 0, "") if is_done(out, name) else Outcome(name, code, reason) for name in names]
-
-
-def _add_line(path: Path, text: str) -> None:
-    """Add a line to a log that nobody else writes to."""
-    before = ""
-    if os.path.lexists(path):
-        with disk.reading(path, own=True) as file:
-            before = file.read().decode(errors="replace")
-    store.write_text(path, f"{before}{text}\n")
+def outcome_of(out: Path, name: str, code: int, reason: str) -> Outcome:
+    """The end of a worker as that of its run, which is done if the worker had finished it."""
+    return Outcome(name, 0, "") if is_done(out, name) else Outcome(name, code, reason)
 
 
 def _signal_name(number: int) -> str:
@@ -276,22 +251,17 @@ def worker_environment() -> dict[str, str]:
     return kept | one
 
 
-def attend(out: str, unit: Unit) -> list[tuple[str, int, str]]:
-    """Run a worker to its end: the fields of `Outcome` for each run. On an exception it is told to stop, and waited for.
+def attend(out: str, name: str) -> tuple[str, int, str]:
+    """Run a worker to its end: the fields of `Outcome`. On an exception it is told to stop, and waited for.
 
     What engines send to other machines; paths must mean the same there.
     """
-    job = Job(Path(out), unit)
+    job = Job(Path(out), name)
     try:
-        while (outcomes := job.poll()) is None:
+        while (outcome := job.poll()) is None:
             time.sleep(0.05)
     except BaseException:
         job.terminate()
         job.wait(GRACE)
         raise
-    return plain(outcomes)
-
-
-def plain(outcomes: list[Outcome]) -> list[tuple[str, int, str]]:
-    """What travels back from other machines."""
-    return [(outcome.name, outcome.exit_code, outcome.reason) for outcome in outcomes]
+    return astuple(outcome)

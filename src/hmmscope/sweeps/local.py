@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hmmscope.schema import require
-from hmmscope.sweeps.jobs import GRACE, Job, Outcome, Unit
+from hmmscope.sweeps.jobs import GRACE, Job, Outcome
 
 
 class LocalEngine:
-    """Worker processes on this machine, each a run or a pack of runs.
+    """Worker processes on this machine, one a run.
 
     Args:
         out: folder of the sweep.
@@ -24,14 +24,9 @@ class LocalEngine:
         self._jobs: list[Job] = []
 
     @property
-    def places(self) -> int:
-        """Workers at a time."""
-        return self._slots
-
-    @property
     def active(self) -> int:
         """Runs that are at work."""
-        return sum(len(job.names) for job in self._jobs)
+        return len(self._jobs)
 
     @property
     def free(self) -> int:
@@ -43,16 +38,16 @@ class LocalEngine:
         """Process ids of the workers."""
         return [job.pid for job in self._jobs]
 
-    def submit(self, units: Sequence[Unit]) -> None:
+    def submit(self, names: Sequence[str]) -> None:
         """Start a worker for each."""
-        for unit in units:
-            self._jobs.append(Job(self._out, unit))
+        for name in names:
+            self._jobs.append(Job(self._out, name))
 
     def finished(self) -> list[Outcome]:
         """Outcomes since the last call."""
         ended = [(job, job.poll()) for job in self._jobs]
-        self._jobs = [job for job, outcomes in ended if outcomes is None]
-        return [outcome for _, outcomes in ended for outcome in outcomes or ()]
+        self._jobs = [job for job, outcome in ended if outcome is None]
+        return [outcome for _, outcome in ended if outcome is not None]
 
     def stop(self) -> None:
         """Tell the workers to save and stop, and wait until all have ended."""

@@ -8,13 +8,13 @@ from typing import Any
 
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.schema import require
-from hmmscope.sweeps.jobs import GRACE, Outcome, Unit, attend, names_of, outcomes_of
+from hmmscope.sweeps.jobs import GRACE, Outcome, attend, outcome_of
 
 _QUEUED = 1_000_000  # more than any sweep has: Ray keeps the queue
 
 
 class RayEngine:
-    """A Ray task a run, or a pack of runs, with one processor and `gpus` of a GPU. It starts a worker process and waits.
+    """A Ray task a run, with one processor and `gpus` of a GPU. It starts a worker process and waits.
 
     The folder of the sweep must have the same path on all machines, and hmmscope must be installed on them.
 
@@ -39,7 +39,7 @@ class RayEngine:
         require(address is None or jobs is None, "jobs", "is said by the cluster at --address", jobs)
         require(jobs is None or 1 <= jobs <= 1024, "jobs", "must be in [1, 1024]", jobs)
         require(0 <= gpus <= 64, "gpus", "must be in [0, 64]", gpus)
-        self._ray, self._out, self._gpus = ray, out.absolute(), gpus
+        self._ray, self._out = ray, out.absolute()
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         if address is None:
             processors = jobs if jobs is not None else len(os.sched_getaffinity(0))
@@ -52,41 +52,34 @@ class RayEngine:
             raise ResourceError(f"engine: Ray does not start: {' '.join(str(error).split())}") from error
         # We count attempts ourselves, and a lost task is an outcome.
         self._task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0, max_calls=0)(attend)
-        self._units: dict[Any, Unit] = {}
-
-    @property
-    def places(self) -> int:
-        """Tasks at a time, as the cluster is now."""
-        there = self._ray.cluster_resources()
-        places = int(there.get("CPU", 1))
-        return max(1, min(places, int(there.get("GPU", 0) / self._gpus)) if self._gpus else places)
+        self._names: dict[Any, str] = {}
 
     @property
     def active(self) -> int:
         """Runs that are at work or in Ray's queue."""
-        return sum(len(names_of(unit)) for unit in self._units.values())
+        return len(self._names)
 
     @property
     def free(self) -> int:
         """Ray keeps the queue."""
-        return _QUEUED - len(self._units)
+        return _QUEUED - len(self._names)
 
-    def submit(self, units: Sequence[Unit]) -> None:
+    def submit(self, names: Sequence[str]) -> None:
         """Queue a task for each."""
-        for unit in units:
-            self._units[self._task.remote(str(self._out), unit)] = unit
+        for name in names:
+            self._names[self._task.remote(str(self._out), name)] = name
 
     def finished(self) -> list[Outcome]:
-        """Outcomes since the last call; a lost machine or a killed Ray worker is a failure of its runs."""
-        if not self._units:
+        """Outcomes since the last call; a lost machine or a killed Ray worker is a failure of its run."""
+        if not self._names:
             return []
-        ended, _ = self._ray.wait(list(self._units), num_returns=len(self._units), timeout=0, fetch_local=False)
-        return [outcome for reference in ended for outcome in self._outcomes(reference)]
+        ended, _ = self._ray.wait(list(self._names), num_returns=len(self._names), timeout=0, fetch_local=False)
+        return [self._outcome(reference) for reference in ended]
 
-    def _outcomes(self, reference: Any) -> list[Outcome]:
-        names = names_of(self._units.pop(reference))
+    def _outcome(self, reference: Any) -> Outcome:
+        name = self._names.pop(reference)
         try:
-            return [Outcome(*fields) for fields in self._ray.get(reference)]
+            return Outcome(*self._ray.get(reference))
         except self._ray.exceptions.TaskCancelledError:
             code, reason = 130, "cancelled"
         except self._ray.exceptions.RayTaskError as error:  # such as hmmscope that is not installed there
@@ -94,16 +87,16 @@ class RayEngine:
             code, reason = 70, f"the Ray task failed ({lines[-1][:200]})"
         except self._ray.exceptions.RayError as error:
             code, reason = 70, f"the Ray task was lost ({type(error).__name__})"
-        return outcomes_of(self._out, names, code, reason)
+        return outcome_of(self._out, name, code, reason)
 
     def stop(self) -> None:
         """Cancel all tasks, wait until their workers have saved and ended, and leave Ray."""
-        for reference in self._units:
+        for reference in self._names:
             self._ray.cancel(reference, force=False)
         deadline = time.monotonic() + GRACE
-        while self._units and time.monotonic() < deadline:
+        while self._names and time.monotonic() < deadline:
             self.finished()
             time.sleep(0.05)
-        self._units.clear()
+        self._names.clear()
         if self._ray.is_initialized():
             self._ray.shutdown()

@@ -4,12 +4,13 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.schema import require
-from hmmscope.sweeps.jobs import GRACE, Job, Outcome, Unit, names_of, outcomes_of, plain
+from hmmscope.sweeps.jobs import GRACE, Job, Outcome, outcome_of
 
 _QUEUED = 1_000_000
 _SECONDS_BETWEEN_LOOKS = 5.0
@@ -22,25 +23,25 @@ class Attendant:
     def __init__(self) -> None:
         self._job: Job | None = None
 
-    def __call__(self, out: str, unit: Unit) -> list[tuple[str, int, str]]:
-        """The fields of `Outcome` for each run, as `jobs.attend` gives them."""
-        self._job = Job(Path(out), unit)
-        while (outcomes := self._job.poll()) is None:
+    def __call__(self, out: str, name: str) -> tuple[str, int, str]:
+        """The fields of `Outcome`, as `jobs.attend` gives them."""
+        self._job = Job(Path(out), name)
+        while (outcome := self._job.poll()) is None:
             time.sleep(0.2)
-        return plain(outcomes)
+        return astuple(outcome)
 
-    def checkpoint(self, out: str, unit: Unit) -> Any:
+    def checkpoint(self, out: str, name: str) -> Any:
         """Called by submitit at Slurm's warning: the job goes back into the queue once the worker has saved."""
         from submitit.helpers import DelayedSubmission
 
         if self._job is not None:
             self._job.terminate()
             self._job.wait(GRACE)
-        return DelayedSubmission(Attendant(), out, unit)
+        return DelayedSubmission(Attendant(), out, name)
 
 
 class SlurmEngine:
-    """A Slurm job a run, or a pack, in job arrays. The jobs outlive this process: started again, the sweep waits for them.
+    """A Slurm job a run, in job arrays. The jobs outlive this process: started again, the sweep waits for them.
 
     The folder of the sweep must be on a file system that all nodes share, with working locks (flock).
 
@@ -87,72 +88,66 @@ class SlurmEngine:
             raise InputError(f"slurm: {' '.join(str(error).split())}") from error
         except RuntimeError as error:  # no srun
             raise ResourceError(f"engine: {' '.join(str(error).split())}") from error
-        self._places = jobs or 1000
-        self._jobs: dict[Unit, Any] = {}
-        self._missing: dict[Unit, float] = {}
+        self._jobs: dict[str, Any] = {}
+        self._missing: dict[str, float] = {}
         self._looked = 0.0
-
-    @property
-    def places(self) -> int:
-        """Jobs of an array at a time; what the cluster has free is not known."""
-        return self._places
 
     @property
     def active(self) -> int:
         """Runs that are at work or in Slurm's queue."""
-        return sum(len(names_of(unit)) for unit in self._jobs)
+        return len(self._jobs)
 
     @property
     def free(self) -> int:
         """Slurm keeps the queue."""
         return _QUEUED - len(self._jobs)
 
-    def submit(self, units: Sequence[Unit]) -> None:
+    def submit(self, names: Sequence[str]) -> None:
         """Submit these as one job array, a job for each."""
         try:
-            jobs = self._executor.map_array(Attendant(), [str(self._out)] * len(units), list(units))
+            jobs = self._executor.map_array(Attendant(), [str(self._out)] * len(names), list(names))
         except Exception as error:  # FailedJobError, and whatever sbatch does to it
             raise ResourceError(f"engine: sbatch refused: {' '.join(str(error).split())[:300]}") from error
-        self._jobs |= dict(zip(units, jobs, strict=True))
+        self._jobs |= dict(zip(names, jobs, strict=True))
 
     def finished(self) -> list[Outcome]:
-        """Outcomes since the last call; a job that has left the queue without a result is a failure of its runs."""
+        """Outcomes since the last call; a job that has left the queue without a result is a failure of its run."""
         lost = self._lost()
         outcomes: list[Outcome] = []
-        for unit, job in list(self._jobs.items()):
+        for name, job in list(self._jobs.items()):
             has_result = job.paths.result_pickle.exists()
-            if not has_result and unit not in lost and (self._cluster == "slurm" or not job.done()):
+            if not has_result and name not in lost and (self._cluster == "slurm" or not job.done()):
                 continue
-            del self._jobs[unit]
-            self._missing.pop(unit, None)
-            outcomes += self._outcomes(unit, None if unit in lost else job)
+            del self._jobs[name]
+            self._missing.pop(name, None)
+            outcomes.append(self._outcome(name, None if name in lost else job))
         return outcomes
 
-    def _outcomes(self, unit: Unit, job: Any | None) -> list[Outcome]:
-        """What a job tells of its runs; None for a lost one."""
+    def _outcome(self, name: str, job: Any | None) -> Outcome:
+        """What a job tells of its run; None for a lost one."""
         reason = _LOST
         try:
             if job is not None:
-                return [Outcome(*fields) for fields in job.result()]
+                return Outcome(*job.result())
         except Exception as error:
             said = str(error).strip().splitlines()
             reason = f"the job failed ({said[-1] if said else type(error).__name__})"
-        return outcomes_of(self._out, names_of(unit), 70, reason)
+        return outcome_of(self._out, name, 70, reason)
 
-    def _lost(self) -> set[Unit]:
-        """Units whose jobs Slurm has not listed for a while; sacct would know, but few small sites keep accounts."""
+    def _lost(self) -> set[str]:
+        """Runs whose jobs Slurm has not listed for a while; sacct would know, but few small sites keep accounts."""
         if self._cluster != "slurm" or time.monotonic() - self._looked < _SECONDS_BETWEEN_LOOKS:
             return set()
         self._looked = time.monotonic()
         listed = _listed()
         if listed is None:
             return set()
-        for unit, job in self._jobs.items():
+        for name, job in self._jobs.items():
             if job.job_id in listed:
-                self._missing.pop(unit, None)
+                self._missing.pop(name, None)
             else:
-                self._missing.setdefault(unit, self._looked)
-        return {unit for unit, since in self._missing.items() if self._looked - since > _SECONDS_FOR_A_RESULT}
+                self._missing.setdefault(name, self._looked)
+        return {name for name, since in self._missing.items() if self._looked - since > _SECONDS_FOR_A_RESULT}
 
     def stop(self) -> None:
         """Cancel the jobs: Slurm tells the workers to stop, they save, and leave the queue."""

@@ -18,8 +18,7 @@ from hmmscope.sweeps.jobs import Outcome, failure_of, run_folder, state_of
 
 
 def table_rows(out: Path, points: Sequence[Point]) -> list[dict[str, Any]]:
-    """One row for each point: ``run``, what varies, ``seed``, ``state``, ``reason``, and the summary of the run;
-    ``packed`` only where the run was trained together with others.
+    """One row for each point: ``run``, what varies, ``seed``, ``state``, ``reason``, and the summary of the run.
 
     The rows depend on configurations and results alone: not on the engine, on the order in which the runs ended, or on how
     often they were interrupted.
@@ -37,8 +36,7 @@ def table_rows(out: Path, points: Sequence[Point]) -> list[dict[str, Any]]:
         except DamagedError as error:
             state, reason = "failed", str(error).replace(f"{out}/", "")
         ended = {key: summary.get(key) for key in SUMMARY}
-        packed = {"packed": True} if summary.get("packed") else {}
-        rows.append({"run": point.name, **point.varied, "state": state, "reason": reason, **ended, **packed})
+        rows.append({"run": point.name, **point.varied, "state": state, "reason": reason, **ended})
     return rows
 
 
@@ -52,7 +50,7 @@ def table_text(rows: Sequence[dict[str, Any]]) -> list[str]:
     if not rows:
         return ["no runs"]
     last = ("state", "loss", "bayes_loss", "excess", "excess_low", "excess_high")
-    varied = [key for key in rows[0] if key not in (*SUMMARY, "run", "state", "reason", "packed")]
+    varied = [key for key in rows[0] if key not in (*SUMMARY, "run", "state", "reason")]
     columns = [*varied, *last]
     cells = [columns, *([_cell(row[column]) for column in columns] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]

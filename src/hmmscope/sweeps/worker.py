@@ -1,8 +1,7 @@
-"""The process of one run, or of a pack of runs: python -m hmmscope.sweeps.worker FOLDER NAME ...
+"""The process of one run: python -m hmmscope.sweeps.worker FOLDER NAME
 
-It trains with `pipeline.train`, or `packing.train_packed`, whose locks let one process at a time write a run. When the
-process that started it ends, however it ends, its standard input closes; it then saves and stops, so that no worker is left
-behind.
+It trains with `pipeline.train`, whose lock lets one process at a time write a run. When the process that started it ends,
+however it ends, its standard input closes; it then saves and stops, so that no worker is left behind.
 """
 
 import errno
@@ -17,13 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from hmmscope.errors import HmmscopeError, RefusedError
-from hmmscope.packing import PackStopped, train_packed
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.pipeline import train
 from hmmscope.storage.rundir import RunDir, config_difference
 from hmmscope.sweeps.grid import load_point
-from hmmscope.sweeps.jobs import BUSY, in_use, is_done, run_folder, taking_part
-from hmmscope.training.state import resolve_device
+from hmmscope.sweeps.jobs import BUSY, is_done, run_folder, taking_part
 
 _RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
@@ -51,48 +48,6 @@ def work(out: Path, name: str) -> None:
         raise _Busy(str(error)) from error
 
 
-def work_together(out: Path, names: tuple[str, ...]) -> None:
-    """Train runs that differ in their seeds only, in one program, each from its newest checkpoint if there is one.
-
-    Those that another process is at work on are left out, and said so.
-
-    Raises:
-        _Busy: another process is at work on one of them, or was a moment ago.
-        PackStopped: numbers that are not finite in some, which are said; the others are finished.
-        HmmscopeError: see `packing.train_packed`; nothing is known then of any one run.
-    """
-    left = [name for name in names if not is_done(out, name)]
-    while left:
-        for name in [name for name in left if in_use(out, name)]:
-            left.remove(name)
-            say(BUSY, "another process is at work on it", name)
-        if len(left) < 2:
-            return work(out, *left) if left else None
-        configs = [_on_device(_as_begun(load_point(out, name).config, run_folder(out, name))) for name in left]
-        try:
-            train_packed(configs, [run_folder(out, name) for name in left], resume=True, quiet=True)
-            return None
-        except PackStopped as error:
-            for name, reason in zip(left, error.errors, strict=True):
-                if reason is not None:
-                    why = str(reason).removeprefix(f"{run_folder(out, name)}: ")
-                    say(error.exit_code, f"{why}, in a pack of {len(left)}", name)
-            raise
-        except RefusedError as error:
-            if not any(in_use(out, name) for name in left):
-                for name, config in zip(left, configs, strict=True):
-                    path = run_folder(out, name)
-                    if os.path.lexists(path) and not _same_run(path, config):
-                        raise
-                raise _Busy(str(error)) from error
-    return None
-
-
-def _on_device(config: RunConfig) -> RunConfig:
-    """With the device that "auto" means here, so that the runs of a pack agree in it."""
-    return replace(config, training=replace(config.training, device=resolve_device(config.training.device)))
-
-
 def _as_begun(config: RunConfig, path: Path) -> RunConfig:
     """With the device that the run began on, if it was begun: its bits depend on it."""
     if not os.path.lexists(path / "config.json"):
@@ -117,16 +72,13 @@ def _stop_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def main(out: str, *names: str) -> int:
+def main(out: str, name: str) -> int:
     """What a worker process does; its exit code is that of the command line, or `BUSY`."""
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm's warning goes to all; the parent answers it with SIGTERM
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
         with taking_part(Path(out)):
-            if len(names) > 1:
-                work_together(Path(out), names)
-            else:
-                work(Path(out), *names)
+            work(Path(out), name)
         return 0
     except _Busy as error:
         return say(BUSY, str(error))
@@ -143,14 +95,13 @@ def main(out: str, *names: str) -> int:
         return say(5 if memory else 70, f"{type(error).__name__}: {error}")
 
 
-def say(code: int, message: str, name: str | None = None) -> int:
-    """Tell the parent why this worker ends, or what became of one run of its pack; see `jobs.Job`."""
-    about = "" if name is None else f"run {name} "
-    print(f"{about}error[{code}] {' '.join(message.split())}", file=sys.stderr, flush=True)
+def say(code: int, message: str) -> int:
+    """Tell the parent why this worker ends; see `jobs.Job`."""
+    print(f"error[{code}] {' '.join(message.split())}", file=sys.stderr, flush=True)
     return code
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3:
-        sys.exit("a worker is told the folder of its sweep and the name of its run, or the names of those of its pack")
+    if len(sys.argv) != 3:
+        sys.exit("a worker is told the folder of its sweep and the name of its run")
     sys.exit(main(*sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Whether this installation can be trusted: exact bits on this machine, disk, memory, extras."""
+"""The verb `doctor`: whether this installation can be trusted: exact bits on this machine, disk, memory, extras."""
 
 import importlib.util
 import os
@@ -19,6 +19,15 @@ from hmmscope.storage import store
 
 #: Known answer of Philox4x32-10 for counter and key zero (Random123, kat_vectors).
 _PHILOX_ZERO = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
+
+
+def doctor() -> int:
+    """Check the installation; returns 0 if everything that is needed works."""
+    failed = 0
+    for name, ok, text in checks():
+        print(f"{'ok  ' if ok else 'FAIL'}  {name:<22} {text}")
+        failed += not ok
+    return 5 if failed else 0
 
 
 def checks() -> Iterator[tuple[str, bool, str]]:

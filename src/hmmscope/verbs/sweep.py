@@ -21,7 +21,6 @@ def sweep(
     instances: bool,
     engine: str,
     jobs: int | None,
-    pack: str,
     retries: int,
     gpus: float,
     address: str | None,
@@ -31,7 +30,7 @@ def sweep(
     overrides: dict[str, str],
 ) -> None:
     """Run a grid, or go on with it, and print its table; or print the table of one as it is now."""
-    where = EngineOptions(name=engine, jobs=jobs, pack=pack, gpus=gpus, address=address, slurm=tuple(slurm))
+    where = EngineOptions(name=engine, jobs=jobs, gpus=gpus, address=address, slurm=tuple(slurm))
     flags = bool(base or vary or seeds or instances or overrides)
     if table is not None:
         if grid or flags or out or dry_run:
@@ -48,7 +47,7 @@ def sweep(
         raise InputError("out: give a folder for the sweep, --out DIR (or --dry-run)")
     path = Path(out)
     with Board(path, points, quiet=quiet) as board:
-        rows = run_sweep(points, path, where.make(path), retries=retries, pack=where.most_together, watcher=board)
+        rows = run_sweep(points, path, where.make(path), retries=retries, watcher=board)
     print("\n".join(table_text(rows)))
     print(f"table: {path / 'table.jsonl'}")
     failed = sum(row["state"] != "done" for row in rows)

@@ -1,0 +1,44 @@
+"""The verb `analyse`: an instrument on a trained run."""
+
+import inspect
+import re
+
+from hmmscope import registry
+from hmmscope.runs.pipeline import load_run
+from hmmscope.schema import parse_value, unknown_name
+from hmmscope.storage import store
+
+
+def analyse(run: str, instrument: str, quiet: bool, overrides: dict[str, str]) -> None:
+    """Run an instrument on the trained model and samples of the "probe" stream; write and print the table."""
+    tool = registry.lookup("instrument", instrument)
+    known = {
+        name: parameter
+        for name, parameter in inspect.signature(tool).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    options = {}
+    for key, value in overrides.items():
+        if key not in known:
+            raise unknown_name(f"--{key}", key, known)
+        kind = {"layers": tuple[str, ...]}.get(key, type(known[key].default))
+        options[key] = parse_value(kind, value, f"--{key}")
+    loaded = load_run(run)
+    if instrument == "curves":  # what the run was trained for, unless told otherwise
+        trained_for = {"target": loaded.config.target, "block_length": loaded.config.training.block_length}
+        options = trained_for | options
+    rows = tool(loaded.model, loaded.corpus("probe"), **options)
+    named = "".join(f"-{key}-{value}" for key, value in overrides.items())
+    path = loaded.path / "analysis" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', instrument + named)[:200]}.jsonl"
+    store.make_folder(path.parent)
+    store.write_table(path, rows)
+    if not quiet:
+        columns = list(rows[0])
+        print("  ".join(f"{column:>12}" for column in columns))
+        for row in rows:
+            print("  ".join(f"{_short(row[column]):>12}" for column in columns))
+    print(f"table: {path}")
+
+
+def _short(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,92 @@
+"""The verb `bench`: speed beside peers and the limit of the machine."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hmmscope.bench import curve, filtering, mixture, sampling, training
+from hmmscope.bench.contest import Contest
+from hmmscope.errors import InputError, ResourceError
+from hmmscope.machine import machine
+from hmmscope.schema import unknown_name
+from hmmscope.storage import store
+from hmmscope.verbs.sources import new_file
+
+#: What `all` measures.
+WORKS = ("sampling", "filtering", "mixture", "training")
+
+
+def bench(
+    work: str,
+    peers: bool,
+    threads: list[int],
+    repeats: int,
+    out: str | None,
+    device: str = "cpu",
+    precision: str = "float32",
+    compile: bool = False,
+    shapes: list[str] | None = None,
+) -> None:
+    """Measure, print a table, and write it if asked to."""
+    for field, value, known in (
+        ("work", work, (*WORKS, "curve", "all")),
+        ("precision", precision, ("float32", "bfloat16")),
+        ("device", device, ("cpu", "cuda")),
+        *(("shapes", shape, training.SHAPES) for shape in shapes or ()),
+    ):
+        if value not in known:
+            raise unknown_name(field, value, known)
+    if shapes and work != "training":
+        raise InputError(f"shapes: bench {work} has no shapes to choose; training has")
+    if repeats < 1 or min(threads) < 1:
+        raise InputError(f"repeats: and threads must be at least 1, got {repeats} and {threads}")
+    if work == "curve" and (device != "cpu" or peers):
+        raise InputError("work: curve measures our own routines on the processor, without --peers or --device")
+    if out is not None:
+        new_file(out, (".json",))
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ResourceError("device: cuda was asked for and no CUDA device is present; use cpu")
+    facts = machine()
+    print(", ".join(f"{key} {value}" for key, value in facts.items() if value is not None))
+    if work == "curve":
+        found = _curve(threads, repeats)
+    else:
+        trained = partial(training.contests, precision=precision, compiled=compile, shapes=tuple(shapes or ()))
+        makers: tuple[Callable[..., list[Contest]], ...] = (
+            sampling.contests,
+            filtering.contests,
+            mixture.contests,
+            trained,
+        )
+        chosen = [make for name, make in zip(WORKS, makers, strict=True) if work in (name, "all")]
+        contests = (contest for make in chosen for contest in make(peers=peers, device=device))
+        found = {"rows": [row for contest in contests for count in threads for row in _rows(contest, repeats, count)]}
+    if out is not None:
+        store.write_json(Path(out), {"machine": facts, **found})
+
+
+def _curve(threads: list[int], repeats: int) -> dict[str, Any]:
+    """Measure and print the cost against each size, with its exponents."""
+    points, cache = list(curve.points()), curve.last_cache()
+    rows: list[dict] = []
+    fits: list[dict] = []
+    for count in threads:
+        measured = curve.measure(points, repeats=repeats, threads=count)
+        fitted = curve.exponents(measured, cache)
+        print("\n".join(curve.in_words(measured, fitted)))
+        rows, fits = rows + measured, fits + [{"threads": count} | fit for fit in fitted]
+    return {"last_cache": cache, "rows": rows, "exponents": fits}
+
+
+def _rows(contest: Contest, repeats: int, threads: int) -> list[dict]:
+    """Measure a contest and print it."""
+    found = contest.rows(repeats=repeats, threads=threads)
+    print(f"\n{contest.work}, threads {threads}")
+    for row in found:
+        share = "" if row["share_of_limit"] is None else f"  {100 * row['share_of_limit']:.0f} % of the limit"
+        ratio = f"x {row['ours_over_this']:.3g}"
+        print(f"  {row['who']:<30} {row['rate'] / 1e6:12.4g} M{row['unit']:<12} ours {ratio:<10}{share}")
+    return found

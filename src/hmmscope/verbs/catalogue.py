@@ -1,0 +1,140 @@
+"""The verbs `list` and `show`: what there is, and what a name means."""
+
+import dataclasses
+import inspect
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hmmscope import registry
+from hmmscope.runs.presets import PRESETS, preset
+from hmmscope.schema import unknown_name
+
+if TYPE_CHECKING:
+    from hmmscope.processes.base import Process
+    from hmmscope.processes.hmm import HMM
+
+
+_KINDS = {
+    "processes": "process",
+    "models": "model",
+    "layouts": "layout",
+    "instruments": "instrument",
+    "experiments": "experiment",
+    "claims": "claim",
+}
+
+
+def list_names(kind: str | None) -> None:
+    """Print names, a line each."""
+    from hmmscope.processes.files import load_process, shipped_processes
+
+    kinds = (*_KINDS, "presets")
+    if kind is not None and kind not in kinds:
+        raise unknown_name("kind", kind, kinds)
+    for plural, singular in _KINDS.items():
+        if kind not in (None, plural):
+            continue
+        print(plural)
+        for name, entry in registry.entries(singular).items():
+            print(f"  {name:<18} {_in_a_line(singular, entry)}")
+        if singular == "process":
+            for name in shipped_processes():
+                print(f"  {name:<18} {load_process(name).title} (shipped)")
+    if kind in (None, "presets"):
+        print("presets")
+        for name, text in PRESETS.items():
+            print(f"  {name:<22} {text}")
+
+
+def show(name: str) -> None:
+    """Print what a name means."""
+    from hmmscope.processes.files import load_process, shipped_processes
+    from hmmscope.runs.config import config_from_data
+    from hmmscope.verbs.sources import HMM_FILES
+
+    for singular in _KINDS.values():
+        entry = registry.entries(singular).get(name)
+        if entry is not None:
+            if singular == "claim":
+                print(f"claim {name}: {entry.says}\n\n{entry.source}; decided by the experiment {entry.experiment}\n")
+                print(inspect.getdoc(entry.judge) or "")
+            else:
+                _show_experiment(name) if singular == "experiment" else _show_entry(name, singular, entry)
+            return
+    if name in PRESETS:
+        print(f"preset {name}: {PRESETS[name]}\n\n{json.dumps(config_from_data(preset(name)).to_data(), indent=2)}")
+        return
+    known = [*(name for kind in _KINDS.values() for name in registry.entries(kind)), *shipped_processes(), *PRESETS]
+    if name not in shipped_processes() and Path(name).suffix not in HMM_FILES:
+        raise unknown_name("name", name, known)
+    loaded = load_process(name)
+    _show_hmm(loaded)
+    _show_facts(loaded)
+
+
+def _first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def _in_a_line(kind: str, entry: Any) -> str:
+    """What a registered thing is."""
+    said = {"experiment": "title", "claim": "says"}.get(kind)
+    return getattr(entry, said) if said else _first_line(entry)
+
+
+def _show_entry(name: str, kind: str, entry: Any) -> None:
+    print(f"{kind} {name}\n\n{inspect.getdoc(entry)}\n")
+    if dataclasses.is_dataclass(entry):
+        print("fields")
+        for field in dataclasses.fields(entry):
+            default = "required" if field.default is dataclasses.MISSING else f"default {field.default}"
+            print(f"  {field.name:<26} {default}")
+        defaults = {field.name: field.default for field in dataclasses.fields(entry)}
+        if kind == "process" and dataclasses.MISSING not in defaults.values() and "num_components" not in defaults:
+            built: Process = registry.build_spec("process", {"name": name}, "process").build()
+            _show_facts(built, "with the defaults: ")
+
+
+def _show_facts(process: "Process", beginning: str = "") -> None:
+    """What follows from the matrices, where it takes no more than a second or so."""
+    from hmmscope.inference.facts import process_facts
+
+    facts = process_facts(process)
+    if facts:
+        print(f"\n{beginning}{process.num_states} states, {process.num_symbols} symbols")
+    for name, value in facts:
+        print(f"  {name:<16} {value}")
+
+
+def _show_experiment(name: str) -> None:
+    from hmmscope.experiments.experiment import experiment_named
+
+    experiment = experiment_named(name)
+    print(f"experiment {name}: {experiment.title}\n\n{experiment.summary}\n")
+    for scale in experiment.scales:
+        choices = experiment.choices(scale)
+        plan = experiment.plan(scale, **choices)
+        seeds = f"{experiment.num_seeds[scale]} seeds of " if experiment.num_seeds else ""
+        print(f"{scale}: {seeds}{len(plan)} {'model' if len(plan) == 1 else 'models'}")
+        for section, numbers in (("plan", choices), ("measurements", experiment.measurements(scale))):
+            print("".join(f"  --{section}.{key} {_as_option(value)}\n" for key, value in numbers.items()), end="")
+        for label, data in list(plan.items())[:1]:
+            print(f"  {label}: {json.dumps(data)}")
+
+
+def _as_option(value: Any) -> str:
+    """A default as it is written on the command line."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _show_hmm(hmm: "HMM") -> None:
+    print(f"{hmm.title or 'HMM'}: {hmm.num_states} states, {hmm.num_symbols} symbols\n\n{hmm.source}\n")
+    states = hmm.states or tuple(f"state {s}" for s in range(hmm.num_states))
+    symbols = hmm.symbols or tuple(map(str, range(hmm.num_symbols)))
+    for s, state in enumerate(states):
+        order = hmm.emission_SV[s].argsort(descending=True)[:6].tolist()
+        emits = ", ".join(f"{symbols[v]} {hmm.emission_SV[s, v]:.3f}" for v in order if hmm.emission_SV[s, v] > 0)
+        follows = hmm.transition_SS[s].argsort(descending=True)[:3].tolist()
+        to = ", ".join(f"{states[j]} {hmm.transition_SS[s, j]:.3f}" for j in follows if hmm.transition_SS[s, j] > 0)
+        print(f"  {state:<16} starts {hmm.initial_S[s]:.3f}; emits {emits}; then {to}")

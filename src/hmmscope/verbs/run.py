@@ -1,0 +1,65 @@
+"""The verb `run`: an experiment and its page."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hmmscope.experiments.running import run_experiment
+from hmmscope.report.drawing import draw_folder
+from hmmscope.report.page import write_page
+from hmmscope.schema import parse_value
+from hmmscope.storage import store
+from hmmscope.sweeps.engines import EngineOptions
+
+
+def run(
+    experiment: str,
+    scale: str,
+    out: str,
+    resume: bool,
+    quiet: bool,
+    overrides: dict[str, str],
+    seeds: str | None = None,
+    trained: str | None = None,
+    engine: str | None = None,
+    jobs: int | None = None,
+    gpus: float = 0.0,
+    address: str | None = None,
+    slurm: Sequence[str] = (),
+) -> None:
+    """Run an experiment and write its page."""
+    asked = engine is not None or jobs is not None or gpus or address is not None or slurm
+    where = EngineOptions(name=engine or "local", jobs=jobs, gpus=gpus, address=address, slurm=tuple(slurm))
+    folder = run_experiment(
+        experiment,
+        scale,
+        Path(out),
+        overrides=overrides,
+        seeds=_seeds(seeds),
+        trained=None if trained is None else Path(trained),
+        engine=where if asked else None,
+        resume=resume,
+        quiet=quiet,
+    )
+    draw_folder(folder)
+    page = write_page([folder], folder / "report.html")
+    print_findings(folder)
+    print(f"page: {page}")
+
+
+def _seeds(text: str | None) -> int | tuple[int, ...] | None:
+    """``3`` or ``0,5,7``."""
+    if text is None:
+        return None
+    return parse_value(tuple[int, ...], text, "seeds") if "," in text else parse_value(int, text, "seeds")
+
+
+def print_findings(folder: Path) -> None:
+    """The sentences of findings.json."""
+    for finding in store.read_json(folder / "findings.json"):
+        number = "" if finding["value"] is None else f" [{finding['value']:.3f} {finding['unit']}"
+        if number and finding["low"] is not None:
+            number += f", 95 % {finding['low']:.3f} to {finding['high']:.3f}"
+        print(f"* {finding['title']} ({finding['verdict']}): {finding['text']}{number}{']' if number else ''}")
+    invalid = store.read_json(folder / "experiment.json")["invalid"]
+    if invalid:
+        print(f"INVALID: {invalid}")

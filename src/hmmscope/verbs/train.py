@@ -1,0 +1,53 @@
+"""The verb `train`: one model, and how far from its optimum it ends."""
+
+from pathlib import Path
+
+from hmmscope import registry
+from hmmscope.errors import InputError
+from hmmscope.experiments.run_page import describe_run
+from hmmscope.processes.files import shipped_processes
+from hmmscope.runs import pipeline
+from hmmscope.runs.config import RunConfig, config_from_data, load_config
+from hmmscope.runs.presets import PRESETS, preset
+from hmmscope.schema import unknown_name
+from hmmscope.verbs.run import print_findings
+from hmmscope.verbs.sources import HMM_FILES
+
+
+def train(
+    config: str,
+    out: str | None,
+    resume: bool,
+    quiet: bool,
+    overrides: dict[str, str],
+    dry_run: bool = False,
+    tracker: str | None = None,
+) -> None:
+    """Train one model, and print how far from its optimum it ends; or say what that would take."""
+    configured = _run_config(config, overrides)
+    if dry_run:
+        from hmmscope.runs.dry_run import as_text, estimate
+
+        print("\n".join(as_text(estimate(configured), configured)))
+        return
+    if out is None:
+        raise InputError("out: give a new folder for the run, --out DIR (or --dry-run)")
+    trained = pipeline.train(configured, out, resume=resume, quiet=quiet, tracker=tracker)
+    changes = [f"--{key} {value}" for key, value in overrides.items()]
+    describe_run(trained, " ".join(["hmmscope train", config, "--out", Path(out).name, *changes]))
+    print_findings(trained.path)
+    print(f"run: {trained.path}   page: hmmscope report {trained.path} -o report.html")
+
+
+def _run_config(source: str, overrides: dict[str, str]) -> RunConfig:
+    """A YAML file, a preset, or the name or file of a process."""
+    if Path(source).suffix in (".yaml", ".yml"):
+        return load_config(Path(source), overrides)
+    if source in PRESETS:
+        return config_from_data(preset(source), overrides)
+    if source in registry.entries("process"):
+        return config_from_data({"process": {"name": source}}, overrides)
+    if source in shipped_processes() or Path(source).suffix in HMM_FILES:
+        return config_from_data({"process": {"name": "file", "path": source}}, overrides)
+    known = [*PRESETS, *registry.entries("process"), *shipped_processes(), "a .yaml file", "an HMM file"]
+    raise unknown_name("config", source, known)
