@@ -10,7 +10,7 @@ copyright = "The hmmscope authors"
 release = version = hmmscope.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build", "experiments/measured"]
+exclude_patterns = ["_build", "experiments/notes", "experiments/ledger.md"]
 myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "hmmscope"

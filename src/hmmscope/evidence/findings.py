@@ -61,7 +61,7 @@ class Finding:
 
     def to_data(self) -> dict[str, Any]:
         """Plain data for JSON, without what is empty."""
-        data = {name: value for name, value in vars(self).items() if value not in (None, "", (), 0) or name == "value"}
+        data = {name: value for name, value in vars(self).items() if value is not None and value != "" and value != ()}
         return data | ({"gates": [vars(gate) for gate in self.gates]} if self.gates else {})
 
     @classmethod

@@ -20,8 +20,8 @@ from typing import Any
 
 from hmmscope import __version__
 from hmmscope.errors import InputError, RefusedError
-from hmmscope.evidence.ledger import rules_of
-from hmmscope.evidence.rows import Rows
+from hmmscope.evidence.ledger import read_tables, rules_of
+from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.experiments.experiment import SCALES, Experiment, experiment_named
 from hmmscope.experiments.pool import default_engine, train_in_pool
 from hmmscope.machine import machine_line
@@ -280,13 +280,27 @@ def _write_results(experiment: Experiment, out: Path, facts: list[dict], invalid
         for names in [*experiment.groups.values(), ("runs",) if experiment.num_seeds else ()]
         for table in names
     }
+    _write_judgements(experiment, out, tables)
+    description = store.read_json(out / "experiment.json")
+    facts = [*facts, {"name": "measured on", "value": machine_line()}]
+    store.write_json(out / "experiment.json", description | {"facts": facts, "invalid": invalid})
+
+
+def judge_again(folder: Path) -> None:
+    """Make figures and findings of a finished experiment again from its tables, by the rules as they are now.
+
+    Raises:
+        InputError, DamagedError: see `hmmscope.evidence.ledger.ledger`.
+    """
+    about, tables = read_tables(folder)
+    _write_judgements(experiment_named(about["experiment"]), folder, tables)
+
+
+def _write_judgements(experiment: Experiment, out: Path, tables: Tables) -> None:
     store.make_folder(out / "figures")
     for number, figure in enumerate(experiment.figures(tables), 1):
         store.write_json(out / "figures" / f"{number:02d}-{figure.name}.json", figure.to_data())
     store.write_json(out / "findings.json", [finding.to_data() for finding in experiment.findings(tables)])
-    description = store.read_json(out / "experiment.json")
-    facts = [*facts, {"name": "measured on", "value": machine_line()}]
-    store.write_json(out / "experiment.json", description | {"facts": facts, "invalid": invalid})
 
 
 def _claim_folder(

@@ -58,7 +58,7 @@ def show(name: str) -> None:
         if entry is not None:
             if singular == "claim":
                 print(f"claim {name}: {entry.says}\n\n{entry.source}; decided by the experiment {entry.experiment}\n")
-                print(inspect.getdoc(entry.judge) or "")
+                print(f"{entry.reading}\nRule: {entry.rule or 'none: a question, whose verdict is found'}")
             else:
                 _show_experiment(name) if singular == "experiment" else _show_entry(name, singular, entry)
             return

@@ -1,0 +1,170 @@
+"""The pages of the experiments and the ledger, made from the experiments themselves and from what is kept in results/.
+
+Run from the root of the repository:
+
+    python scripts/write_pages.py                       every page again, and the verdicts by the rules as they are now
+    python scripts/write_pages.py --keep runs/small/*   first take over the small files of these finished experiments
+
+    results/<scale>/<experiment>/               experiment.json, findings.json, tables/, figures/*.json
+    docs/experiments/<experiment>.md            what it varies, measures and claims, and what was found
+    docs/experiments/notes/<experiment>.md      what is written by hand, which the page includes
+    docs/img/experiments/<experiment>-*.png     the figures
+    docs/experiments/ledger.md, results/ledger.json         all claims that results/ decides
+
+Weights stay where they are. What was kept of the same experiment and scale is replaced.
+"""
+
+import argparse
+import io
+import shutil
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from hmmscope import registry
+from hmmscope.evidence.claims import claims_of
+from hmmscope.evidence.figures import Figure
+from hmmscope.evidence.findings import Finding
+from hmmscope.evidence.ledger import SCALES, as_markdown, ledger
+from hmmscope.experiments.experiment import Experiment, experiment_named
+from hmmscope.experiments.running import judge_again
+from hmmscope.machine import machine
+from hmmscope.report.plots import figure_png
+from hmmscope.storage import store
+
+RESULTS, PAGES, PICTURES = Path("results"), Path("docs/experiments"), Path("docs/img/experiments")
+
+
+def keep(folder: Path) -> None:
+    """Copy the small files of a finished experiment."""
+    about = store.read_json(folder / "experiment.json")
+    out = RESULTS / about["scale"] / about["experiment"]
+    if out.exists():
+        shutil.rmtree(out)
+    store.make_folder(out)
+    for name in ("experiment.json", "findings.json"):
+        shutil.copyfile(folder / name, out / name)
+    for part, pattern in (("tables", "*.jsonl"), ("figures", "*.json")):
+        store.make_folder(out / part)
+        for path in sorted((folder / part).glob(pattern)):
+            shutil.copyfile(path, out / part / path.name)
+    store.write_json(out / "machine.json", {key: value for key, value in machine().items() if value is not None})
+
+
+def kept(name: str) -> list[Path]:
+    """The folders in results/ of an experiment, from the largest scale on."""
+    found = (RESULTS / scale / name for scale in reversed(SCALES))
+    return [folder for folder in found if (folder / "experiment.json").is_file()]
+
+
+def page(name: str) -> list[str]:
+    """The lines of an experiment's page."""
+    experiment, folders = experiment_named(name), kept(name)
+    lines = [f"# {name}: {experiment.title}", "", experiment.summary, ""]
+    if (PAGES / "notes" / f"{name}.md").is_file():
+        lines += [f"```{{include}} notes/{name}.md", "```", ""]
+    lines += [*_claims(name), *_scales(experiment)]
+    for folder in folders:
+        lines += _found(folder)
+    return lines
+
+
+def _claims(name: str) -> list[str]:
+    lines = ["## What it decides", ""]
+    for claim in claims_of(name):
+        rule = f" The effect must be {claim.rule}." if claim.rule is not None else ""
+        lines += [f"- **{claim.says}** {claim.source}. {claim.reading}{rule}"]
+    return [*lines, ""]
+
+
+def _scales(experiment: Experiment) -> list[str]:
+    lines = [
+        "## Run it",
+        "",
+        "```",
+        f"hmmscope run {experiment.name} --scale small --out runs/{experiment.name}",
+        "```",
+        "",
+    ]
+    lines += ["| scale | seeds | models | sizes |", "|---|---|---|---|"]
+    for scale in experiment.scales:
+        choices = experiment.choices(scale)
+        models = len(experiment.plan(scale, **choices))
+        sizes = {f"plan.{key}": value for key, value in choices.items()}
+        sizes |= {f"measurements.{key}": value for key, value in experiment.measurements(scale).items()}
+        said = ", ".join(f"`{key}` {_listed(value)}" for key, value in sizes.items())
+        lines.append(f"| {scale} | {experiment.num_seeds.get(scale, '') or ''} | {models or ''} | {said} |")
+    return [*lines, "", f"Each size is an option, such as `--{next(iter(sizes))} ...`.", ""]
+
+
+def _listed(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _found(folder: Path) -> list[str]:
+    """The verdicts and figures of a folder in results/."""
+    about, facts = store.read_json(folder / "experiment.json"), store.read_json(folder / "machine.json")
+    seeds = about["config"].get("seeds")
+    counted = "" if seeds is None else f", {len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}"
+    where = facts.get("gpu") or f"{facts['cores']} cores"
+    lines = [f"## What was found, scale {about['scale']}{counted}", ""]
+    lines += [f"`{about['command']}`, {about['created']}, on {facts['processor']} ({where}), torch {facts['torch']}."]
+    lines += [f"The tables are in `{folder}`. {about['intervals']}", ""]
+    if about["invalid"]:
+        lines += [f"**INVALID: {about['invalid']}**", ""]
+    lines += ["| claim | verdict | effect (95 % interval) | what was seen |", "|---|---|---|---|"]
+    for data in store.read_json(folder / "findings.json"):
+        finding = Finding.from_data(data)
+        cells = [finding.title, f"**{finding.verdict}**", finding.number(), finding.text]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    for path in sorted((folder / "figures").glob("*.json")):
+        figure = store.read_json(path)
+        picture = _picture(folder, path)
+        lines += ["", f"### {figure['title']}", "", f"![{figure['title']}](../img/experiments/{picture})", ""]
+        lines.append(figure["caption"])
+    return [*lines, ""]
+
+
+def _picture(folder: Path, figure: Path) -> str:
+    scale = "" if folder.parent.name == "small" else f"{folder.parent.name}-"
+    return f"{folder.name}-{scale}{figure.stem.partition('-')[2]}.png"
+
+
+def draw(folder: Path, before: dict[str, bytes]) -> None:
+    """The figures that have changed, or have no picture, as PNG with a palette, a third of the size."""
+    for path in sorted((folder / "figures").glob("*.json")):
+        if (PICTURES / _picture(folder, path)).is_file() and before.get(path.name) == path.read_bytes():
+            continue
+        buffer = io.BytesIO()
+        png = figure_png(Figure.from_data(store.read_json(path)))
+        Image.open(io.BytesIO(png)).convert("RGB").quantize(128).save(buffer, "PNG", optimize=True)
+        store.make_folder(PICTURES)
+        store.write_bytes(PICTURES / _picture(folder, path), buffer.getvalue())
+
+
+def decided() -> list[Path]:
+    """The folders in results/ that decide claims, by scale and name."""
+    return [folder for name in registry.entries("experiment") if claims_of(name) for folder in kept(name)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", nargs="+", type=Path, default=[], metavar="FOLDER")
+    options = parser.parse_args()
+    for folder in options.keep:
+        keep(folder)
+    for name in registry.entries("experiment"):
+        for folder in kept(name):
+            before = {path.name: path.read_bytes() for path in (folder / "figures").glob("*.json")}
+            judge_again(folder)
+            draw(folder, before)
+        store.write_text(PAGES / f"{name}.md", "\n".join(page(name)))
+        print(PAGES / f"{name}.md")
+    entries = ledger(decided())
+    store.write_text(PAGES / "ledger.md", "\n".join(as_markdown(entries)) + "\n")
+    store.write_json(RESULTS / "ledger.json", [entry.row() for entry in entries])
+
+
+if __name__ == "__main__":
+    main()
