@@ -37,6 +37,8 @@ _HOME = {
     "filter_known_component": "inference.mixture",
     "shuffle_test": "analysis.shuffle",
     "attention_map": "analysis.attention",
+    "capture": "analysis.activations",
+    "intervene": "analysis.interventions",
     "evaluate": "analysis.curves",
     "probe": "analysis.probes",
     "HmmscopeError": "errors",
@@ -50,8 +52,10 @@ __all__ = ["__version__", *_HOME, *_PACKAGES]
 if TYPE_CHECKING:
     from hmmscope import constructions as constructions
     from hmmscope import interop as interop
+    from hmmscope.analysis.activations import capture as capture
     from hmmscope.analysis.attention import attention_map as attention_map
     from hmmscope.analysis.curves import evaluate as evaluate
+    from hmmscope.analysis.interventions import intervene as intervene
     from hmmscope.analysis.probes import probe as probe
     from hmmscope.analysis.shuffle import shuffle_test as shuffle_test
     from hmmscope.corpora.corpus import Corpus as Corpus

@@ -105,9 +105,10 @@ class ConstructedAttention(nn.Module):
         future_TU = torch.ones(time, time, dtype=torch.bool, device=x_BTD.device).triu(1) if self.causal else None
         if self.logits.heard or self.pattern.heard:
             scores = [group.scores(x_BTD, slice(None), future_TU) for group in self._heads()]
-            self.logits(torch.cat(scores, 1))
+            sizes = [group.num_heads for group in self._heads()]
+            scores = self.logits(torch.cat(scores, 1)).split(sizes, 1)
             patterns = [group.activate(part) for group, part in zip(self._heads(), scores, strict=True)]
-            self.pattern(torch.cat(patterns, 1))
+            patterns = self.pattern(torch.cat(patterns, 1)).split(sizes, 1)
             written = torch.zeros_like(x_BTD)
             for group, pattern in zip(self._heads(), patterns, strict=True):
                 written = written + group.mix(pattern, x_BTD, slice(None))

@@ -17,8 +17,9 @@ Rotation = tuple[Tensor, Tensor]
 class Attention(Mixer):
     """Multi-head attention, with rotated queries and keys if it is given a rotation.
 
-    Taps: ``logits`` before the softmax (batch, head, query, key), -inf where a query may not look; ``pattern`` after it.
-    They are computed only when somebody listens; otherwise a fused kernel is used: `BlockedAttention` for short inputs
+    Taps: ``logits`` before the softmax (batch, head, query, key), -inf where a query may not look; ``pattern`` after it;
+    ``mixed`` (batch, time, width), what the heads give, one after the other. The first two are computed only when somebody
+    listens; otherwise a fused kernel is used: `BlockedAttention` for short inputs
     on the processor (there it is the fastest), torch's own everywhere else.
 
     Args:
@@ -34,7 +35,7 @@ class Attention(Mixer):
         self.scale = 1 / math.sqrt(width // num_heads) if scaled else 1.0
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
-        self.logits, self.pattern = Tap(), Tap()
+        self.logits, self.pattern, self.mixed = Tap(), Tap(), Tap()
 
     def forward(self, x_BTD: Tensor, rotation: Rotation | None = None, past: "KeyValues | None" = None) -> Tensor:
         batch, time, width = x_BTD.shape
@@ -47,7 +48,7 @@ class Attention(Mixer):
             and _is_small(qkv)
             and (rotation is None or rotation[0].ndim == 2)
         ):
-            return self.out(BlockedAttention.apply(qkv, rotation, self.scale))
+            return self.out(self.mixed(BlockedAttention.apply(qkv, rotation, self.scale)))
         q_BHTK, k_BHTK, v_BHTK = qkv.permute(2, 0, 3, 1, 4)
         if rotation is not None:
             q_BHTK, k_BHTK = rotate(q_BHTK, rotation), rotate(k_BHTK, rotation)
@@ -62,7 +63,7 @@ class Attention(Mixer):
             mixed_BHTK = F.scaled_dot_product_attention(
                 q_BHTK, k_BHTK, v_BHTK, attn_mask=mask, is_causal=causal, scale=self.scale
             )
-        return self.out(mixed_BHTK.transpose(1, 2).reshape(batch, time, width))
+        return self.out(self.mixed(mixed_BHTK.transpose(1, 2).reshape(batch, time, width)))
 
     def empty_past(self) -> "KeyValues":
         return KeyValues()

@@ -1,0 +1,204 @@
+"""Interventions: change what a named module of a model gives, and see what follows.
+
+    with intervene(model, {"residual.2": add(direction, positions=-1)}):
+        changed = model(tokens)
+
+    there = capture(model, ["residual.2"], other_tokens)["residual.2"]
+    with intervene(model, {"residual.2": patch(there)}):
+        patched = model(tokens)
+
+An edit is any function from an activation to one of the same shape; those below change chosen samples and positions of it.
+They work on any module of any model that gives a tensor, or a tuple that begins with one: residual taps, heads
+(``blocks.0.attention.mixed``), attention patterns (``blocks.0.attention.pattern``), MLPs, blocks of Hugging Face models.
+Gradients flow through edits. Nothing is left behind when the block ends, also when it ends with an error.
+
+Source: activation patching as in Vig et al. (2020) and Meng et al. (2022); ablation by means and by other samples as in
+Wang et al. (2023) and Chan et al. (2022).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from hmmscope.axes import Float, Tensor
+from hmmscope.errors import InputError
+
+#: From an activation to what stands in its place, of the same shape.
+Edit = Callable[[Tensor], Tensor]
+#: Samples or positions: one, several, a slice, a mask, or None for all.
+Index = int | slice | Sequence[int] | Tensor | None
+
+
+@contextmanager
+def intervene(model: nn.Module, edits: Mapping[str, Edit | Sequence[Edit]]) -> Iterator[nn.Module]:
+    """The model with edits in place of what the named modules give.
+
+    Args:
+        model: any module.
+        edits: by name of a module in it; several edits of one module follow each other.
+
+    Raises:
+        InputError: no module has that name; and, in the forward pass, an activation that is no tensor, or an edit that
+            gives another shape.
+    """
+    modules = dict(model.named_modules())
+    unknown = next((name for name in edits if name not in modules), None)
+    if unknown is not None:
+        raise InputError(f"edits: no module named {unknown!r} in the model; see model.named_modules()")
+    handles = []
+    try:
+        for name, chosen in edits.items():
+            in_turn = (chosen,) if callable(chosen) else tuple(chosen)
+            handles.append(modules[name].register_forward_hook(_hook(name, in_turn)))
+        yield model
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _hook(name: str, edits: tuple[Edit, ...]) -> Callable[[nn.Module, Any, Any], Any]:
+    def change(module: nn.Module, inputs: Any, output: Any) -> Any:
+        first = output[0] if isinstance(output, tuple) else output
+        if not isinstance(first, Tensor):
+            raise InputError(f"edits: {name} gives {type(first).__name__} and no tensor")
+        changed = first
+        for edit in edits:
+            changed = edit(changed)
+        if changed.shape != first.shape:
+            raise InputError(f"edits: {name} has shape {tuple(first.shape)}, its edit gives {tuple(changed.shape)}")
+        return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+    return change
+
+
+def edited(change: Edit, *, samples: Index = None, positions: Index = None) -> Edit:
+    """An edit of chosen samples (axis 0) and positions (axis 1) only; the others keep their bits.
+
+    Args:
+        change: of the whole activation (batch, time, ...); where it is not chosen, what it gives is not used.
+        samples: of the batch.
+        positions: of the sequence; negative ones count from its end.
+    """
+
+    def apply(x: Tensor) -> Tensor:
+        if samples is None and positions is None:
+            return change(x)
+        rows = torch.zeros(x.shape[0], dtype=torch.bool, device=x.device)
+        rows[slice(None) if samples is None else samples] = True
+        columns = torch.zeros(x.shape[1], dtype=torch.bool, device=x.device)
+        columns[slice(None) if positions is None else positions] = True
+        mask = rows[:, None] & columns
+        return torch.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), change(x), x)
+
+    return apply
+
+
+def patch(values: Float[Tensor, "*shape"], *, samples: Index = None, positions: Index = None) -> Edit:
+    """Put `values` in the place of the activation: of another run, a constant, anything that broadcasts to its shape."""
+    return edited(lambda x: values.to(x).expand_as(x), samples=samples, positions=positions)
+
+
+def add(vector: Float[Tensor, "*shape"], *, samples: Index = None, positions: Index = None) -> Edit:
+    """Add a vector, or one for each sample and position."""
+    return edited(lambda x: x + vector.to(x), samples=samples, positions=positions)
+
+
+def project_out(
+    directions: Float[Tensor, "direction width"],
+    *,
+    mean: Float[Tensor, "width"] | None = None,
+    samples: Index = None,
+    positions: Index = None,
+) -> Edit:
+    """Remove the subspace that `directions` span: the activation's part in it becomes that of `mean` (zero by default).
+
+    x - (x - mean) Q Q^T   with an orthonormal basis Q of the span, dependent directions and zeros counted once.
+    """
+    basis_DR = span(directions)
+
+    def change(x: Tensor) -> Tensor:
+        own = basis_DR.to(x)
+        centred = x if mean is None else x - mean.to(x)
+        return x - centred @ own @ own.T
+
+    return edited(change, samples=samples, positions=positions)
+
+
+def move_within(
+    directions: Float[Tensor, "direction width"],
+    values: Float[Tensor, "*shape"],
+    *,
+    samples: Index = None,
+    positions: Index = None,
+) -> Edit:
+    """Replace the activation's part in the span of `directions` by that of `values`; the rest stays as it is.
+
+    x + (values - x) Q Q^T:  patching one subspace, such as that of the belief, from another run.
+    """
+    basis_DR = span(directions)
+
+    def change(x: Tensor) -> Tensor:
+        own = basis_DR.to(x)
+        return x + (values.to(x) - x) @ own @ own.T
+
+    return edited(change, samples=samples, positions=positions)
+
+
+def ablate_head(
+    head: int,
+    num_heads: int,
+    *,
+    by: Float[Tensor, "*shape"] | None = None,
+    samples: Index = None,
+    positions: Index = None,
+) -> Edit:
+    """Put zeros, or the coordinates of `by`, in the place of what one head gives; of ``attention.mixed``.
+
+    Args:
+        head: from 0.
+        num_heads: heads of the layer; the activation (batch, time, width) has them one after the other.
+        by: the mean over samples, or the activation of other samples; it broadcasts to (batch, time, width).
+
+    Raises:
+        InputError: no such head; in the forward pass, a width that the heads do not divide.
+    """
+    if not 0 <= head < num_heads:
+        raise InputError(f"head: must be in [0, {num_heads}), got {head}")
+
+    def change(x: Tensor) -> Tensor:
+        if x.shape[-1] % num_heads:
+            raise InputError(f"num_heads: must divide the width {x.shape[-1]}, got {num_heads}")
+        size = x.shape[-1] // num_heads
+        of_head = torch.arange(x.shape[-1], device=x.device) // size == head
+        return torch.where(of_head, torch.zeros_like(x) if by is None else by.to(x).expand_as(x), x)
+
+    return edited(change, samples=samples, positions=positions)
+
+
+def set_pattern(pattern: Float[Tensor, "*shape"], *, head: int | None = None, samples: Index = None) -> Edit:
+    """Freeze the attention of a head, or of all, to a given one; of ``attention.pattern`` (batch, head, query, key)."""
+
+    def change(x: Tensor) -> Tensor:
+        wanted = pattern.to(x).expand_as(x)
+        if head is None:
+            return wanted
+        chosen = (torch.arange(x.shape[1], device=x.device) == head).reshape(-1, 1, 1)
+        return torch.where(chosen, wanted, x)
+
+    return edited(change, samples=samples)
+
+
+def span(directions: Float[Tensor, "direction width"]) -> Float[Tensor, "width rank"]:
+    """An orthonormal basis (width, rank) of what rows (direction, width) span, in float64; (width,) is one row.
+
+    Directions that are sums of others up to the rounding of their number type do not count.
+    """
+    rounding = 10 * max(directions.shape) * torch.finfo(directions.dtype).eps
+    rows = torch.atleast_2d(directions).double()
+    if not rows.isfinite().all():
+        raise InputError("directions: must be finite")
+    _, sizes, basis_RD = torch.linalg.svd(rows, full_matrices=False)
+    return basis_RD[sizes > rounding * sizes.max()].T
