@@ -153,7 +153,10 @@ def test_nothing_is_left_after_an_error(model: nn.Module) -> None:
     assert hooks(model) == 0
     with pytest.raises(InputError, match=r"no module named 'residual\.9'"), intervene(model, {"residual.9": broken}):
         pass
-    with pytest.raises(InputError, match=r"residual\.0 has shape"), intervene(model, {"residual.0": lambda x: x[:, :1]}):
+    with (
+        pytest.raises(InputError, match=r"residual\.0 has shape"),
+        intervene(model, {"residual.0": lambda x: x[:, :1]}),
+    ):
         model(tokens())
     with pytest.raises(InputError, match="head: must be in"):
         ablate_head(2, 2)

@@ -1,0 +1,301 @@
+"""Belief interventions: does a model use the belief that can be read from its layers?
+
+An affine map from the stream to the exact belief says where a belief can be read, not whether anything listens to it. Here
+the stream of one position is changed so that another belief b' is read there, and the model's answer is compared with the
+exact answer of an observer whose belief is b'. The map is fitted on three quarters of the samples and used on the rest.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.analysis.activations import as_law, inference_mode, model_outputs, residual_layers
+from hmmscope.analysis.geometry import BELIEF, RIDGE, Fit, belief_targets, belief_times, fit_affine
+from hmmscope.analysis.interventions import Edit, add, intervene
+from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
+from hmmscope.analysis.probes import read_stream
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.processes.laws import Law, StateEmitting, symbol_law
+from hmmscope.schema import require, unknown_name
+from hmmscope.seeds import torch_generator
+
+#: Singular values below this share of the largest are zero: laws sum to one, so a direction of beliefs is never read.
+RANK = 1e-6
+#: What is done to the stream of a position, and what of it is touched.
+INTERVENTIONS = ("set", "swap", "ablate")
+SUBSPACES = ("belief", "random", "whole")
+
+
+@registry.instrument("belief-interventions")
+def belief_interventions(
+    model: nn.Module,
+    corpus: Corpus,
+    *,
+    layers: Sequence[str] | None = None,
+    num_samples: int = 512,
+    num_positions: int = 4,
+    num_random: int = 4,
+    answer: str = "observation",
+    ridge: float = RIDGE,
+    seed: int = 0,
+) -> list[dict]:
+    """Move or remove what reads as the belief, at one position of one layer, and compare the answer there with the filter's.
+
+    In a mixture the belief is that of the filter which knows the component, and the other sample is of the same component.
+
+    With read(x) = x W + m the map of a layer, Σ the covariance of its stream, b' the belief and x' the stream of another
+    sample at the same position, and G = (WᵀΣW)⁺ WᵀΣ, so that y G is the likeliest change of the stream that changes what
+    is read by y (the least one in the metric of Σ⁻¹):
+
+        set      x + (b' - read(x)) G             another belief is read
+        swap     x + (read(x') - read(x)) G       what the other sample's stream says of its belief
+        ablate   x - (read(x) - mean of b) G      the belief is read as its mean
+
+    and the same with a random map of the same rank in the whitened stream (for ``set`` a random change, as long), and with
+    the whole stream.
+    The directions of W alone would not do: they may lie where the stream hardly varies, and nothing listens.
+
+    The value of ``set`` and ``swap`` is the share of the way that the answer goes to the one that b' calls for,
+
+        1 - D(exact(b'), model after) / D(exact(b'), model before);
+
+    one if the model takes b' for its belief, zero or less if it does not care. The value of ``ablate`` is the share lost of
+    what the belief is worth: (D after - D before) / (D of the mean law - D before), all from exact(b). D is the KL
+    divergence in nats, and total variation. A network that gives laws as they are may say zero where the exact law does
+    not; then there are no rows of the KL divergence.
+
+    Args:
+        model: any module; models of this library are changed at their residual taps.
+        corpus: samples of an HMM or a mixture.
+        layers: module names, if the model has no residual taps.
+        num_samples: samples in all, of which the last quarter are changed.
+        num_positions: how many positions, evenly spaced in the later three quarters of the sequence.
+        num_random: random subspaces, averaged.
+        answer: what the model is asked: "observation", the next one, or "belief".
+        ridge: of the regression.
+        seed: of the random subspaces and of the bootstrap.
+
+    Returns:
+        Rows (layer, layer_name, intervention, subspace, metric, value, low, high, error, before, after, samples); metric is
+        "kl" or "total_variation", before and after are means of D; 95 % intervals over the changed samples.
+
+    Raises:
+        InputError: a process without belief states, an unknown layer or answer, or no two changed samples of one component.
+
+    Source: ours; readouts as in Shai et al. (2024), patching as in `hmmscope.analysis.interventions`.
+    """
+    require(num_samples >= 16, "num_samples", "must be at least 16, to fit and to change", num_samples)
+    if answer not in ("observation", "belief"):
+        raise unknown_name("answer", answer, ("observation", "belief"))
+    names = list(layers) if layers is not None else residual_layers(model)
+    task = _Task(model, corpus, num_samples, _positions(corpus, num_positions), answer)
+    times, rows = belief_times(corpus), []
+    for layer, name in enumerate(names):  # one by one: layers may differ in width
+        x_BTD = (
+            read_stream(model, corpus, times, [name], num_samples)[0].double().unflatten(0, (num_samples, len(times)))
+        )
+        train = x_BTD[: task.first].flatten(0, 1)
+        fit = fit_affine(train[None], task.beliefs[: task.first].flatten(0, 1), ridge)
+        for intervention, subspace, edits in _edits(fit, x_BTD, task, num_random, seed):
+            about = {"layer": layer, "layer_name": name, "intervention": intervention, "subspace": subspace}
+            for metric, (before, after) in task.distances(name, intervention, edits).items():
+                if not np.isfinite([before, after]).all():
+                    continue
+                draws = _share(before, after, task.worth[metric] if intervention == "ablate" else None, seed)
+                found = {"metric": metric} | with_interval(draws)
+                rows.append(
+                    about
+                    | found
+                    | {"before": before.mean().item(), "after": after.mean().item(), "samples": len(before)}
+                )
+    return rows
+
+
+class _Task:
+    """The samples that are changed, their exact answers and those of the other samples.
+
+    Attributes:
+        first: number of the first sample that may be changed; those before it fit the maps.
+        changed: numbers of the samples that are changed; each has another one of its component.
+        donor: for each changed sample the place of the other one in `changed`.
+        times, columns: positions that are changed, as observations and as columns.
+        beliefs: exact (sample, time, state), of all samples.
+        worth: distance from the exact answers to those of the mean belief, by metric and sample.
+    """
+
+    def __init__(self, model: nn.Module, corpus: Corpus, num_samples: int, times: list[int], answer: str) -> None:
+        every = belief_times(corpus)
+        beliefs = belief_targets(corpus, every, num_samples)[BELIEF]
+        self.model, self.times, self.first = model, times, (3 * num_samples) // 4
+        self.beliefs = beliefs.unflatten(0, (num_samples, len(every)))
+        self.columns = [int(corpus.layout.columns[every[t]]) for t in times]
+        batch = corpus[self.first : num_samples]
+        components = torch.zeros(len(batch.tokens), dtype=torch.int64) if batch.components is None else batch.components
+        self.donor, kept = _others(components)
+        require(len(kept) > 0, "num_samples", "must give two changed samples of one component", num_samples)
+        self.changed, self.tokens = self.first + kept, batch.tokens[kept]
+        law = corpus.process.law
+
+        def answers(beliefs_BPS: Tensor) -> Tensor:
+            return exact_answers(law, beliefs_BPS, components[kept], answer)
+
+        own = self.beliefs[self.changed][:, times]
+        self.exact, self.wanted = answers(own), answers(own[self.donor])
+        mean = answers(self.beliefs[: self.first, times].mean(0).expand_as(own))
+        self.worth = {name: of(self.exact, mean).mean(1).numpy() for name, of in DISTANCES.items()}
+        self.plain = self._answers({})
+
+    def distances(self, name: str, intervention: str, chosen: list[list[Edit]]) -> dict[str, tuple[Curves, Curves]]:
+        """From the exact answers that count to the model's, before and after, by sample; a mean over the edits."""
+        wanted = self.exact if intervention == "ablate" else self.wanted
+        after = [
+            (wanted[:, i], self._answers({name: edit}, [i])[:, 0]) for edits in chosen for i, edit in enumerate(edits)
+        ]
+        return {
+            metric: (
+                of(wanted, self.plain).mean(1).numpy(),
+                torch.stack([of(exact, found) for exact, found in after]).mean(0).numpy(),
+            )
+            for metric, of in DISTANCES.items()
+        }
+
+    def _answers(self, edits: dict[str, Edit], which: list[int] | None = None) -> Float64[Tensor, "sample position v"]:
+        columns = self.columns if which is None else [self.columns[i] for i in which]
+        with inference_mode(self.model) as device, intervene(self.model, edits):
+            outputs = model_outputs(self.model, self.tokens.to(device), self.exact.shape[-1])
+        return as_law(self.model, outputs[:, columns])
+
+
+def _positions(corpus: Corpus, count: int) -> list[int]:
+    """Numbers, among those of the last sequence, of `count` positions in its later three quarters."""
+    total = len(belief_times(corpus))
+    require(count >= 1, "num_positions", "must be at least 1", count)
+    return sorted({round(t) for t in np.linspace(total // 4, total - 1, count)})
+
+
+def _edits(
+    fit: Fit, x_BTD: Tensor, task: _Task, num_random: int, seed: int
+) -> Iterator[tuple[str, str, list[list[Edit]]]]:
+    """(intervention, subspace, edits) of one layer, a list of edits with one for each position.
+
+    Args:
+        fit: the map from the stream to the belief.
+        x_BTD: the streams of all samples, of which those before `task.first` tell the covariance.
+    """
+    own_BPD, train_ND = x_BTD[task.changed][:, task.times], x_BTD[: task.first].flatten(0, 1)
+    other_BPD, mean_D = own_BPD[task.donor], train_ND.mean(0)
+    wanted = task.beliefs[task.changed][:, task.times][task.donor]
+    covariance_DD = (train_ND - mean_D).T @ (train_ND - mean_D) / len(train_ND)
+    read_DS = (fit.weights / fit.scale.transpose(1, 2))[0]
+    found = fit(own_BPD.flatten(0, 1)[None])[0].unflatten(0, own_BPD.shape[:2])
+    change_BPD = (wanted - found) @ writing(read_DS, covariance_DD)
+    generator = torch_generator(seed, "probe")
+
+    def random(shape: torch.Size) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    def moved(change: Tensor) -> list[Edit]:
+        return [add(change[:, i, None], positions=column) for i, column in enumerate(task.columns)]
+
+    def part(x_BPD: Tensor, maps: list[Tensor]) -> list[list[Edit]]:
+        """The part of x - own that a map reads, put in its place."""
+        return [moved((x_BPD - own_BPD) @ read @ writing(read, covariance_DD)) for read in maps]
+
+    rank = int(torch.linalg.matrix_rank(read_DS, rtol=RANK))
+    root_DD, inverse_DD = _roots(covariance_DD)
+    maps = [inverse_DD @ random(torch.Size((len(mean_D), rank))) for _ in range(num_random)]
+    arrows = [random(change_BPD.shape) @ root_DD for _ in range(num_random)]
+    yield "set", "belief", [moved(change_BPD)]
+    yield (
+        "set",
+        "random",
+        [moved(arrow * (change_BPD.norm(dim=-1) / arrow.norm(dim=-1))[..., None]) for arrow in arrows],
+    )
+    for intervention, x_BPD in (("swap", other_BPD), ("ablate", mean_D.expand_as(own_BPD))):
+        yield intervention, "belief", part(x_BPD, [read_DS])
+        yield intervention, "random", part(x_BPD, maps)
+        yield intervention, "whole", [moved(x_BPD - own_BPD)]
+
+
+def writing(
+    read_DS: Float64[Tensor, "width coordinate"], covariance_DD: Float64[Tensor, "width width"]
+) -> Float64[Tensor, "coordinate width"]:
+    """G = (WᵀΣW)⁺ WᵀΣ: how the stream changes, most likely, where what W reads of it changes.
+
+    Read off again, y G gives y for every y that W can read.
+
+    Source: the patterns of Haufe et al. (2014), "On the interpretation of weight vectors of linear models".
+    """
+    shared_SD = read_DS.T @ covariance_DD
+    return torch.linalg.pinv(shared_SD @ read_DS, rtol=RANK, hermitian=True) @ shared_SD
+
+
+def _roots(covariance_DD: Float64[Tensor, "width width"]) -> tuple[Tensor, Tensor]:
+    """Σ^½ and its pseudo-inverse: random directions among those in which the stream varies, each as likely as another."""
+    values, vectors = torch.linalg.eigh(covariance_DD)
+    kept = values > RANK * values.max()
+    scale = values.clamp_min(0).sqrt()
+    return vectors * scale @ vectors.T, vectors * torch.where(kept, 1 / scale, 0.0) @ vectors.T
+
+
+def exact_answers(
+    law: Law,
+    beliefs: Float64[Tensor, "batch *time state"],
+    components: Int64[Tensor, "batch"] | None = None,
+    answer: str = "observation",
+) -> Float64[Tensor, "batch *time outcome"]:
+    """What observers with these beliefs, after an observation, say: the law of the next one, or the belief itself.
+
+    Args:
+        law: of the process.
+        beliefs: laws of the state.
+        components: of each sample; by default the first.
+        answer: "observation" or "belief".
+    """
+    if answer == "belief":
+        return beliefs
+    following_MSV = law.transition_MSS @ law.emission_MSV if isinstance(law, StateEmitting) else symbol_law(law)
+    chosen_BSV = following_MSV[torch.zeros(len(beliefs), dtype=torch.int64) if components is None else components]
+    return torch.einsum("b...s,bsv->b...v", beliefs, chosen_BSV)
+
+
+def _others(components: Int64[Tensor, "sample"]) -> tuple[Tensor, Tensor]:
+    """For each kept sample the place of the next one of its component among the kept, and the kept samples."""
+    same_BB = components[:, None] == components
+    kept = (same_BB.sum(1) > 1).nonzero()[:, 0]
+    of_kept = components[kept]
+    places = {int(m): (of_kept == m).nonzero()[:, 0] for m in of_kept.unique()}
+    donor = torch.empty_like(kept)
+    for found in places.values():
+        donor[found] = found.roll(-1)
+    return donor, kept
+
+
+def divergence(exact: Float64[Tensor, "*batch v"], found: Float64[Tensor, "*batch v"]) -> Float64[Tensor, "*batch"]:
+    """KL(exact || found) in nats; inf where the exact law allows what the other forbids."""
+    return torch.special.xlogy(exact, exact / found.where(exact > 0, 1.0)).sum(-1)
+
+
+def total_variation(
+    exact: Float64[Tensor, "*batch v"], found: Float64[Tensor, "*batch v"]
+) -> Float64[Tensor, "*batch"]:
+    """Half the L1 distance."""
+    return (exact - found).abs().sum(-1) / 2
+
+
+DISTANCES = {"kl": divergence, "total_variation": total_variation}
+
+
+def _share(before: Curves, after: Curves, worth: Curves | None, seed: int) -> Curves:
+    """The share of the way, over all samples and over resamples (1 + NUM_RESAMPLES,)."""
+    columns = [before, after] if worth is None else [before, after, worth]
+    means = resampled_curves(np.stack(columns, 1), seed=seed)
+    if worth is None:
+        share: Curves = 1 - means[:, 1] / means[:, 0]
+        return share
+    lost: Curves = (means[:, 1] - means[:, 0]) / (means[:, 2] - means[:, 0])
+    return lost
