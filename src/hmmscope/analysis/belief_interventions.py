@@ -80,8 +80,9 @@ def belief_interventions(
         seed: of the random subspaces and of the bootstrap.
 
     Returns:
-        Rows (layer, layer_name, intervention, subspace, metric, value, low, high, error, before, after, samples); metric is
-        "kl" or "total_variation", before and after are means of D; 95 % intervals over the changed samples.
+        Rows (layer, layer_name, fitted, intervention, subspace, metric, value, low, high, error, before, after, samples).
+        `fitted` is R² of the map on its own samples, by which a layer may be chosen; metric is "kl" or "total_variation",
+        before and after are means of D. Intervals are 95 % over the changed samples.
 
     Raises:
         InputError: a process without belief states, an unknown layer or answer, or no two changed samples of one component.
@@ -99,9 +100,12 @@ def belief_interventions(
             read_stream(model, corpus, times, [name], num_samples)[0].double().unflatten(0, (num_samples, len(times)))
         )
         train = x_BTD[: task.first].flatten(0, 1)
-        fit = fit_affine(train[None], task.beliefs[: task.first].flatten(0, 1), ridge)
+        known = task.beliefs[: task.first].flatten(0, 1)
+        fit = fit_affine(train[None], known, ridge)
+        fitted = 1 - ((fit(train[None])[0] - known).square().sum() / (known - fit.mean).square().sum()).item()
         for intervention, subspace, edits in _edits(fit, x_BTD, task, num_random, seed):
-            about = {"layer": layer, "layer_name": name, "intervention": intervention, "subspace": subspace}
+            about = {"layer": layer, "layer_name": name, "fitted": fitted}
+            about |= {"intervention": intervention, "subspace": subspace}
             for metric, (before, after) in task.distances(name, intervention, edits).items():
                 if not np.isfinite([before, after]).all():
                     continue
