@@ -16,7 +16,6 @@ from hmmscope.experiments.limits_fig4_mixing import uniform_errors
 from hmmscope.experiments.limits_models import limits_config
 from hmmscope.experiments.limits_studies import evaluations_of, fit_length_of, shortened
 from hmmscope.inference.window import window_errors
-from hmmscope.models.flops import training_flops
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import Run, fresh_model, ports_of, train
@@ -283,7 +282,7 @@ def test_costs_are_counted() -> None:
     assert 1 < ratios[4, "two-phase"] < ratios[1, "two-phase"] < 1.6
     data = limits_config("paper", "matmul", 1, model={"width": 8, "num_heads": 2}, length=length)
     config = config_from_data(data)
-    known = training_flops(config.model, ports_of(config, config.process.build()), length + 1)
+    known = config.model.cost(ports_of(config, config.process.build()), length + 1).flops
     assert known is not None
     # The formula takes half of the attention's square, the code's blocks compute more of it; no gradient of the inputs.
     assert rows[0, "none"]["flops"] == pytest.approx(known, rel=0.15)

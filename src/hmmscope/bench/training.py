@@ -11,7 +11,7 @@ from torch import nn
 from hmmscope.bench.contest import Contest, installed, noise
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import make_target
-from hmmscope.models.flops import training_flops
+from hmmscope.models.base import cost_of
 from hmmscope.models.make import build_model
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import ports_of
@@ -130,10 +130,10 @@ def _contest(shape: Shape, peers: bool, device: str, precision: str, compiled: b
     if peers:
         for name, model in _peers(config.model, ports.num_tokens or 1, ports.num_outputs, columns).items():
             contest.add(name, _step_of(model.to(device), config, corpus, device), tokens)
-    flops = training_flops(config.model, ports, columns)
-    if flops is not None:
+    cost = cost_of(config.model, ports, columns)
+    if cost is not None:
         multiply, amount = _gemm(device, precision)
-        contest.add(f"{precision} matrix product", multiply, amount / (flops / columns), limit=True)
+        contest.add(f"{precision} matrix product", multiply, amount / (cost.flops / columns), limit=True)
     return contest
 
 

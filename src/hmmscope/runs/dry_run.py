@@ -7,9 +7,8 @@ import torch
 
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.machine import free_memory
-from hmmscope.models.base import parameter_count
+from hmmscope.models.base import cost_of, parameter_count
 from hmmscope.models.block_cot import num_blocks
-from hmmscope.models.flops import training_flops, training_memory_bytes
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.pipeline import fresh_model, ports_of, require_memory_for, threads
 from hmmscope.training.schedules import sample_numbers, stage_length
@@ -59,17 +58,18 @@ def estimate(config: RunConfig, *, measure: bool = True) -> Estimate:
     process = config.process.build()
     ports, layout = ports_of(config, process), config.layout
     grain = spec.batch_size // spec.num_grains
-    memory = training_memory_bytes(config.model, ports, layout.num_columns, grain, device=spec.device)
+    cost = cost_of(config.model, ports, layout.num_columns, device=spec.device)
     require_memory_for(replace(config, training=spec), process)
     columns = _columns_of_epochs(spec, layout.num_observations, layout.num_columns)
     samples = sum(len_of for _, len_of in columns)
     tokens = sum(width * len_of for width, len_of in columns)
     flops: float | None = 0.0
     for width, len_of in columns:
-        each = training_flops(config.model, ports, width)
+        each = cost_of(config.model, ports, width)
         passes = num_blocks(width, spec.block_length) if spec.block_length and spec.block_algorithm == "naive" else 1
-        flops = None if each is None or flops is None else flops + each * len_of * passes
+        flops = None if each is None or flops is None else flops + each.flops * len_of * passes
     model = fresh_model(config, process)
+    memory = None if cost is None else cost.step_bytes(grain)
     counted = Estimate(parameter_count(model), samples, tokens, flops, memory, free_memory(), 0, None)
     if not measure:
         return counted

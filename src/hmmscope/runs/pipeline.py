@@ -14,9 +14,8 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import Target, make_target
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.machine import require_memory
-from hmmscope.models.base import Ports, SequenceModel, parameter_count
+from hmmscope.models.base import ModelSpec, Ports, SequenceModel, cost_of, parameter_count
 from hmmscope.models.block_cot import feedback_width
-from hmmscope.models.flops import training_flops, training_memory_bytes
 from hmmscope.models.make import build_model
 from hmmscope.processes.base import Process
 from hmmscope.processes.files import load_process
@@ -125,7 +124,7 @@ def train(
                 floor=floor,
                 quiet=quiet,
                 tracker=make_tracker(str(tracker), path, config.to_data()) if tells else None,
-                flops_of=partial(training_flops, config.model, model.ports),
+                flops_of=partial(_flops, config.model, model.ports),
             )
             in_parts = world.size > 1 and spec.parallel == "fsdp"
             world.dismiss()
@@ -254,13 +253,21 @@ def ports_of(config: RunConfig, process: Process) -> Ports:
     )
 
 
+def _flops(spec: ModelSpec, ports: Ports, columns: int) -> float | None:
+    """Operations of a training step on one sample of so many columns, if they are known."""
+    cost = cost_of(spec, ports, columns)
+    return None if cost is None else cost.flops
+
+
 def require_memory_for(config: RunConfig, process: Process) -> None:
     """ResourceError if a training step on the processor cannot fit into its free memory."""
     spec, ports = config.training, ports_of(config, process)
     grain = spec.batch_size // spec.num_grains
-    needed = training_memory_bytes(config.model, ports, config.layout.num_columns, grain, device=spec.device)
-    if needed is not None and spec.device == "cpu":
-        require_memory("a training step", needed, "lower training.batch_size, or raise training.num_grains")
+    cost = cost_of(config.model, ports, config.layout.num_columns, device=spec.device)
+    if cost is not None and spec.device == "cpu":
+        require_memory(
+            "a training step", cost.step_bytes(grain), "lower training.batch_size, or raise training.num_grains"
+        )
 
 
 def _folder(path: Path, config: RunConfig, process: Process, resume: bool) -> RunDir:
