@@ -8,6 +8,7 @@ import torch
 
 from hmmscope.claims.limits_cot import half_of_fit
 from hmmscope.claims.old import Judgement, Tables
+from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError
 from hmmscope.evidence.claims import claims_of
 from hmmscope.evidence.figures import Figure
@@ -282,8 +283,8 @@ def test_costs_are_counted() -> None:
     assert 1 < ratios[4, "two-phase"] < ratios[1, "two-phase"] < 1.6
     data = limits_config("paper", "matmul", 1, model={"width": 8, "num_heads": 2}, length=length)
     config = config_from_data(data)
-    known = config.model.cost(ports_of(config, config.process.build()), length + 1).flops
-    assert known is not None
+    target = make_target(config.target, config.process.build(), config.layout)
+    known = config.model.cost(ports_of(config, target), length + 1).flops
     # The formula takes half of the attention's square, the code's blocks compute more of it; no gradient of the inputs.
     assert rows[0, "none"]["flops"] == pytest.approx(known, rel=0.15)
 
