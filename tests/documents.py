@@ -6,6 +6,10 @@
 line that begins with ``$ `` is a command for the shell, and the lines up to the next one are its output: standard
 output, or standard error if the command fails. Without such lines the output is not compared.
 
+Commands of hmmscope that ask nothing of the shell run in this interpreter, which has loaded the library once. With
+``--serve`` in place of the page, pages and folders are read from standard input, a pair of lines for each; every page runs
+in a fork, and its exit code is printed: so torch is loaded once for all pages.
+
 ``...`` stands for any text. A comment ``<!-- within 20 % -->`` before a block lets its numbers differ by that share of
 themselves: training depends on the machine. Commands that begin with ``make`` are passed over.
 """
@@ -14,8 +18,10 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,7 +87,8 @@ def commands(block: str) -> list[tuple[str, str]]:
 def run_page(path: Path) -> int:
     """Run all examples; returns how many commands and python blocks ran. AssertionError names the line."""
     namespace: dict[str, object] = {"__name__": "__main__"}
-    environment = dict(os.environ, PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", COLUMNS="100")
+    path_of_ours = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    os.environ.update(PATH=path_of_ours, COLUMNS="100")
     found, count = blocks(path.read_text(encoding="utf-8")), 0
     for block, following in zip(found, [*found[1:], None], strict=True):
         where = f"{path.name}:{block.line}"
@@ -95,19 +102,63 @@ def run_page(path: Path) -> int:
         elif block.language == "console":
             for command, expected in commands(block.text):
                 if not command.startswith(SKIPPED):
-                    check_command(where, command, expected, block.within, environment)
+                    check_command(where, command, expected, block.within)
                     count += 1
     return count
 
 
-def check_command(where: str, command: str, expected: str, within: float, environment: dict[str, str]) -> None:
+def check_command(where: str, command: str, expected: str, within: float) -> None:
     """Run one line through the shell; it may fail only where the page shows an error."""
-    done = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True, timeout=300)
-    printed = done.stderr if done.returncode else done.stdout
+    if command.startswith("hmmscope ") and not re.search(r"[|<>*?;&$~`\\]", command):
+        code, out, error = call(shlex.split(command)[1:])
+    else:
+        done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300)
+        code, out, error = done.returncode, done.stdout, done.stderr
+    printed = error if code else out
     shows_error = expected.startswith("error[")
-    assert (done.returncode != 0) == shows_error, f"{where}: {command}: exit code {done.returncode}\n{done.stderr}"
+    assert (code != 0) == shows_error, f"{where}: {command}: exit code {code}\n{error}"
     if expected.strip():
         check(f"{where}: {command}", expected, printed, within)
+
+
+def call(words: list[str]) -> tuple[int, str, str]:
+    """A command of hmmscope in this interpreter: exit code, standard output, standard error."""
+    from hmmscope.cli import main
+
+    out, error = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        try:
+            code = main(words)
+        except SystemExit as end:  # --help
+            code = end.code if isinstance(end.code, int) else 1
+    return code, out.getvalue(), error.getvalue()
+
+
+def serve() -> None:
+    """Run pages, each in a fork, as they are asked for on standard input: a line with the page, and one with a folder."""
+    from hmmscope import cli, registry
+
+    for kind in ("process", "layout", "model", "instrument", "experiment", "claim"):
+        registry.entries(kind)
+    assert cli
+    for page in sys.stdin:
+        folder = sys.stdin.readline().strip()
+        if (child := os.fork()) == 0:
+            log = os.open(f"{folder}.log", os.O_WRONLY | os.O_CREAT)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.chdir(folder)
+            code = 1
+            try:
+                run_page(Path(page.strip()))
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
 def check(where: str, expected: str, printed: str, within: float) -> None:
@@ -116,4 +167,7 @@ def check(where: str, expected: str, printed: str, within: float) -> None:
 
 
 if __name__ == "__main__":
-    print(f"{run_page(Path(sys.argv[1]).resolve())} examples ran")
+    if sys.argv[1] == "--serve":
+        serve()
+    else:
+        print(f"{run_page(Path(sys.argv[1]).resolve())} examples ran")

@@ -148,6 +148,40 @@ def extras(modules: dict[str, str]) -> list[str]:
     ]
 
 
+def private(modules: dict[str, str]) -> list[str]:
+    """``path:line: name`` where a module uses a name of another one that begins with a single underscore."""
+    own = {module_name(path) for path in modules}
+    found = []
+    for path, text in modules.items():
+        imported = dict(imports_as(path, text))
+        for line, name in imports(path, text):
+            *base, last = name.split(".")
+            if base[:1] == ["hmmscope"] and is_private(last):
+                found.append(f"{path}:{line}: {name}")
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.Attribute) or not is_private(node.attr):
+                continue
+            of = ast.unparse(node.value)
+            if imported.get(of.split(".")[0], "") + of[len(of.split(".")[0]) :] in own:
+                found.append(f"{path}:{node.lineno}: {of}.{node.attr}")
+    return found
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def imports_as(path: str, text: str) -> Iterator[tuple[str, str]]:
+    """(name in the module, dotted name) of what it imports."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.asname or alias.name.split(".")[0], alias.name if alias.asname else alias.name.split(".")[0]
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{node.module or ''}.{alias.name}"
+
+
 def too_long(modules: dict[str, str]) -> list[str]:
     return [path for path, text in modules.items() if len(text.splitlines()) > MAX_LINES]
 
@@ -165,6 +199,10 @@ def test_no_cycles() -> None:
 
 def test_extras_are_not_needed_to_import() -> None:
     assert extras(sources()) == []
+
+
+def test_private_names_stay_in_their_module() -> None:
+    assert private(sources()) == []
 
 
 def test_modules_are_short() -> None:
@@ -250,6 +288,29 @@ def test_planted_extra_and_planted_length_are_found() -> None:
     assert extras({"a.py": "import plotly\n"}) == ["a.py:1: plotly"]
     assert extras({"a.py": "def f():\n    import plotly\n"}) == []
     assert too_long({"a.py": "x\n" * 501, "b.py": "x\n" * 500}) == ["a.py"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from hmmscope.models.base import _hidden",
+        "from hmmscope.models.base import Tap, _hidden as shown",
+        "def f():\n    from .base import _hidden",
+        "from hmmscope.models import base\nbase._hidden",
+        "from hmmscope.models import base as other\nother._hidden()",
+        "import hmmscope.models.base\nhmmscope.models.base._hidden = 1",
+        "import hmmscope.models.base as b\nb._hidden",
+    ],
+)
+def test_planted_private_name_is_found(line: str) -> None:
+    modules = {"models/base.py": "_hidden = 1\n", "models/one.py": line + "\n"}
+    (found,) = private(modules)
+    assert found.startswith("models/one.py:")
+
+
+def test_names_of_ones_own_and_of_objects_pass() -> None:
+    text = "from hmmscope.models import base\nimport torch\n_own = base.Tap()\n_own._x\nself._y\ntorch._C\n"
+    assert private({"models/base.py": "x = 1\n", "models/one.py": text + "from hmmscope import __version__\n"}) == []
 
 
 HEAVY = ("torch", "numpy", "numba", "matplotlib", "jinja2", "yaml", "rich")

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from hmmscope import cli
+from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.models.base import parameter_count
-from hmmscope.models.flops import training_flops
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.dry_run import as_text, estimate
 from hmmscope.runs.pipeline import fresh_model, ports_of, train
@@ -29,7 +29,7 @@ def test_counts_by_hand() -> None:
     found = estimate(config, measure=False)
     assert (found.samples, found.tokens) == (48, 48 * 9)
     assert found.parameters == parameter_count(fresh_model(config, process))
-    each = training_flops(config.model, ports_of(config, process), 9)
+    each = config.model.cost(ports_of(config, make_target(config.target, process, config.layout)), 9).flops
     assert each is not None
     assert found.flops == pytest.approx(48 * each)
     assert (found.steps_measured, found.seconds) == (0, None)

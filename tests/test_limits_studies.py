@@ -8,6 +8,7 @@ import torch
 
 from hmmscope.claims.limits_cot import half_of_fit
 from hmmscope.claims.old import Judgement, Tables
+from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError
 from hmmscope.evidence.claims import claims_of
 from hmmscope.evidence.figures import Figure
@@ -16,7 +17,6 @@ from hmmscope.experiments.limits_fig4_mixing import uniform_errors
 from hmmscope.experiments.limits_models import limits_config
 from hmmscope.experiments.limits_studies import evaluations_of, fit_length_of, shortened
 from hmmscope.inference.window import window_errors
-from hmmscope.models.flops import training_flops
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import Run, fresh_model, ports_of, train
@@ -283,8 +283,8 @@ def test_costs_are_counted() -> None:
     assert 1 < ratios[4, "two-phase"] < ratios[1, "two-phase"] < 1.6
     data = limits_config("paper", "matmul", 1, model={"width": 8, "num_heads": 2}, length=length)
     config = config_from_data(data)
-    known = training_flops(config.model, ports_of(config, config.process.build()), length + 1)
-    assert known is not None
+    target = make_target(config.target, config.process.build(), config.layout)
+    known = config.model.cost(ports_of(config, target), length + 1).flops
     # The formula takes half of the attention's square, the code's blocks compute more of it; no gradient of the inputs.
     assert rows[0, "none"]["flops"] == pytest.approx(known, rel=0.15)
 

@@ -13,7 +13,6 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.models.base import Ports, SequenceModel, parameter_count
-from hmmscope.models.flops import parameter_total
 from hmmscope.models.make import build_model, make_model
 
 MODELS = sorted(registry.entries("model"))
@@ -256,7 +255,8 @@ def test_parameters_of_the_published_models() -> None:
     assert parameter_count(rnn) == 6 * 64 + 64 * 64 + 2 * 64 + 64 * 5 + 5 == 4933
     ports = Ports(num_outputs=5, num_tokens=6, max_length=121)
     sizes = [
-        parameter_total(spec_of("decoder", num_layers=n, num_heads=8, width=512, mlp_ratio=4), ports) for n in (1, 2)
+        spec_of("decoder", num_layers=n, num_heads=8, width=512, mlp_ratio=4).cost(ports, 121).parameters
+        for n in (1, 2)
     ]
     assert sizes[1] - sizes[0] == 3_152_384
 
@@ -265,7 +265,7 @@ def test_parameters_of_the_published_models() -> None:
 @pytest.mark.parametrize("vectors, feedback", [(False, 0), (False, 4), (True, 4)])
 def test_parameters_are_counted_without_building(name: str, vectors: bool, feedback: int) -> None:
     model = built(name, vectors=vectors, feedback=feedback)
-    assert parameter_total(spec_of(name), model.ports) == parameter_count(model)
+    assert spec_of(name).cost(model.ports, 9).parameters == parameter_count(model)
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,9 @@ from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.models import attention, blocked
 from hmmscope.models.attention import Attention, KeyValues, RotaryTable, rotate
-from hmmscope.models.base import Dropout, Ports, SequenceModel
+from hmmscope.models.base import Dropout, Ports, SequenceModel, cost_of
 from hmmscope.models.blocked import BlockedAttention
 from hmmscope.models.decoder import DecoderSpec, input_features, sinusoids
-from hmmscope.models.flops import kept_numbers, training_flops, training_memory_bytes
 from hmmscope.models.linear_attention import LinearAttention, positive
 from hmmscope.models.make import build_model, make_model
 from hmmscope.models.recurrent import GRUSpec, LSTMSpec, RNNSpec
@@ -416,10 +415,10 @@ PORTS = Ports(num_outputs=9, num_tokens=10, max_length=600)
 def test_flops_of_a_decoder() -> None:
     """24 d^2 + 2 T d a token and layer forward, thrice that in all, and the head."""
     spec = spec_of("roformer", num_layers=5, num_heads=4, width=96)
-    assert training_flops(spec, PORTS, 145) == 3 * 145 * (5 * (24 * 96**2 + 2 * 145 * 96) + 2 * 96 * 9)
-    assert training_flops(spec_of("rnn"), PORTS, 10) == 3 * 10 * (2 * 64 * (10 + 64) + 2 * 64 * 9)
-    assert training_flops(spec_of("mamba"), PORTS, 10) is None
-    assert training_memory_bytes(spec_of("mamba"), PORTS, 10, 8) is None
+    assert spec.cost(PORTS, 145).flops == 3 * 145 * (5 * (24 * 96**2 + 2 * 145 * 96) + 2 * 96 * 9)
+    assert spec_of("rnn").cost(PORTS, 10).flops == 3 * 10 * (2 * 64 * (10 + 64) + 2 * 64 * 9)
+    assert cost_of(spec_of("mamba"), PORTS, 10) is None
+    assert cost_of(spec, PORTS, 145) == spec.cost(PORTS, 145)
 
 
 @pytest.mark.parametrize("options", [{}, {"attention_only": True}, {"input_features": False, "mlp_ratio": 3}])
@@ -434,7 +433,7 @@ def test_flops_are_those_that_torch_counts(options: dict, vectors: bool) -> None
     inputs = torch.zeros(1, 30, 3) if vectors else torch.zeros(1, 30, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(inputs, feedback=torch.zeros(1, 30, 2))
-    assert 3 * counter.get_total_flops() == training_flops(spec, ports, 30)
+    assert 3 * counter.get_total_flops() == spec.cost(ports, 30).flops
 
 
 def bytes_kept(model: nn.Module, inputs: torch.Tensor) -> int:
@@ -470,8 +469,6 @@ def test_memory_is_what_torch_keeps(name: str, fields: dict, time: int) -> None:
     spec = spec_of(name, num_layers=2, width=64, **fields)
     model = build_model(spec, PORTS, 0).train()
     tokens = torch.zeros(4, time, dtype=torch.int64)
-    estimate = kept_numbers(spec, PORTS, time)
-    assert estimate is not None
-    assert 0.9 < bytes_kept(model, tokens) / (4 * 4 * estimate) < 1.1
-    whole = training_memory_bytes(spec, PORTS, time, 4)
-    assert whole == 4 * 4 * estimate + 16 * sum(parameter.numel() for parameter in model.parameters())
+    cost = spec.cost(PORTS, time)
+    assert 0.9 < bytes_kept(model, tokens) / (4 * 4 * cost.kept) < 1.1
+    assert cost.step_bytes(4) == 4 * 4 * cost.kept + 16 * sum(parameter.numel() for parameter in model.parameters())

@@ -94,7 +94,7 @@ def test_wrong_inputs_are_refused() -> None:
         net(torch.cat([tokens, tokens], 1))
     with pytest.raises(InputError, match="positions: must be in"):
         net(tokens, torch.arange(tokens.shape[1]) + 1)
-    with pytest.raises(InputError, match="without feedback or cache"):
+    with pytest.raises(InputError, match="cache: must be left out"):
         net(tokens, cache={})
 
 

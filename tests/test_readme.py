@@ -6,12 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import documents
-from hmmscope import registry
+from hmmscope import __version__, registry
 
 ROOT = Path(__file__).parent.parent
 DOCS = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "experiments").glob("*.md"))]
@@ -19,12 +20,33 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 RUNNABLE = [page for page in PAGES if re.search(r"^```(python|console)$", page.read_text("utf-8"), re.MULTILINE)]
 
 
-@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.stem.lower())
-def test_page(page: Path, tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "tests" / "documents.py"), str(page)]
+@pytest.fixture(scope="module")
+def server() -> Iterator[subprocess.Popen]:
+    """A process with the library loaded that runs each page in a fork."""
+    command = [sys.executable, str(ROOT / "tests" / "documents.py"), "--serve"]
     environment = dict(os.environ, OMP_NUM_THREADS="1")
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-4000:]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, text=True) as process:
+        yield process
+        process.stdin.close()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.stem.lower())
+def test_page(page: Path, server: subprocess.Popen, tmp_path: Path) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.write(f"{page}\n{folder}\n")
+    server.stdin.flush()
+    assert server.stdout.readline() == "0\n", folder.with_suffix(".log").read_text()[-4000:]
+
+
+def test_the_installed_command() -> None:
+    """The pages' commands run in one interpreter; this one as a user starts it."""
+    command = [Path(sys.executable).with_name("hmmscope"), "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout == f"hmmscope {__version__}\n"
 
 
 def test_readme_has_examples() -> None:

@@ -90,7 +90,9 @@ def test_evaluation_loss_is_the_loss_of_all_samples_at_once() -> None:
     batch = corpus[0:150]  # in pieces of 64, 64 and 22
     target = make_target("observation", corpus.process, corpus.layout)
     spec = replace(config().training, evaluate_samples=150)
-    found = Evaluation(corpus, "observation", spec)(model, torch.device("cpu"))
+    found = Evaluation(corpus, make_target("observation", corpus.process, corpus.layout), spec)(
+        model, torch.device("cpu")
+    )
     assert found["evaluation_loss"] == pytest.approx(target_loss(model, batch, target).item(), rel=1e-6)
     law = model(batch.tokens[:, :-1]).detach().double().softmax(-1)
     distance = 0.5 * (law - target.optimum(batch)).abs().sum(-1).mean(0)
@@ -110,7 +112,9 @@ def test_distances_count_only_what_the_process_asks_for() -> None:
     assert 0 < counted.sum() < counted.numel()
     model = fresh_model(asked, process)
     spec = replace(asked.training, evaluate_samples=40)
-    found = Evaluation(corpus, "observation", spec)(model, torch.device("cpu"))["distances"]
+    found = Evaluation(corpus, make_target("observation", corpus.process, corpus.layout), spec)(
+        model, torch.device("cpu")
+    )["distances"]
     law = model(batch.tokens)[:, target.columns].detach().double().softmax(-1)
     terms = target.distance_terms(law, target.optimum(batch))
     assert found[0] is None

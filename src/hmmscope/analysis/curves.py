@@ -104,7 +104,7 @@ def evaluate(
     num_samples: int = 256,
     first: int = 0,
     baselines: bool = True,
-    target: str = "observation",
+    target: str | Target = "observation",
     block_length: int = 0,
 ) -> Score:
     """Score any module on samples first .. first + num_samples - 1 of a corpus, beside the exact optimum.
@@ -120,14 +120,14 @@ def evaluate(
         num_samples: how many.
         first: number of the first sample.
         baselines: whether to add the n-grams.
-        target: what the model was trained for, "observation" or "belief".
+        target: what the model was trained for, "observation" or "belief", or that target of the corpus.
         block_length: of block chain-of-thought, for a model trained with it.
 
     Raises:
         InputError: the model's output has the wrong shape, or the process has no exact answer.
     """
     require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
-    asked = make_target(target, corpus.process, corpus.layout)
+    asked = make_target(target, corpus.process, corpus.layout) if isinstance(target, str) else target
     require(len(asked.columns) > 0, "layout", "must have an observation to predict", corpus.layout)
     batches = [corpus[i : min(i + BATCH, first + num_samples)] for i in range(first, first + num_samples, BATCH)]
     parts = []

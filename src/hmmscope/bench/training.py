@@ -10,8 +10,8 @@ from torch import nn
 
 from hmmscope.bench.contest import Contest, installed, noise
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.targets import make_target
-from hmmscope.models.flops import training_flops
+from hmmscope.corpora.targets import Target, make_target
+from hmmscope.models.base import cost_of
 from hmmscope.models.make import build_model
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import ports_of
@@ -116,34 +116,34 @@ def _contest(shape: Shape, peers: bool, device: str, precision: str, compiled: b
     training = {"batch_size": batch, "precision": precision, "device": device, "gradient_clip": 1.0}
     config = config_from_data(shape.config | {"training": training})
     process = config.process.build()
-    ports = ports_of(config, process)
+    target = make_target(config.target, process, config.layout)
+    ports = ports_of(config, target)
     corpus = Corpus(process, layout=config.layout, seed=0, stream="train", device=device)
     columns = config.layout.num_columns
     tokens = batch * columns
     contest = Contest(f"training, {shape.name}, batch {batch}, {precision}", "tokens")
-    contest.add("hmmscope, with sampling", _ours(config, corpus, device, False), tokens)
+    contest.add("hmmscope, with sampling", _ours(config, corpus, target, False), tokens)
     if precision != "float32":  # what the other precision gains, side by side
         plain = replace(config, training=replace(config.training, precision="float32"))
-        contest.add("hmmscope in float32, with sampling", _ours(plain, corpus, device, False), tokens)
+        contest.add("hmmscope in float32, with sampling", _ours(plain, corpus, target, False), tokens)
     if compiled:
-        contest.add("hmmscope, compiled, with sampling", _ours(config, corpus, device, True), tokens)
+        contest.add("hmmscope, compiled, with sampling", _ours(config, corpus, target, True), tokens)
     if peers:
         for name, model in _peers(config.model, ports.num_tokens or 1, ports.num_outputs, columns).items():
-            contest.add(name, _step_of(model.to(device), config, corpus, device), tokens)
-    flops = training_flops(config.model, ports, columns)
-    if flops is not None:
+            contest.add(name, _step_of(model.to(device), config, corpus, target), tokens)
+    cost = cost_of(config.model, ports, columns)
+    if cost is not None:
         multiply, amount = _gemm(device, precision)
-        contest.add(f"{precision} matrix product", multiply, amount / (flops / columns), limit=True)
+        contest.add(f"{precision} matrix product", multiply, amount / (cost.flops / columns), limit=True)
     return contest
 
 
-def _ours(config: RunConfig, corpus: Corpus, device: str, compiled: bool) -> Callable[[], None]:
+def _ours(config: RunConfig, corpus: Corpus, target: Target, compiled: bool) -> Callable[[], None]:
     """Step after step of a training, each on fresh samples."""
     spec = replace(config.training, compile=compiled)
-    model = build_model(config.model, ports_of(config, corpus.process)).to(device).train()
+    model = build_model(config.model, ports_of(config, target)).to(spec.device).train()
     engine = make_engine(model, spec, World())
     optimiser = make_optimiser(model, spec)
-    target = make_target(config.target, corpus.process, corpus.layout)
     state = {"step": 0}
 
     def step() -> None:
@@ -155,18 +155,17 @@ def _ours(config: RunConfig, corpus: Corpus, device: str, compiled: bool) -> Cal
     return step
 
 
-def _step_of(model: nn.Module, config: RunConfig, corpus: Corpus, device: str) -> Callable[[], None]:
+def _step_of(model: nn.Module, config: RunConfig, corpus: Corpus, target: Target) -> Callable[[], None]:
     """A step of a peer on a batch that is at hand, with the same loss, clipping and optimiser."""
     spec = config.training
     batch = corpus[0 : spec.batch_size]
-    target = make_target(config.target, corpus.process, corpus.layout)
     labels = target.labels(batch)
     columns = target.columns_on(batch.tokens.device)
     optimiser = make_optimiser(model, spec)
 
     def step() -> None:
         optimiser.zero_grad(set_to_none=True)
-        with torch.autocast(device, torch.bfloat16, enabled=spec.precision == "bfloat16"):
+        with torch.autocast(spec.device, torch.bfloat16, enabled=spec.precision == "bfloat16"):
             outputs = model(batch.tokens)
             loss = target.loss(getattr(outputs, "logits", outputs)[:, columns, : target.num_outputs], labels)
         loss.backward()

@@ -8,13 +8,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from hmmscope.axes import Float, Int64, Tensor
-from hmmscope.constructions.driven import DrivenSystem, check_tokens, driven_system, only_tokens
-from hmmscope.constructions.residual import LayerNote, Subspaces, explanation
-from hmmscope.models.base import Ports, SequenceModel, Tap
+from hmmscope.constructions.constructed import Constructed, check_tokens, only_tokens
+from hmmscope.constructions.driven import DrivenSystem, driven_system
+from hmmscope.constructions.residual import LayerNote, Subspaces
+from hmmscope.models.base import Ports
 from hmmscope.schema import require
 
 
-class DeterministicRNN(SequenceModel):
+class DeterministicRNN(Constructed):
     """The RNN of Theorem 5.1; see `limits_theorem5_1`.
 
     Attributes:
@@ -28,16 +29,11 @@ class DeterministicRNN(SequenceModel):
         subspaces: layout of the hidden state, one block for each token.
     """
 
-    outputs = "law"
-    num_tokens: int
-
     def __init__(self, system: DrivenSystem, *, scale: float, placeholder: bool, dtype: torch.dtype) -> None:
-        super().__init__()
         n, matrices = system.num_states, system.with_identity if placeholder else system.matrices_VSS
         m = len(matrices)
+        super().__init__(Ports(num_outputs=n, num_tokens=m))
         self.system, self.scale, self.num_blocks = system, scale, m
-        self.ports = Ports(num_outputs=n, num_tokens=m)
-        self.num_symbols, self.num_tokens = n, m
         names = [f"symbol {v}" for v in range(system.num_symbols)] + ["placeholder"] * placeholder
         self.subspaces = Subspaces(dict.fromkeys(names, n))
         half = scale / 2
@@ -58,7 +54,6 @@ class DeterministicRNN(SequenceModel):
             self.decoder.bias.fill_(-half)
         self.start = nn.Parameter(start.to(dtype))
         self.requires_grad_(False)
-        self.residual = nn.ModuleList([Tap(), Tap()])
 
     def forward(
         self,
@@ -73,7 +68,7 @@ class DeterministicRNN(SequenceModel):
         Raises:
             InputError: a token outside the vocabulary; feedback or a cache.
         """
-        only_tokens(feedback, cache)
+        only_tokens(inputs, feedback, cache)
         return self.decoder(self.residual[1](self.hidden(inputs)))
 
     def hidden(self, tokens: Tensor) -> Tensor:
@@ -88,10 +83,6 @@ class DeterministicRNN(SequenceModel):
         """What the hidden states are without rounding."""
         shifted = self.system.vectors(tokens) + self.scale / 2
         return (F.one_hot(tokens, self.num_tokens)[..., None] * shifted[..., None, :]).flatten(2)
-
-    def largest_weight(self) -> float:
-        """Largest absolute number among weights, biases and the start."""
-        return max(float(weight.abs().max()) for weight in self.parameters())
 
     def weight_bound(self) -> float:
         """max(α, (α/2) r, 1) with r the largest row sum of the matrices: at most √n for orthogonal ones, n for maps.
@@ -109,18 +100,15 @@ class DeterministicRNN(SequenceModel):
                 error = float((self.hidden(tokens).double() - self.exact_hidden(tokens)).abs().max())
         blocks = tuple(self.subspaces)
         equation = "block o = ReLU(A_o vector + α (1[o = o_t] - 1/2)): vector_t + α/2 in block o_t, zero elsewhere"
-        return [
-            LayerNote(layer=1, stage="recurrence", reads=blocks, writes=blocks, equation=equation, error=error),
-        ]
+        return [LayerNote(layer=1, stage="recurrence", reads=blocks, writes=blocks, equation=equation, error=error)]
 
-    def explain(self, tokens: Int64[Tensor, "batch time"] | None = None) -> str:
-        """Layout and recurrence as a text; with tokens, with the measured error."""
+    @property
+    def title(self) -> str:
         system = self.system
-        title = (
+        return (
             f"[Limits] Theorem 5.1: ReLU RNN, n = {system.num_states}, m = {system.num_symbols}, α = {self.scale:g}, "
             f"largest weight {self.largest_weight():.3g}"
         )
-        return explanation(title, self.subspaces, self.notes(tokens))
 
 
 def limits_theorem5_1(

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 
 from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.constructions.constructed import check_tokens
 from hmmscope.errors import InputError
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.matrix_product import MatrixProduct
@@ -131,18 +132,6 @@ def driven_system(process: object, initial: object = None) -> DrivenSystem:
     require(shape == (matrices.shape[1],), "initial", f"must have {matrices.shape[1]} numbers", shape)
     require(bool(start.isfinite().all()) and bool((start != 0).any()), "initial", "must be finite and not zero", start)
     return DrivenSystem(matrices, start)
-
-
-def check_tokens(tokens: Tensor, num_tokens: int) -> None:
-    """InputError unless all tokens are in [0, num_tokens)."""
-    if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < num_tokens:
-        raise InputError(f"tokens: must be in [0, {num_tokens}), got {int(tokens.min())} to {int(tokens.max())}")
-
-
-def only_tokens(feedback: object, cache: object) -> None:
-    """InputError if a construction is asked to hear its own answers, or to go on where it was."""
-    require(feedback is None, "feedback", "must be left out: the theorem's network hears nothing but tokens", feedback)
-    require(cache is None, "cache", "must be left out: the theorem's network reads a sequence at once", cache)
 
 
 def _vector(initial: object) -> Tensor:

@@ -58,7 +58,7 @@ def copying_head(
 
 
 def history_layers(layout: Layout, code: PositionCode, gap: float, dtype: torch.dtype) -> list[tuple[Heads, LayerNote]]:
-    """ceil(log2 slots) layers of one head; layers are numbered from 1."""
+    """ceil(log2 slots) layers of one head."""
     layers: list[tuple[Heads, LayerNote]] = []
     for present, extra in doublings(1, layout.num_slots):
         copies = [(f"slot-{i}", f"slot-{present + i}") for i in range(extra)]
@@ -70,21 +70,19 @@ def history_layers(layout: Layout, code: PositionCode, gap: float, dtype: torch.
             copies += [(own[i], f"position-{present + i}") for i in range(extra)]
         head = copying_head(layout, code, gap, dtype, read_position=read, shift=shift, copies=copies)
         equation = f"slot-(i+{present}) of column r <- slot-i of column r - {present}, i = 0 .. {extra - 1}"
-        layers.append((head, _note(len(layers) + 1, "gather history", read, copies, equation)))
+        layers.append((head, _note("gather history", read, copies, equation)))
     return layers
 
 
-def future_layers(
-    layout: Layout, code: PositionCode, gap: float, dtype: torch.dtype, *, layer: int
-) -> list[tuple[Heads, LayerNote]]:
-    """1 + ceil(log2 futures) layers of one head, numbered from `layer`; none where attention is causal."""
+def future_layers(layout: Layout, code: PositionCode, gap: float, dtype: torch.dtype) -> list[tuple[Heads, LayerNote]]:
+    """1 + ceil(log2 futures) layers of one head; none where attention is causal."""
     if layout.num_copied_futures == 0:
         return []
     carried = layout.positions == "slot"
     copies = [("slot-0", "future-1")] + ([("position", "future-position-1")] if carried else [])
     head = copying_head(layout, code, gap, dtype, read_position="position", shift=-1, copies=copies)
     equation = "future-1 of column r <- slot-0 of column r + 1"
-    layers = [(head, _note(layer, "gather future", "position", copies, equation))]
+    layers = [(head, _note("gather future", "position", copies, equation))]
     for present, extra in doublings(1, layout.num_copied_futures):
         copies = [(f"future-{i}", f"future-{present + i}") for i in range(1, extra + 1)]
         read, shift = "position", -present
@@ -93,13 +91,13 @@ def future_layers(
             copies += [(f"future-position-{i}", f"future-position-{present + i}") for i in range(1, extra + 1)]
         head = copying_head(layout, code, gap, dtype, read_position=read, shift=shift, copies=copies)
         equation = f"future-(i+{present}) of column r <- future-i of column r + {present}, i = 1 .. {extra}"
-        layers.append((head, _note(layer + len(layers), "gather future", read, copies, equation)))
+        layers.append((head, _note("gather future", read, copies, equation)))
     return layers
 
 
-def _note(layer: int, stage: str, read: str, copies: list[tuple[str, str]], equation: str) -> LayerNote:
+def _note(stage: str, read: str, copies: list[tuple[str, str]], equation: str) -> LayerNote:
     reads = (read, *(source for source, _ in copies if source != read))
-    return LayerNote(layer=layer, stage=stage, reads=reads, writes=tuple(to for _, to in copies), equation=equation)
+    return LayerNote(stage=stage, reads=reads, writes=tuple(to for _, to in copies), equation=equation)
 
 
 def joint_map(layout: Layout, dtype: torch.dtype) -> tuple[TokenMap, LayerNote] | None:
@@ -107,7 +105,7 @@ def joint_map(layout: Layout, dtype: torch.dtype) -> tuple[TokenMap, LayerNote] 
 
         joint[a_1 .. a_k] = ReLU(sum_m block_m[a_m] - (k - 1)),   a_1 most significant
 
-    Exact on one-hots; zero if a block holds the delimiter. The note's layer is 0, to be set by the caller.
+    Exact on one-hots; zero if a block holds the delimiter.
 
     Source: [MultiTask] §5 ("one-hot mapping"); as a ReLU map it is ours.
     """
@@ -129,7 +127,6 @@ def joint_map(layout: Layout, dtype: torch.dtype) -> tuple[TokenMap, LayerNote] 
         into[layout.subspaces[target]] = torch.eye(len(part), dtype=torch.float64)
         output.append(into)
     note = LayerNote(
-        layer=0,
         stage="joint one-hots (token-wise)",
         reads=tuple(dict.fromkeys(block for _, blocks in wanted for block in blocks)),
         writes=tuple(target for target, _ in wanted),

@@ -1,8 +1,6 @@
 """[MultiTask] Theorems 1 and 2 as networks: gather the last symbols and the next, regress in context, predict."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 
@@ -11,7 +9,7 @@ from hmmscope.constructions.history import future_layers, history_layers, joint_
 from hmmscope.constructions.least_squares import Features
 from hmmscope.constructions.multitask_attention import SCORE_BYTES, ConstructedAttention, ConstructedBlock, Heads
 from hmmscope.constructions.multitask_layout import Layout, Positions, Prompt
-from hmmscope.constructions.multitask_network import MultiTaskTransformer, Readout
+from hmmscope.constructions.multitask_network import Descent, MultiTaskTransformer, Readout
 from hmmscope.constructions.multitask_positions import PositionCode, absolute_vectors, rotating_pair
 from hmmscope.constructions.residual import LayerNote
 from hmmscope.machine import require_memory
@@ -85,20 +83,16 @@ def multitask_theorem1(
         position_width=position_width,
     )
     prompt = Prompt.of(num_demonstrations, demonstration_length, test_length)
-    return _build(
-        layout,
-        prompt,
-        num_steps,
-        learning_rate,
-        gap,
-        mask,
-        ridge,
-        position_seed,
-        num_heads,
-        "joint",
-        dtype,
-        "Theorem 1",
+    descent = Descent(
+        num_steps=num_steps,
+        learning_rate=learning_rate,
+        ridge=ridge,
+        gap=gap,
+        mask=mask,
+        num_heads=num_heads,
+        dtype=dtype,
     )
+    return _build(layout, prompt, descent, position_seed=position_seed, readout="joint", theorem="Theorem 1")
 
 
 def multitask_theorem2(
@@ -148,86 +142,55 @@ def multitask_theorem2(
     )
     require(positions != "absolute", "positions", "must be column or slot", positions)
     prompt = Prompt.of(num_demonstrations, demonstration_length, test_length)
-    return _build(layout, prompt, num_steps, learning_rate, gap, mask, ridge, 0, num_heads, readout, dtype, "Theorem 2")
+    descent = Descent(
+        num_steps=num_steps,
+        learning_rate=learning_rate,
+        ridge=ridge,
+        gap=gap,
+        mask=mask,
+        num_heads=num_heads,
+        dtype=dtype,
+    )
+    return _build(layout, prompt, descent, position_seed=0, readout=readout, theorem="Theorem 2")
 
 
 def _build(
-    layout: Layout,
-    prompt: Prompt,
-    num_steps: int,
-    learning_rate: float | None,
-    gap: float,
-    mask: float,
-    ridge: float,
-    position_seed: int,
-    num_heads: int | None,
-    readout: Readout,
-    dtype: torch.dtype,
-    theorem: str,
+    layout: Layout, prompt: Prompt, descent: Descent, *, position_seed: int, readout: Readout, theorem: str
 ) -> MultiTaskTransformer:
     """Check, then build layer by layer."""
-    memory_length, exact_heads = layout.memory_length, 2 * layout.num_labels
-    require(num_steps >= 1, "num_steps", "must be at least 1", num_steps)
-    rate = _checked_rate(layout, learning_rate, ridge)
-    num_heads = exact_heads if num_heads is None else num_heads
-    require(1 <= num_heads <= exact_heads, "num_heads", f"must be in [1, {exact_heads}]", num_heads)
-    bound = prediction_bound(layout, rate, num_steps)
-    require(1 + bound < mask < math.inf, "mask", f"must be finite and above {1 + bound:.4g} for these steps", mask)
-    require(1 <= gap <= 1e6, "gap", "must be in [1, 1e6]", gap)
-    require(dtype in (torch.float32, torch.float64), "dtype", "must be torch.float32 or torch.float64", dtype)
+    descent.check(layout)
+    memory_length, gap, dtype, rate = layout.memory_length, descent.gap, descent.dtype, descent.rate(layout)
     require(prompt.test_length >= memory_length, "test_length", f"must be >= {memory_length}", prompt.test_length)
     num_samples = prompt.num_samples(memory_length, layout.num_futures)
-    least = memory_length + layout.num_futures
-    lengths = prompt.demonstration_lengths
-    require(num_samples > 0, "demonstration_length", f"must be at least {least} for a sample", lengths)
+    rule = f"must be at least {memory_length + layout.num_futures} for a sample"
+    require(num_samples > 0, "demonstration_length", rule, prompt.demonstration_lengths)
     code = _positions(layout, prompt, position_seed)
-    resolution = 8 * torch.finfo(dtype).eps
     rule = f"must give columns that {dtype} tells apart; use float64 or fewer columns"
-    require(code.closeness > resolution, "num_demonstrations", rule, prompt.num_columns)
+    require(code.closeness > 8 * torch.finfo(dtype).eps, "num_demonstrations", rule, prompt.num_columns)
     _require_memory(layout, prompt, dtype)
 
-    gathering = history_layers(layout, code, gap, dtype)
-    gathering += future_layers(layout, code, gap, dtype, layer=len(gathering) + 1)
+    def block(*groups: Heads) -> ConstructedBlock:
+        return ConstructedBlock(ConstructedAttention(groups, layout.causal))
+
+    gathering = [*history_layers(layout, code, gap, dtype), *future_layers(layout, code, gap, dtype)]
+    layers = [(block(head), [note]) for head, note in gathering]
     joint = joint_map(layout, dtype)
-    blocks = [_block([head], layout) for head, _ in gathering]
-    notes = [note for _, note in gathering]
     if joint is not None:
-        blocks[-1].mlp = joint[0]
-        notes.append(replace(joint[1], layer=len(blocks)))
-    step = [gradient_heads(layout, num_samples, rate, mask, num_heads, dtype)]
-    if ridge > 0:
-        step.append(ridge_head(layout, code, rate, ridge, dtype))
+        layers[-1][0].mlp = joint[0]
+        layers[-1][1].append(joint[1])
+    step = [gradient_heads(layout, num_samples, rate, descent.mask, descent.heads(layout), dtype)]
+    equation = "W <- W - rate (1/n) sum over samples of (W x - y) x^T"
+    if descent.ridge > 0:
+        step.append(ridge_head(layout, code, rate, descent.ridge, dtype))
+        equation += " - rate ridge W"
     sample, query = _sources(layout)
-    for _ in range(num_steps):  # the same weights in every layer
-        blocks.append(_block(step, layout))
-        equation = "W <- W - rate (1/n) sum over samples of (W x - y) x^T" + (" - rate ridge W" if ridge else "")
-        reads = ("weights", *sample)
-        note = LayerNote(layer=len(blocks), stage="gradient step", reads=reads, writes=("weights",), equation=equation)
-        notes.append(note)
-    blocks.append(_block([prediction_heads(layout, code, bound, dtype)], layout))
-    reads, writes = ("weights", *query), ("prediction",)
-    notes.append(
-        LayerNote(layer=len(blocks), stage="predict", reads=reads, writes=writes, equation="prediction <- W x")
-    )
-    return MultiTaskTransformer(
-        layout,
-        prompt,
-        code,
-        blocks,
-        notes,
-        num_steps=num_steps,
-        learning_rate=rate,
-        ridge=ridge,
-        mask=mask,
-        gap=gap,
-        readout=readout,
-        title=f"[MultiTask] {theorem}: {layout.num_symbols} symbols, memory {memory_length}, {num_steps} gradient steps",
-        dtype=dtype,
-    )
-
-
-def _block(groups: list[Heads], layout: Layout) -> ConstructedBlock:
-    return ConstructedBlock(ConstructedAttention(groups, layout.causal))
+    reads = ("weights", *sample)
+    note = LayerNote(stage="gradient step", reads=reads, writes=("weights",), equation=equation)
+    layers += [(block(*step), [note]) for _ in range(descent.num_steps)]  # the same weights in every layer
+    bound = prediction_bound(layout, rate, descent.num_steps)
+    note = LayerNote(stage="predict", reads=("weights", *query), writes=("prediction",), equation="prediction <- W x")
+    layers.append((block(prediction_heads(layout, code, bound, dtype)), [note]))
+    return MultiTaskTransformer(layout, prompt, code, descent, layers, readout=readout, theorem=theorem)
 
 
 def _sources(layout: Layout) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -237,14 +200,6 @@ def _sources(layout: Layout) -> tuple[tuple[str, ...], tuple[str, ...]]:
     sample = ("sample-window",) if tabular else tuple(layout.sample_blocks)
     query = ("query-window" if layout.causal else "sample-window",) if tabular else tuple(layout.query_blocks)
     return (*sample, *label), query
-
-
-def _checked_rate(layout: Layout, learning_rate: float | None, ridge: float) -> float:
-    require(0 <= ridge < math.inf, "ridge", "must be at least 0 and finite", ridge)
-    largest = (1 if layout.features == "tabular" else layout.memory_length) + ridge
-    rate = 1 / largest if learning_rate is None else float(learning_rate)
-    require(0 < rate < math.inf, "learning_rate", "must be positive and finite", learning_rate)
-    return rate
 
 
 def _positions(layout: Layout, prompt: Prompt, seed: int) -> PositionCode:

@@ -7,17 +7,13 @@ import torch
 from torch import nn
 
 from hmmscope.axes import Float, Tensor
+from hmmscope.constructions.constructed import frozen
 from hmmscope.models.base import Tap
 
 Activation = Literal["softmax", "relu", "mean relu"]
 
 #: Bytes of attention scores that are held at once when nobody listens: about what a cache holds.
 SCORE_BYTES = 2**23
-
-
-def fixed(weights: Tensor, dtype: torch.dtype) -> nn.Parameter:
-    """A parameter that is given, not learned."""
-    return nn.Parameter(weights.to(dtype), requires_grad=False)
 
 
 class Heads(nn.Module):
@@ -44,8 +40,8 @@ class Heads(nn.Module):
     ) -> None:
         super().__init__()
         self.activation = activation
-        self.query, self.key = fixed(query, dtype), fixed(key, dtype)
-        self.value, self.output = fixed(value, dtype), fixed(output.mT.contiguous(), dtype)
+        self.query, self.key = frozen(query, dtype), frozen(key, dtype)
+        self.value, self.output = frozen(value, dtype), frozen(output.mT.contiguous(), dtype)
 
     @property
     def num_heads(self) -> int:
@@ -139,7 +135,7 @@ class TokenMap(nn.Module):
         dtype: torch.dtype,
     ) -> None:
         super().__init__()
-        self.hidden, self.bias, self.output = fixed(hidden, dtype), fixed(bias, dtype), fixed(output, dtype)
+        self.hidden, self.bias, self.output = frozen(hidden, dtype), frozen(bias, dtype), frozen(output, dtype)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         return (x_BTD @ self.hidden.T + self.bias).relu() @ self.output.T

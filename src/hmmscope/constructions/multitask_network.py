@@ -1,25 +1,74 @@
 """The network of [MultiTask] Theorems 1 and 2: blocks of explicit matrices on a stream of named subspaces."""
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from hmmscope.axes import Float, Int64, Tensor
-from hmmscope.constructions.multitask_attention import ConstructedBlock, fixed
+from hmmscope.constructions.constructed import Constructed, check_tokens, frozen, only_tokens
+from hmmscope.constructions.gradient_steps import prediction_bound
+from hmmscope.constructions.multitask_attention import ConstructedBlock
 from hmmscope.constructions.multitask_exact import Exact
 from hmmscope.constructions.multitask_layout import Layout, Prompt
 from hmmscope.constructions.multitask_positions import PositionCode
-from hmmscope.constructions.residual import LayerNote, Subspaces, explanation
-from hmmscope.errors import InputError
-from hmmscope.models.base import Ports, SequenceModel, Tap
+from hmmscope.constructions.residual import LayerNote
+from hmmscope.models.base import Ports
 from hmmscope.schema import require, unknown_name
 
 Readout = Literal["joint", "next"]
 
 
-class MultiTaskTransformer(SequenceModel):
+@dataclass(frozen=True, kw_only=True)
+class Descent:
+    """The regression that a network does in context, and the constants of the weights that do it.
+
+    Attributes:
+        num_steps: T gradient steps.
+        learning_rate: None for the largest that is always stable, 1 / (L + ridge), or 1 / (1 + ridge) with tabular features.
+        ridge: weight of the penalty (ridge / 2) ‖W‖².
+        gap: by which the right column beats its neighbours in a softmax.
+        mask: that keeps invalid columns out of the gradient.
+        num_heads: of a gradient layer; None for all 2V^k.
+        dtype: of weights and arithmetic.
+    """
+
+    num_steps: int
+    learning_rate: float | None
+    ridge: float
+    gap: float
+    mask: float
+    num_heads: int | None
+    dtype: torch.dtype
+
+    def heads(self, layout: Layout) -> int:
+        """Heads of a gradient layer."""
+        return 2 * layout.num_labels if self.num_heads is None else self.num_heads
+
+    def rate(self, layout: Layout) -> float:
+        """The learning rate."""
+        largest = (1 if layout.features == "tabular" else layout.memory_length) + self.ridge
+        return 1 / largest if self.learning_rate is None else float(self.learning_rate)
+
+    def check(self, layout: Layout) -> None:
+        """InputError unless all of it is possible with this layout."""
+        require(self.num_steps >= 1, "num_steps", "must be at least 1", self.num_steps)
+        require(0 <= self.ridge < math.inf, "ridge", "must be at least 0 and finite", self.ridge)
+        rate, most = self.rate(layout), 2 * layout.num_labels
+        require(0 < rate < math.inf, "learning_rate", "must be positive and finite", self.learning_rate)
+        require(1 <= self.heads(layout) <= most, "num_heads", f"must be in [1, {most}]", self.num_heads)
+        least = 1 + prediction_bound(layout, rate, self.num_steps)
+        require(
+            least < self.mask < math.inf, "mask", f"must be finite and above {least:.4g} for these steps", self.mask
+        )
+        require(1 <= self.gap <= 1e6, "gap", "must be in [1, 1e6]", self.gap)
+        known = (torch.float32, torch.float64)
+        require(self.dtype in known, "dtype", "must be torch.float32 or torch.float64", self.dtype)
+
+
+class MultiTaskTransformer(Constructed):
     """An attention-only Transformer with given weights that learns from the demonstrations of its prompt.
 
     tokens (batch, column) -> the predicted law of the next `num_futures` symbols (batch, column, V^num_futures), W x, or
@@ -42,50 +91,40 @@ class MultiTaskTransformer(SequenceModel):
         num_layers: attention layers.
         heads_per_layer: heads of each.
         width: coordinates of the stream.
-        residual: taps after the embedding and after each layer.
-        outputs: "law": what comes out is a law, not logits.
     """
-
-    outputs = "law"
-    blocks: nn.ModuleList
 
     def __init__(
         self,
         layout: Layout,
         prompt: Prompt,
         code: PositionCode,
-        blocks: list[ConstructedBlock],
-        notes: list[LayerNote],
+        descent: Descent,
+        layers: list[tuple[ConstructedBlock, list[LayerNote]]],
         *,
-        num_steps: int,
-        learning_rate: float,
-        ridge: float,
-        mask: float,
-        gap: float,
         readout: Readout,
-        title: str,
-        dtype: torch.dtype,
+        theorem: str,
     ) -> None:
-        super().__init__()
-        self.layout, self.prompt, self.code, self.title = layout, prompt, code, title
-        self.num_symbols, self.num_tokens = layout.num_symbols, layout.num_symbols + 1
-        self.ports = Ports(num_outputs=num_outputs(layout, readout), num_tokens=self.num_tokens)
-        self.num_steps, self.learning_rate, self.ridge, self.mask, self.gap = num_steps, learning_rate, ridge, mask, gap
+        ports = Ports(num_outputs=num_outputs(layout, readout), num_tokens=layout.num_symbols + 1)
+        super().__init__(ports, num_symbols=layout.num_symbols, num_layers=len(layers))
+        self.layout, self.prompt, self.code, self.descent, self.theorem = layout, prompt, code, descent, theorem
+        self.subspaces, dtype = layout.subspaces, descent.dtype
+        self.num_steps, self.learning_rate, self.ridge = descent.num_steps, descent.rate(layout), descent.ridge
+        self.mask, self.gap = descent.mask, descent.gap
         self.num_samples = prompt.num_samples(layout.memory_length, layout.num_futures)
         token_VD, column_ND = embeddings(layout, prompt)
-        self.embedding, self.columns = fixed(token_VD, dtype), fixed(column_ND, dtype)
-        self.positions = fixed(code.table, dtype)
+        self.embedding, self.columns = frozen(token_VD, dtype), frozen(column_ND, dtype)
+        self.positions = frozen(code.table, dtype)
         marginal_QV = torch.eye(layout.num_symbols, dtype=torch.float64).repeat_interleave(
             layout.num_labels // layout.num_symbols, dim=0
         )
-        self.readout = fixed(marginal_QV, dtype) if readout == "next" else None
-        self.blocks = nn.ModuleList(blocks)
-        self.residual = nn.ModuleList(Tap() for _ in range(len(blocks) + 1))
-        self._notes = notes
+        self.readout = frozen(marginal_QV, dtype) if readout == "next" else None
+        self.blocks = nn.ModuleList(block for block, _ in layers)
+        self._notes = [replace(note, layer=layer) for layer, (_, notes) in enumerate(layers, 1) for note in notes]
 
     @property
-    def subspaces(self) -> Subspaces:
-        return self.layout.subspaces
+    def title(self) -> str:
+        sizes = f"{self.num_symbols} symbols, memory {self.layout.memory_length}, {self.num_steps} gradient steps"
+        return f"[MultiTask] {self.theorem}: {sizes}"
 
     @property
     def width(self) -> int:
@@ -118,8 +157,7 @@ class MultiTaskTransformer(SequenceModel):
         least = 1 if self.layout.causal else self.prompt.first_test_column
         rule = f"must have {least} to {columns} columns"
         require(least <= time <= columns, "tokens", rule, time)
-        low, high = int(tokens.min()), int(tokens.max())
-        require(0 <= low <= high <= self.num_symbols, "tokens", f"must be in [0, {self.num_symbols}]", (low, high))
+        check_tokens(tokens, self.num_tokens)
         x_BTD = self.embedding[tokens] + self.columns[:time]
         if positions is None:
             positions = torch.arange(time, device=tokens.device)
@@ -141,12 +179,8 @@ class MultiTaskTransformer(SequenceModel):
         Raises:
             InputError: tokens, columns or positions that the network was not built for; feedback or a cache.
         """
-        if feedback is not None or cache is not None or inputs.is_floating_point():
-            raise InputError("inputs: this network reads whole prompts of tokens, without feedback or cache")
-        x_BTD = self.residual[0](self.embed(inputs, positions))
-        for block, tap in zip(self.blocks, self.residual[1:], strict=True):
-            x_BTD = tap(block(x_BTD))
-        law_BTQ = x_BTD[..., self.subspaces["prediction"]]
+        only_tokens(inputs, feedback, cache)
+        law_BTQ = self.through(self.embed(inputs, positions))[..., self.subspaces["prediction"]]
         return law_BTQ if self.readout is None else law_BTQ @ self.readout
 
     @torch.no_grad()
@@ -193,10 +227,6 @@ class MultiTaskTransformer(SequenceModel):
                 error = max(error, float((x_BTD[..., self.subspaces[name]] - wanted).abs().max()))
             notes.append(replace(note, error=error))
         return notes
-
-    def explain(self, tokens: Int64[Tensor, "batch time"] | None = None) -> str:
-        """The layout and the layers as a text to print."""
-        return explanation(self.title, self.subspaces, self.notes(tokens))
 
 
 def num_outputs(layout: Layout, readout: Readout) -> int:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from hmmscope.axes import Float, Tensor
+from hmmscope.constructions.constructed import frozen
 from hmmscope.constructions.driven import DrivenSystem
 from hmmscope.constructions.residual import Subspaces
 from hmmscope.models.base import Tap
@@ -125,11 +126,6 @@ def gain_of(temperature: str | float, length: int, eta: float) -> float:
 
 # --------------------------------------------------------------------------------------------------------------------
 # Parts
-
-
-def frozen(weight: Tensor, dtype: torch.dtype) -> nn.Parameter:
-    """A weight that is not trained."""
-    return nn.Parameter(weight.to(dtype), requires_grad=False)
 
 
 class OffsetHead(nn.Module):

@@ -4,47 +4,35 @@ import math
 from typing import Any, Literal
 
 import torch
-from torch import nn
 
-from hmmscope.axes import Float, Float64, Int64, Tensor
-from hmmscope.constructions.driven import DrivenSystem, check_tokens, driven_system, only_tokens
+from hmmscope.axes import Float, Int64, Tensor
+from hmmscope.constructions.constructed import only_tokens
+from hmmscope.constructions.driven import DrivenSystem, driven_system
 from hmmscope.constructions.prefix_parts import (
     PRODUCTS,
-    OffsetHead,
-    PrefixLayer,
     Product,
-    ProductMLP,
     best_gelu_scale,
     error_bounds,
     forward_bytes,
-    frozen,
     gain_of,
     gelu_error,
     layers_needed,
     paper_eta,
     paper_gelu_scale,
 )
-from hmmscope.constructions.residual import LayerNote, Subspaces, explanation
+from hmmscope.constructions.prefix_transformer import PrefixTransformer
 from hmmscope.machine import require_memory
-from hmmscope.models.base import Ports, SequenceModel, Tap
 from hmmscope.schema import require, unknown_name
 
 
-class PrefixProduct(SequenceModel):
-    """The Transformer of Theorem 5.2; see `limits_theorem5_2`.
+class PrefixProduct(PrefixTransformer):
+    """The Transformer of Theorem 5.2, which `limits_theorem5_2` builds: the vector b_t in column t.
 
     Attributes:
-        system: what it computes.
-        length: T; tokens are at most T + 1, the placeholder first.
-        product: the gadget.
-        gain: γ of the attention.
         eta: largest l1 error of a row of attention, in exact arithmetic.
-        gelu_scale: λ of the gadget.
-        subspaces: layout of the stream.
     """
 
-    outputs = "law"
-    num_tokens: int
+    letters = ("Λ", "A")
 
     def __init__(
         self,
@@ -58,36 +46,19 @@ class PrefixProduct(SequenceModel):
         num_layers: int,
         dtype: torch.dtype,
     ) -> None:
-        super().__init__()
-        n, m = system.num_states, system.num_symbols
-        self.system, self.length, self.product, self.gain, self.eta = system, length, product, gain, eta
-        self.gelu_scale = gelu_scale
-        self.ports = Ports(num_outputs=n, num_tokens=m + 1, max_length=length + 1)
-        self.num_symbols, self.num_tokens = n, m + 1
-        self.subspaces = Subspaces({"previous": n * n, "empty": 3, "current": n * n, "sin": 1, "cos": 1, "one": 1})
-        encoder = torch.zeros(m + 4, self.subspaces.width, dtype=torch.float64)
-        encoder[: m + 1, self.subspaces["current"]] = system.with_identity.flatten(1)
-        encoder[m + 1 :, self.subspaces.width - 3 :] = torch.eye(3, dtype=torch.float64)
-        self.encoder = frozen(encoder, dtype)
-        decoder = torch.zeros(self.subspaces.width, n, dtype=torch.float64)
-        decoder[self.subspaces["current"]] = torch.kron(torch.eye(n, dtype=torch.float64), system.initial_S[:, None])
-        self.decoder = frozen(decoder, dtype)
-        self.blocks = nn.ModuleList(
-            PrefixLayer(
-                OffsetHead(
-                    self.subspaces,
-                    offset=2**layer,
-                    length=length,
-                    gain=gain,
-                    read="current",
-                    write="previous",
-                    dtype=dtype,
-                ),
-                ProductMLP(self.subspaces, n, product=product, scale=gelu_scale, dtype=dtype),
-            )
-            for layer in range(num_layers)
+        n = system.num_states
+        super().__init__(
+            system,
+            length,
+            num_outputs=n,
+            product=product,
+            gain=gain,
+            gelu_scale=gelu_scale,
+            slots=["current"] * (num_layers + 1),
+            sizes={"previous": n * n, "empty": 3, "current": n * n},
+            dtype=dtype,
         )
-        self.residual = nn.ModuleList(Tap() for _ in range(num_layers + 1))
+        self.eta = eta
 
     def forward(
         self,
@@ -103,43 +74,8 @@ class PrefixProduct(SequenceModel):
             InputError: a token outside the vocabulary, a first token that is not the placeholder, more than T + 1 columns
                 or a position above T; feedback or a cache.
         """
-        only_tokens(feedback, cache)
-        x_BTD = self.residual[0](self.embed(inputs, positions))
-        for block, tap in zip(self.blocks, self.residual[1:], strict=True):
-            x_BTD = tap(block(x_BTD))
-        return x_BTD @ self.decoder
-
-    def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """The stream before the first layer: [one-hot(token), sin(πt/4T), cos(πt/4T), 1] @ encoder."""
-        check_tokens(tokens, self.num_tokens)
-        placeholder = self.num_tokens - 1
-        first = bool((tokens[:, :1] == placeholder).all())
-        require(first, "tokens", f"must begin with the placeholder, token {placeholder}", tokens[:, :1].flatten())
-        last = tokens.shape[1] - 1 if positions is None else int(positions.max())
-        require(last <= self.length, "tokens", f"must end at position {self.length} or before (length)", last)
-        rows = self.num_tokens
-        x_BTD = self.encoder[:rows][tokens]
-        return x_BTD + self.features(tokens, positions) @ self.encoder[rows:]
-
-    def features(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """sin(πt/4T), cos(πt/4T) and 1 at each position (time, 3) or (batch, time, 3)."""
-        if positions is None:
-            positions = torch.arange(tokens.shape[1], device=tokens.device)
-        angle = positions.to(torch.float64) * (math.pi / (4 * self.length))
-        return torch.stack([angle.sin(), angle.cos(), torch.ones_like(angle)], -1).to(self.encoder.dtype)
-
-    def exact_windows(
-        self, tokens: Int64[Tensor, "batch time"], layer: int
-    ) -> Float64[Tensor, "batch time state state"]:
-        """Λ_{i,layer}: the product of the matrices of tokens max(i - 2^layer + 1, 0) .. i, the latest on the left."""
-        windows = self.system.with_identity.to(tokens.device)[tokens]
-        for step in range(layer):
-            windows = windows @ windows[:, self._sources(tokens, step)]
-        return windows
-
-    def _sources(self, tokens: Tensor, step: int) -> Tensor:
-        """Where position i looks in layer step + 1: i - 2^step, or 0."""
-        return (torch.arange(tokens.shape[1], device=tokens.device) - 2**step).clamp_min(0)
+        only_tokens(inputs, feedback, cache)
+        return self.stream(inputs, positions) @ self.decoder
 
     def error_bounds(self) -> list[float]:
         """The proof's bound on the error of the stream after each layer, without rounding; see `error_bounds`."""
@@ -147,60 +83,12 @@ class PrefixProduct(SequenceModel):
         return error_bounds(self.system, len(self.blocks), eta=self.eta, gadget_error=gadget)
 
     @property
-    def layers(self) -> list[PrefixLayer]:
-        """The blocks, by their type."""
-        return [block for block in self.blocks if isinstance(block, PrefixLayer)]
-
-    def largest_weight(self) -> float:
-        """Largest absolute entry of all matrices."""
-        return max(float(weight.abs().max()) for weight in self.parameters())
-
-    def notes(self, tokens: Int64[Tensor, "batch time"] | None = None) -> list[LayerNote]:
-        """What each layer does; with tokens, how far what it writes is from the exact value."""
-        with torch.no_grad():
-            x_BTD = None if tokens is None else self.embed(tokens)
-            notes = [
-                self._note(0, "embed", ("token",), "current", "Λ_0 at i = A of token i", x_BTD, tokens, None),
-            ]
-            for number, block in enumerate(self.layers, 1):
-                offset = 2 ** (number - 1)
-                x_BTD = None if x_BTD is None else x_BTD + block.attention(x_BTD)
-                text = f"previous at i = Λ_{number - 1} at max(i - {offset}, 0), by γ² cos(π(j - i + {offset})/4T)"
-                reads = ("sin", "cos", "current")
-                notes.append(self._note(number, "gather", reads, "previous", text, x_BTD, tokens, offset))
-                x_BTD = None if x_BTD is None else x_BTD + block.mlp(x_BTD)
-                text = f"current = Λ_{number} = current + current (previous - I) by {self.product}; previous = 0"
-                reads = ("previous", "current", "one")
-                notes.append(self._note(number, "multiply", reads, "current", text, x_BTD, tokens, None))
-        return notes
-
-    def _note(
-        self,
-        layer: int,
-        stage: str,
-        reads: tuple[str, ...],
-        writes: str,
-        equation: str,
-        x_BTD: Tensor | None,
-        tokens: Tensor | None,
-        offset: int | None,
-    ) -> LayerNote:
-        error = None
-        if x_BTD is not None and tokens is not None:
-            exact = self.exact_windows(tokens, layer if offset is None else layer - 1)
-            exact = exact if offset is None else exact[:, self._sources(tokens, layer - 1)]
-            error = float((x_BTD[..., self.subspaces[writes]].double() - exact.flatten(2)).abs().max())
-        return LayerNote(layer=layer, stage=stage, reads=reads, writes=(writes,), equation=equation, error=error)
-
-    def explain(self, tokens: Int64[Tensor, "batch time"] | None = None) -> str:
-        """Layout and layers as a text; with tokens, with the measured errors."""
-        width = self.layers[0].mlp.num_neurons if self.blocks else 0
-        title = (
+    def title(self) -> str:
+        return (
             f"[Limits] Theorem 5.2: {len(self.blocks)} layers for T = {self.length}, n = {self.system.num_states}, "
-            f"m = {self.system.num_symbols}, {width} hidden neurons, γ = {self.gain:.6g}, largest weight "
+            f"m = {self.system.num_symbols}, {self.num_neurons} hidden neurons, γ = {self.gain:.6g}, largest weight "
             f"{self.largest_weight():.3g}"
         )
-        return explanation(title, self.subspaces, self.notes(tokens))
 
 
 def limits_theorem5_2(

@@ -45,14 +45,14 @@ class LayerNote:
     """What one layer of a construction does.
 
     Attributes:
-        layer: from 1; 0 is the embedding.
+        layer: from 1; 0 is the embedding, or not said yet.
         stage: such as "gather history".
         reads, writes: names of subspaces.
         equation: in plain text.
         error: largest deviation from the exact value of what is written, measured on given tokens; None if not measured.
     """
 
-    layer: int
+    layer: int = 0
     stage: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]

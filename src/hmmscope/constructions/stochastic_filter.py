@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope.axes import Float, Float64, Int64, Tensor
-from hmmscope.constructions.driven import DrivenSystem, check_tokens, only_tokens
+from hmmscope.constructions.constructed import check_tokens, frozen, only_tokens
+from hmmscope.constructions.driven import DrivenSystem
 from hmmscope.constructions.normaliser import (
     LONG_DOUBLE,
     DenseLayer,
@@ -23,17 +24,9 @@ from hmmscope.constructions.normaliser import (
     normalise,
     require_range,
 )
-from hmmscope.constructions.prefix_parts import (
-    OffsetHead,
-    PrefixLayer,
-    ProductMLP,
-    best_gelu_scale,
-    frozen,
-    gelu,
-    layers_needed,
-)
-from hmmscope.constructions.residual import LayerNote, Subspaces, explanation
-from hmmscope.models.base import Ports, SequenceModel, Tap
+from hmmscope.constructions.prefix_parts import best_gelu_scale, gelu, layers_needed
+from hmmscope.constructions.prefix_transformer import PrefixTransformer
+from hmmscope.constructions.residual import LayerNote
 from hmmscope.processes.base import integer_weights
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
@@ -134,23 +127,16 @@ def log_leak(num_states: int, length: int, bound: float) -> float:
     return -length * (1 + math.log(bound)) - (layers + 1) * math.log(8 * num_states) - math.log(length)
 
 
-class StochasticFilter(SequenceModel):
-    """The network of Theorem 5.3; see `limits_theorem5_3`.
+class StochasticFilter(PrefixTransformer):
+    """The network of Theorem 5.3, which `limits_theorem5_3` builds: beliefs in every column.
 
     Attributes:
-        operators: the exact matrices.
-        system: the same in float64.
-        length: T; tokens are at most T + 1, the placeholder first.
-        variant, product, division: as asked for.
-        bound: C.
-        gain: γ of the attention.
-        gelu_scale: λ of the product gadget.
+        operators: the exact matrices; `system` has them in float64.
+        variant, division: as asked for.
         schedule: stages of the normaliser.
-        subspaces: layout of the stream.
     """
 
-    outputs = "law"
-    num_tokens: int
+    letters = ("W", "M")
 
     def __init__(
         self,
@@ -164,50 +150,28 @@ class StochasticFilter(SequenceModel):
         gelu_scale: float,
         dtype: torch.dtype,
     ) -> None:
-        super().__init__()
         numerators, start = operators.numerators_VSS, operators.start_S
         matrices, vector = (torch.from_numpy((array / UNIT).astype(np.float64)) for array in (numerators, start))
-        self.system = DrivenSystem(matrices, vector)
-        self.operators, self.length, self.schedule = operators, length, schedule
-        self.variant, self.product, self.division, self.gelu_scale = variant, product, division, gelu_scale
-        n, num_tokens, num_layers = len(vector), len(matrices) + 1, layers_needed(length)
-        self.num_symbols, self.num_tokens = len(operators.read_OS), num_tokens
-        self.ports = Ports(num_outputs=self.num_symbols, num_tokens=num_tokens, max_length=length + 1)
-        slots = ("current",) if variant == "residual" else ("current", "next")
-        sizes = {"previous": n * n, "placeholder": 1, "empty": 2, **dict.fromkeys(slots, n * n)}
-        self.subspaces = Subspaces({**sizes, "sin": 1, "cos": 1, "one": 1})
-
-        #: Where the windows stand after each layer; two slots take turns.
-        self.slots = [slots[layer % len(slots)] for layer in range(num_layers + 1)]
-        encoder = torch.zeros(num_tokens + 3, self.subspaces.width, dtype=torch.float64)
-        encoder[:num_tokens, self.subspaces["current"]] = self.system.with_identity.flatten(1)
-        encoder[num_tokens - 1, self.subspaces["placeholder"]] = 1.0
-        encoder[num_tokens:, self.subspaces.width - 3 :] = torch.eye(3, dtype=torch.float64)
-        self.encoder = frozen(encoder, dtype)
-        decoder = torch.zeros(self.subspaces.width, n, dtype=torch.float64)
-        decoder[self.subspaces[self.slots[-1]]] = torch.kron(torch.eye(n, dtype=torch.float64), vector[:, None])
-        self.decoder = frozen(decoder, dtype)
-        read_OS = torch.from_numpy(operators.read_OS)
-        self.read = frozen(read_OS, dtype)
-        self.start = frozen(torch.from_numpy(operators.initial_O) - read_OS @ vector, dtype)
-
+        n, slots = len(vector), ("current",) if variant == "residual" else ("current", "next")
         # The attention of the theorem leaks e^-T C^-T / ((8n)^(L+1) T); here it leaks less by the machine's epsilon, so
         # that what goes wrong is the arithmetic.
         log_eta = log_leak(n, length, schedule.bound) + math.log(torch.finfo(dtype).eps)
         half_gap = 2 * math.sin(math.pi / (8 * length)) ** 2  # 1 - cos(π/4T)
-        self.gain = math.sqrt((math.log(2 * (length + 1)) - log_eta) / half_gap)
-        blocks = []
-        for layer in range(num_layers):
-            now, then = self.slots[layer], self.slots[layer + 1]
-            head = OffsetHead(
-                self.subspaces, offset=2**layer, length=length, gain=self.gain, read=now, write="previous", dtype=dtype
-            )
-            mlp = ProductMLP(
-                self.subspaces, n, product=product, scale=gelu_scale, current=now, target=then, dtype=dtype
-            )
-            blocks.append(PrefixLayer(head, mlp))
-        self.blocks = nn.ModuleList(blocks)
-        self.residual = nn.ModuleList(Tap() for _ in range(num_layers + 1))
+        super().__init__(
+            DrivenSystem(matrices, vector),
+            length,
+            num_outputs=len(operators.read_OS),
+            product=product,
+            gain=math.sqrt((math.log(2 * (length + 1)) - log_eta) / half_gap),
+            gelu_scale=gelu_scale,
+            slots=[slots[layer % len(slots)] for layer in range(layers_needed(length) + 1)],
+            sizes={"previous": n * n, "placeholder": 1, "empty": 2, **dict.fromkeys(slots, n * n)},
+            dtype=dtype,
+        )
+        self.operators, self.schedule, self.variant, self.division = operators, schedule, variant, division
+        read_OS = torch.from_numpy(operators.read_OS)
+        self.read = frozen(read_OS, dtype)
+        self.start = frozen(torch.from_numpy(operators.initial_O) - read_OS @ vector, dtype)
         self.normaliser = nn.ModuleList()
         if division == "mlp" and product == "gelu":
             self.normaliser = nn.ModuleList(MixedLayer(one, dtype) for one in dense_layers(schedule, n, gelu_scale))
@@ -226,30 +190,16 @@ class StochasticFilter(SequenceModel):
             InputError: a token outside the vocabulary, a placeholder elsewhere than in column 0, more than T + 1 columns
                 or a position above T; feedback or a cache.
         """
-        only_tokens(feedback, cache)
+        only_tokens(inputs, feedback, cache)
         x_BTD = self.stream(inputs, positions)
         return self.divide(x_BTD @ self.decoder) @ self.read.mT + x_BTD[..., self.subspaces["placeholder"]] * self.start
 
-    def stream(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """The residual stream after the last layer."""
-        x_BTD = self.residual[0](self.embed(tokens, positions))
-        for block, tap in zip(self.blocks, self.residual[1:], strict=True):
-            x_BTD = tap(block(x_BTD))
-        return x_BTD
-
     def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """The stream before the first layer: [one-hot(token), sin(πt/4T), cos(πt/4T), 1] @ encoder."""
-        check_tokens(tokens, self.num_tokens)
+        """The stream before the first layer, see `PrefixTransformer.embed`; the placeholder stands in column 0 only."""
         placeholder = self.num_tokens - 1
         good = bool((tokens[:, :1] == placeholder).all()) and not bool((tokens[:, 1:] == placeholder).any())
         require(good, "tokens", f"must have the placeholder, token {placeholder}, first and only there", tokens[:1])
-        if positions is None:
-            positions = torch.arange(tokens.shape[1], device=tokens.device)
-        last = int(positions.max()) if positions.numel() else 0
-        require(last <= self.length, "tokens", f"must end at position {self.length} or before (length)", last)
-        angle = positions.double() * (math.pi / (4 * self.length))
-        features = torch.stack([angle.sin(), angle.cos(), torch.ones_like(angle)], -1).to(self.encoder.dtype)
-        return self.encoder[: self.num_tokens][tokens] + features @ self.encoder[self.num_tokens :]
+        return super().embed(tokens, positions)
 
     def divide(self, vectors: Tensor) -> Tensor:
         """Vectors (..., state) over their sums, by the normaliser, or by division where that was asked for."""
@@ -272,17 +222,6 @@ class StochasticFilter(SequenceModel):
             found = normalise(wide, self.schedule, LONG_DOUBLE)
             return Normalised(found.values.astype(np.float64), found.sums, found.scaled)
 
-    def exact_windows(self, tokens: Tensor, layer: int) -> Float64[Tensor, "batch time state state"]:
-        """Products of the matrices of tokens max(i - 2^layer + 1, 0) .. i, the latest on the left, in float64."""
-        windows = self.system.with_identity.to(tokens.device)[tokens]
-        for step in range(layer):
-            windows = windows @ windows[:, self._sources(tokens, step)]
-        return windows
-
-    def _sources(self, tokens: Tensor, step: int) -> Tensor:
-        """Where position i looks in layer step + 1: i - 2^step, or 0."""
-        return (torch.arange(tokens.shape[1], device=tokens.device) - 2**step).clamp_min(0)
-
     def exact_beliefs(self, tokens: Int64[Tensor, "batch time"]) -> Float64[Tensor, "batch time state"]:
         """The beliefs by the recursion, divided by the sum at every step, in float64."""
         check_tokens(tokens, self.num_tokens)
@@ -296,65 +235,42 @@ class StochasticFilter(SequenceModel):
         return torch.stack(beliefs, 1)
 
     def notes(self, tokens: Int64[Tensor, "batch time"] | None = None) -> list[LayerNote]:
-        """What each layer does; with tokens, how far what it writes is from the exact value.
+        """What each layer does; with tokens, how far what it writes is from the exact value."""
+        error = None
+        if tokens is not None:
+            with torch.no_grad():
+                error = float((self(tokens).double() - self.exact_beliefs(tokens)).abs().max())
+        text = "division"
+        if self.division == "mlp":
+            text = f"{self.schedule.num_stages} gates and a series of 2^{self.schedule.num_doublings} terms"
+        note = LayerNote(
+            layer=len(self.blocks) + 1,
+            stage="divide",
+            reads=(self.slots[-1],),
+            writes=("output",),
+            equation=f"W b_0 over its sum, by {text}",
+            error=error,
+        )
+        return [*super().notes(tokens), note]
 
-        Errors of windows are relative to the sum of the exact one, for those sums fall like C^-t.
-        """
-        with torch.no_grad():
-            x_BTD = None if tokens is None else self.embed(tokens)
-            equation = "W_0 at i = M of the token at i, the identity for the placeholder"
-            notes = [self._note(0, "embed", ("token",), "current", equation, self._window_error(x_BTD, tokens, 0, 0))]
-            for layer, block in enumerate(self.blocks):
-                assert isinstance(block, PrefixLayer)
-                now, then, offset = self.slots[layer], self.slots[layer + 1], 2**layer
-                x_BTD = None if x_BTD is None else x_BTD + block.attention(x_BTD)
-                equation = f"previous at i = W_{layer} at max(i - {offset}, 0), by γ² cos(π(j - i + {offset})/4T)"
-                error = self._window_error(x_BTD, tokens, layer, offset)
-                notes.append(self._note(layer + 1, "gather", ("sin", "cos", now), "previous", equation, error))
-                x_BTD = None if x_BTD is None else x_BTD + block.mlp(x_BTD)
-                change = f"{now} + {now} (previous - I)" if now == then else f"{now} previous; {now} = 0"
-                equation = f"{then} = W_{layer + 1} = {change}, by {self.product}; previous = 0"
-                error = self._window_error(x_BTD, tokens, layer + 1, 0)
-                notes.append(self._note(layer + 1, "multiply", ("previous", now, "one"), then, equation, error))
-            equation = f"W b_0 over its sum, by {self._division_text()}"
-            error = None if tokens is None else float((self(tokens).double() - self.exact_beliefs(tokens)).abs().max())
-            notes.append(self._note(len(self.blocks) + 1, "divide", (self.slots[-1],), "output", equation, error))
-        return notes
-
-    def _division_text(self) -> str:
-        if self.division == "division":
-            return "division"
-        schedule = self.schedule
-        return f"{schedule.num_stages} gates and a series of 2^{schedule.num_doublings} terms"
-
-    def _note(
-        self, layer: int, stage: str, reads: tuple[str, ...], writes: str, equation: str, error: float | None
-    ) -> LayerNote:
-        return LayerNote(layer=layer, stage=stage, reads=reads, writes=(writes,), equation=equation, error=error)
-
-    def _window_error(self, x_BTD: Tensor | None, tokens: Tensor | None, layer: int, offset: int) -> float | None:
-        """Of the windows after `layer` layers, or of those gathered from `offset` back."""
-        if x_BTD is None or tokens is None:
-            return None
-        exact = self.exact_windows(tokens, layer)
-        exact = exact[:, self._sources(tokens, layer)] if offset else exact
-        got = x_BTD[..., self.subspaces["previous" if offset else self.slots[layer]]].double().view(exact.shape)
+    def deviation(
+        self, windows: Float64[Tensor, "batch time state state"], exact: Float64[Tensor, "batch time state state"]
+    ) -> float:
+        """Relative to the sum of the exact window, for those sums fall like C^-t."""
         totals = exact.sum((-1, -2), keepdim=True)
-        return float(((got - exact).abs() / totals)[totals[..., 0, 0] > 0].max())
+        return float(((windows - exact).abs() / totals)[totals[..., 0, 0] > 0].max())
 
     def largest_weight(self) -> float:
         """Largest absolute entry of all matrices of the Transformer."""
         return max(float(weight.abs().max()) for name, weight in self.named_parameters() if "normaliser" not in name)
 
-    def explain(self, tokens: Int64[Tensor, "batch time"] | None = None) -> str:
-        """Layout and layers as a text; with tokens, with the measured errors."""
-        width = self.blocks[0].mlp.num_neurons if self.blocks else 0  # type: ignore[union-attr]
-        title = (
+    @property
+    def title(self) -> str:
+        return (
             f"[Limits] Theorem 5.3: {len(self.blocks)} layers for T = {self.length}, n = {self.system.num_states}, "
-            f"m = {self.system.num_symbols}, C = {self.schedule.bound:.4g}, {width} hidden neurons, "
+            f"m = {self.system.num_symbols}, C = {self.schedule.bound:.4g}, {self.num_neurons} hidden neurons, "
             f"γ = {self.gain:.6g}; variant {self.variant}, product {self.product}"
         )
-        return explanation(title, self.subspaces, self.notes(tokens))
 
 
 class MixedLayer(nn.Module):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Float, Float64, Int64, Tensor
-from hmmscope.corpora.corpus import Batch
+from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Layout
 from hmmscope.errors import InputError
 from hmmscope.inference.fast import belief_states
@@ -49,6 +49,10 @@ class Target(ABC):
     def __init__(self, process: Process, layout: Layout) -> None:
         self.process, self.layout = process, layout
         self._columns: dict[torch.device, Tensor] = {}
+
+    def on(self, layout: Layout) -> "Target":
+        """The same asked of samples with another layout."""
+        return type(self)(self.process, layout)
 
     def columns_on(self, device: torch.device) -> Int64[Tensor, "judged"]:
         """`columns` on a device, copied there once."""
@@ -110,6 +114,10 @@ class Target(ABC):
         """The loss of the exact answer at each judged column: no model's mean can stay below its mean."""
         labels = self.labels(batch)
         return self.loss_terms(self.optimum(batch), labels.double() if labels.is_floating_point() else labels)
+
+    def floor(self, corpus: Corpus, num_samples: int) -> float:
+        """Least possible mean loss on samples 0 .. num_samples - 1."""
+        return self.floor_terms(corpus[0:num_samples]).mean().item()
 
 
 class _AtObservations(Target):

@@ -180,9 +180,36 @@ class EncodedModel(SequenceModel):
         return x_BTD
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What training takes, counted from the sizes without building the model.
+
+    Attributes:
+        parameters: trainable numbers.
+        flops: floating-point operations of forward and backward pass for one sample. Products of matrices only; a product
+            of m × k by k × n counts 2mkn, and the backward pass twice the forward one.
+        kept: numbers that the forward pass of one sample keeps for the backward pass, logits and loss among them; within
+            a tenth of what torch keeps.
+    """
+
+    parameters: int
+    flops: float
+    kept: int
+
+    def step_bytes(self, batch_size: int, *, number_bytes: int = 4) -> int:
+        """Bytes of a training step: weights, gradients, two moments of AdamW, and what the backward pass keeps."""
+        return 4 * self.parameters * 4 + batch_size * self.kept * number_bytes
+
+
+def cost_of(spec: "ModelSpec", ports: Ports, columns: int, *, device: str = "cpu") -> Cost | None:
+    """What a spec says of its cost for samples of `columns` positions; None where it says nothing (transformers')."""
+    counted = getattr(spec, "cost", None)
+    return None if counted is None else counted(ports, columns, device=device)
+
+
 @runtime_checkable
 class ModelSpec(Protocol):
-    """A frozen dataclass of sizes, registered by name."""
+    """A frozen dataclass of sizes, registered by name. One that knows its cost has a method ``cost``, see `cost_of`."""
 
     def build(self, ports: Ports, generator: torch.Generator) -> SequenceModel:
         """The model with fresh weights from `generator`."""

@@ -12,7 +12,8 @@ from hmmscope import registry
 from hmmscope.axes import Float, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.models.attention import Attention, RotaryTable, Rotation
-from hmmscope.models.base import Dropout, EncodedModel, Mixer, Ports, Tap, check_sizes, initialise
+from hmmscope.models.base import Cost, Dropout, EncodedModel, Mixer, Ports, Tap, check_sizes, initialise
+from hmmscope.models.blocked import MAX_BLOCKED_LENGTH, num_blocks
 from hmmscope.schema import require
 
 
@@ -70,6 +71,49 @@ class DecoderSpec:
 
     def build(self, ports: Ports, generator: torch.Generator) -> "Decoder":
         return Decoder(self, ports, generator)
+
+    def cost(self, ports: Ports, columns: int, *, device: str = "cpu", mixing: "Mixing | None" = None) -> Cost:
+        """See `Cost`. With an MLP of 4 width the forward pass of a layer has, for each position,
+
+            24 width^2 + 2 columns width
+
+        operations (causal attention counts for half of the square), and a block 12 width^2 + 13 width parameters. A block
+        keeps, for each position: the stream twice, two norms, what mixing keeps, and the MLP's hidden layer before and
+        after its nonlinearity.
+
+        Args:
+            ports: what goes in and comes out.
+            columns: positions of a sample.
+            device: attention keeps its patterns where it is computed in blocks: short inputs on a processor.
+            mixing: of another way to move information between positions than attention.
+        """
+        d, normed, mlp = self.width, self.norm == "pre", not self.attention_only
+        hidden, norm, dropped = self.mlp_ratio * d, 2 * d * normed, self.dropout > 0
+        flops, kept = mixing or self._attention(columns, device)
+        each = self.num_layers * (8 * d**2 + 4 * d * hidden * mlp + flops)
+        read = 2 * d * (3 * self.input_features + ports.feedback_width + (ports.input_width or 0))
+        block = 4 * d**2 + 4 * d + norm + (2 * d * hidden + hidden + d + norm) * mlp
+        reads = (ports.read_width + (ports.input_width is not None) + ports.feedback_width) * d
+        placed = 3 * d * self.input_features + (ports.max_length or 0) * d * (self.positions == "learned")
+        stays = d + normed * d + kept + (d + normed * d + 2 * hidden + d * dropped) * mlp + d * dropped
+        ends = d * (1 + normed + dropped) + 3 * ports.num_outputs
+        return Cost(
+            parameters=self.num_layers * block + reads + placed + norm + (d + 1) * ports.num_outputs,
+            flops=3.0 * columns * (each + read + 2 * d * ports.num_outputs),
+            kept=round(columns * (self.num_layers * stays + ends)),
+        )
+
+    def _attention(self, columns: int, device: str) -> "Mixing":
+        """Of softmax attention, which keeps queries, keys, values and what it mixed."""
+        flops = 4.0 * columns * self.width * (0.5 if self.causal else 1.0)
+        if device == "cpu" and self.causal and columns <= MAX_BLOCKED_LENGTH:
+            blocks = num_blocks(columns)
+            return flops, 4 * self.width + self.num_heads * columns * (blocks + 1) / (2 * blocks)
+        return flops, (6 if self.positions == "rotary" else 4) * self.width
+
+
+#: Operations and kept numbers, for each position and layer, of what moves information between positions.
+Mixing = tuple[float, float]
 
 
 class Decoder(EncodedModel):

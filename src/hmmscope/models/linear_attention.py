@@ -8,7 +8,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.axes import Tensor
-from hmmscope.models.base import Mixer, Ports
+from hmmscope.models.base import Cost, Mixer, Ports
 from hmmscope.models.decoder import Decoder, DecoderSpec
 
 #: Positions taken at once: within a chunk a product of queries and keys, between chunks the state.
@@ -58,6 +58,13 @@ class LinearAttentionSpec:
 
     def build(self, ports: Ports, generator: torch.Generator) -> Decoder:
         return Decoder(self.decoder, ports, generator, lambda: LinearAttention(self.width, self.num_heads))
+
+    def cost(self, ports: Ports, columns: int, *, device: str = "cpu") -> Cost:
+        """That of the decoder, with a chunk's product of queries and keys and two products with the state."""
+        chunk, k = min(CHUNK, columns), self.width // self.num_heads
+        flops = self.num_heads * (2.0 * chunk * (2 * k + 1) + 4.0 * k * (k + 1))
+        kept = 10 * self.width + 2 * self.num_heads * chunk
+        return self.decoder.cost(ports, columns, device=device, mixing=(flops, kept))
 
 
 class LinearAttention(Mixer):

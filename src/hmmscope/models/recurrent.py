@@ -1,9 +1,8 @@
 """Recurrent networks of torch: RNN, LSTM, GRU, on one-hot tokens or vectors as they are."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,12 +10,60 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.axes import Float, Int64, Tensor
-from hmmscope.models.base import Ports, SequenceModel, Tap, check_inputs, check_sizes, initialise
+from hmmscope.models.base import Cost, Ports, SequenceModel, Tap, check_inputs, check_sizes, initialise
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentSpec:
+    """What the recurrent networks share.
+
+    Attributes:
+        num_layers: each reads the states of the one before.
+        width: coordinates of a state.
+        learn_initial: the first state is learned, from zero; otherwise it is zero.
+        gates: products with input and state in one step.
+        kept: numbers that the backward pass needs for each coordinate and step; measured.
+        num_states: vectors that a layer carries on.
+    """
+
+    num_layers: int = 1
+    width: int = 64
+    learn_initial: bool = False
+
+    gates: ClassVar[int]
+    kept: ClassVar[int]
+    num_states: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "num_layers", "width")
+
+    def layer(self, input_width: int) -> nn.RNNBase:
+        """A layer for inputs of that width."""
+        raise AssertionError("a recurrent network says what its layers are")
+
+    def input_widths(self, ports: Ports) -> list[int]:
+        """What each layer reads."""
+        return [ports.read_width + ports.feedback_width] + [self.width] * (self.num_layers - 1)
+
+    def build(self, ports: Ports, generator: torch.Generator) -> "Recurrent":
+        return Recurrent(self, ports, generator)
+
+    def cost(self, ports: Ports, columns: int, *, device: str = "cpu") -> Cost:
+        """See `Cost`."""
+        d, widths, outputs = self.width, self.input_widths(ports), ports.num_outputs
+        cells = sum(self.gates * d * (width + d + 2) for width in widths)
+        states = self.num_states * self.num_layers * d * self.learn_initial
+        each = sum(2.0 * self.gates * d * (width + d) for width in widths)
+        return Cost(
+            parameters=cells + states + (d + 1) * outputs,
+            flops=3.0 * columns * (each + 2 * d * outputs),
+            kept=columns * (self.num_layers * self.kept * d + 2 * widths[0] + 3 * outputs),
+        )
 
 
 @registry.model("rnn")
 @dataclass(frozen=True, kw_only=True)
-class RNNSpec:
+class RNNSpec(RecurrentSpec):
     """Plain recurrent network, ``torch.nn.RNN``.
 
     h_t = nonlinearity(W_i x_t + b_i + W_h h_{t-1} + b_h);  outputs_t = head(h_t)
@@ -32,24 +79,17 @@ class RNNSpec:
     Source: [Limits] §2.2, §4.1: one layer of 64 ReLU units on the raw sequence, linear decoder.
     """
 
-    num_layers: int = 1
-    width: int = 64
     nonlinearity: Literal["relu", "tanh"] = "relu"
-    learn_initial: bool = False
 
-    def __post_init__(self) -> None:
-        check_sizes(self, "num_layers", "width")
+    gates, kept = 1, 2
 
-    def build(self, ports: Ports, generator: torch.Generator) -> "Recurrent":
-        def layer(input_width: int) -> nn.RNN:
-            return nn.RNN(input_width, self.width, nonlinearity=self.nonlinearity, batch_first=True)
-
-        return Recurrent(self, layer, 1, ports, generator)
+    def layer(self, input_width: int) -> nn.RNNBase:
+        return nn.RNN(input_width, self.width, nonlinearity=self.nonlinearity, batch_first=True)
 
 
 @registry.model("lstm")
 @dataclass(frozen=True, kw_only=True)
-class LSTMSpec:
+class LSTMSpec(RecurrentSpec):
     """Long short-term memory, ``torch.nn.LSTM`` (Hochreiter and Schmidhuber 1997), with a linear head.
 
     Attributes:
@@ -58,20 +98,15 @@ class LSTMSpec:
         learn_initial: first state and cell are learned, from zero.
     """
 
-    num_layers: int = 1
-    width: int = 64
-    learn_initial: bool = False
+    gates, kept, num_states = 4, 17, 2
 
-    def __post_init__(self) -> None:
-        check_sizes(self, "num_layers", "width")
-
-    def build(self, ports: Ports, generator: torch.Generator) -> "Recurrent":
-        return Recurrent(self, lambda width: nn.LSTM(width, self.width, batch_first=True), 2, ports, generator)
+    def layer(self, input_width: int) -> nn.RNNBase:
+        return nn.LSTM(input_width, self.width, batch_first=True)
 
 
 @registry.model("gru")
 @dataclass(frozen=True, kw_only=True)
-class GRUSpec:
+class GRUSpec(RecurrentSpec):
     """Gated recurrent units, ``torch.nn.GRU`` (Cho et al. 2014), with a linear head.
 
     Attributes:
@@ -80,15 +115,10 @@ class GRUSpec:
         learn_initial: the first state is learned, from zero.
     """
 
-    num_layers: int = 1
-    width: int = 64
-    learn_initial: bool = False
+    gates, kept = 3, 8
 
-    def __post_init__(self) -> None:
-        check_sizes(self, "num_layers", "width")
-
-    def build(self, ports: Ports, generator: torch.Generator) -> "Recurrent":
-        return Recurrent(self, lambda width: nn.GRU(width, self.width, batch_first=True), 1, ports, generator)
+    def layer(self, input_width: int) -> nn.RNNBase:
+        return nn.GRU(input_width, self.width, batch_first=True)
 
 
 class Recurrent(SequenceModel):
@@ -98,31 +128,21 @@ class Recurrent(SequenceModel):
 
     Args:
         spec: of one of the three.
-        layer: makes a layer for inputs of a given width.
-        num_states: vectors that a layer carries on (two for an LSTM).
         ports: what goes in and comes out; any length does.
         generator: of the weights.
     """
 
-    def __init__(
-        self,
-        spec: RNNSpec | LSTMSpec | GRUSpec,
-        layer: Callable[[int], nn.RNNBase],
-        num_states: int,
-        ports: Ports,
-        generator: torch.Generator,
-    ) -> None:
+    def __init__(self, spec: RecurrentSpec, ports: Ports, generator: torch.Generator) -> None:
         super().__init__()
         self.ports, self.num_symbols, self.num_tokens = ports, ports.num_outputs, ports.num_tokens
-        widths = [ports.read_width + ports.feedback_width] + [spec.width] * (spec.num_layers - 1)
-        self.layers = nn.ModuleList(layer(width) for width in widths)
+        self.layers = nn.ModuleList(spec.layer(width) for width in spec.input_widths(ports))
         self.residual = nn.ModuleList(Tap() for _ in range(spec.num_layers + 1))
         self.head = nn.Linear(spec.width, ports.num_outputs)
         initialise(self, generator, num_residual_writes=1)
         bound = 1 / math.sqrt(spec.width)
         for parameter in self.layers.parameters():
             nn.init.uniform_(parameter, -bound, bound, generator=generator)
-        shape = (spec.num_layers, num_states, spec.width)
+        shape = (spec.num_layers, spec.num_states, spec.width)
         self.initial = nn.Parameter(torch.zeros(shape)) if spec.learn_initial else None
 
     def forward(

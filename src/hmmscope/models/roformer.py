@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from hmmscope import registry
-from hmmscope.models.base import Ports, check_sizes
+from hmmscope.models.base import Cost, Ports, check_sizes
 from hmmscope.models.decoder import Decoder, DecoderSpec
 from hmmscope.schema import require
 
@@ -61,3 +61,7 @@ class RoFormerSpec:
 
     def build(self, ports: Ports, generator: torch.Generator) -> Decoder:
         return Decoder(self.decoder, ports, generator)
+
+    def cost(self, ports: Ports, columns: int, *, device: str = "cpu") -> Cost:
+        """That of the decoder."""
+        return self.decoder.cost(ports, columns, device=device)

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 import torch
 
 from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.targets import Target, make_target
 from hmmscope.machine import free_memory
-from hmmscope.models.base import parameter_count
+from hmmscope.models.base import cost_of, parameter_count
 from hmmscope.models.block_cot import num_blocks
-from hmmscope.models.flops import training_flops, training_memory_bytes
+from hmmscope.models.make import build_model
 from hmmscope.runs.config import RunConfig
-from hmmscope.runs.pipeline import fresh_model, ports_of, require_memory_for, threads
+from hmmscope.runs.pipeline import ports_of, require_memory_for, threads
 from hmmscope.training.schedules import sample_numbers, stage_length
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import resolve_device
@@ -57,19 +58,21 @@ def estimate(config: RunConfig, *, measure: bool = True) -> Estimate:
     """
     spec = replace(config.training, device=resolve_device(config.training.device))
     process = config.process.build()
-    ports, layout = ports_of(config, process), config.layout
+    layout, target = config.layout, make_target(config.target, process, config.layout)
+    ports = ports_of(config, target)
     grain = spec.batch_size // spec.num_grains
-    memory = training_memory_bytes(config.model, ports, layout.num_columns, grain, device=spec.device)
-    require_memory_for(replace(config, training=spec), process)
+    cost = cost_of(config.model, ports, layout.num_columns, device=spec.device)
+    require_memory_for(replace(config, training=spec), ports)
     columns = _columns_of_epochs(spec, layout.num_observations, layout.num_columns)
     samples = sum(len_of for _, len_of in columns)
     tokens = sum(width * len_of for width, len_of in columns)
     flops: float | None = 0.0
     for width, len_of in columns:
-        each = training_flops(config.model, ports, width)
+        each = cost_of(config.model, ports, width)
         passes = num_blocks(width, spec.block_length) if spec.block_length and spec.block_algorithm == "naive" else 1
-        flops = None if each is None or flops is None else flops + each * len_of * passes
-    model = fresh_model(config, process)
+        flops = None if each is None or flops is None else flops + each.flops * len_of * passes
+    model = build_model(config.model, ports, config.seed)
+    memory = None if cost is None else cost.step_bytes(grain)
     counted = Estimate(parameter_count(model), samples, tokens, flops, memory, free_memory(), 0, None)
     if not measure:
         return counted
@@ -77,8 +80,8 @@ def estimate(config: RunConfig, *, measure: bool = True) -> Estimate:
     other = replace(whole, precision="float32" if spec.precision == "bfloat16" else "bfloat16")
     with threads(spec.num_threads):
         corpus = Corpus(process, layout=layout, seed=config.seed, stream="train")
-        steps, each_step = _time_steps(model, corpus, config.target, whole)
-        _, each_other = _time_steps(model, corpus, config.target, other)
+        steps, each_step = _time_steps(model, corpus, target, whole)
+        _, each_other = _time_steps(model, corpus, target, other)
     steps_in_all = tokens / (spec.batch_size * layout.num_columns)
     return replace(
         counted,
@@ -114,7 +117,7 @@ def _samples(spec: TrainingSpec, begin: int, end: int) -> int:
     return until(end) - until(begin)
 
 
-def _time_steps(model: torch.nn.Module, corpus: Corpus, target: str, spec: TrainingSpec) -> tuple[int, float]:
+def _time_steps(model: torch.nn.Module, corpus: Corpus, target: Target, spec: TrainingSpec) -> tuple[int, float]:
     """Number of steps timed, and seconds of one."""
     device = torch.device(spec.device)
     model.to(device).train()

@@ -14,9 +14,8 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import Target, make_target
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.machine import require_memory
-from hmmscope.models.base import Ports, SequenceModel, parameter_count
+from hmmscope.models.base import ModelSpec, Ports, SequenceModel, cost_of, parameter_count
 from hmmscope.models.block_cot import feedback_width
-from hmmscope.models.flops import training_flops, training_memory_bytes
 from hmmscope.models.make import build_model
 from hmmscope.processes.base import Process
 from hmmscope.processes.files import load_process
@@ -101,18 +100,20 @@ def train(
             raise RefusedError(f"{path}: exists; choose another --out or add --resume")
         world.meet()  # so that what is refused at once ends the others before they work
         process = config.process.build()
-        require_memory_for(config, process)
-        model = fresh_model(config, process)
+        target = make_target(config.target, process, config.layout)
+        ports = ports_of(config, target)
+        require_memory_for(config, ports)
+        model = build_model(config.model, ports, config.seed)
         run = Run(path, config, process, model, None)
         evaluation = run.corpus("evaluate")
         if world.leader:  # refuse a process without an exact answer before there is a folder
-            bayes_floor(evaluation, 1, config.target)
+            target.floor(evaluation, 1)
         opened = _folder(path, config, process, resume) if world.leader else nullcontext()
         with opened as folder, _settings(spec):
             if world.share(folder is not None and folder.done is not None):
                 world.dismiss()
                 return load_run(path)
-            floor = bayes_floor(evaluation, spec.evaluate_samples, config.target) if world.leader else None
+            floor = target.floor(evaluation, spec.evaluate_samples) if world.leader else None
             tells = tracker is not None and world.leader
             train_model(
                 model,
@@ -120,12 +121,12 @@ def train(
                 spec,
                 folder,
                 world=world,
-                target=config.target,
+                target=target,
                 held_out=evaluation,
                 floor=floor,
                 quiet=quiet,
                 tracker=make_tracker(str(tracker), path, config.to_data()) if tells else None,
-                flops_of=partial(training_flops, config.model, model.ports),
+                flops_of=partial(_flops, config.model, ports),
             )
             in_parts = world.size > 1 and spec.parallel == "fsdp"
             world.dismiss()
@@ -133,9 +134,7 @@ def train(
             assert floor is not None
             if in_parts:
                 model = load_run(path).model.to(next(model.parameters()).device)
-            score = evaluate(
-                model, evaluation, num_samples=num_samples, target=config.target, block_length=spec.block_length
-            )
+            score = evaluate(model, evaluation, num_samples=num_samples, target=target, block_length=spec.block_length)
             summary = summarise(score, model, config, floor)
             store.write_table(path / "evaluation.jsonl", _score_rows(score))
             folder.mark_done(summary)
@@ -210,12 +209,6 @@ def untrained_twin(run: Run) -> SequenceModel:
     return fresh_model(run.config, run.process)
 
 
-def bayes_floor(corpus: Corpus, num_samples: int, target: str = "observation") -> float:
-    """Least possible mean loss on samples 0 .. num_samples - 1, in the unit of the target."""
-    asked = make_target(target, corpus.process, corpus.layout)
-    return asked.floor_terms(corpus[0:num_samples]).mean().item()
-
-
 def summarise(score: Score, model: SequenceModel, config: RunConfig, floor: float) -> dict:
     """What a run ends with, for done.json."""
     excess, low, high = score.excess
@@ -238,12 +231,13 @@ def _score_rows(score: Score) -> list[dict]:
 
 def fresh_model(config: RunConfig, process: Process) -> SequenceModel:
     """The model with its first weights."""
-    return build_model(config.model, ports_of(config, process), config.seed)
+    target = make_target(config.target, process, config.layout)
+    return build_model(config.model, ports_of(config, target), config.seed)
 
 
-def ports_of(config: RunConfig, process: Process) -> Ports:
-    """The sizes of input and output that process, layout and target ask for."""
-    layout, target = config.layout, make_target(config.target, process, config.layout)
+def ports_of(config: RunConfig, target: Target) -> Ports:
+    """The sizes of input and output that the target asks for, with its process and layout."""
+    process, layout = target.process, target.layout
     vectors = isinstance(process, LinearGaussian)
     return Ports(
         num_outputs=target.num_outputs,
@@ -254,13 +248,21 @@ def ports_of(config: RunConfig, process: Process) -> Ports:
     )
 
 
-def require_memory_for(config: RunConfig, process: Process) -> None:
+def _flops(spec: ModelSpec, ports: Ports, columns: int) -> float | None:
+    """Operations of a training step on one sample of so many columns, if they are known."""
+    cost = cost_of(spec, ports, columns)
+    return None if cost is None else cost.flops
+
+
+def require_memory_for(config: RunConfig, ports: Ports) -> None:
     """ResourceError if a training step on the processor cannot fit into its free memory."""
-    spec, ports = config.training, ports_of(config, process)
+    spec = config.training
     grain = spec.batch_size // spec.num_grains
-    needed = training_memory_bytes(config.model, ports, config.layout.num_columns, grain, device=spec.device)
-    if needed is not None and spec.device == "cpu":
-        require_memory("a training step", needed, "lower training.batch_size, or raise training.num_grains")
+    cost = cost_of(config.model, ports, config.layout.num_columns, device=spec.device)
+    if cost is not None and spec.device == "cpu":
+        require_memory(
+            "a training step", cost.step_bytes(grain), "lower training.batch_size, or raise training.num_grains"
+        )
 
 
 def _folder(path: Path, config: RunConfig, process: Process, resume: bool) -> RunDir:

@@ -49,10 +49,9 @@ def _multitask() -> dict[str, Any]:
 PRESETS = {
     "multitask": "RoFormer on a mixture of 8192 HMMs, as published ([MultiTask] §5)",
     "limits-rnn": "ReLU RNN on the beliefs of Cyclic-DET, 5 million trajectories, 100 epochs ([Limits] App. C)",
-    **{
-        f"limits-transformer-{n}": f"Transformer of {n} layers on the same, with its curriculum ([Limits] App. C.1)"
-        for n in range(1, 8)
-    },
+} | {
+    f"limits-transformer-{n}": f"Transformer of {n} layers on the same, with its curriculum ([Limits] App. C.1)"
+    for n in range(1, 8)
 }
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Sequences
-from hmmscope.corpora.targets import make_target
+from hmmscope.corpora.targets import Target
 from hmmscope.training.objectives import judged_outputs
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import move
@@ -21,13 +21,13 @@ class Evaluation:
 
     Args:
         corpus: of the "evaluate" stream.
-        target: name of the target.
+        target: what is asked of it.
         spec: the recipe; says how many samples.
     """
 
-    def __init__(self, corpus: Corpus, target: str, spec: TrainingSpec) -> None:
+    def __init__(self, corpus: Corpus, target: Target, spec: TrainingSpec) -> None:
         self._spec, self._batch = spec, corpus[0 : spec.evaluate_samples]
-        self._target = make_target(target, corpus.process, corpus.layout)
+        self._target = target
         self._parts: dict[torch.device, list[tuple[Batch, Tensor]]] = {}
         self._optimum: Float64[Tensor, "batch judged output"] | None = None
         if isinstance(corpus.layout, Sequences):  # of prompts the exact answers may cost more than the training

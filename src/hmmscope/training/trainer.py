@@ -12,7 +12,7 @@ import torch
 
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Sequences
-from hmmscope.corpora.targets import Target, make_target
+from hmmscope.corpora.targets import Target
 from hmmscope.errors import InputError
 from hmmscope.models.base import SequenceModel
 from hmmscope.storage.rundir import RunDir
@@ -33,7 +33,7 @@ class Lessons:
 
     Args:
         corpus: training samples at full length.
-        target: name of the target.
+        target: what is asked of samples at full length.
         spec: the recipe.
         device: where batches are made.
 
@@ -41,7 +41,7 @@ class Lessons:
         InputError: a curriculum for a layout that is not of plain sequences.
     """
 
-    def __init__(self, corpus: Corpus, target: str, spec: TrainingSpec, device: torch.device | str = "cpu") -> None:
+    def __init__(self, corpus: Corpus, target: Target, spec: TrainingSpec, device: torch.device | str = "cpu") -> None:
         self._corpus, self._target, self._spec, self._device = corpus, target, spec, device
         self._stages: dict[int, tuple[Corpus, Target]] = {}
         if spec.curriculum and not isinstance(corpus.layout, Sequences):
@@ -58,7 +58,7 @@ class Lessons:
                 layout = replace(layout, length=length)
             process, seed, stream = self._corpus.process, self._corpus.seed, self._corpus.stream
             stage = Corpus(process, layout=layout, seed=seed, stream=stream, device=self._device)
-            self._stages[length] = stage, make_target(self._target, process, layout)
+            self._stages[length] = stage, self._target.on(layout)
         return self._stages[length]
 
     def batch(self, step: int, rows: slice) -> tuple[Batch, Target]:
@@ -77,7 +77,7 @@ def train_model(
     run: RunDir | None,
     *,
     world: World | None = None,
-    target: str = "observation",
+    target: Target,
     held_out: Corpus | None = None,
     floor: float | None = None,
     quiet: bool = False,
@@ -97,7 +97,7 @@ def train_model(
             and checkpoints. None in processes that do not lead.
         world: the processes that train together. With ``training.parallel`` = "fsdp" the parameters of `model` are left
             in parts; the checkpoint of the last step has them whole.
-        target: what is asked, "observation" or "belief".
+        target: what is asked.
         held_out: corpus of the evaluation loss during training.
         floor: least possible loss of the evaluation samples, shown beside the loss.
         quiet: no progress.
