@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from hmmscope.evidence.findings import Finding
 from hmmscope.experiments.running import run_experiment
 from hmmscope.report.drawing import draw_folder
 from hmmscope.report.page import write_page
@@ -55,11 +56,12 @@ def _seeds(text: str | None) -> int | tuple[int, ...] | None:
 
 def print_findings(folder: Path) -> None:
     """The sentences of findings.json."""
-    for finding in store.read_json(folder / "findings.json"):
-        number = "" if finding["value"] is None else f" [{finding['value']:.3f} {finding['unit']}"
-        if number and finding["low"] is not None:
-            number += f", 95 % {finding['low']:.3f} to {finding['high']:.3f}"
-        print(f"* {finding['title']} ({finding['verdict']}): {finding['text']}{number}{']' if number else ''}")
+    for data in store.read_json(folder / "findings.json"):
+        finding = Finding.from_data(data)
+        number = "" if finding.value is None else f" [{finding.value:.3f} {finding.unit}"
+        if number and finding.low is not None:
+            number += f", 95 % {finding.low:.3f} to {finding.high:.3f}"
+        print(f"* {finding.title} ({finding.verdict}): {finding.text}{number}{']' if number else ''}")
     invalid = store.read_json(folder / "experiment.json")["invalid"]
     if invalid:
         print(f"INVALID: {invalid}")
