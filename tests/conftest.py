@@ -22,3 +22,24 @@ def unchecked() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+#: Files that take longest, most of them because they start processes: first, so that no worker ends long after the other.
+LONGEST = (
+    "test_readme.py",
+    "test_distributed.py",
+    "test_planted_faults.py",
+    "test_sweep_engines.py",
+    "test_additions.py",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one file run in one process, for they share fixtures; of the smoke runs, those of one experiment."""
+    turn = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: turn.get(item.path.name, len(turn) + ("contracts" in item.path.parts)))
+    for item in items:
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        group = f"smoke-{params['smoke']}" if "smoke" in params else item.path.name
+        item.add_marker(pytest.mark.xdist_group(group))

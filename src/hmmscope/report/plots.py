@@ -65,23 +65,31 @@ def draw(figure: Figure) -> Canvas:
         return _draw(figure)
 
 
-def figure_files(figure: Figure) -> dict[str, bytes]:
-    """The bytes of ``NAME.pdf`` and ``NAME.png`` by suffix. Equal figures and versions give equal bytes."""
+def figure_files(figure: Figure, mark: str | None = None) -> dict[str, bytes]:
+    """The bytes of ``NAME.pdf`` and ``NAME.png`` by suffix. Equal figures, marks and versions give equal bytes.
+
+    Both have the layout of the PDF, which takes as long as the drawing and is computed once.
+
+    Args:
+        figure: to draw.
+        mark: text without spaces that both keep among their metadata.
+    """
     with _style():
         canvas = _draw(figure)
-        empty = {"pdf": ("CreationDate", "Creator", "Producer"), "png": ("Software",)}
-        return {suffix: _saved(canvas, suffix, left_out) for suffix, left_out in empty.items()}
+        pdf = _saved(canvas, "pdf", {"CreationDate": None, "Creator": None, "Producer": None, "Keywords": mark})
+        canvas.set_layout_engine("none")
+        return {"pdf": pdf, "png": _saved(canvas, "png", {"Software": None, "Comment": mark})}
 
 
 def figure_png(figure: Figure) -> bytes:
     """The bytes of ``NAME.png`` alone."""
     with _style():
-        return _saved(_draw(figure), "png", ("Software",))
+        return _saved(_draw(figure), "png", {"Software": None})
 
 
-def _saved(canvas: Canvas, suffix: str, left_out: tuple[str, ...]) -> bytes:
+def _saved(canvas: Canvas, suffix: str, metadata: dict[str, str | None]) -> bytes:
     stream = io.BytesIO()
-    canvas.savefig(stream, format=suffix, dpi=220, metadata=dict.fromkeys(left_out))
+    canvas.savefig(stream, format=suffix, dpi=220, metadata=metadata)
     return stream.getvalue()
 
 

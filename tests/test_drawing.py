@@ -1,0 +1,56 @@
+"""Drawings beside their figures: made once, and again when the figure or the drawing has changed."""
+
+from pathlib import Path
+
+import pytest
+
+from hmmscope.errors import InputError
+from hmmscope.report import drawing
+from hmmscope.storage import store
+from report_cases import demo_folder
+
+
+@pytest.fixture
+def drawn(tmp_path: Path) -> Path:
+    """A folder with one figure that is drawn."""
+    path = demo_folder(tmp_path / "one", num_figures=1)
+    for old in [*path.glob("figures/*.pdf"), *path.glob("figures/*.png")]:
+        old.unlink()
+    assert {one.suffix for one in drawing.draw_folder(path)} == {".pdf", ".png"}
+    return path
+
+
+def test_what_is_drawn_is_left_alone(drawn: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in drawn.glob("figures/*")}
+    assert drawing.draw_folder(drawn) == []
+    assert {path: path.stat().st_mtime_ns for path in drawn.glob("figures/*")} == before
+
+
+@pytest.mark.parametrize("what", ["title", "missing", "older code", "another file", "a link"])
+def test_what_has_changed_is_drawn_again(what: str, drawn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (source,) = drawn.glob("figures/*.json")
+    image = source.with_suffix(".png")
+    before = image.read_bytes()
+    if what == "title":
+        store.write_json(source, store.read_json(source) | {"title": "Another"})
+    elif what == "missing":
+        image.unlink()
+    elif what == "older code":
+        monkeypatch.setattr(drawing, "_code", lambda: b"older")
+    elif what == "another file":
+        image.write_bytes(b"no drawing")
+    else:
+        image.rename(drawn / "elsewhere.png")
+        image.symlink_to(drawn / "elsewhere.png")
+    assert len(drawing.draw_folder(drawn)) == 2
+    assert image.read_bytes()[:8] == before[:8]
+    assert not image.is_symlink()
+    monkeypatch.undo()
+    assert len(drawing.draw_folder(drawn)) == (2 if what == "older code" else 0)
+
+
+def test_a_figure_that_is_none_is_refused(drawn: Path) -> None:
+    (source,) = drawn.glob("figures/*.json")
+    store.write_json(source, {"title": "x"})
+    with pytest.raises(InputError):
+        drawing.draw_folder(drawn)
