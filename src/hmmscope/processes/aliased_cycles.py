@@ -75,9 +75,7 @@ class NoisyCyclesSpec:
         return mostly(self.cycles(numbers), self.num_states, self.follow)
 
 
-def mostly(
-    choices: Int64[Tensor, "*row"], num_outcomes: int, probability: float
-) -> Float64[Tensor, "*row outcome"]:
+def mostly(choices: Int64[Tensor, "*row"], num_outcomes: int, probability: float) -> Float64[Tensor, "*row outcome"]:
     """Rows that give `choices` with `probability` and else a uniform outcome, as multiples of 2^-32.
 
     All other outcomes of a row have the same integer weight, so that a matrix whose choices are a permutation has the same
