@@ -12,6 +12,7 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, as_law, inference_mode, model_outputs
 from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import Labels, NextObservation, Target, make_target
 from hmmscope.errors import InputError
@@ -205,28 +206,28 @@ def _answers(model: nn.Module, batch: Batch, asked: Target, block_length: int) -
 
 def _other_predictions(corpus: Corpus, batch: Batch, baselines: bool) -> dict[str, torch.Tensor]:
     """P(observation) by the ceiling and the baselines, (batch, judged, symbol), float64."""
-    layout, kept = corpus.layout, corpus.layout.predicted
-    found = {}
-    told = _told(corpus.process, batch)
-    if told is not None:
-        known = filter_known_component(told[0], batch.observations, told[1], starts=torch.from_numpy(layout.starts))
-        found["known-component"] = known.predicted_observation[:, kept]
-    if baselines:
-        orders = ngram_predictions(
-            batch.observations.numpy(), layout.position_in_sequence, corpus.num_symbols, MAX_ORDER, 1.0
-        )
-        for order in range(MAX_ORDER + 1):
-            found[f"order-{order}"] = torch.from_numpy(orders[:, :, order])[:, kept]
-    return found
+    known = known_component_laws(corpus, batch)
+    found = {} if known is None else {"known-component": known}
+    return found | (ngram_laws(corpus, batch, MAX_ORDER) if baselines else {})
 
 
-def _told(process: Process, batch: Batch) -> tuple[Mixture, torch.Tensor] | None:
-    """A mixture, and which of its components each sample has; None for a process that draws none."""
-    if isinstance(process, FreshHMMs) and batch.components is not None:
-        return process.mixture(batch.components.numpy()), torch.arange(len(batch.components))
-    if isinstance(process, Mixture) and batch.components is not None:
-        return process, batch.components
-    return None
+def known_component_laws(corpus: Corpus, batch: Batch) -> Float64[Tensor, "batch judged symbol"] | None:
+    """P(observation) by the filter that is told the component; None for a process that draws none."""
+    process, components = corpus.process, batch.components
+    if components is None or not isinstance(process, Mixture | FreshHMMs):
+        return None
+    if isinstance(process, FreshHMMs):
+        process, components = process.mixture(components.numpy()), torch.arange(len(components))
+    starts = torch.from_numpy(corpus.layout.starts)
+    told = filter_known_component(process, batch.observations, components, starts=starts)
+    return told.predicted_observation[:, corpus.layout.predicted]
+
+
+def ngram_laws(corpus: Corpus, batch: Batch, max_order: int) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
+    """P(observation) by in-context n-grams with back-off, ``order-0`` to ``order-<max_order>``."""
+    position, kept = corpus.layout.position_in_sequence, corpus.layout.predicted
+    orders = ngram_predictions(batch.observations.numpy(), position, corpus.num_symbols, max_order, 1.0)
+    return {f"order-{order}": torch.from_numpy(orders[:, :, order])[:, kept] for order in range(max_order + 1)}
 
 
 def _measure(answers: dict[str, torch.Tensor], labels: Labels, asked: Target) -> dict[str, dict[str, np.ndarray]]:
