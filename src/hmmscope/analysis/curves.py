@@ -217,7 +217,7 @@ def known_component_laws(corpus: Corpus, batch: Batch) -> Float64[Tensor, "batch
     if components is None or not isinstance(process, Mixture | FreshHMMs):
         return None
     if isinstance(process, FreshHMMs):
-        process, components = process.mixture(components.numpy()), torch.arange(len(components))
+        process, components = process.mixture(components.cpu().numpy()), torch.arange(len(components))
     starts = torch.from_numpy(corpus.layout.starts)
     told = filter_known_component(process, batch.observations, components, starts=starts)
     return told.predicted_observation[:, corpus.layout.predicted]

@@ -90,7 +90,9 @@ def facts(
     if pooled:
         given = [name for name in ("blocks", "steps", "memory", "mixed_states", "mixing") if getattr(options, name)]
         if given:
-            raise InputError(f"process: --{given[0].replace('_', '-')} is for one HMM, not for a {type(built).__name__}")
+            raise InputError(
+                f"process: --{given[0].replace('_', '-')} is for one HMM, not for a {type(built).__name__}"
+            )
         lines, data = _screen(built, options)
     elif isinstance(built, LinearGaussian):
         given = [name for name in ("blocks", "steps", "memory", "mixed_states", "screen") if getattr(options, name)]
