@@ -202,7 +202,7 @@ def test_every_process_can_be_sampled_and_judged(name: str, call: Callable, tmp_
     judged = call("oracle", name, "s.txt", "--out", "o.jsonl")
     if name in WITHOUT_EXACT_ANSWER:
         assert_one_line(judged, 2)
-        if name == "ran-lds":  # its vectors are not read from text
+        if name != "matmul":  # vectors are not read from text; a fresh pool can be trained on without an exact answer
             assert call("train", name, "--out", "run", "-q", *TINY).code == 0
             return
         assert_one_line(call("train", name, "--out", "run", *TINY), 2)

@@ -122,6 +122,7 @@ def build_parser() -> argparse.ArgumentParser:
     facts.add_argument("--memory", type=int, default=0, metavar="L", help="errors of up to L observations of memory")
     facts.add_argument("--time", type=int, default=0, metavar="T", help="observations seen when a memory is judged")
     facts.add_argument("--mixed-states", type=int, default=0, metavar="N", help="the beliefs one can come to, up to N")
+    facts.add_argument("--screen", default="", metavar="NxL", help="what counting reaches after N demonstrations of L")
     facts.add_argument("--samples", type=int, default=1000, metavar="N", help="sequences for what has to be sampled")
     facts.add_argument("--seed", type=int, default=0, help="of the samples")
     facts.add_argument("--out", metavar="FILE", help="write everything as a new .json")

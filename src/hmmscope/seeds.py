@@ -17,6 +17,7 @@ PURPOSES = {
     "emission": 3,
     "cycle": 4,
     "matrix": 5,
+    "pairs": 6,
     "left-factor": 14,
     "right-factor": 15,
     "corpus": 16,

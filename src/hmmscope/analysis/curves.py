@@ -1,5 +1,7 @@
 """What a model predicts beside the optimum and the baselines, by position and by number of demonstrations."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +12,14 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, as_law, inference_mode, model_outputs
 from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import Labels, NextObservation, Target, make_target
+from hmmscope.errors import InputError
 from hmmscope.inference.mixture import filter_known_component
 from hmmscope.kernels.ngram import ngram_predictions
+from hmmscope.processes.base import Process
+from hmmscope.processes.fresh import FreshHMMs
 from hmmscope.processes.mixture import Mixture
 from hmmscope.schema import require
 
@@ -43,12 +49,14 @@ class Score:
         demonstrations: number of earlier sequences in the sample, of each judged column (judged,).
         positions: number of observations of the sequence that are known there (judged,).
         invalid: why the scores cannot be right, or None.
+        no_optimum: why no optimum is known, so that there is no excess; None where there is one.
     """
 
     measures: dict[str, dict[str, NDArray[np.float64]]]
     demonstrations: NDArray[np.int64]
     positions: NDArray[np.int64]
     invalid: str | None
+    no_optimum: str | None = None
 
     @property
     def loss(self) -> float:
@@ -56,13 +64,28 @@ class Score:
         return float(self.measures["model"]["loss"].mean())
 
     @property
-    def bayes_loss(self) -> float:
-        """Mean loss of the optimum on the same samples: the floor of `loss`."""
-        return float(self.measures["optimum"]["loss"].mean())
+    def bayes_loss(self) -> float | None:
+        """Mean loss of the optimum on the same samples: the floor of `loss`. None where no optimum is known."""
+        return float(self.measures["optimum"]["loss"].mean()) if "optimum" in self.measures else None
 
     @property
-    def excess(self) -> tuple[float, float, float]:
-        """Mean KL divergence of the model from the optimum, nats per observation, with its 95 % interval."""
+    def baseline(self) -> tuple[str, float] | None:
+        """The n-gram predictor of the lowest mean loss, and that loss; None if there are none."""
+        losses = {
+            name: float(np.nanmean(metrics["loss"]))
+            for name, metrics in self.measures.items()
+            if "order-" in name and "loss" in metrics
+        }
+        return min(losses.items(), key=lambda item: item[1]) if losses else None
+
+    @property
+    def excess(self) -> tuple[float, float, float] | None:
+        """Mean KL divergence of the model from the optimum, nats per observation, with its 95 % interval.
+
+        None where no optimum is known.
+        """
+        if "excess" not in self.measures["model"]:
+            return None
         mean, low, high = bootstrap_means(self.measures["model"]["excess"].mean(1))
         return float(mean), float(low), float(high)
 
@@ -106,13 +129,14 @@ def evaluate(
     baselines: bool = True,
     target: str | Target = "observation",
     block_length: int = 0,
+    observers: Mapping[str, Process] | None = None,
 ) -> Score:
     """Score any module on samples first .. first + num_samples - 1 of a corpus, beside the exact optimum.
 
-    Predictors: ``model``; ``optimum`` (the Bayes predictor that knows the process). Of next symbols also
-    ``known-component`` (for mixtures, the filter that is told the component: a ceiling), and with `baselines` ``order-0``
-    (the frequencies so far: its likeliest symbol is the most frequent one) to ``order-3`` in-context n-grams with
-    back-off.
+    Predictors: ``model``; ``optimum`` (the Bayes predictor that knows the process, or believes its prior where it has
+    one; none for fresh pools whose optimum nobody knows). Of next symbols also ``known-component`` (for mixtures and fresh
+    pools, the filter that is told the component: a ceiling), and with `baselines` ``order-0`` (the frequencies so far: its
+    likeliest symbol is the most frequent one) to ``order-3`` in-context n-grams with back-off.
 
     Args:
         model: tokens (batch, time) or vectors (batch, time, coordinate) to logits or vectors (batch, time, output).
@@ -122,27 +146,51 @@ def evaluate(
         baselines: whether to add the n-grams.
         target: what the model was trained for, "observation" or "belief", or that target of the corpus.
         block_length: of block chain-of-thought, for a model trained with it.
+        observers: more predictors of next symbols, by name: Bayes predictors that believe the samples to come from
+            another process, such as the pool that a model was trained on ("retrieval").
 
     Raises:
-        InputError: the model's output has the wrong shape, or the process has no exact answer.
+        InputError: the model's output has the wrong shape, the process has no exact answer, or an observer has a name that
+            is taken or another number of symbols.
     """
     require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
     asked = make_target(target, corpus.process, corpus.layout) if isinstance(target, str) else target
     require(len(asked.columns) > 0, "layout", "must have an observation to predict", corpus.layout)
-    batches = [corpus[i : min(i + BATCH, first + num_samples)] for i in range(first, first + num_samples, BATCH)]
+    believed = _checked(observers or {}, corpus.process, asked)
     parts = []
-    for batch in batches:
-        found = {"model": _answers(model, batch, asked, block_length), "optimum": asked.optimum(batch)}
+    for i in range(first, first + num_samples, BATCH):
+        batch = corpus[i : min(i + BATCH, first + num_samples)]
+        found = {"model": _answers(model, batch, asked, block_length)}
+        if asked.exact:
+            found["optimum"] = asked.optimum(batch)
         if isinstance(asked, NextObservation):
             found |= _other_predictions(corpus, batch, baselines)
+            found |= {name: asked.answer_of(process, batch) for name, process in believed.items()}
         parts.append(_measure(found, asked.labels(batch), asked))
     measures = {
         name: {metric: np.concatenate([part[name][metric] for part in parts]) for metric in parts[0][name]}
         for name in parts[0]
     }
-    return Score(
-        measures, asked.sequences, asked.positions, _invalid(measures["model"]["loss"], measures["optimum"]["loss"])
+    floor = "optimum" if asked.exact else "known-component"
+    share = 1.0 if corpus.process.prior is None else corpus.process.prior.share
+    invalid = (
+        _invalid(measures["model"]["loss"], measures[floor]["loss"], floor, math.log(1 / share))
+        if floor in measures
+        else None
     )
+    return Score(measures, asked.sequences, asked.positions, invalid, asked.why_not)
+
+
+def _checked(observers: Mapping[str, Process], process: Process, asked: Target) -> dict[str, Process]:
+    """The observers; InputError for one that cannot stand beside the other predictors."""
+    taken = {"model", "optimum", "known-component", *(f"order-{order}" for order in range(MAX_ORDER + 1))}
+    for name, believed in observers.items():
+        if not isinstance(asked, NextObservation):
+            raise InputError(f"observers: {name!r} predicts next symbols, which are not what is asked here")
+        require(name not in taken, "observers", "must have names that no other predictor has", name)
+        rule = f"must have {process.num_symbols} symbols"
+        require(believed.num_symbols == process.num_symbols, f"observers.{name}", rule, believed.num_symbols)
+    return dict(observers)
 
 
 def _answers(model: nn.Module, batch: Batch, asked: Target, block_length: int) -> torch.Tensor:
@@ -158,40 +206,50 @@ def _answers(model: nn.Module, batch: Batch, asked: Target, block_length: int) -
 
 def _other_predictions(corpus: Corpus, batch: Batch, baselines: bool) -> dict[str, torch.Tensor]:
     """P(observation) by the ceiling and the baselines, (batch, judged, symbol), float64."""
-    layout, kept = corpus.layout, corpus.layout.predicted
-    found = {}
-    if isinstance(corpus.process, Mixture) and batch.components is not None:
-        starts = torch.from_numpy(layout.starts)
-        known = filter_known_component(corpus.process, batch.observations, batch.components, starts=starts)
-        found["known-component"] = known.predicted_observation[:, kept]
-    if baselines:
-        orders = ngram_predictions(
-            batch.observations.numpy(), layout.position_in_sequence, corpus.num_symbols, MAX_ORDER, 1.0
-        )
-        for order in range(MAX_ORDER + 1):
-            found[f"order-{order}"] = torch.from_numpy(orders[:, :, order])[:, kept]
-    return found
+    known = known_component_laws(corpus, batch)
+    found = {} if known is None else {"known-component": known}
+    return found | (ngram_laws(corpus, batch, MAX_ORDER) if baselines else {})
+
+
+def known_component_laws(corpus: Corpus, batch: Batch) -> Float64[Tensor, "batch judged symbol"] | None:
+    """P(observation) by the filter that is told the component; None for a process that draws none."""
+    process, components = corpus.process, batch.components
+    if components is None or not isinstance(process, Mixture | FreshHMMs):
+        return None
+    if isinstance(process, FreshHMMs):
+        process, components = process.mixture(components.cpu().numpy()), torch.arange(len(components))
+    starts = torch.from_numpy(corpus.layout.starts)
+    told = filter_known_component(process, batch.observations, components, starts=starts)
+    return told.predicted_observation[:, corpus.layout.predicted]
+
+
+def ngram_laws(corpus: Corpus, batch: Batch, max_order: int) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
+    """P(observation) by in-context n-grams with back-off, ``order-0`` to ``order-<max_order>``."""
+    position, kept = corpus.layout.position_in_sequence, corpus.layout.predicted
+    orders = ngram_predictions(batch.observations.numpy(), position, corpus.num_symbols, max_order, 1.0)
+    return {f"order-{order}": torch.from_numpy(orders[:, :, order])[:, kept] for order in range(max_order + 1)}
 
 
 def _measure(answers: dict[str, torch.Tensor], labels: Labels, asked: Target) -> dict[str, dict[str, np.ndarray]]:
-    optimum = answers["optimum"]
+    optimum = answers.get("optimum")
     labels = labels.double() if labels.is_floating_point() else labels
     measured = {}
     for name, answer in answers.items():
         metrics = {"loss": asked.loss_terms(answer, labels)}
         if asked.kind == "law":
             metrics["accuracy"] = _right(answer, optimum, labels)
-        if name not in ("optimum", "known-component"):
+        if optimum is not None and name not in ("optimum", "known-component"):
             metrics |= _against(answer, optimum, asked)
         measured[name] = {metric: metrics[metric].numpy() for metric in METRICS if metric in metrics}
     return measured
 
 
-def _right(law: torch.Tensor, optimum: torch.Tensor, labels: Labels) -> torch.Tensor:
+def _right(law: torch.Tensor, optimum: torch.Tensor | None, labels: Labels) -> torch.Tensor:
     """Whether the likeliest symbol is the one observed, or the likeliest state one that the belief holds likeliest."""
     chosen = law.argmax(-1)
     if not labels.is_floating_point():
         return (chosen == labels).double()
+    assert optimum is not None
     return (optimum.gather(2, chosen[..., None])[..., 0] == optimum.amax(-1)).double()
 
 
@@ -207,15 +265,25 @@ def _against(answer: torch.Tensor, optimum: torch.Tensor, asked: Target) -> dict
     }
 
 
-def _invalid(loss: NDArray[np.float64], floor: NDArray[np.float64]) -> str | None:
+def _invalid(
+    loss: NDArray[np.float64], floor: NDArray[np.float64], of_whom: str = "optimum", part: float = 0.0
+) -> str | None:
+    """Why the loss of a model cannot be that of an honest predictor, or None.
+
+    Args:
+        loss, floor: of the model and of the predictor `of_whom` (sample, judged column), nats.
+        part: nats a sample that are gained by knowing which part of the prior is observed: log(1 / its share). The losses
+            of the prior's predictor, summed over a sample, are at most this above the least possible ones, in the mean.
+    """
     difference = (loss - floor).mean(1)
     if not np.isfinite(difference).all():
         return None
     error = difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else np.inf
-    below = -difference.mean()
+    below = -difference.mean() - part / loss.shape[1]
     if below > max(-INVALID_Z * error, ROUNDING):
         size = f"{below / error:.1f} standard errors" if error > 0 else f"{below:.3g} nats in every sample"
-        return f"the model's loss is below the Bayes optimum by {size}: a leak, or a wrong optimum"
+        whose = {"optimum": "the Bayes optimum", "known-component": "that of the filter that is told the HMM"}[of_whom]
+        return f"the model's loss is below {whose} by {size}: a leak, or a wrong optimum"
     return None
 
 

@@ -1,7 +1,7 @@
 """What a model is asked for: the next observation or the belief, with its loss, its exact answer and its floor."""
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,8 +14,9 @@ from hmmscope.corpora.layouts import Layout
 from hmmscope.errors import InputError
 from hmmscope.inference.fast import belief_states
 from hmmscope.inference.kalman import kalman_filter
-from hmmscope.inference.optimal import optimal_predictions
+from hmmscope.inference.optimal import optimal_law
 from hmmscope.processes.base import Process
+from hmmscope.processes.fresh import FreshHMMs
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.linear_gaussian import LinearGaussian
@@ -38,8 +39,12 @@ class Target(ABC):
         positions: number of observations of the sequence that are known there (judged,).
         sequences: number of earlier sequences in the sample (judged,).
         unit: of the loss.
+        exact: whether an exact answer is known; if not, there is no `optimum`.
+        why_not: why there is none.
     """
 
+    exact: ClassVar[bool] = True
+    why_not: str | None = None
     kind: Literal["law", "vector"]
     num_outputs: int
     columns: NDArray[np.int64]
@@ -115,8 +120,8 @@ class Target(ABC):
         labels = self.labels(batch)
         return self.loss_terms(self.optimum(batch), labels.double() if labels.is_floating_point() else labels)
 
-    def floor(self, corpus: Corpus, num_samples: int) -> float:
-        """Least possible mean loss on samples 0 .. num_samples - 1."""
+    def floor(self, corpus: Corpus, num_samples: int) -> float | None:
+        """Least possible mean loss on samples 0 .. num_samples - 1; None where it is not known."""
         return self.floor_terms(corpus[0:num_samples]).mean().item()
 
 
@@ -137,14 +142,20 @@ class _AtObservations(Target):
 
 
 class NextObservation(_AtObservations):
-    """The law of the next observation; delimiters are never asked for."""
+    """The law of the next observation; delimiters are never asked for.
+
+    The exact answer is that of the process, or of its prior where it has one.
+    """
 
     kind = "law"
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        return self.answer_of(self.process if self.process.prior is None else self.process.prior.process, batch)
+
+    def answer_of(self, observer: Process, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        """What an ideal observer says who believes that the samples come from another process."""
         starts = torch.from_numpy(self.layout.starts)
-        law = optimal_predictions(self.process, batch.observations, starts=starts).predicted_observation
-        return law[:, self._kept]
+        return optimal_law(observer, batch.observations, starts=starts)[:, self._kept]
 
     def counted(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
         symbol = self.process.evaluated_after
@@ -153,6 +164,22 @@ class NextObservation(_AtObservations):
         before = torch.nn.functional.pad(batch.observations[:, :-1], (1, 0), value=-1)
         before[:, self.layout.starts] = -1
         return before[:, self._kept] == symbol
+
+
+class NextOfFresh(NextObservation):
+    """The next observation of a fresh pool whose best answer nobody knows."""
+
+    exact = False
+
+    def __init__(self, process: FreshHMMs, layout: Layout) -> None:
+        super().__init__(process, layout)
+        self.why_not = process.why_not
+
+    def floor(self, corpus: Corpus, num_samples: int) -> None:
+        return None
+
+    def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        raise InputError(f"process: no exact answer for {self.process!r}: {self.why_not}")
 
 
 class NextVector(_AtObservations):
@@ -237,6 +264,8 @@ def make_target(name: str, process: Process, layout: Layout) -> Target:
     """
     if name not in TARGETS:
         raise unknown_name("target", name, TARGETS)
+    if name == "observation" and isinstance(process, FreshHMMs) and not process.exact:
+        return NextOfFresh(process, layout)
     if name == "observation":
         return NextVector(process, layout) if isinstance(process, LinearGaussian) else NextObservation(process, layout)
     if isinstance(process, HMM | LabelledHMM):

@@ -85,6 +85,7 @@ def _losses(label: str, run: Run, sizes: dict[str, Any]) -> dict:
         target=TASKS[of_run["task"]][1],
         block_length=run.config.training.block_length,
     )
+    assert score.excess is not None
     excess, low, high = score.excess
     found = {"length": run.config.layout.num_observations, "unit": run.target.unit}
     found |= {"training_loss": last["training_loss"], "loss": score.loss, "floor": score.bayes_loss}

@@ -216,15 +216,18 @@ def training_figure(rows: list[dict], unit: str = "nats per observation") -> Fig
     stride = max(1, len(rows) // 500)
     loss = [{"step": row["step"], "loss": row["loss"]} for row in rows[::stride]]
     held_out = [{"step": row["step"], "loss": row["evaluation_loss"]} for row in evaluated]
-    floor = [{"step": row["step"], "loss": row["training_floor"]} for row in (rows[0], rows[-1])]
+    ends = [row for row in (rows[0], rows[-1]) if row["training_floor"] is not None]
+    floor = [{"step": row["step"], "loss": row["training_floor"]} for row in ends]
+    known = [series_of(floor, "Bayes floor of the evaluation samples", "optimum", x="step", y="loss")] if floor else []
     series = (
-        series_of(floor, "Bayes floor of the evaluation samples", "optimum", x="step", y="loss"),
+        *known,
         series_of(loss, "training batch", "control", x="step", y="loss"),
         *([series_of(held_out, "evaluation", "model", x="step", y="loss")] if held_out else []),
     )
     return Figure(
         name="training",
         title="Loss over training",
-        caption="The loss of training batches and of evaluation samples, beside that of the exact optimum on the latter.",
+        caption="The loss of training batches and of evaluation samples"
+        + (", beside that of the exact optimum on the latter." if floor else "."),
         panels=(Lines(title="", x_label="step", y_label=unit, series=series),),
     )

@@ -38,11 +38,13 @@ def describe_run(run: Run, command: str = "hmmscope train") -> None:
     panels = [
         curves_panel(along, metric, title=_PANELS[metric][0], x_label=label, y_label=_PANELS[metric][1] or target.unit)
         for metric in shown[target.kind]
+        if any(row["metric"] == metric for row in along)
     ]
     predictions = Figure(
         name="predictions",
-        title="Answers beside the optimum",
-        caption=f"{_ASKED[run.config.target]}: the model, the exact answer"
+        title="Answers beside the optimum" if target.exact else "Answers beside n-grams",
+        caption=f"{_ASKED[run.config.target]}: the model"
+        + (", the exact answer" if target.exact else ", the filter that is told the HMM")
         + (" and in-context n-grams." if run.config.target == "observation" and target.kind == "law" else "."),
         panels=tuple(panels),
     )
@@ -54,7 +56,8 @@ def describe_run(run: Run, command: str = "hmmscope train") -> None:
     description = {
         "experiment": "train",
         "title": f"{run.config.model.name} on {title}",
-        "summary": f"A model trained for {_ASKED[run.config.target].lower()}, beside the exact answer of the same process.",
+        "summary": f"A model trained for {_ASKED[run.config.target].lower()}, beside "
+        + ("the exact answer of the same process." if target.exact else "n-grams, because no exact answer is known."),
         "scale": "own",
         "version": __version__,
         "command": command,
@@ -68,6 +71,19 @@ def describe_run(run: Run, command: str = "hmmscope train") -> None:
 
 
 def _distance_finding(summary: dict, kind: str) -> Finding:
+    if summary["bayes_loss"] is None:
+        return Finding(
+            title="Beside n-grams",
+            text=(
+                f"No optimum is known here ({summary['no_optimum']}). The model's loss is {summary['loss']:.4f}; the best "
+                f"n-gram ({summary['baseline']}) has {summary['baseline_loss']:.4f}."
+            ),
+            verdict="found",
+            value=summary["loss"] - summary["baseline_loss"],
+            low=None,
+            high=None,
+            unit="nats per answer",
+        )
     unit = {"law": "nats per answer", "vector": "mean squared error"}[kind]
     measure = {"law": "mean KL divergence from", "vector": "mean squared distance, per coordinate, to"}[kind]
     share = (

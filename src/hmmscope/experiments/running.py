@@ -357,16 +357,20 @@ def run_facts(runs: dict[str, Run]) -> list[dict[str, str]]:
         summary, corpus = run.summary or {}, run.corpus()
         tokens = training_tokens(run.config.training, corpus.layout.num_columns, corpus.layout.num_observations)
         once = "" if run.config.training.num_trajectories else ", each seen once"
-        interval = f"{summary['excess']:.4f} ({summary['excess_low']:.4f} to {summary['excess_high']:.4f})"
         facts += [
             {"name": f"{prefix}process", "value": repr(run.process)},
             {"name": f"{prefix}tokens in a sample", "value": f"{corpus.layout.num_columns:,}"},
             {"name": f"{prefix}model", "value": f"{run.config.model.name}, {summary['parameters']:,} parameters"},
             {"name": f"{prefix}training", "value": f"{summary['steps']:,} steps, {tokens:,} tokens{once}"},
-            {
-                "name": f"{prefix}loss (optimum)",
-                "value": f"{summary['loss']:.4f} ({summary['bayes_loss']:.4f}) {run.target.unit}",
-            },
-            {"name": f"{prefix}excess over the optimum", "value": f"{interval} {run.target.unit}"},
+        ]
+        unit = run.target.unit
+        if summary["bayes_loss"] is None:
+            beside = f"{summary['loss']:.4f} ({summary['baseline']} {summary['baseline_loss']:.4f}) {unit}"
+            facts.append({"name": f"{prefix}loss (no optimum is known)", "value": beside})
+            continue
+        interval = f"{summary['excess']:.4f} ({summary['excess_low']:.4f} to {summary['excess_high']:.4f})"
+        facts += [
+            {"name": f"{prefix}loss (optimum)", "value": f"{summary['loss']:.4f} ({summary['bayes_loss']:.4f}) {unit}"},
+            {"name": f"{prefix}excess over the optimum", "value": f"{interval} {unit}"},
         ]
     return facts

@@ -34,6 +34,18 @@ class Paths(NamedTuple):
     components: Int64[Tensor, "batch"] | None
 
 
+class Prior(NamedTuple):
+    """What the ideal observer of a process believes instead of the process itself.
+
+    Attributes:
+        process: where samples come from as far as anybody can know.
+        share: probability under it that a sample comes from the part that is observed.
+    """
+
+    process: "Process"
+    share: float
+
+
 class Process(ABC):
     """A law of observation sequences whose every probability is an integer multiple of 2^-32.
 
@@ -43,6 +55,7 @@ class Process(ABC):
         weights_M: law of the component, (1,) for a single process.
         law: initial law and transitions of every component.
         evaluated_after: the symbol after which alone predictions of the next observation are evaluated, or None.
+        prior: what the optimum believes where that is not this process, or None.
     """
 
     num_states: int
@@ -50,6 +63,7 @@ class Process(ABC):
     weights_M: Float64[Tensor, "component"]
     law: Law
     evaluated_after: int | None = None
+    prior: Prior | None = None
 
     @property
     def num_components(self) -> int | None:

@@ -1,21 +1,40 @@
-"""An unbounded pool: every sample has an HMM of its own, never seen before or again."""
+"""Unbounded pools: every sample has an HMM of its own, never seen before or again."""
 
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from hmmscope import registry
+from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
+from hmmscope.kernels import cpu
 from hmmscope.kernels.philox import MAX_SAMPLES
+from hmmscope.processes.aliased_cycles import AliasedSpec
 from hmmscope.processes.base import Paths, Process
 from hmmscope.processes.laws import Law, StateEmitting
 from hmmscope.processes.mixture import Mixture
 from hmmscope.processes.random_hmm import DirichletSpec
 from hmmscope.seeds import philox_key
+
+#: Matrix entries that are drawn together.
+_ENTRIES = 2**20
+
+
+@runtime_checkable
+class Family(Protocol):
+    """HMMs by number."""
+
+    @property
+    def num_states(self) -> int: ...
+    @property
+    def num_symbols(self) -> int: ...
+    def components(self, indices: NDArray[np.int64], /) -> tuple[Tensor, Tensor, Tensor]:
+        """Initial, transition and emission of the given component numbers."""
 
 
 class FreshHMMs(Process):
@@ -23,9 +42,16 @@ class FreshHMMs(Process):
 
     Component numbers are sample numbers plus 2^40 times the code of the stream, so streams never share one. No predictor
     can retrieve a component here; an observer who knows them filters with `mixture(components)`.
+
+    Attributes:
+        exact: whether the best that an observer can do who knows the prior only is known.
+        why_not: why it is not, where it is not.
     """
 
-    def __init__(self, spec: "FreshHMMsSpec") -> None:
+    exact: ClassVar[bool] = False
+    why_not: ClassVar[str] = "the integral over HMMs of the prior has no closed form"
+
+    def __init__(self, spec: Family) -> None:
         self.spec = spec
         self.num_states, self.num_symbols = spec.num_states, spec.num_symbols
         self.weights_M = torch.ones(1, dtype=torch.float64)
@@ -51,26 +77,87 @@ class FreshHMMs(Process):
     ) -> Paths:
         if indices.size and (indices.min() < 0 or indices.max() >= MAX_SAMPLES):
             raise InputError(f"indices: samples are numbered from 0 to 2^40 - 1, got {indices.min()}..{indices.max()}")
-        _, code = philox_key(seed, stream)
-        observations = torch.empty(len(indices), len(starts), dtype=torch.int64)
-        states = torch.empty_like(observations)
-        components = indices + (code << 40)
-        for row, (index, component) in enumerate(zip(indices, components, strict=True)):
-            paths = self.mixture(component[None]).sample_paths(index[None], starts, seed, stream)
-            observations[row], states[row] = paths.observations[0], paths.states[0]
-        return Paths(observations, states, torch.from_numpy(components))
+        key = philox_key(seed, stream)
+        observations = np.empty((len(indices), len(starts)), np.int64)
+        states = np.empty_like(observations)
+        components = indices + (key[1] << 40)
+        together = max(1, _ENTRIES // (self.num_states * (self.num_states + self.num_symbols)))
+        for begin in range(0, len(indices), together):
+            part = slice(begin, begin + together)
+            tables = self.mixture(components[part]).alias_tables[1:]
+            count = len(indices[part])
+            observations[part], states[part] = cpu.sample_paths(
+                key,
+                indices[part],
+                np.arange(count),
+                starts,
+                *tables,
+                num_states=self.num_states,
+                num_threads=torch.get_num_threads(),
+            )
+        return Paths(torch.from_numpy(observations), torch.from_numpy(states), torch.from_numpy(components))
 
     def __repr__(self) -> str:
-        return f"FreshHMMs(num_states={self.num_states}, num_symbols={self.num_symbols})"
+        return f"{type(self).__name__}(num_states={self.num_states}, num_symbols={self.num_symbols})"
 
 
 @registry.process("fresh-hmms")
 @dataclass(frozen=True, kw_only=True)
 class FreshHMMsSpec(DirichletSpec):
-    """An HMM with Dirichlet rows for every sample anew: the unbounded limit of `random-mixture`."""
+    """An HMM with Dirichlet rows for every sample anew: the unbounded limit of `random-mixture`. No optimum is known."""
 
     num_states: int = 8
     num_symbols: int = 8
 
     def build(self) -> FreshHMMs:
         return FreshHMMs(self)
+
+
+@registry.process("fresh-aliased-cycles")
+@dataclass(frozen=True, kw_only=True)
+class FreshAliasedCyclesSpec(AliasedSpec):
+    """A noisy cycle for every sample anew: the unbounded limit of `aliased-cycles-mixture`. No optimum is known.
+
+    Source: ours.
+    """
+
+    def build(self) -> FreshHMMs:
+        return FreshHMMs(self)
+
+
+class FreshMarkovChains(FreshHMMs):
+    """A fresh pool of Markov chains that are seen directly, with Dirichlet rows and a uniform first state.
+
+    The posterior of a row is Dirichlet again, so that the optimum is known: see `hmmscope.inference.urns`.
+
+    Attributes:
+        concentration: of the Dirichlet law of the rows.
+    """
+
+    exact = True
+
+    def __init__(self, spec: "FreshMarkovChainsSpec") -> None:
+        super().__init__(spec)
+        self.concentration = spec.transition_concentration
+
+
+@registry.process("fresh-markov-chains")
+@dataclass(frozen=True, kw_only=True)
+class FreshMarkovChainsSpec(DirichletSpec):
+    """A Markov chain with Dirichlet rows for every sample anew, seen directly, with a uniform first state.
+
+    The unbounded limit of `markov-mixture`; `emission_concentration` has no meaning here. The optimum is exact.
+
+    Source: Edelman et al. (2024), "The evolution of statistical induction heads: in-context learning Markov chains".
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_square()
+
+    def components(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
+        initial, transition, _ = super().components(indices)
+        return initial, transition, torch.eye(self.num_states, dtype=torch.float64).expand(len(indices), -1, -1)
+
+    def build(self) -> FreshMarkovChains:
+        return FreshMarkovChains(self)

@@ -131,7 +131,6 @@ def train(
             in_parts = world.size > 1 and spec.parallel == "fsdp"
             world.dismiss()
             assert folder is not None
-            assert floor is not None
             if in_parts:
                 model = load_run(path).model.to(next(model.parameters()).device)
             score = evaluate(model, evaluation, num_samples=num_samples, target=target, block_length=spec.block_length)
@@ -209,9 +208,15 @@ def untrained_twin(run: Run) -> SequenceModel:
     return fresh_model(run.config, run.process)
 
 
-def summarise(score: Score, model: SequenceModel, config: RunConfig, floor: float) -> dict:
-    """What a run ends with, for done.json."""
-    excess, low, high = score.excess
+def summarise(score: Score, model: SequenceModel, config: RunConfig, floor: float | None) -> dict:
+    """What a run ends with, for done.json; without an optimum the best baseline stands in its place."""
+    excess, low, high = score.excess or (None, None, None)
+    best = score.baseline
+    compared: dict[str, str | float] = {}
+    if score.bayes_loss is None and best is not None:
+        compared |= {"baseline": best[0], "baseline_loss": best[1]}
+    if score.no_optimum is not None:
+        compared["no_optimum"] = score.no_optimum
     return {
         "steps": config.training.num_steps,
         "parameters": parameter_count(model),
@@ -222,6 +227,7 @@ def summarise(score: Score, model: SequenceModel, config: RunConfig, floor: floa
         "excess_high": high,
         "training_floor": floor,
         "invalid": score.invalid,
+        **compared,
     }
 
 

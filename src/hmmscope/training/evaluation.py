@@ -30,7 +30,8 @@ class Evaluation:
         self._target = target
         self._parts: dict[torch.device, list[tuple[Batch, Tensor]]] = {}
         self._optimum: Float64[Tensor, "batch judged output"] | None = None
-        if isinstance(corpus.layout, Sequences):  # of prompts the exact answers may cost more than the training
+        plain = isinstance(corpus.layout, Sequences)  # of prompts the exact answers may cost more than the training
+        if plain and self._target.exact:
             self._optimum = self._target.optimum(self._batch)
             self._counted = self._target.counted(self._batch)
 

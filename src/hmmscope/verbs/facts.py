@@ -1,11 +1,14 @@
 """The verb `facts`: what follows from the matrices of a process, without data."""
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hmmscope.analysis.screening import screen
 from hmmscope.axes import Tensor
+from hmmscope.corpora.layouts import Prompts
 from hmmscope.errors import InputError
 from hmmscope.inference.entropy import block_entropies
 from hmmscope.inference.facts import affordable_observability, facts_in_words, known_facts, observability_in_words
@@ -21,6 +24,7 @@ from hmmscope.inference.memory_error import (
 from hmmscope.inference.mixed_states import mixed_states
 from hmmscope.inference.mixing import MixingTime, mixing_time
 from hmmscope.processes.base import Process
+from hmmscope.processes.fresh import FreshHMMs
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.linear_gaussian import LinearGaussian
@@ -49,6 +53,7 @@ class FactOptions:
         time: observations seen when a memory is judged; chosen if zero.
         mixing: whether the mixing time is wanted.
         mixed_states: where to stop looking for mixed states.
+        screen: "NxL" for what counting reaches in prompts of N demonstrations of L observations; empty for no.
         samples, seed: sequences for what has to be sampled.
     """
 
@@ -58,6 +63,7 @@ class FactOptions:
     time: int = 0
     mixing: bool = False
     mixed_states: int = 0
+    screen: str = ""
     samples: int = 1000
     seed: int = 0
 
@@ -66,6 +72,8 @@ class FactOptions:
         for name in ("blocks", "steps", "memory", "time", "mixed_states"):
             require(getattr(self, name) >= 0, name, "must be at least 0", getattr(self, name))
         require(self.samples >= 2, "samples", "must be at least 2", self.samples)
+        rule = "must be demonstrations x their length, such as 5x8"
+        require(not self.screen or bool(re.fullmatch(r"\d{1,6}x\d{1,6}", self.screen)), "screen", rule, self.screen)
         require(not self.time or self.time >= self.memory > 0, "time", "must be at least the memory", self.time)
 
 
@@ -76,9 +84,18 @@ def facts(
     options = FactOptions(**asked)
     if out is not None:
         new_file(out, (".json",))
-    built = _component(find_process(process, overrides, allow_drop_tiny=allow_drop_tiny), component)
-    if isinstance(built, LinearGaussian):
-        given = [name for name in ("blocks", "steps", "memory", "mixed_states") if getattr(options, name)]
+    found = find_process(process, overrides, allow_drop_tiny=allow_drop_tiny)
+    pooled = bool(options.screen) and component is None and isinstance(found, Mixture | FreshHMMs)
+    built = found if pooled else _component(found, component)
+    if pooled:
+        given = [name for name in ("blocks", "steps", "memory", "mixed_states", "mixing") if getattr(options, name)]
+        if given:
+            raise InputError(
+                f"process: --{given[0].replace('_', '-')} is for one HMM, not for a {type(built).__name__}"
+            )
+        lines, data = _screen(built, options)
+    elif isinstance(built, LinearGaussian):
+        given = [name for name in ("blocks", "steps", "memory", "mixed_states", "screen") if getattr(options, name)]
         if given:
             raise InputError(f"process: --{given[0].replace('_', '-')} is for one HMM, not for a linear system")
         lines, data = _linear(built)
@@ -120,6 +137,7 @@ def _sections(hmm: HMM | LabelledHMM, options: FactOptions) -> Section:
         (options.mixing, _mixing),
         (options.memory, _memory),
         (options.mixed_states, _mixed),
+        (options.screen, _screen),
     ):
         if asked:
             more_lines, more_data = section(hmm, options)
@@ -241,6 +259,19 @@ def _mixed(hmm: HMM | LabelledHMM, options: FactOptions) -> Section:
         edges = ", ".join(f"{name} {p:.4f} -> {'?' if to < 0 else to}" for name, to, p in row if p > 0)
         lines.append(f"  {node:>4} ({law}{', ...' if hmm.num_states > 8 else ''})  {edges}")
     return lines + (["  ..."] if count > 8 else []), {"mixed_states": _plain(found)}
+
+
+def _screen(process: Process, options: FactOptions) -> Section:
+    """What counting reaches in prompts, beside the optimum."""
+    demonstrations, length = map(int, options.screen.split("x"))
+    layout = Prompts(num_demonstrations=demonstrations, demonstration_length=length, test_length=length)
+    first = min(4, length - 1)
+    found = screen(process, layout, num_samples=options.samples, first_position=first, seed=options.seed)
+    return [f"after {demonstrations} demonstrations of {length}, from position {first} on", *found.lines()], {
+        "screening": found.rows(),
+        "screening_chance": found.chance,
+        "screening_no_optimum": found.no_optimum,
+    }
 
 
 def _linear(process: LinearGaussian) -> Section:

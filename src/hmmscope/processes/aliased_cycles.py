@@ -1,0 +1,135 @@
+"""Noisy cycles whose states share symbols evenly, so that counting symbols tells nothing."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope import registry
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.kernels.quantise import UNIT, quantise_rows
+from hmmscope.kernels.random_arrays import random_permutations
+from hmmscope.machine import require_memory
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.laws import StateEmitting
+from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.random_hmm import DirichletSpec
+from hmmscope.schema import require
+from hmmscope.seeds import check_seed, philox_key
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyCyclesSpec:
+    """A cycle through all states, followed most of the time, and symbols that equally many states show.
+
+    transition[s] = follow * (next of s on the cycle) + (1 - follow) * uniform
+    emission[s] = show * (symbol of s) + (1 - show) * uniform
+
+    The transition matrix is doubly stochastic in its integers, so that the uniform law is stationary, exactly, and every
+    symbol is equally likely at every time, in every component.
+
+    Attributes:
+        num_states: S, a multiple of num_symbols.
+        num_symbols: V.
+        follow: probability that the cycle is followed; else the next state is uniform over all.
+        show: probability that a state shows its symbol; else a uniform one.
+        seed: of the cycles and of what else is drawn; cycle number m is a function of (seed, m) alone.
+    """
+
+    num_states: int = 16
+    num_symbols: int = 8
+    follow: float = 0.9
+    show: float = 0.95
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        require(1 <= self.num_symbols <= 1024, "num_symbols", "must be in [1, 1024]", self.num_symbols)
+        require(2 <= self.num_states <= 1024, "num_states", "must be in [2, 1024]", self.num_states)
+        rule = f"must be a multiple of num_symbols = {self.num_symbols}"
+        require(self.num_states % self.num_symbols == 0, "num_states", rule, self.num_states)
+        for field in ("follow", "show"):
+            require(0 <= getattr(self, field) <= 1, field, "must be in [0, 1]", getattr(self, field))
+
+    def require_room(self, num_components: int) -> None:
+        """ResourceError if the matrices of so many components cannot fit."""
+        size = num_components * self.num_states * (self.num_states + self.num_symbols)
+        advice = "take fewer components, num_states or num_symbols"
+        require_memory(f"process ({num_components} components)", 8 * size, advice)
+
+    def initial(self, num_components: int) -> Float64[Tensor, "component state"]:
+        """The uniform law on states, rounded to multiples of 2^-32, for every component."""
+        initial_S = torch.from_numpy(quantise_rows(np.full(self.num_states, 1 / self.num_states)) / UNIT)
+        return initial_S.expand(num_components, -1)
+
+    def cycles(self, numbers: NDArray[np.int64]) -> Int64[Tensor, "cycle state"]:
+        """`[m, s]` = the state after s on cycle numbers[m], uniform over the (S - 1)! cycles."""
+        order = random_permutations(philox_key(self.seed, "cycle"), numbers, 1, self.num_states)[:, 0]
+        following = np.empty_like(order)
+        np.put_along_axis(following, order, np.roll(order, -1, 1), 1)
+        return torch.from_numpy(following)
+
+    def transitions(self, numbers: NDArray[np.int64]) -> Float64[Tensor, "cycle state state"]:
+        """Transition matrices of the cycles of these numbers."""
+        return mostly(self.cycles(numbers), self.num_states, self.follow)
+
+
+def mostly(choices: Int64[Tensor, "*row"], num_outcomes: int, probability: float) -> Float64[Tensor, "*row outcome"]:
+    """Rows that give `choices` with `probability` and else a uniform outcome, as multiples of 2^-32.
+
+    All other outcomes of a row have the same integer weight, so that a matrix whose choices are a permutation has the same
+    column sums too. An entry is at most num_outcomes / 2 units from its probability.
+    """
+    other = round(UNIT * (1 - probability) / num_outcomes)
+    chosen = torch.nn.functional.one_hot(choices, num_outcomes).double()
+    return (other + (UNIT - num_outcomes * other) * chosen) / UNIT
+
+
+@dataclass(frozen=True, kw_only=True)
+class AliasedSpec(NoisyCyclesSpec):
+    """Noisy cycles in which state s shows symbol s mod V."""
+
+    def components(self, numbers: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
+        """Initial, transition and emission of the given component numbers; each depends on its own number only."""
+        self.require_room(len(numbers))
+        shown_S = torch.arange(self.num_states) % self.num_symbols
+        emission_SV = mostly(shown_S, self.num_symbols, self.show)
+        transition_MSS = self.transitions(numbers)
+        return self.initial(len(numbers)), transition_MSS, emission_SV.expand(len(numbers), -1, -1)
+
+
+@registry.process("aliased-cycles")
+@dataclass(frozen=True, kw_only=True)
+class AliasedCyclesSpec(AliasedSpec):
+    """One noisy cycle on S states of which S / V show each symbol: the last symbol does not name the state.
+
+    Source: ours.
+    """
+
+    def build(self) -> HMM:
+        rows = (part[0] for part in self.components(np.array([0])))
+        return HMM(*rows, title="aliased cycle")
+
+
+@registry.process("aliased-cycles-mixture")
+@dataclass(frozen=True, kw_only=True)
+class AliasedCyclesMixtureSpec(AliasedSpec):
+    """A pool of noisy cycles, equally likely, in which state s shows symbol s mod V.
+
+    All components have the same law of a symbol and differ in the order of states alone. Component m depends on (seed, m)
+    alone: `first_component` beyond the pool gives held-out HMMs of the same prior.
+
+    Source: ours.
+    """
+
+    num_components: int = 64
+    first_component: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        DirichletSpec.require_pool(self.num_components, self.first_component)
+
+    def build(self) -> Mixture:
+        rows = self.components(DirichletSpec.pool(self.num_components, self.first_component))
+        return Mixture.from_law(np.full(self.num_components, 1 / self.num_components), StateEmitting(*rows))

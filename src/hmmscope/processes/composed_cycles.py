@@ -1,0 +1,100 @@
+"""HMMs made of two parts, a cycle and an emission: a pool of some pairs, the pairs that it leaves out, and new parts."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope import registry
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.kernels.random_arrays import random_permutations
+from hmmscope.processes.aliased_cycles import NoisyCyclesSpec, mostly
+from hmmscope.processes.base import Prior
+from hmmscope.processes.laws import StateEmitting
+from hmmscope.processes.mixture import Mixture
+from hmmscope.schema import require
+from hmmscope.seeds import philox_key
+
+#: Where the numbers of cycles and of emissions begin, in parts: 0 for those of the pool, 1 for new ones.
+_NEW = {"new-cycles": (1, 0), "new-emissions": (0, 1), "new": (1, 1)}
+
+
+class ComposedCycles(Mixture):
+    """Equally likely pairs of a cycle and an emission.
+
+    Attributes:
+        pairs_M: numbers of the cycle and of the emission of each component (component, 2).
+        spec: what it was made from.
+    """
+
+    pairs_M: Int64[Tensor, "component 2"]
+    spec: "ComposedCyclesSpec"
+
+    @cached_property
+    def prior(self) -> Prior | None:  # type: ignore[override]
+        """For held-out pairs all pairs, because nobody who saw the others can know which ones are left; else None."""
+        if self.spec.pool != "held-out":
+            return None
+        everything = replace(self.spec, pool="all").build()
+        return Prior(everything, len(self) / len(everything))
+
+
+@registry.process("composed-cycles")
+@dataclass(frozen=True, kw_only=True)
+class ComposedCyclesSpec(NoisyCyclesSpec):
+    """K noisy cycles and K balanced emissions make K^2 HMMs; a pool is some of these pairs, equally likely.
+
+    A balanced emission lets S / V random states show each symbol. Cycle number a and emission number b are functions of
+    (seed, a) and (seed, b) alone. Which pairs are for training is a function of (seed, K).
+
+    Attributes:
+        num_parts: K, the number of cycles, and of emissions.
+        pool: "train" is a random half of the K^2 pairs, "held-out" the other half, "all" both. "new-cycles" pairs K cycles
+            that are in none of these with the K emissions, "new-emissions" the K cycles with new emissions, and "new" has
+            new parts only.
+
+    Source: ours.
+    """
+
+    num_parts: int = 32
+    pool: Literal["train", "held-out", "all", "new-cycles", "new-emissions", "new"] = "train"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(2 <= self.num_parts <= 256, "num_parts", "must be in [2, 256]", self.num_parts)
+
+    def pairs(self) -> Int64[Tensor, "component 2"]:
+        """Numbers of the cycle and of the emission of each component of the pool, in ascending order."""
+        size = self.num_parts
+        grid_M = np.arange(size**2)
+        if self.pool in ("train", "held-out"):
+            order = random_permutations(philox_key(self.seed, "pairs"), np.array([size]), 1, size**2)[0, 0]
+            half = size**2 // 2
+            grid_M = np.sort(order[:half] if self.pool == "train" else order[half:])
+        cycle, emission = _NEW.get(self.pool, (0, 0))
+        return torch.from_numpy(np.stack([grid_M // size + cycle * size, grid_M % size + emission * size], 1))
+
+    def emissions(self, numbers: NDArray[np.int64]) -> Float64[Tensor, "emission state symbol"]:
+        """Emission matrices of these numbers; each symbol is shown by S / V states."""
+        order = random_permutations(philox_key(self.seed, "emission"), numbers, 1, self.num_states)[:, 0]
+        shown = np.empty_like(order)
+        np.put_along_axis(shown, order, np.broadcast_to(np.arange(self.num_states) % self.num_symbols, order.shape), 1)
+        return mostly(torch.from_numpy(shown), self.num_symbols, self.show)
+
+    def build(self) -> ComposedCycles:
+        pairs_M = self.pairs()
+        self.require_room(len(pairs_M))
+        cycles, cycle_M = pairs_M[:, 0].unique(return_inverse=True)
+        emissions, emission_M = pairs_M[:, 1].unique(return_inverse=True)
+        law = StateEmitting(
+            self.initial(len(pairs_M)),
+            self.transitions(cycles.numpy())[cycle_M],
+            self.emissions(emissions.numpy())[emission_M],
+        )
+        pool = ComposedCycles.from_law(np.full(len(pairs_M), 1 / len(pairs_M)), law)
+        assert isinstance(pool, ComposedCycles)
+        pool.pairs_M, pool.spec = pairs_M, self
+        return pool
