@@ -97,9 +97,7 @@ class Rows(list[dict[str, Any]]):
 
         The samples' errors of both are added, which is too wide where both were measured on the same samples.
         """
-        mine, theirs = self.estimates(value), other.estimates(value)
-        both = {seed: _difference(mine.get(seed), theirs.get(seed)) for seed in mine | theirs}
-        return effect_of(both, unit, resolution=resolution)
+        return effect_of(minus(self.estimates(value), other.estimates(value)), unit, resolution=resolution)
 
 
 def effect_of(
@@ -108,6 +106,11 @@ def effect_of(
     """`effects.pooled` of one number a seed; None if no seed has it."""
     values = list(estimates.values())
     return None if all(value is None for value in values) else pooled(values, unit, resolution=resolution)
+
+
+def minus(one: Mapping[Any, Estimate | None], other: Mapping[Any, Estimate | None]) -> dict[Any, Estimate | None]:
+    """Differences of estimates seed by seed; None where a seed lacks one of them."""
+    return {seed: _difference(one.get(seed), other.get(seed)) for seed in {**one, **other}}
 
 
 #: The tables of an experiment by name.

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from hmmscope import registry
 from hmmscope.analysis.curves import Score
-from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope.analysis.intervals import mean_row
 from hmmscope.evidence.claims import OURS, Seen, claim
 from hmmscope.evidence.controls import untrained
 from hmmscope.evidence.figures import Figure, Lines, Role, Series
@@ -163,9 +163,7 @@ def _rises(part: _Part) -> dict[str, NDArray[np.float64]]:
 
 
 def _effect_row(effect: str, pool: str, first_position: int, values: NDArray[np.float64]) -> dict[str, Any]:
-    mean, low, high = (float(x) for x in bootstrap_means(values))
-    number = {"value": mean, "low": low, "high": high, "samples": len(values)}
-    return {"effect": effect, "pool": pool, "first_position": first_position} | number
+    return {"effect": effect, "pool": pool, "first_position": first_position} | mean_row(values)
 
 
 def effects(scores: dict[str, Score], first_position: int) -> list[dict]:
