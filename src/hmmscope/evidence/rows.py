@@ -80,7 +80,6 @@ class Rows(list[dict[str, Any]]):
             made.append(names | {value: effect.value, "low": low, "high": high, "seeds": len(of_seed)})
         return made
 
-
     def estimates(self, value: str = "value") -> "dict[Any, Estimate | None]":
         """The number of each seed with the error that its samples give it; None where the seed has only missing values.
 

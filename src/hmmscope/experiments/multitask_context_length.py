@@ -93,7 +93,9 @@ class ContextLength(Experiment):
 def _panel(rows: Rows, metric: str, title: str, unit: str) -> Lines:
     series = [curve(rows.where(predictor=name, metric=metric), "memory", *look) for name, look in LOOKS.items()]
     if metric == "excess":
-        series.append(curve(rows.where(predictor="model", metric="learning"), "memory", "model, learning part", "other"))
+        series.append(
+            curve(rows.where(predictor="model", metric="learning"), "memory", "model, learning part", "other")
+        )
     return lines(title, *series, x_label="observations seen", y_label=unit, log_y=True)
 
 

@@ -97,7 +97,9 @@ class MultiTaskFig1(Experiment):
             ("excess", "Distance to the optimum", over, _excess_panels(tables)),
         )
         ends = _intervals(tables)
-        return [Figure(name=name, title=title, caption=text + ends, panels=panels) for name, title, text, panels in shown]
+        return [
+            Figure(name=name, title=title, caption=text + ends, panels=panels) for name, title, text, panels in shown
+        ]
 
     def without_training(self, tables: Tables) -> Tables | None:
         """The network before training, and in curves the most frequent token in the place of the model's answer.

@@ -84,7 +84,9 @@ class MultiTaskFig2(Experiment):
         """By layer for each measure, by head for each network, and of the prediction."""
         rows = tables["shuffle"]
         size = "Standard deviation over permutations relative to the mean size of a logit, "
-        centred = f"{size}after what softmax ignores (the mean over keys) is removed. Zero: the layer looks at content, "
+        centred = (
+            f"{size}after what softmax ignores (the mean over keys) is removed. Zero: the layer looks at content, "
+        )
         raw = f"{size}as they are; in the paper the upper layers have the lower values. "
         change = "Total variation between the attention over the demonstrations and its mean over permutations. "
         shown = (

@@ -205,7 +205,9 @@ def _distance_figure(tables: Tables) -> Figure:
             found = {k: _of(tables, network, quantity, k) for k in DISTANCES}
             ends = {k: (one.value, one.value) if one.low is None else (one.low, one.high) for k, one in found.items()}
             rows = Rows({"k": k, "value": found[k].value, "low": ends[k][0], "high": ends[k][1]} for k in DISTANCES)
-            series.append(curve(rows, "k", name.replace("Trained", "trained").replace("Before", "before"), role, pool=False))
+            series.append(
+                curve(rows, "k", name.replace("Trained", "trained").replace("Before", "before"), role, pool=False)
+            )
         return lines(title, *series, x_label="steps back", y_label=y_label, **shown)
 
     return Figure(
@@ -348,7 +350,9 @@ def without_training(tables: Tables) -> Seen:
         f"At the best layer the accuracy is {_listed(tables, 'untrained', 'best accuracy')} before training for 1 to 4 steps "
         f"back, and {_listed(tables, 'trained', 'best accuracy')} after it."
     )
-    return Seen(best["trained"].less(best["untrained"], unit="accuracy at the best layer, trained less untrained"), text)
+    return Seen(
+        best["trained"].less(best["untrained"], unit="accuracy at the best layer, trained less untrained"), text
+    )
 
 
 #: What a slope over the distances 1 to 4 changes by if the layer of the farthest one does by one.

@@ -348,7 +348,9 @@ def copying_heads(tables: Tables) -> Seen:
     )
     if not all(in_order.values()):  # a head below one that it builds on gathers nothing: it has nothing in common
         text = f"{text} Where they do, the heads cannot build on each other."
-    ordered = effect_of({seed: 1.0 if fits else 0.0 for seed, fits in in_order.items()}, "share of seeds", resolution=0.5)
+    ordered = effect_of(
+        {seed: 1.0 if fits else 0.0 for seed, fits in in_order.items()}, "share of seeds", resolution=0.5
+    )
     effects = overlap | ({} if ordered is None else {"layers in order": ordered})
     return Seen(effects, text, gates=gates(tables), wanted=[f"{offset} back" for offset in offsets])
 

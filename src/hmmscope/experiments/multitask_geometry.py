@@ -199,7 +199,11 @@ def _layer_figure(tables: Tables) -> Figure:
             curve(trained, "layer", "trained", "model", y="r2"),
             curve(bare, "layer", "exact belief of an observer", "ceiling", y="ceiling"),
             curve(
-                rows.where(target=PREDICTION, source="trained"), "layer", "next-observation law, trained", "other", y="r2"
+                rows.where(target=PREDICTION, source="trained"),
+                "layer",
+                "next-observation law, trained",
+                "other",
+                y="r2",
             ),
             curve(about.where(source="untrained"), "layer", "untrained model", "control", y="r2"),
             curve(about.where(source="shuffled"), "layer", "shuffled beliefs", "control", y="r2"),
@@ -278,7 +282,10 @@ NAMES = {"mess3": "Mess3", "mess3-mixture": "the mixture of Mess3", "rrxor": "RR
     ),
 )
 def belief_linear(tables: Tables) -> Seen:
-    trained, gains = of_beliefs(tables, "trained"), of_beliefs(tables, "trained - controls", "R² above the better control")
+    trained, gains = (
+        of_beliefs(tables, "trained"),
+        of_beliefs(tables, "trained - controls", "R² above the better control"),
+    )
     before, ceiling = of_beliefs(tables, "untrained"), of_beliefs(tables, "ceiling")
     each = "; ".join(
         f"{NAMES[process]} {found.value:.3f} ({before[process].value:.3f} before training, at most "
@@ -324,7 +331,9 @@ def belief_beyond_prediction(tables: Tables) -> Seen:
 )
 def belief_or_prediction(tables: Tables) -> Seen:
     less, law = of_beliefs(tables, "belief - next observation", "R²"), of_beliefs(tables, "from the prediction")
-    each = "; ".join(f"{NAMES[p]} {round(one.value, 3) + 0.0} (from the exact law {law[p].value:.3f})" for p, one in less.items())
+    each = "; ".join(
+        f"{NAMES[p]} {round(one.value, 3) + 0.0} (from the exact law {law[p].value:.3f})" for p, one in less.items()
+    )
     text = f"R² of the belief less that of the next-observation law, and of the belief from the exact law: {each}."
     return Seen({"RRXOR": less["rrxor"]}, text)
 

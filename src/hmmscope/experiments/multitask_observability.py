@@ -190,7 +190,9 @@ def trained_rate(tables: Tables) -> Seen:
     )
     each = {gamma: effect_of({seed: own.get(gamma) for seed, own in by_seed.items()}) for gamma in _gammas(rows)}
     listed = ", ".join(
-        f"{gamma:g}: {rate} ({rate.num_seeds} of {len(by_seed)} seeds)" for gamma, rate in each.items() if rate is not None
+        f"{gamma:g}: {rate} ({rate.num_seeds} of {len(by_seed)} seeds)"
+        for gamma, rate in each.items()
+        if rate is not None
     )
     text = (
         f"Decay of the models' excess in nats an observation, by observability: {listed or 'none'}; elsewhere training limits "
@@ -255,7 +257,9 @@ def _slowed(rates: Rows) -> str:
     slow = Rows(row for row in rates if (gain := _gain(row)) is not None and gain <= 0)
     if not slow:
         return "Nowhere do observations slow the forgetting of the chain."
-    where = ", ".join(f"gamma = {gamma:g} in {len(own)} of {_count(rates, gamma)} seeds" for gamma, own in _by_gamma(slow))
+    where = ", ".join(
+        f"gamma = {gamma:g} in {len(own)} of {_count(rates, gamma)} seeds" for gamma, own in _by_gamma(slow)
+    )
     return f"Observations SLOW the forgetting of the chain at {where}: they keep what it alone would have lost."
 
 

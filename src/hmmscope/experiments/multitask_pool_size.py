@@ -215,9 +215,13 @@ def switch(tables: Tables) -> Seen:
     listed = ", ".join(f"{size}: {effect_of(nearer[size])}" for size in sizes)
     priors = tables["prior"]
     used = sorted(priors.values("components"))
-    change = minus(*(priors.where(components=size).estimates() for size in (used[-1], used[-2 if len(used) > 1 else -1])))
+    change = minus(
+        *(priors.where(components=size).estimates() for size in (used[-1], used[-2 if len(used) > 1 else -1]))
+    )
     gate = converged(
-        {f"seed {seed}": None if one is None else one.value for seed, one in change.items()}, FLAT, "loss of the prior's mixture"
+        {f"seed {seed}": None if one is None else one.value for seed, one in change.items()},
+        FLAT,
+        "loss of the prior's mixture",
     )
     losses = ", ".join(f"{size}: {priors.where(components=size).effect()}" for size in used)
     said = "so the sizes are at best bounds" if not gate.is_open else "which has converged"

@@ -52,7 +52,9 @@ class Positions(PromptStudy):
                     "told to the model. The optimum knows the pool, not which HMM it is; the ceiling is told; n-grams "
                     "count in the prompt. Bars are means over seeds with 95 % intervals."
                 ),
-                panels=tuple(setting_bars(rows, "positions", metric, kinds) for metric in ("excess", "loss", "accuracy")),
+                panels=tuple(
+                    setting_bars(rows, "positions", metric, kinds) for metric in ("excess", "loss", "accuracy")
+                ),
             )
         ]
 

@@ -54,7 +54,8 @@ def setting_rows(run: Run) -> list[dict[str, Any]]:
     gain = best - model
     return [
         {"quantity": PER_HMM, "value": prompts / len(process)},
-        {"quantity": FROM_COUNTS, "value": counted["accuracy"]} | {key: counted[key] for key in ("low", "high", "chance")},
+        {"quantity": FROM_COUNTS, "value": counted["accuracy"]}
+        | {key: counted[key] for key in ("low", "high", "chance")},
         {"quantity": OVER_COUNTING, "value": gain.value, "error": gain.error},
     ]
 

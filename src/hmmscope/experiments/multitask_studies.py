@@ -15,6 +15,7 @@ from hmmscope.evidence.effects import Effect
 from hmmscope.evidence.figures import Bars, Lines, Role
 from hmmscope.evidence.panels import bar, bars, curve, lines
 from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.experiments import run_page
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.multitask_predictors import last_sequence
 from hmmscope.runs.pipeline import Run, untrained_twin
@@ -205,15 +206,7 @@ def told_apart(effect: Effect | None, one: str, other: str) -> str:
 # Figures
 
 #: Predictors of the studies on prompts, in the order of legends: those of `evaluate`, and the control.
-PREDICTORS: dict[str, tuple[str, Role]] = {
-    "optimum": ("Bayes mixture (optimum)", "optimum"),
-    "known-component": ("Bayes filter, HMM known", "ceiling"),
-    "model": ("model", "model"),
-    "order-1": ("in-context n-gram, order 1", "baseline"),
-    "order-2": ("in-context n-gram, order 2", "baseline"),
-    "order-0": ("most frequent token", "baseline"),
-    "untrained": ("model before training", "control"),
-}
+PREDICTORS: dict[str, tuple[str, Role]] = {**run_page.PREDICTORS, "untrained": ("model before training", "control")}
 _UNITS = {
     "accuracy": ("Accuracy", "accuracy"),
     "loss": ("Loss", "nats per observation"),
