@@ -110,8 +110,8 @@ def _panel(rows: Rows, metric: str, title: str, unit: str) -> Lines:
     says="What is lost by keeping only the last k observations falls exponentially in k.",
     reading=(
         "The exact total variation between the best predictor from k observations and the filter of the whole past: its "
-        "decay in nats an observation, and by how much ln(error) is nearer to a straight line in k than to one in ln(k), are "
-        "above zero by 0.05 or more."
+        "decay in nats an observation, and by how much ln(error) is nearer to a straight line in k than to one in "
+        "ln(k), are above zero by 0.05 or more."
     ),
     rule=Above(0, matters=0.05),
     about="process",
@@ -129,8 +129,8 @@ def memory_decay(tables: Tables) -> Seen:
     text = (
         f"It falls by a factor of {math.exp(-decay.value):.2f} with each observation more, and ln(error) is nearer to a "
         f"straight line in k than to one in ln(k) by {better.short()} nats. Over the first four observations the rate is "
-        f"{rates.effect('rate')}, that of the hidden chain by itself {rates.effect('mixing')}; the lemma guarantees c gamma^4 "
-        f"with an unknown c, and gamma^4 is {gamma**4:.3f} here (gamma = {gamma:g})."
+        f"{rates.effect('rate')}, that of the hidden chain by itself {rates.effect('mixing')}; the lemma guarantees c "
+        f"gamma^4 with an unknown c, and gamma^4 is {gamma**4:.3f} here (gamma = {gamma:g})."
     )
     return Seen({"decay": decay, "exponential or power law": better}, text)
 
@@ -141,9 +141,9 @@ def memory_decay(tables: Tables) -> Seen:
     source=OURS,
     says="Does the error of a trained Transformer that sees k observations fall exponentially in k, while memory limits it?",
     reading=(
-        "Lemma 1 is about the best predictor. The excess of trained models at the lengths where the exact memory error is the "
-        "larger part of it: how much nearer ln(excess) is to a straight line in k than to one in ln(k), in seeds that have "
-        "three such lengths."
+        "Lemma 1 is about the best predictor. The excess of trained models at the lengths where the exact memory error "
+        "is the larger part of it: how much nearer ln(excess) is to a straight line in k than to one in ln(k), in "
+        "seeds that have three such lengths."
     ),
 )
 def context_decay(tables: Tables) -> Seen:

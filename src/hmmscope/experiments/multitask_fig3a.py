@@ -236,9 +236,9 @@ _RAISED = 0.1
     source="[MultiTask] §2.2, Fig. 3(a)",
     says="Within a single task the hidden state is identified in earlier layers than the task itself.",
     reading=(
-        "The first layer with 90 % of the accuracy for the component lies above that for the hidden state by half a layer or "
-        "more, with 90 % of the maximum and with 90 % of the rise above layer 0, in models whose last layer tells both "
-        "better than before training by 0.1 or more."
+        "The first layer with 90 % of the accuracy for the component lies above that for the hidden state by half a "
+        "layer or more, with 90 % of the maximum and with 90 % of the rise above layer 0, in models whose last layer "
+        "tells both better than before training by 0.1 or more."
     ),
     rule=Above(0, matters=0.5),
 )
@@ -250,9 +250,10 @@ def state_before_task(tables: Tables) -> Seen:
     }
     text = (
         f"90 % of the maximum is reached at layer {_onset(tables, 'state').value:.2g} by the hidden state and at layer "
-        f"{_onset(tables, 'component').value:.2g} by the component, mean over seeds, {rows.where(quantity='onset').effect()} "
-        f"layers later; of the rise above layer 0 {rows.where(quantity='onset above layer 0').effect()} layers later, and "
-        f"its peak comes {rows.where(quantity='peak').effect()} layers later."
+        f"{_onset(tables, 'component').value:.2g} by the component, mean over seeds, "
+        f"{rows.where(quantity='onset').effect()} layers later; of the rise above layer 0 "
+        f"{rows.where(quantity='onset above layer 0').effect()} layers later, and its peak comes "
+        f"{rows.where(quantity='peak').effect()} layers later."
     )
     effects = {name: effect for name, effect in found.items() if effect is not None}
     return Seen(effects, text, gates=(*gates(_with_counts(tables)), *_raised(tables)), wanted=tuple(found))
@@ -304,9 +305,10 @@ def without_learning(tables: Tables) -> Seen:
     counted = {name: tables["frequencies"].where(frequencies=name).effect("accuracy") for name in _COUNTED}
     gain = _gain(tables, "component")
     text = (
-        f"A probe reads the component from the model before training with accuracy {best['untrained']:.2f} at best, from the "
-        f"frequencies of symbols alone with {counted['symbols']} (with those of pairs {counted['symbols and pairs']}), and "
-        f"from the trained model with {best['trained']:.2f}. At the last layer training adds {gain.short()}."
+        f"A probe reads the component from the model before training with accuracy {best['untrained']:.2f} at best, "
+        f"from the frequencies of symbols alone with {counted['symbols']} (with those of pairs "
+        f"{counted['symbols and pairs']}), and from the trained model with {best['trained']:.2f}. At the last layer "
+        f"training adds {gain.short()}."
     )
     return Seen(gain, text)
 

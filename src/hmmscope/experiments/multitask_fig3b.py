@@ -249,9 +249,9 @@ _RAISED = 0.05
 def nearer_clearer(tables: Tables) -> Seen:
     falls = {network: _slope(tables, network, "best accuracy", -1.0) for network in ("trained", "untrained")}
     text = (
-        f"At the layer where it is best, the accuracy is {_listed(tables, 'trained', 'best accuracy')} for 1 to 4 steps back, "
-        f"before training {_listed(tables, 'untrained', 'best accuracy')}. It falls by {effect_of(falls['trained'])} a step, "
-        f"before training by {effect_of(falls['untrained'])}."
+        f"At the layer where it is best, the accuracy is {_listed(tables, 'trained', 'best accuracy')} for 1 to 4 "
+        f"steps back, before training {_listed(tables, 'untrained', 'best accuracy')}. It falls by "
+        f"{effect_of(falls['trained'])} a step, before training by {effect_of(falls['untrained'])}."
     )
     effect = effect_of(minus(falls["trained"], falls["untrained"]), "accuracy lost for each step back")
     return Seen(effect, text, gates=(*gates(tables), *_raised(tables, EARLIER[:2])))
@@ -263,9 +263,9 @@ def nearer_clearer(tables: Tables) -> Seen:
     source="[MultiTask] §2.2, Fig. 3(b) (2)",
     says="The accuracy curves of all distances rise and then fall across layers.",
     reading=(
-        "For each of the tokens 1 to 4 back, the rise from layer 0 to the peak and the fall from the peak to the last layer, "
-        "less the same before training, are above zero by 0.02 or more, in models that training made to read each of them "
-        "better by 0.05 or more. The current token has no rise: layer 0 is its embedding."
+        "For each of the tokens 1 to 4 back, the rise from layer 0 to the peak and the fall from the peak to the last "
+        "layer, less the same before training, are above zero by 0.02 or more, in models that training made to read "
+        "each of them better by 0.05 or more. The current token has no rise: layer 0 is its embedding."
     ),
     rule=Above(0, matters=0.02),
 )
@@ -292,8 +292,8 @@ def rise_and_fall(tables: Tables) -> Seen:
     source="[MultiTask] §2.2, Fig. 3(b) (3)",
     says="The peak of the curves shifts to upper layers as the distance to the previous token increases.",
     reading=(
-        "Layers by which the peak moves for each step of distance from 1 to 4, less the same before training, are above zero "
-        "by 0.25 or more, in models that training made to read each of these tokens better by 0.05 or more."
+        "Layers by which the peak moves for each step of distance from 1 to 4, less the same before training, are "
+        "above zero by 0.25 or more, in models that training made to read each of these tokens better by 0.05 or more."
     ),
     rule=Above(0, matters=0.25),
 )
@@ -301,8 +301,8 @@ def peak_moves_up(tables: Tables) -> Seen:
     peaks = {network: _slope(tables, network, "peak") for network in ("trained", "untrained")}
     text = (
         f"The peak is at layer {_listed(tables, 'trained', 'peak')} for 1 to 4 steps back, mean over seeds, and moves by "
-        f"{effect_of(peaks['trained'])} a step, before training by {effect_of(peaks['untrained'])}. The layer that makes 90 % "
-        f"of the rise moves by {effect_of(_slope(tables, 'trained', 'onset'))}."
+        f"{effect_of(peaks['trained'])} a step, before training by {effect_of(peaks['untrained'])}. The layer that "
+        f"makes 90 % of the rise moves by {effect_of(_slope(tables, 'trained', 'onset'))}."
     )
     effect = effect_of(minus(peaks["trained"], peaks["untrained"]), "layers for each step back", resolution=_ONE_LAYER)
     return Seen(effect, text, gates=(*gates(tables), *_raised(tables, EARLIER)))
@@ -347,8 +347,8 @@ def without_training(tables: Tables) -> Seen:
         for network in ("trained", "untrained")
     }
     text = (
-        f"At the best layer the accuracy is {_listed(tables, 'untrained', 'best accuracy')} before training for 1 to 4 steps "
-        f"back, and {_listed(tables, 'trained', 'best accuracy')} after it."
+        f"At the best layer the accuracy is {_listed(tables, 'untrained', 'best accuracy')} before training for 1 to 4 "
+        f"steps back, and {_listed(tables, 'trained', 'best accuracy')} after it."
     )
     return Seen(
         best["trained"].less(best["untrained"], unit="accuracy at the best layer, trained less untrained"), text

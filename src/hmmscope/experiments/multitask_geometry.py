@@ -302,8 +302,8 @@ def belief_linear(tables: Tables) -> Seen:
     source=_SOURCE,
     says="Does the stream hold the belief where the law of the next observation does not tell it?",
     reading=(
-        "RRXOR has five states and two symbols, so that an affine function of the prediction knows little of its beliefs: R² "
-        "of the belief from the stream, less the better of the exact prediction and of the untrained model."
+        "RRXOR has five states and two symbols, so that an affine function of the prediction knows little of its "
+        "beliefs: R² of the belief from the stream, less the better of the exact prediction and of the untrained model."
     ),
 )
 def belief_beyond_prediction(tables: Tables) -> Seen:
@@ -325,8 +325,8 @@ def belief_beyond_prediction(tables: Tables) -> Seen:
     source=_SOURCE,
     says="Does the stream hold the belief, or only what is needed of it for the next prediction?",
     reading=(
-        "R² of the belief less that of the next-observation law, of the trained stream; where the belief is an affine function "
-        "of the exact law the question has no answer. The number is that of RRXOR."
+        "R² of the belief less that of the next-observation law, of the trained stream; where the belief is an affine "
+        "function of the exact law the question has no answer. The number is that of RRXOR."
     ),
 )
 def belief_or_prediction(tables: Tables) -> Seen:
@@ -342,7 +342,7 @@ def belief_or_prediction(tables: Tables) -> Seen:
     "multitask-whose-belief",
     experiment="multitask-geometry",
     source=_SOURCE,
-    says="Whose belief does a model of a mixture hold: that in the true component, or that of an observer who is not told it?",
+    says="Whose belief does a model of a mixture hold, that in the true component or that of an observer who is not told?",
     reading="R² of both beliefs at their best layers; the number is that of the observer who does not know the component.",
 )
 def whose_belief(tables: Tables) -> Seen:

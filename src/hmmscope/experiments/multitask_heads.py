@@ -65,8 +65,8 @@ class Heads(PromptStudy):
     source=OURS,
     says="Do more heads of the same total width help?",
     reading=(
-        "The construction of [MultiTask] has 2p heads a layer for p symbols (§5.1.1); no trained model is compared. Excess over "
-        "the optimum with the fewest heads less that with the most, the same seeds and tokens."
+        "The construction of [MultiTask] has 2p heads a layer for p symbols (§5.1.1); no trained model is compared. "
+        "Excess over the optimum with the fewest heads less that with the most, the same seeds and tokens."
     ),
 )
 def more_heads(tables: Tables) -> Seen:

@@ -132,8 +132,8 @@ class Observability(Experiment):
     source="[MultiTask] §4.1, Assumption 2, Lemma 1",
     says="The error of a fixed memory decays the faster in its length, the larger the observability coefficient.",
     reading=(
-        "Slope of the exact rate of decay of the memory error, in nats an observation, against the observability, by seed, is "
-        "above zero by 0.1 or more; the lemma guarantees a rate that grows with gamma, up to a constant."
+        "Slope of the exact rate of decay of the memory error, in nats an observation, against the observability, by "
+        "seed, is above zero by 0.1 or more; the lemma guarantees a rate that grows with gamma, up to a constant."
     ),
     rule=Above(0, matters=0.1),
     about="process",
@@ -152,8 +152,9 @@ def observability_rate(tables: Tables) -> Seen:
     source=OURS,
     says="With which power of the observability does the decay of the memory error exceed that of the chain alone?",
     reading=(
-        "The lemma guarantees c gamma^4 with an unknown c. Slope of ln(rate - mixing) against ln(gamma) up to gamma = 0.6, in "
-        "the seeds where observations speed up forgetting at every such gamma; where they slow it there is no exponent."
+        "The lemma guarantees c gamma^4 with an unknown c. Slope of ln(rate - mixing) against ln(gamma) up to gamma = "
+        "0.6, in the seeds where observations speed up forgetting at every such gamma; where they slow it there is no "
+        "exponent."
     ),
 )
 def exponent(tables: Tables) -> Seen:
@@ -195,8 +196,8 @@ def trained_rate(tables: Tables) -> Seen:
         if rate is not None
     )
     text = (
-        f"Decay of the models' excess in nats an observation, by observability: {listed or 'none'}; elsewhere training limits "
-        "the model and not its memory."
+        f"Decay of the models' excess in nats an observation, by observability: {listed or 'none'}; elsewhere training "
+        "limits the model and not its memory."
     )
     return Seen(slope, text, gates=(flat(tables),))
 
@@ -205,10 +206,10 @@ def trained_rate(tables: Tables) -> Seen:
     "multitask-observability-error",
     experiment="multitask-observability",
     source=OURS,
-    says="Does a model with a memory of the same length miss less of what can be known, the better observations tell states apart?",
+    says="Does a model miss less of what can be known with the same memory, the better observations tell states apart?",
     reading=(
-        "Share of what the whole past tells about the next observation that the model with the longest memory misses, at the "
-        "lowest observability less at the highest."
+        "Share of what the whole past tells about the next observation that the model with the longest memory misses, "
+        "at the lowest observability less at the highest."
     ),
 )
 def observability_error(tables: Tables) -> Seen:
@@ -236,7 +237,8 @@ def observability_error(tables: Tables) -> Seen:
 
 
 def exponent_of(rows: Rows) -> float | None:
-    """Slope of ln(rate - mixing) against ln(observability) up to `WEAK`, of one seed; None if one of them is not positive."""
+    """Slope of ln(rate - mixing) against ln(observability) up to `WEAK`, of one seed; None if one of them is not "
+    "positive."""
     gains = {gamma: _gain(rows.one(observability=gamma)) for gamma in _weak(rows)}
     known = {math.log(gamma): math.log(gain) for gamma, gain in gains.items() if gain is not None and gain > 0}
     return fitted_line(known)[0] if 2 <= len(known) == len(gains) else None

@@ -202,9 +202,9 @@ def _panel(rows: Rows, looks: dict[str, tuple[str, Role]], title: str, unit: str
     source=OURS,
     says="From which size of the pool on does the model estimate in context, and no longer retrieve?",
     reading=(
-        "The paper has one pool of 8192 HMMs. On prompts of unseen HMMs, total variation of the model to the Bayes mixture over "
-        "its pool less that to the mixture over a large fresh pool, which stands for the prior; the number is that at the "
-        "largest pool."
+        "The paper has one pool of 8192 HMMs. On prompts of unseen HMMs, total variation of the model to the Bayes "
+        "mixture over its pool less that to the mixture over a large fresh pool, which stands for the prior; the "
+        "number is that at the largest pool."
     ),
 )
 def switch(tables: Tables) -> Seen:
@@ -226,9 +226,9 @@ def switch(tables: Tables) -> Seen:
     losses = ", ".join(f"{size}: {priors.where(components=size).effect()}" for size in used)
     said = "so the sizes are at best bounds" if not gate.is_open else "which has converged"
     text = (
-        f"Total variation to the pool's mixture less to the prior's, by size: {listed}. By seed it is above zero from this size "
-        f"on: {', '.join('none' if size is None else str(size) for size in firsts)}. The mixture that stands for the prior is "
-        f"over a fresh pool; its loss by the size of that: {losses}, {said}."
+        f"Total variation to the pool's mixture less to the prior's, by size: {listed}. By seed it is above zero from "
+        f"this size on: {', '.join('none' if size is None else str(size) for size in firsts)}. The mixture that stands "
+        f"for the prior is over a fresh pool; its loss by the size of that: {losses}, {said}."
     )
     unit = f"total variation to the pool's mixture less to the prior's, {sizes[-1]} HMMs"
     return Seen(effect_of(nearer[sizes[-1]], unit), text, gates=(gate, equal_tokens(tables), flat(tables)))
@@ -240,8 +240,8 @@ def switch(tables: Tables) -> Seen:
     source=OURS,
     says="What does a larger pool give, and what does it take?",
     reading=(
-        "Loss of the model on prompts of its pool and of unseen HMMs; the number is by how much that on unseen HMMs falls from "
-        "the smallest pool to the largest."
+        "Loss of the model on prompts of its pool and of unseen HMMs; the number is by how much that on unseen HMMs "
+        "falls from the smallest pool to the largest."
     ),
 )
 def larger_pool(tables: Tables) -> Seen:

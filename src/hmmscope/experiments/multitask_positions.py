@@ -65,8 +65,8 @@ class Positions(PromptStudy):
     source=OURS,
     says="Are rotary positions at least as good as the others?",
     reading=(
-        "[MultiTask] uses rotary positions (§2.1) and compares none: excess over the optimum of the best other kind less that "
-        "of rotary positions, the same seeds and tokens."
+        "[MultiTask] uses rotary positions (§2.1) and compares none: excess over the optimum of the best other kind "
+        "less that of rotary positions, the same seeds and tokens."
     ),
 )
 def rotary(tables: Tables) -> Seen:

@@ -81,8 +81,8 @@ class Rank(PromptStudy):
     source=OURS,
     says="Does a higher rank of the hidden transition need more layers?",
     reading=(
-        "In [MultiTask] the rank d is in the error of Lemma 1 and not in the number of layers of Theorem 1; no trained model is "
-        "compared. What the deepest model gains over the shallowest, at the highest rank less at the lowest."
+        "In [MultiTask] the rank d is in the error of Lemma 1 and not in the number of layers of Theorem 1; no trained "
+        "model is compared. What the deepest model gains over the shallowest, at the highest rank less at the lowest."
     ),
 )
 def layers_by_rank(tables: Tables) -> Seen:

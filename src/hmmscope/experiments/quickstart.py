@@ -207,8 +207,8 @@ def _in_context_figure(tables: Tables) -> Figure:
             "Next-observation accuracy and loss, averaged over the positions of a sequence, against the number of "
             "demonstrations before it: on HMMs of the pool, and on HMMs that the model never saw; and along the test "
             "sequence on HMMs of the pool. The optimum knows the pool but not which HMM it is; the ceiling is told. The "
-            "n-grams count in the prompt only: what a model does no better than they do on HMMs never seen is not learned in "
-            "context. Bands are 95 % intervals."
+            "n-grams count in the prompt only: what a model does no better than they do on HMMs never seen is not "
+            "learned in context. Bands are 95 % intervals."
         ),
         panels=(
             predictors_panel(tables["in-context"], "accuracy", "Accuracy, pool", demonstrations, "accuracy"),
@@ -331,8 +331,8 @@ def _attention_figure(rows: Rows) -> Figure:
     source=OURS,
     says="Does the model learn in context, or does it know its pool?",
     reading=(
-        "Accuracy with all demonstrations less that with none on HMMs of the pool, beside the loss on HMMs that it never saw, "
-        "where the n-gram of order 1 shows what counting alone reaches; the number is the rise on the pool."
+        "Accuracy with all demonstrations less that with none on HMMs of the pool, beside the loss on HMMs that it "
+        "never saw, where the n-gram of order 1 shows what counting alone reaches; the number is the rise on the pool."
     ),
 )
 def in_context(tables: Tables) -> Seen:
@@ -348,10 +348,10 @@ def in_context(tables: Tables) -> Seen:
         tells = "There it and the n-gram are not told apart"
     text = (
         f"On HMMs of the pool accuracy goes from {_value(tables, 'model: first accuracy')} without demonstrations to "
-        f"{_value(tables, 'model: last accuracy')} after the last one; the Bayes mixture over the pool, which retrieves, ends at "
-        f"{_value(tables, 'optimum: last accuracy')}. On HMMs never seen the loss goes from {start['value']:.3f} nats to "
-        f"{end['value']:.3f}, while the n-gram of order 1, which only counts, ends at {counted['value']:.3f} and the filter that "
-        f"is told the HMM at {told['value']:.3f}. {tells}."
+        f"{_value(tables, 'model: last accuracy')} after the last one; the Bayes mixture over the pool, which "
+        f"retrieves, ends at {_value(tables, 'optimum: last accuracy')}. On HMMs never seen the loss goes from "
+        f"{start['value']:.3f} nats to {end['value']:.3f}, while the n-gram of order 1, which only counts, ends at "
+        f"{counted['value']:.3f} and the filter that is told the HMM at {told['value']:.3f}. {tells}."
     )
     return Seen(
         _effect(tables["gap"].one(quantity="model: rise in accuracy"), "rise in accuracy, HMMs of the pool"), text
@@ -363,13 +363,14 @@ def in_context(tables: Tables) -> Seen:
     experiment="quickstart",
     source=OURS,
     says="How near to the optimum does it come?",
-    reading="Share of the gap in loss between the n-gram of order 1 and the Bayes mixture over the pool, at the last sequence.",
+    reading="Share of the gap in loss between the n-gram of order 1 and the Bayes mixture over the pool, last sequence.",
 )
 def gap(tables: Tables) -> Seen:
     share = tables["gap"].one(quantity="share of the gap closed")
     text = (
-        f"At the last sequence, on HMMs of the pool, the order-1 in-context n-gram loses {_value(tables, 'order-1: last loss')} "
-        f"nats, the model {_value(tables, 'model: last loss')} and the Bayes mixture {_value(tables, 'optimum: last loss')}."
+        "At the last sequence, on HMMs of the pool, the order-1 in-context n-gram loses "
+        f"{_value(tables, 'order-1: last loss')} nats, the model {_value(tables, 'model: last loss')} and the Bayes "
+        f"mixture {_value(tables, 'optimum: last loss')}."
     )
     return Seen(_effect(share, "share of the gap closed"), text)
 
@@ -390,8 +391,8 @@ def layers_hold(tables: Tables) -> Seen:
     component, state = best("component"), best("state")
     text = (
         f"Which HMM it is can be read with accuracy {component['accuracy']:.2f} at layer {component['layer']} "
-        f"({best('component', 'untrained')['accuracy']:.2f} at best before training, {component['ceiling']:.2f} by the exact "
-        f"posterior); the hidden state with {state['accuracy']:.2f} at layer {state['layer']} "
+        f"({best('component', 'untrained')['accuracy']:.2f} at best before training, {component['ceiling']:.2f} by the "
+        f"exact posterior); the hidden state with {state['accuracy']:.2f} at layer {state['layer']} "
         f"({best('state', 'untrained')['accuracy']:.2f} before training, {state['ceiling']:.2f} by the exact filter)."
     )
     return Seen(_effect(component | {"value": component["accuracy"]}, "probe accuracy, component"), text)
