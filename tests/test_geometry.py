@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from hmmscope.claims.multitask_geometry import belief_beyond_prediction, belief_linear
 from torch import nn
 
 from hmmscope.analysis.geometry import (
@@ -16,7 +17,6 @@ from hmmscope.analysis.geometry import (
     geometry,
     read_off,
 )
-from hmmscope.claims.multitask_geometry import belief_beyond_prediction, belief_linear
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.errors import InputError

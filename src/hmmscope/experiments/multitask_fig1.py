@@ -240,7 +240,7 @@ def _excess_panels(tables: Tables) -> tuple[Lines, ...]:
     for axis, label in _AXES.items():
         rows = tables[axis].where(pool="pool", metric="excess")
         zero = level(0.0, sorted(rows.values("x")), *_PREDICTORS["optimum"])
-        shown = {"x_label": label, "y_label": "nats above the optimum", "y_min": 0.0}
+        shown: dict[str, Any] = {"x_label": label, "y_label": "nats above the optimum", "y_min": 0.0}
         panels.append(lines(f"By {_BY[axis]}", zero, *_curves(rows), **shown))
     return tuple(panels)
 

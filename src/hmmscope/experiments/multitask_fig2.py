@@ -165,7 +165,7 @@ def _by_layer(rows: Rows, name: str, metric: str, title: str, explained: str) ->
     for mode, heading in _MODES.items():
         own = rows.where(mode=mode, metric=metric)
         series = [curve(own.where(network=network), "depth", *look) for network, look in _NETWORKS.items()]
-        shown = {"x_label": "depth (layer / layers)", "y_label": _METRICS[metric], "y_min": 0.0}
+        shown: dict[str, Any] = {"x_label": "depth (layer / layers)", "y_label": _METRICS[metric], "y_min": 0.0}
         panels.append(lines(heading, *series, **shown))
     caption = f"{explained}Means over heads. {_EXPLAINED} {_intervals(rows)}"
     return Figure(name=name, title=title, caption=caption, panels=tuple(panels))

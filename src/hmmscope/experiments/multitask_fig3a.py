@@ -192,12 +192,19 @@ def _order_figure(tables: Tables) -> Figure:
     panels = []
     for model, title in {"trained": "Trained", "untrained": "Before training"}.items():
         shares = [_of_maximum(rows.where(model=model, target=target), *look) for target, look in _SHORT.items()]
-        shown = {"x_label": "layer", "y_label": "share of maximum", "y_min": 0.0, "y_max": 1.05}
+        shown: dict[str, Any] = {"x_label": "layer", "y_label": "share of maximum", "y_min": 0.0, "y_max": 1.05}
         panels.append(lines(title, *shares, level(0.9, layers, "90 %"), **shown))
     arrivals = [
         effects_series([_onset(tables, target, name) for name in _ARRIVALS], *look) for target, look in _SHORT.items()
     ]
-    shown = {"y_label": "layer", "y_min": 0.0, "y_max": layers[-1] + 0.5}
+    places = bars(
+        "Layers, trained",
+        *arrivals,
+        categories=_ARRIVALS.values(),
+        y_label="layer",
+        y_min=0.0,
+        y_max=layers[-1] + 0.5,
+    )
     return Figure(
         name="order",
         title="Which is known first",
@@ -207,7 +214,7 @@ def _order_figure(tables: Tables) -> Figure:
             "maximum. Bands and bars are 95 % intervals over seeds; those of layers are not narrower than the noise of the "
             "prompts."
         ),
-        panels=(*panels, bars("Layers, trained", *arrivals, categories=_ARRIVALS.values(), **shown)),
+        panels=(*panels, places),
     )
 
 

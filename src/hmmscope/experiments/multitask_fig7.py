@@ -251,7 +251,7 @@ def _sources(rows: Rows) -> Figure:
     for source, own in rows.by("source").items():
         series = [curve(own.where(network=network), "depth", *look) for network, look in _LOOKS.items()]
         title = source[0].upper() + source[1:]
-        shown = {"x_label": "depth (layer / layers)", "y_label": "share of attention", "y_min": 0.0}
+        shown: dict[str, Any] = {"x_label": "depth (layer / layers)", "y_label": "share of attention", "y_min": 0.0}
         panels.append(lines(title, *series, **shown))
     return Figure(
         name="by-source",

@@ -46,7 +46,7 @@ def untrained_score(run: Run, score: Score) -> Score:
     """Accuracy of the model before training on the prompts of a score."""
     corpus = run.corpus()
     batch = corpus[0 : len(score.measures["model"]["accuracy"])]
-    asked = np.flatnonzero(corpus.layout.predicted)
+    asked = corpus.layout.predicted
     law = answers(untrained_twin(run), batch, run, asked)
     return replace(score, measures={"model": measured(law, batch.observations[:, asked])})
 

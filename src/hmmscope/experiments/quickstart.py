@@ -194,7 +194,7 @@ def _probes(run: Run, sizes: dict[str, Any]) -> list[dict]:
 # ---------------------------------------------------------------------------------------------------------------------
 # Figures
 
-_LAYERS = {"x_label": "layer", "y_label": "probe accuracy", "y_min": 0.0, "y_max": 1.02}
+_LAYERS: dict[str, Any] = {"x_label": "layer", "y_label": "probe accuracy", "y_min": 0.0, "y_max": 1.02}
 
 
 def _in_context_figure(tables: Tables) -> Figure:
