@@ -215,15 +215,14 @@ def switch(tables: Tables) -> Seen:
     listed = ", ".join(f"{size}: {effect_of(nearer[size])}" for size in sizes)
     priors = tables["prior"]
     used = sorted(priors.values("components"))
-    change = minus(
-        *(priors.where(components=size).estimates() for size in (used[-1], used[-2 if len(used) > 1 else -1]))
-    )
+    losses_by = {size: priors.where(components=size).estimates() for size in used}
+    change = minus(losses_by[used[-1]], losses_by[used[-2]]) if len(used) > 1 else {}
     gate = converged(
         {f"seed {seed}": None if one is None else one.value for seed, one in change.items()},
         FLAT,
         "loss of the prior's mixture",
     )
-    losses = ", ".join(f"{size}: {priors.where(components=size).effect()}" for size in used)
+    losses = ", ".join(f"{size}: {effect_of(losses_by[size])}" for size in used)
     said = "so the sizes are at best bounds" if not gate.is_open else "which has converged"
     text = (
         f"Total variation to the pool's mixture less to the prior's, by size: {listed}. By seed it is above zero from "
