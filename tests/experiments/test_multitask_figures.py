@@ -113,6 +113,7 @@ def test_figure_1_without_training() -> None:
     assert swapped is not None
     for name in (*RISES, "multitask-high-accuracy"):
         assert judged(name, swapped).verdict == "not reproduced"
+    assert judged("multitask-retrieval-or-estimation", swapped).value == 0
     assert swapped["positions"].where(predictor="model", x=3).effect().value == pytest.approx(0.2)  # type: ignore[union-attr]
 
 

@@ -10,7 +10,6 @@ from hmmscope import registry
 from hmmscope.analysis.curves import Score
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.evidence.claims import OURS, Seen, claim
-from hmmscope.evidence.controls import untrained
 from hmmscope.evidence.figures import Figure, Lines, Role, Series
 from hmmscope.evidence.panels import curve, level, lines
 from hmmscope.evidence.rows import Rows, Tables
@@ -102,9 +101,9 @@ class MultiTaskFig1(Experiment):
         ]
 
     def without_training(self, tables: Tables) -> Tables | None:
-        """The network before training, and in curves the most frequent token in the place of the model's answer.
+        """The network before training; in curves the most frequent token stands in the place of the model's answer.
 
-        Tables without rows of the untrained network get effects of zero, as any answer has that is always the same.
+        Effects that were not measured of the untrained network are zero, as those of any answer that is always the same.
         """
         curves = {
             name: Rows(
@@ -114,11 +113,16 @@ class MultiTaskFig1(Experiment):
             )
             for name in ("demonstrations", "positions")
         }
-        flat = Rows(
+        rows = tables["effects"]
+        before = rows.where(network="untrained")
+        known = {(row["effect"], row["pool"]) for row in before}
+        nothing = Rows(
             row | {"value": 0.0, "low": row["low"] - row["value"], "high": row["high"] - row["value"]}
-            for row in tables["effects"]
+            for row in rows
+            if row.get("network", "trained") == "trained" and (row["effect"], row["pool"]) not in known
         )
-        return {**tables, "effects": flat, **(untrained({"effects": tables["effects"]}) or {}), **curves}
+        taken = before.with_columns(network=lambda row: "trained")
+        return {**tables, "effects": Rows([*before, *taken, *nothing]), **curves}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
