@@ -21,9 +21,12 @@ def seeded(values: Sequence[float], error: float = 0.005, **fields: Any) -> Rows
     )
 
 
-def setting(per_hmm: float = 16.0, counted: float = 0.1, gain: float = 0.2, last_quarter: float = 0.001) -> Tables:
+def setting(
+    per_hmm: float = 16.0, pool: float = 8192.0, counted: float = 0.1, gain: float = 0.2, last_quarter: float = 0.001
+) -> Tables:
     """The tables that say in which setting it was; as they are, every gate is open."""
     rows = seeded((per_hmm,) * 3, quantity="prompts per HMM")
+    rows += seeded((pool,) * 3, quantity="HMMs in the pool")
     rows += seeded((counted,) * 3, quantity="component from symbol counts", chance=0.0625)
     rows += seeded((gain,) * 3, quantity="gain over the best n-gram")
     runs = [
@@ -35,6 +38,7 @@ def setting(per_hmm: float = 16.0, counted: float = 0.1, gain: float = 0.2, last
 #: What closes a gate, and a word of what the finding says then.
 CLOSED = [
     ({"per_hmm": 960.0}, "960"),
+    ({"pool": 40.0}, "HMMs in the pool (8192 in the paper) is 40"),
     ({"counted": 0.98}, "symbol counts"),
     ({"gain": 0.0}, "n-gram"),
     ({"last_quarter": -0.2}, "last quarter"),

@@ -7,7 +7,14 @@ import pytest
 from multitask_tables import CLOSED, setting
 
 from hmmscope.evidence.rows import Rows
-from hmmscope.experiments.multitask_setting import beyond_counting, few_prompts, gates, not_from_counts, setting_rows
+from hmmscope.experiments.multitask_setting import (
+    beyond_counting,
+    few_prompts,
+    gates,
+    large_pool,
+    not_from_counts,
+    setting_rows,
+)
 from hmmscope.experiments.multitask_studies import prompt_config
 from hmmscope.experiments.outcomes import equal_tokens, flat, last_quarter
 from hmmscope.runs.config import config_from_data
@@ -50,7 +57,7 @@ def test_equal_tokens() -> None:
 
 
 def test_all_gates_are_open_in_the_papers_regime() -> None:
-    assert [gate.name for gate in gates(setting())] == ["regime", "regime", "learned", "converged"]
+    assert [gate.name for gate in gates(setting())] == ["regime", "regime", "regime", "learned", "converged"]
     assert all(gate.is_open for gate in gates(setting()))
 
 
@@ -62,7 +69,7 @@ def test_each_fault_closes_one_gate(changed: dict[str, float], word: str) -> Non
 
 
 def test_what_was_not_recorded_closes_its_gate() -> None:
-    for gate in (few_prompts({}), not_from_counts({}), beyond_counting({})):
+    for gate in (few_prompts({}), large_pool({}), not_from_counts({}), beyond_counting({})):
         assert not gate.is_open
         assert "not recorded" in gate.text
 
@@ -79,6 +86,7 @@ def test_the_setting_of_a_run(tmp_path: Path) -> None:
     run = train(config_from_data(prompt_config("smoke")), tmp_path / "run")
     rows = {row["quantity"]: row for row in setting_rows(run)}
     assert rows["prompts per HMM"]["value"] == 10 * 8 / 4
+    assert rows["HMMs in the pool"]["value"] == 4
     counted = rows["component from symbol counts"]
     assert counted["chance"] <= counted["value"] <= 1
     assert rows["gain over the best n-gram"]["value"] < 0  # ten steps do not beat counting

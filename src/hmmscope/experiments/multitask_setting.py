@@ -22,6 +22,8 @@ from hmmscope.storage import store
 
 #: Prompts per HMM that count as the paper's regime: its 16, up to a factor of four.
 PROMPTS_PER_HMM = (4.0, 64.0)
+#: HMMs in a pool that counts as the paper's: its 8192, and down to a sixteenth of them.
+POOL = (512.0, 2.0**20)
 #: Share of the way from chance to certainty up to which symbol counts may name the HMM.
 MOST_FROM_COUNTS = 0.25
 #: Nats by which a model has to be better than the best n-gram to count as having learned.
@@ -29,15 +31,16 @@ LEARNED = 0.02
 #: HMMs that the probe on symbol counts tells apart, and prompts of each.
 _NAMED, _PROMPTS = 16, 64
 
-PER_HMM, FROM_COUNTS, OVER_COUNTING = "prompts per HMM", "component from symbol counts", "gain over the best n-gram"
+PER_HMM, HMMS, FROM_COUNTS = "prompts per HMM", "HMMs in the pool", "component from symbol counts"
+OVER_COUNTING = "gain over the best n-gram"
 
 
 def setting_rows(run: Run) -> list[dict[str, Any]]:
     """The table "setting" of a run on prompts of a mixture: (quantity, value, low, high, chance).
 
-    ``prompts per HMM`` (different ones, in training); ``component from symbol counts``: accuracy of a linear probe for the
-    HMM on how often symbols are in a prompt, with the share of the commonest class; ``gain over the best n-gram``: loss of
-    the best n-gram less that of the model, after all demonstrations of fresh prompts, nats.
+    ``prompts per HMM`` (different ones, in training); ``HMMs in the pool``; ``component from symbol counts``: accuracy of a
+    linear probe for the HMM on how often symbols are in a prompt, with the share of the commonest class; ``gain over the best
+    n-gram``: loss of the best n-gram less that of the model, after all demonstrations of fresh prompts, nats.
     """
     process, training = run.process, run.config.training
     assert isinstance(process, Mixture)
@@ -54,6 +57,7 @@ def setting_rows(run: Run) -> list[dict[str, Any]]:
     gain = best - model
     return [
         {"quantity": PER_HMM, "value": prompts / len(process)},
+        {"quantity": HMMS, "value": len(process)},
         {"quantity": FROM_COUNTS, "value": counted["accuracy"]}
         | {key: counted[key] for key in ("low", "high", "chance")},
         {"quantity": OVER_COUNTING, "value": gain.value, "error": gain.error},
@@ -91,7 +95,13 @@ def _share(symbols: Tensor, size: int) -> Tensor:
 
 def gates(tables: Tables) -> tuple[Gate, ...]:
     """What has to hold before a claim on the trained models of Figures 1, 2, 3 and 7 is judged."""
-    return not_from_counts(tables), few_prompts(tables), beyond_counting(tables), flat(tables)
+    return (
+        not_from_counts(tables),
+        few_prompts(tables),
+        large_pool(tables),
+        beyond_counting(tables),
+        flat(tables),
+    )
 
 
 def few_prompts(tables: Tables) -> Gate:
@@ -100,6 +110,14 @@ def few_prompts(tables: Tables) -> Gate:
     if found is None:
         return Gate("regime", False, "in how many prompts each HMM was shown is not recorded")
     return regime(found.value, *PROMPTS_PER_HMM, "the number of prompts in which each HMM was shown (16 in the paper)")
+
+
+def large_pool(tables: Tables) -> Gate:
+    """Whether the pool was about as large as in the paper."""
+    found = _of(tables, HMMS).effect()
+    if found is None:
+        return Gate("regime", False, "how many HMMs the pool had is not recorded")
+    return regime(found.value, *POOL, "the number of HMMs in the pool (8192 in the paper)")
 
 
 def not_from_counts(tables: Tables) -> Gate:
