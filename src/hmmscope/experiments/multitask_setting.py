@@ -39,8 +39,8 @@ def setting_rows(run: Run) -> list[dict[str, Any]]:
     """The table "setting" of a run on prompts of a mixture: (quantity, value, low, high, chance).
 
     ``prompts per HMM`` (different ones, in training); ``HMMs in the pool``; ``component from symbol counts``: accuracy of a
-    linear probe for the HMM on how often symbols are in a prompt, with the share of the commonest class; ``gain over the best
-    n-gram``: loss of the best n-gram less that of the model, after all demonstrations of fresh prompts, nats.
+    linear probe for the HMM on how often symbols are in a prompt, with the share of the commonest class;
+    ``gain over the best n-gram``: loss of the best n-gram less that of the model, after all demonstrations, nats.
     """
     process, training = run.process, run.config.training
     assert isinstance(process, Mixture)
