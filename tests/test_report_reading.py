@@ -9,8 +9,9 @@ import pytest
 
 from hmmscope.errors import InputError
 from hmmscope.evidence.figures import Figure
-from hmmscope.experiments import multitask_fig2_figures as fig2
-from hmmscope.experiments import multitask_fig7_figures as fig7
+from hmmscope.evidence.rows import Rows
+from hmmscope.experiments import multitask_fig2 as fig2
+from hmmscope.experiments import multitask_fig7 as fig7
 from hmmscope.experiments.run_page import describe_run
 from hmmscope.machine import machine_line
 from hmmscope.report import interactive, look, page, plots
@@ -290,19 +291,19 @@ def test_folders_without_a_page_say_what_they_are(tmp_path: Path) -> None:
 
 def test_trained_and_untrained_maps_share_their_colours() -> None:
     most = {"trained": 0.4, "untrained": 0.02, "constructed": 1.0}
-    offsets = [
+    offsets = Rows(
         {"network": network, "seed": 0, "layer": 1, "head": 0, "offset": offset, "value": value / (1 + offset),
          "gathers": True}
         for network, value in most.items() for offset in range(3)
-    ]  # fmt: skip
+    )  # fmt: skip
     for figure in (fig7._layers(offsets), fig7._heads(offsets)):
         assert [panel.z_max for panel in figure.panels] == [0.4, 0.4, None]  # type: ignore[attr-defined]
         assert "scale of its own" in figure.caption
     assert look.MISSING == "#ece7df"
     assert "Beige: it looks nowhere" in fig7._layers(offsets).caption
-    shuffle = [
+    shuffle = Rows(
         {"network": network, "seed": 0, "layer": 1, "head": 0, "metric": metric, "mode": mode, "value": value}
         for network, value in most.items() for metric in ("cv", "cv_centred") for mode in ("blocks", "layer", "everywhere")
-    ]  # fmt: skip
+    )  # fmt: skip
     for network, scale in (("trained", 0.4), ("untrained", 0.4), ("constructed", 1.0)):
         assert {panel.z_max for panel in fig2._heads(shuffle, network).panels} == {scale}  # type: ignore[attr-defined]

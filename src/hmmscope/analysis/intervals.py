@@ -1,6 +1,7 @@
 """Means with 95 % intervals by the bootstrap over samples."""
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,12 @@ def bootstrap_means(
     low, high = np.percentile(_resampled(flat, seed), [2.5, 97.5], axis=0)
     shape = values.shape[1:]
     return flat.mean(0).reshape(shape), low.reshape(shape), high.reshape(shape)
+
+
+def mean_row(values: NDArray[np.float64]) -> dict[str, Any]:
+    """Mean over samples (sample,) with its 95 % bootstrap interval, as columns of a table: value, low, high, samples."""
+    mean, low, high = (float(x) for x in bootstrap_means(values))
+    return {"value": mean, "low": low, "high": high, "samples": len(values)}
 
 
 def bootstrap_ratio(

@@ -80,13 +80,6 @@ def cross_fitted(by_sample: Curves, statistic: Callable[[Curves, Curves], Curves
     return (statistic(halves[0], halves[1]) + statistic(halves[1], halves[0])) / 2
 
 
-def slope(values: Curves) -> Curves:
-    """Least-squares slope (curve,) of values (curve, place) over places 0, 1, 2, ..."""
-    places = np.arange(values.shape[-1]) - (values.shape[-1] - 1) / 2
-    found: Curves = values @ places / (places @ places)
-    return found
-
-
 def with_interval(draws: Curves) -> dict[str, Any]:
     """Value, 95 % percentile interval and standard error from the rows of `resampled_curves`.
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from hmmscope.evidence.effects import pooled
+from hmmscope.evidence.effects import Effect, Estimate, pooled, quantile
 
 T = TypeVar("T")
 
@@ -80,6 +80,37 @@ class Rows(list[dict[str, Any]]):
             made.append(names | {value: effect.value, "low": low, "high": high, "seeds": len(of_seed)})
         return made
 
+    def estimates(self, value: str = "value") -> "dict[Any, Estimate | None]":
+        """The number of each seed with the error that its samples give it; None where the seed has only missing values.
+
+        Several rows of one seed are averaged. The error is the column ``error``, or that of the interval of the row.
+        """
+        return self.per_seed(lambda own: _estimate([row for row in own if row.get(value) is not None], value))
+
+    def effect(self, value: str = "value", *, unit: str = "", resolution: float = 0.0) -> Effect | None:
+        """The mean of a column over seeds, see `effects.pooled`; None if no seed has it."""
+        return effect_of(self.estimates(value), unit, resolution=resolution)
+
+    def less(self, other: "Rows", value: str = "value", *, unit: str = "", resolution: float = 0.0) -> Effect | None:
+        """The column less that of other rows, seed by seed; None unless both were measured.
+
+        The samples' errors of both are added, which is too wide where both were measured on the same samples.
+        """
+        return effect_of(minus(self.estimates(value), other.estimates(value)), unit, resolution=resolution)
+
+
+def effect_of(
+    estimates: Mapping[Any, float | Estimate | None], unit: str = "", *, resolution: float = 0.0
+) -> Effect | None:
+    """`effects.pooled` of one number a seed; None if no seed has it."""
+    values = list(estimates.values())
+    return None if all(value is None for value in values) else pooled(values, unit, resolution=resolution)
+
+
+def minus(one: Mapping[Any, Estimate | None], other: Mapping[Any, Estimate | None]) -> dict[Any, Estimate | None]:
+    """Differences of estimates seed by seed; None where a seed lacks one of them."""
+    return {seed: _difference(one.get(seed), other.get(seed)) for seed in {**one, **other}}
+
 
 #: The tables of an experiment by name.
 Tables = Mapping[str, Rows]
@@ -92,3 +123,23 @@ def as_tables(tables: Mapping[str, Iterable[dict[str, Any]]]) -> dict[str, Rows]
 
 def _fits(value: Any, wanted: Any) -> bool:
     return value in wanted if isinstance(wanted, set | frozenset | list | tuple) else bool(value == wanted)
+
+
+def _estimate(rows: list[dict[str, Any]], value: str) -> Estimate | None:
+    if not rows:
+        return None
+    errors = [_error(row) for row in rows]
+    return Estimate(math.fsum(row[value] for row in rows) / len(rows), math.hypot(*errors) / len(rows))
+
+
+def _error(row: Mapping[str, Any]) -> float:
+    """Standard error of a row's value over its samples; 0 where it has no interval."""
+    if row.get("error") is not None:
+        return float(row["error"])
+    if row.get("low") is None or row.get("high") is None:
+        return 0.0
+    return float(row["high"] - row["low"]) / (2 * quantile(0))
+
+
+def _difference(one: Estimate | None, other: Estimate | None) -> Estimate | None:
+    return None if one is None or other is None else one - other

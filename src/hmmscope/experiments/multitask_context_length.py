@@ -1,20 +1,36 @@
 """How the error of a trained model falls with the number of observations that it sees."""
 
+import math
 from typing import Any
 
 from hmmscope import registry
+from hmmscope.evidence.claims import OURS, Seen, claim
 from hmmscope.evidence.figures import Figure, Lines
-from hmmscope.evidence.pooling import by_seed
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Measured, Tables
-from hmmscope.experiments.multitask_studies import curve, of, window_config
-from hmmscope.experiments.multitask_windows import exact_rate, histories_of, window_rows
+from hmmscope.evidence.panels import curve, lines
+from hmmscope.evidence.rows import Rows, Tables, effect_of
+from hmmscope.evidence.verdicts import Above
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope.experiments.multitask_studies import untrained_answers, window_config
+from hmmscope.experiments.multitask_windows import (
+    LOOKS,
+    by_memory,
+    decay_rate,
+    exact_rate,
+    exponential_rather,
+    histories_of,
+    limited_by_memory,
+    window_rows,
+)
+from hmmscope.experiments.outcomes import flat
 from hmmscope.processes.hmm import HMM
 from hmmscope.runs.pipeline import Run
+
+_LENGTHS = [1, 2, 3, 4, 5, 6, 8, 10, 12]
 
 
 @registry.experiment("multitask-context-length")
 class ContextLength(Experiment):
-    """See the module."""
+    """A decoder for each number of observations seen, beside the exact error of a memory of as many."""
 
     title = "How many observations a Transformer has to see"
     summary = (
@@ -25,16 +41,18 @@ class ContextLength(Experiment):
     intervals = SEED_INTERVALS
     num_seeds = NUM_SEEDS
     groups = {"memory": ("errors", "rates")}
+    sizes = {
+        "smoke": {"histories": 64},
+        "small": {"histories": 8192},
+        "gpu": {"histories": 32768},
+        "paper": {"histories": 32768},
+    }
 
     def choices(self, scale: str) -> dict[str, Any]:
-        lengths = {"smoke": [1, 2, 3], "small": [1, 2, 3, 4, 6, 8], "gpu": [1, 2, 3, 4, 5, 6, 8, 10, 12]}
-        return {"lengths": lengths["gpu" if scale == "paper" else scale]}
+        return {"lengths": {"smoke": [1, 2, 3], "small": [1, 2, 3, 4, 6, 8]}.get(scale, _LENGTHS)}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return {f"memory {k}": window_config(scale, k) for k in choices["lengths"]}
-
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return {"histories": {"smoke": 64, "small": 8192, "gpu": 32768, "paper": 32768}[scale]}
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         memories = {run.config.layout.num_columns - 1: run for run in runs.values()}
@@ -50,6 +68,7 @@ class ContextLength(Experiment):
         }
 
     def figures(self, tables: Tables) -> list[Figure]:
+        """Excess and distance by observations seen."""
         return [
             Figure(
                 name="context-length",
@@ -67,37 +86,74 @@ class ContextLength(Experiment):
             )
         ]
 
-    def notes(self, tables: Tables) -> list[Finding]:
-        rate, mixing = (by_seed(tables["rates"], lambda rows, key=key: rows[0][key]) for key in ("rate", "mixing"))  # type: ignore[misc]
-        if rate is None or mixing is None:
-            return []
-        gamma = tables["rates"][0]["observability"]
-        text = (
-            f"The exact memory error decays by {rate.value:.2f} nats with each observation, the hidden chain by itself by "
-            f"{mixing.value:.2f}. The lemma guarantees c gamma^4 with an unknown c; gamma^4 is {gamma**4:.3f} here "
-            f"(gamma = {gamma:g})."
-        )
-        return [
-            Finding(
-                title="How fast the exact memory error decays",
-                text=text,
-                verdict="found",
-                value=rate.value,
-                low=rate.low,
-                high=rate.high,
-                unit="nats per observation",
-            )
-        ]
+    def without_training(self, tables: Tables) -> Tables | None:
+        return untrained_answers(tables, "errors")
 
 
-def _panel(rows: list[dict], metric: str, title: str, unit: str) -> Lines:
-    names = {
-        "memory": ("best from k observations", "optimum"),
-        "model": ("model", "model"),
-        "stationary": ("nothing seen", "baseline"),
-        "untrained": ("model before training", "control"),
-    }
-    series = [curve(of(rows, predictor=key, metric=metric), "memory", *name) for key, name in names.items()]
+def _panel(rows: Rows, metric: str, title: str, unit: str) -> Lines:
+    series = [curve(rows.where(predictor=name, metric=metric), "memory", *look) for name, look in LOOKS.items()]
     if metric == "excess":
-        series.append(curve(of(rows, predictor="model", metric="learning"), "memory", "model, learning part", "other"))
-    return Lines(title=title, x_label="observations seen", y_label=unit, series=tuple(series), log_y=True)
+        series.append(
+            curve(rows.where(predictor="model", metric="learning"), "memory", "model, learning part", "other")
+        )
+    return lines(title, *series, x_label="observations seen", y_label=unit, log_y=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+@claim(
+    "multitask-memory-decay",
+    experiment="multitask-context-length",
+    source="[MultiTask] §4.1, Lemma 1",
+    says="What is lost by keeping only the last k observations falls exponentially in k.",
+    reading=(
+        "The exact total variation between the best predictor from k observations and the filter of the whole past: its "
+        "decay in nats an observation, and by how much ln(error) is nearer to a straight line in k than to one in "
+        "ln(k), are above zero by 0.05 or more."
+    ),
+    rule=Above(0, matters=0.05),
+    about="process",
+)
+def memory_decay(tables: Tables) -> Seen:
+    def errors(own: Rows) -> dict[int, float]:
+        return by_memory(own, "memory", "total_variation")
+
+    rows, rates = tables["errors"], tables["rates"]
+    decay = effect_of(rows.per_seed(lambda own: decay_rate(errors(own))), "nats an observation")
+    better = effect_of(rows.per_seed(lambda own: exponential_rather(errors(own))), "nats nearer to an exponential")
+    if decay is None or better is None:
+        return Seen(None, "Fewer than three lengths have an error above rounding.")
+    gamma = rates[0]["observability"]
+    text = (
+        f"It falls by a factor of {math.exp(-decay.value):.2f} with each observation more, and ln(error) is nearer to a "
+        f"straight line in k than to one in ln(k) by {better.short()} nats. Over the first four observations the rate is "
+        f"{rates.effect('rate')}, that of the hidden chain by itself {rates.effect('mixing')}; the lemma guarantees c "
+        f"gamma^4 with an unknown c, and gamma^4 is {gamma**4:.3f} here (gamma = {gamma:g})."
+    )
+    return Seen({"decay": decay, "exponential or power law": better}, text)
+
+
+@claim(
+    "multitask-context-decay",
+    experiment="multitask-context-length",
+    source=OURS,
+    says="Does the error of a trained Transformer that sees k observations fall exponentially in k, while memory limits it?",
+    reading=(
+        "Lemma 1 is about the best predictor. The excess of trained models at the lengths where the exact memory error "
+        "is the larger part of it: how much nearer ln(excess) is to a straight line in k than to one in ln(k), in "
+        "seeds that have three such lengths."
+    ),
+)
+def context_decay(tables: Tables) -> Seen:
+    rows = tables["errors"]
+    counts = ", ".join(str(len(found)) for found in rows.per_seed(limited_by_memory).values())
+    decay = effect_of(rows.per_seed(lambda own: decay_rate(limited_by_memory(own))))
+    better = effect_of(rows.per_seed(lambda own: exponential_rather(limited_by_memory(own))), "nats")
+    said = "" if decay is None else f"The excess falls by {decay.short()} nats with each observation more there. "
+    shape = "No seed has three, so the shape of the decay is not told."
+    if better is not None:
+        shape = f"ln(excess) is nearer to a straight line in k than to one in ln(k) by {better.short()} nats."
+    text = f"Memory limits the model at this many lengths, by seed: {counts}. {said}{shape}"
+    return Seen(better, text, gates=(flat(tables),))

@@ -2,36 +2,30 @@
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.shuffle import MODES, ShuffleValues, shuffle_rows, shuffle_values
 from hmmscope.axes import Tensor
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
-from hmmscope.evidence.figures import Figure
+from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.figures import Figure, Heatmap, Role
+from hmmscope.evidence.panels import bar, bars, curve, heatmap, lines
+from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.evidence.verdicts import Above
 from hmmscope.experiments.construction_vs_trained import construct
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, Tables
-from hmmscope.experiments.multitask_fig2_figures import figures
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.multitask_models import multitask_config
+from hmmscope.experiments.multitask_setting import gates, setting_rows
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require
-
-#: Sizes of the measurements; the last three are of the constructed network, whose learning rate is the largest that is
-#: stable on the first prompts.
-SIZES: dict[str, dict[str, int]] = {
-    "smoke": {"samples": 8, "permutations": 3, "construction_samples": 4, "memory_length": 2, "num_steps": 2},
-    "small": {"samples": 64, "permutations": 8, "construction_samples": 8, "memory_length": 4, "num_steps": 4},
-    "gpu": {"samples": 64, "permutations": 16, "construction_samples": 16, "memory_length": 4, "num_steps": 8},
-    "paper": {"samples": 64, "permutations": 16, "construction_samples": 8, "memory_length": 4, "num_steps": 16},
-}
 
 
 @registry.experiment("multitask-fig2")
 class MultiTaskFig2(Experiment):
-    """See the module."""
+    """Demonstrations change places, and attention logits are followed by the identity of their key."""
 
     title = "Does attention depend on where the demonstrations stand?"
     summary = (
@@ -42,16 +36,22 @@ class MultiTaskFig2(Experiment):
     )
     num_seeds = NUM_SEEDS
     intervals = SEED_INTERVALS
-    groups = {"shuffle": ("shuffle", "effects")}
+    groups = {"shuffle": ("shuffle", "effects"), "setting": ("setting",)}
+    #: The last three are of the constructed network, whose learning rate is the largest that is stable on the first prompts.
+    sizes = {
+        "smoke": {"samples": 8, "permutations": 3, "construction_samples": 4, "memory_length": 2, "num_steps": 2},
+        "small": {"samples": 64, "permutations": 8, "construction_samples": 8, "memory_length": 4, "num_steps": 4},
+        "gpu": {"samples": 64, "permutations": 16, "construction_samples": 16, "memory_length": 4, "num_steps": 8},
+        "paper": {"samples": 64, "permutations": 16, "construction_samples": 8, "memory_length": 4, "num_steps": 16},
+    }
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return {"model": multitask_config(scale)}
 
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return dict(SIZES[scale])
-
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         run = runs["model"]
+        if group == "setting":
+            return {"setting": setting_rows(run)}
         corpus, tables = run.corpus("probe"), Measured(shuffle=[], effects=[])
         constructed = construct(run, {**sizes, "samples": sizes["construction_samples"]})
         networks: dict[str, nn.Module] = {"trained": run.model, "untrained": untrained_twin(run)}
@@ -81,7 +81,24 @@ class MultiTaskFig2(Experiment):
         return tables
 
     def figures(self, tables: Tables) -> list[Figure]:
-        return figures(tables)
+        """By layer for each measure, by head for each network, and of the prediction."""
+        rows = tables["shuffle"]
+        size = "Standard deviation over permutations relative to the mean size of a logit, "
+        centred = (
+            f"{size}after what softmax ignores (the mean over keys) is removed. Zero: the layer looks at content, "
+        )
+        raw = f"{size}as they are; in the paper the upper layers have the lower values. "
+        change = "Total variation between the attention over the demonstrations and its mean over permutations. "
+        shown = (
+            ("centred-variation", "cv_centred", "Variation of centred logits by layer", centred + "not at place. "),
+            ("variation", "cv", "Variation of logits by layer", raw),
+            ("attention-change", "attention_change", "Change of the attention by layer", change),
+        )
+        return [
+            *(_by_layer(rows, name, metric, title, text) for name, metric, title, text in shown),
+            *(_heads(rows, network) for network in _NETWORKS),
+            _prediction(rows),
+        ]
 
 
 def _attend_at(network: MultiTaskTransformer):  # type: ignore[no-untyped-def]
@@ -117,7 +134,153 @@ def effects(values: ShuffleValues) -> list[dict]:
             "last less before": by_layer[-1] - by_layer[-2],
         }
         for effect, differences in found.items():
-            mean, low, high = (float(x) for x in bootstrap_means(np.asarray(differences)))
-            number = {"value": mean, "low": low, "high": high, "samples": len(differences)}
-            rows.append({"effect": effect, "metric": metric} | number)
+            rows.append({"effect": effect, "metric": metric} | mean_row(differences))
     return rows
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+_MODES = {
+    "blocks": "A: whole demonstrations",
+    "layer": "C: ids in one layer",
+    "everywhere": "B: ids in all layers",
+}
+_NETWORKS: dict[str, tuple[str, Role]] = {
+    "trained": ("trained", "model"),
+    "untrained": ("before training", "control"),
+    "constructed": ("network of Theorem 1", "other"),
+}
+_METRICS = {"cv": "variation", "cv_centred": "centred variation", "attention_change": "total variation"}
+_EXPLAINED = (
+    "The query is the last token of the test sequence, the keys are the observations of the demonstrations, followed by "
+    "identity. A: whole demonstrations change places. C: position ids are permuted in the measured layer alone. B: in all "
+    "layers, so that upper layers read corrupted inputs. Of the network of Theorem 1 the keys are its regression samples; "
+    "its last layer finds its own column by position."
+)
+
+
+def _by_layer(rows: Rows, name: str, metric: str, title: str, explained: str) -> Figure:
+    panels = []
+    for mode, heading in _MODES.items():
+        own = rows.where(mode=mode, metric=metric)
+        series = [curve(own.where(network=network), "depth", *look) for network, look in _NETWORKS.items()]
+        shown: dict[str, Any] = {"x_label": "depth (layer / layers)", "y_label": _METRICS[metric], "y_min": 0.0}
+        panels.append(lines(heading, *series, **shown))
+    caption = f"{explained}Means over heads. {_EXPLAINED} {_intervals(rows)}"
+    return Figure(name=name, title=title, caption=caption, panels=tuple(panels))
+
+
+def _heads(rows: Rows, network: str) -> Figure:
+    """Heat maps of one seed: heads of different seeds are not the same heads."""
+    seed = rows[0]["seed"]
+    own = rows.where(network=network, seed=seed)
+    alike = own if network == "constructed" else rows.where(network=("trained", "untrained"), seed=seed)
+    panels: list[Heatmap] = []
+    for metric in ("cv", "cv_centred"):
+        most = max((row["value"] for row in alike.where(metric=metric)), default=0.0) or None
+        for mode, heading in _MODES.items():
+            cells = own.where(metric=metric, mode=mode).with_columns(number=lambda row: row["head"] + 1)
+            title = heading if metric == "cv" else f"{heading[0]}, centred"
+            labels = {"x_label": "head", "y_label": "layer", "z_label": "variation"}
+            panels.append(heatmap(title, cells, "number", "layer", z_min=0.0, z_max=most, **labels))
+    scale = "Each row of maps has one scale, the same before and after training."
+    if network == "constructed":
+        scale = "Layers that gather have one head. Each row of maps has one scale, which is this network's own."
+    return Figure(
+        name=f"heads-{network}",
+        title=f"Layer by head: {_NETWORKS[network][0]}",
+        caption=f"Variation of logits (top) and of centred logits (bottom) of every head, seed {seed}. {scale} {_EXPLAINED}",
+        panels=tuple(panels),
+    )
+
+
+def _prediction(rows: Rows) -> Figure:
+    own = rows.where(metric="prediction_change")
+    series = [bar(own.where(network=n), "mode", ("blocks", "everywhere"), *look) for n, look in _NETWORKS.items()]
+    return Figure(
+        name="prediction-change",
+        title="Change of the prediction",
+        caption=(
+            "Total variation between the predicted law after the test sequence and its mean over permutations. An ideal "
+            "learner's answer does not change when whole demonstrations change places (A). B: ids in all layers. "
+            f"{_intervals(rows)}"
+        ),
+        panels=(bars("", *series, categories=("A: blocks", "B: ids"), y_label="total variation", y_min=0.0),),
+    )
+
+
+def _intervals(rows: Rows) -> str:
+    seeds = len(rows.seeds())
+    return f"Bands and bars are 95 % intervals over {seeds} seeds." if seeds > 1 else "One seed."
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+#: The paper does not define its measure: both have to bear the claim out.
+_MEASURES = {"centred logits": "cv_centred", "logits as they are": "cv"}
+#: Variation that would matter, as a share of the size of a logit.
+_MATTERS = 0.05
+_READING = (
+    "{}, the variation of the lower half of the layers less that of the upper half, less the same before training, is "
+    "above zero by 0.05 or more, for centred logits and for logits as they are."
+)
+
+
+@claim(
+    "multitask-upper-layers-ignore-places",
+    experiment="multitask-fig2",
+    source="[MultiTask] §2.2, Fig. 2",
+    says="Attention logits of the upper layers depend less on the positions of the input tokens.",
+    reading=_READING.format("When whole demonstrations change places"),
+    rule=Above(0, matters=_MATTERS),
+)
+def upper_layers_ignore_places(tables: Tables) -> Seen:
+    return _upper_layers(tables, "blocks", "When whole demonstrations change places")
+
+
+@claim(
+    "multitask-upper-layers-read-no-positions",
+    experiment="multitask-fig2",
+    source="[MultiTask] §2.2, Fig. 2 (features of upper layers are decoupled, time is disentangled)",
+    says="Upper layers themselves read less from the positions of the demonstrations.",
+    reading=_READING.format("When position ids are permuted in the measured layer alone"),
+    rule=Above(0, matters=_MATTERS),
+)
+def upper_layers_read_no_positions(tables: Tables) -> Seen:
+    return _upper_layers(tables, "layer", "When position ids are permuted in the measured layer alone")
+
+
+@claim(
+    "multitask-last-layer-reverts",
+    experiment="multitask-fig2",
+    source=OURS,
+    says="Does the last layer go back to positions?",
+    reading=(
+        "The paper names layers 9 to 15 of 16, not the last. The number is the variation of centred logits in the last "
+        "layer less that in the layer before, when whole demonstrations change places."
+    ),
+)
+def last_layer(tables: Tables) -> Seen:
+    own, before = (
+        _effects(tables, "blocks", "last less before", "cv_centred", network) for network in ("trained", "untrained")
+    )
+    text = f"From the layer before to the last one the variation changes by {own.effect()}; before training by"
+    return Seen(own.effect(unit="variation"), f"{text} {before.effect()}.")
+
+
+def _upper_layers(tables: Tables, mode: str, begin: str) -> Seen:
+    gains, parts = {}, []
+    for name, metric in _MEASURES.items():
+        own = {n: _effects(tables, mode, "lower less upper", metric, n) for n in ("trained", "untrained")}
+        gain = own["trained"].less(own["untrained"], unit="variation, lower less upper half")
+        if gain is not None:
+            gains[name] = gain
+        parts.append(f"{own['trained'].effect()} for {name} ({own['untrained'].effect()} before training)")
+    text = f"{begin}, the variation of the lower half of the layers less that of the upper half is {', '.join(parts)}."
+    return Seen(gains, text, gates=gates(tables), wanted=tuple(_MEASURES))
+
+
+def _effects(tables: Tables, mode: str, effect: str, metric: str, network: str) -> Rows:
+    return tables["effects"].where(mode=mode, effect=effect, metric=metric, network=network)

@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from hmmscope import registry
@@ -16,7 +15,6 @@ from hmmscope.analysis.layer_curves import (
     onset_layer,
     peak_layer,
     resampled_curves,
-    slope,
     with_interval,
 )
 from hmmscope.analysis.probes import (
@@ -28,28 +26,28 @@ from hmmscope.analysis.probes import (
     reading_times,
 )
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.evidence.figures import Figure
+from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.effects import Effect, Estimate, share
+from hmmscope.evidence.figures import Figure, Lines, Role
+from hmmscope.evidence.panels import curve, lines
+from hmmscope.evidence.rows import Rows, Tables, effect_of, minus
+from hmmscope.evidence.verdicts import Above, Always, Gate, learned
 from hmmscope.experiments.construction_vs_trained import construct
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Measured, Tables
-from hmmscope.experiments.multitask_fig3b_figures import figures, notes
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.multitask_models import multitask_config
+from hmmscope.experiments.multitask_setting import gates, setting_rows
 from hmmscope.runs.pipeline import Run, untrained_twin
 
-#: Prompts of the probes, of which three quarters train them, and gradient steps of the constructed network.
-SIZES: dict[str, dict[str, int]] = {
-    "smoke": {"prompts": 32, "num_steps": 1},
-    "small": {"prompts": 1024, "num_steps": 1},
-    "gpu": {"prompts": 2048, "num_steps": 2},
-    "paper": {"prompts": 4096, "num_steps": 2},
-}
 #: Prompts that fix the step size of the constructed network.
 _REGRESSIONS = 64
 DISTANCES = range(MAX_DISTANCE + 1)
+#: Distances of earlier tokens; that of the current one is its embedding, which no layer has to find.
+EARLIER = DISTANCES[1:]
 
 
 @registry.experiment("multitask-fig3b")
 class MultiTaskFig3b(Experiment):
-    """See the module."""
+    """Probes of the observations 0 to 4 steps back, in trained, untrained and constructed networks."""
 
     title = "Which previous tokens a layer holds"
     summary = (
@@ -60,16 +58,22 @@ class MultiTaskFig3b(Experiment):
     )
     intervals = SEED_INTERVALS
     num_seeds = NUM_SEEDS
-    groups = {"probes": ("probes", "curves")}
+    groups = {"probes": ("probes", "curves"), "setting": ("setting",)}
+    #: Prompts of the probes, of which three quarters train them, and gradient steps of the constructed network.
+    sizes = {
+        "smoke": {"prompts": 32, "num_steps": 1},
+        "small": {"prompts": 1024, "num_steps": 1},
+        "gpu": {"prompts": 2048, "num_steps": 2},
+        "paper": {"prompts": 4096, "num_steps": 2},
+    }
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return {"model": multitask_config(scale)}
 
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return dict(SIZES[scale])
-
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         run = runs["model"]
+        if group == "setting":
+            return {"setting": setting_rows(run)}
         options = {"memory_length": MAX_DISTANCE + 1, "num_steps": sizes["num_steps"], "samples": _REGRESSIONS}
         built = construct(run, options)
         networks = {"trained": run.model, "untrained": untrained_twin(run), "constructed": built}
@@ -82,10 +86,8 @@ class MultiTaskFig3b(Experiment):
         return {"probes": rows, "curves": curves}
 
     def figures(self, tables: Tables) -> list[Figure]:
-        return figures(tables)
-
-    def notes(self, tables: Tables) -> list[Finding]:
-        return notes(tables)
+        """Curves over layers, and what distance does to them."""
+        return [_layer_figure(tables), _distance_figure(tables)]
 
 
 def gathering_layer(distance: int) -> int:
@@ -124,24 +126,25 @@ def _probes(network: nn.Module, corpus: Corpus, count: int, *, shuffled: bool) -
 
 
 def _curves(right: list[Curves]) -> list[dict]:
-    """Where the curve of each distance arrives, peaks and falls, and how that depends on the distance."""
+    """Where the curve of each distance arrives, peaks and falls: (distance, quantity, value, low, high, error)."""
     whole = [resampled_curves(by_sample) for by_sample in right]
-    peaks, onsets = [peak_layer(curve) for curve in whole], [onset_layer(curve, above_first=True) for curve in whole]
-    best = [cross_fitted(found, lambda chosen, measured: at_layer(measured, peak_layer(chosen))) for found in right]
-    rises = [cross_fitted(by_sample, _rise) for by_sample in right]
-    falls = [cross_fitted(by_sample, _fall) for by_sample in right]
-    each = {"peak": peaks, "onset": onsets, "best accuracy": best, "rise": rises, "fall": falls}
-    over = {
-        "slope of the peak": slope(np.stack(peaks, 1)),
-        "slope of the onset": slope(np.stack(onsets, 1)),
-        "fall of the best accuracy with distance": -slope(np.stack(best, 1)),
+    each = {
+        "peak": [peak_layer(found) for found in whole],
+        "onset": [onset_layer(found, above_first=True) for found in whole],
+        "best accuracy": [cross_fitted(found, _best) for found in right],
+        "rise": [cross_fitted(found, _rise) for found in right],
+        "fall": [cross_fitted(found, _fall) for found in right],
     }
-    rows: list[dict] = [
+    return [
         {"distance": distance, "quantity": quantity, **with_interval(found[distance])}
         for quantity, found in each.items()
         for distance in DISTANCES
     ]
-    return rows + [{"distance": None, "quantity": name, **with_interval(draws)} for name, draws in over.items()]
+
+
+def _best(chosen: Curves, measured: Curves) -> Curves:
+    """At the peak."""
+    return at_layer(measured, peak_layer(chosen))
 
 
 def _rise(chosen: Curves, measured: Curves) -> Curves:
@@ -152,3 +155,244 @@ def _rise(chosen: Curves, measured: Curves) -> Curves:
 def _fall(chosen: Curves, measured: Curves) -> Curves:
     """From the peak to the last layer."""
     return at_layer(measured, peak_layer(chosen)) - measured[:, -1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+_LOOKS: dict[str, tuple[str, Role]] = {
+    "trained": ("Trained", "model"),
+    "untrained": ("Before training", "control"),
+    "constructed": ("Theorem 1's network", "ceiling"),
+}
+
+
+def _layer_figure(tables: Tables) -> Figure:
+    return Figure(
+        name="previous-tokens",
+        title="Which previous tokens a layer holds",
+        caption=(
+            "Accuracy of linear probes for the observation k steps back, at positions 4 and later of the test sequence, on "
+            "prompts that neither the model nor the probe was trained on. Layer 0 is the embedding: what the current symbol "
+            "says about the earlier ones. An observer who sees the prompt would be right always. The network of Theorem 1 "
+            "has a window of five observations and a causal mask. Bands are 95 % intervals over seeds."
+        ),
+        panels=tuple(_layer_panel(tables["probes"].where(network=n), title) for n, (title, _) in _LOOKS.items()),
+    )
+
+
+def _layer_panel(rows: Rows, title: str) -> Lines:
+    found = rows.where(labels="true")
+    return lines(
+        title,
+        *(curve(found.where(distance=k), "layer", f"{k} back", y="accuracy") for k in DISTANCES),
+        curve(found, "layer", "commonest symbol", "baseline", y="chance"),
+        curve(rows.where(labels="shuffled"), "layer", "shuffled labels", "control", y="accuracy"),
+        x_label="layer",
+        y_label="probe accuracy",
+        y_min=0.0,
+        y_max=1.02,
+    )
+
+
+def _distance_figure(tables: Tables) -> Figure:
+    top = max(row["layer"] for row in tables["probes"].where(network="trained")) + 0.5
+
+    def panel(quantity: str, title: str, y_label: str, *networks: str, **shown: Any) -> Lines:
+        series = []
+        for network in networks or _LOOKS:
+            name, role = _LOOKS[network]
+            found = {k: _of(tables, network, quantity, k) for k in DISTANCES}
+            ends = {k: (one.value, one.value) if one.low is None else (one.low, one.high) for k, one in found.items()}
+            rows = Rows({"k": k, "value": found[k].value, "low": ends[k][0], "high": ends[k][1]} for k in DISTANCES)
+            series.append(
+                curve(rows, "k", name.replace("Trained", "trained").replace("Before", "before"), role, pool=False)
+            )
+        return lines(title, *series, x_label="steps back", y_label=y_label, **shown)
+
+    return Figure(
+        name="by-distance",
+        title="What distance does to a curve",
+        caption=(
+            "From the curves of the figure before, for each distance: accuracy at the layer where it is best; the fall from "
+            "there to the last layer; the layer of the peak; and the first layer that makes 90 % of the rise from layer 0. "
+            "Layers for the first two are chosen on one half of the test prompts and measured on the other, both ways, so "
+            "that noise alone makes no fall. Intervals of 95 % over seeds, not narrower than the noise of the prompts."
+        ),
+        panels=(
+            panel("best accuracy", "At the best layer", "probe accuracy", y_min=0.0, y_max=1.02),
+            panel("fall", "From the peak to the last layer", "loss of accuracy"),
+            panel("peak", "Peak", "layer", "trained", "untrained", y_min=0.0, y_max=top),
+            panel("onset", "90 % of the rise", "layer", y_min=0.0, y_max=top),
+        ),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+#: Accuracy by which training has to raise what is read of a token at its best layer.
+_RAISED = 0.05
+
+
+@claim(
+    "multitask-nearer-tokens-clearer",
+    experiment="multitask-fig3b",
+    source="[MultiTask] §2.2, Fig. 3(b) (1)",
+    says="The Transformer identifies previous tokens with decreasing accuracy as the distance increases.",
+    reading=(
+        "The fall of the accuracy at the best layer for each step of distance from 1 to 4, less the same before training, "
+        "is above zero by 0.02 or more, in models that training made to read the tokens 1 and 2 back better by 0.05 or more."
+    ),
+    rule=Above(0, matters=0.02),
+)
+def nearer_clearer(tables: Tables) -> Seen:
+    falls = {network: _slope(tables, network, "best accuracy", -1.0) for network in ("trained", "untrained")}
+    text = (
+        f"At the layer where it is best, the accuracy is {_listed(tables, 'trained', 'best accuracy')} for 1 to 4 "
+        f"steps back, before training {_listed(tables, 'untrained', 'best accuracy')}. It falls by "
+        f"{effect_of(falls['trained'])} a step, before training by {effect_of(falls['untrained'])}."
+    )
+    effect = effect_of(minus(falls["trained"], falls["untrained"]), "accuracy lost for each step back")
+    return Seen(effect, text, gates=(*gates(tables), *_raised(tables, EARLIER[:2])))
+
+
+@claim(
+    "multitask-tokens-rise-and-fall",
+    experiment="multitask-fig3b",
+    source="[MultiTask] §2.2, Fig. 3(b) (2)",
+    says="The accuracy curves of all distances rise and then fall across layers.",
+    reading=(
+        "For each of the tokens 1 to 4 back, the rise from layer 0 to the peak and the fall from the peak to the last "
+        "layer, less the same before training, are above zero by 0.02 or more, in models that training made to read "
+        "each of them better by 0.05 or more. The current token has no rise: layer 0 is its embedding."
+    ),
+    rule=Above(0, matters=0.02),
+)
+def rise_and_fall(tables: Tables) -> Seen:
+    effects = {}
+    for quantity in ("rise", "fall"):
+        for k in EARLIER:
+            own, before = (_rows(tables, network, quantity, k) for network in ("trained", "untrained"))
+            effect = own.less(before, unit="accuracy above the untrained model")
+            if effect is not None:
+                effects[f"{quantity} of {k} back"] = effect
+    falls = ", ".join(_of(tables, "trained", "fall", k).short() for k in EARLIER)
+    text = (
+        f"From layer 0 to the peak the accuracy rises by {_listed(tables, 'trained', 'rise')} for 1 to 4 steps back (before "
+        f"training by {_listed(tables, 'untrained', 'rise')}), and from there to the last layer it falls by {falls}."
+    )
+    wanted = [f"{quantity} of {k} back" for quantity in ("rise", "fall") for k in EARLIER]
+    return Seen(effects, text, gates=(*gates(tables), *_raised(tables, EARLIER)), wanted=wanted)
+
+
+@claim(
+    "multitask-peak-moves-up",
+    experiment="multitask-fig3b",
+    source="[MultiTask] §2.2, Fig. 3(b) (3)",
+    says="The peak of the curves shifts to upper layers as the distance to the previous token increases.",
+    reading=(
+        "Layers by which the peak moves for each step of distance from 1 to 4, less the same before training, are "
+        "above zero by 0.25 or more, in models that training made to read each of these tokens better by 0.05 or more."
+    ),
+    rule=Above(0, matters=0.25),
+)
+def peak_moves_up(tables: Tables) -> Seen:
+    peaks = {network: _slope(tables, network, "peak") for network in ("trained", "untrained")}
+    text = (
+        f"The peak is at layer {_listed(tables, 'trained', 'peak')} for 1 to 4 steps back, mean over seeds, and moves by "
+        f"{effect_of(peaks['trained'])} a step, before training by {effect_of(peaks['untrained'])}. The layer that "
+        f"makes 90 % of the rise moves by {effect_of(_slope(tables, 'trained', 'onset'))}."
+    )
+    effect = effect_of(minus(peaks["trained"], peaks["untrained"]), "layers for each step back", resolution=_ONE_LAYER)
+    return Seen(effect, text, gates=(*gates(tables), *_raised(tables, EARLIER)))
+
+
+@claim(
+    "multitask-construction-gathers",
+    experiment="multitask-fig3b",
+    source="[MultiTask] §5.1.1, App. D.1 (decoupled feature learning), Fig. 5",
+    says="In the construction the token k back is there from layer ⌈log2(k + 1)⌉ on: each layer doubles the window.",
+    reading=(
+        "In the network of Theorem 1 the first layer with 90 % of the rise of the accuracy for the token k back is "
+        "⌈log2(k + 1)⌉, for k = 0 to 4 and every seed."
+    ),
+    rule=Always(0.75),
+    about="construction",
+    proved=True,
+)
+def construction_gathers(tables: Tables) -> Seen:
+    rows = tables["curves"].where(network="constructed", quantity="onset", distance=list(DISTANCES))
+    onsets = ", ".join(f"{_of(tables, 'constructed', 'onset', k).value:.2g}" for k in DISTANCES)
+    falls = max((_of(tables, "constructed", "fall", k) for k in DISTANCES), key=lambda found: found.value)
+    text = (
+        f"The token k back is there from layer {onsets} on (k = 0 to 4; mean over seeds), where the theory says "
+        f"{', '.join(str(gathering_layer(k)) for k in DISTANCES)}. From the peak to the last layer its accuracy falls by "
+        f"{falls.short()} at most: the construction explains the rise and its order, and no fall."
+    )
+    right = [row["value"] == gathering_layer(row["distance"]) for row in rows]
+    return Seen(share(right, "share of distances and seeds") if right else None, text)
+
+
+@claim(
+    "multitask-tokens-without-training",
+    experiment="multitask-fig3b",
+    source=OURS,
+    says="How much of the previous tokens can be read before training?",
+    reading="Accuracy at the best layer before and after training; the number is what training adds, mean over 1 to 4 back.",
+)
+def without_training(tables: Tables) -> Seen:
+    best = {
+        network: tables["curves"].where(network=network, quantity="best accuracy", distance=list(EARLIER))
+        for network in ("trained", "untrained")
+    }
+    text = (
+        f"At the best layer the accuracy is {_listed(tables, 'untrained', 'best accuracy')} before training for 1 to 4 "
+        f"steps back, and {_listed(tables, 'trained', 'best accuracy')} after it."
+    )
+    return Seen(
+        best["trained"].less(best["untrained"], unit="accuracy at the best layer, trained less untrained"), text
+    )
+
+
+#: What a slope over the distances 1 to 4 changes by if the layer of the farthest one does by one.
+_ONE_LAYER = 0.3
+
+
+def _rows(tables: Tables, network: str, quantity: str, distance: int) -> Rows:
+    return tables["curves"].where(network=network, quantity=quantity, distance=distance)
+
+
+def _of(tables: Tables, network: str, quantity: str, distance: int) -> Effect:
+    found = _rows(tables, network, quantity, distance).effect()
+    assert found is not None
+    return found
+
+
+def _listed(tables: Tables, network: str, quantity: str) -> str:
+    return ", ".join(f"{_of(tables, network, quantity, k).value:.2f}" for k in EARLIER)
+
+
+def _slope(tables: Tables, network: str, quantity: str, sign: float = 1.0) -> dict[Any, Estimate | None]:
+    """Least-squares slope of a quantity on the distance over `EARLIER`, of each seed; the noises count as independent."""
+    centre = math.fsum(EARLIER) / len(EARLIER)
+    weights = {k: sign * (k - centre) / math.fsum((j - centre) ** 2 for j in EARLIER) for k in EARLIER}
+    columns = {k: _rows(tables, network, quantity, k).estimates() for k in EARLIER}
+    found: dict[Any, Estimate | None] = {}
+    for seed in columns[EARLIER[0]]:
+        own = {k: one for k in EARLIER if (one := columns[k].get(seed)) is not None}
+        value = math.fsum(weights[k] * one.value for k, one in own.items())
+        error = math.hypot(*(weights[k] * one.error for k, one in own.items()))
+        found[seed] = Estimate(value, error) if len(own) == len(EARLIER) else None
+    return found
+
+
+def _raised(tables: Tables, distances: range) -> list[Gate]:
+    """Whether training made the tokens at these distances readable at all."""
+    made = []
+    for k in distances:
+        own, before = (_rows(tables, network, "best accuracy", k) for network in ("trained", "untrained"))
+        gain = own.less(before)
+        if gain is not None:
+            made.append(learned(gain, _RAISED, f"the untrained one at telling the token {k} back"))
+    return made

@@ -1,6 +1,6 @@
 """[MultiTask] Figure 7: where the last token of the test sequence looks, by layer and head."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -9,29 +9,36 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, capture, inference_mode
-from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.shuffle import attention_taps
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Layout
-from hmmscope.evidence.figures import Figure
+from hmmscope.evidence.claims import Seen, claim
+from hmmscope.evidence.figures import Figure, Heatmap, Role, Series
+from hmmscope.evidence.panels import bar, bars, curve, heatmap, lines
+from hmmscope.evidence.rows import Rows, Tables, effect_of
+from hmmscope.evidence.verdicts import Above
 from hmmscope.experiments.construction_vs_trained import construct
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, Tables
-from hmmscope.experiments.multitask_fig7_figures import figures
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.multitask_models import multitask_config
+from hmmscope.experiments.multitask_setting import gates, setting_rows
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require
 
-#: Sizes of the measurements; the last three are of the constructed network.
-SIZES: dict[str, dict[str, int]] = {
-    "smoke": {"samples": 16, "max_offset": 13, "construction_samples": 4, "memory_length": 2, "num_steps": 2},
-    "small": {"samples": 512, "max_offset": 20, "construction_samples": 32, "memory_length": 4, "num_steps": 8},
-    "gpu": {"samples": 512, "max_offset": 26, "construction_samples": 32, "memory_length": 4, "num_steps": 8},
-    "paper": {"samples": 256, "max_offset": 50, "construction_samples": 8, "memory_length": 4, "num_steps": 16},
-}
-
 #: Where attention can fall, seen from the last token.
 SOURCES = ("the token itself", "earlier in its sequence", "demonstrations", "delimiters")
+
+
+class Place(NamedTuple):
+    """A head of a layer, both counted from 1."""
+
+    layer: int
+    head: int
+
+    def __str__(self) -> str:
+        return f"{self.layer}.{self.head}"
+
 
 #: By layer, from 1: attention of the last token (sample, head, key).
 Patterns = dict[int, NDArray[np.float64]]
@@ -39,7 +46,7 @@ Patterns = dict[int, NDArray[np.float64]]
 
 @registry.experiment("multitask-fig7")
 class MultiTaskFig7(Experiment):
-    """See the module."""
+    """Attention of the last token by distance and by source, of each layer and head."""
 
     title = "Where the last token looks"
     summary = (
@@ -49,16 +56,22 @@ class MultiTaskFig7(Experiment):
     )
     num_seeds = NUM_SEEDS
     intervals = SEED_INTERVALS
-    groups = {"attention": ("offsets", "sources", "alignment", "effects")}
+    groups = {"attention": ("offsets", "sources", "alignment", "effects"), "setting": ("setting",)}
+    #: The last three are of the constructed network.
+    sizes = {
+        "smoke": {"samples": 16, "max_offset": 13, "construction_samples": 4, "memory_length": 2, "num_steps": 2},
+        "small": {"samples": 512, "max_offset": 20, "construction_samples": 32, "memory_length": 4, "num_steps": 8},
+        "gpu": {"samples": 512, "max_offset": 26, "construction_samples": 32, "memory_length": 4, "num_steps": 8},
+        "paper": {"samples": 256, "max_offset": 50, "construction_samples": 8, "memory_length": 4, "num_steps": 16},
+    }
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return {"model": multitask_config(scale)}
 
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return dict(SIZES[scale])
-
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         run = runs["model"]
+        if group == "setting":
+            return {"setting": setting_rows(run)}
         corpus, layout = run.corpus("probe"), run.config.layout
         longest = layout.num_columns - 1
         offset = sizes["max_offset"]
@@ -78,7 +91,8 @@ class MultiTaskFig7(Experiment):
         return tables
 
     def figures(self, tables: Tables) -> list[Figure]:
-        return figures(tables)
+        """By distance for layers and for heads, by source, and the heads that do what the construction does."""
+        return [_layers(tables["offsets"]), _heads(tables["offsets"]), _sources(tables["sources"]), _alignment(tables)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -152,43 +166,195 @@ def alignment(
 ) -> tuple[list[dict], list[dict]]:
     """Tables "alignment" and "effects".
 
-    alignment: (constructed_layer, offset, network, layer, head, value): the head of each network that puts most of its
-    attention where a gathering head of the construction puts all of its own.
-    effects: (network, effect, value, low, high, samples), differences paired within prompts: ``same sequence, lower``,
-    ``same sequence, upper`` and ``same sequence, lower less upper`` (earlier tokens of the sequence, mean over heads and
-    half of the layers), ``alignment``, and ``alignment, trained less untrained`` for the network "both".
+    alignment: (constructed_layer, offset, network, layer, head, value, low, high): the head of each network that puts most
+    of its attention where a gathering head of the construction puts all of its own.
+    effects: (network, effect, value, low, high, samples), means over prompts: ``same sequence, lower``, ``same sequence,
+    upper`` and ``same sequence, lower less upper`` (earlier tokens of the sequence, mean over heads and half of the layers).
     """
     same = source_of_columns(layout) == SOURCES.index("earlier in its sequence")
     best_rows: list[dict] = []
     effects: list[dict] = []
-    aligned: dict[str, NDArray[np.float64]] = {}
     for network, patterns in networks.items():
-        at_offsets = []
         for gathers, offset in gathering.items():
             there = {
                 (layer, head): pattern_BHU[:, head, -1 - offset]
                 for layer, pattern_BHU in patterns.items()
                 for head in range(pattern_BHU.shape[1])
             }
-            best = max(there, key=lambda one: float(there[one].mean()))
-            at_offsets.append(there[best])
-            value = float(there[best].mean())
-            found = {"network": network, "layer": best[0], "head": best[1], "value": value}
-            best_rows.append({"constructed_layer": gathers, "offset": offset} | found)
-        aligned[network] = np.mean(at_offsets, 0)
+            layer, head = max(there, key=lambda one: float(there[one].mean()))
+            where = {"constructed_layer": gathers, "offset": offset, "network": network, "layer": layer, "head": head}
+            best_rows.append(where | mean_row(there[layer, head]))
         by_layer = np.stack([pattern_BHU[..., same].sum(-1).mean(1) for pattern_BHU in patterns.values()])
         half = len(by_layer) // 2
         lower, upper = by_layer[:half].mean(0), by_layer[-half:].mean(0)
-        effects += [
-            _effect(network, "same sequence, lower", lower),
-            _effect(network, "same sequence, upper", upper),
-            _effect(network, "same sequence, lower less upper", lower - upper),
-            _effect(network, "alignment", aligned[network]),
-        ]
-    gain = aligned["trained"] - aligned["untrained"]
-    return best_rows, [*effects, _effect("both", "alignment, trained less untrained", gain)]
+        found = {"lower": lower, "upper": upper, "lower less upper": lower - upper}
+        effects += [{"network": network, "effect": f"same sequence, {k}"} | mean_row(v) for k, v in found.items()]
+    return best_rows, effects
 
 
-def _effect(network: str, effect: str, values: NDArray[np.float64]) -> dict:
-    mean, low, high = (float(x) for x in bootstrap_means(values))
-    return {"network": network, "effect": effect, "value": mean, "low": low, "high": high, "samples": len(values)}
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+_LOOKS: dict[str, tuple[str, Role]] = {
+    "trained": ("trained", "model"),
+    "untrained": ("before training", "control"),
+    "constructed": ("network of Theorem 1", "other"),
+    "uniform": ("even attention", "baseline"),
+}
+_TITLES = {"trained": "Trained", "untrained": "Before training", "constructed": "Theorem 1"}
+_SCALES = "The first two maps share their colours; that of Theorem 1 has a scale of its own."
+
+
+def _layers(rows: Rows) -> Figure:
+    means = Rows(rows.pool("network", "layer", "offset")).with_columns(name=lambda row: row["layer"])
+    return Figure(
+        name="by-distance",
+        title="Where the last token looks, by layer",
+        caption=(
+            "Share of the attention of the last token that falls on the column so many columns back (0 is itself), "
+            f"averaged over heads, prompts and {_seeds(rows)}. The ReLU heads of the network of Theorem 1 are not "
+            f"normalised; shown is the share of what they give. Beige: it looks nowhere. {_SCALES}"
+        ),
+        panels=_maps(means, "layer"),
+    )
+
+
+def _heads(rows: Rows) -> Figure:
+    seed = rows[0]["seed"]
+    own = Rows(row for row in rows.where(seed=seed) if row["network"] != "constructed" or row["gathers"])
+    named = own.with_columns(name=lambda row: Place(row["layer"], row["head"] + 1))
+    return Figure(
+        name="by-head",
+        title="Where the last token looks, by head",
+        caption=(
+            f"As in the figure by layer, for every head (layer.head) of seed {seed}; heads of different seeds are not the "
+            f"same heads. Of the network of Theorem 1 those that gather the last tokens. {_SCALES}"
+        ),
+        panels=_maps(named, "layer.head"),
+    )
+
+
+def _maps(rows: Rows, y_label: str) -> tuple[Heatmap, ...]:
+    """One map a network; the trained and the untrained one have one scale, so that their colours can be compared."""
+    shared = max((row["value"] for row in rows.where(network=("trained", "untrained"))), default=0.0) or None
+    maps = []
+    for network, title in _TITLES.items():
+        most = None if network == "constructed" else shared
+        labels = {"x_label": "columns back", "y_label": y_label, "z_label": "share of attention"}
+        made = heatmap(title, rows.where(network=network), "offset", "name", z_min=0.0, z_max=most, **labels)
+        maps.append(made)
+    return tuple(maps)
+
+
+def _sources(rows: Rows) -> Figure:
+    panels = []
+    for source, own in rows.by("source").items():
+        series = [curve(own.where(network=network), "depth", *look) for network, look in _LOOKS.items()]
+        title = source[0].upper() + source[1:]
+        shown: dict[str, Any] = {"x_label": "depth (layer / layers)", "y_label": "share of attention", "y_min": 0.0}
+        panels.append(lines(title, *series, **shown))
+    return Figure(
+        name="by-source",
+        title="What the last token looks at",
+        caption=(
+            "Share of the attention of the last token by what it falls on, averaged over heads and prompts, against depth. "
+            f"Even attention: the share of the columns. Means and 95 % intervals over {_seeds(rows)}."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _alignment(tables: Tables) -> Figure:
+    rows = tables["alignment"].with_columns(built=lambda row: (row["constructed_layer"], row["offset"]))
+    heads = sorted(rows.values("built"))
+    series = [
+        Series(name=_LOOKS["constructed"][0], role="ceiling", y=(1.0,) * len(heads)),
+        *(bar(rows.where(network=network), "built", heads, *_LOOKS[network]) for network in ("trained", "untrained")),
+    ]
+    names = [f"layer {layer}: {offset} back" for layer, offset in heads]
+    return Figure(
+        name="alignment",
+        title="Heads that look where the construction gathers",
+        caption=(
+            "A gathering head of the construction puts all attention of the last token on one column. Shown is the "
+            "attention that the best head of the network puts there, trained and before training; bars are 95 % intervals "
+            f"over {_seeds(tables['alignment'])}."
+        ),
+        panels=(bars("", *series, categories=names, y_label="attention", y_min=0.0),),
+    )
+
+
+def _seeds(rows: Rows) -> str:
+    seeds = len(rows.seeds())
+    return f"{seeds} seeds" if seeds > 1 else "one seed"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+@claim(
+    "multitask-lower-layers-look-nearby",
+    experiment="multitask-fig7",
+    source="[MultiTask] §1 (layerwise behaviour), App. B.2, Fig. 7",
+    says="Lower layers focus on local representations, primarily influenced by neighbouring tokens.",
+    reading=(
+        "Attention of the last token on earlier tokens of its own sequence, in the lower half of the layers less in the "
+        "upper half, less the same before training, is above zero by 0.05 or more."
+    ),
+    rule=Above(0, matters=0.05),
+)
+def lower_layers_look_nearby(tables: Tables) -> Seen:
+    def own(part: str, network: str = "trained") -> Rows:
+        return tables["effects"].where(effect=f"same sequence, {part}", network=network)
+
+    both, before = own("lower less upper"), own("lower less upper", "untrained")
+    text = (
+        f"The last token gives {own('lower').effect()} of its attention to earlier tokens of its sequence in the lower half "
+        f"of the layers and {own('upper').effect()} in the upper half, a difference of {both.effect()}; before training it "
+        f"is {before.effect()}."
+    )
+    effect = both.less(before, unit="share of attention, lower less upper half")
+    return Seen(effect, text, gates=gates(tables))
+
+
+@claim(
+    "multitask-copying-heads",
+    experiment="multitask-fig7",
+    source="[MultiTask] §1, §4.2 (layerwise modeling), Fig. 5",
+    says="The construction, whose first layers gather the last tokens from near to far, aligns closely with trained models.",
+    reading=(
+        "For each gathering head of the construction, which puts all of its attention on one column, the head of the "
+        "trained network that puts most there puts more than 0.5 there above the network before training, and the layers of "
+        "these heads do not fall with the distance. Attention shows where a head could copy from, not that it does."
+    ),
+    rule=Above(0.5),
+)
+def copying_heads(tables: Tables) -> Seen:
+    rows = tables["alignment"]
+    offsets = sorted(rows.values("offset"))
+    overlap, parts = {}, []
+    for offset in offsets:
+        own, before = (rows.where(offset=offset, network=network) for network in ("trained", "untrained"))
+        gain = own.less(before, unit="attention in common above the untrained network")
+        if gain is not None:
+            overlap[f"{offset} back"] = gain
+        layers = ", ".join(f"{found.value:g}" for found in own.estimates("layer").values() if found is not None)
+        parts.append(f"{own.effect()} for {offset} back ({before.effect()} before training; in layer {layers} by seed)")
+    in_order = rows.where(network="trained").per_seed(_in_order)
+    text = (
+        f"Of the attention that a gathering head puts on one column the best head of the network has {'; '.join(parts)}. "
+        f"The layers of these heads do not fall with the distance in {sum(in_order.values())} of {len(in_order)} seeds."
+    )
+    if not all(in_order.values()):  # a head below one that it builds on gathers nothing: it has nothing in common
+        text = f"{text} Where they do, the heads cannot build on each other."
+    ordered = effect_of(
+        {seed: 1.0 if fits else 0.0 for seed, fits in in_order.items()}, "share of seeds", resolution=0.5
+    )
+    effects = overlap | ({} if ordered is None else {"layers in order": ordered})
+    return Seen(effects, text, gates=gates(tables), wanted=[f"{offset} back" for offset in offsets])
+
+
+def _in_order(rows: Rows) -> bool:
+    layers = [row["layer"] for row in sorted(rows, key=lambda row: row["offset"])]
+    return layers == sorted(layers)

@@ -1,5 +1,6 @@
 """Belief geometry: does the residual stream of a trained model hold the exact belief states?"""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,40 +20,40 @@ from hmmscope.analysis.geometry import (
 from hmmscope.analysis.layer_curves import Curves, with_interval
 from hmmscope.analysis.probes import read_stream
 from hmmscope.axes import Tensor
-from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Measured, Tables
-from hmmscope.experiments.multitask_geometry_figures import figures, notes
+from hmmscope.evidence.claims import Seen, claim
+from hmmscope.evidence.effects import Effect
+from hmmscope.evidence.figures import Figure, Lines, Points
+from hmmscope.evidence.panels import curve, lines
+from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope.experiments.outcomes import flat
 from hmmscope.runs.pipeline import Run, untrained_twin
 
-#: Sizes of process, layout, model and recipe, and of the measurement; the same for all three processes.
+#: Sizes of process, layout, model and recipe; the same for all three processes.
 _SCALES: dict[str, dict[str, dict[str, Any]]] = {
     "smoke": {
         "mixture": {"num_components": 2},
         "layout": {"length": 6},
         "model": {"num_layers": 2, "num_heads": 2, "width": 16},
         "training": {"num_steps": 12, "batch_size": 8, "warmup_steps": 4, "evaluate_every": 6, "checkpoint_every": 12},
-        "measurements": {"samples": 32, "points": 24},
     },
     "small": {
         "mixture": {"num_components": 8},
         "layout": {"length": 24},
         "model": {"num_layers": 3, "num_heads": 4, "width": 64},
         "training": {"num_steps": 600, "batch_size": 64, "learning_rate": 3e-3},
-        "measurements": {"samples": 512, "points": 600},
     },
     "gpu": {
         "mixture": {"num_components": 16},
         "layout": {"length": 64},
         "model": {"num_layers": 4, "num_heads": 8, "width": 128},
         "training": {"num_steps": 5000, "batch_size": 256, "learning_rate": 1e-3, "precision": "bfloat16"},
-        "measurements": {"samples": 2048, "points": 3000},
     },
     "paper": {
         "mixture": {"num_components": 64},
         "layout": {"length": 128},
         "model": {"num_layers": 8, "num_heads": 8, "width": 256},
         "training": {"num_steps": 20000, "batch_size": 256, "learning_rate": 5e-4, "precision": "bfloat16"},
-        "measurements": {"samples": 4096, "points": 6000},
     },
 }
 PROCESSES = ("mess3", "mess3-mixture", "rrxor")
@@ -60,7 +61,7 @@ PROCESSES = ("mess3", "mess3-mixture", "rrxor")
 
 @registry.experiment("multitask-geometry")
 class MultiTaskGeometry(Experiment):
-    """See the module."""
+    """Mess3, a mixture of its kind, and RRXOR: regressions from every layer to the exact belief states."""
 
     title = "Belief states in the residual stream"
     summary = (
@@ -73,6 +74,12 @@ class MultiTaskGeometry(Experiment):
     intervals = SEED_INTERVALS
     num_seeds = NUM_SEEDS
     groups = {"geometry": ("geometry", "effects", "points")}
+    sizes = {
+        "smoke": {"samples": 32, "points": 24},
+        "small": {"samples": 512, "points": 600},
+        "gpu": {"samples": 2048, "points": 3000},
+        "paper": {"samples": 4096, "points": 6000},
+    }
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         numbers = _SCALES[scale]
@@ -86,9 +93,6 @@ class MultiTaskGeometry(Experiment):
             for name in PROCESSES
         }
 
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return dict(_SCALES[scale]["measurements"])
-
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         tables: Measured = {"geometry": [], "effects": [], "points": []}
         for process, run in runs.items():
@@ -97,10 +101,21 @@ class MultiTaskGeometry(Experiment):
         return tables
 
     def figures(self, tables: Tables) -> list[Figure]:
-        return figures(tables)
+        """How much of the belief each layer holds, and the triangles of beliefs."""
+        return [_layer_figure(tables), *(_triangle_figure(tables, process) for process in _TRIANGLES)]
 
-    def notes(self, tables: Tables) -> list[Finding]:
-        return notes(tables)
+    def without_training(self, tables: Tables) -> Tables | None:
+        """The readings from the untrained model in the place of those from the trained one; what exceeds it is nothing."""
+        rows = tables["effects"]
+        gains = {"trained - controls", "trained - prediction and untrained"}
+        kept = Rows(row for row in rows if row["quantity"] not in {"trained", *gains})
+        taken = rows.where(quantity="untrained").with_columns(quantity=lambda row: "trained")
+        nothing = rows.where(quantity=gains).with_columns(
+            value=lambda row: 0.0,
+            low=lambda row: row["low"] - row["value"],
+            high=lambda row: row["high"] - row["value"],
+        )
+        return {**tables, "effects": Rows([*kept, *taken, *nothing])}
 
 
 def _measured(run: Run, num_samples: int, num_points: int) -> Measured:
@@ -156,3 +171,192 @@ def _points(values: Tensor, found: dict[str, Readout], count: int) -> list[dict]
     kept = np.unique(np.linspace(0, len(exact) - 1, min(count, len(exact))).astype(int))
     sides = {"exact": exact[kept], **{name: part[kept] for name, part in read.items()}}
     return [{name: [round(float(x), 5) for x in part[i]] for name, part in sides.items()} for i in range(len(kept))]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+#: Panels by process and target.
+_PANELS = {
+    ("mess3", BELIEF): "Mess3: belief",
+    ("mess3-mixture", BELIEF): "Mixture: belief in the true component",
+    ("mess3-mixture", MIXED_BELIEF): "Mixture: belief, component unknown",
+    ("rrxor", BELIEF): "RRXOR: belief",
+}
+_TRIANGLES = {
+    "mess3": ("Mess3", "states of Mess3"),
+    "mess3-mixture": ("a mixture of Mess3", "states, the component being unknown"),
+}
+
+
+def _layer_figure(tables: Tables) -> Figure:
+    def panel(process: str, target: str, title: str) -> Lines:
+        rows = tables["geometry"].where(process=process)
+        about = rows.where(target=target)
+        trained, bare = about.where(source="trained"), about.where(source="trained").with_columns(low=lambda row: None)
+        return lines(
+            title,
+            curve(trained, "layer", "trained", "model", y="r2"),
+            curve(bare, "layer", "exact belief of an observer", "ceiling", y="ceiling"),
+            curve(
+                rows.where(target=PREDICTION, source="trained"),
+                "layer",
+                "next-observation law, trained",
+                "other",
+                y="r2",
+            ),
+            curve(about.where(source="untrained"), "layer", "untrained model", "control", y="r2"),
+            curve(about.where(source="shuffled"), "layer", "shuffled beliefs", "control", y="r2"),
+            curve(bare, "layer", "affine in the exact prediction", "baseline", y="from_prediction"),
+            x_label="layer",
+            y_label="held-out R²",
+            y_min=-0.05,
+            y_max=1.02,
+        )
+
+    return Figure(
+        name="layers",
+        title="How much of the belief an affine map reads from each layer",
+        caption=(
+            "R² on held-out samples of ridge regressions from the residual stream to the exact belief state, after every "
+            "observation; layer 0 is the embedding. The ceiling is what the observations allow: in the mixture, the belief "
+            "in the true component is not known to an observer who is not told it. The baseline is an affine function of "
+            "the exact law of the next observation. In Mess3 law and belief are affine functions of each other, so that "
+            "nothing tells them apart there; in RRXOR they are far from it. Controls: the model before training, and a map "
+            "fitted to shuffled beliefs. Bands are 95 % intervals over seeds."
+        ),
+        panels=tuple(panel(process, target, title) for (process, target), title in _PANELS.items()),
+    )
+
+
+def _triangle_figure(tables: Tables, process: str) -> Figure:
+    rows = tables["points"].where(process=process)
+    rows = rows.where(seed=rows[0]["seed"])
+    colours = tuple(_colour(row["exact"]) for row in rows)
+    name, about = _TRIANGLES[process]
+    titles = {"exact": "Exact", "trained": "Read off the trained model", "untrained": "Read off the untrained model"}
+
+    def panel(side: str) -> Points:
+        x, y = zip(*(_in_triangle(row[side]) for row in rows), strict=True)
+        return Points(title=titles[side], x_label="", y_label="", x=x, y=y, colours=colours, frame=False)
+
+    return Figure(
+        name=f"simplex-{process}",
+        title=f"Belief states of {name}",
+        caption=(
+            f"Beliefs over the three {about}, in the triangle whose corners are certainty; each point is one prefix of a "
+            "held-out sample of the first seed. Red, green and blue are the exact probabilities of the three states, in all "
+            "panels. Left: the forward filter. Middle and right: the affine map of the layer that fits its training samples "
+            "best; nothing holds it inside the triangle."
+        ),
+        panels=tuple(panel(side) for side in titles),
+    )
+
+
+def _in_triangle(law: Sequence[float]) -> tuple[float, float]:
+    """The point of a law over three states; corners (0, 0), (1, 0) and (1/2, √3/2)."""
+    return law[1] + law[2] / 2, law[2] * 3**0.5 / 2
+
+
+def _colour(law: Sequence[float]) -> str:
+    """Red, green and blue by the square roots of three probabilities, so that mixed beliefs are not dark."""
+    return "#" + "".join(f"{round(225 * min(1.0, max(0.0, p)) ** 0.5):02x}" for p in law)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Questions: [MultiTask] does not ask what a stream holds of the belief; Shai et al. (2024) do, on other models
+
+_SOURCE = "ours, after Shai et al. (2024), abstract"
+#: Processes, as they are called in texts.
+NAMES = {"mess3": "Mess3", "mess3-mixture": "the mixture of Mess3", "rrxor": "RRXOR"}
+
+
+@claim(
+    "multitask-belief-linear",
+    experiment="multitask-geometry",
+    source=_SOURCE,
+    says="Are belief states linearly decodable from the residual stream, better than before training?",
+    reading=(
+        "R² on held-out samples at the layer that fits the training samples best, less that of the better of the untrained "
+        "model and shuffled beliefs; the number is that of the least certain process."
+    ),
+)
+def belief_linear(tables: Tables) -> Seen:
+    trained, gains = (
+        of_beliefs(tables, "trained"),
+        of_beliefs(tables, "trained - controls", "R² above the better control"),
+    )
+    before, ceiling = of_beliefs(tables, "untrained"), of_beliefs(tables, "ceiling")
+    each = "; ".join(
+        f"{NAMES[process]} {found.value:.3f} ({before[process].value:.3f} before training, at most "
+        f"{ceiling[process].value:.3f}), {gains[process].short()} above the better control"
+        for process, found in trained.items()
+    )
+    least = min(gains, key=lambda process: gains[process].value)
+    return Seen({NAMES[least]: gains[least]}, f"R² on held-out samples: {each}.", gates=(flat(tables),))
+
+
+@claim(
+    "multitask-belief-beyond-prediction",
+    experiment="multitask-geometry",
+    source=_SOURCE,
+    says="Does the stream hold the belief where the law of the next observation does not tell it?",
+    reading=(
+        "RRXOR has five states and two symbols, so that an affine function of the prediction knows little of its "
+        "beliefs: R² of the belief from the stream, less the better of the exact prediction and of the untrained model."
+    ),
+)
+def belief_beyond_prediction(tables: Tables) -> Seen:
+    trained, law, before = (
+        of_beliefs(tables, quantity)["rrxor"].short() for quantity in ("trained", "from the prediction", "untrained")
+    )
+    text = (
+        f"On RRXOR the beliefs are read off the stream with R² {trained}; an affine function of the exact law of the next "
+        f"observation reaches {law}, the stream before training {before}."
+    )
+    unit = "R² above the better of prediction and untrained model"
+    gain = of_beliefs(tables, "trained - prediction and untrained", unit)["rrxor"]
+    return Seen(gain, text, gates=(flat(tables, label="rrxor"),))
+
+
+@claim(
+    "multitask-belief-or-prediction",
+    experiment="multitask-geometry",
+    source=_SOURCE,
+    says="Does the stream hold the belief, or only what is needed of it for the next prediction?",
+    reading=(
+        "R² of the belief less that of the next-observation law, of the trained stream; where the belief is an affine "
+        "function of the exact law the question has no answer. The number is that of RRXOR."
+    ),
+)
+def belief_or_prediction(tables: Tables) -> Seen:
+    less, law = of_beliefs(tables, "belief - next observation", "R²"), of_beliefs(tables, "from the prediction")
+    each = "; ".join(
+        f"{NAMES[p]} {round(one.value, 3) + 0.0} (from the exact law {law[p].value:.3f})" for p, one in less.items()
+    )
+    text = f"R² of the belief less that of the next-observation law, and of the belief from the exact law: {each}."
+    return Seen({"RRXOR": less["rrxor"]}, text)
+
+
+@claim(
+    "multitask-whose-belief",
+    experiment="multitask-geometry",
+    source=_SOURCE,
+    says="Whose belief does a model of a mixture hold, that in the true component or that of an observer who is not told?",
+    reading="R² of both beliefs at their best layers; the number is that of the observer who does not know the component.",
+)
+def whose_belief(tables: Tables) -> Seen:
+    known, ceiling = (of_beliefs(tables, quantity)["mess3-mixture"] for quantity in ("trained", "ceiling"))
+    mixed = of_beliefs(tables, "trained", "R²", MIXED_BELIEF)["mess3-mixture"]
+    text = (
+        f"The belief of the observer who does not know the component is read with R² {mixed.short()}; that in the true "
+        f"component with {known.short()}, of {ceiling.value:.3f} that the observations allow."
+    )
+    return Seen(mixed, text)
+
+
+def of_beliefs(tables: Tables, quantity: str, unit: str = "", target: str = BELIEF) -> dict[str, Effect]:
+    """A quantity of each process that has the target, over seeds and samples."""
+    rows = tables["effects"].where(target=target, quantity=quantity)
+    found = {process: own.effect(unit=unit) for process, own in rows.by("process").items()}
+    return {process: effect for process, effect in found.items() if effect is not None}

@@ -3,15 +3,25 @@
 from typing import Any
 
 from hmmscope import registry
+from hmmscope.evidence.claims import OURS, Seen, claim
 from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, Tables
-from hmmscope.experiments.multitask_studies import end_rows, prompt_config, setting_lines
+from hmmscope.evidence.rows import Tables
+from hmmscope.experiments.multitask_studies import (
+    PromptStudy,
+    excess_by,
+    excess_less,
+    listed,
+    prompt_config,
+    setting_lines,
+    told_apart,
+)
+from hmmscope.experiments.outcomes import equal_tokens, flat
 from hmmscope.runs.pipeline import Run
 
 
 @registry.experiment("multitask-heads")
-class Heads(Experiment):
-    """See the module."""
+class Heads(PromptStudy):
+    """1, 2, 4, ... heads that share one width."""
 
     title = "The number of heads at a fixed width"
     summary = (
@@ -19,29 +29,22 @@ class Heads(Experiment):
         "that it estimates in context. The same decoder is trained with 1, 2, 4, ... heads of the same total width, and "
         "judged over the test sequence beside the exact Bayes mixture."
     )
-    intervals = SEED_INTERVALS
-    num_seeds = NUM_SEEDS
-    groups = {"end of the prompt": ("end",)}
-
-    def choices(self, scale: str) -> dict[str, Any]:
-        heads = {"smoke": [1, 2], "small": [1, 2, 4, 8], "gpu": [1, 2, 4, 8, 16], "paper": [1, 2, 4, 8, 16, 32]}
-        return {"heads": heads[scale]}
+    varied = {
+        "smoke": {"heads": [1, 2]},
+        "small": {"heads": [1, 2, 4, 8]},
+        "gpu": {"heads": [1, 2, 4, 8, 16]},
+        "paper": {"heads": [1, 2, 4, 8, 16, 32]},
+    }
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return {f"{n} head{'s' * (n != 1)}": prompt_config(scale, model={"num_heads": n}) for n in choices["heads"]}
 
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return {"samples": {"smoke": 16, "small": 512, "gpu": 1024, "paper": 512}[scale]}
-
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
-        rows = []
-        for run in runs.values():
-            setting = {"heads": run.config.model.num_heads, "symbols": run.process.num_symbols}
-            rows += [setting | row for row in end_rows(run, sizes["samples"])]
-        return {"end": rows}
+    def setting(self, run: Run) -> dict[str, Any]:
+        return {"heads": run.config.model.num_heads, "symbols": run.process.num_symbols}
 
     def figures(self, tables: Tables) -> list[Figure]:
-        rows, x_label = tables["end"], "heads"
+        """Excess, loss and accuracy by heads."""
+        rows, metrics = tables["end"], ("excess", "loss", "accuracy")
         return [
             Figure(
                 name="heads",
@@ -51,9 +54,28 @@ class Heads(Experiment):
                     "that share the same width. Theorem 1 has 2p heads a layer for p symbols "
                     f"(here {2 * rows[0]['symbols']}). Bands are 95 % intervals over seeds."
                 ),
-                panels=tuple(
-                    setting_lines(rows, "heads", metric, x_label=x_label, log_x=True)
-                    for metric in ("excess", "loss", "accuracy")
-                ),
+                panels=tuple(setting_lines(rows, "heads", metric, x_label="heads", log_x=True) for metric in metrics),
             )
         ]
+
+
+@claim(
+    "multitask-more-heads",
+    experiment="multitask-heads",
+    source=OURS,
+    says="Do more heads of the same total width help?",
+    reading=(
+        "The construction of [MultiTask] has 2p heads a layer for p symbols (§5.1.1); no trained model is compared. "
+        "Excess over the optimum with the fewest heads less that with the most, the same seeds and tokens."
+    ),
+)
+def more_heads(tables: Tables) -> Seen:
+    counts = excess_by(tables, "heads")
+    fewest, most, symbols = min(counts), max(counts), tables["end"][0]["symbols"]
+    unit = f"excess with {fewest} less that with {most}, nats"
+    effect = excess_less(tables, {"heads": fewest}, {"heads": most}, unit)
+    text = (
+        f"Excess over the optimum in nats, by heads: {listed(counts)}; the construction has {2 * symbols} for {symbols} "
+        f"symbols. {told_apart(effect, f'The model with {most}', f'that with {fewest}')}"
+    )
+    return Seen(effect, text, gates=(equal_tokens(tables), flat(tables)))

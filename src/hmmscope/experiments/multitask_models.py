@@ -46,8 +46,8 @@ def multitask_config(scale: str, **changes: dict[str, Any]) -> dict[str, Any]:
         scale: "smoke", "small", "gpu" or "paper".
         changes: to the sections ``process``, ``layout``, ``model`` and ``training``.
 
-    Source: [MultiTask] §5 (8192 HMMs of 128 states and 16 symbols; 131,072 prompts, each once; 16 layers, 16 heads, width
-    1024). Not stated there: the laws of the matrices, lengths, the optimiser; the reduced scales are ours.
+    Source: [MultiTask] App. B.1 (8192 HMMs of 128 states and 16 symbols; 131,072 prompts, each once; 16 layers, 16 heads,
+    width 1024). Not stated there: the laws of the matrices, lengths, the optimiser; the reduced scales are ours.
     """
     numbers, concentration = _SCALES[scale], CONCENTRATION[scale]
     law = {"transition_concentration": concentration, "emission_concentration": concentration}

@@ -1,27 +1,40 @@
 """How the error of a short memory depends on how well observations tell states apart, in trained models."""
 
-from collections.abc import Mapping, Sequence
+import math
 from typing import Any
-
-import numpy as np
 
 from hmmscope import registry
 from hmmscope.errors import InputError
+from hmmscope.evidence.claims import OURS, Seen, claim
 from hmmscope.evidence.figures import Figure, Lines
-from hmmscope.evidence.pooling import by_seed
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Measured, Tables
-from hmmscope.experiments.multitask_studies import curve, of, window_config
-from hmmscope.experiments.multitask_windows import exact_rate, histories_of, window_rows
+from hmmscope.evidence.panels import curve, lines
+from hmmscope.evidence.rows import Rows, Tables, effect_of
+from hmmscope.evidence.verdicts import Above
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope.experiments.multitask_studies import untrained_answers, window_config
+from hmmscope.experiments.multitask_windows import (
+    LOOKS,
+    by_memory,
+    decay_rate,
+    exact_rate,
+    fitted_line,
+    histories_of,
+    limited_by_memory,
+    window_rows,
+)
+from hmmscope.experiments.outcomes import flat
 from hmmscope.processes.hmm import HMM
 from hmmscope.runs.pipeline import Run
 
+#: Least that there has to be to know of the next observation, nats; below it, shares of it say nothing.
+LEAST_KNOWN = 1e-5
 #: The exponent of the observability is fitted up to here: it describes weak observations.
 WEAK = 0.6
 
 
 @registry.experiment("multitask-observability")
 class Observability(Experiment):
-    """See the module."""
+    """A decoder for each observability and memory, over the same hidden chain."""
 
     title = "Error against observability"
     summary = (
@@ -33,6 +46,12 @@ class Observability(Experiment):
     intervals = SEED_INTERVALS
     num_seeds = NUM_SEEDS
     groups = {"observability": ("errors", "rates")}
+    sizes = {
+        "smoke": {"histories": 64},
+        "small": {"histories": 8192},
+        "gpu": {"histories": 32768},
+        "paper": {"histories": 32768},
+    }
 
     def choices(self, scale: str) -> dict[str, Any]:
         gammas = {"smoke": [0.4, 0.8], "small": [0.2, 0.4, 0.6, 0.8]}
@@ -50,9 +69,6 @@ class Observability(Experiment):
             for k in choices["lengths"]
         }
 
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return {"histories": {"smoke": 64, "small": 8192, "gpu": 32768, "paper": 32768}[scale]}
-
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         errors, rates = [], []
         by_gamma: dict[float, dict[int, Run]] = {}
@@ -69,38 +85,25 @@ class Observability(Experiment):
         return {"errors": errors, "rates": rates}
 
     def figures(self, tables: Tables) -> list[Figure]:
-        rows, rates = tables["errors"], tables["rates"]
-        memories = sorted({row["memory"] for row in rows})
-        names = {
-            "memory": ("best from the same observations", "optimum"),
-            "model": ("model", "model"),
-            "stationary": ("nothing seen", "baseline"),
-            "untrained": ("model before training", "control"),
-        }
-        panels = []
-        for k in (memories[0], memories[-1]):
-            here = of(rows, memory=k, metric="total_variation")
-            series = tuple(curve(of(here, predictor=key), "observability", *name) for key, name in names.items())
+        """Error of the shortest and the longest memory, and the exact rate of decay."""
+        rows, rates = tables["errors"].where(metric="total_variation"), tables["rates"]
+        memories = sorted(rows.values("memory"))
+        looks = {**LOOKS, "memory": ("best from the same observations", "optimum")}
+
+        def panel(k: int) -> Lines:
+            own = rows.where(memory=k)
+            series = [curve(own.where(predictor=name), "observability", *look) for name, look in looks.items()]
             title, y_label = f"{k} observation{'s' * (k != 1)} seen", "total variation from the filter of the past"
-            panels.append(Lines(title=title, x_label="observability", y_label=y_label, series=series, log_y=True))
-        exact = [row | {"value": row["rate"]} for row in rates if row["rate"] is not None]
-        mixing = [row | {"value": row["mixing"]} for row in rates if row["mixing"] is not None]
-        shown = [
-            curve(found, "observability", name, role)
-            for found, name, role in (
-                (exact, "exact memory error", "optimum"),
-                (mixing, "the chain alone (no observation)", "baseline"),
-            )
-            if found
+            return lines(title, *series, x_label="observability", y_label=y_label, log_y=True)
+
+        decay = [
+            curve(rates, "observability", "exact memory error", "optimum", y="rate"),
+            curve(rates, "observability", "the chain alone (no observation)", "baseline", y="mixing"),
         ]
-        if shown:
-            decay = Lines(
-                title="Decay in memory",
-                x_label="observability",
-                y_label="rate, nats per observation",
-                series=tuple(shown),
-            )
-            panels.append(decay)
+        panels = [panel(memories[0]), panel(memories[-1])]
+        if any(decay):
+            labels = {"x_label": "observability", "y_label": "rate, nats per observation"}
+            panels.append(lines("Decay in memory", *decay, **labels))
         return [
             Figure(
                 name="observability",
@@ -115,36 +118,170 @@ class Observability(Experiment):
             )
         ]
 
-    def notes(self, tables: Tables) -> list[Finding]:
-        exponent = by_seed(tables["rates"], exponent_of)
-        if exponent is None:
-            return []
-        text = (
-            "What observations add to the decay of the exact memory error (its rate less that of the chain alone) grows "
-            f"like gamma^{exponent.value:.2f} up to gamma = {WEAK:g}; the lemma guarantees gamma^4 times a constant."
-        )
-        return [
-            Finding(
-                title="The exponent of the observability",
-                text=text,
-                verdict="found",
-                value=exponent.value,
-                low=exponent.low,
-                high=exponent.high,
-                unit="exponent of gamma",
-            )
-        ]
+    def without_training(self, tables: Tables) -> Tables | None:
+        return untrained_answers(tables, "errors")
 
 
-def exponent_of(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Slope of ln(rate - mixing) against ln(observability) up to `WEAK`, of one seed; None below two such points."""
-    points = [
-        (row["observability"], row["rate"] - row["mixing"])
-        for row in rows
-        if row["observability"] <= WEAK and row["rate"] is not None and row["mixing"] is not None
-    ]
-    points = [(gamma, excess) for gamma, excess in points if excess > 0]
-    if len(points) < 2:
-        return None
-    x, y = np.log(np.array(points)).T
-    return float(np.polyfit(x, y, 1)[0])
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+@claim(
+    "multitask-observability-rate",
+    experiment="multitask-observability",
+    source="[MultiTask] §4.1, Assumption 2, Lemma 1",
+    says="The error of a fixed memory decays the faster in its length, the larger the observability coefficient.",
+    reading=(
+        "Slope of the exact rate of decay of the memory error, in nats an observation, against the observability, by "
+        "seed, is above zero by 0.1 or more; the lemma guarantees a rate that grows with gamma, up to a constant."
+    ),
+    rule=Above(0, matters=0.1),
+    about="process",
+)
+def observability_rate(tables: Tables) -> Seen:
+    rates = tables["rates"]
+    slope = effect_of(rates.per_seed(_rate_slope), "nats an observation per unit of observability")
+    each = {gamma: own.effect("rate") for gamma, own in sorted(rates.by("observability").items())}
+    listed = ", ".join(f"{gamma:g}: {rate}" for gamma, rate in each.items() if rate is not None)
+    return Seen(slope, f"Rate of decay of the exact memory error, by observability: {listed}. {_slowed(rates)}")
+
+
+@claim(
+    "multitask-observability-exponent",
+    experiment="multitask-observability",
+    source=OURS,
+    says="With which power of the observability does the decay of the memory error exceed that of the chain alone?",
+    reading=(
+        "The lemma guarantees c gamma^4 with an unknown c. Slope of ln(rate - mixing) against ln(gamma) up to gamma = "
+        "0.6, in the seeds where observations speed up forgetting at every such gamma; where they slow it there is no "
+        "exponent."
+    ),
+)
+def exponent(tables: Tables) -> Seen:
+    rates = tables["rates"]
+    by_seed = rates.per_seed(exponent_of)
+    effect = effect_of(by_seed, "exponent of gamma")
+    have = [value for value in by_seed.values() if value is not None]
+    found = f"{len(have)} of {len(by_seed)} seeds have an exponent"
+    said = f"{found}: {', '.join(f'{value:.1f}' for value in have)}." if have else f"{found}."
+    return Seen(effect, f"{said} {_slowed(rates.where(observability=_weak(rates)))}")
+
+
+@claim(
+    "multitask-observability-trained",
+    experiment="multitask-observability",
+    source=OURS,
+    says="Does the error of trained models decay faster in their memory, the better observations tell states apart?",
+    reading=(
+        "Slope against the observability of the rate at which the models' excess decays, at the lengths where memory limits "
+        "them and training does not, in seeds that have it at two observabilities."
+    ),
+)
+def trained_rate(tables: Tables) -> Seen:
+    rows = tables["errors"]
+
+    def rates(own: Rows) -> dict[float, float]:
+        found = {gamma: decay_rate(limited_by_memory(part)) for gamma, part in own.by("observability").items()}
+        return {gamma: rate for gamma, rate in found.items() if rate is not None}
+
+    by_seed = rows.per_seed(rates)
+    slope = effect_of(
+        {seed: fitted_line(own)[0] if len(own) > 1 else None for seed, own in by_seed.items()},
+        "change of the rate per unit of observability",
+    )
+    each = {gamma: effect_of({seed: own.get(gamma) for seed, own in by_seed.items()}) for gamma in _gammas(rows)}
+    listed = ", ".join(
+        f"{gamma:g}: {rate} ({rate.num_seeds} of {len(by_seed)} seeds)"
+        for gamma, rate in each.items()
+        if rate is not None
+    )
+    text = (
+        f"Decay of the models' excess in nats an observation, by observability: {listed or 'none'}; elsewhere training "
+        "limits the model and not its memory."
+    )
+    return Seen(slope, text, gates=(flat(tables),))
+
+
+@claim(
+    "multitask-observability-error",
+    experiment="multitask-observability",
+    source=OURS,
+    says="Does a model miss less of what can be known with the same memory, the better observations tell states apart?",
+    reading=(
+        "Share of what the whole past tells about the next observation that the model with the longest memory misses, "
+        "at the lowest observability less at the highest."
+    ),
+)
+def observability_error(tables: Tables) -> Seen:
+    rows, longest = tables["errors"], max(tables["errors"].values("memory"))
+    gammas = _gammas(rows)
+    shares = {gamma: rows.where(observability=gamma, memory=longest).per_seed(_missed) for gamma in gammas}
+    ends = effect_of(
+        {
+            seed: None if low is None or (high := shares[gammas[-1]].get(seed)) is None else low - high
+            for seed, low in shares[gammas[0]].items()
+        },
+        "share missed at the lowest observability, above that at the highest",
+    )
+    parts = []
+    for gamma in gammas:
+        missed = effect_of(shares[gamma])
+        own = rows.where(observability=gamma, memory=longest, predictor="model", metric="total_variation").effect()
+        parts.append(f"{gamma:g}: {missed} ({own})")
+    text = (
+        f"With {longest} observations seen, the model misses this share of what the whole past tells about the next "
+        f"observation, by observability: {', '.join(parts)}; in brackets the total variation itself, which is small at low "
+        "observability too, where there is little to know."
+    )
+    return Seen(ends, text, gates=(flat(tables),))
+
+
+def exponent_of(rows: Rows) -> float | None:
+    """Slope of ln(rate - mixing) against ln(observability) up to `WEAK`, of one seed; None if one of them is not "
+    "positive."""
+    gains = {gamma: _gain(rows.one(observability=gamma)) for gamma in _weak(rows)}
+    known = {math.log(gamma): math.log(gain) for gamma, gain in gains.items() if gain is not None and gain > 0}
+    return fitted_line(known)[0] if 2 <= len(known) == len(gains) else None
+
+
+def _rate_slope(rows: Rows) -> float | None:
+    rates = {row["observability"]: row["rate"] for row in rows if row["rate"] is not None}
+    return fitted_line(rates)[0] if len(rates) > 1 else None
+
+
+def _gain(row: dict[str, Any]) -> float | None:
+    """What observations add to the rate at which the chain forgets by itself."""
+    return None if row["rate"] is None or row["mixing"] is None else row["rate"] - row["mixing"]
+
+
+def _slowed(rates: Rows) -> str:
+    """Where observations make the memory error decay more slowly than the chain forgets by itself."""
+    slow = Rows(row for row in rates if (gain := _gain(row)) is not None and gain <= 0)
+    if not slow:
+        return "Nowhere do observations slow the forgetting of the chain."
+    where = ", ".join(
+        f"gamma = {gamma:g} in {len(own)} of {_count(rates, gamma)} seeds" for gamma, own in _by_gamma(slow)
+    )
+    return f"Observations SLOW the forgetting of the chain at {where}: they keep what it alone would have lost."
+
+
+def _by_gamma(rows: Rows) -> list[tuple[float, Rows]]:
+    return sorted(rows.by("observability").items())
+
+
+def _count(rows: Rows, gamma: float) -> int:
+    return len(rows.where(observability=gamma))
+
+
+def _weak(rows: Rows) -> list[float]:
+    return [gamma for gamma in _gammas(rows) if gamma <= WEAK]
+
+
+def _gammas(rows: Rows) -> list[float]:
+    return sorted(rows.values("observability"))
+
+
+def _missed(rows: Rows) -> float | None:
+    """Excess of the model as a share of that of an observer who saw nothing, one seed; None with nothing to know."""
+    excess, nothing = (list(by_memory(rows, who, "excess").values()) for who in ("model", "stationary"))
+    return None if not excess or not nothing or nothing[0] < LEAST_KNOWN else excess[0] / nothing[0]

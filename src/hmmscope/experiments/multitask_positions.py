@@ -3,15 +3,27 @@
 from typing import Any
 
 from hmmscope import registry
+from hmmscope.evidence.claims import OURS, Seen, claim
 from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, Tables
-from hmmscope.experiments.multitask_studies import end_rows, prompt_config, setting_bars
+from hmmscope.evidence.rows import Tables
+from hmmscope.experiments.multitask_studies import (
+    PromptStudy,
+    excess_by,
+    excess_less,
+    listed,
+    prompt_config,
+    setting_bars,
+    told_apart,
+)
+from hmmscope.experiments.outcomes import equal_tokens, flat
 from hmmscope.runs.pipeline import Run
+
+_KINDS = {"positions": ["rotary", "learned", "sinusoidal", "none"]}
 
 
 @registry.experiment("multitask-positions")
-class Positions(Experiment):
-    """See the module."""
+class Positions(PromptStudy):
+    """Four ways to tell positions."""
 
     title = "Rotary, learned, sinusoidal or no positions"
     summary = (
@@ -19,27 +31,18 @@ class Positions(Experiment):
         "last observations by a rotation. The same decoder is trained with four ways to tell positions, on the same "
         "prompts, and judged over the test sequence beside the exact Bayes mixture."
     )
-    intervals = SEED_INTERVALS
-    num_seeds = NUM_SEEDS
-    groups = {"end of the prompt": ("end",)}
-
-    def choices(self, scale: str) -> dict[str, Any]:
-        return {"positions": ["rotary", "learned", "sinusoidal", "none"]}
+    varied = {"smoke": _KINDS, "small": _KINDS, "gpu": _KINDS, "paper": _KINDS}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return {kind: prompt_config(scale, model={"positions": kind}) for kind in choices["positions"]}
 
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return {"samples": {"smoke": 16, "small": 512, "gpu": 1024, "paper": 512}[scale]}
-
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
-        return {
-            "end": [{"positions": kind} | row for kind, run in runs.items() for row in end_rows(run, sizes["samples"])]
-        }
+    def setting(self, run: Run) -> dict[str, Any]:
+        return {"positions": run.config.model.positions}
 
     def figures(self, tables: Tables) -> list[Figure]:
+        """Excess, loss and accuracy by kind."""
         rows = tables["end"]
-        labels = {kind: kind for kind in dict.fromkeys(row["positions"] for row in rows)}
+        kinds = rows.values("positions")
         return [
             Figure(
                 name="positions",
@@ -50,7 +53,31 @@ class Positions(Experiment):
                     "count in the prompt. Bars are means over seeds with 95 % intervals."
                 ),
                 panels=tuple(
-                    setting_bars(rows, "positions", metric, labels) for metric in ("excess", "loss", "accuracy")
+                    setting_bars(rows, "positions", metric, kinds) for metric in ("excess", "loss", "accuracy")
                 ),
             )
         ]
+
+
+@claim(
+    "multitask-rotary",
+    experiment="multitask-positions",
+    source=OURS,
+    says="Are rotary positions at least as good as the others?",
+    reading=(
+        "[MultiTask] uses rotary positions (§2.1) and compares none: excess over the optimum of the best other kind "
+        "less that of rotary positions, the same seeds and tokens."
+    ),
+)
+def rotary(tables: Tables) -> Seen:
+    kinds = excess_by(tables, "positions")
+    others = [kind for kind in kinds if kind != "rotary"]
+    text = f"Excess over the optimum in nats: {listed(kinds)}."
+    if "rotary" not in kinds or not others:
+        return Seen(None, f"{text} There is nothing to compare.")
+    best = min(others, key=lambda kind: kinds[kind].value)
+    effect = excess_less(
+        tables, {"positions": best}, {"positions": "rotary"}, f"excess of {best} less that of rotary, nats"
+    )
+    text = f"{text} {told_apart(effect, 'Rotary', f'the best other, {best},')}"
+    return Seen(effect, text, gates=(equal_tokens(tables), flat(tables)))

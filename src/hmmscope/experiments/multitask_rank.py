@@ -3,10 +3,12 @@
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.evidence.figures import Figure, Heatmap, Lines
-from hmmscope.evidence.pooling import pool_rows
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, Tables
-from hmmscope.experiments.multitask_studies import curve, end_rows, of, prompt_config
+from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.figures import Figure, Lines
+from hmmscope.evidence.panels import curve, heatmap, lines
+from hmmscope.evidence.rows import Tables, effect_of, minus
+from hmmscope.experiments.multitask_studies import PREDICTORS, PromptStudy, excess_by, listed, prompt_config
+from hmmscope.experiments.outcomes import equal_tokens, flat
 from hmmscope.runs.pipeline import Run
 
 #: Each scale: states (and symbols), of which the largest rank is as many.
@@ -14,8 +16,8 @@ _STATES = {"smoke": 3, "small": 6, "gpu": 8, "paper": 16}
 
 
 @registry.experiment("multitask-rank")
-class Rank(Experiment):
-    """See the module."""
+class Rank(PromptStudy):
+    """Depths crossed with ranks of the hidden transition."""
 
     title = "Layers against the rank of the hidden transition"
     summary = (
@@ -23,14 +25,12 @@ class Rank(Experiment):
         "Decoders of several depths are trained on prompts from pools of HMMs whose transitions have rank 1, 2, ... up to "
         "the number of states, and judged over the test sequence beside the exact Bayes mixture of their own pool."
     )
-    intervals = SEED_INTERVALS
-    num_seeds = NUM_SEEDS
-    groups = {"end of the prompt": ("end",)}
-
-    def choices(self, scale: str) -> dict[str, Any]:
-        ranks = {"smoke": [1, 3], "small": [1, 2, 6], "gpu": [1, 2, 4, 8], "paper": [1, 2, 4, 8, 16]}
-        layers = {"smoke": [1, 2], "small": [1, 2, 3], "gpu": [1, 2, 3, 4], "paper": [1, 2, 4, 8, 16]}
-        return {"ranks": ranks[scale], "layers": layers[scale]}
+    varied = {
+        "smoke": {"ranks": [1, 3], "layers": [1, 2]},
+        "small": {"ranks": [1, 2, 6], "layers": [1, 2, 3]},
+        "gpu": {"ranks": [1, 2, 4, 8], "layers": [1, 2, 3, 4]},
+        "paper": {"ranks": [1, 2, 4, 8, 16], "layers": [1, 2, 4, 8, 16]},
+    }
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         size = _STATES[scale]
@@ -44,44 +44,24 @@ class Rank(Experiment):
             for n in choices["layers"]
         }
 
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return {"samples": {"smoke": 16, "small": 512, "gpu": 1024, "paper": 512}[scale]}
-
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
-        rows = []
-        for run in runs.values():
-            setting = {"rank": run.config.process.rank, "layers": run.config.model.num_layers}
-            rows += [setting | row for row in end_rows(run, sizes["samples"])]
-        return {"end": rows}
+    def setting(self, run: Run) -> dict[str, Any]:
+        return {"rank": run.config.process.rank, "layers": run.config.model.num_layers}
 
     def figures(self, tables: Tables) -> list[Figure]:
-        rows = of(tables["end"], metric="excess")
-        ranks, layers = (sorted({row[key] for row in rows}) for key in ("rank", "layers"))
-        pooled = {
-            (row["rank"], row["layers"]): row["value"]
-            for row in pool_rows(of(rows, predictor="model"), ["rank", "layers"])
-        }
-        panels: list[Lines | Heatmap] = []
-        for rank in (ranks[0], ranks[-1]):
-            here = of(rows, rank=rank)
-            shown = {
-                "model": ("model", "model"),
-                "order-1": ("in-context n-gram, order 1", "baseline"),
-                "order-0": ("most frequent token", "baseline"),
-                "untrained": ("model before training", "control"),
-            }
-            series = tuple(curve(of(here, predictor=key), "layers", *names) for key, names in shown.items())
-            title = f"Transition of rank {rank}"
-            panels.append(Lines(title=title, x_label="layers", y_label="excess, nats per observation", series=series))
-        heat = Heatmap(
-            title="Excess of the model",
-            x_label="layers",
-            y_label="rank",
-            z_label="nats per observation",
-            x=tuple(layers),
-            y=tuple(ranks),
-            z=tuple(tuple(pooled.get((rank, n)) for n in layers) for rank in ranks),
-        )
+        """Excess by layers at the lowest and the highest rank, and of all."""
+        rows = tables["end"].where(metric="excess")
+        ranks = sorted(rows.values("rank"))
+        labels = {"x_label": "layers", "y_label": "rank", "z_label": "nats per observation"}
+        heat = heatmap("Excess of the model", rows.where(predictor="model"), "layers", "rank", **labels)
+        shown = ("model", "order-1", "order-0", "untrained")
+
+        def panel(rank: int) -> Lines:
+            own = rows.where(rank=rank)
+            series = [curve(own.where(predictor=name), "layers", *PREDICTORS[name]) for name in shown]
+            return lines(
+                f"Transition of rank {rank}", *series, x_label="layers", y_label="excess, nats per observation"
+            )
+
         return [
             Figure(
                 name="rank",
@@ -90,6 +70,34 @@ class Rank(Experiment):
                     "Excess over the Bayes mixture (which is zero here) over the test sequence, by the number of layers, "
                     "for the lowest and the highest rank, and for all (mean over seeds). Bands are 95 % intervals."
                 ),
-                panels=(*panels, heat),
+                panels=(panel(ranks[0]), panel(ranks[-1]), heat),
             )
         ]
+
+
+@claim(
+    "multitask-layers-by-rank",
+    experiment="multitask-rank",
+    source=OURS,
+    says="Does a higher rank of the hidden transition need more layers?",
+    reading=(
+        "In [MultiTask] the rank d is in the error of Lemma 1 and not in the number of layers of Theorem 1; no trained "
+        "model is compared. What the deepest model gains over the shallowest, at the highest rank less at the lowest."
+    ),
+)
+def layers_by_rank(tables: Tables) -> Seen:
+    rows = tables["end"].where(predictor="model", metric="excess")
+    ranks, layers = (sorted(rows.values(key)) for key in ("rank", "layers"))
+
+    def gain(rank: int) -> dict[Any, Any]:
+        return minus(*(rows.where(rank=rank, layers=depth).estimates() for depth in (layers[0], layers[-1])))
+
+    unit = f"gain of {layers[-1]} over {layers[0]} layers at rank {ranks[-1]} less at rank {ranks[0]}, nats"
+    high, low = gain(ranks[-1]), gain(ranks[0])
+    effect = effect_of(minus(high, low), unit)
+    each = "; at ".join(f"rank {rank}: {listed(excess_by(tables, 'layers', rank=rank))}" for rank in ranks)
+    text = (
+        f"Excess over the optimum in nats, by layers, at {each}. Depth gains {effect_of(high)} at rank {ranks[-1]} and "
+        f"{effect_of(low)} at rank {ranks[0]}."
+    )
+    return Seen(effect, text, gates=(equal_tokens(tables), flat(tables)))

@@ -5,19 +5,22 @@ several studies have is trained once. The studies of memory and observability tr
 the exact answer of a short memory is known.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
-
-from hmmscope.analysis.curves import Score, evaluate
-from hmmscope.analysis.intervals import bootstrap_means
-from hmmscope.evidence.figures import Bars, Lines, Series
-from hmmscope.evidence.pooling import pool_rows
-from hmmscope.experiments.panels import PREDICTORS
+from hmmscope.analysis.curves import evaluate
+from hmmscope.analysis.intervals import mean_row
+from hmmscope.evidence.effects import Effect
+from hmmscope.evidence.figures import Bars, Lines, Role
+from hmmscope.evidence.panels import bar, bars, curve, lines
+from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.experiments import run_page
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope.experiments.multitask_predictors import last_sequence
 from hmmscope.runs.pipeline import Run, untrained_twin
 
-#: Prompts from a pool: numbers of each scale. The paper has one setting (its §5); the reduced scales are ours.
+#: Prompts from a pool: numbers of each scale. The paper has one setting (its App. B.1); the reduced scales are ours.
 _PROMPTS: dict[str, dict[str, dict[str, Any]]] = {
     "smoke": {
         "process": {"num_components": 4, "num_states": 3, "num_symbols": 3},
@@ -86,7 +89,7 @@ def prompt_config(scale: str, **changes: dict[str, Any]) -> dict[str, Any]:
         changes: to the sections ``process``, ``layout``, ``model`` and ``training``; a process with a name of its own
             has the sizes of the base and no other of its fields.
 
-    Source: [MultiTask] §5 for the sizes at scale "paper".
+    Source: [MultiTask] App. B.1 for the sizes at scale "paper".
     """
     concentration = CONCENTRATION[scale]
     law = {"transition_concentration": concentration, "emission_concentration": concentration}
@@ -136,23 +139,74 @@ def end_rows(run: Run, num_samples: int) -> list[dict[str, Any]]:
     ]
 
 
-def last_sequence(score: Score) -> np.ndarray:
-    """Judged columns of the test sequence (judged,), bool."""
-    found: np.ndarray = score.demonstrations == score.demonstrations.max()
-    return found
+# ---------------------------------------------------------------------------------------------------------------------
+# Studies on prompts
 
 
-def mean_row(values: np.ndarray) -> dict[str, Any]:
-    """Mean over samples (sample,) with its 95 % bootstrap interval: value, low, high, samples."""
-    mean, low, high = (float(x) for x in bootstrap_means(values))
-    return {"value": mean, "low": low, "high": high, "samples": len(values)}
+class PromptStudy(Experiment):
+    """The base with one thing varied, judged over the test sequence beside the exact Bayes mixture."""
+
+    intervals = SEED_INTERVALS
+    num_seeds = NUM_SEEDS
+    groups = {"end of the prompt": ("end",)}
+    sizes = {"smoke": {"samples": 16}, "small": {"samples": 512}, "gpu": {"samples": 1024}, "paper": {"samples": 512}}
+    #: The lists that shape the plan, by scale.
+    varied: ClassVar[dict[str, dict[str, list]]]
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        return self.varied[scale]
+
+    @abstractmethod
+    def setting(self, run: Run) -> dict[str, Any]:
+        """The columns that say what was varied."""
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        found = [(self.setting(run), end_rows(run, sizes["samples"])) for run in runs.values()]
+        return {"end": [setting | row for setting, rows in found for row in rows]}
+
+    def without_training(self, tables: Tables) -> Tables | None:
+        return untrained_answers(tables, "end")
+
+
+def untrained_answers(tables: Tables, name: str) -> Tables:
+    """Tables in which the predictor "untrained" stands in the place of the model."""
+    rows = tables[name]
+    taken = rows.where(predictor="untrained").with_columns(predictor=lambda row: "model")
+    return {**tables, name: Rows([*(row for row in rows if row["predictor"] != "model"), *taken])}
+
+
+def excess_by(tables: Tables, key: str, **fields: Any) -> dict[Any, Effect]:
+    """The model's excess over the optimum by setting, nats."""
+    found = {value: own.effect() for value, own in _excess(tables, **fields).by(key).items()}
+    return {value: effect for value, effect in found.items() if effect is not None}
+
+
+def excess_less(tables: Tables, one: dict[str, Any], other: dict[str, Any], unit: str) -> Effect | None:
+    """The model's excess at one setting less that at another, of the same seeds."""
+    return _excess(tables, **one).less(_excess(tables, **other), unit=unit)
+
+
+def _excess(tables: Tables, **fields: Any) -> Rows:
+    return tables["end"].where(predictor="model", metric="excess", **fields)
+
+
+def listed(found: dict[Any, Effect]) -> str:
+    """``1: 0.108, 2: 0.104``."""
+    return ", ".join(f"{name}: {one.value:.3f}" for name, one in found.items())
+
+
+def told_apart(effect: Effect | None, one: str, other: str) -> str:
+    """Which of the two is better, if the interval tells."""
+    if effect is None or effect.low is None or effect.high is None or effect.low <= 0 <= effect.high:
+        return f"{one} and {other} are not told apart."
+    return f"{one} is {'better' if effect.low > 0 else 'worse'} than {other}."
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Figures
 
 #: Predictors of the studies on prompts, in the order of legends: those of `evaluate`, and the control.
-STUDY_PREDICTORS = {**PREDICTORS, "untrained": ("model before training", "control")}
+PREDICTORS: dict[str, tuple[str, Role]] = {**run_page.PREDICTORS, "untrained": ("model before training", "control")}
 _UNITS = {
     "accuracy": ("Accuracy", "accuracy"),
     "loss": ("Loss", "nats per observation"),
@@ -161,37 +215,17 @@ _UNITS = {
 }
 
 
-def setting_bars(rows: Sequence[dict], key: str, metric: str, labels: dict[Any, str]) -> Bars:
-    """One metric of all predictors by setting: a group of bars for each value of the column `key`, named by `labels`."""
-    series = []
-    for predictor, (name, role) in STUDY_PREDICTORS.items():
-        pooled = {row[key]: row for row in pool_rows(of(rows, predictor=predictor, metric=metric), [key])}
-        if pooled.keys() == labels.keys():
-            sides = {side: tuple(pooled[value][side] for value in labels) for side in ("low", "high")}
-            values = tuple(pooled[value]["value"] for value in labels)
-            series.append(Series(name=name, y=values, role=role, **sides))  # type: ignore[arg-type]
+def setting_bars(rows: Rows, key: str, metric: str, values: Sequence[str]) -> Bars:
+    """One metric of all predictors by setting: a group of bars for each value of the column `key`."""
     title, unit = _UNITS[metric]
-    return Bars(title=title, y_label=unit, categories=tuple(labels.values()), series=tuple(series))
+    own = {name: rows.where(predictor=name, metric=metric) for name in PREDICTORS}
+    series = [bar(found, key, values, *PREDICTORS[name]) for name, found in own.items() if found]
+    return bars(title, *series, categories=values, y_label=unit)
 
 
-def setting_lines(rows: Sequence[dict], key: str, metric: str, *, x_label: str, log_x: bool = False) -> Lines:
+def setting_lines(rows: Rows, key: str, metric: str, **shown: Any) -> Lines:
     """One metric of all predictors against the number in the column `key`."""
-    curves = []
-    for predictor, (name, role) in STUDY_PREDICTORS.items():
-        found = of(rows, predictor=predictor, metric=metric)
-        if found:
-            curves.append(curve(found, key, name, role))
     title, unit = _UNITS[metric]
-    return Lines(title=title, x_label=x_label, y_label=unit, series=tuple(curves), log_x=log_x)
-
-
-def curve(rows: Sequence[dict], key: str, name: str, role: str) -> Series:
-    """Rows of several seeds, pooled, as a curve against the column `key`."""
-    pooled = sorted(pool_rows(rows, [key]), key=lambda row: row[key])
-    x, y, low, high = (tuple(row[field] for row in pooled) for field in (key, "value", "low", "high"))
-    return Series(name=name, x=x, y=y, low=low, high=high, role=role)  # type: ignore[arg-type]
-
-
-def of(rows: Sequence[dict], **wanted: Any) -> list[dict]:
-    """The rows that have these values in these columns."""
-    return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
+    own = {name: rows.where(predictor=name, metric=metric) for name in PREDICTORS}
+    series = [curve(found, key, *PREDICTORS[name]) for name, found in own.items()]
+    return lines(title, *series, y_label=unit, **shown)

@@ -11,6 +11,7 @@ learning part is what training leaves.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,10 @@ import torch
 
 from hmmscope.analysis.activations import as_law, inference_mode, model_outputs
 from hmmscope.analysis.decomposition import Histories, sampled_histories
+from hmmscope.analysis.intervals import mean_row
 from hmmscope.axes import Float64, Tensor
-from hmmscope.experiments.multitask_studies import mean_row
+from hmmscope.evidence.figures import Role
+from hmmscope.evidence.rows import Rows
 from hmmscope.inference.memory import filter_windows
 from hmmscope.inference.memory_error import fit_decay
 from hmmscope.inference.stationary import stationary_distribution
@@ -30,6 +33,13 @@ from hmmscope.runs.pipeline import Run, untrained_twin
 
 #: Observations before the longest window, so that the whole past is as good as an endless one.
 PAST = 40
+#: How the predictors are called and drawn.
+LOOKS: dict[str, tuple[str, Role]] = {
+    "memory": ("best from k observations", "optimum"),
+    "model": ("model", "model"),
+    "stationary": ("nothing seen", "baseline"),
+    "untrained": ("model before training", "control"),
+}
 #: Memory errors below this (total variation) are rounding.
 _ROUNDING = 1e-9
 
@@ -105,3 +115,47 @@ def _answers(model: SequenceModel, windows: Tensor, num_symbols: int) -> Float64
             outputs = model_outputs(model, part.to(device), num_symbols, kind="law")
             laws.append(as_law(model, outputs[:, -1:])[:, 0])
     return torch.cat(laws)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is read off the errors of one seed
+
+
+def by_memory(rows: Rows, predictor: str, metric: str) -> dict[int, float]:
+    """A metric by the number of observations seen, of one seed."""
+    return {row["memory"]: row["value"] for row in rows.where(predictor=predictor, metric=metric)}
+
+
+def limited_by_memory(rows: Rows) -> dict[int, float]:
+    """The model's excess, of one seed, at the lengths below the first one at which training left more than memory did."""
+    excess, exact = (by_memory(rows, who, "excess") for who in ("model", "memory"))
+    learning, found = by_memory(rows, "model", "learning"), {}
+    for k in sorted(excess):
+        if exact[k] < learning[k]:
+            break
+        found[k] = excess[k]
+    return found
+
+
+def decay_rate(errors: Mapping[int, float]) -> float | None:
+    """-d ln(error) / dk; None below two lengths with an error above rounding."""
+    points = {float(k): math.log(error) for k, error in errors.items() if error > _ROUNDING}
+    return -fitted_line(points)[0] if len(points) > 1 else None
+
+
+def exponential_rather(errors: Mapping[int, float]) -> float | None:
+    """By how much an exponential fits errors better than a power law, nats; None below three lengths.
+
+    The root of the mean squared deviation of ln(error) from the best line in ln(k), less that from the best line in k.
+    """
+    points = {float(k): math.log(error) for k, error in errors.items() if error > _ROUNDING}
+    if len(points) < 3:
+        return None
+    return fitted_line({math.log(k): y for k, y in points.items()})[1] - fitted_line(points)[1]
+
+
+def fitted_line(points: Mapping[float, float]) -> tuple[float, float]:
+    """Slope of the least-squares line through y by x, and the root of the mean squared deviation from it."""
+    x, y = np.array(list(points)), np.array(list(points.values()))
+    slope, start = np.polyfit(x, y, 1)
+    return float(slope), float(np.sqrt(np.mean((y - start - slope * x) ** 2)))

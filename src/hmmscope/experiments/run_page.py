@@ -1,17 +1,29 @@
 """A single training run described like an experiment, so that the same report shows it."""
 
+from collections.abc import Iterable
 from datetime import date
+from typing import Any
 
 from hmmscope import __version__
-from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.experiment import Finding
-from hmmscope.experiments.panels import curves_panel, training_figure
+from hmmscope.evidence.figures import Figure, Lines, Role
+from hmmscope.evidence.findings import Finding
+from hmmscope.evidence.panels import curve, lines
+from hmmscope.evidence.rows import Rows
 from hmmscope.experiments.running import run_facts
 from hmmscope.machine import machine_line
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage import store
 from hmmscope.storage.rundir import read_journal
 
+#: How each predictor of `evaluate` is called and drawn, in the order of legends.
+PREDICTORS: dict[str, tuple[str, Role]] = {
+    "optimum": ("Bayes mixture (optimum)", "optimum"),
+    "known-component": ("Bayes filter, HMM known", "ceiling"),
+    "model": ("model", "model"),
+    "order-1": ("in-context n-gram, order 1", "baseline"),
+    "order-2": ("in-context n-gram, order 2", "baseline"),
+    "order-0": ("most frequent token", "baseline"),
+}
 _ASKED = {"observation": "The next observation", "belief": "The belief about the hidden state"}
 
 #: Title and unit of each measure; the loss and the excess have the unit of the target.
@@ -24,19 +36,55 @@ _PANELS = {
 }
 
 
+def predictors_panel(rows: Rows, metric: str, title: str, x_label: str, y_label: str) -> Lines:
+    """One metric of the predictors in a table of `Score.rows`."""
+    own = rows.where(metric=metric)
+    series = [curve(own.where(predictor=name), "x", *look) for name, look in PREDICTORS.items()]
+    return lines(title, *series, x_label=x_label, y_label=y_label)
+
+
+def training_figure(
+    records: Iterable[dict[str, Any]], floor: float | None, unit: str = "nats per observation"
+) -> Figure:
+    """Training and evaluation loss beside the Bayes floor of the evaluation samples.
+
+    Args:
+        records: (step, loss, evaluation_loss where it was evaluated).
+        floor: loss of the exact optimum; None where it is not known.
+        unit: of the loss.
+    """
+    rows = Rows(records)
+    shown = Rows(rows[:: max(1, len(rows) // 500)])
+    ends = Rows({"step": row["step"], "floor": floor} for row in (rows[0], rows[-1]))
+    return Figure(
+        name="training",
+        title="Loss over training",
+        caption="The loss of training batches and of evaluation samples"
+        + ("." if floor is None else ", beside that of the exact optimum on the latter."),
+        panels=(
+            lines(
+                "",
+                curve(ends, "step", "Bayes floor of the evaluation samples", "optimum", y="floor", pool=False),
+                curve(shown, "step", "training batch", "control", y="loss", pool=False),
+                curve(rows, "step", "evaluation", "model", y="evaluation_loss", pool=False),
+                x_label="step",
+                y_label=unit,
+            ),
+        ),
+    )
+
+
 def describe_run(run: Run, command: str = "hmmscope train") -> None:
     """Write experiment.json, findings.json and figures into the folder of a finished run that `command` made."""
     assert run.summary is not None
-    rows = store.read_table(run.path / "evaluation.jsonl")
-    records = read_journal(run.path / "metrics.jsonl")
-    training = [record | {"training_floor": run.summary["training_floor"]} for record in records]
-    axis = "demonstrations" if len({r["x"] for r in rows if r["axis"] == "demonstrations"}) > 1 else "positions"
-    along = [row for row in rows if row["axis"] == axis]
+    rows = Rows(store.read_table(run.path / "evaluation.jsonl"))
+    axis = "demonstrations" if len(rows.where(axis="demonstrations").values("x")) > 1 else "positions"
+    along = rows.where(axis=axis)
     label = {"demonstrations": "demonstrations before the sequence", "positions": "position in the sequence"}[axis]
     target = run.target
     shown = {"law": ("accuracy", "loss", "excess", "total_variation"), "vector": ("loss", "excess", "distance")}
     panels = [
-        curves_panel(along, metric, title=_PANELS[metric][0], x_label=label, y_label=_PANELS[metric][1] or target.unit)
+        predictors_panel(along, metric, _PANELS[metric][0], label, _PANELS[metric][1] or target.unit)
         for metric in shown[target.kind]
         if any(row["metric"] == metric for row in along)
     ]
@@ -48,10 +96,12 @@ def describe_run(run: Run, command: str = "hmmscope train") -> None:
         + (" and in-context n-grams." if run.config.target == "observation" and target.kind == "law" else "."),
         panels=tuple(panels),
     )
+    records = read_journal(run.path / "metrics.jsonl")
+    training = training_figure(records, run.summary["training_floor"], target.unit)
     store.make_folder(run.path / "figures")
-    for number, figure in enumerate((predictions, training_figure(training, target.unit)), 1):
+    for number, figure in enumerate((predictions, training), 1):
         store.write_json(run.path / "figures" / f"{number:02d}-{figure.name}.json", figure.to_data())
-    store.write_json(run.path / "findings.json", [vars(_distance_finding(run.summary, target.kind))])
+    store.write_json(run.path / "findings.json", [_distance_finding(run.summary, target.kind).to_data()])
     title = getattr(run.process, "title", "") or repr(run.process)
     description = {
         "experiment": "train",

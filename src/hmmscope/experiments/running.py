@@ -23,6 +23,7 @@ from hmmscope.errors import InputError, RefusedError
 from hmmscope.evidence.ledger import read_tables, rules_of
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.experiments.experiment import SCALES, Experiment, experiment_named
+from hmmscope.experiments.outcomes import last_quarter
 from hmmscope.experiments.pool import default_engine, train_in_pool
 from hmmscope.machine import machine_line
 from hmmscope.runs.config import RunConfig, config_from_data
@@ -30,7 +31,7 @@ from hmmscope.runs.pipeline import Run, load_run, train
 from hmmscope.schema import parse_value, unknown_name
 from hmmscope.seeds import check_seed
 from hmmscope.storage import store
-from hmmscope.storage.rundir import RunDir, config_difference
+from hmmscope.storage.rundir import RunDir, config_difference, read_journal
 from hmmscope.sweeps.engines import EngineOptions
 from hmmscope.training.schedules import training_tokens
 
@@ -260,7 +261,8 @@ def _run_row(label: str, seed: int, folder: Path) -> dict[str, Any]:
     config, summary = config_from_data(opened.config), opened.done or {}
     kept = ("parameters", "steps", "loss", "bayes_loss", "excess", "excess_low", "excess_high", "invalid")
     tokens = training_tokens(config.training, config.layout.num_columns, config.layout.num_observations)
-    return {"label": label, "seed": seed, "run": folder.name, "tokens": tokens} | {k: summary.get(k) for k in kept}
+    row = {"label": label, "seed": seed, "run": folder.name, "tokens": tokens} | {k: summary.get(k) for k in kept}
+    return row | {"last_quarter": last_quarter(read_journal(folder / "metrics.jsonl"))}
 
 
 def _invalid(summaries: Mapping[str, Mapping[str, Any] | None]) -> str | None:

@@ -54,8 +54,8 @@ def limits_recipe(
 def multitask_recipe(*, width: int = 1024) -> dict[str, Any]:
     """How [MultiTask] trains: 64 epochs of 64 steps of 32 prompts, so that each of 131,072 prompts is seen once.
 
-    Source: [MultiTask] §5. Not stated there: the optimiser, its learning rate (here 3e-4, or 1e-3 up to width 128), the
-    schedule and the clipping.
+    Source: [MultiTask] App. B.1. Not stated there: the optimiser, its learning rate (here 3e-4, or 1e-3 up to width 128),
+    the schedule and the clipping.
     """
     return {
         "num_steps": 4096,

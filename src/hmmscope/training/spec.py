@@ -45,7 +45,7 @@ class TrainingSpec:
         num_threads: of the processor; part of what fixes the bits of a run.
         device: "cpu", "cuda", or "auto" for cuda where there is one.
 
-    Source: [MultiTask] §5 gives 4096 steps of 32 prompts; [Limits] App. C the recipe in `recipes.limits_recipe`.
+    Source: [MultiTask] App. B.1 gives 4096 steps of 32 prompts; [Limits] App. C the recipe in `recipes.limits_recipe`.
     """
 
     num_steps: int = 4096

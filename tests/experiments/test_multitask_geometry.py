@@ -1,8 +1,11 @@
-"""Belief geometry on streams of which the answer is known, and the judges of its claims."""
+"""Belief geometry on streams of which the answer is known, and the questions on it."""
+
+import itertools
 
 import numpy as np
 import pytest
 import torch
+from multitask_tables import judged, seeded
 from torch import nn
 
 from hmmscope.analysis.geometry import (
@@ -16,10 +19,11 @@ from hmmscope.analysis.geometry import (
     geometry,
     read_off,
 )
-from hmmscope.claims.multitask_geometry import belief_beyond_prediction, belief_linear
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.errors import InputError
+from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.experiments.experiment import experiment_named
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.models.base import Tap
 from hmmscope.processes.fresh import FreshHMMsSpec
@@ -170,34 +174,44 @@ def test_geometry_needs_beliefs() -> None:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Judges
-
-VERDICTS = {"reproduced": [0.1, 0.11, 0.09], "not reproduced": [-0.1, -0.11, -0.09], "inconclusive": [-0.1, 0.0, 0.15]}
+# Questions
 
 
-def effects(process: str, gain: str, values: list[float]) -> dict[str, list[dict]]:
-    """A table in which one gain of one process is `values`, one a seed."""
-    quantities = ("trained", "untrained", "ceiling", "from the prediction")
-    gains = ("trained - controls", "trained - prediction and untrained")
+def effects(**changed: list[float]) -> Tables:
+    """A table of effects; `changed` by process, ``mess3_mixture``, are what the trained stream gains."""
     rows = []
     for name in ("mess3", "mess3-mixture", "rrxor"):
-        for quantity in (*quantities, *gains):
-            given = values if (name, quantity) == (process, gain) else [0.2, 0.21, 0.19]
-            columns = {"process": name, "target": BELIEF, "quantity": quantity, "error": 0.001}
-            rows += [
-                {**columns, "seed": seed, "value": value, "low": value - 0.002, "high": value + 0.002}
-                for seed, value in enumerate(given)
-            ]
-    return {"effects": rows}
+        gains = changed.get(name.replace("-", "_"), [0.2, 0.21, 0.19])
+        values = {"trained": [0.9] * 3, "untrained": [0.3] * 3, "ceiling": [1.0] * 3, "from the prediction": [0.5] * 3}
+        values |= {"trained - controls": gains, "trained - prediction and untrained": gains}
+        values |= {"belief - next observation": gains}
+        for target, quantity in itertools.product((BELIEF, MIXED_BELIEF), values):
+            if target == BELIEF or name == "mess3-mixture":
+                rows += seeded(values[quantity], 0.001, process=name, target=target, quantity=quantity)
+    return {"effects": Rows(rows)}
 
 
-@pytest.mark.parametrize("verdict, values", VERDICTS.items())
-def test_judges_of_the_geometry(verdict: str, values: list[float]) -> None:
-    for process in ("mess3", "rrxor"):
-        judged = belief_linear.judge(effects(process, "trained - controls", values))
-        assert judged.verdict == verdict  # one process that fails is enough
-        assert judged.value == pytest.approx(np.mean(values))
-    judged = belief_beyond_prediction.judge(effects("rrxor", "trained - prediction and untrained", values))
-    assert judged.verdict == verdict
-    other = belief_beyond_prediction.judge(effects("mess3", "trained - prediction and untrained", values))
-    assert other.verdict == "reproduced"  # nothing there to tell apart
+def test_the_least_certain_process_is_shown() -> None:
+    found = judged("multitask-belief-linear", effects(rrxor=[-0.1, -0.11, -0.09]))
+    assert found.verdict == "found"
+    assert found.value == pytest.approx(-0.1)
+    assert found.unit == "R² above the better control, RRXOR"
+    assert "Mess3 0.900 (0.300 before training, at most 1.000)" in found.text
+
+
+@pytest.mark.parametrize("name", ["multitask-belief-beyond-prediction", "multitask-belief-or-prediction"])
+def test_only_rrxor_tells_belief_from_prediction(name: str) -> None:
+    found = judged(name, effects(rrxor=[0.4, 0.41, 0.39], mess3=[-0.9, -0.9, -0.8]))
+    assert found.value == pytest.approx(0.4)
+
+
+def test_whose_belief() -> None:
+    assert judged("multitask-whose-belief", effects()).value == pytest.approx(0.9)
+
+
+def test_geometry_without_training_has_no_gains() -> None:
+    swapped = experiment_named("multitask-geometry").without_training(effects())
+    assert swapped is not None
+    assert judged("multitask-belief-linear", swapped).value == 0
+    assert swapped["effects"].where(quantity="trained").values("value") == [0.3]
+    assert len(swapped["effects"]) == len(effects()["effects"])

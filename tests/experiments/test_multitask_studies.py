@@ -1,4 +1,4 @@
-"""The studies of [MultiTask] that vary one thing: their judges on made-up tables, their instruments on known answers."""
+"""The studies of [MultiTask] that vary one thing: their claims on made-up tables, their instruments on known answers."""
 
 import math
 from typing import Any
@@ -6,16 +6,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from multitask_tables import judged
 
-from hmmscope.claims import multitask_memory, multitask_studies
-from hmmscope.claims.old import Tables
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
+from hmmscope.evidence.effects import Estimate
+from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.experiments import multitask_pool_size as pool_size
 from hmmscope.experiments.experiment import experiment_named
 from hmmscope.experiments.multitask_observability import exponent_of
+from hmmscope.experiments.multitask_pool_size import switch_size
 from hmmscope.experiments.multitask_studies import end_rows, prompt_config, window_config
-from hmmscope.experiments.multitask_windows import divergence, exact_rate, histories_of, window_rows
+from hmmscope.experiments.multitask_windows import (
+    decay_rate,
+    divergence,
+    exact_rate,
+    exponential_rather,
+    histories_of,
+    limited_by_memory,
+    window_rows,
+)
 from hmmscope.inference.memory_error import memory_error
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.mixture import Mixture
@@ -27,7 +37,7 @@ NAMES = ("context-length", "observability", "positions", "heads", "rank", "pool-
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Judges: memory
+# Memory
 
 
 def memory_row(seed: int, memory: int, predictor: str, metric: str, value: float, **more: Any) -> dict[str, Any]:
@@ -43,73 +53,70 @@ def decay_tables(error: Any, lengths: tuple[int, ...] = (1, 2, 3, 4, 6), learnin
             rows += [memory_row(seed, k, "memory", metric, value) for metric in ("excess", "total_variation")]
             rows.append(memory_row(seed, k, "model", "excess", value + learning))
             rows.append(memory_row(seed, k, "model", "learning", learning))
-    return {"errors": rows}
+    rates = [{"seed": seed, "observability": 0.6, "rank": 3, "rate": 0.8, "mixing": 0.3} for seed in range(3)]
+    return {"errors": Rows(rows), "rates": Rows(rates)}
 
 
-MEMORY_JUDGES = (multitask_memory.memory_decay, multitask_memory.context_decay)
+DECAY = "multitask-memory-decay"
 
 
-@pytest.mark.parametrize("claim", MEMORY_JUDGES, ids=lambda claim: claim.name)
-def test_exponential_decay_is_told_from_a_power_law(claim: Any) -> None:
-    exponential = claim.judge(decay_tables(lambda seed, k: (0.1 + 0.01 * seed) * math.exp(-0.8 * k)))
-    assert exponential.verdict == "reproduced"
-    assert exponential.value > 0
-    assert "factor 0.45" in exponential.text
-    power = claim.judge(decay_tables(lambda seed, k: (0.1 + 0.01 * seed) * k**-2.0))
+def test_exponential_decay_is_told_from_a_power_law() -> None:
+    found = judged(DECAY, decay_tables(lambda seed, k: (0.1 + 0.01 * seed) * math.exp(-(0.8 + 0.01 * seed) * k)))
+    assert found.verdict == "reproduced"
+    assert "factor of 0.44" in found.text
+    power = judged(DECAY, decay_tables(lambda seed, k: (0.1 + 0.01 * seed) * k ** -(2.0 + 0.01 * seed)))
     assert power.verdict == "not reproduced"
+    assert power.value is not None
     assert power.value < 0
 
 
-@pytest.mark.parametrize("claim", MEMORY_JUDGES, ids=lambda claim: claim.name)
-def test_growing_errors_are_no_decay(claim: Any) -> None:
-    assert claim.judge(decay_tables(lambda seed, k: 0.01 * math.exp(0.3 * k))).verdict == "not reproduced"
+def test_growing_errors_are_no_decay() -> None:
+    growing = decay_tables(lambda seed, k: 0.01 * math.exp((0.3 + 0.01 * seed) * k))
+    assert judged(DECAY, growing).verdict == "not reproduced"
 
 
-@pytest.mark.parametrize("claim", MEMORY_JUDGES, ids=lambda claim: claim.name)
-def test_seeds_that_disagree_leave_decay_open(claim: Any) -> None:
-    mixed = decay_tables(lambda seed, k: 0.1 * (math.exp(-0.8 * k) if seed else k**-2.0))
-    assert claim.judge(mixed).verdict == "inconclusive"
+def test_seeds_that_disagree_leave_decay_open() -> None:
+    mixed = decay_tables(lambda seed, k: 0.1 * (math.exp(-(0.8 + seed / 100) * k) if seed else k**-2.0))
+    assert judged(DECAY, mixed).verdict == "inconclusive"
 
 
-def test_decay_with_too_few_lengths_is_inconclusive() -> None:
-    tables = decay_tables(lambda seed, k: math.exp(-k), lengths=(1, 2))
-    judged = multitask_memory.memory_decay.judge(tables)
-    assert judged.verdict == "inconclusive"
-    assert "2, 2, 2" in judged.text
+def test_decay_with_too_few_lengths_is_not_tested() -> None:
+    found = judged(DECAY, decay_tables(lambda seed, k: math.exp(-k), lengths=(1, 2)))
+    assert found.verdict == "not tested"
+    assert "Fewer than three lengths" in found.text
 
 
-def test_only_lengths_that_memory_limits_are_judged() -> None:
+def test_only_lengths_that_memory_limits_are_looked_at() -> None:
     """Beyond them the model's error is flat, which looks like a power law and is not what the lemma is about."""
     tables = decay_tables(lambda seed, k: math.exp(-k), lengths=(1, 2, 3, 4, 6, 8), learning=math.exp(-4.5))
-    rows = [row for row in tables["errors"] if row["seed"] == 0]
-    assert list(multitask_memory.limited_by_memory(rows)) == [1, 2, 3, 4]
-    assert multitask_memory.context_decay.judge(tables).verdict == "reproduced"
-    learned_little = decay_tables(lambda seed, k: math.exp(-k), learning=math.exp(-2.5))
-    assert multitask_memory.context_decay.judge(learned_little).verdict == "inconclusive"
-
-
-def test_one_seed_of_several_decides_nothing() -> None:
-    """It has no interval; a table of one seed only is decided by its value."""
-    tables = decay_tables(lambda seed, k: math.exp(-k), learning=1e-3)
-    for row in tables["errors"]:
-        if row["seed"] and row["metric"] == "learning":
-            row["value"] = 1.0
-    assert multitask_memory.context_decay.judge(tables).verdict == "inconclusive"
-    alone = {"errors": [row for row in tables["errors"] if row["seed"] == 0]}
-    assert multitask_memory.context_decay.judge(alone).verdict == "reproduced"
+    assert list(limited_by_memory(tables["errors"].where(seed=0))) == [1, 2, 3, 4]
+    found = judged("multitask-context-decay", tables)
+    assert found.verdict == "found"
+    assert "by seed: 4, 4, 4" in found.text
+    assert found.value is not None
+    assert found.value > 0
+    learned_little = judged(
+        "multitask-context-decay", decay_tables(lambda seed, k: math.exp(-k), learning=math.exp(-2.5))
+    )
+    assert learned_little.value is None
+    assert "No seed has three" in learned_little.text
 
 
 def test_decay_of_a_known_sequence() -> None:
-    found = multitask_memory.decay_of({k: 3 * 0.5**k for k in (1, 2, 4, 5)})
-    assert found is not None
-    assert found[0] == pytest.approx(math.log(0.5))
-    power = multitask_memory.decay_of({k: k**-1.5 for k in (1, 2, 4, 5)})
+    halves = {k: 3 * 0.5**k for k in (1, 2, 4, 5)}
+    assert decay_rate(halves) == pytest.approx(math.log(2))
+    rather = exponential_rather(halves)
+    assert rather is not None
+    assert rather > 0
+    power = exponential_rather({k: k**-1.5 for k in (1, 2, 4, 5)})
     assert power is not None
-    assert power[1] < 0
+    assert power < 0
+    assert decay_rate({1: 0.5, 2: 1e-15}) is None
+    assert exponential_rather({1: 0.5, 2: 0.2}) is None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Judges: observability
+# Observability
 
 
 def observability_tables(rate: Any, share: Any, learning: float = 1e-6) -> Tables:
@@ -127,41 +134,38 @@ def observability_tables(rate: Any, share: Any, learning: float = 1e-6) -> Table
                 longest = 0.1 * math.exp(-(rate(gamma) + 0.01 * seed) * 3)
                 nothing = longest / (share(gamma) + 0.01 * seed)
                 rows.append(memory_row(seed, k, "stationary", "excess", nothing, **here))
-    return {"errors": rows}
+    exact = [
+        {"seed": seed, "observability": gamma, "rate": rate(gamma) + 0.01 * seed * gamma, "mixing": 0.5}
+        for seed in range(3)
+        for gamma in (0.2, 0.4, 0.8)
+    ]
+    return {"errors": Rows(rows), "rates": Rows(exact)}
 
 
 @pytest.mark.parametrize(
-    "rate, verdict", [(lambda gamma: 1 + gamma, "reproduced"), (lambda gamma: 2 - gamma, "not reproduced")]
+    "rate, verdict",
+    [
+        (lambda gamma: 1 + gamma, "reproduced"),
+        (lambda gamma: 2 - gamma, "not reproduced"),
+        (lambda gamma: 1 + 0.01 * gamma, "not reproduced"),  # too little to matter
+    ],
 )
-def test_rate_by_observability(rate: Any, verdict: str) -> None:
-    tables = observability_tables(rate, lambda gamma: 0.5)
-    assert multitask_memory.observability_rate.judge(tables).verdict == verdict
+def test_exact_rate_by_observability(rate: Any, verdict: str) -> None:
+    assert judged("multitask-observability-rate", observability_tables(rate, lambda gamma: 0.5)).verdict == verdict
 
 
-def test_rate_is_open_where_training_limits() -> None:
-    tables = observability_tables(lambda gamma: 1.0, lambda gamma: 0.5, learning=0.09)
-    judged = multitask_memory.observability_rate.judge(tables)
-    assert judged.verdict == "inconclusive"
-    assert judged.value is None
+def test_rate_of_trained_models_by_observability() -> None:
+    found = judged("multitask-observability-trained", observability_tables(lambda gamma: 1 + gamma, lambda gamma: 0.5))
+    assert (found.verdict, found.value) == ("found", pytest.approx(1.0))
+    limited = observability_tables(lambda gamma: 1.0, lambda gamma: 0.5, learning=0.09)
+    found = judged("multitask-observability-trained", limited)
+    assert found.value is None
+    assert "by observability: none" in found.text
 
 
-@pytest.mark.parametrize(
-    "share, verdict",
-    [(lambda gamma: 0.9 - gamma, "reproduced"), (lambda gamma: 0.1 + gamma, "not reproduced")],
-)
-def test_share_missed_by_observability(share: Any, verdict: str) -> None:
-    tables = observability_tables(lambda gamma: 1.0, share)
-    assert multitask_memory.observability_error.judge(tables).verdict == verdict
-
-
-def test_share_missed_is_open_if_seeds_disagree() -> None:
-    tables = observability_tables(lambda gamma: 1.0, lambda gamma: 0.9 - gamma)
-    for row in tables["errors"]:
-        if row["predictor"] == "stationary" and row["seed"] == 0 and row["observability"] == 0.8:
-            row["value"] /= 12
-    assert multitask_memory.observability_error.judge(tables).verdict == "inconclusive"
-    alone = {"errors": [row for row in tables["errors"] if row["observability"] == 0.2]}
-    assert multitask_memory.observability_error.judge(alone).verdict == "inconclusive"
+def test_share_missed_by_observability() -> None:
+    found = judged("multitask-observability-error", observability_tables(lambda gamma: 1.0, lambda gamma: 0.9 - gamma))
+    assert (found.verdict, found.value) == ("found", pytest.approx(0.6, abs=0.01))
 
 
 def test_nothing_to_know_is_no_share() -> None:
@@ -169,15 +173,28 @@ def test_nothing_to_know_is_no_share() -> None:
     for row in tables["errors"]:
         if row["predictor"] == "stationary":
             row["value"] = 1e-7
-    assert multitask_memory.observability_error.judge(tables).verdict == "inconclusive"
+    assert judged("multitask-observability-error", tables).value is None
 
 
 def test_exponent_of_a_known_power() -> None:
-    rows = [{"observability": g, "rate": 0.3 + 2 * g**2, "mixing": 0.3} for g in (0.1, 0.2, 0.4, 0.6)]
+    rows = Rows({"observability": g, "rate": 0.3 + 2 * g**2, "mixing": 0.3} for g in (0.1, 0.2, 0.4, 0.6))
     assert exponent_of(rows) == pytest.approx(2)
-    rows += [{"observability": 0.9, "rate": 50.0, "mixing": 0.3}, {"observability": 0.5, "rate": None, "mixing": 0.3}]
-    assert exponent_of(rows) == pytest.approx(2)
-    assert exponent_of(rows[:1]) is None
+    assert exponent_of(Rows([*rows, {"observability": 0.9, "rate": 50.0, "mixing": 0.3}])) == pytest.approx(2)
+    assert exponent_of(Rows(rows[:1])) is None
+
+
+@pytest.mark.parametrize("rate", [0.2, None])
+def test_a_point_without_a_logarithm_is_not_left_out_of_the_exponent(rate: float | None) -> None:
+    """Of the others alone the power would be two."""
+    rows = [{"seed": 0, "observability": g, "rate": 0.3 + 2 * g**2, "mixing": 0.3} for g in (0.2, 0.4, 0.6)]
+    slow = {"seed": 0, "observability": 0.1, "rate": rate, "mixing": 0.3}
+    assert exponent_of(Rows([slow, *rows])) is None
+    others = [row | {"seed": seed} for seed in (1, 2) for row in [slow | {"rate": 0.32}, *rows]]
+    tables = {"rates": Rows([slow, *rows, *others])}
+    found = judged("multitask-observability-exponent", tables)
+    assert "2 of 3 seeds have an exponent" in found.text
+    assert ("SLOW the forgetting of the chain at gamma = 0.1 in 1 of 3 seeds" in found.text) == (rate is not None)
+    assert found.num_seeds == 2
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -189,9 +206,16 @@ def end_tables(key: str, excess: dict[Any, float], noise: float = 0.001, **more:
     for seed in range(3):
         for setting, value in excess.items():
             wobble = noise * ((seed * 7 + len(str(setting)) * 3) % 5 - 2)
-            row = {"seed": seed, key: setting, "predictor": "model", "metric": "excess", "value": value + wobble}
+            row = {
+                "seed": seed,
+                key: setting,
+                "predictor": "model",
+                "metric": "excess",
+                "value": value + wobble,
+                "error": 1e-4,
+            }
             rows.append(row | more)
-    return {"end": rows}
+    return {"end": Rows(rows)}
 
 
 @pytest.mark.parametrize(
@@ -200,35 +224,43 @@ def end_tables(key: str, excess: dict[Any, float], noise: float = 0.001, **more:
 )
 def test_rotary_is_compared_with_the_best_other(learned: float, noise: float, said: str) -> None:
     tables = end_tables("positions", {"rotary": 0.2, "learned": learned, "none": 0.5}, noise)
-    judged = multitask_studies.rotary.judge(tables)
-    assert judged.verdict == "found"
-    assert said in judged.text
-    assert "learned" in judged.unit
+    found = judged("multitask-rotary", tables)
+    assert found.verdict == "found"
+    assert said in found.text
+    assert "learned" in found.unit
 
 
 def test_rotary_needs_something_to_compare() -> None:
-    judged = multitask_studies.rotary.judge(end_tables("positions", {"learned": 0.3, "none": 0.5}))
-    assert judged.value is None
-    assert "nothing to compare" in judged.text
+    found = judged("multitask-rotary", end_tables("positions", {"learned": 0.3, "none": 0.5}))
+    assert found.value is None
+    assert "nothing to compare" in found.text
 
 
 @pytest.mark.parametrize("excess, said", [({1: 0.3, 4: 0.1}, "4 is better"), ({1: 0.1, 4: 0.3}, "4 is worse")])
 def test_heads_are_compared(excess: dict[int, float], said: str) -> None:
-    judged = multitask_studies.more_heads.judge(end_tables("heads", excess, symbols=6))
-    assert said in judged.text
-    assert "12 for 6 symbols" in judged.text
-    assert judged.value == pytest.approx(excess[1] - excess[4], abs=0.01)
+    found = judged("multitask-more-heads", end_tables("heads", excess, symbols=6))
+    assert said in found.text
+    assert "12 for 6 symbols" in found.text
+    assert found.value == pytest.approx(excess[1] - excess[4], abs=0.01)
 
 
-@pytest.mark.parametrize(
-    "gain, said", [(0.2, "more at the highest"), (-0.05, "more at the lowest"), (0.1, "not told apart")]
-)
-def test_rank_is_about_what_depth_gains(gain: float, said: str) -> None:
+@pytest.mark.parametrize("gain", [0.2, -0.05, 0.1])
+def test_rank_is_about_what_depth_gains(gain: float) -> None:
     low = end_tables("layers", {1: 0.3, 3: 0.2}, rank=1)
     high = end_tables("layers", {1: 0.5, 3: 0.5 - gain}, noise=0.002, rank=4)
-    judged = multitask_studies.layers_by_rank.judge({"end": low["end"] + high["end"]})
-    assert said in judged.text
-    assert judged.value == pytest.approx(gain - 0.1, abs=0.01)
+    found = judged("multitask-layers-by-rank", {"end": Rows([*low["end"], *high["end"]])})
+    assert found.value == pytest.approx(gain - 0.1, abs=0.01)
+    assert "at rank 4 and" in found.text
+
+
+@pytest.mark.parametrize("study", ["positions", "heads", "rank"])
+def test_without_training_the_untrained_answers_stand_there(study: str) -> None:
+    rows = end_tables("setting", {1: 0.3}, untrained=False)["end"]
+    rows += [row | {"predictor": "untrained", "value": 2.0} for row in rows]
+    swapped = experiment_named(f"multitask-{study}").without_training({"end": rows})
+    assert swapped is not None
+    assert swapped["end"].where(predictor="model").values("value") == [2.0]
+    assert len(swapped["end"]) == len(rows)
 
 
 def pool_tables(nearer: dict[int, float]) -> Tables:
@@ -240,7 +272,7 @@ def pool_tables(nearer: dict[int, float]) -> Tables:
             rows.append(here | {"of": "model, prior", "value": 0.3})
             rows.append(here | {"on": "pool", "of": "model, pool", "value": 9.0})
     prior = [{"seed": seed, "components": n, "value": 1.5 - n / 100} for seed in range(3) for n in (1, 16)]
-    return {"end": rows, "prior": prior}
+    return {"end": Rows(rows), "prior": Rows(prior)}
 
 
 @pytest.mark.parametrize(
@@ -253,11 +285,23 @@ def pool_tables(nearer: dict[int, float]) -> Tables:
     ],
 )
 def test_switch_is_where_the_model_stays_nearer_to_the_prior(nearer: dict[int, float], first: int | None) -> None:
-    tables = pool_tables(nearer)
-    assert multitask_studies.switch_size([row for row in tables["end"] if row["seed"] == 0]) == first
-    judged = multitask_studies.switch.judge(tables)
-    assert f"by seed: {', '.join(['none' if first is None else str(first)] * 3)}." in judged.text
-    assert judged.value == pytest.approx(nearer[max(nearer)], abs=0.01)
+    assert switch_size({size: Estimate(value) for size, value in nearer.items()}) == first
+    found = judged("multitask-switch", pool_tables(nearer))
+    assert f"from this size on: {', '.join(['none' if first is None else str(first)] * 3)}." in found.text
+    assert found.value == pytest.approx(nearer[max(nearer)], abs=0.01)
+
+
+@pytest.mark.parametrize("change, said", [(0.2, "at best bounds"), (0.001, "which has converged")])
+def test_the_mixture_that_stands_for_the_prior_has_to_converge(change: float, said: str) -> None:
+    tables = pool_tables({1: -0.2, 4: 0.1})
+    for row in tables["prior"]:
+        row["value"] = 1.5 - change * (row["components"] == 16)
+    found = judged("multitask-switch", tables)
+    assert said in found.text
+    assert found.gates[0].is_open == (said == "which has converged")
+    (alone,) = tables["prior"].where(seed=0, components=16)
+    few = {**tables, "prior": Rows([alone])}
+    assert "has converged" not in judged("multitask-switch", few).text  # one size tells nothing
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,60 @@
+"""Estimates of rows by seed, and their differences."""
+
+import math
+
+import pytest
+
+from hmmscope.evidence.effects import Estimate, quantile
+from hmmscope.evidence.rows import Rows, effect_of, minus
+
+
+def test_an_estimate_has_the_error_of_its_row_or_of_its_interval() -> None:
+    rows = Rows([
+        {"seed": 0, "value": 1.0, "error": 0.5, "low": 0.0, "high": 9.0},
+        {"seed": 1, "value": 2.0, "low": 2.0 - 2 * quantile(0), "high": 2.0 + 2 * quantile(0)},
+        {"seed": 2, "value": 3.0},
+        {"seed": 3, "value": None, "error": 0.1},
+    ])  # fmt: skip
+    found = rows.estimates()
+    assert found[0] == Estimate(1.0, 0.5)
+    assert found[1] == pytest.approx((2.0, 2.0))
+    assert found[2] == Estimate(3.0, 0.0)
+    assert found[3] is None
+    effect = rows.effect(unit="nats")
+    assert effect is not None
+    assert (effect.value, effect.num_seeds, effect.num_missing, effect.unit) == (pytest.approx(2.0), 3, 1, "nats")
+
+
+def test_several_rows_of_a_seed_are_averaged() -> None:
+    rows = Rows({"seed": 0, "value": value, "error": 0.3} for value in (1.0, 2.0, 6.0))
+    assert rows.estimates()[0] == pytest.approx((3.0, 0.3 / math.sqrt(3)))
+
+
+def test_noise_of_the_samples_counts_where_seeds_agree() -> None:
+    rows = Rows({"seed": seed, "value": 1.0, "error": 0.3} for seed in range(3))
+    effect = rows.effect()
+    assert effect is not None
+    assert effect.high is not None
+    assert effect.high - 1 == pytest.approx(quantile(0) * 0.3 / math.sqrt(3))
+    exact = Rows({"seed": seed, "value": 1.0} for seed in range(3)).effect()
+    assert exact is not None
+    assert exact.low is None
+
+
+def test_differences_are_of_the_same_seed() -> None:
+    one = Rows({"seed": seed, "value": 10.0 * seed, "error": 0.3} for seed in (0, 1, 2))
+    other = Rows({"seed": seed, "value": 10.0 * seed - 1, "error": 0.4} for seed in (2, 1))
+    found = minus(one.estimates(), other.estimates())
+    assert found == {0: None, 1: Estimate(1.0, 0.5), 2: Estimate(1.0, 0.5)}
+    effect = one.less(other)
+    assert effect is not None
+    assert (effect.value, effect.num_seeds, effect.num_missing) == (1.0, 2, 1)
+    assert one.less(Rows()) is None
+    assert Rows().effect() is None
+    assert effect_of({0: None}) is None
+
+
+def test_another_column() -> None:
+    rows = Rows({"seed": 0, "accuracy": value, "low": 0.4, "high": 0.6} for value in (0.5,))
+    assert rows.estimates("accuracy")[0] == pytest.approx((0.5, 0.1 / quantile(0)))
+    assert rows.effect("missing") is None

@@ -1,0 +1,361 @@
+"""Figures 1, 2 and 7 of [MultiTask]: their claims come out each way, and their measurements are right where known."""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from multitask_tables import CLOSED, DOWN, NONE, OPEN, UP, WAYS, judged, seeded, setting
+
+from hmmscope.analysis.curves import Score, evaluate
+from hmmscope.constructions.multitask import multitask_theorem1
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.layouts import Prompts
+from hmmscope.evidence.controls import untrained
+from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.experiments import multitask_fig1 as fig1
+from hmmscope.experiments import multitask_fig2 as fig2
+from hmmscope.experiments import multitask_fig7 as fig7
+from hmmscope.experiments import multitask_predictors as predictors
+from hmmscope.experiments.multitask_fig1 import MultiTaskFig1
+from hmmscope.experiments.multitask_studies import prompt_config
+from hmmscope.inference.optimal import optimal_predictions
+from hmmscope.processes.random_hmm import RandomMixtureSpec
+from hmmscope.runs.config import config_from_data
+from hmmscope.runs.pipeline import train, untrained_twin
+
+PROMPTS = Prompts(num_demonstrations=3, demonstration_length=5, test_length=6)
+SPEC = RandomMixtureSpec(num_components=3, num_states=3, num_symbols=4, emission_concentration=0.1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figure 1
+
+
+def tables_1(
+    trained: Sequence[float] = UP,
+    untrained: Sequence[float] = NONE,
+    accuracy: dict[str, float] | None = None,
+    **effects: Sequence[float],
+) -> Tables:
+    """Rises of the trained and the untrained model, effects by pool and name (blanks as underscores), and two curves."""
+    rows = Rows()
+    for network, values in (("trained", trained), ("untrained", untrained)):
+        for name in ("demonstrations", "length", "length after one"):
+            rows += seeded(values, network=network, effect=name, pool="pool", first_position=4)
+    for name in ("loss above the ceiling", "gain over order-1", "gain over retrieval"):
+        for pool in ("pool", "unseen"):
+            values = effects.get(f"{pool}_{name.replace(' ', '_').replace('-', '_')}", UP)
+            rows += seeded(values, network="trained", effect=name, pool=pool, first_position=4)
+    rows += seeded(NONE, network="trained", effect="demonstrations", pool="unseen", first_position=4)
+    ends = {"model": 0.7, "optimum": 0.8, "known-component": 0.85, "order-0": 0.2, "order-1": 0.5, "order-2": 0.4}
+    curves = Rows()
+    for predictor, end in (ends | (accuracy or {})).items():
+        for x, value in ((0, 0.15), (3, end)):
+            curves += seeded((value,) * 3, x=x, pool="pool", predictor=predictor, metric="accuracy")
+    return {"effects": Rows(rows), "demonstrations": Rows(curves), "positions": Rows(curves)}
+
+
+RISES = ("multitask-accuracy-rises-with-demonstrations", "multitask-accuracy-rises-with-length")
+
+
+@pytest.mark.parametrize("name", RISES)
+@pytest.mark.parametrize("values, verdict", WAYS)
+def test_rises(name: str, values: Sequence[float], verdict: str) -> None:
+    found = judged(name, tables_1(values))
+    assert found.verdict == verdict
+    assert found.value == pytest.approx(np.mean(values))
+    assert judged(name, tables_1(values, untrained=UP)).verdict != "reproduced"  # what an untrained model does too
+    assert "from 0.150" in found.text
+    assert "0.700" in found.text
+
+
+@pytest.mark.parametrize("name", (*RISES, "multitask-high-accuracy"))
+@pytest.mark.parametrize("changed, word", CLOSED)
+def test_the_setting_decides_whether_figure_1_is_judged(name: str, changed: dict[str, float], word: str) -> None:
+    assert judged(name, tables_1()).verdict == "reproduced"
+    found = judged(name, {**tables_1(), **setting(**changed)})
+    assert found.verdict == "not tested"
+    assert word in found.text
+
+
+def test_tables_without_the_untrained_model_decide_nothing() -> None:
+    tables = tables_1()
+    old = Rows({k: v for k, v in row.items() if k != "network"} for row in tables["effects"].where(network="trained"))
+    found = judged(RISES[0], {**tables, "effects": old})
+    assert found.verdict == "not tested"
+    assert found.value is None
+    swapped = MultiTaskFig1().without_training({**tables, "effects": old})
+    assert swapped is not None
+    assert judged(RISES[0], swapped).verdict != "reproduced"
+
+
+@pytest.mark.parametrize(
+    "accuracy, verdict",
+    [
+        ({}, "reproduced"),
+        ({"model": 0.45}, "not reproduced"),
+        ({"model": 0.53}, "not reproduced"),  # above, and not by what would matter
+        ({"order-2": 0.72}, "not tested"),  # the best of the n-grams leaves no room
+    ],
+)
+def test_high_accuracy_is_above_all_counting(accuracy: dict[str, float], verdict: str) -> None:
+    found = judged("multitask-high-accuracy", tables_1(accuracy=accuracy))
+    assert found.verdict == verdict
+    assert ("leaves" in found.text) == (verdict == "not tested")
+
+
+def test_figure_1_without_training() -> None:
+    tables = tables_1()
+    swapped = MultiTaskFig1().without_training(tables)
+    assert swapped is not None
+    for name in (*RISES, "multitask-high-accuracy"):
+        assert judged(name, swapped).verdict == "not reproduced"
+    assert judged("multitask-retrieval-or-estimation", swapped).value == 0
+    assert swapped["positions"].where(predictor="model", x=3).effect().value == pytest.approx(0.2)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "pool, unseen, retrieval, words",
+    [
+        ((0.1, 0.11, 0.1), (0.5, 0.52, 0.5), UP, "It knows its pool; it estimates in context"),
+        ((0.1, 0.11, 0.1), (0.5, 0.52, 0.5), DOWN, "It knows its pool; what it does beyond the pool is worse than"),
+        ((0.1, 0.11, 0.1), (0.1, 0.11, 0.1), UP, "That it knows its pool does not show; it estimates in context"),
+        ((0.1, 0.5, 0.1), (0.5, 0.1, 0.1), OPEN, "That it knows its pool does not show; whether it estimates"),
+    ],
+)
+def test_retrieval_or_estimation(
+    pool: Sequence[float], unseen: Sequence[float], retrieval: Sequence[float], words: str
+) -> None:
+    effects = {"pool_loss_above_the_ceiling": pool, "unseen_loss_above_the_ceiling": unseen}
+    found = judged("multitask-retrieval-or-estimation", tables_1(**effects, unseen_gain_over_retrieval=retrieval))  # type: ignore[arg-type]
+    assert found.verdict == "found"
+    assert found.text.startswith(words)
+    assert "which needs no training" not in found.text
+    worse = tables_1(unseen_gain_over_order_1=DOWN)
+    assert "which needs no training" in judged("multitask-retrieval-or-estimation", worse).text
+    assert found.value == pytest.approx(np.mean(unseen) - np.mean(pool))
+
+
+def test_effects_are_differences_of_the_right_columns() -> None:
+    """Accuracies that are a code of demonstrations, position and predictor."""
+    demonstrations, positions = np.repeat([0, 1, 2], 6), np.tile(np.arange(6), 3)
+    code = (100.0 * demonstrations + positions)[None].repeat(5, 0)
+    names = {"model": 0.0, "order-1": 1000.0, "known-component": 3000.0, "retrieval": 5000.0}
+    measures = {name: {metric: code + shift for metric in ("accuracy", "loss")} for name, shift in names.items()}
+    score = Score(measures, demonstrations, positions, None)
+    found = {row["effect"]: row["value"] for row in fig1.effects({"unseen": score}, 4)}
+    alone = {row["effect"]: row["value"] for row in fig1.rises(score, 4)}
+    assert alone == {name: found[name] for name in ("demonstrations", "length", "length after one")}
+    assert found == pytest.approx(
+        {
+            "demonstrations": 200.0,
+            "length": 5.0,
+            "length after one": 4.0,
+            "above order-1": -1000.0,
+            "below the ceiling": 3000.0,
+            "loss above the ceiling": -3000.0,
+            "gain over order-1": 1000.0,
+            "gain over retrieval": 5000.0,
+        }
+    )
+
+
+@pytest.mark.parametrize("memory", [1, 2, 3])
+@pytest.mark.parametrize("number", [1, 3])
+def test_the_network_of_the_theorem_is_what_is_shown(memory: int, number: int) -> None:
+    """The closed form against the network itself, with a causal mask, on the same prompts."""
+    corpus, steps = Corpus(SPEC.build(), layout=PROMPTS), 4
+    batch = corpus[0:5]
+    network = multitask_theorem1(
+        4, memory, steps, num_demonstrations=number, demonstration_length=5, test_length=6 if number == 3 else 5,
+        causal=True,
+    )  # fmt: skip
+    length = 6 if number == 3 else 5
+    columns = number * 6 + 1 + length  # of the prompt that ends after the sequence that is judged
+    vectors = network(batch.tokens[:, :columns])
+    asked = [t for t in range(5 * number, 5 * number + length) if t - 5 * number >= memory]
+    found = predictors.constructed_vectors(corpus, batch.observations, torch.tensor(asked), number, memory, steps)
+    wanted = vectors[:, [PROMPTS.columns[t] - 1 for t in asked]]
+    assert (found - wanted).abs().max() < 1e-9
+    assert found.abs().max() > 0.1
+
+
+def test_smoothing_keeps_the_pool_and_allows_everything() -> None:
+    pool = SPEC.build()
+    smooth = predictors.smoothed(pool, 0.01)
+    assert (smooth.law.rows()[2] >= 0.01 / 4 - 2**-30).all()
+    assert (smooth.law.rows()[2] - pool.law.rows()[2]).abs().max() <= 0.01
+    observations = Corpus(pool, layout=PROMPTS)[0:20].observations
+    starts = torch.from_numpy(PROMPTS.starts)
+    exact, near = (
+        optimal_predictions(p, observations, starts=starts).log_likelihood_terms.mean() for p in (pool, smooth)
+    )
+    assert near < exact
+    assert near > exact - 0.1
+
+
+def test_untrained_accuracy_is_that_of_the_score(tmp_path: Path) -> None:
+    """The model before training, asked at the judged columns, against `evaluate` on the same prompts."""
+    run = train(config_from_data(prompt_config("smoke")), tmp_path / "run")
+    score = evaluate(run.model, run.corpus(), num_samples=40)
+    found = predictors.untrained_score(run, score)
+    wanted = evaluate(untrained_twin(run), run.corpus(), num_samples=40, baselines=False)
+    for metric in ("accuracy", "loss"):
+        np.testing.assert_allclose(found.measures["model"][metric], wanted.measures["model"][metric], rtol=1e-9)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figure 2
+
+
+def tables_2(centred: Sequence[float], raw: Sequence[float], untrained: Sequence[float] = NONE) -> Tables:
+    rows = Rows()
+    for effect, mode in itertools.product(("lower less upper", "last less before"), ("blocks", "layer")):
+        same = {"mode": mode, "effect": effect}
+        rows += seeded(centred, metric="cv_centred", network="trained", **same)
+        rows += seeded(raw, metric="cv", network="trained", **same)
+        for metric in ("cv_centred", "cv"):
+            rows += seeded(untrained, metric=metric, network="untrained", **same)
+    return {"effects": Rows(rows)}
+
+
+UPPER = ("multitask-upper-layers-ignore-places", "multitask-upper-layers-read-no-positions")
+
+
+@pytest.mark.parametrize("name", UPPER)
+@pytest.mark.parametrize(
+    "centred, raw, verdict",
+    [
+        (UP, UP, "reproduced"),
+        (DOWN, DOWN, "not reproduced"),
+        (UP, DOWN, "not reproduced"),
+        (DOWN, UP, "not reproduced"),
+        (OPEN, UP, "inconclusive"),
+        (UP, OPEN, "inconclusive"),
+        (UP, (0.02, 0.021, 0.019), "not reproduced"),  # too small to matter
+    ],
+)
+def test_upper_layers(name: str, centred: Sequence[float], raw: Sequence[float], verdict: str) -> None:
+    assert judged(name, tables_2(centred, raw)).verdict == verdict
+    assert judged(name, {**tables_2(centred, raw), **setting(per_hmm=960.0)}).verdict == "not tested"
+    swapped = untrained(tables_2(centred, raw))
+    assert swapped is not None
+    assert judged(name, swapped).verdict != "reproduced"
+
+
+@pytest.mark.parametrize("name", UPPER)
+def test_upper_layers_less_the_untrained_network(name: str) -> None:
+    assert judged(name, tables_2(UP, UP, untrained=UP)).verdict != "reproduced"
+    only = {"effects": Rows(row for row in tables_2(UP, UP)["effects"] if row["metric"] == "cv")}
+    assert "centred logits was not measured" in judged(name, only).text
+
+
+def test_last_layer() -> None:
+    found = judged("multitask-last-layer-reverts", tables_2(UP, UP))
+    assert found.verdict == "found"
+    assert found.value == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("num_layers, difference", [(2, -1.0), (3, -2.0), (4, -2.0), (5, -3.0)])
+def test_halves_of_the_layers(num_layers: int, difference: float) -> None:
+    """Layer l has the value l in all its heads, of which layers have different numbers."""
+    by_layer = {layer: torch.full((6, layer), float(layer)).double() for layer in range(1, num_layers + 1)}
+    values = {metric: by_layer for metric in ("cv", "cv_centred", "attention_change")}
+    found = {(row["effect"], row["metric"]): row["value"] for row in fig2.effects(values)}
+    assert found["lower less upper", "cv"] == difference
+    assert found["last less before", "cv_centred"] == 1.0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figure 7
+
+
+def tables_7(nearby: Sequence[float], aligned: Sequence[float], layers: Sequence[int] = (1, 2)) -> Tables:
+    effects, best = Rows(), Rows()
+    for network, values in (("trained", nearby), ("untrained", NONE)):
+        effects += seeded(values, network=network, effect="same sequence, lower less upper")
+        for name in ("same sequence, lower", "same sequence, upper"):
+            effects += seeded((0.2, 0.3, 0.4), network=network, effect=name)
+        shares = aligned if network == "trained" else NONE
+        for offset, layer in zip((1, 2), layers, strict=True):
+            best += seeded(shares, network=network, offset=offset, layer=layer, head=0)
+    return {"effects": Rows(effects), "alignment": Rows(best)}
+
+
+@pytest.mark.parametrize("values, verdict", WAYS)
+def test_nearby(values: Sequence[float], verdict: str) -> None:
+    assert judged("multitask-lower-layers-look-nearby", tables_7(values, OPEN)).verdict == verdict
+    closed = {**tables_7(values, OPEN), **setting(counted=0.99)}
+    assert judged("multitask-lower-layers-look-nearby", closed).verdict == "not tested"
+
+
+@pytest.mark.parametrize(
+    "aligned, layers, verdict",
+    [
+        (UP, (1, 2), "reproduced"),
+        (UP, (2, 2), "reproduced"),
+        (UP, (2, 1), "not reproduced"),  # the head two back stands below the one it would build on
+        ((0.27, 0.25, 0.29), (1, 2), "not reproduced"),  # far above the untrained network, and no head that copies
+        ((0.9, 0.1, 0.6), (1, 2), "inconclusive"),
+    ],
+)
+def test_copying_heads_share_most_of_their_attention(
+    aligned: Sequence[float], layers: Sequence[int], verdict: str
+) -> None:
+    found = judged("multitask-copying-heads", tables_7(OPEN, aligned, layers))
+    assert found.verdict == verdict
+    assert f"in layer {layers[0]}, {layers[0]}, {layers[0]} by seed" in found.text
+    swapped = untrained(tables_7(OPEN, aligned, layers))
+    assert swapped is not None
+    assert judged("multitask-copying-heads", swapped).verdict != "reproduced"
+
+
+def test_sources_of_columns() -> None:
+    #  | 5 tokens | 5 tokens | 5 tokens | 6 tokens, the last of which looks
+    wanted = ([3] + [2] * 5) * 3 + [3] + [1] * 5 + [0]
+    assert fig7.source_of_columns(PROMPTS).tolist() == wanted
+    rows = fig7.uniform_rows(PROMPTS, {1: np.zeros((1, 1, 1))})
+    assert {row["source"]: row["value"] * 25 for row in rows} == pytest.approx(
+        dict(zip(fig7.SOURCES, (1, 5, 15, 4), strict=True))
+    )
+
+
+def heads(*offsets: int, samples: int = 4) -> np.ndarray:
+    """Heads that each look at one column back."""
+    pattern = np.zeros((samples, len(offsets), PROMPTS.num_columns))
+    for head, offset in enumerate(offsets):
+        pattern[:, head, -1 - offset] = 1
+    return pattern
+
+
+def test_alignment_finds_the_heads_that_copy() -> None:
+    networks = {"trained": {1: heads(0, 1), 2: heads(4, 20)}, "untrained": {1: heads(0, 9), 2: heads(8, 7)}}
+    rows, effects = fig7.alignment(networks, PROMPTS, {1: 1, 2: 4, 3: 3})
+    best = {(row["offset"], row["network"]): (row["layer"], row["head"], row["value"]) for row in rows}
+    assert best[1, "trained"] == (1, 1, 1.0)
+    assert best[4, "trained"] == (2, 0, 1.0)
+    assert best[3, "trained"][2] == 0
+    found = {(row["network"], row["effect"]): row["value"] for row in effects}
+    assert found["trained", "same sequence, lower"] == 0.5  # the head on the token itself does not count
+    assert found["trained", "same sequence, lower less upper"] == 0
+
+
+def test_the_construction_gathers_by_doubling() -> None:
+    network = multitask_theorem1(4, 4, 2, num_demonstrations=3, demonstration_length=5, test_length=6, causal=True)
+    corpus = Corpus(SPEC.build(), layout=PROMPTS)
+    patterns = fig7.last_token_patterns(network, corpus, 3)
+    gathering = fig7.gathering_heads(network, patterns)
+    assert list(gathering) == [1, 2, 3]  # ceil(log2(4 + 1)) of them
+    assert sorted(gathering.values())[:2] == [1, 2]
+    for layer, offset in gathering.items():
+        assert patterns[layer][:, 0, -1 - offset].min() > 0.99
+    rows = fig7.offset_rows(patterns, 10, gathering)
+    shares = [row["value"] for row in rows if row["layer"] == 1]
+    assert shares == pytest.approx([0, 1, *[0] * 9], abs=1e-6)
+    totals = {row["layer"]: 0.0 for row in rows}
+    for row in fig7.source_rows(patterns, PROMPTS):
+        totals[row["layer"]] += row["value"]
+    assert all(total == pytest.approx(1) for total in totals.values())

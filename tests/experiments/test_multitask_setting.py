@@ -1,0 +1,93 @@
+"""The setting of a claim on trained models: what is recorded, and which gates it opens."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from multitask_tables import CLOSED, setting
+
+from hmmscope.evidence.rows import Rows
+from hmmscope.experiments.multitask_setting import (
+    beyond_counting,
+    few_prompts,
+    gates,
+    large_pool,
+    not_from_counts,
+    setting_rows,
+)
+from hmmscope.experiments.multitask_studies import prompt_config
+from hmmscope.experiments.outcomes import equal_tokens, flat, last_quarter
+from hmmscope.runs.config import config_from_data
+from hmmscope.runs.pipeline import train
+
+
+def test_the_last_quarter_is_from_three_quarters_of_the_steps_on() -> None:
+    records = [{"step": step, "loss": 9.0, "evaluation_loss": 10.0 - step} for step in (25, 50, 75, 100)]
+    records.append({"step": 80, "loss": 9.0})
+    assert last_quarter(records) == pytest.approx(-25)
+    assert last_quarter([row | {"evaluation_loss": None} for row in records]) is None
+    assert last_quarter(records[-2:-1]) is None  # nothing before the end
+    assert last_quarter([]) is None
+
+
+@pytest.mark.parametrize(
+    "row, is_open",
+    [
+        ({"last_quarter": 0.002, "excess": 0.5}, True),
+        ({"last_quarter": -0.02, "excess": 0.5}, False),
+        ({"last_quarter": None, "excess": 0.5}, False),
+        ({"last_quarter": None, "excess": 0.002}, True),  # so near to the floor that it could not change by more
+        ({"excess": 0.002}, True),
+        ({"last_quarter": 0.5, "excess": -0.4}, False),  # below the floor is no convergence
+        ({}, False),
+    ],
+)
+def test_flat(row: dict[str, Any], is_open: bool) -> None:
+    runs = Rows([{"label": "a", "seed": 0} | row, {"label": "b", "seed": 0, "last_quarter": 0.0}])
+    assert flat({"runs": runs}).is_open is is_open
+    assert flat({"runs": runs}, label="b").is_open
+    assert not flat({}).is_open
+
+
+def test_equal_tokens() -> None:
+    rows = [{"label": label, "seed": seed, "tokens": 100} for label in ("a", "b") for seed in (0, 1)]
+    assert equal_tokens({"runs": Rows(rows)}).is_open
+    assert not equal_tokens({"runs": Rows([*rows, {"label": "c", "seed": 0, "tokens": 200}])}).is_open
+    assert not equal_tokens({}).is_open
+
+
+def test_all_gates_are_open_in_the_papers_regime() -> None:
+    assert [gate.name for gate in gates(setting())] == ["regime", "regime", "regime", "learned", "converged"]
+    assert all(gate.is_open for gate in gates(setting()))
+
+
+@pytest.mark.parametrize("changed, word", CLOSED)
+def test_each_fault_closes_one_gate(changed: dict[str, float], word: str) -> None:
+    closed = [gate for gate in gates(setting(**changed)) if not gate.is_open]
+    assert len(closed) == 1
+    assert word in closed[0].text
+
+
+def test_what_was_not_recorded_closes_its_gate() -> None:
+    for gate in (few_prompts({}), large_pool({}), not_from_counts({}), beyond_counting({})):
+        assert not gate.is_open
+        assert "not recorded" in gate.text
+
+
+def test_chance_counts_for_symbol_counts() -> None:
+    """Of two HMMs half are named by chance: 0.6 says little, 0.7 more than a quarter of the way."""
+    for value, is_open in ((0.6, True), (0.7, False)):
+        row = {"quantity": "component from symbol counts", "value": value, "chance": 0.5}
+        rows = Rows({"seed": seed} | row for seed in (0, 1))
+        assert not_from_counts({"setting": rows}).is_open is is_open
+
+
+def test_the_setting_of_a_run(tmp_path: Path) -> None:
+    run = train(config_from_data(prompt_config("smoke")), tmp_path / "run")
+    rows = {row["quantity"]: row for row in setting_rows(run)}
+    assert rows["prompts per HMM"]["value"] == 10 * 8 / 4
+    assert rows["HMMs in the pool"]["value"] == 4
+    counted = rows["component from symbol counts"]
+    assert counted["chance"] <= counted["value"] <= 1
+    assert rows["gain over the best n-gram"]["value"] < 0  # ten steps do not beat counting
+    assert rows["gain over the best n-gram"]["error"] > 0
