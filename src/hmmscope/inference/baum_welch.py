@@ -150,7 +150,8 @@ def fit_baum_welch(
     def restart(number: int) -> tuple[_Model, float, int, bool]:
         model = _random(number, seed, num_states, num_symbols, start if number == 0 else None, rules)
         if start is not None:
-            model = _Model(*(np.asarray(s) if p in rules.fixed else m for p, s, m in zip(PARTS, _rows(start), model)))
+            parts = zip(PARTS, _rows(start), model, strict=True)
+            model = _Model(*(given if part in rules.fixed else own for part, given, own in parts))
         return _climb(model, work, rules, max_iterations, tolerance, max(1, num_threads // num_restarts))
 
     with ThreadPoolExecutor(min(num_threads, num_restarts)) as pool:

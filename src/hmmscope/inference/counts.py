@@ -11,7 +11,7 @@ from hmmscope.inference.products import products_backward, products_forward
 from hmmscope.inference.tables import Sequences, Tables, few, in_blocks
 from hmmscope.kernels import lanes
 
-#: Bytes of beliefs of a block.
+#: Bytes of beliefs of a block; 64 times as many for matrix products, which need many rows.
 BLOCK_BYTES = 2**20
 
 

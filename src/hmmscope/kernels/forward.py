@@ -10,7 +10,8 @@ import numpy as np
 def absorb(following, emission, symbols, floor, smallest, belief, norm, doubtful):  # type: ignore[no-untyped-def]
     """Write the laws after the observation (B, S), with sum one or zero, and the sums (B,); `following` is overwritten.
 
-    following (B, S) are the laws before it, `emission` is (V, S). A sum below `floor`, or a positive entry below `smallest`, marks its sequence as doubtful.
+    following (B, S) are the laws before it, `emission` is (V, S). A sum below `floor`, or a positive entry below
+    `smallest`, marks its sequence as doubtful.
     """
     num_states = following.shape[1]
     zero, one = following.dtype.type(0.0), following.dtype.type(1.0)

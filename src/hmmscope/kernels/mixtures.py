@@ -2,7 +2,8 @@
 
     P(m | o_0..o_t) ∝ P(m | o_0..o_{t-1}) P_m(o_t | o_0..o_{t-1})
 
-A component's weight is mantissa * 2^(256 power), so that none is lost however unlikely it has become.
+A component's weight is mantissa * 2^(256 power) with a mantissa in [2^-256, 2], so that none is lost however unlikely it
+has become.
 """
 
 import math
@@ -41,8 +42,9 @@ def mixed(
 ):  # type: ignore[no-untyped-def]
     """Posteriors (N, M), if the array has rows, predictions of the next symbol (N, V), log P(o_t | past) (N,).
 
-    first (M, V * S) and emission (M, V * S or 0) are flat, opening (M, V) is the law of a first symbol, prediction (M, S, V) the law of the next symbol given the state. A
-    sequence in which a component's law may lose an entry is marked in doubtful (n,).
+    first (M, V * S) and emission (M, V * S or 0) are flat; opening (M, V) is the law of a first symbol, prediction
+    (M, S, V) the law of the next symbol given the state. A sequence in which a component's law may lose an entry is
+    marked in doubtful (n,).
     """
     components, num_symbols = opening.shape
     size = step.shape[3]
@@ -71,9 +73,9 @@ def mixed(
                 for lane in range(many):
                     own[lane] = own[lane] if norm[lane] > 0.0 else 0.0
                     w = mantissa[lane] * norm[lane]
-                    low = w < _LOW
-                    mantissa[lane] = w * _UP if low else w
-                    height[lane] -= np.int64(low)
+                    low, high = w < _LOW, w > 2.0
+                    mantissa[lane] = w * _UP if low else (w * _LOW if high else w)
+                    height[lane] += np.int64(high) - np.int64(low)
                     top[lane] = max(top[lane], height[lane] if w > 0.0 else -(2**62))
             total[:] = 0.0
             for m in range(components):

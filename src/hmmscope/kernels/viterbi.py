@@ -51,7 +51,7 @@ def likeliest(width, first, transposed, emission, symbols, offsets, lengths, sta
     """
     size, many = first.shape[1], len(width)
     best, longer = np.zeros((size, many)), np.zeros((size, many))
-    here, weight = np.empty(many, np.int64), np.empty(size)
+    here = np.empty(many, np.int64)
     offset, length, seen = np.empty(many, np.int64), np.empty(many, np.int64), np.empty(many, np.int64)
     table, start = emission.ravel(), first.ravel()
     for begin in range(0, len(offsets), many):
