@@ -150,8 +150,17 @@ def _mixture_loop(mixture: Mixture, observations: torch.Tensor) -> tuple[torch.T
 
 
 def _fit(start: HMM, observations: torch.Tensor) -> Callable[[], Any]:
-    options = {"num_restarts": 1, "max_iterations": ITERATIONS, "tolerance": 0.0, "pseudo_count": 0.0}
-    return lambda: fit_baum_welch(observations, start.num_states, start.num_symbols, start=start, **options)
+    return functools.partial(
+        fit_baum_welch,
+        observations,
+        start.num_states,
+        start.num_symbols,
+        start=start,
+        num_restarts=1,
+        max_iterations=ITERATIONS,
+        tolerance=0.0,
+        pseudo_count=0.0,
+    )
 
 
 def _hmmlearn(hmm: HMM) -> Any:

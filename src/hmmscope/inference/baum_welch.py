@@ -322,7 +322,7 @@ def fit_stream(
         each, rate = [part / len(work.rows) for part in counts[:3]], number**-exponent
         average = [o + rate * (n - o) for o, n in zip(average, each, strict=True)] if average else each
         rules = _rules(start.num_states, start.num_symbols, start, fixed, None, pseudo_count / seen)
-        model = rules.maximise(model, Counts(*average, counts.logs))
+        model = rules.maximise(model, Counts(average[0], average[1], average[2], counts.logs))
     require(seen > 0, "batches", "must hold at least one", seen)
     return HMM(*model, title="Baum-Welch fit to a stream", allow_drop_tiny=True)
 

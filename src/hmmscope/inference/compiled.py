@@ -87,8 +87,8 @@ def run_filter(
             if predict:
                 torch.mm(torch.from_numpy(after), prediction_SV, out=next_BV)
                 ahead[:, t] = next_BV.numpy()
-        for t in np.flatnonzero(work.starts[1:]) if predict else ():
-            ahead[:, t] = laws.opening * (norms_TB[t, :, None] > 0)
+        for restart in np.flatnonzero(work.starts[1:]).tolist() if predict else ():
+            ahead[:, restart] = laws.opening * (norms_TB[restart, :, None] > 0)
         norms[:], doubtful = norms_TB.T, doubts_B[work.rows]
         if ragged:
             beyond = np.arange(time) >= lengths_B.numpy()[:, None]
@@ -189,7 +189,7 @@ def run_smoother(
     """
     process, work = filtered.tables, filtered.work
     size, transposed = process.num_states, process.transposed()
-    possible = (filtered.terms > -np.inf).all(1)
+    possible: NDArray[np.bool_] = np.all(filtered.terms > -np.inf, axis=1)
     if few(process, work):
         nothing = np.empty((0, size))
         flat = [array.reshape(-1, size) for array in (filtered.beliefs, smoothed)]

@@ -35,7 +35,8 @@ def add_counts(process: Tables, work: Sequences, counts: Counts, num_threads: in
 
     def run(part: slice) -> None:
         own = packed.part(part).alone()
-        found = Counts(*(np.zeros_like(total) for total in counts[:3]), np.zeros(len(own.rows)))
+        first, transitions, visits = (np.zeros_like(total) for total in counts[:3])
+        found = Counts(first, transitions, visits, np.zeros(len(own.rows)))
         doubtful = add(process, own, found)
         for row in np.flatnonzero(doubtful).tolist():
             symbols = own.symbols[own.offsets[row] : own.offsets[row] + own.lengths[row]]

@@ -67,12 +67,12 @@ def memory_beliefs(
     batch, time = observations.shape
     flat, short = observations.cpu().contiguous(), min(memory_length - 1, time)
     laws, starts, counts = next_laws(law), torch.arange(time) == 0, torch.full((batch,), short)
-    beliefs, ahead = np.empty((batch, time, hmm.num_states)), np.empty((batch, time, hmm.num_symbols))
+    known, ahead = np.empty((batch, time, hmm.num_states)), np.empty((batch, time, hmm.num_symbols))
     filtered = run_filter(law, flat[:, :short], starts[:short], counts, predict=True)
-    beliefs[:, :short], ahead[:, :short] = filtered.beliefs, filtered.ahead
+    known[:, :short], ahead[:, :short] = filtered.beliefs, filtered.ahead
     ends = (np.arange(batch)[:, None] * time + np.arange(short, time)).ravel()
-    _windows(law, flat.view(-1).numpy(), ends - short, short + 1, ends, beliefs, laws, ahead)
-    beliefs, next_observation = torch.from_numpy(beliefs), torch.from_numpy(ahead)
+    _windows(law, flat.view(-1).numpy(), ends - short, short + 1, ends, known, laws, ahead)
+    beliefs, next_observation = torch.from_numpy(known), torch.from_numpy(ahead)
     first_observation = torch.from_numpy(laws.opening)
     before = predicted_before(first_observation, next_observation)
     terms_BT = before.gather(2, observations[:, :, None])[:, :, 0].log()
@@ -173,14 +173,21 @@ def _windows(
     count = np.full(len(ends), length - group + 1)
     work = Sequences(symbols, offsets + group - 1, count, np.arange(len(ends)), np.arange(length) == 0)
     doubtful, beliefs = np.zeros(len(ends), np.bool_), beliefs.reshape(-1, size)
-    options = {"beliefs": beliefs, "laws": laws, "ahead": ahead, "totals": totals, "ends": ends, "openers": openers}
-    forward(process._replace(first=opened), work, doubtful, **options)
+    grouped = process._replace(first=opened)
+    forward(
+        *(grouped, work, doubtful),
+        beliefs=beliefs,
+        laws=laws,
+        ahead=ahead,
+        totals=totals,
+        ends=ends,
+        openers=openers,
+    )
     for number in np.flatnonzero(doubtful).tolist():
         window = torch.from_numpy(symbols[offsets[number] : offsets[number] + length])
-        terms, row = np.empty(length), ends[number]
-        careful.plain(
-            *(part[-1:] for part in filter_carefully(process, window, work.starts, terms)), beliefs[row : row + 1]
-        )
+        terms, row = np.empty(length), int(ends[number])
+        weights = filter_carefully(process, window, work.starts, terms)
+        careful.plain(weights.mantissa[-1:], weights.exponent[-1:], beliefs[row : row + 1])
         if laws is not None and ahead is not None:
             laws.predict(
                 beliefs[None, row : row + 1], work.starts[:1], ahead.reshape(1, len(beliefs), -1)[:, row : row + 1]

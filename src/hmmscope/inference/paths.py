@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
@@ -115,7 +116,7 @@ def sample_state_paths(
         raise InputError(f"num_paths: must be at least 0, got {num_paths}")
     process, work = filtered.tables, filtered.work
     paths_BPT = np.full((batch, num_paths, time), -1)
-    possible_B = (filtered.terms > -np.inf).all(1)
+    possible_B: NDArray[np.bool_] = np.all(filtered.terms > -np.inf, axis=1)
     for row, offset, length in zip(work.rows.tolist(), work.offsets.tolist(), work.lengths.tolist(), strict=True):
         if possible_B[row]:
             uniforms = numpy_generator(seed, "state-paths", int(numbers[row])).random((num_paths, length))

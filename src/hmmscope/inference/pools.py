@@ -75,8 +75,8 @@ def _few_states(
     first, emission = (part.reshape(len(part), -1) for part in (first, emission))
     symbols_MSV = symbol_law(law)
     opening = torch.einsum("ms,msv->mv", law.initial_MS, symbols_MSV).numpy()
-    emits = isinstance(law, StateEmitting)
-    prediction = (torch.bmm(law.transition_MSS, symbols_MSV) if emits else symbols_MSV.contiguous()).numpy()
+    moved_MSV = torch.bmm(law.transition_MSS, symbols_MSV) if isinstance(law, StateEmitting) else symbols_MSV
+    prediction = moved_MSV.contiguous().numpy()
     components, num_symbols = opening.shape
     flat = posterior.reshape(-1, components), following.reshape(-1, num_symbols), terms.reshape(-1)
     doubtful = np.zeros(len(work.rows), np.bool_)
@@ -126,8 +126,8 @@ def _component(
         if t % together == together - 1 or t + 1 == time:
             done = slice(t - t % together, t + 1)
             np.matmul(waiting[: t % together + 1], following_SV, out=ahead_TBV[done])
-    for t in np.flatnonzero(starts[1:]):
-        ahead_TBV[t] = opening_V * (norms_TB[t, :, None] > 0)
+    for restart in np.flatnonzero(starts[1:]).tolist():
+        ahead_TBV[restart] = opening_V * (norms_TB[restart, :, None] > 0)
     with np.errstate(divide="ignore"):
         logs_TB = np.log(norms_TB)
     for row in np.flatnonzero(doubtful).tolist():

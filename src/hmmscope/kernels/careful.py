@@ -140,7 +140,7 @@ def draw(step, emits, symbols, starts, mantissa, exponent, uniforms, paths):  # 
     columns = step.transpose(0, 2, 1).copy()
     weights, height = np.empty(size), np.zeros(size, np.int64)
     for p in range(len(paths)):
-        later = np.int64(0)
+        later = 0
         for t in range(len(symbols) - 1, -1, -1):
             alone = t + 1 == len(symbols) or starts[t + 1]
             column = columns[0 if emits or alone else symbols[t + 1], later]

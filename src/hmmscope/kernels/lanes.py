@@ -152,7 +152,7 @@ def group(width, offsets, lengths, begin, offset, length):  # type: ignore[no-un
 
 
 @_kernel
-def forward(
+def forward(  # type: ignore[no-untyped-def]
     width,
     first,
     step,
@@ -172,7 +172,7 @@ def forward(
     ahead,
     totals,
     doubtful,
-):  # type: ignore[no-untyped-def]
+):
     """The filter. Lengths are at least 1; opening (V,) and prediction (S, V) are laws of the first and the next symbol.
 
     Written where the array has rows: beliefs (N, S), sums P(o_t | past) (N,), laws of the next symbol (N, V),
@@ -246,7 +246,7 @@ def forward(
 
 
 @_kernel
-def backward(
+def backward(  # type: ignore[no-untyped-def]
     width,
     transposed,
     emission,
@@ -261,7 +261,7 @@ def backward(
     first_counts,
     pair_counts,
     symbol_counts,
-):  # type: ignore[no-untyped-def]
+):
     """The smoother and the expected counts, from what `forward` left in `beliefs` and `norms`.
 
         weight_t(j) = emission[o_t](j) * ahead_t(j) / norm_t      ahead_{t-1}(i) = sum_j step_ij weight_t(j), 1 at the end

@@ -21,7 +21,7 @@ _LOG_UP = 256 * math.log(2.0)
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
-def mixed(
+def mixed(  # type: ignore[no-untyped-def]
     width,
     weights,
     first,
@@ -39,7 +39,7 @@ def mixed(
     following,
     terms,
     doubtful,
-):  # type: ignore[no-untyped-def]
+):
     """Posteriors (N, M), if the array has rows, predictions of the next symbol (N, V), log P(o_t | past) (N,).
 
     first (M, V * S) and emission (M, V * S or 0) are flat; opening (M, V) is the law of a first symbol, prediction
