@@ -96,9 +96,9 @@ IN_BITS = (
     ),
     Fault(
         "logarithms of products taken too late",
-        "kernels/forward.py",
-        "if smallest_product < 1e-100:",
-        "if smallest_product < 0.0:",
+        "kernels/lanes.py",
+        "if least < 1e-100:",
+        "if least < 0.0:",
         (f"{_LONG}test_hundred_thousand_observations",),
     ),
     Fault(

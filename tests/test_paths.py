@@ -13,7 +13,7 @@ import hmmscope as hs
 import oracles
 from comparing import close
 from hmmscope.errors import InputError
-from hmmscope.inference.paths import _draw
+from hmmscope.kernels import careful
 from inference_cases import path_cases, revived, symbols
 from strategies import (
     KINDS,
@@ -155,9 +155,14 @@ def test_draws_where_beliefs_fall_below_every_float():
 
 
 def test_weight_zero_is_never_drawn():
-    weights = torch.tensor([[0.0, 0.3, 0.0, 0.7, 0.0]], dtype=torch.float64)
-    for uniform in (0.0, 0.3 - 2**-54, 0.3, 1 - 2**-53):
-        assert _draw(weights, torch.tensor([uniform], dtype=torch.float64)).item() in (1, 3)
+    """Uniform numbers at and next to the edges of a law with zeros, as floats and as weights far below every float."""
+    law = np.array([[0.0, 0.3, 0.0, 0.7, 0.0]])
+    symbols_T, starts, step = np.zeros(1, np.int64), np.array([True]), np.eye(5)[None]
+    uniform = np.array([[0.0], [0.3 - 2**-54], [0.3], [1 - 2**-53]])
+    for exponent in (np.empty((0, 5), np.int64), np.full((1, 5), -(10**6))):
+        paths = np.empty((4, 1), np.int64)
+        careful.draw(step, True, symbols_T, starts, law, exponent, uniform, paths)
+        assert paths[:, 0].tolist() == [1, 1, 3, 3]
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -12,9 +12,12 @@ import inference_cases
 import oracles
 from comparing import close, floats
 from hmmscope.errors import InputError
-from hmmscope.inference.history import filter_in_logs
+from hmmscope.inference.compiled import filter_carefully
+from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.smoothing import smooth_pairs
-from inference_cases import decoupled, path_cases, symbols
+from hmmscope.inference.tables import tables
+from hmmscope.kernels import careful
+from inference_cases import close_logs, decoupled, path_cases, symbols
 from strategies import (
     Matrices,
     as_labelled,
@@ -225,14 +228,25 @@ def test_labelled_sequences_in_logarithms():
     assert result.impossible_at.tolist() == [-1, -1, 60]
 
 
-def test_the_filter_in_logarithms_is_the_filter():
+def test_the_careful_filter_and_the_plain_recursion_are_the_filter():
     for rng, matrices, observations in random_cases(21):
         starts = torch.tensor(some_starts(rng, 10))
         for hmm in (hs.HMM(*matrices), hs.LabelledHMM(*as_labelled(matrices))):
-            plain = hs.filter_beliefs(hmm, observations, starts=starts)
-            dead = (plain.log_likelihood_terms == -math.inf)[:, :, None]
-            logs = filter_in_logs(hmm.law, observations, starts)
-            close(torch.where(dead, 0.0, logs.exp()), plain.beliefs, relative=1e-11)
+            fast = hs.filter_beliefs(hmm, observations, starts=starts)
+            for step, belief, terms in zip(
+                forward_steps(hmm.law, observations[None], starts),
+                fast.beliefs.transpose(0, 1),
+                fast.log_likelihood_terms.T,
+                strict=True,
+            ):
+                close(step.belief[0], belief, relative=1e-11)
+                close_logs(step.log_norm[0], terms)
+            for b in range(len(observations)):
+                terms, beliefs = np.empty(observations.shape[1]), np.empty(fast.beliefs.shape[1:])
+                weights = filter_carefully(tables(hmm.law), observations[b], starts.numpy(), terms)
+                careful.plain(*weights, beliefs)
+                close(beliefs, fast.beliefs[b], relative=1e-11)
+                close_logs(torch.from_numpy(terms), fast.log_likelihood_terms[b])
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -36,19 +36,44 @@ def environment() -> dict[str, Any]:
     }
 
 
+#: Instruction sets that decide how fast arithmetic is.
+INSTRUCTIONS = (
+    *("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
+    *("amx_tile", "amx_bf16", "amx_int8", "asimd", "asimdhp", "asimddp", "bf16", "sve", "sve2"),
+)
+
+
+def processor(path: str = "/proc/cpuinfo") -> dict[str, Any]:
+    """Name, family, model, stepping and those of `INSTRUCTIONS` that it has; None for what the system does not say.
+
+    The name alone can stand for chips of several generations.
+    """
+    facts: dict[str, str] = {}
+    try:
+        with open(path) as lines:
+            for line in lines:
+                key, _, value = line.partition(":")
+                facts.setdefault(key.strip(), value.strip())
+    except (OSError, UnicodeDecodeError):
+        pass
+    numbers = {
+        name: facts.get(key) for name, key in (("family", "cpu family"), ("model", "model"), ("stepping", "stepping"))
+    }
+    has = set((facts.get("flags") or facts.get("Features") or "").split())
+    return {
+        "processor": facts.get("model name") or platform.processor() or platform.machine(),
+        "processor_model": " ".join(f"{name} {number}" for name, number in numbers.items() if number) or None,
+        "instructions": " ".join(name for name in INSTRUCTIONS if name in has) or None,
+    }
+
+
 def machine() -> dict[str, Any]:
     """What timings depend on, with the day; "gpu" is None without one."""
     import torch
 
-    model = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo") as lines:
-            model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
     return {
         "date": date.today().isoformat(),
-        "processor": model,
+        **processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -60,7 +85,8 @@ def machine() -> dict[str, Any]:
 def machine_line() -> str:
     """The machine and torch in a few words."""
     found = machine()
-    where = f"{found['processor']} ({found['cores']} cores)"
+    which = f", {found['processor_model']}" if found["processor_model"] else ""
+    where = f"{found['processor']} ({found['cores']} cores{which})"
     return f"{where}{', ' + found['gpu'] if found['gpu'] else ''}, torch {found['torch']}"
 
 

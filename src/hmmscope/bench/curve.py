@@ -19,7 +19,8 @@ import numpy as np
 import torch
 
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.inference.fast import FEW_STATES, log_likelihood
+from hmmscope.inference.fast import log_likelihood
+from hmmscope.inference.tables import FEW_STATES
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
 

@@ -61,10 +61,10 @@ def _gemm(contest: Contest, batch: int, length: int, states: int, dtype: torch.d
 def _plain(hmm: HMM, observations: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     parts = (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
     initial, transition, emission = (part.to(observations.device, dtype) for part in parts)
-    law = initial.expand(len(observations), -1)
+    law, likelihood = initial.expand(len(observations), -1), emission.T.contiguous()
     total = torch.zeros(len(observations), dtype=torch.float64, device=observations.device)
     for t in range(observations.shape[1]):
-        joint = law * emission[:, observations[:, t]].T
+        joint = law * likelihood[observations[:, t]]
         norm = joint.sum(1)
         total += norm.log()
         law = (joint / norm[:, None]) @ transition

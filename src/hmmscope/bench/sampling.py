@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from hmmscope.bench.contest import Contest, installed
+from hmmscope.corpora.corpus import Corpus
 from hmmscope.kernels import gpu
 from hmmscope.kernels.device import TorchSampler, fused_works
 from hmmscope.processes.base import Process
@@ -46,15 +47,20 @@ def contests(*, peers: bool, device: str = "cpu", components: int | None = None)
     indices = np.arange(BATCH)
     tokens = BATCH * LENGTH
     single = Contest(f"sampling, {STATES} states, {SYMBOLS} symbols, {BATCH} x {LENGTH}", "tokens")
-    single.add("hmmscope", lambda: hmm.sample_paths(indices, starts, 0), tokens)
+    corpus = Corpus(hmm, length=LENGTH)
+    single.add("hmmscope", lambda: corpus[0:BATCH], tokens)
+    single.add("hmmscope, without tokens", lambda: hmm.sample_paths(indices, starts, 0), tokens)
     copied = np.zeros((2, BATCH, LENGTH), np.int64)
     single.add("copying the result", lambda: copied.copy(), tokens, limit=True)
     if peers:
         _peers(single, hmm)
     mixture = make_process("random-mixture", num_components=components, num_states=STATES, num_symbols=SYMBOLS)
     mixed = Contest(f"sampling, mixture of {components} x {STATES} x {SYMBOLS}, {BATCH} x {LENGTH}", "tokens")
-    mixed.add("hmmscope", lambda: mixture.sample_paths(indices, starts, 0), tokens)
-    return [single, mixed]
+    pool = Corpus(mixture, length=LENGTH)
+    mixed.add("hmmscope", lambda: pool[0:BATCH], tokens)
+    small = Contest(f"sampling, {STATES} states, {SYMBOLS} symbols, 32 x {LENGTH}", "tokens")
+    small.add("hmmscope", lambda: corpus[0:32], 32 * LENGTH)
+    return [single, small, mixed]
 
 
 def _on_device(name: str, process: Process, device: torch.device, batch: int, length: int) -> Contest:

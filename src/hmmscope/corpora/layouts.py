@@ -76,9 +76,10 @@ class Layout:
     ) -> Int64[Tensor, "batch column"] | Float64[Tensor, "batch column observed"]:
         """The token columns; the delimiter is token `num_symbols`, and zeros among vectors."""
         delimiter = 0 if observations.is_floating_point() else num_symbols
+        if not self.has_delimiter:
+            return observations.clone()
         tokens = observations.new_full((len(observations), self.num_columns, *observations.shape[2:]), delimiter)
-        tokens[:, _columns_on(self, observations.device)] = observations
-        return tokens
+        return tokens.index_copy_(1, _columns_on(self, observations.device), observations)
 
 
 @functools.lru_cache(maxsize=64)

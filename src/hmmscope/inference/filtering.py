@@ -6,6 +6,7 @@ import torch
 
 from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
+from hmmscope.inference.compiled import run_filter
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.ragged import blank, check_ragged
 from hmmscope.processes.hmm import HMM
@@ -73,24 +74,21 @@ def filter_beliefs(
     observations, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
     law = hmm.law_on(observations.device)
     symbols_SV = symbol_law(law)[0]
-    beliefs, following, increments = [], [], []
-    for step in forward_steps(law, observations[None], mask):
-        beliefs.append(step.belief[0])
-        following.append(step.following[0] @ symbols_SV)
-        increments.append(step.log_norm[0])
-    terms_BT = blank(stacked(increments, observations.shape, law), inside)
+    if observations.device.type == "cpu":
+        found = run_filter(law, observations, mask, inside.sum(1), predict=True)
+        beliefs, following, terms_BT = (torch.from_numpy(part) for part in (found.beliefs, found.ahead, found.terms))
+    else:
+        steps = list(forward_steps(law, observations[None], mask))
+        terms_BT = blank(stacked([step.log_norm[0] for step in steps], observations.shape, law), inside)
+        beliefs = blank(stacked([step.belief[0] for step in steps], (*observations.shape, hmm.num_states), law), inside)
+        predicted = [step.following[0] @ symbols_SV for step in steps]
+        following = blank(stacked(predicted, (*observations.shape, hmm.num_symbols), law), inside)
     impossible_at = first_impossible(terms_BT)
     if strict and (impossible_at >= 0).any():
         b = int((impossible_at >= 0).nonzero()[0])
         raise InputError(f"observations[{b}, {int(impossible_at[b])}]: the sequence has probability zero here")
-    return FilterResult(
-        beliefs=blank(stacked(beliefs, (*observations.shape, hmm.num_states), law), inside),
-        next_observation=blank(stacked(following, (*observations.shape, hmm.num_symbols), law), inside),
-        first_observation=law.initial_MS[0] @ symbols_SV,
-        log_likelihood=terms_BT.sum(1),
-        log_likelihood_terms=terms_BT,
-        impossible_at=impossible_at,
-    )
+    first_V = law.initial_MS[0] @ symbols_SV
+    return FilterResult(beliefs, following, first_V, terms_BT.sum(1), terms_BT, impossible_at)
 
 
 def first_impossible(log_likelihood_terms: Float64[Tensor, "batch time"]) -> Int64[Tensor, "batch"]:

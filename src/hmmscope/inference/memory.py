@@ -2,14 +2,19 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
+from hmmscope.inference.compiled import NextLaws, filter_carefully, forward, next_laws, run_filter
 from hmmscope.inference.filtering import FilterResult, first_impossible
-from hmmscope.inference.forward import check_observations, forward_steps
-from hmmscope.inference.mixture import CHUNK_BYTES, predicted_before
+from hmmscope.inference.forward import check_observations
+from hmmscope.inference.mixture import predicted_before
 from hmmscope.inference.stationary import stationary_distribution
+from hmmscope.inference.tables import Sequences, tables
+from hmmscope.kernels import careful
 from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
@@ -60,18 +65,15 @@ def memory_beliefs(
     observations, _ = check_observations(observations, hmm.num_symbols)
     law = with_prior(hmm, prior)
     batch, time = observations.shape
-    beliefs = torch.zeros(batch, time, hmm.num_states, dtype=torch.float64)
-    following = torch.zeros_like(beliefs)
-    short = observations[:, : memory_length - 1]
-    for t, step in enumerate(forward_steps(law, short[None], torch.arange(short.shape[1]) == 0)):
-        beliefs[:, t], following[:, t] = step.belief[0], step.following[0]
-    if time >= memory_length:
-        windows = observations.unfold(1, memory_length, 1).flatten(0, 1)
-        last = filter_windows(law, windows)
-        beliefs[:, memory_length - 1 :] = last[0].unflatten(0, (batch, time - memory_length + 1))
-        following[:, memory_length - 1 :] = last[1].unflatten(0, (batch, time - memory_length + 1))
-    next_observation = following @ symbol_law(law)[0]
-    first_observation = law.initial_MS[0] @ symbol_law(law)[0]
+    flat, short = observations.cpu().contiguous(), min(memory_length - 1, time)
+    laws, starts, counts = next_laws(law), torch.arange(time) == 0, torch.full((batch,), short)
+    known, ahead = np.empty((batch, time, hmm.num_states)), np.empty((batch, time, hmm.num_symbols))
+    filtered = run_filter(law, flat[:, :short], starts[:short], counts, predict=True)
+    known[:, :short], ahead[:, :short] = filtered.beliefs, filtered.ahead
+    ends = (np.arange(batch)[:, None] * time + np.arange(short, time)).ravel()
+    _windows(law, flat.view(-1).numpy(), ends - short, short + 1, ends, known, laws, ahead)
+    beliefs, next_observation = torch.from_numpy(known), torch.from_numpy(ahead)
+    first_observation = torch.from_numpy(laws.opening)
     before = predicted_before(first_observation, next_observation)
     terms_BT = before.gather(2, observations[:, :, None])[:, :, 0].log()
     forbidden = ~beliefs.any(-1)
@@ -135,18 +137,63 @@ def with_prior(hmm: HMM | LabelledHMM, prior: object = None) -> Law:
 
 def filter_windows(law: Law, windows: Int64[Tensor, "window time"]) -> tuple[Tensor, Tensor, Tensor]:
     """Belief, law of the next emitting state (window, state), and log-probability (window,) at the end of each window."""
-    size = law.initial_MS.shape[1]
-    require_memory("windows", 8 * len(windows) * (2 * size + 1))
-    beliefs, followings, logs = [], [], []
-    starts = torch.arange(windows.shape[1]) == 0
-    for part in windows.split(max(1, CHUNK_BYTES // (8 * size))):
-        log_probability = torch.zeros(len(part), dtype=torch.float64)
-        for step in forward_steps(law, part[None], starts):
-            log_probability = log_probability + step.log_norm[0]
-        beliefs.append(step.belief[0])
-        followings.append(step.following[0])
-        logs.append(log_probability)
-    return torch.cat(beliefs), torch.cat(followings), torch.cat(logs)
+    require_memory("windows", 8 * len(windows) * (2 * law.initial_MS.shape[1] + 1))
+    count, time = windows.shape
+    beliefs, totals, order = np.zeros((count, law.initial_MS.shape[1])), np.zeros(count), np.arange(count)
+    if time:
+        _windows(law, windows.contiguous().view(-1).numpy(), order * time, time, order, beliefs, totals=totals)
+    after = torch.from_numpy(beliefs)
+    following = after @ law.transition_MSS[0] if isinstance(law, StateEmitting) else after
+    return after, following, torch.from_numpy(totals)
+
+
+def _windows(
+    law: Law,
+    symbols: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    length: int,
+    ends: NDArray[np.int64],
+    beliefs: NDArray[np.float64],
+    laws: NextLaws | None = None,
+    ahead: NDArray[np.float64] | None = None,
+    totals: NDArray[np.float64] | None = None,
+) -> None:
+    """Write what is known at the end of each window of a flat array to row `ends` of the results.
+
+    The first symbols of windows are so few that what is known after them is a table, made once.
+    """
+    process, group = tables(law), 1
+    num_symbols, size = process.first.shape
+    opened, openers = process.first, symbols
+    while group < length and len(opened) * num_symbols <= min(len(ends) // 8, 2**12):
+        moved = np.einsum("gi,kij->gkj", opened, process.step)
+        opened = (moved * process.emission if process.states_emit else moved).reshape(-1, size)
+        openers = np.concatenate([openers[:1], openers[:-1] * num_symbols + symbols[1:]])
+        group += 1
+    count = np.full(len(ends), length - group + 1)
+    work = Sequences(symbols, offsets + group - 1, count, np.arange(len(ends)), np.arange(length) == 0)
+    doubtful, beliefs = np.zeros(len(ends), np.bool_), beliefs.reshape(-1, size)
+    grouped = process._replace(first=opened)
+    forward(
+        *(grouped, work, doubtful),
+        beliefs=beliefs,
+        laws=laws,
+        ahead=ahead,
+        totals=totals,
+        ends=ends,
+        openers=openers,
+    )
+    for number in np.flatnonzero(doubtful).tolist():
+        window = torch.from_numpy(symbols[offsets[number] : offsets[number] + length])
+        terms, row = np.empty(length), int(ends[number])
+        weights = filter_carefully(process, window, work.starts, terms)
+        careful.plain(weights.mantissa[-1:], weights.exponent[-1:], beliefs[row : row + 1])
+        if laws is not None and ahead is not None:
+            laws.predict(
+                beliefs[None, row : row + 1], work.starts[:1], ahead.reshape(1, len(beliefs), -1)[:, row : row + 1]
+            )
+        if totals is not None:
+            totals[number] = terms.sum()
 
 
 def all_sequences(num_symbols: int, time: int) -> Int64[Tensor, "sequence time"]:

@@ -9,6 +9,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.device import free_on, require_memory_on
 from hmmscope.inference.filtering import first_impossible, stacked
 from hmmscope.inference.forward import check_observations, forward_steps
+from hmmscope.inference.pools import run_mixture
 from hmmscope.inference.ragged import blank, check_ragged
 from hmmscope.processes.laws import Law, symbol_law
 from hmmscope.processes.mixture import Mixture
@@ -61,7 +62,7 @@ def filter_mixture(
         InputError: a symbol outside [0, V); bad starts or lengths.
         ResourceError: the result would not fit in memory.
 
-    Cost: O(batch * time * M * S^2), in chunks of sequences of about `CHUNK_BYTES`; on a GPU, of half its free memory.
+    Cost: O(batch * time * M * S^2); on a GPU, in chunks of sequences of half its free memory.
     """
     observations, mask, inside = check_ragged(observations, mixture.num_symbols, starts, lengths)
     batch, time = observations.shape
@@ -69,24 +70,20 @@ def filter_mixture(
     device = observations.device
     require_memory_on(device, "filter_mixture", 8 * batch * time * (num_components + mixture.num_symbols))
     law, weights_M = mixture.law_on(device), mixture.weights_M.to(device)
-    posterior = law.initial_MS.new_zeros(batch, time, num_components)
-    following = law.initial_MS.new_zeros(batch, time, mixture.num_symbols)
-    terms_BT = law.initial_MS.new_zeros(batch, time)
     first = torch.einsum("m,ms,msv->v", weights_M, law.initial_MS, symbol_law(law))
-    working = CHUNK_BYTES if device.type == "cpu" else free_on(device) // 2
-    chunk = max(1, working // (8 * 6 * num_components * mixture.num_states))
-    for begin in range(0, batch, chunk):
-        part = slice(begin, begin + chunk)
-        _filter_chunk(law, weights_M, observations[part], mask, posterior[part], following[part], terms_BT[part])
-    terms_BT = blank(terms_BT, inside)
-    return MixtureResult(
-        component_posterior=blank(posterior, inside),
-        next_observation=blank(following, inside),
-        first_observation=first,
-        log_likelihood=terms_BT.sum(1),
-        log_likelihood_terms=terms_BT,
-        impossible_at=first_impossible(terms_BT),
-    )
+    if device.type == "cpu":
+        found = run_mixture(law, weights_M, observations, mask, inside.sum(1), posterior=True)
+        posterior, following, terms_BT = (torch.from_numpy(part) for part in found)
+    else:
+        posterior = law.initial_MS.new_zeros(batch, time, num_components)
+        following = law.initial_MS.new_zeros(batch, time, mixture.num_symbols)
+        terms_BT = law.initial_MS.new_zeros(batch, time)
+        chunk = max(1, free_on(device) // 2 // (8 * 6 * num_components * mixture.num_states))
+        for begin in range(0, batch, chunk):
+            part = slice(begin, begin + chunk)
+            _filter_chunk(law, weights_M, observations[part], mask, posterior[part], following[part], terms_BT[part])
+        posterior, following, terms_BT = (blank(part, inside) for part in (posterior, following, terms_BT))
+    return MixtureResult(posterior, following, first, terms_BT.sum(1), terms_BT, first_impossible(terms_BT))
 
 
 def _filter_chunk(

@@ -2,16 +2,19 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.inference.history import FilterHistory, filter_history
-from hmmscope.inference.mixture import CHUNK_BYTES
+from hmmscope.inference.compiled import Weights, filter_batch
 from hmmscope.inference.ragged import check_ragged
+from hmmscope.inference.tables import in_blocks, sequences, tables
+from hmmscope.kernels import careful
+from hmmscope.kernels.viterbi import likeliest
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.laws import EdgeEmitting, Law, StateEmitting
 from hmmscope.seeds import numpy_generator
 
 
@@ -54,53 +57,24 @@ def most_likely_states(
     Raises:
         InputError: a symbol outside [0, V); bad starts or lengths.
 
-    Cost: O(batch * time * S^2), in chunks of sequences.
+    Cost: O(batch * time * S^2).
     """
     checked, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
-    chunk = max(1, CHUNK_BYTES // (8 * hmm.num_states**2))
-    states, logs = [], []
-    for begin in range(0, max(len(checked), 1), chunk):
-        part = slice(begin, begin + chunk)
-        path, log = _viterbi(hmm.law, checked[part], mask, inside[part])
-        states.append(path)
-        logs.append(log)
-    return PathResult(torch.cat(states), torch.cat(logs))
+    process, work = tables(hmm.law), sequences(checked, mask, inside.sum(1))
+    batch, time = checked.shape
+    with np.errstate(divide="ignore"):
+        first, transposed, emission = (np.log(part) for part in (process.first, process.transposed(), process.emission))
+    states, logs, found = np.full(batch * time, -1), np.zeros(batch), np.empty(len(work.rows))
+    longest, small = int(work.lengths.max(initial=0)), np.uint8 if hmm.num_states <= 256 else np.uint16
 
+    def run(part: slice) -> None:
+        own = work.part(part)
+        pointers = np.empty((longest, hmm.num_states, min(len(work.width), len(own.rows))), small)
+        likeliest(work.width, first, transposed, emission, *own[:3], own.starts, pointers, states, found[part])
 
-def _viterbi(law: Law, observations_BT: Tensor, starts_T: Tensor, inside_BT: Tensor) -> tuple[Tensor, Tensor]:
-    batch, time = observations_BT.shape
-    size = law.initial_MS.shape[1]
-    log_steps = law.transition_MSS.log() if isinstance(law, StateEmitting) else law.labelled_MVSS[0].log()
-    best_BS = torch.zeros(batch, size, dtype=torch.float64)
-    earlier_BTS = torch.zeros(batch, time, size, dtype=torch.int64)
-    for t in range(time):
-        symbols_B = observations_BT[:, t]
-        if starts_T[t]:  # all earlier states lead here alike: the best of them, its log-probability carried on
-            total_B1, argmax_B1 = best_BS.max(1, keepdim=True)
-            arrived_BS = total_B1 if t else torch.zeros(batch, 1, dtype=torch.float64)
-            longer_BS, earlier_BS = arrived_BS + _log_first(law, symbols_B), argmax_B1.expand(-1, size)
-        else:
-            steps = log_steps if isinstance(law, StateEmitting) else log_steps[symbols_B]
-            longer_BS, earlier_BS = (best_BS[:, :, None] + steps).max(1)
-            if isinstance(law, StateEmitting):
-                longer_BS = longer_BS + law.emission_MSV[0].T[symbols_B].log()
-        earlier_BTS[:, t] = torch.where(inside_BT[:, t, None], earlier_BS, torch.arange(size))  # stay within padding
-        best_BS = torch.where(inside_BT[:, t, None], longer_BS, best_BS)
-    log_B, state_B = best_BS.max(1)
-    log_B = torch.where(inside_BT.any(1), log_B, 0.0)
-    path_BT = torch.empty(batch, time, dtype=torch.int64)
-    for t in reversed(range(time)):
-        path_BT[:, t] = state_B
-        state_B = earlier_BTS[:, t].gather(1, state_B[:, None])[:, 0]
-    found_BT = inside_BT & (log_B > -torch.inf)[:, None]
-    return torch.where(found_BT, path_BT, -1), log_B
-
-
-def _log_first(law: Law, symbols_B: Tensor) -> Tensor:
-    """log P(first state, first observation) (batch, state)."""
-    if isinstance(law, StateEmitting):
-        return (law.initial_MS * law.emission_MSV[0].T[symbols_B]).log()
-    return (law.initial_MS[0] @ law.labelled_MVSS[0])[symbols_B].log()
+    in_blocks(work, len(work.rows), run)
+    logs[work.rows] = found
+    return PathResult(torch.from_numpy(states).view(batch, time), torch.from_numpy(logs))
 
 
 def sample_state_paths(
@@ -133,45 +107,22 @@ def sample_state_paths(
 
     Cost: the filter's, and O(num_paths * batch * time * S).
     """
-    history = filter_history(hmm, observations, starts, lengths)
-    batch, time = history.observations.shape
+    filtered = filter_batch(hmm, observations, starts, lengths)
+    batch, time, size = filtered.beliefs.shape
     numbers = torch.arange(batch) if indices is None else torch.as_tensor(indices)
     if numbers.shape != (batch,) or numbers.dtype.is_floating_point or bool((numbers < 0).any()):
         raise InputError(f"indices: must be {batch} whole numbers of at least 0")
     if num_paths < 0:
         raise InputError(f"num_paths: must be at least 0, got {num_paths}")
-    uniform_PBT = torch.zeros(num_paths, batch, time, dtype=torch.float64)
-    for b, (number, length) in enumerate(zip(numbers.tolist(), history.inside.sum(1).tolist(), strict=True)):
-        drawn = numpy_generator(seed, "state-paths", number).random((num_paths, length))
-        uniform_PBT[:, b, :length] = torch.from_numpy(drawn)
-    paths_PBT = torch.full((num_paths, batch, time), -1, dtype=torch.int64)
-    later_PB = torch.zeros(num_paths, batch, dtype=torch.int64)
-    real_BT = history.inside & history.possible[:, None]
-    for t in reversed(range(time)):
-        drawn_PB = _draw(_weights(history, t, later_PB), uniform_PBT[:, :, t])
-        later_PB = torch.where(real_BT[:, t], drawn_PB, 0)
-        paths_PBT[:, :, t] = torch.where(real_BT[:, t], drawn_PB, -1)
-    return paths_PBT
-
-
-def _weights(history: FilterHistory, t: int, later_PB: Tensor) -> Tensor:
-    """Weights of state t given the state after it (path, batch, state)."""
-    law, belief_BS = history.law, history.filtered.beliefs[:, t]
-    alone = belief_BS.expand(len(later_PB), -1, -1)
-    if t + 1 == history.last.shape[1]:
-        return alone
-    if isinstance(law, EdgeEmitting):
-        columns_PBS = law.labelled_MVSS[0].transpose(1, 2)[history.observations[:, t + 1], later_PB]
-    else:
-        columns_PBS = law.transition_MSS[0].T[later_PB]
-    weights_PBS = belief_BS * columns_PBS
-    if len(history.risky):
-        logs = history.log_beliefs[:, t] + columns_PBS[:, history.risky].log()
-        weights_PBS[:, history.risky] = (logs - logs.amax(-1, keepdim=True)).exp()
-    return torch.where(history.last[:, t, None], alone, weights_PBS)
-
-
-def _draw(weights: Tensor, uniform: Tensor) -> Tensor:
-    """The first state whose cumulative weight exceeds `uniform` < 1 of the total: never one of weight zero."""
-    cumulative = weights.cumsum(-1)
-    return torch.searchsorted(cumulative, (uniform * cumulative[..., -1])[..., None], right=True)[..., 0]
+    process, work = filtered.tables, filtered.work
+    paths_BPT = np.full((batch, num_paths, time), -1)
+    possible_B: NDArray[np.bool_] = np.all(filtered.terms > -np.inf, axis=1)
+    for row, offset, length in zip(work.rows.tolist(), work.offsets.tolist(), work.lengths.tolist(), strict=True):
+        if possible_B[row]:
+            uniforms = numpy_generator(seed, "state-paths", int(numbers[row])).random((num_paths, length))
+            known = Weights(filtered.beliefs[row, :length], np.empty((0, size), np.int64))
+            careful.draw(
+                *(process.step, process.states_emit, work.symbols[offset : offset + length], work.starts),
+                *(*filtered.doubtful.get(row, known), uniforms, paths_BPT[row, :, :length]),
+            )
+    return torch.from_numpy(paths_BPT).transpose(0, 1)

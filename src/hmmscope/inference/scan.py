@@ -14,13 +14,15 @@ import torch
 
 from hmmscope.axes import Int, Tensor
 from hmmscope.inference.filtering import FilterResult, filter_beliefs, first_impossible
-from hmmscope.inference.history import RISKY
 from hmmscope.inference.mixture import predicted_before
 from hmmscope.inference.ragged import blank, check_ragged
 from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import StateEmitting, symbol_law
+
+#: A product with a positive entry below this could lose it.
+RISKY = 1e-100
 
 
 def scan_beliefs(

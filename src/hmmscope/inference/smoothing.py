@@ -1,15 +1,21 @@
 """Beliefs about each state given all observations."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from hmmscope.axes import Float64, Int, Int64, Tensor
-from hmmscope.inference.history import FilterHistory, filter_history, move, move_back, steps_of
+from hmmscope.errors import InputError
+from hmmscope.inference.compiled import filter_batch, run_smoother, smooth_carefully
+from hmmscope.inference.counts import Counts, add_counts
+from hmmscope.inference.filtering import first_impossible
+from hmmscope.inference.ragged import check_ragged
+from hmmscope.inference.tables import sequences, tables
 from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.schema import require
 
 
 @dataclass(frozen=True)
@@ -55,13 +61,12 @@ def smooth_beliefs(
     Raises:
         InputError: a symbol outside [0, V); bad starts or lengths.
 
-    Cost: O(batch * time * S^2). A row with positive beliefs below 1e-100 goes through logarithms, some ten times slower.
+    Cost: O(batch * time * S^2). A row with positive beliefs below 1e-100 is gone over again, some ten times slower.
     """
-    history = filter_history(hmm, observations, starts, lengths)
-    smoothed_BTS = torch.zeros_like(history.filtered.beliefs)
-    for t, smoothed_BS, _ in _backward(history):
-        smoothed_BTS[:, t] = smoothed_BS
-    return smoothed_BTS
+    filtered = filter_batch(hmm, observations, starts, lengths)
+    smoothed = np.zeros_like(filtered.beliefs)
+    run_smoother(filtered, smoothed)
+    return torch.from_numpy(smoothed)
 
 
 def smooth_pairs(
@@ -77,49 +82,69 @@ def smooth_pairs(
         InputError: as `smooth_beliefs`.
         ResourceError: the result, batch * (time - 1) * S^2 numbers, does not fit in memory.
     """
-    history = filter_history(hmm, observations, starts, lengths)
-    batch, time = history.observations.shape
-    size = hmm.num_states
+    filtered = filter_batch(hmm, observations, starts, lengths)
+    batch, time, size = filtered.beliefs.shape
     require_memory("smooth_pairs", 8 * batch * max(time - 1, 0) * size**2)
-    smoothed_BTS = torch.zeros_like(history.filtered.beliefs)
-    pairs_BTSS = torch.zeros(batch, max(time - 1, 0), size, size, dtype=torch.float64)
-    for t, smoothed_BS, ratio_BS in _backward(history):
-        smoothed_BTS[:, t] = smoothed_BS
-        if t == time - 1:
-            continue
-        steps = steps_of(history.law, history.observations[:, t + 1])
-        pairs_BTSS[:, t] = history.filtered.beliefs[:, t, :, None] * steps * ratio_BS[:, None]
-        if len(history.risky):
-            kernel = _log_kernel(history, t).exp()
-            pairs_BTSS[history.risky, t] = kernel * smoothed_BTS[history.risky, t + 1][:, None]
-        apart = smoothed_BS[:, :, None] * smoothed_BTS[:, t + 1, None]  # zeros where t+1 is padding
-        pairs_BTSS[:, t] = torch.where(history.last[:, t, None, None], apart, pairs_BTSS[:, t])
-    return SmoothResult(smoothed_BTS, pairs_BTSS, history.filtered.log_likelihood, history.filtered.impossible_at)
+    smoothed, weights = np.zeros((2, batch, time, size))
+    possible = run_smoother(filtered, smoothed, weights)
+    pairs = np.zeros((batch, max(time - 1, 0), size, size))
+    process, work = filtered.tables, filtered.work
+    symbols_BT = work.symbols.reshape(batch, time)
+    for t in range(time - 1):
+        if work.starts[t + 1]:
+            np.multiply(smoothed[:, t, :, None], smoothed[:, t + 1, None], out=pairs[:, t])
+        else:
+            steps = process.step if process.states_emit else process.step[symbols_BT[:, t + 1]]
+            np.multiply(filtered.beliefs[:, t, :, None] * steps, weights[:, t + 1, None], out=pairs[:, t])
+    pairs[~possible] = 0.0
+    for row, beliefs in filtered.doubtful.items():
+        if possible[row]:
+            length = len(beliefs.mantissa)
+            smooth_carefully(filtered, row, beliefs, smoothed[row, :length], pairs[row, : length - 1])
+    terms_BT = torch.from_numpy(filtered.terms)
+    return SmoothResult(
+        torch.from_numpy(smoothed), torch.from_numpy(pairs), terms_BT.sum(1), first_impossible(terms_BT)
+    )
 
 
-def _backward(history: FilterHistory) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """(t, smoothed_t, smoothed_{t+1} / predicted_{t+1}) from the last time to the first; zeros where impossible."""
-    beliefs_BTS = history.filtered.beliefs * history.possible[:, None, None]
-    smoothed_BS = ratio_BS = torch.zeros_like(beliefs_BTS[:, 0]) if beliefs_BTS.shape[1] else beliefs_BTS
-    for t in reversed(range(beliefs_BTS.shape[1])):
-        belief_BS = beliefs_BTS[:, t]
-        if t + 1 < beliefs_BTS.shape[1]:
-            symbols_B = history.observations[:, t + 1]
-            predicted_BS = move(history.law, belief_BS, symbols_B)
-            ratio_BS = torch.where(predicted_BS > 0, smoothed_BS / predicted_BS, 0.0)
-            earlier_BS = belief_BS * move_back(history.law, ratio_BS, symbols_B)
-            if len(history.risky):
-                kernel = _log_kernel(history, t).exp()
-                earlier_BS[history.risky] = (kernel @ smoothed_BS[history.risky][:, :, None])[:, :, 0]
-            total_B1 = earlier_BS.sum(1, keepdim=True)  # one up to rounding, which must not add up over time
-            smoothed_BS = torch.where(total_B1 > 0, earlier_BS / total_B1, 0.0)
-        smoothed_BS = torch.where(history.last[:, t, None], belief_BS, smoothed_BS)
-        yield t, smoothed_BS, ratio_BS
+@dataclass(frozen=True)
+class ExpectedCounts:
+    """Expected numbers over all sequences, given all observations: the statistics of Baum and Welch.
+
+    Attributes:
+        first: of sequences that begin in a state (state,).
+        transitions: of moves from a state to a state (state, state).
+        visits: of visits of a state with a symbol (state, symbol).
+        log_likelihood: log P(o_0..o_{T-1}) (batch,), nats.
+    """
+
+    first: Float64[Tensor, "state"]
+    transitions: Float64[Tensor, "state next_state"]
+    visits: Float64[Tensor, "state symbol"]
+    log_likelihood: Float64[Tensor, "batch"]
 
 
-def _log_kernel(history: FilterHistory, t: int) -> Tensor:
-    """log P(state t = i | state t+1 = j, o_0..o_{t+1}) of the risky rows (row, i, j); -inf where j is impossible."""
-    steps = steps_of(history.law, history.observations[history.risky, t + 1])
-    log_joint = history.log_beliefs[:, t, :, None] + steps.log()
-    total = torch.logsumexp(log_joint, 1, keepdim=True)
-    return torch.where(total > -torch.inf, log_joint - total, -torch.inf)
+def expected_counts(
+    hmm: HMM, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
+) -> ExpectedCounts:
+    """How often each state is expected to begin, to be followed by another, and to emit each symbol, given everything.
+
+    The sums over sequences and time of what `smooth_pairs` gives, without an array of its size. Arguments as for
+    `smooth_beliefs`; a restart is a first state, and no move leads to it.
+
+    Raises:
+        InputError: as `smooth_beliefs`; a sequence of probability zero, or transitions that emit.
+
+    Cost: O(batch * time * S^2).
+    """
+    require(isinstance(hmm, HMM), "hmm", "must be one whose states emit", type(hmm).__name__)
+    checked, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
+    work = sequences(checked, mask, inside.sum(1))
+    size, num_symbols = hmm.emission_SV.shape
+    counts = Counts(np.zeros(size), np.zeros((size, size)), np.zeros((num_symbols, size)), np.zeros(len(checked)))
+    add_counts(tables(hmm.law), work, counts)
+    dead = np.flatnonzero(counts.logs == -np.inf)
+    if len(dead):
+        raise InputError(f"observations[{dead[0]}]: the sequence has probability zero")
+    first, transitions, visits, logs = (torch.from_numpy(part) for part in counts)
+    return ExpectedCounts(first, transitions, visits.T.contiguous(), logs)

@@ -6,6 +6,9 @@ from numpy.typing import NDArray
 
 UNIT = 2**32
 
+#: Up to so many units are given one by one, to the largest fraction that is left; more, in the order of a sort.
+_FEW = 16
+
 
 def quantise_rows(probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
     """Integer weights (..., K) that sum to 2^32 in each row; the row sums of the input need only be near one.
@@ -34,7 +37,12 @@ def _quantise(rows, weights):  # type: ignore[no-untyped-def]
             fraction[i] = exact - np.floor(exact) if rows[row, i] > 0.0 else -1.0
             given += weights[row, i]
         remaining = np.int64(4294967296) - given
-        if remaining > 0:
+        if 0 < remaining <= _FEW:
+            for _ in range(remaining):
+                largest = np.argmax(fraction)
+                weights[row, largest] += 1
+                fraction[largest] = -2.0
+        elif remaining > 0:
             order = np.argsort(-fraction, kind="mergesort")
             for rank in range(remaining):
                 weights[row, order[rank]] += 1

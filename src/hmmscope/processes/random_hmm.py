@@ -69,7 +69,7 @@ class DirichletSpec:
             def fill(begin: int) -> None:
                 part = slice(begin, begin + chunk)
                 drawn = dirichlet_rows(key, indices[part], self.num_states, num_columns, concentration)
-                result[part] = quantise_rows(drawn) / UNIT
+                np.multiply(quantise_rows(drawn), 1 / UNIT, out=result[part])
 
             with ThreadPoolExecutor(torch.get_num_threads()) as pool:
                 list(pool.map(fill, range(0, len(indices), chunk)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hmmscope.bench import curve, filtering, mixture, sampling, training
+from hmmscope.bench import curve, exact, filtering, mixture, sampling, training
 from hmmscope.bench.contest import Contest
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.machine import machine
@@ -16,7 +16,7 @@ from hmmscope.storage import store
 from hmmscope.verbs.sources import new_file
 
 #: What `all` measures.
-WORKS = ("sampling", "filtering", "mixture", "training")
+WORKS = ("sampling", "filtering", "exact", "mixture", "training")
 
 
 def bench(
@@ -58,6 +58,7 @@ def bench(
         makers: tuple[Callable[..., list[Contest]], ...] = (
             sampling.contests,
             filtering.contests,
+            _exact if work == "all" and device != "cpu" else exact.contests,
             mixture.contests,
             trained,
         )
@@ -66,6 +67,11 @@ def bench(
         found = {"rows": [row for contest in contests for count in threads for row in _rows(contest, repeats, count)]}
     if out is not None:
         store.write_json(Path(out), {"machine": facts, **found})
+
+
+def _exact(**_: Any) -> list[Contest]:
+    """Nothing: users' calls are measured on the processor only."""
+    return []
 
 
 def _curve(threads: list[int], repeats: int) -> dict[str, Any]:

@@ -1,0 +1,241 @@
+"""From processes and batches to the compiled loops, and back: the filter and the smoother of one HMM on the processor.
+
+Few states, or few sequences, or transitions that emit: `hmmscope.kernels.lanes`. Many states: a matrix product a step,
+with one compiled pass between two of them. A sequence whose belief has an entry below 1e-100 is gone over again by
+`hmmscope.kernels.careful`, because what is negligible now may be all that is left later. So nothing is lost to
+underflow: a probability of zero is zero, and every other one is right to its last digits.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.axes import Bool, Int64, Tensor
+from hmmscope.inference.products import products_backward, products_forward
+from hmmscope.inference.ragged import check_ragged
+from hmmscope.inference.tables import Sequences, Tables, few, in_blocks, sequences, tables
+from hmmscope.kernels import careful, lanes
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.laws import Law, StateEmitting, symbol_law
+
+#: A law with a positive entry below this is in doubt, looked at so often: see `hmmscope.kernels.lanes`.
+SMALLEST = {np.dtype(np.float64): (1e-100, 8), np.dtype(np.float32): (1e-17, 1)}
+
+#: Up to this many symbols the compiled loop predicts them too.
+FEW_SYMBOLS = 64
+
+
+class Weights(NamedTuple):
+    """Beliefs of one sequence as `hmmscope.kernels.careful` has them (time, state)."""
+
+    mantissa: NDArray[np.float64]
+    exponent: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """The filter of a batch, ready to be run backward.
+
+    Attributes:
+        tables: the process.
+        work: the sequences.
+        beliefs: P(state t | o_0..o_t) (batch, time, state); zeros from an impossible observation on, and in padding.
+        ahead: P(o_{t+1} | o_0..o_t), if asked for (batch, time, symbol).
+        norms: P(o_t | o_0..o_{t-1}) of the sequences that are in no doubt (batch, time); ones in padding.
+        terms: their logarithms, right for all (batch, time).
+        doubtful: the careful beliefs of the rows that were in doubt.
+    """
+
+    tables: Tables
+    work: Sequences
+    beliefs: NDArray[np.float64]
+    ahead: NDArray[np.float64]
+    norms: NDArray[np.float64]
+    terms: NDArray[np.float64]
+    doubtful: dict[int, Weights]
+
+
+def run_filter(
+    law: Law,
+    observations_BT: Int64[Tensor, "batch time"],
+    starts_T: Bool[Tensor, "time"],
+    lengths_B: Int64[Tensor, "batch"],
+    *,
+    predict: bool = False,
+) -> Filtered:
+    """The forward filter of a single process, with every belief, and every prediction if asked for."""
+    found, work = tables(law), sequences(observations_BT, starts_T, lengths_B)
+    batch, time = observations_BT.shape
+    ragged = len(work.rows) < batch or bool((work.lengths < time).any())
+    laws = next_laws(law) if predict else NextLaws(np.empty(0), np.empty((found.num_states, 0)))
+    empty = np.zeros if ragged else np.empty
+    beliefs, ahead = empty((batch, time, found.num_states)), empty((batch, time, len(laws.opening)))
+    norms = np.ones((batch, time)) if ragged else np.empty((batch, time))
+    doubtful = np.zeros(len(work.rows), np.bool_)
+    if few(found, work):
+        together = len(laws.opening) <= FEW_SYMBOLS
+        forward(found, work, doubtful, beliefs=beliefs, norms=norms, laws=laws, ahead=ahead if together else None)
+    else:
+        together, prediction_SV = True, torch.from_numpy(laws.prediction)
+        norms_TB, doubts_B = np.empty((time, batch)), np.zeros(batch, np.bool_)
+        next_BV = prediction_SV.new_empty(batch, len(laws.opening))
+        for t, after in products_forward(found, observations_BT, work.starts, norms_TB, doubts_B, beliefs):
+            if predict:
+                torch.mm(torch.from_numpy(after), prediction_SV, out=next_BV)
+                ahead[:, t] = next_BV.numpy()
+        for restart in np.flatnonzero(work.starts[1:]).tolist() if predict else ():
+            ahead[:, restart] = laws.opening * (norms_TB[restart, :, None] > 0)
+        norms[:], doubtful = norms_TB.T, doubts_B[work.rows]
+        if ragged:
+            beyond = np.arange(time) >= lengths_B.numpy()[:, None]
+            beliefs[beyond], ahead[beyond], norms[beyond] = 0.0, 0.0, 1.0
+    with np.errstate(divide="ignore"):
+        terms = np.log(norms)
+    again = {}
+    for row, length in zip(work.rows[doubtful].tolist(), work.lengths[doubtful].tolist(), strict=True):
+        again[row] = filter_carefully(found, observations_BT[row, :length], work.starts, terms[row])
+        careful.plain(*again[row], beliefs[row, :length])
+    if predict:
+        for rows in (slice(row, row + 1) for row in again) if together else (slice(None),):
+            laws.predict(beliefs[rows], work.starts, ahead[rows])
+    return Filtered(found, work, beliefs, ahead, norms, terms, again)
+
+
+class NextLaws(NamedTuple):
+    """Laws of the first symbol (V,), and of the next one given the state (S, V)."""
+
+    opening: NDArray[np.float64]
+    prediction: NDArray[np.float64]
+
+    def predict(self, beliefs: NDArray[np.float64], starts: NDArray[np.bool_], ahead: NDArray[np.float64]) -> None:
+        """Write P(o_{t+1} | o_0..o_t) (batch, time, symbol) for beliefs (batch, time, state)."""
+        flat = torch.from_numpy(beliefs).flatten(0, 1) @ torch.from_numpy(self.prediction)
+        ahead[:] = flat.numpy().reshape(ahead.shape)
+        begins = np.flatnonzero(starts[1:])
+        ahead[:, begins] = self.opening * beliefs[:, begins].any(-1, keepdims=True)
+
+
+def next_laws(law: Law, component: int = 0) -> NextLaws:
+    """Of a component."""
+    symbols_SV = symbol_law(law)[component]
+    opening_V = law.initial_MS[component] @ symbols_SV
+    prediction_SV = law.transition_MSS[component] @ symbols_SV if isinstance(law, StateEmitting) else symbols_SV
+    return NextLaws(opening_V.numpy(), np.ascontiguousarray(prediction_SV.numpy()))
+
+
+def filter_batch(hmm: HMM | LabelledHMM, observations: Tensor, starts: object, lengths: object) -> Filtered:
+    """`run_filter` of what a user gives. InputError as in `check_ragged`."""
+    checked, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
+    return run_filter(hmm.law, checked.cpu(), mask, inside.sum(1).cpu())
+
+
+def forward(
+    process: Tables,
+    work: Sequences,
+    doubtful: NDArray[np.bool_],
+    *,
+    beliefs: NDArray | None = None,
+    norms: NDArray | None = None,
+    laws: NextLaws | None = None,
+    ahead: NDArray | None = None,
+    totals: NDArray | None = None,
+    ends: NDArray[np.int64] | None = None,
+    openers: NDArray[np.int64] | None = None,
+) -> None:
+    """`lanes.forward` with whichever results are given."""
+    dtype, size = process.first.dtype, process.num_states
+    smallest, every = SMALLEST[dtype]
+    no_rows, no_sums = np.empty((0, size), dtype), np.empty(0)
+    if ahead is None or laws is None:
+        laws, ahead = NextLaws(np.empty(0), np.empty((size, 0))), np.empty((0, 0, 0))
+    opening, prediction, ahead = (part.astype(dtype, copy=False) for part in (*laws, ahead))
+    ahead = ahead.reshape(-1, len(opening)) if len(opening) else np.empty((0, 0), dtype)
+    beliefs = no_rows if beliefs is None else beliefs.reshape(-1, size)
+    norms = no_sums if norms is None else norms.reshape(-1)
+
+    def run(part: slice) -> None:
+        own = work.part(part)
+        places = own.rows[:0] if ends is None else ends[part]
+        sums = no_sums if totals is None else totals[part]
+        lanes.forward(
+            *(work.width, *process, opening, prediction, work.symbols if openers is None else openers, *own[:3]),
+            *(own.starts, smallest, every, places, beliefs, norms, ahead, sums, doubtful[part]),
+        )
+
+    in_blocks(work, len(work.rows), run)
+
+
+def filter_carefully(
+    process: Tables, symbols_T: Int64[Tensor, "time"], starts: NDArray[np.bool_], terms: NDArray[np.float64]
+) -> Weights:
+    """The careful filter of one sequence; its log P(o_t | past) are written to `terms`."""
+    size = process.num_states
+    found = Weights(np.empty((len(symbols_T), size)), np.empty((len(symbols_T), size), np.int64))
+    wide = Tables(*(part.astype(np.float64, copy=False) for part in process))
+    careful.forward(*wide, np.ascontiguousarray(symbols_T.numpy()), starts, *found, terms[: len(symbols_T)])
+    return found
+
+
+def run_smoother(
+    filtered: Filtered, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None = None
+) -> NDArray[np.bool_]:
+    """Write P(state t | all) (batch, time, state), and weights of `lanes.backward`, zeros where there is nothing to say.
+
+    Returns which sequences are possible (batch,). Weights of doubtful rows are not to be used.
+    """
+    process, work = filtered.tables, filtered.work
+    size, transposed = process.num_states, process.transposed()
+    possible: NDArray[np.bool_] = np.all(filtered.terms > -np.inf, axis=1)
+    if few(process, work):
+        nothing = np.empty((0, size))
+        flat = [array.reshape(-1, size) for array in (filtered.beliefs, smoothed)]
+        kept = nothing if weights is None else weights.reshape(-1, size)
+
+        def run(part: slice) -> None:
+            own = work.part(part)
+            lanes.backward(
+                *(work.width, transposed, process.emission, *own[:3], own.starts, flat[0], filtered.norms.reshape(-1)),
+                *(flat[1], kept, nothing[:, 0], np.empty((0, 0)), nothing),
+            )
+
+        in_blocks(work, len(work.rows), run)
+    else:
+        products_backward(process, work, filtered.beliefs, filtered.norms, smoothed, weights)
+    smoothed[~possible] = 0.0
+    for row, beliefs in filtered.doubtful.items():
+        if possible[row]:
+            smooth_carefully(filtered, row, beliefs, smoothed[row, : len(beliefs.mantissa)], np.empty((0, size, size)))
+    return possible
+
+
+def smooth_carefully(
+    filtered: Filtered, row: int, beliefs: Weights, smoothed: NDArray[np.float64], pairs: NDArray[np.float64]
+) -> None:
+    """The careful smoother of a row that was in doubt."""
+    process, work = filtered.tables, filtered.work
+    time = filtered.beliefs.shape[1]
+    symbols = work.symbols[row * time : row * time + len(beliefs.mantissa)]
+    careful.smooth(process.step, process.states_emit, symbols, work.starts, *beliefs, smoothed, pairs, pairs[:0, 0])
+
+
+def careful_counts(
+    process: Tables,
+    symbols: NDArray[np.int64],
+    starts: NDArray[np.bool_],
+    first: NDArray[np.float64],
+    transitions: NDArray[np.float64],
+    visits: NDArray[np.float64],
+) -> float:
+    """Add the expected counts of one sequence; its log-likelihood, and nothing added if that is -inf."""
+    size, terms = process.num_states, np.empty(len(symbols))
+    beliefs = filter_carefully(process, torch.from_numpy(symbols), starts, terms)
+    if terms[-1] > -np.inf:
+        smoothed = np.empty((len(symbols), size))
+        careful.smooth(process.step, True, symbols, starts, *beliefs, smoothed, np.empty((0, size, size)), transitions)
+        first += smoothed[starts[: len(symbols)]].sum(0)
+        np.add.at(visits, symbols, smoothed)
+    return float(terms.sum())

@@ -1,0 +1,169 @@
+"""The filter of a mixture on the processor: one question, whatever the sizes, with the posterior or without.
+
+Few states: `hmmscope.kernels.mixtures`, all components at each step. Many states: one component after another, in matrix
+products, with running sums relative to the largest weight, so that memory does not grow with the number of components.
+Where a component's law may lose an entry, the sequence, or the component on that sequence, is gone over by
+`hmmscope.kernels.careful`.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.axes import Bool, Float64, Int64, Tensor
+from hmmscope.inference.compiled import SMALLEST, filter_carefully
+from hmmscope.inference.products import products_forward
+from hmmscope.inference.tables import FEW_STATES, Sequences, Tables, in_blocks, sequences, tables
+from hmmscope.kernels import careful, mixtures
+from hmmscope.kernels.forward import accumulate
+from hmmscope.processes.laws import Law, StateEmitting, symbol_law
+
+#: Bytes of beliefs that wait to be turned into predictions together.
+WAITING_BYTES = 2**21
+
+Found = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+
+
+def run_mixture(
+    law: Law,
+    weights_M: Float64[Tensor, "component"],
+    observations_BT: Int64[Tensor, "batch time"],
+    starts_T: Bool[Tensor, "time"],
+    lengths_B: Int64[Tensor, "batch"],
+    *,
+    posterior: bool = False,
+    dtype: torch.dtype = torch.float64,
+) -> Found:
+    """P(component | o_0..o_t) (batch, time, component), of no rows unless asked for; P(o_{t+1} | o_0..o_t) (batch, time,
+    symbol); log P(o_t | o_0..o_{t-1}) (batch, time). Zeros in padding, and laws of zeros from an impossible prefix on."""
+    (batch, time), (components, size) = observations_BT.shape, law.initial_MS.shape
+    num_symbols = symbol_law(law).shape[2]
+    work = sequences(observations_BT, starts_T, lengths_B)
+    kept = np.zeros((batch if posterior else 0, time, components))
+    following, terms = np.zeros((batch, time, num_symbols)), np.zeros((batch, time))
+    if size <= FEW_STATES or not isinstance(law, StateEmitting):
+        _few_states(law, weights_M, work, kept, following, terms)
+        return kept, following, terms
+    running = _Running(batch, time, num_symbols)
+    for m in weights_M.nonzero()[:, 0].tolist():
+        process = tables(law, m, np.float64 if dtype == torch.float64 else np.float32)
+        logs_TB, ahead_TBV = _component(process, law.initial_MS[m].numpy(), observations_BT, work)
+        log_joint_TB = logs_TB.cumsum(0) + float(weights_M[m].log())
+        if posterior:
+            kept[:, :, m] = log_joint_TB.T
+        running.add(log_joint_TB, ahead_TBV)
+    inside = np.arange(time) < lengths_B.numpy()[:, None]
+    if posterior:
+        kept[:, :, (weights_M == 0).numpy()] = -np.inf
+    running.write(kept, following, terms)
+    for part in (kept, following, terms):
+        part[~inside[: len(part)]] = 0.0
+    return kept, following, terms
+
+
+def _few_states(
+    law: Law,
+    weights_M: Tensor,
+    work: Sequences,
+    posterior: NDArray[np.float64],
+    following: NDArray[np.float64],
+    terms: NDArray[np.float64],
+) -> None:
+    """Everything by the compiled loop, written to the results."""
+    parts = [tables(law, m) for m in range(len(weights_M))]
+    first, step, emission = (np.stack(part) for part in zip(*parts, strict=True))
+    first, emission = (part.reshape(len(part), -1) for part in (first, emission))
+    symbols_MSV = symbol_law(law)
+    opening = torch.einsum("ms,msv->mv", law.initial_MS, symbols_MSV).numpy()
+    moved_MSV = torch.bmm(law.transition_MSS, symbols_MSV) if isinstance(law, StateEmitting) else symbols_MSV
+    prediction = moved_MSV.contiguous().numpy()
+    components, num_symbols = opening.shape
+    flat = posterior.reshape(-1, components), following.reshape(-1, num_symbols), terms.reshape(-1)
+    doubtful = np.zeros(len(work.rows), np.bool_)
+
+    def run(part: slice) -> None:
+        own = work.part(part)
+        mixtures.mixed(
+            *(mixtures.WIDTH, weights_M.numpy(), first, step, emission, opening, prediction),
+            *(*own[:3], own.starts, *SMALLEST[np.dtype(np.float64)], *flat, doubtful[part]),
+        )
+
+    in_blocks(work, len(work.rows), run)
+    for row, offset, length in zip(
+        *(part[doubtful].tolist() for part in (work.rows, work.offsets, work.lengths)), strict=True
+    ):
+        symbols = torch.from_numpy(work.symbols[offset : offset + length])
+        running = _Running(1, length, num_symbols)
+        joint = np.full((1, length, components), -np.inf)
+        for m in weights_M.nonzero()[:, 0].tolist():
+            logs_T = np.empty(length)
+            beliefs = np.empty((length, law.initial_MS.shape[1]))
+            careful.plain(*filter_carefully(parts[m], symbols, work.starts, logs_T), beliefs)
+            joint[0, :, m] = logs_T.cumsum() + float(weights_M[m].log())
+            ahead = beliefs @ prediction[m]
+            begins = np.flatnonzero(work.starts[1 : length + 1])
+            ahead[begins] = opening[m] * beliefs[begins].any(1, keepdims=True)
+            running.add(joint[0, :, m, None], ahead[:, None])
+        own = slice(row, row + 1), slice(0, length)
+        running.write(joint[: len(posterior)], following[own], terms[own])
+        if len(posterior):
+            posterior[own] = joint
+
+
+def _component(
+    process: Tables, initial_S: NDArray[np.float64], observations_BT: Int64[Tensor, "batch time"], work: Sequences
+) -> tuple[NDArray[np.float64], NDArray[np.floating]]:
+    """log P(o_t | past) (time, batch) of one component, and P(o_{t+1} | o_0..o_t) (time, batch, symbol)."""
+    (batch, time), size, starts = observations_BT.shape, process.num_states, work.starts
+    emission_SV = process.emission.T
+    following_SV, opening_V = process.step[0] @ emission_SV, initial_S.astype(process.first.dtype) @ emission_SV
+    norms_TB, doubtful = np.empty((time, batch)), np.zeros(batch, np.bool_)
+    ahead_TBV = np.empty((time, batch, emission_SV.shape[1]), process.first.dtype)
+    together = max(1, WAITING_BYTES // (size * batch * process.first.itemsize))
+    waiting = np.empty((together, batch, size), process.first.dtype)
+    for t, belief_BS in products_forward(process, observations_BT, starts, norms_TB, doubtful):
+        waiting[t % together] = belief_BS
+        if t % together == together - 1 or t + 1 == time:
+            done = slice(t - t % together, t + 1)
+            np.matmul(waiting[: t % together + 1], following_SV, out=ahead_TBV[done])
+    for restart in np.flatnonzero(starts[1:]).tolist():
+        ahead_TBV[restart] = opening_V * (norms_TB[restart, :, None] > 0)
+    with np.errstate(divide="ignore"):
+        logs_TB = np.log(norms_TB)
+    for row in np.flatnonzero(doubtful).tolist():
+        terms, beliefs = np.empty(time), np.empty((time, size))
+        careful.plain(*filter_carefully(process, observations_BT[row], starts, terms), beliefs)
+        logs_TB[:, row], ahead_TBV[:, row] = terms, beliefs @ following_SV
+        begins = np.flatnonzero(starts[1:])
+        ahead_TBV[begins, row] = opening_V * beliefs[begins].any(1, keepdims=True)
+    return logs_TB, ahead_TBV
+
+
+class _Running:
+    """Sums over components, seen one after another, of weights and predictions, relative to the largest weight so far."""
+
+    def __init__(self, batch: int, time: int, num_symbols: int) -> None:
+        self.largest = np.full((time, batch), -np.inf)
+        self.total = np.zeros((time, batch))
+        self.mixed = np.zeros((time, batch, num_symbols))
+
+    def add(self, log_joint_TB: NDArray[np.float64], ahead_TBV: NDArray[np.floating]) -> None:
+        """Take in a component with log P(component, o_0..o_t) and P(o_{t+1} | o_0..o_t)."""
+        num_symbols = self.mixed.shape[2]
+        accumulate(
+            *(np.ascontiguousarray(log_joint_TB).reshape(-1), ahead_TBV.reshape(-1, num_symbols)),
+            *(self.largest.reshape(-1), self.total.reshape(-1), self.mixed.reshape(-1, num_symbols)),
+        )
+
+    def write(self, posterior: NDArray[np.float64], following: NDArray[np.float64], terms: NDArray[np.float64]) -> None:
+        """Write results (batch, time, ..); `posterior` holds the logarithms of the joint weights, or has no rows."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            joint = (self.largest + np.log(self.total)).T
+            possible = joint > -np.inf
+            following[:] = np.where(possible[..., None], (self.mixed / self.total[..., None]).transpose(1, 0, 2), 0.0)
+            before = np.concatenate([np.zeros((len(joint), 1)), joint[:, :-1]], 1)
+            terms[:] = np.where(possible, joint - before, -np.inf)
+            if len(posterior):
+                posterior -= joint[..., None]
+                np.exp(posterior, out=posterior)
+                posterior[~possible] = 0.0

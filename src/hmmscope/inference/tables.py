@@ -1,0 +1,129 @@
+"""What the compiled loops take: a process as three tables, a batch as sequences in one flat array of symbols."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.axes import Bool, Int64, Tensor
+from hmmscope.kernels import lanes
+from hmmscope.processes.laws import Law, StateEmitting
+
+#: Up to this many states compiled loops beat matrix products, and up to this many sequences for any number of states.
+FEW_STATES, FEW_SEQUENCES = 32, 4
+
+
+class Tables(NamedTuple):
+    """One HMM for the compiled loops; what they are is said in `hmmscope.kernels.lanes`."""
+
+    first: NDArray[np.floating]
+    step: NDArray[np.floating]
+    emission: NDArray[np.floating]
+
+    @property
+    def num_states(self) -> int:
+        return self.first.shape[1]
+
+    @property
+    def states_emit(self) -> bool:
+        return len(self.emission) > 0
+
+    def transposed(self) -> NDArray[np.floating]:
+        """`step` with its last axes exchanged."""
+        return np.ascontiguousarray(self.step.transpose(0, 2, 1))
+
+
+def tables(law: Law, component: int = 0, dtype: type[np.floating] = np.float64) -> Tables:
+    """Tables of a component."""
+    if isinstance(law, StateEmitting):
+        initial_S, step_KSS = law.initial_MS[component], law.transition_MSS[component][None]
+        emission_VS = law.emission_MSV[component].T
+        first_VS = initial_S * emission_VS
+    else:
+        step_KSS = law.labelled_MVSS[component]
+        first_VS = (law.initial_MS[component][:, None] * step_KSS).sum(1)
+        emission_VS = first_VS[:0]
+    return Tables(*(np.ascontiguousarray(part.numpy(), dtype) for part in (first_VS, step_KSS, emission_VS)))
+
+
+class Sequences(NamedTuple):
+    """Sequences in one flat array of symbols, longest first.
+
+    Attributes:
+        symbols: (N,).
+        offsets: where each begins (n,).
+        lengths: at least 1 each (n,).
+        rows: the number of each in its batch (n,).
+        starts: (T,), true where a new sequence of the same process begins.
+    """
+
+    symbols: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    starts: NDArray[np.bool_]
+
+    @property
+    def width(self) -> tuple[int, ...]:
+        """Lanes."""
+        return lanes.NARROW if len(self.rows) <= len(lanes.NARROW) else lanes.WIDE
+
+    def part(self, chosen: slice) -> "Sequences":
+        """Some of them."""
+        offsets, lengths, rows = (array[chosen] for array in (self.offsets, self.lengths, self.rows))
+        return Sequences(self.symbols, offsets, lengths, rows, self.starts)
+
+    def packed(self) -> "Sequences":
+        """The same with one sequence right behind the other, so that a part of them is a part of the array."""
+        ends = self.lengths.cumsum()
+        offsets = ends - self.lengths
+        if np.array_equal(offsets, self.offsets):
+            return self
+        symbols = self.symbols[
+            np.arange(ends[-1] if len(ends) else 0) + np.repeat(self.offsets - offsets, self.lengths)
+        ]
+        return Sequences(symbols, offsets, self.lengths, self.rows, self.starts)
+
+    def alone(self) -> "Sequences":
+        """A part of packed sequences, with its own part of the array."""
+        if not len(self.rows):
+            return self
+        begin, end = self.offsets[0], self.offsets[-1] + self.lengths[-1]
+        return self._replace(symbols=self.symbols[begin:end], offsets=self.offsets - begin)
+
+
+def sequences(
+    observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"], lengths_B: Int64[Tensor, "batch"]
+) -> Sequences:
+    """The rows of a batch that are not empty."""
+    batch, time = observations_BT.shape
+    lengths = lengths_B.numpy()
+    ragged = bool((lengths < time).any())
+    rows = np.argsort(-lengths, kind="stable") if ragged else np.arange(batch)
+    rows = rows[lengths[rows] > 0]
+    return Sequences(
+        observations_BT.contiguous().view(-1).numpy(), rows * time, lengths[rows], rows, starts_T.contiguous().numpy()
+    )
+
+
+def in_blocks(work: Sequences, size: int, run: Callable[[slice], None], num_threads: int | None = None) -> None:
+    """Call `run` for blocks of about `size` sequences, whole lanes, on threads: as many as torch has, if not said."""
+    num_threads, lanes_of = torch.get_num_threads() if num_threads is None else num_threads, len(work.width)
+    count = len(work.rows)
+    share = -(-count // max(1, num_threads))
+    block = max(1, -(-min(share, size) // lanes_of)) * lanes_of
+    parts = [slice(begin, min(begin + block, count)) for begin in range(0, count, block)]
+    if num_threads == 1 or len(parts) <= 1:
+        for part in parts:
+            run(part)
+    else:
+        with ThreadPoolExecutor(num_threads) as pool:
+            list(pool.map(run, parts))
+
+
+def few(process: Tables, work: Sequences) -> bool:
+    """Whether the compiled loops are the faster road."""
+    return process.num_states <= FEW_STATES or len(work.rows) <= FEW_SEQUENCES or not process.states_emit

@@ -1,0 +1,174 @@
+"""Compiled dynamic programs that lose nothing to underflow, one sequence at a time: where `lanes` is in doubt.
+
+A weight is mantissa * 2^(256 exponent) with a mantissa in [2^-128, 2^128), or zero. In a sum, terms two exponents below
+the largest are less than 2^-200 of it. Tables are those of `lanes`. Zeros are exact, and so is everything else up to
+rounding, for any length.
+"""
+
+import math
+
+import numba
+import numpy as np
+
+_UP, _DOWN, _HIGH, _LOW = 2.0**256, 2.0**-256, 2.0**128, 2.0**-128
+_LOG_UP = 256 * math.log(2.0)
+_NEVER = -(2**62)
+
+_compiled = numba.njit(nogil=True)
+_kernel = numba.njit(cache=True, nogil=True)
+
+
+@_compiled
+def _balanced(mantissa, exponent):  # type: ignore[no-untyped-def]
+    """The same weight with its mantissa in range."""
+    if mantissa == 0.0:
+        return 0.0, np.int64(0)
+    while mantissa < _LOW:
+        mantissa, exponent = mantissa * _UP, exponent - 1
+    while mantissa >= _HIGH:
+        mantissa, exponent = mantissa * _DOWN, exponent + 1
+    return mantissa, exponent
+
+
+@_compiled
+def _dot(mantissa, exponent, weights):  # type: ignore[no-untyped-def]
+    """sum_i weight_i * law_i."""
+    top = np.int64(_NEVER)
+    for i in range(len(mantissa)):
+        if mantissa[i] > 0.0 and weights[i] > 0.0 and exponent[i] > top:
+            top = exponent[i]
+    total = 0.0
+    for i in range(len(mantissa)):
+        if mantissa[i] > 0.0 and weights[i] > 0.0:
+            if exponent[i] == top:
+                total += mantissa[i] * weights[i]
+            elif exponent[i] == top - 1:
+                total += mantissa[i] * weights[i] * _DOWN
+    return _balanced(total, top)
+
+
+@_compiled
+def _divide(mantissa, exponent):  # type: ignore[no-untyped-def]
+    """Make a law of weights, in place, and return what they summed to."""
+    total, top = _dot(mantissa, exponent, np.ones(len(mantissa)))
+    if total > 0.0:
+        for i in range(len(mantissa)):
+            mantissa[i], exponent[i] = _balanced(mantissa[i] / total, exponent[i] - top)
+    return total, top
+
+
+@_compiled
+def _plain(mantissa, exponent):  # type: ignore[no-untyped-def]
+    """The weight as a float, zero if it is below every float."""
+    for _ in range(min(-exponent, 5)):
+        mantissa *= _DOWN
+    return mantissa
+
+
+@_kernel
+def forward(first, step, emission, symbols, starts, mantissa, exponent, terms):  # type: ignore[no-untyped-def]
+    """The filter of one sequence: beliefs (T, S) as weights, and log P(o_t | past) (T,), -inf from an impossible one on."""
+    size = first.shape[1]
+    columns = step.transpose(0, 2, 1).copy()
+    alive = True
+    for t in range(len(symbols)):
+        seen, into, power = symbols[t], mantissa[t], exponent[t]
+        into[:], power[:] = 0.0, 0
+        if alive:
+            for j in range(size):
+                if starts[t]:
+                    into[j], power[j] = first[seen, j], 0
+                elif len(emission):
+                    weight, top = _dot(mantissa[t - 1], exponent[t - 1], columns[0, j])
+                    into[j], power[j] = _balanced(weight * emission[seen, j], top)
+                else:
+                    into[j], power[j] = _dot(mantissa[t - 1], exponent[t - 1], columns[seen, j])
+            total, top = _divide(into, power)
+            alive = total > 0.0
+        terms[t] = math.log(total) + top * _LOG_UP if alive else -np.inf
+
+
+@_kernel
+def smooth(step, emits, symbols, starts, mantissa, exponent, smoothed, pairs, moves):  # type: ignore[no-untyped-def]
+    """P(state t | all) (T, S) and, if it has rows, P(state t, state t+1 | all) (T - 1, S, S) of a possible sequence.
+
+    The sum over time of the latter, restarts aside, is added to `moves` (S, S), if it has rows.
+
+    smoothed_t(i) = belief_t(i) sum_j step_ij smoothed_{t+1}(j) / predicted_{t+1}(j);  `emits`: step is one matrix.
+    """
+    size = mantissa.shape[1]
+    columns = step.transpose(0, 2, 1).copy()
+    now, power = mantissa[len(symbols) - 1].copy(), exponent[len(symbols) - 1].copy()
+    ratio, height = np.zeros(size), np.zeros(size, np.int64)
+    for t in range(len(symbols) - 1, -1, -1):
+        last = t + 1 == len(symbols) or starts[t + 1]
+        if t + 1 < len(symbols) and not last:
+            k = 0 if emits else symbols[t + 1]
+            for j in range(size):
+                weight, top = _dot(mantissa[t], exponent[t], columns[k, j])
+                possible = weight > 0.0
+                ratio[j], height[j] = _balanced(now[j] / weight if possible else 0.0, power[j] - top)
+            for i in range(size):
+                weight, top = _dot(ratio, height, step[k, i])
+                now[i], power[i] = _balanced(weight * mantissa[t, i], top + exponent[t, i])
+                if len(pairs) or len(moves):
+                    for j in range(size):
+                        one, two = _balanced(mantissa[t, i] * ratio[j], exponent[t, i] + height[j])
+                        pair = _plain(*_balanced(one * step[k, i, j], two))
+                        if len(pairs):
+                            pairs[t, i, j] = pair
+                        if len(moves):
+                            moves[i, j] += pair
+            _divide(now, power)
+        else:
+            now[:], power[:] = mantissa[t], exponent[t]
+        for i in range(size):
+            smoothed[t, i] = _plain(now[i], power[i])
+        if last and t + 1 < len(symbols) and len(pairs):
+            for i in range(size):
+                pairs[t, i] = smoothed[t, i] * smoothed[t + 1]
+
+
+@_kernel
+def draw(step, emits, symbols, starts, mantissa, exponent, uniforms, paths):  # type: ignore[no-untyped-def]
+    """Paths (P, T) from the law of states given all of a possible sequence, by uniform numbers (P, T).
+
+    P(state t = i | state t+1 = j, o) ∝ belief_t(i) step_ij. `exponent` may have no rows: then mantissas are beliefs. The
+    state drawn is the first whose cumulative weight exceeds the uniform number's share, so never one of weight zero.
+    """
+    size = mantissa.shape[1]
+    columns = step.transpose(0, 2, 1).copy()
+    weights, height = np.empty(size), np.zeros(size, np.int64)
+    for p in range(len(paths)):
+        later = 0
+        for t in range(len(symbols) - 1, -1, -1):
+            alone = t + 1 == len(symbols) or starts[t + 1]
+            column = columns[0 if emits or alone else symbols[t + 1], later]
+            top = np.int64(_NEVER)
+            for i in range(size):
+                weights[i] = mantissa[t, i] * (1.0 if alone else column[i])
+                if len(exponent):
+                    height[i] = exponent[t, i]
+                    if weights[i] > 0.0 and height[i] > top:
+                        top = height[i]
+            total = 0.0
+            for i in range(size):
+                if len(exponent) and weights[i] > 0.0 and height[i] < top:
+                    weights[i] = weights[i] * _DOWN if height[i] == top - 1 else 0.0
+                total += weights[i]
+            target, reached = uniforms[p, t] * total, 0.0
+            for i in range(size):
+                reached += weights[i]
+                if weights[i] > 0.0:
+                    later = i
+                    if reached > target:
+                        break
+            paths[p, t] = later
+
+
+@_kernel
+def plain(mantissa, exponent, values):  # type: ignore[no-untyped-def]
+    """Weights (T, S) as floats."""
+    for t in range(values.shape[0]):
+        for i in range(values.shape[1]):
+            values[t, i] = _plain(mantissa[t, i], exponent[t, i])
