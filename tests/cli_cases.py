@@ -156,7 +156,6 @@ BAD: dict[str, tuple[int, list[str], str]] = {
     "unseen symbol": (2, ["oracle", "umbrella", "bad.txt"], "line 2, symbol 3: 'rain' is not one of"),
     "symbol out of range": (2, ["oracle", "random-hmm", "seven.txt"], "'7' is not one of"),
     "not a process": (2, ["sample", "rows.json"], "rows.json: transition[0]: row sums to 1.8"),
-    "tiny probabilities": (2, ["oracle", "tiny.json", "good.txt"], "allow_drop_tiny"),
     "no JSON": (4, ["sample", "torn.json"], "not JSON"),
     "no NPZ": (4, ["sample", "torn.npz"], "not a readable NPZ"),
     "no safetensors": (4, ["sample", "torn.safetensors"], "not a whole safetensors file"),

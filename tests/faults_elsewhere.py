@@ -144,15 +144,15 @@ IN_DATA = (
     ),
     Fault(
         "rows that do not sum to one normalised silently",
-        "processes/base.py",
+        "processes/rows.py",
         "ROW_SUM_TOLERANCE = 1e-6",
         "ROW_SUM_TOLERANCE = 1.0",
         ("test_processes.py::test_bad_matrices_are_refused_by_name_and_row",),
     ),
     Fault(
         "tiny probabilities rounded to zero silently",
-        "processes/base.py",
-        "if not allow_drop_tiny:",
+        "processes/rows.py",
+        "if not self.allow_drop_tiny:",
         "if False:",
         ("test_processes.py::test_tiny_probabilities_are_dropped_only_on_request",),
     ),

@@ -15,7 +15,7 @@ MAX_LINES = 500
 
 # Small modules at the top, that everything may build on.
 NAMES = {"errors", "schema", "registry", "seeds", "axes"}
-PROBABILITY = {"kernels", "processes", "inference", "corpora"}
+PROBABILITY = {"kernels", "processes", "inference", "corpora", "sequences"}
 COMPONENTS = PROBABILITY | {"models", "training", "analysis"}
 
 #: What the modules of a package, or a module at the top, may import of this library besides each other.
@@ -29,14 +29,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "storage": {"errors", "machine"},
     "evidence": {"errors", "schema", "registry", "storage"},
     "kernels": {"errors", "axes"},
-    "processes": NAMES | {"kernels", "storage", "machine"},
+    "sequences": NAMES - {"registry"} | {"storage", "machine", "reprs"},
+    "processes": NAMES | {"kernels", "sequences", "storage", "machine", "reprs"},
     "models": NAMES,
     "inference": NAMES - {"registry"} | {"kernels", "processes", "machine"},
     "constructions": NAMES | {"models", "processes", "machine"},
-    "corpora": NAMES | {"kernels", "processes", "inference"},
+    "corpora": NAMES | {"kernels", "processes", "inference", "sequences", "reprs"},
     "training": NAMES - {"registry"} | {"models", "corpora", "storage"},
-    "analysis": NAMES | PROBABILITY | {"models"},
-    "runs": NAMES | COMPONENTS | {"constructions", "storage", "machine"},
+    "reprs": set(),
+    "analysis": NAMES | PROBABILITY | {"models", "reprs"},
+    "runs": NAMES | COMPONENTS | {"constructions", "storage", "machine", "reprs"},
     "claims": {"errors", "schema", "registry", "evidence"},
     "sweeps": NAMES - {"registry", "axes"} | {"training", "runs", "storage"},
     "experiments": NAMES | COMPONENTS | {"constructions", "runs", "storage", "machine", "evidence", "claims", "sweeps"},

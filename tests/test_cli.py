@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from cli_cases import BAD, KINDS, SMALL, TINY, VERBS, WITHOUT_EXACT_ANSWER, assert_one_line, call, rubbish, trained  # noqa: F401 - fixtures
 from hmmscope import __version__, registry
@@ -17,10 +18,10 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.processes.files import load_process, shipped_processes
 from hmmscope.processes.make import make_process
 from hmmscope.runs.presets import PRESETS
+from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir
 from hmmscope.verbs import catalogue
-from hmmscope.verbs.sources import read_sequences
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -155,14 +156,17 @@ def test_sample_to_every_format(process: str, call: Callable, tmp_path: Path) ->
     printed = call("sample", process, *options)
     assert (printed.code, printed.error) == (0, "")
     (tmp_path / "printed.txt").write_text(printed.out)
-    assert read_sequences(tmp_path / "printed.txt", hmm) == batch.observations.tolist()
+    alphabet = {"symbols": hmm.symbols or hmm.num_symbols}
+    read = SequenceData(tmp_path / "printed.txt", **alphabet)
+    assert torch.equal(read.padded()[0], batch.observations)
     for ending in ("txt", "jsonl", "npz", "safetensors"):
         called = call("sample", process, *options, "--out", f"s.{ending}")
         assert called.code == 0
         assert "7 sequences of 12" in called.out
         assert call("sample", process, *options, "--out", f"quiet.{ending}", "-q").out == ""
         assert (tmp_path / f"quiet.{ending}").read_bytes() == (tmp_path / f"s.{ending}").read_bytes() or ending == "npz"
-    assert read_sequences(tmp_path / "s.txt", hmm) == batch.observations.tolist()
+        options_of = alphabet if ending == "txt" else {}
+        assert SequenceData(tmp_path / f"s.{ending}", **options_of).digest == read.digest
     rows = store.read_table(tmp_path / "s.jsonl")
     assert [row["sample"] for row in rows] == list(range(3, 10))
     assert [row["observations"] for row in rows] == batch.observations.tolist()
@@ -189,7 +193,7 @@ def test_sample_nothing(call: Callable, tmp_path: Path) -> None:
     assert (tmp_path / "none.jsonl").read_bytes() == b""
 
 
-@pytest.mark.parametrize("name", sorted(set(registry.entries("process")) - {"file"}))
+@pytest.mark.parametrize("name", sorted(set(registry.entries("process")) - {"file", "data", "given"}))
 def test_every_process_can_be_sampled_and_judged(name: str, call: Callable, tmp_path: Path, unchecked: None) -> None:
     fields = {field.name for field in registry.entries("process")[name].__dataclass_fields__.values()}
     mixed = "num_components" in fields

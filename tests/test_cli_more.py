@@ -56,8 +56,25 @@ def test_oracle_of_the_impossible(call: Callable, tmp_path: Path) -> None:
     assert [row["log_likelihood"] for row in store.read_table(tmp_path / "o.jsonl")[4:]] == [0, 0, None, None]
 
 
+def test_names_with_escape_sequences_are_shown_and_not_obeyed(call: Callable, tmp_path: Path) -> None:
+    names = {"symbols": ["a\x1b[2J", "b\n"], "states": ["s\x1b]0;x\x07", "t"]}
+    HMM([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.3], [0.1, 0.9]], **names).save(tmp_path / "n.json")
+    (tmp_path / "o.jsonl").write_text('{"observations": [0, 1, 1]}\n')
+    called = call("oracle", "n.json", "o.jsonl", "--smooth", "--viterbi", "--paths", 1, "--memory", 1)
+    assert (called.code, called.error) == (0, "")
+    assert all(line.isprintable() for line in called.out.splitlines())
+    assert "a\\x1b[2J" in called.out
+    assert "likeliest path: " in called.out
+
+
 def test_oracle_drops_tiny_probabilities_if_told_to(call: Callable, rubbish: None) -> None:
-    assert call("oracle", "tiny.json", "good.txt", "--allow-drop-tiny").code == 0
+    dropped, kept = (
+        call("oracle", "tiny.json", "good.txt", "--allow-drop-tiny"),
+        call("oracle", "tiny.json", "good.txt"),
+    )
+    assert (dropped.code, dropped.error, kept.code) == (0, "", 0)
+    assert kept.error.startswith("warning: HMM: 1 positive entry below 2^-32 is 2^-32 now")
+    assert kept.error.count("\n") == 1
 
 
 def test_train_analyse_report(call: Callable, tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_oracle_draws_paths(call: Callable) -> None:
     rows = store.read_table(Path("c.jsonl"))
     for number in range(2):
         drawn = torch.tensor([row["paths"] for row in rows if row["sequence"] == number + 1]).T
-        tokens = read_observations(Path("c.txt"), casino)[number]
+        tokens = read_observations(Path("c.txt"), casino)[0][number]
         assert torch.equal(drawn, hs.sample_state_paths(casino, tokens, num_paths=400, seed=7, indices=[number])[:, 0])
         smoothed = torch.tensor([row["smoothed"] for row in rows if row["sequence"] == number + 1])
         assert ((drawn == 0).double().mean(0) - smoothed[:, 0]).abs().max() < 5 * 0.5 / math.sqrt(400)
@@ -174,7 +174,7 @@ def test_oracle_of_a_short_memory(call: Callable) -> None:
     Path("c.txt").write_text(f"{CASINO}\n")
     casino = load_process("dishonest-casino")
     called = call("oracle", "dishonest-casino", "c.txt", "--memory", 3, "--out", "c.jsonl")
-    kept = hs.memory_beliefs(casino, read_observations(Path("c.txt"), casino)[0], 3)
+    kept = hs.memory_beliefs(casino, read_observations(Path("c.txt"), casino)[0][0], 3)
     rows = store.read_table(Path("c.jsonl"))
     assert [row["memory_belief"] for row in rows] == kept.beliefs[0].tolist()
     assert [row["memory_next_observation"] for row in rows] == kept.next_observation[0].tolist()
@@ -186,7 +186,7 @@ def test_oracle_of_ngrams(call: Callable) -> None:
     Path("c.txt").write_text(f"{CASINO}\n")
     casino = load_process("dishonest-casino")
     assert call("oracle", "dishonest-casino", "c.txt", "--ngrams", 2, "--out", "c.jsonl").code == 0
-    tokens = read_observations(Path("c.txt"), casino)[0]
+    tokens = read_observations(Path("c.txt"), casino)[0][0]
     predicted = ngram_predictions(tokens.numpy(), np.arange(tokens.shape[1]), 6, 1, 1.0)
     for row, laws in zip(store.read_table(Path("c.jsonl")), predicted[0], strict=True):
         np.testing.assert_allclose(np.exp(row["ngram_log_likelihood"]), laws[:, row["observation"]], rtol=1e-12)
@@ -299,21 +299,33 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
     "absurd ngrams": (5, ["oracle", "umbrella", "w.txt", "--ngrams", 10**12], "GiB"),
     "vectors from text": (2, ["oracle", "ran-lds", "n.txt"], "vectors are read from files ending in"),
     "vectors of another size": (2, ["oracle", "ran-lds", "v.npz", "--dimension", 4], "must have shape"),
-    "vectors for symbols": (2, ["oracle", "umbrella", "v.npz"], "sequence 0: must be a list of whole numbers"),
+    "vectors for symbols": (2, ["oracle", "umbrella", "v.npz"], "must be whole numbers (sequence, time) or names"),
     "symbols for vectors": (2, ["oracle", "ran-lds", "w.npz"], "sequence 0: must be a list of vectors of 5 numbers"),
-    "no array": (2, ["oracle", "umbrella", "other.npz"], "holds no array 'observations' but numbers"),
+    "no array": (
+        2,
+        ["oracle", "umbrella", "other.npz"],
+        "must be whole numbers (sequence, time) or names, got float64",
+    ),
     "ragged rows": (2, ["oracle", "ran-lds", "ragged.jsonl"], "rows have different lengths"),
-    "missing array": (2, ["oracle", "umbrella", "none.npz"], "none.npz: no such file"),
+    "missing array": (2, ["oracle", "umbrella", "none.npz"], "none.npz: cannot be read (No such file"),
     "torn array": (4, ["oracle", "umbrella", "torn.npz"], "not a readable NPZ"),
-    "symbol out of range": (2, ["oracle", "umbrella", "w.npz"], "symbol 7 is not in [0, 2)"),
+    "symbol out of range": (2, ["oracle", "umbrella", "w.npz"], "sequence 1, symbol 3: 7 is no symbol in [0, 2)"),
     "no vectors": (2, ["oracle", "umbrella", "empty.jsonl"], "holds no sequence"),
     "fit without states": (2, ["fit", "w.txt", "--out", "new.json"], "required: --states"),
     "fit of no states": (2, ["fit", "w.txt", "--states", 0, "--out", "new.json"], "states: must be at least 1"),
     "fit of nothing": (2, ["fit", "blank.txt", "--states", 1, "--out", "new.json"], "holds no sequence"),
     "fit to a table": (2, ["fit", "w.txt", "--states", 1, "--out", "new.csv"], "out: must end in"),
-    "too few symbols": (2, ["fit", "n.txt", "--states", 1, "--out", "x.json", "--symbols", 2], "largest symbol, 2"),
-    "symbols of names": (2, ["fit", "w.txt", "--states", 1, "--out", "x.json", "--symbols", 2], "these have names"),
-    "huge symbol": (2, ["fit", "big.txt", "--states", 1, "--out", "x.json"], "symbols must be below 10^9"),
+    "too few symbols": (
+        2,
+        ["fit", "n.txt", "--states", 1, "--out", "x.json", "--symbols", 2],
+        "not one of the numbers 0 to 1",
+    ),
+    "symbols of names": (
+        2,
+        ["fit", "w.txt", "--states", 1, "--out", "x.json", "--symbols", 2],
+        "not one of the numbers 0 to 1",
+    ),
+    "huge symbol": (2, ["fit", "big.txt", "--states", 1, "--out", "x.json"], "not one of the numbers 0 to 16777215"),
     "fit beyond memory": (5, ["fit", "w.txt", "--states", 10**9, "--out", "x.json"], "GiB"),
     "huge pseudo-count": (
         2,

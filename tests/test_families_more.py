@@ -194,7 +194,8 @@ def test_labelled_names_and_tiny_entries():
     refuses(lambda: hs.LabelledHMM([1.0], [[[1.0]]], symbols=["a", "b"]), "symbols: must be 1 different names, got 2")
     refuses(lambda: hs.LabelledHMM([0.5, 0.5], HALVES, states=["a", "a"]), "states: must be 2 different names")
     tiny = [[[1e-12, 1 - 1e-12], [0, 1.0]]]
-    refuses(lambda: hs.LabelledHMM([1, 0], tiny), "allow_drop_tiny")
+    with pytest.warns(UserWarning, match=r"LabelledHMM: 1 positive entry below 2\^-32"):
+        assert hs.LabelledHMM([1, 0], tiny).labelled_VSS[0, 0].tolist() == [2**-32, 1 - 2**-32]
     assert hs.LabelledHMM([1, 0], tiny, allow_drop_tiny=True).labelled_VSS[0, 0].tolist() == [0.0, 1.0]
     assert (
         repr(hs.LabelledHMM([1.0], [[[1.0]]], title="one")) == "LabelledHMM(num_states=1, num_symbols=1, title='one')"

@@ -91,7 +91,9 @@ def test_zeros_stay_zero_and_dyadic_numbers_stay():
 
 def test_tiny_probabilities_are_dropped_only_on_request():
     tiny = [[2**-40, 1 - 2**-40], [0.0, 1.0]]
-    refuses(InputError, lambda: hs.HMM(HALF, EYE, tiny), "emission[0][0]", "allow_drop_tiny")
+    with pytest.warns(UserWarning, match=r"1 positive entry below 2\^-32 is 2\^-32 now \(first emission\[0\]\[0\] = 9"):
+        kept = hs.HMM(HALF, EYE, tiny)
+    assert kept.emission_SV.tolist() == [[2**-32, 1 - 2**-32], [0.0, 1.0]]
     hmm = hs.HMM(HALF, EYE, tiny, allow_drop_tiny=True)
     assert hmm.emission_SV.tolist() == [[0.0, 1.0], [0.0, 1.0]]
     assert hmm.quantisation_change == 2**-40
@@ -152,7 +154,17 @@ def test_digests_tell_processes_apart():
         )
     }
     assert len(digests) == 7
-    assert hs.HMM([1.0], [[1.0]], [HALF], title="named", symbols=["h", "t"]).digest == coin().digest
+    assert hs.HMM([1.0], [[1.0]], [HALF], title="titled").digest == coin().digest
+
+
+def test_names_are_part_of_the_digest_and_not_of_the_law():
+    plain, named = coin(), hs.HMM([1.0], [[1.0]], [HALF], symbols=["h", "t"])
+    turned = hs.HMM([1.0], [[1.0]], [HALF], symbols=["t", "h"])
+    stated = hs.HMM([1.0], [[1.0]], [HALF], states=["h"])
+    assert len({p.digest for p in (plain, named, turned, stated)}) == 4
+    assert len({p.law_digest for p in (plain, named, turned, stated)}) == 1
+    assert plain.digest == plain.law_digest
+    assert hs.Corpus(named, 5).digest(9) == hs.Corpus(plain, 5).digest(9)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ _HOME = {
     "make_process": "processes.make",
     "load_process": "processes.files",
     "Corpus": "corpora.corpus",
+    "SequenceData": "sequences.data",
     "Sequences": "corpora.layouts",
     "Prompts": "corpora.layouts",
     "filter_beliefs": "inference.filtering",
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     from hmmscope.runs.config import RunConfig as RunConfig
     from hmmscope.runs.pipeline import load_run as load_run
     from hmmscope.runs.pipeline import train as train
+    from hmmscope.sequences.data import SequenceData as SequenceData
 
 
 def __getattr__(name: str) -> Any:

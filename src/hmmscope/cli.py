@@ -6,6 +6,7 @@ import importlib
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn
@@ -67,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
     train = verb(
         "train", "train one model and say how far from the optimum it ends", epilog=_EPILOG, formatter_class=raw
     )
-    train.add_argument("config", help="a YAML file, a preset, or a process (trained on with the defaults)")
+    train.add_argument("config", help="a YAML file, a preset, a process, or a file of sequences (--process.unit ...)")
     train.add_argument("--out", metavar="DIR", help="a new folder")
     train.add_argument("--resume", action="store_true", help="go on with the same run in DIR")
     train.add_argument(
@@ -102,8 +103,9 @@ def build_parser() -> argparse.ArgumentParser:
     oracle = verb("oracle", "exact likelihoods, beliefs and predictions of sequences under a process")
     oracle.add_argument("process")
     oracle.add_argument(
-        "observations", help="text, one sequence a line, symbols by name or number; or what sample --out writes"
+        "observations", help="a file of sequences: text, FASTA, .csv, .jsonl, .npz, ..., and what sample --out writes"
     )
+    _add_reading(oracle)
     oracle.add_argument("--out", metavar="FILE", help="write everything at every position as a .jsonl table")
     oracle.add_argument("--smooth", action="store_true", help="also the belief about each state given all observations")
     oracle.add_argument("--viterbi", action="store_true", help="also the likeliest path of states")
@@ -129,7 +131,10 @@ def build_parser() -> argparse.ArgumentParser:
     facts.add_argument("--allow-drop-tiny", action="store_true", help="round probabilities below 2^-32 to zero")
 
     fit = verb("fit", "an HMM fitted to sequences by expectation maximisation (Baum-Welch)")
-    fit.add_argument("observations", help="a text file: one sequence a line, symbols apart by spaces")
+    fit.add_argument(
+        "observations", help="a file of sequences: text, FASTA, .csv, .jsonl, .npz, .safetensors, .parquet"
+    )
+    _add_reading(fit)
     fit.add_argument("--states", type=int, required=True, metavar="S", help="of the HMM")
     fit.add_argument("--out", required=True, metavar="FILE", help="a new .json, .npz or .safetensors")
     fit.add_argument(
@@ -176,6 +181,17 @@ def build_parser() -> argparse.ArgumentParser:
     for sub in (run, train, sweep, analyse, sample, oracle, fit, export, claims, report):
         sub.add_argument("-q", "--quiet", action="store_true", help="print results only")
     return parser
+
+
+def _add_reading(parser: argparse.ArgumentParser) -> None:
+    """How sequences are read."""
+    parser.add_argument(
+        "--unit", metavar="UNIT", help="of text: characters, words, numbers or lines (one symbol a line)"
+    )
+    parser.add_argument("--column", metavar="NAME", help="the column, field or array to read, if there are several")
+    parser.add_argument(
+        "--group", metavar="NAME", help="of one observation a row: the column that says of which sequence"
+    )
 
 
 def _add_engine(parser: argparse.ArgumentParser, default: str | None) -> None:
@@ -228,6 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in argv
+    shown, warnings.showwarning = warnings.showwarning, _warn
     try:
         code = _dispatch([word for word in argv if word != "--debug"])
         sys.stdout.flush()  # a reader that has gone shows here, not when the interpreter ends
@@ -254,6 +271,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, RuntimeError) and re.search(r"can't allocate memory|out of memory", str(error)):
             return _fail("out of memory; choose smaller sizes", 5)
         return _fail(f"internal error, please report it: {type(error).__name__}: {error} (add --debug for more)", 70)
+    finally:
+        warnings.showwarning = shown
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -298,6 +317,13 @@ def _silence_stdout() -> None:
 def _is_follower() -> bool:
     """Whether this is one of several processes of torchrun, and not the first."""
     return os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "0") != "0"
+
+
+def _warn(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:
+    """A warning in one line, without the line of code that gave it."""
+    line = " ".join(str(message).split())
+    printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    print(f"warning: {printable}", file=sys.stderr, flush=True)
 
 
 def _fail(message: str, code: int) -> int:

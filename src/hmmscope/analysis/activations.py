@@ -10,6 +10,7 @@ from torch import nn
 from hmmscope.axes import Float, Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.models.block_cot import block_outputs
+from hmmscope.models.given import known_tokens, logits_of
 
 #: Samples in one forward pass of an instrument.
 BATCH = 64
@@ -40,19 +41,12 @@ def model_outputs(
     Outputs beyond `num_outputs` (a delimiter) are cut off: probabilities are then given that a symbol follows. With
     `block_length` the model hears its own answers (block chain-of-thought).
     """
-    if block_length:
-        output = block_outputs(model, inputs, kind=kind, block_length=block_length)
-    else:
-        output = model(inputs)
-    logits = getattr(output, "logits", output)
-    if isinstance(logits, tuple):
-        logits = logits[0]
-    if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[:2] != inputs.shape[:2]:
-        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise InputError(f"model: must map tokens {tuple(inputs.shape)} to logits (batch, time, symbol), got {found}")
-    if logits.shape[2] < num_outputs:
-        raise InputError(f"model: gives {logits.shape[2]} logits, the corpus has {num_outputs} symbols")
-    return logits[..., :num_outputs]
+    with known_tokens(model, inputs):
+        if block_length:
+            output = block_outputs(model, inputs, kind=kind, block_length=block_length)
+        else:
+            output = model(inputs)
+    return logits_of(output, inputs, num_outputs)
 
 
 def as_law(model: nn.Module, outputs: Float[Tensor, "*batch symbol"]) -> Float64[Tensor, "*batch symbol"]:
@@ -105,7 +99,8 @@ def capture(
 
         handles.append(modules[name].register_forward_hook(keep))
     try:
-        model(tokens, **inputs)
+        with known_tokens(model, tokens):
+            model(tokens, **inputs)
     finally:
         for handle in handles:
             handle.remove()

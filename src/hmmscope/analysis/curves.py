@@ -12,15 +12,18 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, as_law, inference_mode, model_outputs
 from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope.analysis.trained_ngrams import TrainedNgrams
 from hmmscope.axes import Float64, Tensor
-from hmmscope.corpora.corpus import Batch, Corpus
-from hmmscope.corpora.targets import Labels, NextObservation, Target, make_target
+from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
+from hmmscope.corpora.targets import PADDING, Labels, NextGiven, NextObservation, Target, make_target
 from hmmscope.errors import InputError
 from hmmscope.inference.mixture import filter_known_component
 from hmmscope.kernels.ngram import ngram_predictions
 from hmmscope.processes.base import Process
 from hmmscope.processes.fresh import FreshHMMs
+from hmmscope.processes.given_sequences import JUDGING, GivenSequences
 from hmmscope.processes.mixture import Mixture
+from hmmscope.reprs import html_rows
 from hmmscope.schema import require
 
 #: A model whose loss is below the optimum by more than this many standard errors is leaking, or the optimum is wrong.
@@ -30,10 +33,36 @@ INVALID_Z = -5.0
 ROUNDING = 1e-9
 
 MAX_ORDER = 3
+
+#: Probabilities of one predictor that are held at once, where no optimum bounds the batch.
+_LAWS = 2**23
 METRICS = ("accuracy", "loss", "excess", "total_variation", "distance")
 
 
-@dataclass(frozen=True)
+def _mean_of_asked(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Means over the columns where something is asked; NaN for samples that have none."""
+    asked: NDArray[np.bool_] = np.logical_not(np.isnan(values))
+    total = np.where(asked, values, 0.0).sum(1)
+    return np.divide(total, asked.sum(1), out=np.full(len(values), np.nan), where=asked.any(1))
+
+
+def _ragged_rows(
+    averages: NDArray[np.float64], xs: NDArray[np.int64], axis: str, predictor: str, metric: str
+) -> list[dict]:
+    """Rows of `Score.rows` where not every sample has every x; an x that none has is left out."""
+    rows = []
+    for x, values in zip(xs.tolist(), averages.T, strict=True):
+        found = values[~np.isnan(values)]
+        if len(found):
+            finite = bool(np.isfinite(found).all())
+            mean, low, high = bootstrap_means(found[:, None]) if finite else ([None], [None], [None])
+            numbers = [None if number is None else float(number) for number in (mean[0], low[0], high[0])]
+            row = {"axis": axis, "x": x, "predictor": predictor, "metric": metric}
+            rows.append(row | dict(zip(("value", "low", "high"), numbers, strict=True)) | {"samples": len(found)})
+    return rows
+
+
+@dataclass(frozen=True, repr=False)
 class Score:
     """Measures of several predictors at the same judged columns of the same samples.
 
@@ -61,7 +90,7 @@ class Score:
     @property
     def loss(self) -> float:
         """Mean loss of the model, nats per observation."""
-        return float(self.measures["model"]["loss"].mean())
+        return float(np.nanmean(self.measures["model"]["loss"]))
 
     @property
     def bayes_loss(self) -> float | None:
@@ -89,11 +118,27 @@ class Score:
         mean, low, high = bootstrap_means(self.measures["model"]["excess"].mean(1))
         return float(mean), float(low), float(high)
 
+    def table(self) -> list[dict]:
+        """A row for each predictor: its name, and the mean of each of its metrics over samples and columns."""
+        return [
+            {"predictor": name} | {metric: float(np.nanmean(values)) for metric, values in metrics.items()}
+            for name, metrics in self.measures.items()
+        ]
+
+    def __repr__(self) -> str:
+        samples, columns = self.measures["model"]["loss"].shape
+        beside = "no optimum is known" if self.bayes_loss is None else f"optimum {self.bayes_loss:.4f}"
+        invalid = f", INVALID: {self.invalid}" if self.invalid else ""
+        return f"Score(loss {self.loss:.4f}, {beside}, {samples} samples of {columns} answers{invalid})"
+
+    def _repr_html_(self) -> str:
+        return html_rows("Score", self.table())
+
     def rows(self, axis: str, kept: NDArray[np.bool_] | None = None) -> list[dict]:
         """A table (axis, x, predictor, metric, value, low, high, samples) along "demonstrations" or "positions".
 
         Intervals are 95 % bootstrap intervals over samples; `kept` selects judged columns (all by default). An infinite
-        mean (probability zero for what happened) is None.
+        mean (probability zero for what happened) is None. Of sequences that have ended before, nothing is counted.
         """
         kept = np.ones(len(self.positions), bool) if kept is None else kept
         along = (self.demonstrations if axis == "demonstrations" else self.positions)[kept]
@@ -101,8 +146,11 @@ class Score:
         rows = []
         for predictor, metrics in self.measures.items():
             for metric, values in metrics.items():
-                averages = np.stack([values[:, kept][:, along == x].mean(1) for x in xs], 1)
-                infinite = ~np.isfinite(averages).all(0)
+                averages = np.stack([_mean_of_asked(values[:, kept][:, along == x]) for x in xs], 1)
+                if np.isnan(averages).any():
+                    rows += _ragged_rows(averages, xs, axis, predictor, metric)
+                    continue
+                infinite = np.asarray(np.logical_not(np.isfinite(averages)).any(0))
                 mean, low, high = bootstrap_means(np.where(infinite, 0.0, averages))
                 rows += [
                     {
@@ -136,12 +184,14 @@ def evaluate(
     Predictors: ``model``; ``optimum`` (the Bayes predictor that knows the process, or believes its prior where it has
     one; none for fresh pools whose optimum nobody knows). Of next symbols also ``known-component`` (for mixtures and fresh
     pools, the filter that is told the component: a ceiling), and with `baselines` ``order-0`` (the frequencies so far: its
-    likeliest symbol is the most frequent one) to ``order-3`` in-context n-grams with back-off.
+    likeliest symbol is the most frequent one) to ``order-3`` in-context n-grams with back-off. Given sequences have no
+    known law: instead of the optimum there are, in the streams "evaluate" and "probe", ``trained-order-0`` to
+    ``trained-order-3``, n-grams counted in the training part.
 
     Args:
         model: tokens (batch, time) or vectors (batch, time, coordinate) to logits or vectors (batch, time, output).
         corpus: of a process with an exact answer.
-        num_samples: how many.
+        num_samples: how many; of given sequences at most as many as there are different windows.
         first: number of the first sample.
         baselines: whether to add the n-grams.
         target: what the model was trained for, "observation" or "belief", or that target of the corpus.
@@ -153,16 +203,27 @@ def evaluate(
         InputError: the model's output has the wrong shape, the process has no exact answer, or an observer has a name that
             is taken or another number of symbols.
     """
+    check_corpus(corpus)
+    num_samples = corpus.different(num_samples)
     require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
     asked = make_target(target, corpus.process, corpus.layout) if isinstance(target, str) else target
     require(len(asked.columns) > 0, "layout", "must have an observation to predict", corpus.layout)
     believed = _checked(observers or {}, corpus.process, asked)
+    given = isinstance(asked, NextGiven)
+    batch_size = max(1, min(BATCH, _LAWS // (asked.num_outputs * len(asked.columns)))) if given else BATCH
+    trained = None
+    if isinstance(corpus.process, GivenSequences) and corpus.stream in JUDGING:  # not on what they have counted
+        trained = TrainedNgrams(corpus.process, MAX_ORDER)
     parts = []
-    for i in range(first, first + num_samples, BATCH):
-        batch = corpus[i : min(i + BATCH, first + num_samples)]
+    for i in range(first, first + num_samples, batch_size):
+        batch = corpus[i : min(i + batch_size, first + num_samples)]
         found = {"model": _answers(model, batch, asked, block_length)}
         if asked.exact:
             found["optimum"] = asked.optimum(batch)
+        if trained is not None and baselines:
+            found |= trained.predictions(batch.observations, asked.positions)
+        if isinstance(asked, NextGiven):
+            found |= _other_predictions(corpus, batch, baselines)
         if isinstance(asked, NextObservation):
             found |= _other_predictions(corpus, batch, baselines)
             found |= {name: asked.answer_of(process, batch) for name, process in believed.items()}
@@ -248,7 +309,7 @@ def _right(law: torch.Tensor, optimum: torch.Tensor | None, labels: Labels) -> t
     """Whether the likeliest symbol is the one observed, or the likeliest state one that the belief holds likeliest."""
     chosen = law.argmax(-1)
     if not labels.is_floating_point():
-        return (chosen == labels).double()
+        return (chosen == labels).double().where(labels != PADDING, torch.nan)
     assert optimum is not None
     return (optimum.gather(2, chosen[..., None])[..., 0] == optimum.amax(-1)).double()
 

@@ -13,7 +13,7 @@ from hmmscope.analysis.activations import BATCH, capture, inference_mode, residu
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.logistic import fit_logistic, predict_logistic
 from hmmscope.axes import Float, Int64, Tensor
-from hmmscope.corpora.corpus import Batch, Corpus
+from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.optimal import optimal_predictions
@@ -71,7 +71,7 @@ def probe(
         corpus: samples, with components for ``component``.
         target: what to read.
         layers: module names, if the model has no residual taps.
-        num_samples: samples in all.
+        num_samples: samples in all; of given sequences at most as many as there are different windows.
         shuffled_labels: add the control.
         seed: of the permutation and of the bootstrap.
 
@@ -86,6 +86,8 @@ def probe(
     """
     if target not in TARGETS:
         raise unknown_name("target", target, TARGETS)
+    check_corpus(corpus)
+    num_samples = corpus.different(num_samples)
     require(num_samples >= 8, "num_samples", "must be at least 8, to train and to test on", num_samples)
     names = list(layers) if layers is not None else residual_layers(model)
     data = probe_data(model, corpus, target, names, num_samples)

@@ -13,8 +13,11 @@ from hmmscope.corpora.layouts import Layout, Sequences
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.kernels.philox import CORPUS_VERSION, MAX_SAMPLES
 from hmmscope.processes.base import Process
-from hmmscope.schema import spec_to_data
+from hmmscope.processes.given_sequences import TRAINING, GivenSequences
+from hmmscope.reprs import html_table
+from hmmscope.schema import shown, spec_to_data
 from hmmscope.seeds import philox_key
+from hmmscope.sequences.data import SequenceData
 
 Index = int | slice | Sequence[int] | NDArray[np.integer] | Tensor
 
@@ -40,7 +43,7 @@ class Corpus:
     """Samples 0, 1, 2, ... (up to 2^40) of a process; nothing is stored.
 
     Args:
-        process: what generates.
+        process: what generates; or given sequences, of which samples are windows.
         length: observations a sample, for the plain layout.
         seed: in [0, 2^32).
         layout: another layout (`Prompts`), instead of `length`.
@@ -54,7 +57,7 @@ class Corpus:
 
     def __init__(
         self,
-        process: Process,
+        process: Process | SequenceData,
         length: int | None = None,
         seed: int = 0,
         *,
@@ -65,6 +68,11 @@ class Corpus:
         if (length is None) == (layout is None):
             raise InputError("length: give either a length or a layout")
         philox_key(seed, stream)
+        if isinstance(process, SequenceData):
+            process = GivenSequences(process)
+        if not isinstance(process, Process):
+            hint = "; make sequences of your own hmmscope.SequenceData(...)" if hasattr(process, "__len__") else ""
+            raise InputError(f"process: must be a process or SequenceData, got {shown(process)}{hint}")
         self.process, self.seed, self.stream = process, seed, stream
         self.device = _device(device)
         self.layout = layout if layout is not None else Sequences(length=length)  # type: ignore[arg-type]
@@ -81,6 +89,16 @@ class Corpus:
     def __repr__(self) -> str:
         return f"Corpus({self.process!r}, {self.layout!r}, seed={self.seed}, stream={self.stream!r})"
 
+    def different(self, num_samples: int) -> int:
+        """`num_samples`, or fewer if the samples from 0 on repeat before: windows of given sequences come to an end."""
+        if isinstance(self.process, GivenSequences) and self.stream not in TRAINING:
+            return min(num_samples, self.process.num_windows(self.stream, self.layout.num_observations))
+        return num_samples
+
+    def _repr_html_(self) -> str:
+        facts = {"process": repr(self.process), "layout": repr(self.layout), "seed": self.seed, "stream": self.stream}
+        return html_table("Corpus", facts | {"tokens of a sample": self.layout.num_columns})
+
     def on(self, device: torch.device | str) -> "Corpus":
         """The same samples, made on another device."""
         return Corpus(self.process, seed=self.seed, layout=self.layout, stream=self.stream, device=device)
@@ -96,7 +114,7 @@ class Corpus:
 
     def digest(self, num_samples: int) -> str:
         """sha256 of the first samples (observations, states, components, little-endian) and of what they depend on."""
-        header = f"hmmscope-corpus/{CORPUS_VERSION}/{self.process.digest}/{type(self.layout).__name__}"
+        header = f"hmmscope-corpus/{CORPUS_VERSION}/{self.process.law_digest}/{type(self.layout).__name__}"
         sha = hashlib.sha256(f"{header}/{self._layout_data}/{self.seed}/{self.stream}/{num_samples}".encode())
         for first in range(0, num_samples, 4096):
             batch = self[first : min(first + 4096, num_samples)]
@@ -109,6 +127,13 @@ class Corpus:
     def _layout_data(self) -> dict:
         """Fields of the layout; a switch that is off is left out, so that a new one changes no digest."""
         return {field: value for field, value in spec_to_data(self.layout).items() if value is not False}
+
+
+def check_corpus(corpus: object) -> None:
+    """InputError, which says how to make one, unless it is a corpus."""
+    if not isinstance(corpus, Corpus):
+        how = "make one, hmmscope.Corpus(process, length=...); of sequences of your own with stream='evaluate'"
+        raise InputError(f"corpus: must be a corpus, got {shown(corpus)}; {how}")
 
 
 def _device(device: torch.device | str) -> torch.device:

@@ -17,6 +17,7 @@ from hmmscope.inference.kalman import kalman_filter
 from hmmscope.inference.optimal import optimal_law
 from hmmscope.processes.base import Process
 from hmmscope.processes.fresh import FreshHMMs
+from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.linear_gaussian import LinearGaussian
@@ -24,6 +25,9 @@ from hmmscope.processes.matrix_product import MatrixProduct
 from hmmscope.schema import unknown_name
 
 TARGETS = ("observation", "belief")
+
+#: The label of columns where nothing is asked.
+PADDING = -100
 
 Labels = Int64[Tensor, "batch judged"] | Float[Tensor, "batch judged output"]
 
@@ -182,6 +186,36 @@ class NextOfFresh(NextObservation):
         raise InputError(f"process: no exact answer for {self.process!r}: {self.why_not}")
 
 
+class NextGiven(_AtObservations):
+    """The next symbol of given sequences, as far as they go; nobody knows its law."""
+
+    exact = False
+    why_not = "nobody knows the law of given sequences"
+    kind = "law"
+
+    def floor(self, corpus: Corpus, num_samples: int) -> None:
+        return None
+
+    def labels(self, batch: Batch) -> Labels:
+        """Symbols; `PADDING` beyond the end of a sequence, where nothing is asked."""
+        return super().labels(batch).where(batch.states[:, self._kept] >= 0, PADDING)
+
+    def loss(self, outputs: Float[Tensor, "batch judged output"], labels: Labels) -> Float[Tensor, ""]:
+        flat = outputs.flatten(0, 1).float()
+        total = F.cross_entropy(flat, labels.flatten(0, 1), ignore_index=PADDING, reduction="sum")
+        return total / (labels != PADDING).sum().clamp_min(1)
+
+    def loss_terms(
+        self, answer: Float64[Tensor, "batch judged output"], labels: Labels
+    ) -> Float64[Tensor, "batch judged"]:
+        """As for every target; NaN where nothing is asked."""
+        asked = labels != PADDING
+        return super().loss_terms(answer, labels.where(asked, 0)).where(asked, torch.nan)
+
+    def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        raise InputError("process: given sequences have no known law, so no exact answer; fit an HMM to them")
+
+
 class NextVector(_AtObservations):
     """The next observation of a linear system; the exact answer is its conditional mean, by the Kalman filter."""
 
@@ -266,6 +300,10 @@ def make_target(name: str, process: Process, layout: Layout) -> Target:
         raise unknown_name("target", name, TARGETS)
     if name == "observation" and isinstance(process, FreshHMMs) and not process.exact:
         return NextOfFresh(process, layout)
+    if isinstance(process, GivenSequences):
+        if name != "observation":
+            raise InputError("target: of given sequences nobody knows the hidden state; use observation")
+        return NextGiven(process, layout)
     if name == "observation":
         return NextVector(process, layout) if isinstance(process, LinearGaussian) else NextObservation(process, layout)
     if isinstance(process, HMM | LabelledHMM):

@@ -11,6 +11,7 @@ from hmmscope.evidence.panels import curve, lines
 from hmmscope.evidence.rows import Rows
 from hmmscope.experiments.running import run_facts
 from hmmscope.machine import machine_line
+from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage import store
 from hmmscope.storage.rundir import read_journal
@@ -23,6 +24,10 @@ PREDICTORS: dict[str, tuple[str, Role]] = {
     "order-1": ("in-context n-gram, order 1", "baseline"),
     "order-2": ("in-context n-gram, order 2", "baseline"),
     "order-0": ("most frequent token", "baseline"),
+    "trained-order-0": ("frequencies of the training part", "baseline"),
+    "trained-order-1": ("n-gram of the training part, order 1", "baseline"),
+    "trained-order-2": ("n-gram of the training part, order 2", "baseline"),
+    "trained-order-3": ("n-gram of the training part, order 3", "baseline"),
 }
 _ASKED = {"observation": "The next observation", "belief": "The belief about the hidden state"}
 
@@ -81,7 +86,7 @@ def describe_run(run: Run, command: str = "hmmscope train") -> None:
     axis = "demonstrations" if len(rows.where(axis="demonstrations").values("x")) > 1 else "positions"
     along = rows.where(axis=axis)
     label = {"demonstrations": "demonstrations before the sequence", "positions": "position in the sequence"}[axis]
-    target = run.target
+    target, given = run.target, isinstance(run.process, GivenSequences)
     shown = {"law": ("accuracy", "loss", "excess", "total_variation"), "vector": ("loss", "excess", "distance")}
     panels = [
         predictors_panel(along, metric, _PANELS[metric][0], label, _PANELS[metric][1] or target.unit)
@@ -92,7 +97,13 @@ def describe_run(run: Run, command: str = "hmmscope train") -> None:
         name="predictions",
         title="Answers beside the optimum" if target.exact else "Answers beside n-grams",
         caption=f"{_ASKED[run.config.target]}: the model"
-        + (", the exact answer" if target.exact else ", the filter that is told the HMM")
+        + (
+            ", the exact answer"
+            if target.exact
+            else ", n-grams of the training part"
+            if given
+            else ", the HMM's own filter"
+        )
         + (" and in-context n-grams." if run.config.target == "observation" and target.kind == "law" else "."),
         panels=tuple(panels),
     )

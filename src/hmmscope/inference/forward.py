@@ -19,6 +19,7 @@ import torch
 from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.laws import EdgeEmitting, Law, StateEmitting
+from hmmscope.schema import shown
 
 _RISKY, _CHECK_EVERY = 1e-100, 8
 
@@ -129,6 +130,18 @@ class _LogRows:
         belief[m, b], log_norm[m, b] = self.log_belief.exp(), log_total
 
 
+def as_observations(observations: object) -> Tensor:
+    """Anything that torch reads as numbers; InputError for names and for rows of different lengths."""
+    try:
+        return torch.as_tensor(observations)
+    except (ValueError, TypeError, RuntimeError):
+        how = "hmmscope.SequenceData(rows, symbols=hmm.symbols).padded() gives observations and lengths"
+        raise InputError(
+            f"observations: must be integers (batch, time), got {shown(observations)}; of names, and of rows of "
+            f"different lengths, {how}"
+        ) from None
+
+
 def check_observations(
     observations: Tensor, num_symbols: int, starts: object = None
 ) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, "time"]]:
@@ -136,7 +149,7 @@ def check_observations(
 
     InputError names the first wrong entry.
     """
-    observations = torch.as_tensor(observations)
+    observations = as_observations(observations)
     if observations.ndim != 2:
         raise InputError(f"observations: must have shape (batch, time), got {tuple(observations.shape)}")
     if observations.dtype.is_floating_point or observations.dtype.is_complex or observations.dtype == torch.bool:

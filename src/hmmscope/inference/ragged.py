@@ -4,7 +4,7 @@ import torch
 
 from hmmscope.axes import Bool, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.inference.forward import check_observations
+from hmmscope.inference.forward import as_observations, check_observations
 
 
 def check_ragged(
@@ -23,7 +23,7 @@ def check_ragged(
     Raises:
         InputError: as `check_observations`; lengths of another shape, type or range.
     """
-    observations = torch.as_tensor(observations)
+    observations = as_observations(observations)
     if lengths is None or observations.ndim != 2:
         checked, mask = check_observations(observations, num_symbols, starts)
         return checked, mask, torch.ones_like(checked, dtype=torch.bool)

@@ -18,7 +18,7 @@ def from_dynamax(params: Any, *, allow_drop_tiny: bool = False) -> HMM:
     Args:
         params: anything with `initial.probs` (S,), `transitions.transition_matrix` (S, S) and `emissions.probs`
             (S, 1, V).
-        allow_drop_tiny: round probabilities below 2^-32 instead of refusing.
+        allow_drop_tiny: round positive probabilities below 2^-32, most of them to zero; else they become 2^-32.
 
     Raises:
         InputError: other parameters, several emissions a step, or matrices that are not an HMM.

@@ -21,7 +21,7 @@ DEFAULT_LENGTH = 2048
 _FOLD_ROUNDINGS = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Exported:
     """A model in the layout of a family.
 
@@ -34,6 +34,10 @@ class Exported:
     family: Family
     config: dict[str, Any]
     tensors: dict[str, Tensor]
+
+    def __repr__(self) -> str:
+        count = sum(tensor.numel() for tensor in self.tensors.values())
+        return f"Exported({self.family.model_type}, {len(self.tensors)} tensors, {count:,} numbers)"
 
 
 def check_decoder(model: nn.Module) -> Decoder:

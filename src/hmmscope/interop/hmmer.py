@@ -44,8 +44,8 @@ def from_pyhmmer(hmm: Any, *, end: Literal["symbol", "repeat"] = "symbol", allow
             `insert_emissions` (M+1, K) and `transition_probabilities` (M+1, 7) in the order MM MI MD IM II DM DD.
         end: "symbol" gives the end a state that emits `*` for ever, so that the probability of x followed by `*` is exactly
             that of x under the core model. "repeat" begins the profile anew after its end: an endless row of copies.
-        allow_drop_tiny: round probabilities below 2^-32 instead of refusing. Long runs of deletes are that improbable, so
-            most profiles of more than about 30 nodes need it.
+        allow_drop_tiny: round positive probabilities below 2^-32, most of them to zero; else they become 2^-32. Long runs of
+            deletes are that improbable.
 
     Raises:
         InputError: not a profile, or one that the file rounds too coarsely.

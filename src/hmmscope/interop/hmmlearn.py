@@ -14,7 +14,7 @@ def from_hmmlearn(model: Any, *, allow_drop_tiny: bool = False) -> HMM:
 
     Args:
         model: anything with `startprob_` (S,), `transmat_` (S, S) and `emissionprob_` (S, V).
-        allow_drop_tiny: round probabilities below 2^-32 instead of refusing; Baum–Welch makes many of them.
+        allow_drop_tiny: round positive probabilities below 2^-32, most of them to zero; else they become 2^-32.
 
     Raises:
         InputError: another kind of model, one that is not fitted, or matrices that are not an HMM.

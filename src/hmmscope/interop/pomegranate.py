@@ -44,7 +44,7 @@ def from_pomegranate(
         ends: for unequal ends, "symbol" adds a symbol `end`, the last one, and a state that emits it for ever:
             P(o_0..o_{T-1}, end) is exactly pomegranate's. "continue" divides row i by 1 - e_i: wherever the process
             would end, it goes on as if it had not.
-        allow_drop_tiny: round probabilities below 2^-32 instead of refusing.
+        allow_drop_tiny: round positive probabilities below 2^-32, most of them to zero; else they become 2^-32.
 
     Raises:
         InputError: other distributions, unequal ends (see above), or matrices that are not an HMM.

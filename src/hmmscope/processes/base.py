@@ -1,10 +1,12 @@
 """What every process offers: exact sampling by (seed, purpose, sample), sizes, and a digest."""
 
 import hashlib
+import json
 from abc import ABC
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -16,14 +18,10 @@ from hmmscope.kernels import cpu
 from hmmscope.kernels.alias import alias_tables
 from hmmscope.kernels.device import DeviceSampler, device_sampler
 from hmmscope.kernels.philox import MAX_SAMPLES
-from hmmscope.kernels.quantise import UNIT, quantise_rows
+from hmmscope.kernels.quantise import UNIT
 from hmmscope.processes.laws import Law, StateEmitting
+from hmmscope.reprs import html_table
 from hmmscope.seeds import philox_key
-
-_TENSOR_TYPES = {torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
-
-#: How far from one a row may sum before it is refused.
-ROW_SUM_TOLERANCE = 1e-6
 
 
 class Paths(NamedTuple):
@@ -56,7 +54,16 @@ class Process(ABC):
         law: initial law and transitions of every component.
         evaluated_after: the symbol after which alone predictions of the next observation are evaluated, or None.
         prior: what the optimum believes where that is not this process, or None.
+        symbols, states: names, or None.
+        title, source: what it is and where it comes from.
+        file_format: what files of this kind of process call themselves, see `hmmscope.processes.files`.
+        file_arrays: the arrays of such a file that must be there.
+        file_fields: what else it may hold.
     """
+
+    file_format: ClassVar[str] = ""
+    file_arrays: ClassVar[tuple[str, ...]] = ()
+    file_fields: ClassVar[tuple[str, ...]] = ("symbols", "states", "title", "source", "evaluated_after")
 
     num_states: int
     num_symbols: int
@@ -64,6 +71,10 @@ class Process(ABC):
     law: Law
     evaluated_after: int | None = None
     prior: Prior | None = None
+    symbols: tuple[str, ...] | None = None
+    states: tuple[str, ...] | None = None
+    title: str = ""
+    source: str = ""
 
     @property
     def num_components(self) -> int | None:
@@ -94,12 +105,59 @@ class Process(ABC):
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of form, sizes and integer weights, little-endian."""
+        """sha256 of the law, and of the names of symbols and states if there are any. Titles are no part of it."""
+        names = {key: getattr(self, key) for key in ("symbols", "states") if getattr(self, key) is not None}
+        if not names:
+            return self.law_digest
+        text = json.dumps(names, ensure_ascii=False, separators=(",", ":"))
+        return hashlib.sha256(f"hmmscope-names/1/{self.law_digest}/{text}".encode()).hexdigest()
+
+    @cached_property
+    def law_digest(self) -> str:
+        """sha256 of form, sizes and integer weights, little-endian: what the numbers of a sample depend on."""
         form = type(self.law).__name__
         sha = hashlib.sha256(f"hmmscope-process/1/{form}/{self.num_states}/{self.num_symbols}".encode())
         for rows in (self.weights_M, *self.law.rows()):
             sha.update(integer_weights(rows).astype("<i8").tobytes())
         return sha.hexdigest()
+
+    def file_texts(self) -> dict[str, Any]:
+        """What a file holds beside the arrays: names, texts and other plain data that differ from their defaults."""
+        found = {name: getattr(self, name, None) for name in self.file_fields if name not in self.file_tensors()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in found.items()
+            if value is not None
+        }
+
+    def file_tensors(self) -> dict[str, Tensor]:
+        """The arrays that a file of this process holds, by name; `from_file` is the inverse.
+
+        Raises:
+            InputError: a kind of process that has no file.
+        """
+        raise InputError(f"path: a {type(self).__name__} cannot be saved")
+
+    @classmethod
+    def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "Process":
+        """The process from the arrays, names and texts of a file."""
+        raise InputError(f"path: a {cls.__name__} cannot be loaded")
+
+    def save(self, path: object) -> None:
+        """Write to `path`, as JSON, NPZ or safetensors by its ending; refused if it exists.
+
+        `hmmscope.load_process` finds the same bits again.
+        """
+        from hmmscope.processes.files import save_process
+
+        save_process(self, path)
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, Any] = {"kind": type(self).__name__, "title": self.title, "states": self.num_states}
+        facts |= {"components": self.num_components, "symbols": self.num_symbols}
+        names = {f"names of {k}": ", ".join((getattr(self, k) or ())[:20]) for k in ("symbols", "states")}
+        kept = {name: value for name, value in (facts | names).items() if value not in (None, "")}
+        return html_table(repr(self).partition("(")[0], kept | {"digest": self.digest[:12]})
 
     def sample_components(self, indices: NDArray[np.int64], seed: int, stream: str) -> NDArray[np.int64]:
         """Component (B,) of each sample index (B,); zeros for a single process."""
@@ -164,66 +222,3 @@ class Process(ABC):
 def integer_weights(rows: Float64[Tensor, "*row outcome"]) -> NDArray[np.int64]:
     """Probabilities that are multiples of 2^-32 as integers."""
     return (rows.numpy() * UNIT).astype(np.int64)
-
-
-def stochastic_rows(
-    name: str, rows: object, shape: tuple[int | None, ...], *, allow_drop_tiny: bool = False
-) -> tuple[Tensor, float]:
-    """Rows checked and quantised to multiples of 2^-32 (largest remainder), and the largest change that this made.
-
-    Args:
-        name: the matrix, for messages.
-        rows: anything NumPy reads as numbers.
-        shape: required shape; None for any size of at least one.
-        allow_drop_tiny: round positive probabilities below 2^-32, which sampling cannot express, instead of refusing.
-
-    Raises:
-        InputError: wrong shape; an entry that is NaN, infinite, negative; a row that does not sum to one within 1e-6;
-            a positive entry below 2^-32 (unless allowed).
-    """
-    array = as_float64(name, rows)
-    require_shape(name, array, shape)
-    if array.size == 0:
-        raise InputError(f"{name}: is empty; a process has at least one state and one symbol")
-    _refuse_first(name, array, ~np.isfinite(array), "is not a finite number")
-    _refuse_first(name, array, array < 0, "is negative")
-    sums = array.sum(-1)
-    if not (good := np.abs(sums - 1) <= ROW_SUM_TOLERANCE).all():
-        row = tuple(np.argwhere(~good)[0])
-        where = f"{name}{''.join(f'[{i}]' for i in row)}"
-        raise InputError(f"{where}: row sums to {sums[row]:.9g}; each row must sum to 1 within {ROW_SUM_TOLERANCE:g}")
-    if not allow_drop_tiny:
-        tiny = (array > 0) & (array * UNIT < 1)
-        _refuse_first(name, array, tiny, "is positive but below 2^-32; set it to 0 or pass allow_drop_tiny")
-    quantised = quantise_rows(array) / UNIT
-    change = float(np.abs(quantised - array / sums[..., None]).max())
-    return torch.from_numpy(quantised), change
-
-
-def require_shape(name: str, array: NDArray[np.float64], shape: tuple[int | None, ...]) -> None:
-    """InputError unless the array has that shape; None stands for any size."""
-    if array.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, array.shape, strict=True)):
-        wanted = " x ".join("any" if size is None else str(size) for size in shape)
-        found = " x ".join(map(str, array.shape)) or "a single number"
-        raise InputError(f"{name}: must have shape {wanted}, got {found}")
-
-
-def as_float64(name: str, rows: object) -> NDArray[np.float64]:
-    """Lists, arrays or tensors of real numbers in 32 bits or more, as an array; InputError for anything else."""
-    if isinstance(rows, torch.Tensor):
-        if rows.dtype not in _TENSOR_TYPES:
-            raise InputError(f"{name}: must hold real numbers in 32 bits or more, got {rows.dtype}")
-        rows = rows.detach().cpu().numpy()
-    try:
-        array = np.asarray(rows)
-    except ValueError:
-        raise InputError(f"{name}: rows have different lengths") from None
-    if array.dtype.kind not in "iuf" or array.dtype == np.float16:
-        raise InputError(f"{name}: must hold real numbers in 32 bits or more, got {array.dtype}")
-    return array.astype(np.float64)
-
-
-def _refuse_first(name: str, array: NDArray[np.float64], bad: NDArray[np.bool_], what: str) -> None:
-    if bad.any():
-        where = tuple(np.argwhere(bad)[0])
-        raise InputError(f"{name}{''.join(f'[{i}]' for i in where)}: {array[where]!s} {what}")

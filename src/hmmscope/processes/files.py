@@ -1,4 +1,8 @@
-"""HMMs as files: JSON for people, NPZ and safetensors for programs. Reading never runs anything from the file."""
+"""Processes as files: JSON for people, NPZ and safetensors for programs. Reading never runs anything from the file.
+
+A file names its kind in the field `format`, and holds arrays, names and texts; each kind of process says which, and how
+it is made of them (`file_arrays`, `file_fields`, `file_tensors` and `from_file` of its class).
+"""
 
 import io
 import json
@@ -10,14 +14,28 @@ from typing import Any
 import numpy as np
 
 from hmmscope.errors import DamagedError, InputError, RefusedError
+from hmmscope.processes.base import Process
+from hmmscope.processes.fresh import FreshHMMs
+from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.processes.hmm import HMM
-from hmmscope.schema import path_of, unknown_name
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.linear_gaussian import LinearGaussian
+from hmmscope.processes.matrix_product import MatrixProduct
+from hmmscope.processes.mixture import Mixture
+from hmmscope.schema import path_of, shown, unknown_name
 from hmmscope.storage import store
+from hmmscope.storage.mapped import map_tensors, read_npz
 
-FORMAT, VERSION = "hmmscope-hmm", 1
-_ARRAYS = ("initial", "transition", "emission")
+VERSION = 1
+ENDINGS = (".json", ".npz", ".safetensors")
+#: The kinds of process that have files, by what these call themselves. A file that says nothing is an HMM.
+KINDS: dict[str, type[Process]] = {
+    kind.file_format: kind
+    for kind in (HMM, LabelledHMM, Mixture, LinearGaussian, MatrixProduct, FreshHMMs, GivenSequences)
+}
 _TEXTS = ("title", "source")
-_NAMES = ("symbols", "states")
+#: Numbers that a JSON file holds at most: what `store.read_json` reads again.
+_MOST_IN_JSON = 2_500_000
 
 
 def shipped_processes() -> dict[str, Path]:
@@ -26,50 +44,55 @@ def shipped_processes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.json"))}
 
 
-def load_process(source: object, *, allow_drop_tiny: bool = False) -> HMM:
-    """An HMM from a shipped name (``"umbrella"``) or a file ending in .json, .npz or .safetensors.
+def load_process(source: object, *, allow_drop_tiny: bool = False) -> Process:
+    """A process from a shipped name (``"umbrella"``) or a file ending in .json, .npz or .safetensors.
+
+    The arrays of a mixture in safetensors stay in the file, which is mapped into memory: do not change it meanwhile.
 
     Raises:
-        InputError: no such file or name, an unknown ending or field, or matrices that are not an HMM.
+        InputError: no such file or name, an unknown ending, format or field, or arrays that are no such process.
         DamagedError: the file is not what its ending says.
     """
     shipped = shipped_processes()
     path = shipped.get(str(source), Path(str(source)))
-    if path.suffix not in _READERS:
+    if path.suffix not in ENDINGS:
         raise unknown_name("process", str(source), [*shipped, "a path ending in .json, .npz or .safetensors"])
     if not os.path.isfile(path):
         raise InputError(f"process: no file {path}")
     data = _READERS[path.suffix](path)
-    unknown = set(data) - {*_ARRAYS, *_TEXTS, *_NAMES, "format", "version"}
+    found, version = data.pop("format", HMM.file_format), data.pop("version", VERSION)
+    kind = KINDS.get(found) if isinstance(found, str) else None
+    if kind is None or version != VERSION:
+        said = f"{shown(found)} version {shown(version)}"
+        raise InputError(f"{path.name}: format is {said}; this release reads {', '.join(KINDS)}, version {VERSION}")
+    unknown = set(data) - {*kind.file_arrays, *kind.file_fields}
     if unknown:
-        raise unknown_name(f"{path.name}: {path_of('', min(unknown))}", min(unknown), [*_ARRAYS, *_NAMES, *_TEXTS])
-    if data.get("format", FORMAT) != FORMAT or data.get("version", VERSION) != VERSION:
-        found = f"{data.get('format')!r} version {data.get('version')!r}"
-        raise InputError(f"{path.name}: format is {found}; this release reads {FORMAT!r} version {VERSION}")
-    for field in _ARRAYS:
+        first = min(unknown, key=str)
+        raise unknown_name(f"{path.name}: {path_of('', first)}", first, [*kind.file_arrays, *kind.file_fields])
+    for field in kind.file_arrays:
         if field not in data:
             raise InputError(f"{path.name}: {field} is missing")
     for field in _TEXTS:
         if not isinstance(data.get(field, ""), str):
-            raise InputError(f"{path.name}: {field} must be text, got {data[field]!r}")
-    optional = {field: data[field] for field in (*_NAMES, *_TEXTS) if data.get(field) is not None}
+            raise InputError(f"{path.name}: {field} must be text, got {shown(data[field])}")
     try:
-        return HMM(*(data[field] for field in _ARRAYS), allow_drop_tiny=allow_drop_tiny, **optional)
+        return kind.from_file(data, allow_drop_tiny=allow_drop_tiny)
     except InputError as error:
         raise InputError(f"{path.name}: {error}") from None
 
 
-def save_hmm(hmm: HMM, destination: object) -> None:
-    """Write `hmm` where `load_process` finds the same bits again; an existing file is refused."""
+def save_process(process: Process, destination: object) -> None:
+    """Write `process` where `load_process` finds the same bits again; an existing file is refused."""
     path = Path(str(destination))
-    if path.suffix not in _READERS:
+    if path.suffix not in ENDINGS:
         raise InputError(f"path: must end in .json, .npz or .safetensors, got {str(path)!r}")
     if os.path.lexists(path):
         raise RefusedError(f"{path}: exists; choose another name")
-    arrays = {"initial": hmm.initial_S, "transition": hmm.transition_SS, "emission": hmm.emission_SV}
-    texts: dict[str, Any] = {"title": hmm.title, "source": hmm.source}
-    texts |= {field: list(value) for field in _NAMES if (value := getattr(hmm, field)) is not None}
-    header = {"format": FORMAT, "version": VERSION, **texts}
+    arrays = process.file_tensors()
+    size = sum(tensor.numel() for tensor in arrays.values())
+    if path.suffix == ".json" and size > _MOST_IN_JSON:
+        raise InputError(f"path: {size} numbers are too many for JSON; use .safetensors")
+    header = {"format": process.file_format, "version": VERSION, **process.file_texts()}
     if path.suffix == ".json":
         store.write_json(path, header | {field: tensor.tolist() for field, tensor in arrays.items()})
     elif path.suffix == ".safetensors":
@@ -87,25 +110,14 @@ def _read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def read_npz(path: Path) -> dict[str, Any]:
-    """The plain arrays of an NPZ file; nothing pickled is read."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except Exception as error:  # NumPy, zipfile and zlib raise a dozen types on what is no archive of plain arrays
-        reason = " ".join(str(error).split())[:200]
-        raise DamagedError(f"{path.name}: not a readable NPZ file of plain arrays ({reason})") from None
-
-
 def _read_npz(path: Path) -> dict[str, Any]:
-    data = read_npz(path)
+    data: dict[str, Any] = dict(read_npz(path))
     return _with_header(path, data, str(data.pop("header", "{}")))
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
-    return _with_header(path, dict(store.read_tensors(path)), store.read_metadata(path).get("hmm", "{}"))
+    tensors, texts = map_tensors(path)
+    return _with_header(path, dict(tensors), texts.get("hmm", "{}"))
 
 
 def _with_header(path: Path, data: dict[str, Any], header: str) -> dict[str, Any]:

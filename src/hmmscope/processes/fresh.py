@@ -1,9 +1,10 @@
 """Unbounded pools: every sample has an HMM of its own, never seen before or again."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from hmmscope.processes.base import Paths, Process
 from hmmscope.processes.laws import Law, StateEmitting
 from hmmscope.processes.mixture import Mixture
 from hmmscope.processes.random_hmm import DirichletSpec
+from hmmscope.schema import spec_to_data
 from hmmscope.seeds import philox_key
 
 #: Matrix entries that are drawn together.
@@ -50,6 +52,8 @@ class FreshHMMs(Process):
 
     exact: ClassVar[bool] = False
     why_not: ClassVar[str] = "the integral over HMMs of the prior has no closed form"
+    file_format = "hmmscope-fresh-hmms"
+    file_fields = ("spec",)
 
     def __init__(self, spec: Family) -> None:
         self.spec = spec
@@ -62,9 +66,26 @@ class FreshHMMs(Process):
         return StateEmitting(*self.spec.components(np.array([0])))
 
     @cached_property
-    def digest(self) -> str:
+    def law_digest(self) -> str:
         """sha256 of the first component, marked as that of a pool."""
-        return hashlib.sha256(f"hmmscope-fresh/1/{super().digest}".encode()).hexdigest()
+        return hashlib.sha256(f"hmmscope-fresh/1/{super().law_digest}".encode()).hexdigest()
+
+    def file_tensors(self) -> dict[str, Tensor]:
+        """None: a pool is a function of the fields of its spec."""
+        return {}
+
+    def file_texts(self) -> dict[str, Any]:
+        name = getattr(self.spec, "name", None)
+        if name is None:
+            raise InputError("path: a pool of HMMs is saved as its registered spec, and this one has none")
+        return {"spec": {"name": name, **spec_to_data(self.spec)}}
+
+    @classmethod
+    def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "FreshHMMs":
+        found = registry.build_spec("process", data.get("spec", {}), "spec").build()
+        if not isinstance(found, cls):
+            raise InputError(f"spec: must be of a pool of fresh HMMs, got {found!r}")
+        return found
 
     def mixture(self, components: NDArray[np.int64]) -> Mixture:
         """The given components as a mixture, for oracles that know them."""

@@ -1,10 +1,14 @@
 """A hidden Markov model whose states emit symbols."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
-from hmmscope.processes.base import Process, stochastic_rows
+from hmmscope.processes.base import Process
 from hmmscope.processes.laws import StateEmitting
+from hmmscope.processes.rows import Quantiser
+from hmmscope.schema import shown
 
 
 class HMM(Process):
@@ -27,11 +31,15 @@ class HMM(Process):
         symbols: V names, if the symbols have names.
         states: S names, if the states have names.
         title, source: what it is and where it comes from.
-        allow_drop_tiny: round positive probabilities below 2^-32 instead of refusing them.
+        allow_drop_tiny: round positive probabilities below 2^-32, most of them to zero; else they become 2^-32, which a
+            warning says.
 
     Raises:
-        InputError: see `stochastic_rows`; names that are empty, double or of the wrong number.
+        InputError: see `Quantiser`; names that are empty, double or of the wrong number.
     """
+
+    file_format = "hmmscope-hmm"
+    file_arrays = ("initial", "transition", "emission")
 
     def __init__(
         self,
@@ -45,18 +53,15 @@ class HMM(Process):
         source: str = "",
         allow_drop_tiny: bool = False,
     ) -> None:
-        self.initial_S, change_0 = stochastic_rows("initial", initial, (None,), allow_drop_tiny=allow_drop_tiny)
+        quantiser = Quantiser("HMM", allow_drop_tiny=allow_drop_tiny)
+        self.initial_S = quantiser.rows("initial", initial, (None,))
         size = len(self.initial_S)
-        self.transition_SS, change_1 = stochastic_rows(
-            "transition", transition, (size, size), allow_drop_tiny=allow_drop_tiny
-        )
-        self.emission_SV, change_2 = stochastic_rows(
-            "emission", emission, (size, None), allow_drop_tiny=allow_drop_tiny
-        )
+        self.transition_SS = quantiser.rows("transition", transition, (size, size))
+        self.emission_SV = quantiser.rows("emission", emission, (size, None))
+        self.quantisation_change = quantiser.finish()
         self.num_states, self.num_symbols = self.emission_SV.shape
         self.weights_M = self.initial_S.new_ones(1)
         self.law = StateEmitting(self.initial_S[None], self.transition_SS[None], self.emission_SV[None])
-        self.quantisation_change = max(change_0, change_1, change_2)
         self.symbols = check_names("symbols", symbols, self.num_symbols)
         self.states = check_names("states", states, self.num_states)
         self.title, self.source = title, source
@@ -65,11 +70,27 @@ class HMM(Process):
         title = f", title={self.title!r}" if self.title else ""
         return f"HMM(num_states={self.num_states}, num_symbols={self.num_symbols}{title})"
 
-    def save(self, path: object) -> None:
-        """Write to `path`, as JSON, NPZ or safetensors by its ending; refused if it exists."""
-        from hmmscope.processes.files import save_hmm
+    def file_tensors(self) -> dict[str, Tensor]:
+        return dict(zip(self.file_arrays, (self.initial_S, self.transition_SS, self.emission_SV), strict=True))
 
-        save_hmm(self, path)
+    @classmethod
+    def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "HMM":
+        hmm = cls(*(data[name] for name in cls.file_arrays), **texts(data), allow_drop_tiny=allow_drop_tiny)
+        hmm.evaluated_after = asked_after(data, hmm.num_symbols)
+        return hmm
+
+
+def texts(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Names, title and source of a file, those that are given."""
+    return {key: data[key] for key in ("symbols", "states", "title", "source") if data.get(key) is not None}
+
+
+def asked_after(data: Mapping[str, Any], num_symbols: int) -> int | None:
+    """The field `evaluated_after` of a file."""
+    symbol = data.get("evaluated_after")
+    if symbol is not None and not (isinstance(symbol, int) and 0 <= symbol < num_symbols):
+        raise InputError(f"evaluated_after: must be a symbol in [0, {num_symbols}), got {shown(symbol)}")
+    return symbol
 
 
 def check_names(field: str, names: Sequence[str] | None, count: int) -> tuple[str, ...] | None:

@@ -1,12 +1,15 @@
 """A hidden Markov model whose transitions emit symbols."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
-from hmmscope.processes.base import Process, as_float64, require_shape, stochastic_rows
-from hmmscope.processes.hmm import check_names
+from hmmscope.axes import Tensor
+from hmmscope.processes.base import Process
+from hmmscope.processes.hmm import asked_after, check_names, texts
 from hmmscope.processes.laws import EdgeEmitting
+from hmmscope.processes.rows import Quantiser, as_float64, require_shape
 
 
 class LabelledHMM(Process):
@@ -29,8 +32,11 @@ class LabelledHMM(Process):
         symbols, states, title, source, allow_drop_tiny: as for `HMM`.
 
     Raises:
-        InputError: see `stochastic_rows`.
+        InputError: see `Quantiser`.
     """
+
+    file_format = "hmmscope-labelled-hmm"
+    file_arrays = ("initial", "labelled")
 
     def __init__(
         self,
@@ -43,18 +49,17 @@ class LabelledHMM(Process):
         source: str = "",
         allow_drop_tiny: bool = False,
     ) -> None:
-        self.initial_S, change_0 = stochastic_rows("initial", initial, (None,), allow_drop_tiny=allow_drop_tiny)
+        quantiser = Quantiser("LabelledHMM", allow_drop_tiny=allow_drop_tiny)
+        self.initial_S = quantiser.rows("initial", initial, (None,))
         self.num_states = len(self.initial_S)
         array = as_float64("labelled", labelled)
         require_shape("labelled", array, (None, self.num_states, self.num_states))
         labelled_VSS = torch.from_numpy(array)
         self.num_symbols = len(labelled_VSS)
         by_state = labelled_VSS.transpose(0, 1).flatten(1)
-        rows, change_1 = stochastic_rows(
-            "labelled (by state)", by_state, (self.num_states, None), allow_drop_tiny=allow_drop_tiny
-        )
+        rows = quantiser.rows("labelled (by state)", by_state, (self.num_states, None))
         self.labelled_VSS = rows.view(self.num_states, self.num_symbols, self.num_states).transpose(0, 1).contiguous()
-        self.quantisation_change = max(change_0, change_1)
+        self.quantisation_change = quantiser.finish()
         self.weights_M = self.initial_S.new_ones(1)
         self.law = EdgeEmitting(self.initial_S[None], self.labelled_VSS[None])
         self.symbols = check_names("symbols", symbols, self.num_symbols)
@@ -64,3 +69,12 @@ class LabelledHMM(Process):
     def __repr__(self) -> str:
         title = f", title={self.title!r}" if self.title else ""
         return f"LabelledHMM(num_states={self.num_states}, num_symbols={self.num_symbols}{title})"
+
+    def file_tensors(self) -> dict[str, Tensor]:
+        return {"initial": self.initial_S, "labelled": self.labelled_VSS}
+
+    @classmethod
+    def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "LabelledHMM":
+        hmm = cls(data["initial"], data["labelled"], **texts(data), allow_drop_tiny=allow_drop_tiny)
+        hmm.evaluated_after = asked_after(data, hmm.num_symbols)
+        return hmm

@@ -1,7 +1,9 @@
 """Linear systems with Gaussian noise: vectors are observed, and the Kalman filter is the exact answer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +16,13 @@ from hmmscope.kernels.linear import linear_paths
 from hmmscope.kernels.philox import MAX_SAMPLES
 from hmmscope.kernels.random_arrays import standard_normals
 from hmmscope.processes.base import Paths, Process
+from hmmscope.processes.hmm import texts
 from hmmscope.processes.orthogonal import float_digest, haar_orthogonal
+from hmmscope.processes.rows import as_float64
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed, philox_key
+
+_ARRAYS = ("transition", "output", "initial", "state_noise", "output_noise")
 
 
 class LinearGaussian(Process):
@@ -44,7 +50,9 @@ class LinearGaussian(Process):
         InputError: a wrong shape, a number that is not finite, a covariance that is not positive definite.
     """
 
-    symbols = None
+    file_format = "hmmscope-linear-gaussian"
+    file_arrays = ("transition", "output")
+    file_fields = ("initial", "state_noise", "output_noise", "title", "source")
 
     def __init__(
         self,
@@ -72,11 +80,25 @@ class LinearGaussian(Process):
         self.title, self.source = title, source
 
     @cached_property
-    def digest(self) -> str:
+    def law_digest(self) -> str:
         """sha256 of sizes and matrices, these rounded to multiples of 2^-32."""
         sizes = f"{self.num_states}/{self.num_symbols}"
         parts = (self.initial_S, self.transition_SS, self.output_YS, self.state_noise_SS, self.output_noise_YY)
         return float_digest(f"hmmscope-process/1/LinearGaussian/{sizes}", *parts)
+
+    def file_tensors(self) -> dict[str, Tensor]:
+        return {
+            "transition": self.transition_SS,
+            "output": self.output_YS,
+            "initial": self.initial_S,
+            "state_noise": self.state_noise_SS,
+            "output_noise": self.output_noise_YY,
+        }
+
+    @classmethod
+    def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "LinearGaussian":
+        arrays: dict[str, Any] = {name: as_float64(name, data[name]) for name in _ARRAYS if name in data}
+        return cls(**arrays, **texts(data))
 
     def sample_components(self, indices: NDArray[np.int64], seed: int, stream: str) -> NDArray[np.int64]:
         """Zeros: there is one component."""

@@ -1,16 +1,20 @@
 """Products of orthogonal matrices, driven by uniform symbols."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 
 from hmmscope import registry
 from hmmscope.axes import Float64, Int, Tensor
 from hmmscope.errors import InputError
-from hmmscope.processes.base import Process, stochastic_rows
+from hmmscope.processes.base import Process
+from hmmscope.processes.hmm import texts
 from hmmscope.processes.laws import EdgeEmitting
 from hmmscope.processes.orthogonal import float_digest, haar_orthogonal
+from hmmscope.processes.rows import as_float64, stochastic_rows
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed, philox_key
 
@@ -36,7 +40,9 @@ class MatrixProduct(Process):
     """
 
     num_states = 1
-    symbols = None
+    file_format = "hmmscope-matrix-product"
+    file_arrays = ("matrices",)
+    file_fields = ("title", "source")
 
     def __init__(self, matrices: object, *, title: str = "", source: str = "") -> None:
         self.matrices_VDD = torch.as_tensor(matrices, dtype=torch.float64)
@@ -51,8 +57,15 @@ class MatrixProduct(Process):
         self.law = EdgeEmitting(self.weights_M[None], uniform_1V[:, :, None, None])
         self.title, self.source = title, source
 
+    def file_tensors(self) -> dict[str, Tensor]:
+        return {"matrices": self.matrices_VDD}
+
+    @classmethod
+    def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "MatrixProduct":
+        return cls(as_float64("matrices", data["matrices"]), **texts(data))
+
     @cached_property
-    def digest(self) -> str:
+    def law_digest(self) -> str:
         """sha256 of sizes and matrices, these rounded to multiples of 2^-32."""
         return float_digest(f"hmmscope-process/1/MatrixProduct/{tuple(self.matrices_VDD.shape)}", self.matrices_VDD)
 

@@ -1,14 +1,17 @@
 """A mixture of hidden Markov models over the same states and symbols: one component a sample."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
+from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
-from hmmscope.processes.base import Process, stochastic_rows
-from hmmscope.processes.hmm import HMM
+from hmmscope.processes.base import Process
+from hmmscope.processes.hmm import HMM, check_names, texts
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import EdgeEmitting, Law, StateEmitting, stack
+from hmmscope.processes.rows import Quantiser, as_tensor, stochastic_rows
 
 
 class Mixture(Process):
@@ -17,25 +20,56 @@ class Mixture(Process):
     Attributes:
         weights_M: law of the component.
         law: the components, stacked, float64, multiples of 2^-32.
+        symbols, states: names that all components share, or None.
 
     Args:
         weights: (M,), sums to 1.
         components: M HMMs, or M labelled HMMs, with equal numbers of states and symbols.
+        title, source: what it is and where it comes from.
+
+    Raises:
+        InputError: no components, different sizes, or symbols of different names.
     """
 
-    def __init__(self, weights: object, components: Sequence[HMM | LabelledHMM]) -> None:
+    file_format = "hmmscope-mixture"
+    file_arrays = ("weights", "initial")
+    file_fields = ("transition", "emission", "labelled", "symbols", "states", "title", "source")
+
+    def __init__(
+        self, weights: object, components: Sequence[HMM | LabelledHMM], *, title: str = "", source: str = ""
+    ) -> None:
         if not components:
             raise InputError("components: a mixture needs at least one HMM")
         kinds = {(type(hmm).__name__, hmm.num_states, hmm.num_symbols) for hmm in components}
         if len(kinds) > 1:
             raise InputError(f"components: must have equal (kind, states, symbols), got {sorted(kinds)}")
+        alphabets = {hmm.symbols for hmm in components}
+        if len(alphabets - {None}) > 1:
+            listed = " and ".join(", ".join(names[:8]) for names in sorted(alphabets - {None})[:2])  # type: ignore[index, type-var]
+            raise InputError(f"components: must name their symbols alike, got {listed}")
         self._set(weights, stack([hmm.law for hmm in components]))
+        states = {hmm.states for hmm in components}
+        self.symbols = alphabets.pop() if len(alphabets) == 1 else None
+        self.states = states.pop() if len(states) == 1 else None
+        self.title, self.source = title, source
 
     @classmethod
-    def from_law(cls, weights: object, law: Law) -> "Mixture":
+    def from_law(
+        cls,
+        weights: object,
+        law: Law,
+        *,
+        symbols: Sequence[str] | None = None,
+        states: Sequence[str] | None = None,
+        title: str = "",
+        source: str = "",
+    ) -> "Mixture":
         """A mixture from stacked arrays that are already multiples of 2^-32 (not checked again)."""
         mixture = cls.__new__(cls)
         mixture._set(weights, law)
+        mixture.symbols = check_names("symbols", symbols, mixture.num_symbols)
+        mixture.states = check_names("states", states, mixture.num_states)
+        mixture.title, mixture.source = title, source
         return mixture
 
     def _set(self, weights: object, law: Law) -> None:
@@ -43,6 +77,31 @@ class Mixture(Process):
         self.law = law
         self.num_states = law.initial_MS.shape[1]
         self.num_symbols = law.emission_MSV.shape[2] if isinstance(law, StateEmitting) else law.labelled_MVSS.shape[1]
+
+    def file_tensors(self) -> dict[str, Tensor]:
+        return {"weights": self.weights_M} | {
+            name.rpartition("_")[0]: getattr(self.law, name) for name in vars(self.law)
+        }
+
+    @classmethod
+    def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "Mixture":
+        """Rows that are exact already stay where they are, so that a mapped file is not read into memory."""
+        quantiser = Quantiser("Mixture", allow_drop_tiny=allow_drop_tiny)
+        initial = quantiser.exact("initial", data["initial"], (None, None))
+        count, size = initial.shape
+        law: Law
+        if "labelled" in data:
+            labelled = as_tensor("labelled", data["labelled"], (count, None, size, size))
+            by_state = quantiser.exact("labelled (by state)", labelled.transpose(1, 2).flatten(2), (count, size, None))
+            law = EdgeEmitting(initial, by_state.unflatten(2, (-1, size)).transpose(1, 2))
+        else:
+            for name in ("transition", "emission"):
+                if name not in data:
+                    raise InputError(f"{name} is missing")
+            transition = quantiser.exact("transition", data["transition"], (count, size, size))
+            law = StateEmitting(initial, transition, quantiser.exact("emission", data["emission"], (count, size, None)))
+        quantiser.finish()
+        return cls.from_law(data["weights"], law, **texts(data))
 
     @property
     def num_components(self) -> int:
@@ -54,16 +113,19 @@ class Mixture(Process):
     def __getitem__(self, component: int) -> HMM | LabelledHMM:
         if not 0 <= component < self.num_components:
             raise IndexError(f"component must be in [0, {self.num_components}), got {component}")
+        names: dict[str, Any] = {"symbols": self.symbols, "states": self.states}
         if isinstance(self.law, EdgeEmitting):
-            return LabelledHMM(self.law.initial_MS[component], self.law.labelled_MVSS[component])
-        return HMM(*(rows[component] for rows in self.law.rows()))
+            return LabelledHMM(self.law.initial_MS[component], self.law.labelled_MVSS[component], **names)
+        return HMM(*(rows[component] for rows in self.law.rows()), **names)
 
     def first(self, count: int) -> "Mixture":
         """The first `count` components, equally likely."""
         if not 1 <= count <= self.num_components:
             raise InputError(f"count: must be in [1, {self.num_components}], got {count}")
-        return Mixture.from_law([1 / count] * count, self.law.select(torch.arange(count)))
+        law = self.law.select(torch.arange(count))
+        return Mixture.from_law([1 / count] * count, law, symbols=self.symbols, states=self.states)
 
     def __repr__(self) -> str:
         sizes = f"num_states={self.num_states}, num_symbols={self.num_symbols}"
-        return f"Mixture(num_components={self.num_components}, {sizes})"
+        title = f", title={self.title!r}" if self.title else ""
+        return f"Mixture(num_components={self.num_components}, {sizes}{title})"

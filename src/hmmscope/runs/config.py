@@ -1,19 +1,32 @@
 """A run's configuration: what generates, how it is laid out, what learns, and how it is trained."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from hmmscope import registry
+from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Layout, Sequences
 from hmmscope.corpora.targets import TARGETS
 from hmmscope.errors import InputError
+from hmmscope.models.given import GivenModelSpec
 from hmmscope.models.roformer import RoFormerSpec
+from hmmscope.processes.base import Process
+from hmmscope.processes.files import ENDINGS as PROCESS_FILES
+from hmmscope.processes.files import shipped_processes
+from hmmscope.processes.from_file import GivenSpec
+from hmmscope.processes.given_sequences import DataSpec, GivenSequences
+from hmmscope.processes.matrix_product import MatrixProduct
 from hmmscope.processes.random_hmm import RandomHMMSpec
 from hmmscope.schema import parse_value, path_of, require, shown, spec_to_data, unknown_name
 from hmmscope.seeds import check_seed
+from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.reading import ENDINGS as DATA_FILES
 from hmmscope.storage import disk
+from hmmscope.storage.mapped import map_tensors, read_npz
 from hmmscope.training.spec import TrainingSpec
 
 _REGISTERED = {"process": "process", "layout": "layout", "model": "model"}
@@ -24,7 +37,9 @@ _MAX_CONFIG_BYTES = 2**16
 class RunConfig:
     """Everything that fixes the numbers of a run.
 
-    Each of `process`, `layout` and `model` is a registered spec or a mapping with its ``name`` and fields.
+    Each of `process`, `layout` and `model` is a registered spec, its name, a mapping with its ``name`` and fields; or, of
+    processes and models, the object itself: a process, `SequenceData`, the path of a file with either, any `nn.Module`
+    from tokens to logits.
 
     Attributes:
         process: what generates.
@@ -47,7 +62,8 @@ class RunConfig:
         if self.target not in TARGETS:
             raise unknown_name("target", str(self.target), TARGETS)
         for name, kind in _REGISTERED.items():
-            value = getattr(self, name)
+            value = _as_spec(name, getattr(self, name))
+            object.__setattr__(self, name, value)
             if isinstance(value, dict):
                 object.__setattr__(self, name, registry.build_spec(kind, value, name))
             elif type(value) not in registry.entries(kind).values():
@@ -68,6 +84,91 @@ class RunConfig:
             spec = getattr(self, name)
             data[name] = {"name": spec.name, **spec_to_data(spec)}
         return data | {"target": self.target, "training": spec_to_data(self.training), "seed": self.seed}
+
+
+def _as_spec(section: str, value: Any) -> Any:
+    """Names, paths and objects as specs, or as mappings of their fields; all else as it is."""
+    if isinstance(value, SequenceData):
+        value = GivenSequences(value)
+    if section == "process" and isinstance(value, Process):
+        return GivenSpec.of(value)
+    if section == "model" and isinstance(value, torch.nn.Module):
+        return GivenModelSpec.of(value)
+    if section == "process" and isinstance(value, str | Path):
+        return process_data(str(value))
+    return {"name": value} if isinstance(value, str) else value
+
+
+def process_data(source: str) -> dict[str, Any]:
+    """A registered name, a shipped one, or the path of a file with a process or with sequences, as a mapping of fields."""
+    if source in registry.entries("process"):
+        return {"name": source}
+    ending = Path(source).suffix.lower()
+    if source in shipped_processes() or (ending in PROCESS_FILES and not _holds_sequences(source)):
+        return {"name": "file", "path": source}
+    if ending in DATA_FILES:
+        return {"name": "data", "path": source}
+    endings = f"a file ending in {', '.join(dict.fromkeys((*PROCESS_FILES, *DATA_FILES)))}"
+    raise unknown_name("process", source, [*registry.entries("process"), *shipped_processes(), endings])
+
+
+def _holds_sequences(source: str) -> bool:
+    """Whether an .npz or .safetensors is of arrays of sequences, not of a process."""
+    path = Path(source)
+    if path.suffix == ".json" or not path.is_file():
+        return False
+    names = set(map_tensors(path)[0] if path.suffix == ".safetensors" else read_npz(path))
+    return bool(names & {"observations", "tokens"})
+
+
+def configure(
+    source: Any,
+    *,
+    model: Any = None,
+    target: str | None = None,
+    layout: Any = None,
+    length: int | None = None,
+    num_steps: int | None = None,
+    training: Any = None,
+    seed: int | None = None,
+) -> RunConfig:
+    """The configuration of a training on anything that generates; what is not given has its default.
+
+    Args:
+        source: a `RunConfig` (the others then change it), a corpus, a process, `SequenceData`, or the name or path of one.
+        model: a registered name, a spec, a mapping of its fields, or any module from tokens to logits.
+        target: "observation" or "belief"; of a product of matrices, which has no exact law, "belief" by default.
+        layout, length: how samples are laid out, or how long plain sequences are. Of given sequences by default the
+            longest, up to 256.
+        num_steps: of the training, instead of the recipe's.
+        training: the recipe, or a mapping of its fields.
+        seed: of weights and training samples.
+
+    Raises:
+        InputError: what is no such thing, and both `layout` and `length`.
+    """
+    if layout is not None and length is not None:
+        raise InputError("length: give either a length or a layout")
+    if isinstance(source, RunConfig):
+        config = source
+    elif isinstance(source, Corpus):
+        config = RunConfig(process=source.process, layout=source.layout, seed=source.seed)
+    else:
+        if isinstance(source, str | Path):
+            source = registry.build_spec("process", process_data(str(source)), "process")
+        built = source.build() if isinstance(source, DataSpec) else source
+        built = built.data if isinstance(built, GivenSequences) else built
+        plain = Sequences(length=max(2, min(256, built.longest))) if isinstance(built, SequenceData) else Sequences()
+        config = RunConfig(process=source, layout=plain)
+        if isinstance(source, MatrixProduct):
+            config = replace(config, target="belief")
+    changes: dict[str, Any] = {"model": model, "target": target, "layout": layout, "seed": seed, "training": training}
+    if length is not None:
+        changes["layout"] = Sequences(length=length)
+    config = replace(config, **{name: value for name, value in changes.items() if value is not None})
+    if num_steps is not None:
+        config = replace(config, training=replace(config.training, num_steps=num_steps))
+    return config
 
 
 def config_from_data(data: object, overrides: dict[str, str] | None = None) -> RunConfig:

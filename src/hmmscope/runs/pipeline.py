@@ -1,11 +1,13 @@
 """Process -> corpus -> model -> training -> score: a run from its configuration, and back from its folder."""
 
+import copy
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,24 +18,26 @@ from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.machine import require_memory
 from hmmscope.models.base import ModelSpec, Ports, SequenceModel, cost_of, parameter_count
 from hmmscope.models.block_cot import feedback_width
+from hmmscope.models.given import GivenModel, GivenModelSpec, unwrapped
 from hmmscope.models.make import build_model
 from hmmscope.processes.base import Process
 from hmmscope.processes.files import load_process
-from hmmscope.processes.from_file import FileSpec
-from hmmscope.processes.hmm import HMM
+from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.processes.linear_gaussian import LinearGaussian
-from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.reprs import html_table
+from hmmscope.runs.config import RunConfig, config_from_data, configure
+from hmmscope.schema import require
 from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir, config_difference
-from hmmscope.training.distributed import joined
+from hmmscope.training.distributed import World, joined
 from hmmscope.training.parallel import check_processes
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import load_weights, resolve_device
 from hmmscope.training.trackers import make_tracker
 from hmmscope.training.trainer import train_model
 
-#: A run on a user's own HMM keeps a copy of it.
-_OWN_PROCESS = "process.safetensors"
+#: A run on a user's own process keeps a copy of it, and of a module that was handed over the weights that it came with.
+_OWN_PROCESS, _FIRST_WEIGHTS = "process.safetensors", "first-weights.safetensors"
 
 
 @dataclass(frozen=True)
@@ -44,15 +48,27 @@ class Run:
         path: the run folder.
         config: its configuration.
         process: what generates.
-        model: with the weights of the last checkpoint.
-        summary: of a finished run (``loss``, ``bayes_loss``, ``excess`` with its interval, ...), or None.
+        model: with the weights of the last checkpoint: a `SequenceModel`, or the module that was handed over.
+        summary: of a finished run (``loss``, ``bayes_loss``, ``excess`` with its interval, ...), or None. Of given
+            sequences, whose law nobody knows, ``bayes_loss`` and ``excess`` are None.
     """
 
     path: Path
     config: RunConfig
     process: Process
-    model: SequenceModel
+    model: Any
     summary: dict | None
+
+    def __repr__(self) -> str:
+        label = f"{self.config.model.name} on {getattr(self.process, 'title', '') or repr(self.process)}"
+        if self.summary is None:
+            return f"Run({label}, not finished, path={str(self.path)!r})"
+        beside = _beside(self.summary)
+        return f"Run({label}, {self.summary['steps']} steps, loss {self.summary['loss']:.4f} ({beside}))"
+
+    def _repr_html_(self) -> str:
+        rows: dict[str, Any] = {"model": self.config.model.name, "process": repr(self.process), "folder": self.path}
+        return html_table("Run", rows | (self.summary or {"state": "not finished"}))
 
     def corpus(self, stream: str = "evaluate") -> Corpus:
         """Samples of the run's process and layout; streams "evaluate" and "probe" are never trained on."""
@@ -64,20 +80,43 @@ class Run:
         return make_target(self.config.target, self.process, self.config.layout)
 
 
+def _beside(summary: dict) -> str:
+    """What a loss is to be compared with, in words."""
+    if summary["bayes_loss"] is not None:
+        return f"Bayes optimum {summary['bayes_loss']:.4f}"
+    return f"no optimum is known; {summary['baseline']} {summary['baseline_loss']:.4f}"
+
+
 def train(
-    config: RunConfig,
+    source: Any,
     out: str | Path,
     *,
+    model: Any = None,
+    target: str | None = None,
+    layout: Any = None,
+    length: int | None = None,
+    num_steps: int | None = None,
+    training: Any = None,
+    seed: int | None = None,
     resume: bool = False,
     quiet: bool = True,
     num_samples: int = 256,
     tracker: str | None = None,
 ) -> Run:
-    """Train a model as configured, and score it beside its optimum.
+    """Train a model on anything that generates, and score it beside its optimum.
+
+    Given sequences (`SequenceData`) are split: their `train` part trains the model and their `validation` part judges it.
+    Nobody knows their law, so there is no optimum; n-grams of the training part stand beside the model instead.
+
+    A module that is handed over is trained in place. The folder then has its class, the shapes of its parameters and its
+    weights; to go on with such a run, hand the module over again.
 
     Args:
-        config: see `RunConfig`.
+        source: a process, a corpus, `SequenceData`, a `RunConfig`, or the name or path of a process or of sequences.
         out: a new folder for the run.
+        model: a registered name, a mapping of fields, a spec, or any module from tokens (batch, time) to logits (batch,
+            time, symbol), or to an object with ``.logits``.
+        target, layout, length, num_steps, training, seed: see `hmmscope.runs.config.configure`.
         resume: go on with the run in `out` if there is one; its configuration must be the same.
         quiet: show no progress.
         num_samples: samples of the final score.
@@ -87,11 +126,22 @@ def train(
     do their part and end, with exit code 0 or with that of the error that ends the training.
 
     Raises:
-        InputError: a tracker that is not installed.
+        InputError: a source or a model that is none, a module that knows too few tokens or fails, a tracker that is not
+            installed.
         RefusedError: `out` exists (without `resume`), is in use, or holds another configuration.
         NonFiniteError, Interrupted, ResourceError: see `train_model`.
     """
     path = Path(out)
+    config = configure(
+        source,
+        model=model,
+        target=target,
+        layout=layout,
+        length=length,
+        num_steps=num_steps,
+        training=training,
+        seed=seed,
+    )
     with joined(config.training.device) as world:
         config = replace(config, training=replace(config.training, device=resolve_device(config.training.device)))
         spec = config.training
@@ -100,28 +150,37 @@ def train(
             raise RefusedError(f"{path}: exists; choose another --out or add --resume")
         world.meet()  # so that what is refused at once ends the others before they work
         process = config.process.build()
-        target = make_target(config.target, process, config.layout)
-        ports = ports_of(config, target)
+        asked = make_target(config.target, process, config.layout)
+        ports = ports_of(config, asked)
         require_memory_for(config, ports)
-        model = build_model(config.model, ports, config.seed)
-        run = Run(path, config, process, model, None)
+        net = build_model(config.model, ports, config.seed)
+        if isinstance(net, GivenModel):
+            require(not spec.block_length, "training.block_length", "needs a model of this library", spec.block_length)
+            parts = world.size > 1 and spec.parallel == "fsdp"
+            require(not parts, "training.parallel", "of a module that was handed over is exact or ddp", spec.parallel)
+            net.rehearse(config.layout.num_columns)
+        run = Run(path, config, process, unwrapped(net), None)
         evaluation = run.corpus("evaluate")
-        if world.leader:  # refuse a process without an exact answer before there is a folder
-            target.floor(evaluation, 1)
+        if isinstance(process, GivenSequences):
+            run.corpus("train")[0:1]  # refuse what cannot be split before there is a folder
+        if world.leader and asked.exact:  # refuse a process without an exact answer before there is a folder
+            asked.floor(evaluation, 1)
         opened = _folder(path, config, process, resume) if world.leader else nullcontext()
         with opened as folder, _settings(spec):
             if world.share(folder is not None and folder.done is not None):
                 world.dismiss()
-                return load_run(path)
-            floor = target.floor(evaluation, spec.evaluate_samples) if world.leader else None
+                return load_run(path, model=config.model.module if isinstance(net, GivenModel) else None)
+            if isinstance(net, GivenModel):
+                _first_weights(path, net, world)
+            floor = asked.floor(evaluation, spec.evaluate_samples) if world.leader and asked.exact else None
             tells = tracker is not None and world.leader
             train_model(
-                model,
+                net,
                 run.corpus("train"),
                 spec,
                 folder,
                 world=world,
-                target=target,
+                target=asked,
                 held_out=evaluation,
                 floor=floor,
                 quiet=quiet,
@@ -132,12 +191,21 @@ def train(
             world.dismiss()
             assert folder is not None
             if in_parts:
-                model = load_run(path).model.to(next(model.parameters()).device)
-            score = evaluate(model, evaluation, num_samples=num_samples, target=target, block_length=spec.block_length)
-            summary = summarise(score, model, config, floor)
+                net = load_run(path).model.to(next(net.parameters()).device)
+            score = evaluate(net, evaluation, num_samples=num_samples, target=asked, block_length=spec.block_length)
+            summary = summarise(score, net, config, floor)
             store.write_table(path / "evaluation.jsonl", _score_rows(score))
             folder.mark_done(summary)
-    return replace(run, model=model, summary=summary)
+    return replace(run, model=unwrapped(net), summary=summary)
+
+
+def _first_weights(path: Path, model: GivenModel, world: World) -> None:
+    """Keep the weights that a module came with; a run that goes on has those that it began with."""
+    kept = path / _FIRST_WEIGHTS
+    if world.leader and not os.path.lexists(kept):
+        store.write_tensors(kept, dict(model.state_dict()))
+    world.meet()
+    load_weights(model, store.read_tensors(kept))
 
 
 @contextmanager
@@ -180,17 +248,28 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def load_run(path: str | Path) -> Run:
+def load_run(path: str | Path, *, model: torch.nn.Module | None = None) -> Run:
     """A run from its folder, with the weights of its newest whole checkpoint; of a finished run that is the last one.
 
+    Args:
+        path: the folder.
+        model: the module of a run on a module that was handed over; it receives the weights.
+
     Raises:
-        InputError: no run folder, or a run without a checkpoint.
+        InputError: no run folder, a run without a checkpoint, or one whose module is not handed over again.
         DamagedError: the folder is not as it was written, or a finished run has lost its last checkpoint.
     """
     folder = RunDir.open(Path(path))
     config = config_from_data(folder.config)
     process = _process_of(folder, config)
-    model = fresh_model(config, process)
+    if isinstance(config.model, GivenModelSpec):
+        if model is None:
+            name = config.model.class_name
+            raise InputError(f"{path}: was trained on a {name} that was handed over; load_run(path, model=...)")
+        config = replace(config, model=config.model.with_module(model))
+    elif model is not None:
+        raise InputError(f"model: {path} has a model of its own, {config.model.name}")
+    net = fresh_model(config, process)
     found = folder.load_checkpoint()
     if found is None:
         raise InputError(f"{path}: the run has no checkpoint yet; train it with --resume")
@@ -199,12 +278,17 @@ def load_run(path: str | Path) -> Run:
             f"{path}: the run is finished, but its last whole checkpoint is of step {found[0]} of "
             f"{config.training.num_steps}; delete done.json there and train it again with --resume"
         )
-    load_weights(model, found[1].get("model", {}))
-    return Run(Path(path), config, process, model, folder.done)
+    load_weights(net, found[1].get("model", {}))
+    return Run(Path(path), config, process, unwrapped(net), folder.done)
 
 
-def untrained_twin(run: Run) -> SequenceModel:
+def untrained_twin(run: Run) -> Any:
     """The run's model before training: the control of every instrument."""
+    if isinstance(run.config.model, GivenModelSpec):
+        config = replace(run.config, model=run.config.model.with_module(copy.deepcopy(run.model)))
+        twin = fresh_model(config, run.process)
+        load_weights(twin, store.read_tensors(run.path / _FIRST_WEIGHTS))
+        return unwrapped(twin)
     return fresh_model(run.config, run.process)
 
 
@@ -283,7 +367,7 @@ def _folder(path: Path, config: RunConfig, process: Process, resume: bool) -> Ru
             raise RefusedError(f"{path}: holds a run with another configuration ({'; '.join(difference)})")
         _check_same(folder, process)
         own = path / _OWN_PROCESS
-        if isinstance(process, HMM) and isinstance(config.process, FileSpec) and not os.path.lexists(own):
+        if getattr(config.process, "keeps_copy", False) and not os.path.lexists(own):
             process.save(own)
     except BaseException:
         folder.unlock()
@@ -302,7 +386,7 @@ def _process_of(folder: RunDir, config: RunConfig) -> Process:
 def _check_same(folder: RunDir, process: Process) -> None:
     """DamagedError if the process is not, to the bit, the one that the run was made with."""
     expected = store.read_json(folder.path / "seeds.json").get("process_digest")
-    if expected != process.digest:
+    if expected not in (process.digest, process.law_digest):  # older folders have the latter, without names
         raise DamagedError(
             f"{folder.path}: the process here differs from the one of the run ({process.digest[:12]} instead of "
             f"{str(expected)[:12]}); its file or the numerical libraries have changed"

@@ -30,7 +30,11 @@ def save_state(
     if copies and not world.agree(_sum_of_bits(weights)):
         rule = "the machines are of different types, or one is faulty; train on equal ones"
         raise ResourceError(f"step {step}: the processes have come to different weights; {rule}")
-    moments = {f"{m}.{name}": optimiser.state[p][m] for name, p in names.items() for m in ("exp_avg", "exp_avg_sq")}
+    moments = {
+        f"{m}.{name}": optimiser.state[p].get(m, torch.zeros_like(p))  # none if no gradient ever reached it
+        for name, p in names.items()
+        for m in ("exp_avg", "exp_avg_sq")
+    }
     moments = _gathered(moments, world)
     if run is not None:
         run.save_checkpoint(step, {"model": weights, "optimiser": moments}, {})

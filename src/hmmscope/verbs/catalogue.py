@@ -50,6 +50,7 @@ def list_names(kind: str | None) -> None:
 def show(name: str) -> None:
     """Print what a name means."""
     from hmmscope.processes.files import load_process, shipped_processes
+    from hmmscope.processes.hmm import HMM
     from hmmscope.runs.config import config_from_data
     from hmmscope.verbs.sources import HMM_FILES
 
@@ -69,7 +70,10 @@ def show(name: str) -> None:
     if name not in shipped_processes() and Path(name).suffix not in HMM_FILES:
         raise unknown_name("name", name, known)
     loaded = load_process(name)
-    _show_hmm(loaded)
+    if isinstance(loaded, HMM):
+        _show_hmm(loaded)
+    else:
+        print(f"{loaded.title or type(loaded).__name__}\n\n{loaded!r}\n\n{loaded.source}")
     _show_facts(loaded)
 
 

@@ -22,6 +22,7 @@ from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.processes.mixture import Mixture
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed
+from hmmscope.sequences.data import printable
 from hmmscope.storage import store
 from hmmscope.verbs.sources import find_process, likeliest, new_file, read_observations
 
@@ -69,6 +70,9 @@ def oracle(
     ngrams: int,
     seed: int,
     overrides: dict[str, str],
+    unit: str | None = None,
+    column: str | None = None,
+    group: str | None = None,
 ) -> None:
     """Print the likelihood, final belief and prediction of each sequence; write all positions to a table."""
     for name, value in (("paths", paths), ("memory", memory), ("ngrams", ngrams)):
@@ -84,7 +88,9 @@ def oracle(
         raise InputError("process: --ngrams counts symbols, not vectors")
     if not isinstance(built, HMM | LabelledHMM | Mixture | LinearGaussian):
         raise InputError(f"process: no exact filter for {type(built).__name__}")
-    sequences = read_observations(Path(observations), built)
+    sequences, understood = read_observations(Path(observations), built, unit=unit, column=column, group=group)
+    if not quiet:
+        print(understood)
     _require_rows(built, sequences, wanted, kept=out is not None)
     table: list[dict] = []
     for number, sequence in enumerate(sequences):
@@ -124,7 +130,7 @@ def _require_rows(process: Process, sequences: list[Tensor], wanted: Wanted, *, 
 
 def _symbols(process: Process, tokens: Tensor) -> tuple[list[dict], list[str]]:
     """Rows of the filter, and what is said: a first line, and what the last position knows."""
-    symbols = getattr(process, "symbols", None) or tuple(map(str, range(process.num_symbols)))
+    symbols = tuple(map(printable, process.symbols or map(str, range(process.num_symbols))))
     states = None
     if isinstance(process, Mixture):
         mixed = filter_mixture(process, tokens)
@@ -198,7 +204,7 @@ def _extras(process: Process, tokens: Tensor, rows: list[dict], wanted: Wanted, 
     lines = []
     if isinstance(process, HMM | LabelledHMM):
         possible = rows[-1]["log_likelihood"] > -torch.inf
-        names = process.states or tuple(map(str, range(process.num_states)))
+        names = tuple(map(printable, process.states or map(str, range(process.num_states))))
         for add, asked in ((_smooth, wanted.smooth), (_viterbi, wanted.viterbi), (_paths, wanted.paths)):
             said = add(process, tokens, rows, names, wanted, number) if asked else []
             lines += said if possible else []  # an impossible sequence has zeros and -1
@@ -263,7 +269,7 @@ def _memory(process: HMM | LabelledHMM, tokens: Tensor, rows: list[dict], length
         row["memory_belief"] = belief
         row["memory_next_observation"] = ahead
     total = float(kept.log_likelihood[0])
-    symbols = process.symbols or tuple(map(str, range(process.num_symbols)))
+    symbols = tuple(map(printable, process.symbols or map(str, range(process.num_symbols))))
     ahead = likeliest(rows[-1]["memory_next_observation"], symbols)
     return [
         f"with {length} observations of memory: log-likelihood {total:.6f} nats "

@@ -1,7 +1,9 @@
 """The verb `sample`: sequences of a process, the same bits everywhere."""
 
 import io
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,19 +48,27 @@ def sample(
         case ".jsonl":
             columns = {name: tensor.tolist() for name, tensor in arrays.items()}
             rows = [{"sample": first + i} | {name: c[i] for name, c in columns.items()} for i in range(num_samples)]
+            rows[:1] = [row | {"alphabet": _alphabet(built)} for row in rows[:1]]
             store.write_table(path, rows)
         case ".npz":
             buffer = io.BytesIO()
-            np.savez(buffer, **{name: tensor.numpy() for name, tensor in arrays.items()})  # type: ignore[arg-type]
+            numbers: dict[str, Any] = {name: tensor.numpy() for name, tensor in arrays.items()}
+            np.savez(buffer, header=np.array(json.dumps(_alphabet(built))), **numbers)
             store.write_bytes(path, buffer.getvalue())
         case ".safetensors":
-            store.write_tensors(path, arrays)
+            store.write_tensors(path, arrays, {"sequences": json.dumps(_alphabet(built))})
     if not quiet:
         print(f"{num_samples} sequences of {length} -> {path}; the first 100 have digest {corpus.digest(100)}")
 
 
+def _alphabet(process: Process) -> dict[str, Any]:
+    """What `SequenceData` needs besides the arrays, so that it reads the symbols as they were."""
+    names = {} if process.symbols is None else {"symbols": list(process.symbols)}
+    return {"format": "hmmscope-sequences", "version": 1, "num_symbols": process.num_symbols} | names
+
+
 def _as_text(process: Process, observations: torch.Tensor) -> list[str]:
-    names = getattr(process, "symbols", None)
+    names = process.symbols
     if names is None:
         return [" ".join(map(str, row)) for row in observations.tolist()]
     glue = "" if all(len(name) == 1 for name in names) else " "

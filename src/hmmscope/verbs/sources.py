@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,10 +12,12 @@ from hmmscope import registry
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.processes.base import Process
-from hmmscope.processes.files import load_process, read_npz, shipped_processes
+from hmmscope.processes.files import load_process, shipped_processes
 from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.schema import unknown_name
+from hmmscope.sequences.data import SequenceData, printable
 from hmmscope.storage import store
+from hmmscope.storage.mapped import read_npz
 
 HMM_FILES = (".json", ".npz", ".safetensors")
 #: Endings of files with an array `observations`, as `hmmscope sample --out` writes them.
@@ -53,77 +56,48 @@ def new_file(out: str, endings: tuple[str, ...] | None = None) -> None:
 def likeliest(law: list[float], names: tuple[str, ...] | None, count: int = 5) -> str:
     """The largest entries of a law, by name, those above zero."""
     order = sorted(range(len(law)), key=lambda i: -law[i])[:count]
-    shown = ", ".join(f"{names[i] if names else i} {law[i]:.6f}" for i in order if law[i] > 0)
+    shown = ", ".join(f"{printable(names[i]) if names else i} {law[i]:.6f}" for i in order if law[i] > 0)
     return shown + (", ..." if len(law) > count else "")
 
 
-def read_observations(path: Path, process: Process) -> list[Tensor]:
-    """Sequences from a text file (symbols) or from a file of arrays (symbols, or vectors of a linear system).
+def read_observations(path: Path, process: Process, **reading: str | None) -> tuple[list[Tensor], str]:
+    """Sequences from a file, symbols or for a linear system vectors, and what was understood.
 
     Each is (1, time), or (1, time, observed) for vectors; the filters check what is in it.
+
+    Args:
+        path: any file that `SequenceData` reads; of vectors .jsonl, .npz or .safetensors.
+        process: its symbols are the alphabet.
+        reading: `unit`, `column` and `group`, as for `SequenceData`.
     """
-    if path.suffix in ARRAY_FILES:
-        return _read_arrays(path, process)
     if isinstance(process, LinearGaussian):
+        vectors = _read_vectors(path, process.num_symbols)
+        return vectors, f"{path.name}: {len(vectors)} sequences of vectors"
+    data = SequenceData(path, symbols=process.symbols or process.num_symbols, **reading)  # type: ignore[arg-type]
+    return [sequence[None] for sequence in data], data.describe()
+
+
+def _read_vectors(path: Path, num_coordinates: int) -> list[Tensor]:
+    if path.suffix not in ARRAY_FILES:
         raise InputError(f"{path}: vectors are read from files ending in {', '.join(ARRAY_FILES)}, not from text")
-    return [torch.tensor([sequence]) for sequence in read_sequences(path, process)]
-
-
-def _read_arrays(path: Path, process: Process) -> list[Tensor]:
+    rows: list[Any]
     if path.suffix == ".jsonl":
         rows = [row.get("observations") for row in store.read_table(path)]
     else:
-        arrays = read_npz(path) if path.suffix == ".npz" else store.read_tensors(path)
+        arrays: Mapping[str, Any] = read_npz(path) if path.suffix == ".npz" else store.read_tensors(path)
         if "observations" not in arrays:
             raise InputError(f"{path}: holds no array 'observations' but {', '.join(sorted(arrays)[:10]) or 'nothing'}")
         rows = list(arrays["observations"])
-    vectors = isinstance(process, LinearGaussian)
     sequences = []
     for number, row in enumerate(rows):
         try:
             values = np.asarray(row)
         except ValueError:
             raise InputError(f"{path}: sequence {number}: rows have different lengths") from None
-        if values.ndim != (2 if vectors else 1) or values.dtype.kind not in ("iuf" if vectors else "iu"):
-            wanted = f"vectors of {process.num_symbols} numbers" if vectors else "whole numbers"
-            raise InputError(f"{path}: sequence {number}: must be a list of {wanted}")
+        if values.ndim != 2 or values.dtype.kind not in "iuf":
+            raise InputError(f"{path}: sequence {number}: must be a list of vectors of {num_coordinates} numbers")
         if len(values):
-            sequences.append(torch.from_numpy(values.astype(np.float64 if vectors else np.int64))[None])
+            sequences.append(torch.from_numpy(values.astype(np.float64))[None])
     if not sequences:
         raise InputError(f"{path}: holds no sequence")
     return sequences
-
-
-def read_sequences(path: Path, process: Process) -> list[list[int]]:
-    """Sequences of symbol numbers from a text file, one a line; blank lines are passed over.
-
-    Symbols are names if the process names them, else numbers, apart by spaces or commas; if every name is one character,
-    a line may also be the characters themselves.
-    """
-    names: tuple[str, ...] | None = getattr(process, "symbols", None)
-    codes = {name: v for v, name in enumerate(names or map(str, range(process.num_symbols)))}
-    sequences = []
-    for number, line in enumerate(read_lines(path), 1):
-        words = line.replace(",", " ").split() if "," not in codes else line.split()
-        if names and all(len(name) == 1 for name in names) and len(words) == 1:
-            words = list(words[0])
-        unknown = [word for word in words if word not in codes]
-        if unknown:
-            known = ", ".join(list(codes)[:30])
-            column = words.index(unknown[0]) + 1
-            raise InputError(f"{path.name}: line {number}, symbol {column}: {unknown[0]!r} is not one of {known}")
-        if words:
-            sequences.append([codes[word] for word in words])
-    if not sequences:
-        raise InputError(f"{path}: holds no sequence")
-    return sequences
-
-
-def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 text file."""
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: is not UTF-8 text") from None

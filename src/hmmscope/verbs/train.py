@@ -6,12 +6,12 @@ from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.experiments.run_page import describe_run
 from hmmscope.processes.files import shipped_processes
+from hmmscope.processes.given_sequences import DataSpec
 from hmmscope.runs import pipeline
-from hmmscope.runs.config import RunConfig, config_from_data, load_config
+from hmmscope.runs.config import RunConfig, config_from_data, configure, load_config, process_data
 from hmmscope.runs.presets import PRESETS, preset
 from hmmscope.schema import unknown_name
 from hmmscope.verbs.run import print_findings
-from hmmscope.verbs.sources import HMM_FILES
 
 
 def train(
@@ -32,6 +32,8 @@ def train(
         return
     if out is None:
         raise InputError("out: give a new folder for the run, --out DIR (or --dry-run)")
+    if isinstance(configured.process, DataSpec) and not quiet:
+        print(configured.process.build().data.describe())
     trained = pipeline.train(configured, out, resume=resume, quiet=quiet, tracker=tracker)
     changes = [f"--{key} {value}" for key, value in overrides.items()]
     describe_run(trained, " ".join(["hmmscope train", config, "--out", Path(out).name, *changes]))
@@ -40,14 +42,17 @@ def train(
 
 
 def _run_config(source: str, overrides: dict[str, str]) -> RunConfig:
-    """A YAML file, a preset, or the name or file of a process."""
+    """A YAML file, a preset, the name or file of a process, or a file of sequences, windows of which are as long as they."""
     if Path(source).suffix in (".yaml", ".yml"):
         return load_config(Path(source), overrides)
     if source in PRESETS:
         return config_from_data(preset(source), overrides)
-    if source in registry.entries("process"):
-        return config_from_data({"process": {"name": source}}, overrides)
-    if source in shipped_processes() or Path(source).suffix in HMM_FILES:
-        return config_from_data({"process": {"name": "file", "path": source}}, overrides)
-    known = [*PRESETS, *registry.entries("process"), *shipped_processes(), "a .yaml file", "an HMM file"]
-    raise unknown_name("config", source, known)
+    if source not in registry.entries("process") and source not in shipped_processes() and not Path(source).suffix:
+        known = [*PRESETS, *registry.entries("process"), *shipped_processes(), "a .yaml file", "a file with a process"]
+        raise unknown_name("config", source, [*known, "a file with sequences"])
+    data = process_data(source)
+    if data["name"] != "data":
+        return config_from_data({"process": data}, overrides)
+    fields = {key.removeprefix("process."): value for key, value in overrides.items() if key.startswith("process.")}
+    given = configure(registry.build_spec("process", data | fields, "process"))
+    return config_from_data(given.to_data(), {k: v for k, v in overrides.items() if not k.startswith("process.")})

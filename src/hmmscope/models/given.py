@@ -1,0 +1,171 @@
+"""Modules that were handed over: any map from tokens (batch, time) to logits (batch, time, symbol) as a model of ours."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.axes import Float, Tensor
+from hmmscope.errors import InputError
+from hmmscope.models.base import Ports, SequenceModel
+from hmmscope.schema import shown
+from hmmscope.seeds import derived_seed
+
+
+def logits_of(output: Any, inputs: Tensor, num_outputs: int) -> Float[Tensor, "batch time output"]:
+    """The logits in what a module gave: a tensor, a tuple that begins with one, or an object with ``.logits``.
+
+    Outputs beyond `num_outputs` (a delimiter) are cut off: probabilities are then given that a symbol follows.
+
+    Raises:
+        InputError: no tensor (batch, time, output), or fewer outputs than symbols.
+    """
+    logits = getattr(output, "logits", output)
+    if isinstance(logits, tuple):
+        logits = logits[0]
+    if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[:2] != inputs.shape[:2]:
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise InputError(f"model: must map tokens {tuple(inputs.shape)} to logits (batch, time, symbol), got {found}")
+    if logits.shape[2] < num_outputs:
+        raise InputError(f"model: gives {logits.shape[2]} logits, the corpus has {num_outputs} symbols")
+    return logits[..., :num_outputs]
+
+
+@contextmanager
+def known_tokens(model: nn.Module, inputs: Tensor) -> Iterator[None]:
+    """Says which token a model does not know, where its embedding would fail with an index.
+
+    Raises:
+        InputError: names the token, and how many the model knows if it says so.
+    """
+    largest = -1 if inputs.is_floating_point() or inputs.numel() == 0 else int(inputs.max())
+    known = getattr(model, "num_tokens", None) or getattr(getattr(model, "config", None), "vocab_size", None)
+    rule = f"model: knows no token {largest}, which the samples hold"
+    if isinstance(known, int) and largest >= known:
+        raise InputError(f"{rule}; its vocabulary has {known}, a corpus needs num_tokens of them")
+    try:
+        yield
+    except IndexError as error:
+        if "out of range" not in str(error):
+            raise
+        if isinstance(known, int):  # which is enough of them
+            reason = f"an index is out of range on tokens {tuple(inputs.shape)}"
+            raise InputError(f"model: {reason}; it may have too few positions") from error
+        raise InputError(f"{rule}; its vocabulary is too small, a corpus needs num_tokens") from error
+
+
+class GivenModel(SequenceModel):
+    """A module of the user, which is trained in place.
+
+    What is random in it (its dropout) draws in training from the global generator; that is set for each step and put
+    back, so that a run is a function of its seed.
+
+    Args:
+        module: tokens (batch, time), or vectors (batch, time, coordinate), to logits; see `logits_of`.
+        ports: what goes in and comes out.
+        seed: of what is random in it.
+    """
+
+    def __init__(self, module: nn.Module, ports: Ports, seed: int) -> None:
+        super().__init__()
+        self.ports, self.num_symbols, self.num_tokens = ports, ports.num_outputs, ports.num_tokens
+        self.module, self.residual, self._seed, self._step = module, nn.ModuleList(), seed, (0, 0)
+
+    def set_step(self, step: int, stream: int = 0) -> None:
+        self._step = (step, stream)
+
+    def forward(
+        self,
+        inputs: Tensor,
+        positions: Tensor | None = None,
+        *,
+        feedback: Tensor | None = None,
+        cache: dict[str, Any] | None = None,
+    ) -> Float[Tensor, "batch time output"]:
+        """As every model; without positions, feedback and cache, of which a module knows nothing."""
+        if feedback is not None or cache is not None:
+            raise InputError("model: a module that was handed over takes no feedback; train it without block_length")
+        if not self.training:
+            return logits_of(self.module(inputs), inputs, self.ports.num_outputs)
+        step, stream = self._step
+        devices = [inputs.device] if inputs.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(derived_seed(self._seed, f"given/{stream}", step))  # noqa: TID251 - put back at the end
+            return logits_of(self.module(inputs), inputs, self.ports.num_outputs)
+
+    def rehearse(self, num_columns: int) -> None:
+        """One forward pass over all tokens, so that a module that does not fit is refused before anything is written.
+
+        Raises:
+            InputError: it knows too few tokens, gives another shape, or fails.
+        """
+        training = self.training
+        self.eval()
+        device = next((p.device for p in self.parameters()), torch.device("cpu"))
+        count = self.ports.num_tokens
+        rows = max(1, -(-(count or 1) // num_columns))
+        inputs = torch.zeros(rows, num_columns, self.ports.input_width or 1, device=device)
+        if count is not None:
+            inputs = (torch.arange(rows * num_columns, device=device) % count).view(rows, num_columns)
+        try:
+            with torch.no_grad(), known_tokens(self.module, inputs):
+                self(inputs)
+        except InputError:
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            read = f"{'tokens' if count else 'vectors'} {tuple(inputs.shape)}"
+            raise InputError(f"model: {type(self.module).__name__} fails on {read}: {reason}") from error
+        finally:
+            self.train(training)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module that was handed over, or the model itself."""
+    return model.module if isinstance(model, GivenModel) else model
+
+
+@registry.model("given")
+@dataclass(frozen=True, kw_only=True)
+class GivenModelSpec:
+    """A module that was handed over. A configuration has its class and shapes; a run's folder has its first weights.
+
+    Attributes:
+        class_name: of the module, with its package.
+        shapes: ``name 3x4`` of every parameter.
+    """
+
+    class_name: str
+    shapes: tuple[str, ...]
+    module: Any = field(default=None, init=False, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "GivenModelSpec":
+        """The spec of an object."""
+        name = f"{type(module).__module__}.{type(module).__qualname__}"
+        shapes = tuple(f"{key} {'x'.join(map(str, p.shape)) or 1}" for key, p in module.named_parameters())
+        spec = cls(class_name=name, shapes=shapes)
+        object.__setattr__(spec, "module", module)
+        return spec
+
+    def with_module(self, module: nn.Module) -> "GivenModelSpec":
+        """This spec with its module in hand again.
+
+        Raises:
+            InputError: a module of other parameters.
+        """
+        other = GivenModelSpec.of(module)
+        if other.shapes != self.shapes:
+            odd = next(iter(set(self.shapes) ^ set(other.shapes)), "their order")
+            raise InputError(f"model: is not the {self.class_name} of the run, their parameters differ: {shown(odd)}")
+        object.__setattr__(other, "class_name", self.class_name)
+        return other
+
+    def build(self, ports: Ports, generator: torch.Generator) -> GivenModel:
+        if self.module is None:
+            raise InputError(f"model: is a {self.class_name} that was handed over; hand it over again")
+        return GivenModel(self.module, ports, int(torch.randint(2**32, (), generator=generator)))

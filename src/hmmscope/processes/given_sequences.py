@@ -1,0 +1,187 @@
+"""Sequences that are given, as what generates: samples are windows of them, and nobody knows their law."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope import registry
+from hmmscope.axes import Tensor
+from hmmscope.errors import InputError
+from hmmscope.kernels.philox import MAX_SAMPLES
+from hmmscope.kernels.random_arrays import random_permutations, uniforms
+from hmmscope.processes.base import Paths, Process
+from hmmscope.processes.laws import Law
+from hmmscope.schema import require, shown
+from hmmscope.seeds import check_seed, philox_key
+from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.encoding import Alphabet, encode_numbers
+
+#: Streams of training, and streams of judgement, which is on other sequences.
+TRAINING, JUDGING = ("train",), ("evaluate", "probe")
+
+
+class GivenSequences(Process):
+    """Windows of given sequences. The stream "train" has its `train` part, "evaluate" and "probe" its `validation` part.
+
+    A window is a piece of one sequence, as long as the sample; where the sequence ends before, the rest of the sample is
+    padding: symbol 0 with state -1. All other states are zeros, for nothing is known of them.
+
+    "train":   each sample draws a piece, ceil(n / length) of them for a sequence of n, and where in the sequence it lies
+    others:    the pieces themselves, side by side, each once in an order drawn from the seed; then again from the first
+
+    Args:
+        data: the sequences.
+
+    Raises:
+        InputError: of the streams that need a split, too few sequences for one (see `SequenceData.split`).
+    """
+
+    num_states = 1
+    file_format = "hmmscope-sequences"
+    file_arrays = ("tokens", "lengths", "num_symbols")
+    file_fields = ("symbols", "title", "split_seed")
+
+    def __init__(self, data: SequenceData) -> None:
+        self.data, self.num_symbols, self.symbols = data, data.num_symbols, data.symbols
+        self.title = data.title
+        self.weights_M = torch.ones(1, dtype=torch.float64)
+        self._pieces: dict[tuple[str, int], NDArray[np.int64]] = {}
+
+    @property
+    def law(self) -> Law:  # type: ignore[override]
+        """There is none.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError("process: given sequences have no known law, so no exact answer; fit an HMM to them")
+
+    @cached_property
+    def digest(self) -> str:
+        """That of the data."""
+        return self.data.digest
+
+    @cached_property
+    def law_digest(self) -> str:
+        """That of the data, names included."""
+        return self.data.digest
+
+    def part(self, stream: str) -> SequenceData:
+        """The sequences that a stream takes its windows from."""
+        if stream in TRAINING:
+            return self.data.train
+        return self.data.validation if stream in JUDGING else self.data
+
+    def num_windows(self, stream: str, length: int) -> int:
+        """How many samples of that length differ, in a stream that is not of training."""
+        return len(self._windows(stream, length))
+
+    def _windows(self, stream: str, length: int) -> NDArray[np.int64]:
+        """(piece, [sequence, begin]); a last piece of one symbol is left out if its sequence has others."""
+        if (stream, length) not in self._pieces:
+            pieces = [
+                (number, begin)
+                for number, count in enumerate(self.part(stream).lengths.tolist())
+                for begin in range(0, count, length)
+                if begin == 0 or count - begin > 1
+            ]
+            self._pieces[stream, length] = np.array(pieces, dtype=np.int64)
+        return self._pieces[stream, length]
+
+    def sample_components(self, indices: NDArray[np.int64], seed: int, stream: str) -> NDArray[np.int64]:
+        """Zeros: there is one component."""
+        return np.zeros(len(indices), np.int64)
+
+    def sample_paths(
+        self, indices: NDArray[np.int64], starts: NDArray[np.bool_], seed: int, stream: str = "corpus"
+    ) -> Paths:
+        """As for every process; `states` are 0, and -1 beyond the end of a sequence.
+
+        Raises:
+            InputError: more than one sequence a sample.
+        """
+        if indices.size and (indices.min() < 0 or indices.max() >= MAX_SAMPLES):
+            raise InputError(f"indices: samples are numbered from 0 to 2^40 - 1, got {indices.min()}..{indices.max()}")
+        if int(starts.sum()) > 1:
+            raise InputError("layout: given sequences come one a sample; use the layout sequences")
+        length, part, key = len(starts), self.part(stream), philox_key(seed, stream)
+        windows = self._windows(stream, length)
+        if stream in TRAINING:
+            drawn = uniforms(key, indices, 1, 2)[:, 0]
+            chosen = windows[np.minimum((drawn[:, 0] * len(windows)).astype(np.int64), len(windows) - 1)]
+            room = np.maximum(part.lengths.numpy()[chosen[:, 0]] - length, 0) + 1
+            chosen = np.stack([chosen[:, 0], np.minimum((drawn[:, 1] * room).astype(np.int64), room - 1)], 1)
+        else:
+            order = random_permutations(key, np.zeros(1, np.int64), 1, len(windows))[0, 0]
+            chosen = windows[order[indices % len(windows)]]
+        observations = torch.zeros(len(indices), length, dtype=torch.int64)
+        states = torch.full_like(observations, -1)
+        for row, (number, begin) in enumerate(chosen.tolist()):
+            piece = part[number][begin : begin + length]
+            observations[row, : len(piece)] = piece
+            states[row, : len(piece)] = 0
+        return Paths(observations, states, None)
+
+    def file_tensors(self) -> dict[str, Tensor]:
+        flat = torch.from_numpy(np.ascontiguousarray(self.data.flat))
+        return {"tokens": flat, "lengths": self.data.lengths}
+
+    def file_texts(self) -> dict[str, Any]:
+        plain = {"num_symbols": self.num_symbols, "title": self.title, "split_seed": self.data.seed}
+        return plain if self.symbols is None else plain | {"symbols": list(self.symbols)}
+
+    @classmethod
+    def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "GivenSequences":
+        flat, lengths = (np.asarray(data[name]) for name in ("tokens", "lengths"))
+        whole = all(array.ndim == 1 and array.dtype.kind in "iu" for array in (flat, lengths))
+        if not whole or not len(lengths) or bool((lengths < 1).any()) or int(lengths.sum()) != len(flat):
+            raise InputError("lengths: must be positive and sum to the number of tokens")
+        given = data.get("symbols")
+        alphabet = Alphabet.of(given if given is not None else data["num_symbols"])
+        require(alphabet.count == data["num_symbols"], "symbols", "must be num_symbols names", shown(given))
+        rows = np.split(flat, np.cumsum(lengths)[:-1])
+        encoded = encode_numbers(rows, alphabet, "sequences as saved", lambda number: f"sequence {number + 1}")
+        title, seed = data.get("title", ""), check_seed(data.get("split_seed", 0))
+        return cls(SequenceData.from_encoded(encoded, title, seed))
+
+    def __repr__(self) -> str:
+        return f"GivenSequences({self.data!r})"
+
+
+@registry.process("data")
+@dataclass(frozen=True, kw_only=True)
+class DataSpec:
+    """Sequences from a file: text, FASTA, CSV, JSON lines, NPZ, safetensors, Parquet. Nobody knows their law.
+
+    Attributes:
+        path: the file.
+        unit, column, group: how it is read, see `hmmscope.SequenceData`; empty to find out.
+        symbols: names of the symbols; none for those that occur.
+        cut: cut sequences into pieces of this length before they are split; 0 to leave them.
+        split_seed: of the split into training, validation and test.
+    """
+
+    #: A run keeps a copy of the process in its folder.
+    keeps_copy: ClassVar[bool] = True
+
+    path: str
+    unit: str = ""
+    column: str = ""
+    group: str = ""
+    symbols: tuple[str, ...] = ()
+    cut: int = 0
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_seed(self.split_seed, "split_seed")
+        require(self.cut >= 0, "cut", "must be at least 0", self.cut)
+
+    def build(self) -> GivenSequences:
+        given = {name: getattr(self, name) or None for name in ("unit", "column", "group")}
+        data = SequenceData(self.path, **given, symbols=self.symbols or None, seed=self.split_seed)
+        return GivenSequences(data.cut(self.cut) if self.cut else data)

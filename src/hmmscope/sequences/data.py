@@ -1,0 +1,323 @@
+"""Sequences of symbols with their alphabet: what users bring, ready for fitting, filtering and training."""
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from hmmscope.axes import Int64, Tensor
+from hmmscope.errors import InputError, RefusedError
+from hmmscope.reprs import html_table
+from hmmscope.schema import require, shown
+from hmmscope.seeds import check_seed, numpy_generator
+from hmmscope.sequences.encoding import Alphabet, Encoded, summary
+from hmmscope.sequences.reading import Asked, read_file, read_object
+from hmmscope.storage import store
+
+FORMAT = "hmmscope-sequences"
+_ENDINGS = (".safetensors", ".npz", ".jsonl")
+#: Symbols, and characters of a first line, that are shown.
+_SHOWN_SYMBOLS, _SHOWN_LINE = 12, 60
+
+
+class Parts(NamedTuple):
+    """Sequences apart for training, for choices while training, and for the last judgement."""
+
+    train: "SequenceData"
+    validation: "SequenceData"
+    test: "SequenceData"
+
+
+class SequenceData(Dataset[Tensor]):
+    """Sequences of symbols 0 to V - 1, of any lengths, with the names of the symbols if they have names.
+
+    Args:
+        source: lists of symbols (names or whole numbers), texts, an array or tensor (sequence, time) of whole numbers, a
+            table with a column of such (`datasets.Dataset`, a frame, a mapping), or the path of a file: text, FASTA,
+            .csv, .tsv, .jsonl, .npz, .npy, .safetensors, .parquet.
+        symbols: the names of all symbols in their order, or how many there are. By default names are those that occur,
+            sorted, and numbers go up to the largest.
+        unit: of text: "characters", "words", "numbers", or "lines" (one symbol a line).
+        column: of a table or file with several arrays, the one to take; by default ``observations``, or the only one.
+        group: of a table with one observation a row, the column that says of which sequence.
+        lengths: number of symbols of each row of a padded array.
+        title: what it is; by default the name of the file.
+        seed: of `train`, `validation` and `test`.
+
+    ``len(data)`` is the number of sequences, ``data[3]`` one of them, ``data[3:10]`` and ``data[[5, 3]]`` some of them
+    as data of their own. It is a data set of PyTorch: ``DataLoader(data, collate_fn=data.collate)``.
+
+    Attributes:
+        symbols: names (V,), or None.
+        num_symbols: V.
+        lengths: of the sequences (sequence,).
+        title, how: what it is, and how it was read.
+
+    Raises:
+        InputError: nothing to read, a symbol that is not in the alphabet, a file that is missing, no regular file, or too
+            large; or a source that can be read in two ways: the message says both, and the option that chooses.
+        DamagedError: a binary file that is not whole.
+    """
+
+    def __init__(
+        self,
+        source: object,
+        *,
+        symbols: object = None,
+        unit: str | None = None,
+        column: str | None = None,
+        group: str | None = None,
+        lengths: object = None,
+        title: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        is_path = isinstance(source, os.PathLike) or (isinstance(source, str) and "\n" not in source)
+        what = Path(str(source)).name if is_path else "sequences"
+        if group is not None and column is None:
+            raise InputError("group: needs column, the column of the symbols")
+        asked = Asked(what, Alphabet.of(symbols), unit, column, group, lengths)
+        if isinstance(source, str) and not is_path:
+            encoded = asked.lines(source.splitlines())
+        else:
+            encoded = read_file(Path(str(source)), asked) if is_path else read_object(source, asked)
+        self._set(encoded, what if title is None else title, seed)
+
+    def _set(self, encoded: Encoded, title: str, seed: int) -> None:
+        self._encoded, self.title, self.seed = encoded, title, check_seed(seed)
+        self.symbols, self.num_symbols, self.how = encoded.symbols, encoded.num_symbols, encoded.how
+        self.lengths = torch.from_numpy(encoded.lengths.astype(np.int64))
+        self._starts = np.concatenate([[0], np.cumsum(encoded.lengths)]).astype(np.int64)
+
+    @classmethod
+    def from_encoded(cls, encoded: Encoded, title: str, seed: int = 0) -> "SequenceData":
+        """From sequences that are numbers already."""
+        data = cls.__new__(cls)
+        data._set(encoded, title, seed)
+        return data
+
+    # -- what is in it
+
+    @property
+    def num_observations(self) -> int:
+        """Symbols in all."""
+        return int(self._starts[-1])
+
+    @property
+    def longest(self) -> int:
+        """Length of the longest sequence."""
+        return int(self.lengths.max())
+
+    @property
+    def flat(self) -> NDArray[np.integer]:
+        """All symbols, one sequence after the other (observation,)."""
+        return self._encoded.flat
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, int | np.integer) and not isinstance(index, bool):
+            number = int(index) + (len(self) if index < 0 else 0)
+            if not 0 <= number < len(self):
+                raise IndexError(f"index: there are {len(self)} sequences, got {index}")
+            part = self.flat[self._starts[number] : self._starts[number + 1]]
+            return torch.from_numpy(part.astype(np.int64))
+        if isinstance(index, slice):
+            return self._chosen(np.arange(len(self))[index])
+        chosen = np.asarray(index)
+        if chosen.ndim != 1 or chosen.dtype.kind not in "iub" or len(chosen) == 0:
+            raise InputError(f"index: must be a number, a slice or a list of numbers, got {shown(index)}")
+        return self._chosen(np.arange(len(self))[chosen])
+
+    def __iter__(self) -> Iterator[Int64[Tensor, "time"]]:
+        for number in range(len(self)):
+            yield self[number]
+
+    def _chosen(self, numbers: NDArray[np.int64]) -> "SequenceData":
+        if len(numbers) == 0:
+            raise InputError("index: chooses no sequence")
+        parts = [self.flat[self._starts[n] : self._starts[n + 1]] for n in numbers.tolist()]
+        return self._with(np.concatenate(parts), self._encoded.lengths[numbers])
+
+    def _with(self, flat: NDArray[np.integer], lengths: NDArray[np.int64]) -> "SequenceData":
+        first = self.as_text(flat[: min(40, int(lengths[0]))])
+        return self.from_encoded(replace(self._encoded, flat=flat, lengths=lengths, first=first), self.title, self.seed)
+
+    def as_text(self, sequence: Any) -> str:
+        """Symbols as text: names, side by side if each is one character."""
+        codes = [int(code) for code in sequence]
+        if self.symbols is None:
+            return " ".join(map(str, codes))
+        glue = "" if all(len(name) == 1 for name in self.symbols) else " "
+        return glue.join(self.symbols[code] for code in codes)
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of the symbols, of their names and number, and of the lengths."""
+        header = json.dumps([self.num_symbols, self.symbols], ensure_ascii=False)
+        sha = hashlib.sha256(f"{FORMAT}/1/{len(self)}/{header}".encode())
+        sha.update(self._encoded.lengths.astype("<i8").tobytes())
+        sha.update(self.flat.astype("<i4").tobytes())
+        return sha.hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SequenceData) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    # -- what it says
+
+    def describe(self) -> str:
+        """What was understood: sequences, lengths, symbols, and the first line as it was read; two lines."""
+        names = self.symbols or ()
+        listed = " ".join(map(printable, names[:_SHOWN_SYMBOLS])) + (" ..." if len(names) > _SHOWN_SYMBOLS else "")
+        total = f"{self.num_observations} observations in {summary(self._encoded)}"
+        alphabet = f": {listed}" if names else f", numbered 0 to {self.num_symbols - 1}"
+        first = printable(self._encoded.first)
+        first = first[:_SHOWN_LINE] + ("..." if len(first) > _SHOWN_LINE or int(self.lengths[0]) > 40 else "")
+        return f"{printable(self.title)}: {total}{alphabet} ({self.how})\n  first: {first}"
+
+    def __repr__(self) -> str:
+        title = f", title={self.title!r}" if self.title else ""
+        return f"SequenceData({summary(self._encoded)}{title})"
+
+    def _repr_html_(self) -> str:
+        facts = {"title": self.title, "sequences": summary(self._encoded), "read as": self.how}
+        names = {} if self.symbols is None else {"symbols": ", ".join(map(printable, self.symbols[:40]))}
+        return html_table("SequenceData", facts | names | {"first": printable(self._encoded.first)})
+
+    # -- in batches
+
+    def padded(self, length: int | None = None) -> tuple[Int64[Tensor, "sequence time"], Int64[Tensor, "sequence"]]:
+        """All sequences as one array with zeros beyond their ends, and their lengths; cut to `length` if it is given."""
+        return self.collate([self[number] for number in range(len(self))], length)
+
+    @staticmethod
+    def collate(sequences: Sequence[Tensor], length: int | None = None) -> tuple[Tensor, Tensor]:
+        """Some sequences as (tokens, lengths), padded with zeros: the `collate_fn` of a DataLoader."""
+        counts = torch.tensor(
+            [len(sequence) if length is None else min(len(sequence), length) for sequence in sequences]
+        )
+        tokens = torch.zeros(len(sequences), int(counts.max()), dtype=torch.int64)
+        for row, sequence, count in zip(tokens, sequences, counts.tolist(), strict=True):
+            row[:count] = sequence[:count]
+        return tokens, counts
+
+    def batches(self, batch_size: int, *, shuffle: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """(tokens, lengths) of `batch_size` sequences at a time, all of them once; in an order of the seed `shuffle`."""
+        require(batch_size >= 1, "batch_size", "must be at least 1", batch_size)
+        order = np.arange(len(self))
+        if shuffle is not None:
+            order = numpy_generator(shuffle, "shuffled-sequences").permutation(len(self))
+        for begin in range(0, len(self), batch_size):
+            yield self.collate([self[int(number)] for number in order[begin : begin + batch_size]])
+
+    # -- in parts
+
+    def cut(self, length: int) -> "SequenceData":
+        """The same symbols in pieces of at most `length`."""
+        require(length >= 1, "length", "must be at least 1", length)
+        lengths = [
+            min(length, count - begin) for count in self._encoded.lengths.tolist() for begin in range(0, count, length)
+        ]
+        return self._with(self.flat, np.array(lengths))
+
+    def split(self, train: float = 0.8, validation: float = 0.1, *, seed: int = 0) -> Parts:
+        """Three parts with no sequence in common; what is neither `train` nor `validation` is test.
+
+        The order of the sequences does not matter: they are sorted by the sha256 of the seed and their symbols, and equal
+        ones stay together. Each part has one sequence at least.
+
+        Args:
+            train, validation: shares of the different sequences.
+            seed: another seed is another split.
+
+        Raises:
+            InputError: fewer than three different sequences, or shares that leave nothing.
+        """
+        require(
+            train > 0 and validation > 0 and train + validation < 1, "train", "and validation must leave a rest", train
+        )
+        keys = [
+            hashlib.sha256(f"{check_seed(seed)}/".encode() + sequence.numpy().astype("<i8").tobytes()).digest()
+            for sequence in self
+        ]
+        order = sorted(set(keys))
+        if len(order) < 3:
+            found = "sequence" if len(order) == 1 else "different sequences"
+            raise InputError(
+                f"{self.title}: {len(order)} {found} cannot be split into three parts; cut long ones first, such as "
+                f"data.cut({max(1, self.longest // 10)})"
+            )
+        num_validation, num_test = (max(1, round(share * len(order))) for share in (validation, 1 - train - validation))
+        num_train = max(1, len(order) - num_validation - num_test)
+        part_of = {key: (k >= num_train) + (k >= num_train + num_validation) for k, key in enumerate(order)}
+        parts = np.array([part_of[key] for key in keys])
+        return Parts(*(self._chosen(np.flatnonzero(parts == part)) for part in range(3)))
+
+    @cached_property
+    def _parts(self) -> Parts:
+        return self.split(seed=self.seed)
+
+    @property
+    def train(self) -> "SequenceData":
+        """Eight tenths of the sequences, see `split`."""
+        return self._parts.train
+
+    @property
+    def validation(self) -> "SequenceData":
+        """A tenth of the sequences, see `split`."""
+        return self._parts.validation
+
+    @property
+    def test(self) -> "SequenceData":
+        """A tenth of the sequences, see `split`."""
+        return self._parts.test
+
+    # -- as a file
+
+    def save(self, path: object) -> None:
+        """Write to a new .safetensors or .npz, or to .jsonl (names as they are); `SequenceData` reads them back equal.
+
+        In .jsonl symbols that do not occur are lost.
+
+        Raises:
+            InputError: another ending.
+            RefusedError: the file exists.
+        """
+        target = Path(str(path))
+        if target.suffix not in _ENDINGS:
+            raise InputError(f"path: must end in {', '.join(_ENDINGS)}, got {str(target)!r}")
+        if os.path.lexists(target):
+            raise RefusedError(f"{target}: exists; choose another name")
+        if target.suffix == ".jsonl":
+            named = self.symbols
+            rows = [s.tolist() if named is None else [named[v] for v in s.tolist()] for s in self]
+            store.write_table(target, [{"observations": row} for row in rows])
+            return
+        names = None if self.symbols is None else list(self.symbols)
+        header = {"format": FORMAT, "version": 1, "num_symbols": self.num_symbols}
+        text = json.dumps(header | ({} if names is None else {"symbols": names}))
+        if target.suffix == ".safetensors":
+            tensors = {"tokens": torch.from_numpy(np.ascontiguousarray(self.flat)), "lengths": self.lengths}
+            store.write_tensors(target, tensors, {"sequences": text})
+            return
+        buffer = io.BytesIO()
+        np.savez(buffer, header=np.array(text), tokens=self.flat, lengths=self._encoded.lengths)
+        store.write_bytes(target, buffer.getvalue())
+
+
+def printable(text: str) -> str:
+    """`text` in one line that a terminal shows and does not obey."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

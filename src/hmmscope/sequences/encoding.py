@@ -1,0 +1,287 @@
+"""Rows of words, characters or numbers as symbol numbers with their alphabet."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.errors import InputError
+from hmmscope.schema import require, shown, unknown_name
+
+#: How a line of text becomes symbols.
+UNITS = {
+    "characters": "each character is a symbol",
+    "words": "words apart by spaces or commas are symbols",
+    "numbers": "whole numbers apart by spaces or commas are symbols",
+    "lines": "each line is one symbol, and blank lines separate sequences",
+}
+_MAX_SYMBOLS = 2**24
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Sequences as numbers.
+
+    Attributes:
+        flat: all symbols, one sequence after the other (observation,).
+        lengths: of the sequences (sequence,).
+        symbols: names, or None for numbered symbols.
+        num_symbols: V.
+        how: what was understood, in words.
+        first: the first sequence as it was read, or its beginning.
+    """
+
+    flat: NDArray[np.integer]
+    lengths: NDArray[np.int64]
+    symbols: tuple[str, ...] | None
+    num_symbols: int
+    how: str
+    first: str
+
+
+@dataclass(frozen=True)
+class Alphabet:
+    """What the caller says about symbols: their names, their number, or nothing."""
+
+    names: tuple[str, ...] | None = None
+    count: int | None = None
+
+    @classmethod
+    def of(cls, symbols: object) -> "Alphabet":
+        """From a list of names, a number, or None."""
+        if symbols is None:
+            return cls()
+        if isinstance(symbols, int | np.integer) and not isinstance(symbols, bool):
+            count = int(symbols)
+            require(1 <= count <= _MAX_SYMBOLS, "symbols", f"must be in [1, {_MAX_SYMBOLS}]", count)
+            return cls(None, count)
+        names = tuple(symbols) if isinstance(symbols, list | tuple | str) else ()
+        if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
+            raise InputError(f"symbols: must be different names, or how many there are, got {shown(symbols)}")
+        return cls(names, len(names))
+
+
+def encode_numbers(
+    rows: Sequence[object], alphabet: Alphabet, how: str, where: Callable[[int], str], lengths: object = None
+) -> Encoded:
+    """Rows of symbol numbers.
+
+    Raises:
+        InputError: something else than whole numbers from 0 to V - 1; `where` says in which row.
+    """
+    arrays = []
+    for number, row in enumerate(rows):
+        try:
+            array = np.asarray(row)
+        except (ValueError, TypeError):
+            array = np.array(None)
+        if array.size == 0 and array.ndim == 1:
+            array = np.zeros(0, np.int64)
+        if array.ndim != 1 or array.dtype.kind not in "iub":
+            raise InputError(f"{where(number)}: must be a list of whole numbers, got {shown(row)}")
+        arrays.append(array.astype(np.int64))
+    if lengths is not None:
+        arrays = _shortened(arrays, lengths)
+    arrays = [array for array in arrays if len(array)]
+    if not arrays:
+        raise InputError(f"{where(-1)}: holds no sequence")
+    flat, counts = np.concatenate(arrays), np.array([len(array) for array in arrays])
+    largest = int(flat.max())
+    count = largest + 1 if alphabet.count is None else alphabet.count
+    bad = (flat < 0) | (flat >= count)
+    if bad.any():
+        place = int(bad.argmax())
+        row = int(np.searchsorted(counts.cumsum(), place, side="right"))
+        column = place - int(counts[:row].sum())
+        rule = f"{int(flat[place])} is no symbol in [0, {count})"
+        hint = "; give lengths if it is padding" if flat[place] < 0 else ""
+        raise InputError(f"{where(row)}, symbol {column + 1}: {rule}{hint}")
+    require(count <= _MAX_SYMBOLS, "symbols", f"must be below {_MAX_SYMBOLS}", largest)
+    beginning = " ".join(map(str, arrays[0][:20].tolist()))
+    return Encoded(_small(flat, count), counts, alphabet.names, count, how, beginning)
+
+
+def _shortened(arrays: list[NDArray[np.int64]], lengths: object) -> list[NDArray[np.int64]]:
+    """Rows without their padding."""
+    counts = np.asarray(lengths)
+    longest = np.array([len(array) for array in arrays])
+    good = counts.shape == longest.shape and counts.dtype.kind in "iu" and bool((counts >= 0).all())
+    if not good or bool((counts > longest).any()):
+        raise InputError(
+            f"lengths: must be {len(arrays)} numbers, none above the length of its row, got {shown(lengths)}"
+        )
+    return [array[:count] for array, count in zip(arrays, counts.tolist(), strict=True)]
+
+
+def encode_words(rows: list[list[str]], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
+    """Rows of names; the alphabet is theirs in sorted order, unless it is given.
+
+    Raises:
+        InputError: a name outside a given alphabet; `where` says in which row.
+    """
+    names = alphabet.names or (None if alphabet.count else tuple(sorted({word for row in rows for word in row})))
+    known = names if names is not None else tuple(map(str, range(alphabet.count or 0)))
+    codes = {name: code for code, name in enumerate(known)}
+    flat: list[int] = []
+    for number, row in enumerate(rows):
+        try:
+            flat.extend([codes[word] for word in row])
+        except KeyError:
+            column = next(k for k, word in enumerate(row) if word not in codes)
+            listed = ", ".join(known[:30]) + (", ..." if len(known) > 30 else "")
+            raise InputError(f"{where(number)}, symbol {column + 1}: {row[column]!r} is not one of {listed}") from None
+    counts = np.array([len(row) for row in rows])
+    first = ("" if all(len(name) == 1 for name in known) else " ").join(rows[0][:40])
+    return Encoded(_small(np.array(flat), len(known)), counts, names, len(known), how, first)
+
+
+def encode_characters(lines: list[str], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
+    """Lines of characters; the alphabet is theirs in the order of Unicode, unless it is given."""
+    if alphabet.names is None and alphabet.count is not None:
+        return encode_words([list(line) for line in lines], alphabet, how, where)
+    points = np.frombuffer("".join(lines).encode("utf-32-le"), np.uint32)
+    found, flat = np.unique(points, return_inverse=True)
+    names = tuple(map(chr, found.tolist()))
+    if alphabet.names is not None:
+        if not set(names) <= set(alphabet.names):
+            return encode_words([list(line) for line in lines], alphabet, how, where)  # which says where
+        code = {name: code for code, name in enumerate(alphabet.names)}
+        flat, names = np.array([code[name] for name in names])[flat], alphabet.names
+    counts = np.array([len(line) for line in lines])
+    return Encoded(_small(flat, len(names)), counts, names, len(names), how, lines[0][:40])
+
+
+def _small(flat: NDArray[np.integer], count: int) -> NDArray[np.integer]:
+    """In the smallest type that holds the symbols."""
+    return flat.astype(np.uint8 if count <= 256 else np.int16 if count <= 2**15 else np.int32)
+
+
+def encode_lines(
+    lines: list[str], alphabet: Alphabet, unit: str | None, what: str, where: Callable[[int], str]
+) -> Encoded:
+    """Lines of text: in the unit that is asked for, in the only one that fits the alphabet, or in the only sensible one.
+
+    Args:
+        lines: without line ends; blank ones are passed over.
+        alphabet: what is known.
+        unit: one of `UNITS`, or None to find out.
+        what: the source, for messages.
+        where: names a line by its number among `lines`.
+
+    Raises:
+        InputError: two readings are possible: both are said, with the option that chooses; or nothing to read.
+    """
+    if unit is not None and unit not in UNITS:
+        raise unknown_name("unit", unit, UNITS)
+    kept = [number for number, line in enumerate(lines) if line.strip()]
+    if not kept:
+        raise InputError(f"{what}: holds no sequence")
+
+    def place(number: int) -> str:
+        return where(kept[number] if number >= 0 else number)
+
+    texts = [lines[number].strip() for number in kept]
+    if unit is None:
+        unit = _unit_of(texts, alphabet, what)
+    how = f"{UNITS[unit]}"
+    if unit == "characters":
+        return encode_characters(texts, alphabet, how, place)
+    if unit == "lines":
+        return _columns(lines, alphabet, how, what)
+    rows = [_words(text, alphabet) for text in texts]
+    kept = [number for number, row in zip(kept, rows, strict=True) if row]
+    rows = [row for row in rows if row]
+    if unit == "words" and alphabet.names and all(len(name) == 1 for name in alphabet.names):
+        rows = [list(row[0]) if len(row) == 1 else row for row in rows]  # the characters of one word, without spaces
+    if not rows:
+        raise InputError(f"{what}: holds no sequence")
+    if unit == "numbers" and alphabet.names is None:
+        values = []
+        for number, row in enumerate(rows):
+            largest = alphabet.count or _MAX_SYMBOLS
+            wrong = [word for word in row if not (_is_number(word) and _below(word, largest))]
+            if wrong:
+                column = row.index(wrong[0]) + 1
+                rule = f"{wrong[0]!r} is not one of the numbers 0 to {largest - 1}"
+                raise InputError(f"{place(number)}, symbol {column}: {rule}")
+            values.append([int(word) for word in row])
+        return encode_numbers(values, alphabet, how, place)
+    return encode_words(rows, alphabet, how, place)
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit()
+
+
+def _below(word: str, largest: int) -> bool:
+    return len(word.lstrip("0")) <= 9 and int(word) < largest
+
+
+def _words(text: str, alphabet: Alphabet) -> list[str]:
+    return text.split() if "," in (alphabet.names or ()) else text.replace(",", " ").split()
+
+
+def _columns(lines: list[str], alphabet: Alphabet, how: str, what: str) -> Encoded:
+    """Each line a symbol; a blank line begins another sequence."""
+    rows: list[list[str]] = [[]]
+    for line in lines:
+        if line.strip():
+            rows[-1].append(line.strip())
+        elif rows[-1]:
+            rows.append([])
+    rows = [row for row in rows if row]
+    if all(_is_number(word) and _below(word, _MAX_SYMBOLS) for row in rows for word in row) and alphabet.names is None:
+        values = [[int(word) for word in row] for row in rows]
+        return encode_numbers(values, alphabet, how, lambda number: f"{what}: sequence {number + 1}")
+    return encode_words(rows, alphabet, how, lambda number: f"{what}: sequence {number + 1}")
+
+
+def _unit_of(texts: list[str], alphabet: Alphabet, what: str) -> str:
+    """The unit of lines of text that nobody named."""
+    rows = [_words(text, alphabet) for text in texts]
+    if alphabet.names is not None:
+        spaced = any(" " in text for text in texts) and " " in alphabet.names
+        return "characters" if spaced else "words"
+    distinct = {word for row in rows for word in row}
+    numeric = all(map(_is_number, distinct))
+    if alphabet.count is not None:
+        fits = numeric and all(_below(word, alphabet.count) for word in distinct)
+        digits = all(len(row) == 1 and row[0].isascii() and row[0].isdigit() for row in rows)
+        below = digits and all(int(digit) < alphabet.count for word in distinct for digit in word)
+        return "characters" if below and not fits else "numbers"
+    one_word = all(len(row) == 1 for row in rows)
+    characters = {c for text in texts for c in text}
+    if numeric:
+        if not one_word or (len(texts) == 1 and len(texts[0]) == 1):
+            return "numbers"
+        raise _ambiguous(texts, what, "characters" if any(len(word) > 1 for word in distinct) else "numbers", "lines")
+    if one_word:
+        if all(len(text) == 1 for text in texts) or (len(texts) > 3 and 2 * len(set(texts)) <= len(texts)):
+            raise _ambiguous(texts, what, "characters", "lines")
+        return "characters"
+    if all(len(word) == 1 for word in distinct) or 2 * len(distinct) <= len(characters - {" ", ",", "\t"}):
+        return "words"  # characters would be many more symbols than words are
+    raise _ambiguous(texts, what, "characters", "words")
+
+
+def _ambiguous(texts: list[str], what: str, *units: str) -> InputError:
+    """The error that says both readings."""
+
+    def number(name: int) -> str:
+        return f"{what}: line {name + 1}"
+
+    readings = []
+    for unit in units:
+        found = encode_lines(texts, Alphabet(), unit, what, number)
+        readings.append(f"as {unit} ({UNITS[unit]}) it is {summary(found)}")
+    options = " or ".join(f"unit={unit!r}" for unit in units)
+    return InputError(f"{what}: can be read in two ways: {'; '.join(readings)}; choose with {options} (--unit)")
+
+
+def summary(found: Encoded) -> str:
+    """``30 sequences of 40, 27 symbols``."""
+    count, shortest, longest = len(found.lengths), int(found.lengths.min()), int(found.lengths.max())
+    lengths = f"of {shortest}" if shortest == longest else f"of {shortest} to {longest}"
+    plural = "sequence" if count == 1 else "sequences"
+    return f"{count} {plural} {lengths}, {found.num_symbols} symbol{'s' * (found.num_symbols != 1)}"

@@ -1,0 +1,144 @@
+"""Arrays of files that others made: safetensors mapped into memory, and NPZ that cannot inflate beyond bounds."""
+
+import io
+import json
+import math
+import mmap
+import os
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.errors import DamagedError, InputError
+from hmmscope.storage import disk
+
+if TYPE_CHECKING:
+    import torch
+
+_MAX_HEADER = 16 << 20
+#: An archive may inflate to this many bytes, or to so many times its size if that is more.
+_INFLATED, _RATIO = 1 << 28, 64
+_NAMES = {
+    "F64": ("float64", 8),
+    "F32": ("float32", 4),
+    "F16": ("float16", 2),
+    "BF16": ("bfloat16", 2),
+    "I64": ("int64", 8),
+    "I32": ("int32", 4),
+    "I16": ("int16", 2),
+    "I8": ("int8", 1),
+    "U8": ("uint8", 1),
+    "BOOL": ("bool", 1),
+}
+
+
+def map_tensors(path: Path) -> tuple[dict[str, "torch.Tensor"], dict[str, str]]:
+    """The tensors of a safetensors file, which stay in it until they are read, and the short texts beside them.
+
+    The file must not change while the tensors are used; changes to them are not written back.
+
+    Raises:
+        InputError: missing, or not a regular file.
+        DamagedError: not a whole safetensors file.
+    """
+    import torch
+
+    path = Path(path)
+    with disk.reading(path, own=False) as file:
+        size = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(8), "little")
+        try:
+            if size < 8 or not 0 < length <= min(size - 8, _MAX_HEADER):
+                raise ValueError("the header is longer than the file")
+            header = json.loads(file.read(length))
+            texts = header.pop("__metadata__", {})
+            if not all(isinstance(text, str) for text in texts.values()):
+                raise ValueError("metadata must be text")
+            begin = 8 + length
+            places = {str(name): _place(entry, size - begin) for name, entry in header.items()}
+            if sum(end - first for first, end, _, _ in places.values()) != size - begin:
+                raise ValueError("the tensors do not fill the file")
+        except (ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise DamagedError(f"{path}: not a whole safetensors file ({reason})") from error
+        whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    tensors = {}
+    for name, (first, end, kind, shape) in places.items():
+        data_type = getattr(torch, kind)
+        if end == first:
+            tensors[name] = torch.empty(shape, dtype=data_type)
+        elif (begin + first) % data_type.itemsize:
+            tensors[name] = torch.frombuffer(bytearray(whole[begin + first : begin + end]), dtype=data_type).view(shape)
+        else:
+            count = math.prod(shape)
+            tensors[name] = torch.frombuffer(whole, dtype=data_type, count=count, offset=begin + first).view(shape)
+    return tensors, texts
+
+
+def _place(entry: dict[str, Any], room: int) -> tuple[int, int, str, tuple[int, ...]]:
+    """First and last byte, type and shape of a tensor; ValueError unless they agree."""
+    kind, width = _NAMES[entry["dtype"]]
+    shape = tuple(entry["shape"])
+    first, end = entry["data_offsets"]
+    whole = all(type(number) is int and number >= 0 for number in (*shape, first, end))
+    if not whole or not first <= end <= room or end - first != math.prod(shape) * width:
+        raise ValueError("a tensor lies beyond the file, or is of another size than its shape")
+    return first, end, kind, shape
+
+
+def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """The plain arrays of an NPZ file; nothing pickled is read, and nothing is inflated beyond bounds.
+
+    Raises:
+        InputError: missing, not a regular file, or arrays that are far larger than the file.
+        DamagedError: not an archive of plain arrays.
+    """
+    path = Path(path)
+    with disk.reading(path, own=False) as file:
+        size = os.fstat(file.fileno()).st_size
+        try:
+            with zipfile.ZipFile(file) as archive:
+                members = archive.infolist()
+                inflated, allowed = sum(member.file_size for member in members), max(_INFLATED, _RATIO * size)
+                if inflated > allowed:
+                    raise InputError(
+                        f"{path}: {size} bytes that inflate to {inflated}, more than the {allowed} allowed; save it "
+                        "without compression"
+                    )
+                return {
+                    member.filename.removesuffix(".npy"): _read_npy(archive.read(member), member.filename)
+                    for member in members
+                }
+        except InputError:
+            raise
+        except Exception as error:  # NumPy, zipfile and zlib raise a dozen types on what is no archive of plain arrays
+            reason = " ".join(str(error).split())[:200]
+            raise DamagedError(f"{path.name}: not a readable NPZ file of plain arrays ({reason})") from None
+
+
+def read_npy(path: Path) -> NDArray[Any]:
+    """The plain array of an NPY file; errors as of `read_npz`."""
+    with disk.reading(path, own=False) as file:
+        data = file.read(os.fstat(file.fileno()).st_size)
+    try:
+        return _read_npy(data, path.name)
+    except Exception as error:
+        raise DamagedError(f"{path.name}: not a plain array ({' '.join(str(error).split())[:200]})") from None
+
+
+def _read_npy(data: bytes, name: str) -> NDArray[Any]:
+    """An array, whose header must not ask for more than the bytes that are there."""
+    stream = io.BytesIO(data)
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, kind = read(stream)
+    if kind.hasobject:
+        raise ValueError(f"{name} holds Python objects")
+    if math.prod(shape) * kind.itemsize != len(data) - stream.tell():
+        raise ValueError(f"{name} is of another size than its header says")
+    stream.seek(0)
+    array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+    return array

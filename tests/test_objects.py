@@ -1,0 +1,418 @@
+"""Objects everywhere: any process, corpus, sequences, module can be trained, evaluated, and gone on with."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hmmscope as hs
+from hmmscope.analysis.trained_ngrams import TrainedNgrams
+from hmmscope.corpora.targets import PADDING, make_target
+from hmmscope.errors import DamagedError, InputError, RefusedError
+from hmmscope.processes.given_sequences import GivenSequences
+from hmmscope.runs.pipeline import untrained_twin
+from hmmscope.storage import store
+
+HALF = [0.5, 0.5]
+MODEL = {"name": "roformer", "num_layers": 1, "num_heads": 2, "width": 8}
+RECIPE = {"batch_size": 4, "evaluate_every": 2, "checkpoint_every": 2, "evaluate_samples": 4, "warmup_steps": 2}
+SHORT: dict[str, Any] = {"num_steps": 4, "training": RECIPE, "num_samples": 6}
+
+
+class Net(nn.Module):
+    """A module of somebody else: a GRU with dropout, and a part that no gradient reaches."""
+
+    def __init__(self, num_tokens: int = 3, num_outputs: int = 2, rate: float = 0.3) -> None:
+        super().__init__()
+        self.read = nn.Embedding(num_tokens, 6)
+        self.core, self.head, self.idle = nn.GRU(6, 6, batch_first=True), nn.Linear(6, num_outputs), nn.Linear(2, 2)
+        self.dropout = nn.Dropout(rate)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.dropout(self.core(self.read(tokens))[0]))
+
+
+class Causal(nn.Module):
+    """As models of transformers: a configuration, and an object with logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config, self.net = SimpleNamespace(vocab_size=3), Net(3, 3)
+
+    def forward(self, input_ids: torch.Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.net(input_ids))
+
+
+def coin() -> hs.HMM:
+    return hs.HMM(HALF, [[0.9, 0.1], [0.2, 0.8]], [[0.8, 0.2], [0.3, 0.7]], symbols=["h", "t"], title="coins")
+
+
+def words() -> hs.SequenceData:
+    rng = np.random.default_rng(0)
+    return hs.SequenceData(["".join(rng.choice(list("abc"), rng.integers(2, 12))) for _ in range(60)], title="words")
+
+
+def net(seed: int = 0, **options: Any) -> Net:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)  # noqa: TID251 - a user's module has no other way
+        return Net(**options)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Sources of a training
+
+SOURCES: dict[str, Any] = {
+    "HMM": coin,
+    "LabelledHMM": lambda: hs.make_process("golden-mean"),
+    "Mixture": lambda: hs.Mixture(HALF, [coin(), coin()]),
+    "LinearGaussian": lambda: hs.LinearGaussian([[0.9]], [[1.0]]),
+    "MatrixProduct": lambda: hs.make_process("matmul", dimension=2),
+    "name": lambda: "golden-mean",
+    "shipped": lambda: "umbrella",
+    "SequenceData": words,
+    "Corpus": lambda: hs.Corpus(coin(), 7, seed=3),
+    "Corpus of sequences": lambda: hs.Corpus(words(), 5, seed=3),
+    "RunConfig": lambda: hs.RunConfig(process=coin(), layout=hs.Sequences(length=7)),
+}
+
+
+@pytest.mark.parametrize("case", SOURCES)
+def test_anything_that_generates_is_trained_on(case: str, tmp_path: Path) -> None:
+    source = SOURCES[case]()
+    length = {} if case.startswith(("Corpus", "Run")) else {"length": 7}
+    run = hs.train(source, tmp_path / "run", model=MODEL, seed=5, **length, **SHORT)
+    assert run.summary is not None
+    assert run.summary["steps"] == 4
+    assert np.isfinite(run.summary["loss"])
+    assert len(repr(run)) < 200
+    loaded = hs.load_run(tmp_path / "run")
+    assert loaded.process.digest == run.process.digest
+    assert loaded.summary == run.summary
+    assert torch.equal(loaded.corpus()[0:3].tokens, run.corpus()[0:3].tokens)
+    known = case not in ("SequenceData", "Corpus of sequences")
+    assert (run.summary["bayes_loss"] is not None) == known
+    assert ("baseline" in run.summary) == (not known)
+    assert "Bayes optimum" in repr(run) if known else "no optimum is known" in repr(run)
+
+
+def test_objects_and_names_give_the_same_bits(tmp_path: Path) -> None:
+    coin().save(tmp_path / "coin.json")
+    by_object = hs.train(coin(), tmp_path / "a", model=MODEL, length=7, **SHORT)
+    by_path = hs.train(tmp_path / "coin.json", tmp_path / "b", model=MODEL, length=7, **SHORT)
+    spec = hs.RunConfig(process=coin(), layout=hs.Sequences(length=7), model=MODEL)
+    by_config = hs.train(spec, tmp_path / "c", **SHORT)
+    for other in (by_path, by_config):
+        assert other.summary == by_object.summary
+        for one, two in zip(other.model.parameters(), by_object.model.parameters(), strict=True):
+            assert torch.equal(one, two)
+
+
+def test_a_run_on_an_object_goes_on_with_the_same_object_only(tmp_path: Path) -> None:
+    hs.train(coin(), tmp_path / "run", model=MODEL, length=7, **SHORT)
+    again = hs.train(coin(), tmp_path / "run", model=MODEL, length=7, resume=True, **SHORT)
+    assert again.summary is not None
+    other = hs.HMM(HALF, [[0.9, 0.1], [0.2, 0.8]], [[0.8, 0.2], [0.3, 0.7]], symbols=["t", "h"])
+    with pytest.raises(RefusedError, match="holds a run with another configuration"):
+        hs.train(other, tmp_path / "run", model=MODEL, length=7, resume=True, **SHORT)
+    (tmp_path / "run" / "process.safetensors").unlink()
+    with pytest.raises(InputError, match="is a HMM that was handed over"):
+        hs.load_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "source, options, part",
+    [
+        ("nothing", {}, "process: unknown 'nothing'"),
+        (3, {}, "process: must be a registered process"),
+        ("umbrella", {"model": "roforme"}, "model.name: unknown 'roforme'; did you mean 'roformer'?"),
+        ("umbrella", {"model": 3}, "model: must be a registered model"),
+        ("umbrella", {"length": 5, "layout": hs.Prompts()}, "length: give either a length or a layout"),
+        ("umbrella", {"target": "beliefs"}, "target: unknown 'beliefs'"),
+        ("umbrella", {"training": {"steps": 3}}, "training.steps: unknown 'steps'"),
+        ("golden-mean", {"model": nn.Linear(3, 3)}, "model: Linear fails on tokens"),
+        ("golden-mean", {"model": Net(1)}, "model: knows no token 1, which the samples hold"),
+        ("golden-mean", {"model": Net(2, 1)}, "model: gives 1 logits, the corpus has 2 symbols"),
+        ("golden-mean", {"model": nn.Embedding(2, 2), "training": {"block_length": 2}}, "training.block_length: needs"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_refusals_are_one_line_and_leave_nothing(source: Any, options: dict, part: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        hs.train(source, tmp_path / "run", **options)
+    assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("measure", [hs.evaluate, hs.probe])
+def test_instruments_say_how_to_make_a_corpus(measure: Any) -> None:
+    with pytest.raises(InputError, match=r"corpus: must be a corpus, got SequenceData.*stream='evaluate'"):
+        measure(net(), words())
+
+
+def test_ngrams_are_not_judged_on_what_they_have_counted() -> None:
+    model = net(num_tokens=3, num_outputs=3)
+    names = {
+        stream: set(hs.evaluate(model, hs.Corpus(words(), 5, stream=stream), num_samples=4).measures)
+        for stream in ("corpus", "train", "evaluate", "probe")
+    }
+    assert names["evaluate"] == names["probe"]
+    assert "trained-order-1" in names["probe"]
+    assert names["corpus"] == names["train"] == {"model", *(f"order-{k}" for k in range(4))}
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_corpus_is_of_a_process() -> None:
+    with pytest.raises(
+        InputError, match=r"process: must be a process or SequenceData, got tensor.*hmmscope.SequenceData"
+    ):
+        hs.Corpus(torch.zeros(3, 4), length=20)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="process: must be a process or SequenceData, got 'umbrella'"):
+        hs.Corpus("umbrella", length=20)  # type: ignore[arg-type]
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Modules of the user
+
+
+def test_a_module_is_trained_in_place_and_kept(tmp_path: Path) -> None:
+    module, before = net(), net().state_dict()
+    run = hs.train(coin(), tmp_path / "run", model=module, length=7, **SHORT)
+    assert run.model is module
+    assert not torch.equal(module.read.weight, before["read.weight"])
+    config = store.read_json(tmp_path / "run" / "config.json")["model"]
+    assert config["name"] == "given"
+    assert config["class_name"].endswith("test_objects.Net")
+    assert "read.weight 3x6" in config["shapes"]
+    with pytest.raises(InputError, match=r"was trained on a .*Net that was handed over; load_run\(path, model=...\)"):
+        hs.load_run(tmp_path / "run")
+    loaded = hs.load_run(tmp_path / "run", model=net(7))
+    for one, two in zip(loaded.model.parameters(), module.parameters(), strict=True):
+        assert torch.equal(one, two)
+    for name, tensor in untrained_twin(loaded).state_dict().items():
+        assert torch.equal(tensor, before[name])
+    with pytest.raises(InputError, match="their parameters differ"):
+        hs.load_run(tmp_path / "run", model=net(num_tokens=4))
+
+
+def test_a_module_with_dropout_is_a_function_of_the_seed_and_goes_on(tmp_path: Path) -> None:
+    state = torch.get_rng_state()
+    whole = hs.train(coin(), tmp_path / "a", model=net(), length=7, **SHORT)
+    assert torch.equal(torch.get_rng_state(), state)
+    again = hs.train(coin(), tmp_path / "b", model=net(), length=7, **SHORT)
+    other = hs.train(coin(), tmp_path / "c", model=net(), length=7, seed=9, **SHORT)
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, again.model.state_dict()[name])
+    assert not torch.equal(whole.model.head.weight, other.model.head.weight)
+    # stopped after its first checkpoint: the second goes on from there, whatever weights the module comes with
+    for path in (tmp_path / "b").glob("done.json"):
+        path.unlink()
+    for path in sorted((tmp_path / "b" / "checkpoints").iterdir())[-1:]:
+        store.remove_folder(path)
+    resumed = hs.train(coin(), tmp_path / "b", model=net(3), length=7, resume=True, **SHORT)
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, resumed.model.state_dict()[name])
+
+
+def test_models_with_logits_are_models(tmp_path: Path) -> None:
+    run = hs.train(coin(), tmp_path / "run", model=Causal(), length=7, **SHORT)
+    assert run.summary is not None
+    score = hs.evaluate(run.model, run.corpus(), num_samples=6)
+    assert score.loss == pytest.approx(run.summary["loss"])
+    rows = hs.probe(run.model, run.corpus("probe"), target="previous-0", layers=["net.dropout"], num_samples=8)
+    assert {row["layer_name"] for row in rows} == {"net.dropout"}
+
+
+@pytest.mark.parametrize("model", [Net(1), Causal()], ids=["embedding", "vocabulary"])
+def test_too_small_a_vocabulary_is_one_line(model: nn.Module) -> None:
+    process = hs.HMM([1.0], [[1.0]], [[0.2] * 5])
+    with pytest.raises(InputError, match="model: knows no token 4, which the samples hold; its vocabulary"):
+        hs.evaluate(model, hs.Corpus(process, 50), num_samples=2)
+    layer = "read" if isinstance(model, Net) else "net.read"
+    with pytest.raises(InputError, match="model: knows no token 4"):
+        hs.probe(model, hs.Corpus(process, 50), target="previous-0", layers=[layer], num_samples=8)
+
+
+def test_too_few_positions_are_not_too_small_a_vocabulary() -> None:
+    class Short(Causal):
+        def forward(self, input_ids: torch.Tensor) -> SimpleNamespace:
+            nn.functional.embedding(torch.arange(input_ids.shape[1]), torch.zeros(8, 2))
+            return super().forward(input_ids)
+
+    assert hs.evaluate(Short(), hs.Corpus(coin(), 8), num_samples=2).loss > 0
+    with pytest.raises(
+        InputError, match=r"model: an index is out of range on tokens \(2, 19\); it may have too few positions"
+    ):
+        hs.evaluate(Short(), hs.Corpus(coin(), 20), num_samples=2)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Given sequences
+
+
+def test_windows_lie_in_their_part_and_are_padded() -> None:
+    data = words()
+    process = GivenSequences(data)
+    for stream, part in (
+        ("train", data.train),
+        ("evaluate", data.validation),
+        ("probe", data.validation),
+        ("corpus", data),
+    ):
+        batch = hs.Corpus(process, 5, stream=stream)[0:300]
+        texts = [data.as_text(row[kept]) for row, kept in zip(batch.observations, batch.states >= 0, strict=True)]
+        allowed = [part.as_text(sequence) for sequence in part]
+        assert all(any(text in whole for whole in allowed) for text in texts)
+        assert ((batch.observations == 0) | (batch.states == 0)).all()
+        assert (batch.states.diff(dim=1) <= 0).all()  # padding is at the end
+        assert {whole for whole in allowed if len(whole) <= 5} <= set(texts)
+
+
+def test_streams_of_judgement_show_each_piece_once() -> None:
+    data = words()
+    process = GivenSequences(data)
+    count = process.num_windows("evaluate", 4)
+    batch = hs.Corpus(process, 4, stream="evaluate")[0:count]
+    seen = sorted(data.as_text(row[kept]) for row, kept in zip(batch.observations, batch.states >= 0, strict=True))
+    texts = [data.as_text(sequence) for sequence in data.validation]
+    pieces = [text[i : i + 4] for text in texts for i in range(0, len(text), 4) if i == 0 or len(text) - i > 1]
+    assert seen == sorted(pieces)
+    again = hs.Corpus(process, 4, stream="evaluate")[count : 2 * count]
+    assert torch.equal(again.observations, batch.observations)
+
+
+def test_windows_that_come_again_are_not_counted_twice() -> None:
+    corpus = hs.Corpus(words(), 40, stream="probe")
+    count = len(words().validation)
+    assert corpus.different(1000) == count == hs.Corpus(words(), 40, stream="evaluate").different(1000)
+    assert hs.Corpus(words(), 40, stream="train").different(1000) == hs.Corpus(coin(), 40).different(1000) == 1000
+    model = net(num_tokens=3, num_outputs=3)
+    assert len(hs.evaluate(model, corpus, num_samples=256).measures["model"]["loss"]) == count
+    with pytest.raises(InputError, match=f"num_samples: must be at least 8, to train and to test on, got {count}"):
+        hs.probe(model, corpus, target="previous-0", layers=["read"])
+
+
+def test_padding_is_not_asked_for() -> None:
+    corpus = hs.Corpus(words(), 9, stream="train")
+    target = make_target("observation", corpus.process, corpus.layout)
+    batch = corpus[0:20]
+    labels = target.labels(batch)
+    assert isinstance(labels, torch.Tensor)
+    inside = batch.states[:, 1:] >= 0
+    assert torch.equal(labels, batch.observations[:, 1:].where(inside, PADDING))
+    logits = torch.randn(20, 8, 3, generator=torch.Generator().manual_seed(0))
+    by_hand = -logits.log_softmax(-1).gather(2, batch.observations[:, 1:, None])[..., 0][inside].mean()
+    assert target.loss(logits, labels) == pytest.approx(by_hand.item(), rel=1e-6)
+    terms = target.loss_terms(logits.double().softmax(-1), labels)
+    assert torch.equal(terms.isnan(), ~inside)
+    with pytest.raises(InputError, match="no known law, so no exact answer"):
+        target.optimum(batch)
+    with pytest.raises(InputError, match="nobody knows the hidden state; use observation"):
+        make_target("belief", corpus.process, corpus.layout)
+    with pytest.raises(InputError, match="one a sample; use the layout sequences"):
+        hs.Corpus(words(), layout=hs.Prompts())[0:1]
+
+
+def test_trained_ngrams_are_those_of_a_plain_count() -> None:
+    data = words()
+    found = TrainedNgrams(GivenSequences(data), 3)
+    batch = hs.Corpus(data, 6, stream="evaluate")[0:5].observations
+    positions = np.arange(1, 6)
+    laws = found.predictions(batch, positions)
+    train = [sequence.tolist() for sequence in data.train]
+
+    def law(context: list[int]) -> np.ndarray:
+        shorter = law(context[1:]) if context else np.full(3, 1 / 3)
+        counts, k = np.zeros(3), len(context)
+        for sequence in train:
+            for t in range(k, len(sequence)):
+                counts[sequence[t]] += sequence[t - k : t] == context
+        return (counts + shorter) / (counts.sum() + 1)
+
+    for order in range(4):
+        for b, row in enumerate(batch.tolist()):
+            for j, t in enumerate(positions):
+                expected = law(row[max(0, t - order) : t])
+                np.testing.assert_allclose(laws[f"trained-order-{order}"][b, j], expected, rtol=1e-12)
+
+
+def test_a_score_without_an_optimum_says_so(tmp_path: Path) -> None:
+    run = hs.train(words(), tmp_path / "run", model=MODEL, **SHORT)
+    score = hs.evaluate(run.model, run.corpus(), num_samples=5)
+    assert score.bayes_loss is None
+    assert score.excess is None
+    assert score.invalid is None
+    assert score.baseline is not None
+    assert "no optimum is known" in repr(score)
+    names = {row["predictor"] for row in score.table()}
+    assert {"model", "trained-order-0", "trained-order-3", "order-0"} <= names
+    assert "optimum" not in names
+    rows = score.rows("positions")
+    assert all(np.isfinite(row["value"]) for row in rows)
+    assert {row["x"]: row["samples"] for row in rows if row["predictor"] == "model" and row["metric"] == "loss"}[1] == 5
+
+
+def test_training_on_sequences_learns_more_than_frequencies(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    rows = [np.resize([[0, 1, 2], [0, 2, 1]][k % 2], rng.integers(9, 20)).tolist() for k in range(60)]
+    recipe = {**RECIPE, "batch_size": 16, "learning_rate": 1e-2, "evaluate_every": 50}
+    run = hs.train(hs.SequenceData(rows), tmp_path / "run", model=MODEL, num_steps=150, training=recipe)
+    losses = {row["predictor"]: row["loss"] for row in hs.evaluate(run.model, run.corpus(), num_samples=6).table()}
+    assert losses["model"] < 0.5 * losses["trained-order-0"]
+
+
+def test_a_run_on_a_file_of_sequences_keeps_them(tmp_path: Path) -> None:
+    words().save(tmp_path / "words.npz")
+    run = hs.train(tmp_path / "words.npz", tmp_path / "run", model=MODEL, **SHORT)
+    (tmp_path / "words.npz").unlink()
+    loaded = hs.load_run(tmp_path / "run")
+    assert loaded.process.digest == run.process.digest == words().digest
+    (tmp_path / "run" / "process.safetensors").unlink()
+    hs.Corpus(hs.SequenceData([[0, 1], [1], [2]]), 2).process.save(tmp_path / "run" / "process.safetensors")
+    with pytest.raises(DamagedError, match="the process here differs from the one of the run"):
+        hs.load_run(tmp_path / "run")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# In a notebook, and on the command line
+
+
+def test_reprs_are_short() -> None:
+    corpus = hs.Corpus(coin(), 7)
+    score = hs.evaluate(net().eval(), corpus, num_samples=4)
+    for thing in (coin(), hs.Mixture(HALF, [coin(), coin()]), hs.make_process("ran-lds"), corpus, score, words()):
+        assert len(repr(thing)) < 250
+        assert "array(" not in repr(thing)
+        assert "tensor(" not in repr(thing)
+        assert thing._repr_html_().startswith("<table>")  # type: ignore[attr-defined]
+    table = score.table()
+    assert {row["predictor"] for row in table} == set(score.measures)
+    assert table[0]["loss"] == pytest.approx(score.loss)
+    hostile = hs.HMM([1.0], [[1.0]], [[1.0]], title="<script>")
+    assert "<script>" not in hostile._repr_html_()
+
+
+def test_an_export_says_what_it_is_and_not_its_weights(tmp_path: Path) -> None:
+    model = hs.make_model("roformer", num_symbols=3, num_layers=1, width=8, num_heads=2)
+    exported = hs.interop.export_huggingface(model, tmp_path / "out")
+    assert repr(exported).startswith("Exported(gpt_neox, ")
+    assert len(repr(exported)) < 100
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("answer", [hs.filter_beliefs, hs.smooth_beliefs, hs.most_likely_states, hs.log_likelihood])
+@pytest.mark.parametrize("observations", [[["h", "t"]], [[0, 1], [0]], "hth"], ids=["names", "ragged", "text"])
+def test_names_and_ragged_lists_are_one_line(answer: Any, observations: Any) -> None:
+    with pytest.raises(
+        InputError, match=r"observations: must be integers \(batch, time\), got .*SequenceData"
+    ) as caught:
+        answer(coin(), observations)
+    assert "\n" not in str(caught.value)
+    data = hs.SequenceData(["ht", "h"], symbols=coin().symbols)
+    tokens, lengths = data.padded()
+    assert torch.isfinite(hs.filter_beliefs(coin(), tokens, lengths=lengths).log_likelihood).all()

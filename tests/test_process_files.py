@@ -1,0 +1,183 @@
+"""Every kind of process is saved, loaded and found again, to the bit; tiny probabilities have one rule."""
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import hmmscope as hs
+from hmmscope.errors import DamagedError, InputError
+from hmmscope.processes.base import Process
+from hmmscope.processes.files import KINDS
+from hmmscope.processes.given_sequences import GivenSequences
+from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.storage.mapped import map_tensors
+
+HALF, EYE = [0.5, 0.5], [[1.0, 0.0], [0.0, 1.0]]
+
+
+def named() -> hs.HMM:
+    return hs.HMM(HALF, [[0.9, 0.1], HALF], EYE, symbols=["h", "t"], states=["x", "y"], title="a coin", source="me")
+
+
+MAKERS: dict[str, Callable[[], Process]] = {
+    "HMM": named,
+    "labelled": lambda: hs.make_process("cyclic-hard"),
+    "mixture": lambda: hs.make_process("random-mixture", num_components=3, num_states=4, num_symbols=5),
+    "mixture of named": lambda: hs.Mixture([0.25, 0.75], [named(), named()], title="two", source="us"),
+    "mixture of labelled": lambda: hs.Mixture(HALF, [hs.make_process("z1r"), hs.make_process("z1r")]),  # type: ignore[list-item]
+    "linear": lambda: hs.LinearGaussian(EYE, [[1.0, 2.0]], initial=[3.0, 1 / 3], state_noise=[[2, 1], [1, 3]]),
+    "matrices": lambda: hs.make_process("matmul"),
+    "fresh": lambda: hs.make_process("fresh-hmms", num_states=3, seed=4),
+    "sequences": lambda: GivenSequences(hs.SequenceData(["abba", "ab", "ba", "aa"], seed=3, title="words")),
+}
+
+
+def test_every_kind_has_a_case() -> None:
+    assert {type(make()) for make in MAKERS.values()} == set(KINDS.values())
+
+
+@pytest.mark.parametrize("ending", [".json", ".npz", ".safetensors"])
+@pytest.mark.parametrize("case", MAKERS)
+def test_saved_and_loaded(case: str, ending: str, tmp_path: Path) -> None:
+    process, path = MAKERS[case](), tmp_path / f"p{ending}"
+    process.save(path)
+    found = hs.load_process(path)
+    assert type(found) is type(process)
+    assert found.digest == process.digest
+    for field in ("title", "symbols", "states", "evaluated_after", "num_components", "num_states", "num_symbols"):
+        assert getattr(found, field) == getattr(process, field), field
+    again, batch = hs.Corpus(found, 6)[0:9], hs.Corpus(process, 6)[0:9]
+    assert torch.equal(again.observations, batch.observations)
+    assert torch.equal(again.states, batch.states)
+    config = RunConfig(process=str(path))
+    assert config_from_data(config.to_data()).process.build().digest == process.digest
+    found.save(tmp_path / f"again{ending}")
+    if ending != ".npz":
+        assert (tmp_path / f"again{ending}").read_bytes() == path.read_bytes()
+
+
+def test_a_mixture_in_safetensors_stays_in_its_file(tmp_path: Path) -> None:
+    mixture = MAKERS["mixture"]()
+    mixture.save(tmp_path / "m.safetensors")
+    tensors, texts = map_tensors(tmp_path / "m.safetensors")
+    assert json.loads(texts["hmm"])["format"] == "hmmscope-mixture"
+    assert torch.equal(tensors["transition"], mixture.law.transition_MSS)  # type: ignore[union-attr]
+    tensors["transition"].zero_()  # a private copy of the page: the file is as it was
+    loaded = hs.load_process(tmp_path / "m.safetensors")
+    assert loaded.digest == mixture.digest
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    assert any(line.endswith("m.safetensors") for line in lines)
+
+
+def test_a_mixture_whose_rows_are_not_exact_is_quantised(tmp_path: Path) -> None:
+    data = {"format": "hmmscope-mixture", "version": 1, "weights": [0.5, 0.5], "initial": [[1.0], [1.0]]}
+    data |= {"transition": [[[1.0]], [[1.0]]], "emission": [[[1 / 3, 2 / 3]], [[0.1, 0.9]]]}
+    (tmp_path / "m.json").write_text(json.dumps(data))
+    loaded = hs.load_process(tmp_path / "m.json")
+    assert isinstance(loaded, hs.Mixture)
+    assert (
+        loaded.digest
+        == hs.Mixture(HALF, [hs.HMM([1.0], [[1.0]], [row]) for row in ([1 / 3, 2 / 3], [0.1, 0.9])]).digest
+    )
+
+
+@pytest.mark.parametrize(
+    "changes, part",
+    [
+        (
+            {"format": "hmmscope-mixtur"},
+            "m.json: format is 'hmmscope-mixtur' version 1; this release reads hmmscope-hmm",
+        ),
+        ({"format": ["x"]}, "m.json: format is ['x']"),
+        ({"weights": [0.5, 0.6]}, "m.json: weights: row sums to 1.1"),
+        ({"emission": None}, "m.json: emission: must hold real numbers"),
+        ({"emission": [[[1.0, 0.1]], [[0.5, 0.5]]]}, "m.json: emission[0][0]: row sums to 1.1"),
+        ({"transition": [[[1.0]]]}, "m.json: transition: must have shape 2 x 1 x 1, got 1 x 1 x 1"),
+        ({"extra": 1}, "m.json: extra: unknown 'extra'"),
+        ({"weights": ...}, "m.json: weights is missing"),
+        ({"emission": ...}, "m.json: emission is missing"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_bad_files_are_one_line(changes: dict, part: str, tmp_path: Path) -> None:
+    data = {"format": "hmmscope-mixture", "version": 1, "weights": [0.5, 0.5], "initial": [[1.0], [1.0]]}
+    data |= {"transition": [[[1.0]], [[1.0]]], "emission": [[[0.5, 0.5]], [[0.1, 0.9]]], **changes}
+    (tmp_path / "m.json").write_text(json.dumps({k: v for k, v in data.items() if v is not ...}))
+    with pytest.raises(InputError) as caught:
+        hs.load_process(tmp_path / "m.json")
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("cut", [0, 4, 9, 100, -1])
+def test_torn_safetensors_are_damaged(cut: int, tmp_path: Path) -> None:
+    named().save(tmp_path / "p.safetensors")
+    data = (tmp_path / "p.safetensors").read_bytes()
+    (tmp_path / "p.safetensors").write_bytes(data[:cut])
+    with pytest.raises(DamagedError, match="not a whole safetensors file"):
+        hs.load_process(tmp_path / "p.safetensors")
+
+
+def test_a_header_that_points_elsewhere_is_damaged(tmp_path: Path) -> None:
+    entry = {"dtype": "F64", "shape": [2**40], "data_offsets": [0, 8]}
+    header = json.dumps({"a": entry}).encode()
+    (tmp_path / "p.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    with pytest.raises(DamagedError, match="of another size than its shape"):
+        map_tensors(tmp_path / "p.safetensors")
+
+
+def test_components_must_name_their_symbols_alike() -> None:
+    other = hs.HMM(HALF, EYE, EYE, symbols=["t", "h"])
+    with pytest.raises(InputError, match="must name their symbols alike, got h, t and t, h"):
+        hs.Mixture(HALF, [named(), other])
+    mixture = hs.Mixture(HALF, [named(), hs.HMM(HALF, EYE, EYE, symbols=["h", "t"])])
+    assert (mixture.symbols, mixture.states) == (("h", "t"), None)
+    assert mixture[0].symbols == ("h", "t")
+    assert mixture.first(1).symbols == ("h", "t")
+
+
+def test_a_process_that_has_changed_is_not_the_one_of_the_configuration(tmp_path: Path) -> None:
+    named().save(tmp_path / "p.json")
+    config = config_from_data({"process": {"name": "file", "path": str(tmp_path / "p.json"), "digest": named().digest}})
+    assert config.process.build().digest == named().digest
+    (tmp_path / "p.json").unlink()
+    hs.HMM(HALF, EYE, EYE).save(tmp_path / "p.json")
+    with pytest.raises(DamagedError, match="the process has changed"):
+        config.process.build()
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Probabilities below 2^-32
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_tiny_entries_become_the_smallest_possible_with_one_warning(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    matrices = [rng.dirichlet([0.02] * 128, size) for size in ((), 128, 128)]
+    zeros = [rng.random(m.shape) < 0.1 for m in matrices]
+    matrices = [np.where(zero, 0.0, m) for zero, m in zip(zeros, matrices, strict=True)]
+    matrices = [m / m.sum(-1, keepdims=True) for m in matrices]
+    with pytest.warns(UserWarning, match=r"HMM: \d+ positive entries below 2\^-32 are 2\^-32 now") as caught:
+        hmm = hs.HMM(*matrices)
+    assert len(caught) == 1
+    for given, kept in zip(matrices, (hmm.initial_S, hmm.transition_SS, hmm.emission_SV), strict=True):
+        kept = kept.numpy()
+        assert ((kept > 0) == (given > 0)).all()  # zeros and possibilities are as they were
+        assert (kept.sum(-1) == 1).all()
+        assert (kept * 2**32 == np.round(kept * 2**32)).all()
+        assert np.abs(kept - given).sum(-1).max() < 130 * 2 * 2**-32
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert hs.HMM(hmm.initial_S, hmm.transition_SS, hmm.emission_SV).digest == hmm.digest
+
+
+def test_too_many_tiny_entries_are_refused() -> None:
+    row = np.full(5001, 1e-15)
+    row[0] = 1 - row[1:].sum()
+    with pytest.raises(InputError, match=r"emission\[0\]: 5000 entries are positive but below 2\^-32; to keep them"):
+        hs.HMM([1.0], [[1.0]], row[None])
+    assert hs.HMM([1.0], [[1.0]], row[None], allow_drop_tiny=True).emission_SV[0, 0] == 1
