@@ -37,18 +37,21 @@ def environment() -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What timings depend on, with the day; "gpu" is None without one."""
+    """What timings depend on, with the day; "vectors" and "gpu" are None where they are not known or there is none."""
     import torch
 
     model = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as lines:
-            model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
+            known = {line.partition(":")[0].strip(): line.partition(":")[2].split() for line in lines}
+        model, flags = " ".join(known.get("model name", [model])), set(known.get("flags", ()))
+    except OSError:
+        flags = set()
+    vectors = " ".join(flag for flag in ("avx2", "fma", "avx512f") if flag in flags) or None
     return {
         "date": date.today().isoformat(),
         "processor": model,
+        "vectors": vectors,
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": torch.__version__,
