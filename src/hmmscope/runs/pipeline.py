@@ -288,8 +288,9 @@ def warm_up(configs: Iterable[RunConfig]) -> None:
         if engine_of(replace(config, training=replace(spec, device="cpu")), ports).engine == "torch":
             continue
         seen.add(kind)
-        one = {"batch_size": 1, "num_grains": 1, "num_trajectories": 0, "curriculum": (), "engine": "compiled"}
-        spec = replace(spec, device="cpu", **one)
+        spec = replace(
+            spec, device="cpu", engine="compiled", batch_size=1, num_grains=1, num_trajectories=0, curriculum=()
+        )
         model = build_model(config.model, ports, config.seed)
         engine, optimiser = make_engine(model, spec, World()), make_optimiser(model, spec)
         corpus = Corpus(process, layout=config.layout, seed=config.seed, stream="corpus")
