@@ -166,7 +166,7 @@ def build_parser() -> argparse.ArgumentParser:
         "work",
         nargs="?",
         default="all",
-        help="sampling, filtering, exact, mixture, training; or curve (default: the first five)",
+        help="sampling, filtering, exact, mixture, training, engine; or curve (default: all but curve)",
     )
     bench.add_argument("--peers", action="store_true", help="also measure hmmlearn, dynamax, pomegranate, plain loops")
     bench.add_argument("--threads", type=int, nargs="+", default=[1], metavar="N", help="numbers of threads")

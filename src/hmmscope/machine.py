@@ -68,7 +68,7 @@ def processor(path: str = "/proc/cpuinfo") -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What timings depend on, with the day; "gpu" is None without one."""
+    """What timings depend on, with the day; "instructions" and "gpu" are None where they are not known or there is none."""
     import torch
 
     return {

@@ -133,7 +133,7 @@ def _contest(shape: Shape, peers: bool, device: str, precision: str, compiled: b
             contest.add(name, _step_of(model.to(device), config, corpus, target), tokens)
     cost = cost_of(config.model, ports, columns)
     if cost is not None:
-        multiply, amount = _gemm(device, precision)
+        multiply, amount = gemm(device, precision)
         contest.add(f"{precision} matrix product", multiply, amount / (cost.flops / columns), limit=True)
     return contest
 
@@ -263,7 +263,7 @@ class _TorchRNN(nn.Module):
         return self.head(self.rnn(F.one_hot(tokens, self.num_tokens).float())[0])
 
 
-def _gemm(device: str, precision: str) -> tuple[Callable[[], torch.Tensor], float]:
+def gemm(device: str, precision: str) -> tuple[Callable[[], torch.Tensor], float]:
     """A large matrix product and its FLOPs."""
     size = 2048 if device == "cpu" else 8192
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32

@@ -83,7 +83,10 @@ class RunConfig:
         for name in _REGISTERED:
             spec = getattr(self, name)
             data[name] = {"name": spec.name, **spec_to_data(spec)}
-        return data | {"target": self.target, "training": spec_to_data(self.training), "seed": self.seed}
+        training = spec_to_data(self.training)
+        if training["engine"] == "auto":  # what is not decided is left out
+            del training["engine"]
+        return data | {"target": self.target, "training": training, "seed": self.seed}
 
 
 def _as_spec(section: str, value: Any) -> Any:

@@ -8,11 +8,13 @@ import torch
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import Target, make_target
 from hmmscope.machine import free_memory
-from hmmscope.models.base import cost_of, parameter_count
+from hmmscope.models.base import SequenceModel, cost_of, parameter_count
 from hmmscope.models.block_cot import num_blocks
 from hmmscope.models.make import build_model
 from hmmscope.runs.config import RunConfig
-from hmmscope.runs.pipeline import ports_of, require_memory_for, threads
+from hmmscope.runs.pipeline import engine_of, ports_of, require_memory_for, threads
+from hmmscope.training.distributed import World
+from hmmscope.training.parallel import make_engine
 from hmmscope.training.schedules import sample_numbers, stage_length
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import resolve_device
@@ -33,6 +35,7 @@ class Estimate:
         flops: floating-point operations of matrix products, forward and backward; None for foreign architectures.
         memory_bytes: weights, gradients, moments and activations of a step; None for foreign architectures.
         free_bytes: memory that is free; None where the system does not say.
+        engine, engine_reason: what computes the steps, and why.
         steps_measured: full-length steps that were timed on this machine; 0 if none was.
         seconds: of all steps, by those measured; evaluations and the final score are not in it. None if none was.
         other_precision, other_seconds: the same in float32, or in bfloat16 if that is the configured one.
@@ -44,6 +47,8 @@ class Estimate:
     flops: float | None
     memory_bytes: int | None
     free_bytes: int | None
+    engine: str
+    engine_reason: str
     steps_measured: int
     seconds: float | None
     other_precision: str = ""
@@ -60,6 +65,8 @@ def estimate(config: RunConfig, *, measure: bool = True) -> Estimate:
     process = config.process.build()
     layout, target = config.layout, make_target(config.target, process, config.layout)
     ports = ports_of(config, target)
+    choice = engine_of(replace(config, training=spec), ports)
+    spec = replace(spec, engine=choice.engine)
     grain = spec.batch_size // spec.num_grains
     cost = cost_of(config.model, ports, layout.num_columns, device=spec.device)
     require_memory_for(replace(config, training=spec), ports)
@@ -73,11 +80,12 @@ def estimate(config: RunConfig, *, measure: bool = True) -> Estimate:
         flops = None if each is None or flops is None else flops + each.flops * len_of * passes
     model = build_model(config.model, ports, config.seed)
     memory = None if cost is None else cost.step_bytes(grain)
-    counted = Estimate(parameter_count(model), samples, tokens, flops, memory, free_memory(), 0, None)
+    found = (parameter_count(model), samples, tokens, flops, memory, free_memory())
+    counted = Estimate(*found, choice.engine, choice.reason, 0, None)
     if not measure:
         return counted
     whole = replace(spec, curriculum=())
-    other = replace(whole, precision="float32" if spec.precision == "bfloat16" else "bfloat16")
+    other = replace(whole, precision="float32" if spec.precision == "bfloat16" else "bfloat16", engine="torch")
     with threads(spec.num_threads):
         corpus = Corpus(process, layout=layout, seed=config.seed, stream="train")
         steps, each_step = _time_steps(model, corpus, target, whole)
@@ -117,11 +125,11 @@ def _samples(spec: TrainingSpec, begin: int, end: int) -> int:
     return until(end) - until(begin)
 
 
-def _time_steps(model: torch.nn.Module, corpus: Corpus, target: Target, spec: TrainingSpec) -> tuple[int, float]:
+def _time_steps(model: SequenceModel, corpus: Corpus, target: Target, spec: TrainingSpec) -> tuple[int, float]:
     """Number of steps timed, and seconds of one."""
     device = torch.device(spec.device)
     model.to(device).train()
-    optimiser = make_optimiser(model, spec)
+    engine, optimiser = make_engine(model, spec, World()), make_optimiser(model, spec)
     lessons = Lessons(corpus, target, spec, device)
     numbers = sample_numbers(replace(spec, num_trajectories=0), corpus.seed, 0)
     steps, begun = -1, time.perf_counter()
@@ -129,7 +137,7 @@ def _time_steps(model: torch.nn.Module, corpus: Corpus, target: Target, spec: Tr
         if steps == 0:
             begun = time.perf_counter()
         stage, asked = lessons.at(0)
-        train_step(model, optimiser, stage[numbers], asked, spec, 0)  # type: ignore[arg-type]
+        train_step(model, optimiser, stage[numbers], asked, spec, 0, engine)
         steps += 1
     return steps, (time.perf_counter() - begun) / steps
 
@@ -142,6 +150,7 @@ def as_text(found: Estimate, config: RunConfig) -> list[str]:
         f"steps        {spec.num_steps:,} of {spec.batch_size} samples ({spec.num_epochs:,} epochs)",
         f"tokens       {found.tokens:,} in {found.samples:,} samples",
     ]
+    lines.append(f"engine       {found.engine} ({found.engine_reason})")
     if found.flops is not None:
         lines.append(f"FLOPs        {found.flops:.3g} (matrix products, forward and backward)")
     if found.memory_bytes is not None:

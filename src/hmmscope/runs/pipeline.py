@@ -2,12 +2,12 @@
 
 import copy
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -30,11 +30,13 @@ from hmmscope.schema import require
 from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir, config_difference
 from hmmscope.training.distributed import World, joined
-from hmmscope.training.parallel import check_processes
+from hmmscope.training.engines import Choice, choose_engine
+from hmmscope.training.parallel import check_processes, make_engine
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import load_weights, resolve_device
 from hmmscope.training.trackers import make_tracker
 from hmmscope.training.trainer import train_model
+from hmmscope.training.updates import make_optimiser
 
 #: A run on a user's own process keeps a copy of it, and of a module that was handed over the weights that it came with.
 _OWN_PROCESS, _FIRST_WEIGHTS = "process.safetensors", "first-weights.safetensors"
@@ -152,6 +154,9 @@ def train(
         process = config.process.build()
         asked = make_target(config.target, process, config.layout)
         ports = ports_of(config, asked)
+        begun = path if resume and world.leader and os.path.lexists(path) else None
+        config = replace(config, training=replace(spec, engine=_engine(config, ports, begun, world.size)))
+        spec = config.training
         require_memory_for(config, ports)
         net = build_model(config.model, ports, config.seed)
         if isinstance(net, GivenModel):
@@ -344,6 +349,50 @@ def _flops(spec: ModelSpec, ports: Ports, columns: int) -> float | None:
     return None if cost is None else cost.flops
 
 
+def engine_of(config: RunConfig, ports: Ports, num_processes: int = 1) -> Choice:
+    """The engine of a training whose device is known, and why; see `choose_engine`."""
+    return choose_engine(config.model, ports, config.training, config.layout.num_columns, num_processes)
+
+
+def warm_up(configs: Iterable[RunConfig]) -> None:
+    """Compile what these runs will need of the compiled engine, once for all processes that start later on this machine.
+
+    It takes some 20 s on a new machine and next to nothing afterwards. One step of the first run of each architecture is
+    computed; nothing is written but the compiler's cache.
+    """
+    seen = set()
+    for config in configs:
+        spec, kind = config.training, type(config.model)
+        if kind in seen or spec.engine == "torch" or resolve_device(spec.device) != "cpu":
+            continue
+        process = config.process.build()
+        target = make_target(config.target, process, config.layout)
+        ports = ports_of(config, target)
+        if engine_of(replace(config, training=replace(spec, device="cpu")), ports).engine == "torch":
+            continue
+        seen.add(kind)
+        spec = replace(
+            spec, device="cpu", engine="compiled", batch_size=1, num_grains=1, num_trajectories=0, curriculum=()
+        )
+        model = build_model(config.model, ports, config.seed)
+        engine, optimiser = make_engine(model, spec, World()), make_optimiser(model, spec)
+        corpus = Corpus(process, layout=config.layout, seed=config.seed, stream="corpus")
+        engine.take(optimiser, corpus[0:1], target, 0)
+
+
+def _engine(config: RunConfig, ports: Ports, begun: Path | None, num_processes: int) -> Literal["compiled", "torch"]:
+    """The engine of a run; "auto" is that of the run in the folder, if it was begun."""
+    if begun is not None and config.training.engine == "auto":
+        engine = _recorded(RunDir.open(begun).config)["training"]["engine"]
+        config = replace(config, training=replace(config.training, engine=engine))
+    return engine_of(config, ports, num_processes).engine
+
+
+def _recorded(config: dict) -> dict:
+    """The configuration of a run; one that names no engine was trained by torch."""
+    return config | {"training": {"engine": "torch"} | config.get("training", {})}
+
+
 def require_memory_for(config: RunConfig, ports: Ports) -> None:
     """ResourceError if a training step on the processor cannot fit into its free memory."""
     spec = config.training
@@ -362,7 +411,7 @@ def _folder(path: Path, config: RunConfig, process: Process, resume: bool) -> Ru
     else:
         folder = RunDir.create(path, config.to_data(), seeds={"run": config.seed, "process_digest": process.digest})
     try:
-        difference = config_difference(folder.config, config.to_data())
+        difference = config_difference(_recorded(folder.config), config.to_data())
         if difference:
             raise RefusedError(f"{path}: holds a run with another configuration ({'; '.join(difference)})")
         _check_same(folder, process)

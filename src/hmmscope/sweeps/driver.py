@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from hmmscope.runs.pipeline import warm_up
 from hmmscope.schema import require
 from hmmscope.sweeps.grid import Point, extend_folder, make_folder
 from hmmscope.sweeps.jobs import Outcome, clear_failure, in_use, is_done, newest_step, taking_part, write_failure
+from hmmscope.sweeps.local import LocalEngine
 from hmmscope.sweeps.table import table_rows, write_sweep_table
 from hmmscope.training.signals import Interrupted, deferred_signals
 
@@ -88,6 +90,8 @@ def run_sweep(
         make_folder(out, list(points))
         with taking_part(out), deferred_signals() as received:
             extend_folder(out, list(points), shared=shared)
+            if isinstance(engine, LocalEngine):  # before its workers compile the same, each for itself
+                warm_up(point.config for point in points if not is_done(out, point.name))
             _Sweep([point.name for point in points], out, engine, retries, watcher).run(received)
             rows = table_rows(out, points)
             if not shared:

@@ -70,11 +70,12 @@ class Point:
 def config_digest(config: RunConfig) -> str:
     """SHA-256 of the configuration as JSON with sorted keys and no spaces, in hexadecimal.
 
-    ``training.device`` is left out: "auto" becomes another device on another machine, and a sweep that moves there must
-    find its runs again. Everything else is in.
+    ``training.device`` and ``training.engine`` are left out: "auto" becomes another one on another machine, and a sweep
+    that moves there must find its runs again. Everything else is in.
     """
     data = config.to_data()
     del data["training"]["device"]
+    data["training"].pop("engine", None)
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

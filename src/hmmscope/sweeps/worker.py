@@ -49,18 +49,19 @@ def work(out: Path, name: str) -> None:
 
 
 def _as_begun(config: RunConfig, path: Path) -> RunConfig:
-    """With the device that the run began on, if it was begun: its bits depend on it."""
+    """With the device and the engine that the run began on, if it was begun: its bits depend on them."""
     if not os.path.lexists(path / "config.json"):
         return config
-    device = RunDir.open(path).config.get("training", {}).get("device", config.training.device)
-    return replace(config, training=replace(config.training, device=device))
+    begun = RunDir.open(path).config.get("training", {})
+    device, engine = begun.get("device", config.training.device), begun.get("engine", "torch")
+    return replace(config, training=replace(config.training, device=device, engine=engine))
 
 
 def _same_run(path: Path, config: RunConfig) -> bool:
     """Whether the folder holds this configuration, so that the refusal was for its lock."""
     with suppress(HmmscopeError):
         lines = config_difference(RunDir.open(path).config, config.to_data())
-        return all(line.startswith("training.device:") for line in lines)
+        return all(line.startswith(("training.device:", "training.engine:")) for line in lines)
     return False
 
 

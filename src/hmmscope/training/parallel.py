@@ -20,6 +20,7 @@ from hmmscope.models.base import SequenceModel
 from hmmscope.schema import require
 from hmmscope.training import updates
 from hmmscope.training.distributed import World
+from hmmscope.training.schedules import learning_rate
 from hmmscope.training.spec import TrainingSpec
 
 #: Numbers of a gradient that are exchanged at once.
@@ -58,6 +59,17 @@ class Single:
         for number, part in enumerate(updates.grains(batch, self.spec.num_grains)):
             total = total + self._grain(part, target, step, number, len(part.tokens) / len(batch.tokens))
         return total
+
+    def take(self, optimiser: torch.optim.Optimizer, batch: Batch, target: Target, step: int) -> tuple[float, float]:
+        """One update; the loss and the norm of the gradient before it.
+
+        Raises:
+            NonFiniteError: see `updates.update`.
+        """
+        optimiser.zero_grad(set_to_none=True)
+        loss, spec = self.gradients(batch, target, step), self.spec
+        rate = learning_rate(spec, step)
+        return updates.update(self.model, optimiser, loss, rate, spec.gradient_clip, step, self.world)
 
     def rest(self) -> None:
         """After forward passes without a backward pass: each process holds again what it held before."""
@@ -224,7 +236,11 @@ class Shards(Replicas):
 
 
 def make_engine(model: SequenceModel, spec: TrainingSpec, world: World) -> Single:
-    """What computes gradients: by ``training.parallel`` if there are several processes."""
+    """What computes the steps: by ``training.engine``, where "auto" that nobody resolved is torch, or ``parallel``."""
+    if spec.engine == "compiled":
+        from hmmscope.training.compiled import Compiled  # which is a `Single`
+
+        return Compiled(model, spec, world)
     if world.size == 1:
         return Single(model, spec, world)
     return {"exact": Exact, "ddp": Replicas, "fsdp": Shards}[spec.parallel](model, spec, world)

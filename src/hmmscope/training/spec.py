@@ -44,6 +44,8 @@ class TrainingSpec:
         checkpoint_every: steps between checkpoints (the last step always has one).
         num_threads: of the processor; part of what fixes the bits of a run.
         device: "cpu", "cuda", or "auto" for cuda where there is one.
+        engine: what computes the steps: "torch", "compiled" (small decoders and RNNs on the processor, see
+            `engines.uncovered`), or "auto" for the compiled one where it is covered and pays. Part of what fixes the bits.
 
     Source: [MultiTask] App. B.1 gives 4096 steps of 32 prompts; [Limits] App. C the recipe in `recipes.limits_recipe`.
     """
@@ -75,6 +77,7 @@ class TrainingSpec:
     checkpoint_every: int = 200
     num_threads: int = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    engine: Literal["auto", "compiled", "torch"] = "auto"
 
     def __post_init__(self) -> None:
         for field in ("num_steps", "batch_size", "checkpoint_every", "evaluate_samples", "num_threads", "halve_every"):

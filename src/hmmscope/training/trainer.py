@@ -25,7 +25,7 @@ from hmmscope.training.signals import Interrupted, deferred_signals
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import resolve_device, restore_weights, save_state
 from hmmscope.training.trackers import Quietly, Tracker
-from hmmscope.training.updates import make_optimiser, update
+from hmmscope.training.updates import make_optimiser
 
 
 class Lessons:
@@ -174,10 +174,7 @@ def train_step(
         batch: the samples of the step that this process computes.
         engine: what computes the gradient of the whole step; by default this process alone.
     """
-    engine = engine or Single(model, spec)
-    optimiser.zero_grad(set_to_none=True)
-    loss = engine.gradients(batch, target, step)
-    return update(model, optimiser, loss, learning_rate(spec, step), spec.gradient_clip, step, engine.world)
+    return (engine or Single(model, spec)).take(optimiser, batch, target, step)
 
 
 def _timing(step: int, tokens: int, flops: float, seconds: float, device: torch.device) -> dict[str, Any]:

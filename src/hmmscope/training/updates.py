@@ -80,16 +80,22 @@ def update(
     norm = whole(torch.nn.utils.get_total_norm(list(gradients.values())))
     size, total = loss.item(), norm.item()
     if not (abs(size) < float("inf") and total < float("inf")):
-        found = [not local(gradient).isfinite().all() for gradient in gradients.values()]
-        number = (world or World()).largest(len(found) - found.index(True) if True in found else 0)
-        bad = list(gradients)[-number] if number else "all together"
-        what = f"gradient of {bad}" if abs(size) < float("inf") else "loss"
-        raise NonFiniteError(
-            f"step {step + 1}: {what} is not finite (loss {size}); the step was not taken, lower learning_rate"
-        )
+        raise not_finite(model, size, step, world)
     if clip:
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), clip, norm)
     for group in optimiser.param_groups:
         group["lr"] = rate
     optimiser.step()
     return size, total
+
+
+def not_finite(model: nn.Module, loss: float, step: int, world: World | None = None) -> NonFiniteError:
+    """What to raise for a loss or gradient that is not finite; all processes take part."""
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    found = [not local(gradient).isfinite().all() for gradient in gradients.values()]
+    number = (world or World()).largest(len(found) - found.index(True) if True in found else 0)
+    bad = list(gradients)[-number] if number else "all together"
+    what = f"gradient of {bad}" if abs(loss) < float("inf") else "loss"
+    return NonFiniteError(
+        f"step {step + 1}: {what} is not finite (loss {loss}); the step was not taken, lower learning_rate"
+    )

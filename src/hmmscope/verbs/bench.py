@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hmmscope.bench import curve, exact, filtering, mixture, sampling, training
+from hmmscope.bench import curve, engine, exact, filtering, mixture, sampling, training
 from hmmscope.bench.contest import Contest
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.machine import machine
@@ -16,7 +16,7 @@ from hmmscope.storage import store
 from hmmscope.verbs.sources import new_file
 
 #: What `all` measures.
-WORKS = ("sampling", "filtering", "exact", "mixture", "training")
+WORKS = ("sampling", "filtering", "exact", "mixture", "training", "engine")
 
 
 def bench(
@@ -61,8 +61,12 @@ def bench(
             _exact if work == "all" and device != "cpu" else exact.contests,
             mixture.contests,
             trained,
+            engine.contests,
         )
-        chosen = [make for name, make in zip(WORKS, makers, strict=True) if work in (name, "all")]
+        every = [name for name in WORKS if device == "cpu" or name != "engine"]
+        chosen = [
+            make for name, make in zip(WORKS, makers, strict=True) if name in (every if work == "all" else [work])
+        ]
         contests = (contest for make in chosen for contest in make(peers=peers, device=device))
         found = {"rows": [row for contest in contests for count in threads for row in _rows(contest, repeats, count)]}
     if out is not None:

@@ -1,0 +1,324 @@
+"""The compiled Transformer decoder: loss and gradient of a chunk of samples. The same function as `models.decoder`.
+
+    x_0 = table[token] + place[position]
+    x <- x + out attention(qkv hat(x));   x <- x + back gelu(hidden hat(x))         hat: normalised, or x itself
+    z = head hat(x)
+
+A chunk runs forward through all layers, through head and loss panel by panel, and back. `Sums` has the gradients of `Maps`.
+"""
+
+from typing import Any, NamedTuple
+
+from numba import njit
+
+from hmmscope.engine.attention import attend, attend_backward
+from hmmscope.engine.folding import fold, unfold
+from hmmscope.engine.functions import gelu
+from hmmscope.engine.panels import (
+    add_outer,
+    add_rows,
+    columns_of,
+    judge,
+    labels_of_panel,
+    normalise,
+    normalise_backward,
+    read,
+    read_backward,
+    turned,
+)
+from hmmscope.engine.tiles import FLAGS, product, transpose, wide
+
+
+class Shape(NamedTuple):
+    """What is fixed for all chunks of a step; `hidden` is 0 without an MLP."""
+
+    heads: int
+    hidden: int
+    normed: int
+    steps: int
+    samples: int
+    scale: float
+
+
+class Maps(NamedTuple):
+    """Linear maps with norms folded in, by layer, as arrays (layer, out, in) and (layer, out); and of the ends.
+
+    Of the gradients `back` is (layer, in, out). `place` is what is added at each position (step, width), `table` what is
+    read (token or input, width).
+    """
+
+    qkv: Any
+    qkv_bias: Any
+    out: Any
+    out_bias: Any
+    hidden: Any
+    hidden_bias: Any
+    back: Any
+    back_bias: Any
+    head: Any
+    head_bias: Any
+    table: Any
+    place: Any
+
+
+class Work(NamedTuple):
+    """Arrays of a chunk; what forward leaves for backward comes by layer."""
+
+    x: Any
+    hat: Any
+    scale: Any
+    qkv: Any
+    mixed: Any
+    hat2: Any
+    scale2: Any
+    slope: Any
+    active: Any
+    turn: Any
+    rows: Any
+    panel: Any
+    lines: Any
+    z: Any
+    y: Any
+    head: Any
+    cos: Any
+    sin: Any
+    none: Any
+    zeros: Any
+
+
+@njit(fastmath=FLAGS)
+def _activate(h, used, active):  # type: ignore[no-untyped-def]
+    """active = gelu(h), h <- its derivative."""
+    wide()
+    for i in range(h.shape[0]):
+        for j in range(used):
+            value, slope = gelu(h[i, j])
+            active[i, j] = value
+            h[i, j] = slope
+
+
+@njit(fastmath=FLAGS)
+def _normed(shape, x, used, hat, scale, mean):  # type: ignore[no-untyped-def]
+    if shape.normed:
+        normalise(x, used, hat, scale, mean)
+    else:
+        for i in range(x.shape[0]):
+            for j in range(used):
+                hat[i, j] = x[i, j]
+
+
+@njit(fastmath=FLAGS)
+def _normed_backward(shape, hat, scale, dhat, used, dx, lines):  # type: ignore[no-untyped-def]
+    if shape.normed:
+        normalise_backward(hat, scale, dhat, used, dx, lines[0], lines[1])
+    else:
+        for i in range(dx.shape[0]):
+            for j in range(used):
+                dx[i, j] += dhat[i, j]
+
+
+@njit(fastmath=FLAGS)
+def _forward_layer(shape, maps, work, layer):  # type: ignore[no-untyped-def]
+    panels, width, size = work.x.shape
+    steps, samples, top = shape.steps, shape.samples, work.lines
+    for panel in range(panels):
+        used = columns_of(panel, steps, samples, size)
+        at = panel * width * size
+        _normed(shape, work.x[panel], used, work.hat[layer, panel], work.scale[layer, panel], top[0])
+        product(
+            3 * width, used, 1, width, maps.qkv[layer], 0, width, 1, 0, work.hat[layer], at, size, 0,
+            work.qkv[layer], 3 * at, size, False, maps.qkv_bias[layer], 0,
+        )  # fmt: skip
+    attend(
+        work.qkv[layer], shape.heads, shape.scale, work.cos, work.sin, work.none, samples, steps,
+        work.head, top[0], work.zeros, work.mixed[layer],
+    )  # fmt: skip
+    for panel in range(panels):
+        used = columns_of(panel, steps, samples, size)
+        at = panel * width * size
+        product(
+            width, used, 1, width, maps.out[layer], 0, width, 1, 0, work.mixed[layer], at, size, 0,
+            work.x, at, size, True, maps.out_bias[layer], 0,
+        )  # fmt: skip
+        if shape.hidden == 0:
+            continue
+        over = panel * shape.hidden * size
+        _normed(shape, work.x[panel], used, work.hat2[layer, panel], work.scale2[layer, panel], top[0])
+        product(
+            shape.hidden, used, 1, width, maps.hidden[layer], 0, width, 1, 0, work.hat2[layer], at, size, 0,
+            work.slope[layer], over, size, False, maps.hidden_bias[layer], 0,
+        )  # fmt: skip
+        _activate(work.slope[layer, panel], used, work.active[layer, panel])
+        product(
+            width, used, 1, shape.hidden, maps.back[layer], 0, shape.hidden, 1, 0, work.active[layer], over, size, 0,
+            work.x, at, size, True, maps.back_bias[layer], 0,
+        )  # fmt: skip
+
+
+@njit(fastmath=FLAGS)
+def _times(slope, change, used):  # type: ignore[no-untyped-def]
+    wide()
+    for i in range(slope.shape[0]):
+        for j in range(used):
+            slope[i, j] *= change[i, j]
+
+
+@njit(fastmath=FLAGS)
+def _backward_layer(shape, maps, sums, work, layer):  # type: ignore[no-untyped-def]
+    """Of the gradient `work.x` of the stream after a layer that of the stream before it, in its place."""
+    dx, steps, samples, zeros, hidden = work.x, shape.steps, shape.samples, work.zeros, shape.hidden
+    panels, width, size = dx.shape
+    if hidden:
+        slope = work.slope[layer]
+        add_rows(dx, steps, samples, sums.back_bias[layer])
+        turned(dx, steps, samples, work.turn)
+        add_outer(work.active[layer], work.turn, steps, samples, width, sums.back[layer], zeros)
+        for panel in range(panels):
+            used = columns_of(panel, steps, samples, size)
+            product(
+                hidden, used, 1, width, maps.back[layer], 0, 1, hidden, 0, dx, panel * width * size, size, 0,
+                work.panel, 0, size, False, zeros, 0,
+            )  # fmt: skip
+            _times(slope[panel], work.panel, used)
+        add_rows(slope, steps, samples, sums.hidden_bias[layer])
+        turned(work.hat2[layer], steps, samples, work.turn)
+        add_outer(slope, work.turn, steps, samples, width, sums.hidden[layer], zeros)
+        for panel in range(panels):
+            used = columns_of(panel, steps, samples, size)
+            product(
+                width, used, 1, hidden, maps.hidden[layer], 0, 1, width, 0, slope, panel * hidden * size, size, 0,
+                work.panel, 0, size, False, zeros, 0,
+            )  # fmt: skip
+            _normed_backward(
+                shape, work.hat2[layer, panel], work.scale2[layer, panel], work.panel, used, dx[panel], work.lines
+            )
+    mixed, qkv = work.mixed[layer], work.qkv[layer]
+    add_rows(dx, steps, samples, sums.out_bias[layer])
+    turned(mixed, steps, samples, work.turn)
+    add_outer(dx, work.turn, steps, samples, width, sums.out[layer], zeros)
+    for panel in range(panels):
+        used = columns_of(panel, steps, samples, size)
+        at = panel * width * size
+        product(
+            width, used, 1, width, maps.out[layer], 0, 1, width, 0, dx, at, size, 0, mixed, at, size, False, zeros, 0
+        )
+    attend_backward(
+        mixed, qkv, shape.heads, shape.scale, work.cos, work.sin, work.none, samples, steps,
+        work.head, work.lines[0], zeros,
+    )  # fmt: skip
+    add_rows(qkv, steps, samples, sums.qkv_bias[layer])
+    turned(work.hat[layer], steps, samples, work.turn)
+    add_outer(qkv, work.turn, steps, samples, width, sums.qkv[layer], zeros)
+    for panel in range(panels):
+        used = columns_of(panel, steps, samples, size)
+        product(
+            width, used, 1, 3 * width, maps.qkv[layer], 0, 1, width, 0, qkv, panel * 3 * width * size, size, 0,
+            work.panel, 0, size, False, zeros, 0,
+        )  # fmt: skip
+        _normed_backward(
+            shape, work.hat[layer, panel], work.scale[layer, panel], work.panel, used, dx[panel], work.lines
+        )
+
+
+@njit(cache=True, nogil=True, fastmath=FLAGS)
+def decoder_chunk(shape, maps, sums, work, asked, first, count):  # type: ignore[no-untyped-def]
+    """Loss of the samples first .. first + count - 1 of a batch; gradients of the maps are added to `sums`."""
+    x, steps, samples = work.x, shape.steps, shape.samples
+    layers, (panels, width, size) = maps.qkv.shape[0], x.shape
+    read(asked.tokens, asked.vectors, first, count, samples, maps.table, maps.place, work.rows, x)
+    for layer in range(layers):
+        _forward_layer(shape, maps, work, layer)
+    loss = 0.0
+    hat, scale = work.rows.reshape(width, size), work.lines[2]
+    for panel in range(panels):
+        used = columns_of(panel, steps, samples, size)
+        labels_of_panel(
+            asked.ids, asked.values, asked.columns, first, count, samples, panel, used, size, asked.weight,
+            work.y, work.lines[3],
+        )  # fmt: skip
+        _normed(shape, x[panel], used, hat, scale, work.lines[0])
+        loss += judge(
+            hat, used, maps.head, maps.head_bias, work.z, work.y, work.lines[3], asked.kind, work.panel,
+            sums.head, sums.head_bias, work.turn, work.lines[0], work.lines[1], work.zeros,
+        )  # fmt: skip
+        x[panel] = 0
+        _normed_backward(shape, hat, scale, work.panel, used, x[panel], work.lines)
+    for layer in range(layers - 1, -1, -1):
+        _backward_layer(shape, maps, sums, work, layer)
+    read_backward(asked.tokens, asked.vectors, first, count, samples, sums.table, sums.place, work.rows, x)
+    return loss
+
+
+@njit(cache=True, nogil=True, fastmath=FLAGS)
+def decoder_maps(theta, blocks, ends, fixed, features, maps):  # type: ignore[no-untyped-def]
+    """`maps` from the parameters.
+
+    Args:
+        theta: all parameters.
+        blocks: offsets by layer of gain, shift, qkv, bias, out, bias, gain, shift, hidden, bias, back, bias.
+        ends: offsets of positions, embedding, its bias, features, gain, shift, head, its bias; and how many positions.
+        fixed: what is added at each position besides (step, width).
+        features: of each position (step, 3).
+    """
+    for layer in range(blocks.shape[0]):
+        b = blocks[layer]
+        fold(theta, b[2], b[3], b[0], b[1], maps.qkv[layer], maps.qkv_bias[layer])
+        fold(theta, b[4], b[5], -1, -1, maps.out[layer], maps.out_bias[layer])
+        if maps.hidden.shape[1]:
+            fold(theta, b[8], b[9], b[6], b[7], maps.hidden[layer], maps.hidden_bias[layer])
+            fold(theta, b[10], b[11], -1, -1, maps.back[layer], maps.back_bias[layer])
+    fold(theta, ends[6], ends[7], ends[4], ends[5], maps.head, maps.head_bias)
+    inputs, width = maps.table.shape
+    vectors = ends[2] >= 0
+    for k in range(inputs):
+        for i in range(width):
+            maps.table[k, i] = theta[ends[1] + (i * inputs + k if vectors else k * width + i)]
+    for step in range(maps.place.shape[0]):
+        for i in range(width):
+            number = fixed[step, i]
+            if ends[0] >= 0:
+                number += theta[ends[0] + step * width + i]
+            if vectors:
+                number += theta[ends[2] + i]
+            if ends[3] >= 0:
+                for f in range(3):
+                    number += theta[ends[3] + 3 * i + f] * features[step, f]
+            maps.place[step, i] = number
+
+
+@njit(cache=True, nogil=True, fastmath=FLAGS)
+def decoder_gradient(theta, blocks, ends, features, sums, gradient):  # type: ignore[no-untyped-def]
+    """`gradient` by parameter from `sums`; see `decoder_maps`."""
+    for layer in range(blocks.shape[0]):
+        b = blocks[layer]
+        unfold(theta, b[2], b[3], b[0], b[1], sums.qkv[layer], sums.qkv_bias[layer], gradient)
+        unfold(theta, b[4], b[5], -1, -1, sums.out[layer], sums.out_bias[layer], gradient)
+        if sums.hidden.shape[1]:
+            unfold(theta, b[8], b[9], b[6], b[7], sums.hidden[layer], sums.hidden_bias[layer], gradient)
+            hidden, width = sums.back.shape[1:]
+            transpose(hidden, width, sums.back[layer], 0, width, gradient, b[10], hidden)
+            for i in range(width):
+                gradient[b[11] + i] = sums.back_bias[layer, i]
+    unfold(theta, ends[6], ends[7], ends[4], ends[5], sums.head, sums.head_bias, gradient)
+    inputs, width = sums.table.shape
+    vectors = ends[2] >= 0
+    for k in range(inputs):
+        for i in range(width):
+            gradient[ends[1] + (i * inputs + k if vectors else k * width + i)] = sums.table[k, i]
+    for i in range(width):
+        total = sums.place[0, i]
+        for step in range(1, sums.place.shape[0]):
+            total += sums.place[step, i]
+        if vectors:
+            gradient[ends[2] + i] = total
+        if ends[3] >= 0:
+            for f in range(3):
+                part = sums.place[0, i] * features[0, f]
+                for step in range(1, sums.place.shape[0]):
+                    part += sums.place[step, i] * features[step, f]
+                gradient[ends[3] + 3 * i + f] = part
+    if ends[0] >= 0:
+        for step in range(ends[8]):
+            for i in range(width):
+                read_here = step < sums.place.shape[0]
+                gradient[ends[0] + step * width + i] = sums.place[step, i] if read_here else 0

@@ -1,0 +1,104 @@
+"""Maps with the affine part of the norm before them folded in, and gradients unfolded; AdamW; all on flat vectors.
+
+With y = gain hat + shift, map y + bias = folded hat + moved, where
+
+    folded[o, i] = map[o, i] gain[i]         moved[o] = bias[o] + sum_i map[o, i] shift[i]
+
+and, from G = the gradient of `folded` and g = that of `moved`,
+
+    dmap[o, i] = gain[i] G[o, i] + g[o] shift[i]      dbias = g
+    dgain[i] = sum_o map[o, i] G[o, i]                dshift[i] = sum_o map[o, i] g[o]
+
+so that no chunk of samples ever meets gain and shift. Offsets below 0 stand for what a model does not have.
+"""
+
+import math
+
+from numba import njit
+
+from hmmscope.engine.tiles import FLAGS, wide
+
+
+@njit(fastmath=FLAGS)
+def fold(theta, matrix, bias, gain, shift, folded, moved):  # type: ignore[no-untyped-def]
+    """`folded` and `moved` from the offsets of map, bias, gain and shift in `theta`."""
+    wide()
+    rows, cols = folded.shape
+    for o in range(rows):
+        moved[o] = theta[bias + o]
+        line = theta[matrix + o * cols : matrix + (o + 1) * cols]
+        if gain < 0:
+            for i in range(cols):
+                folded[o, i] = line[i]
+        else:
+            part = moved[o]
+            for i in range(cols):
+                folded[o, i] = line[i] * theta[gain + i]
+                part += line[i] * theta[shift + i]
+            moved[o] = part
+
+
+@njit(fastmath=FLAGS)
+def unfold(theta, matrix, bias, gain, shift, folded, moved, gradient):  # type: ignore[no-untyped-def]
+    """The gradient by parameter, written to `gradient`, from those of `folded` and `moved`."""
+    wide()
+    rows, cols = folded.shape
+    for o in range(rows):
+        gradient[bias + o] = moved[o]
+    if gain < 0:
+        for o in range(rows):
+            for i in range(cols):
+                gradient[matrix + o * cols + i] = folded[o, i]
+        return
+    gains, shifts = theta[gain : gain + cols], theta[shift : shift + cols]
+    dgain, dshift = gradient[gain : gain + cols], gradient[shift : shift + cols]
+    for i in range(cols):
+        dgain[i] = 0
+        dshift[i] = 0
+    for o in range(rows):
+        begin, end, g = matrix + o * cols, matrix + (o + 1) * cols, moved[o]
+        line, put, grown = theta[begin:end], gradient[begin:end], folded[o]
+        for i in range(cols):
+            put[i] = gains[i] * grown[i] + g * shifts[i]
+        for i in range(cols):
+            dgain[i] += line[i] * grown[i]
+        for i in range(cols):
+            dshift[i] += line[i] * g
+
+
+@njit(cache=True, nogil=True, fastmath=FLAGS)
+def norm_of(gradient):  # type: ignore[no-untyped-def]
+    """Euclidean norm, summed in float64; not finite if a number is not."""
+    total = 0.0
+    for i in range(gradient.shape[0]):
+        total += float(gradient[i]) * float(gradient[i])
+    return math.sqrt(total)
+
+
+@njit(cache=True, nogil=True, fastmath=FLAGS)
+def add_up(sums):  # type: ignore[no-untyped-def]
+    """sums[0] + sums[1] + ..., in this order, in the place of the first."""
+    for part in range(1, sums.shape[0]):
+        for i in range(sums.shape[1]):
+            sums[0, i] += sums[part, i]
+
+
+@njit(cache=True, nogil=True, fastmath=FLAGS, error_model="numpy")
+def adamw(theta, gradient, first, second, scale, rate, beta1, beta2, epsilon, decay, step):  # type: ignore[no-untyped-def]
+    """One step of AdamW (Loshchilov and Hutter 2019) as torch takes it; `step` counts from 1.
+
+    g = scale gradient;  m = m + (1 - beta1)(g - m);  v = beta2 v + (1 - beta2) g^2
+    theta = (1 - rate decay) theta - rate / (1 - beta1^step) m / (sqrt(v) / sqrt(1 - beta2^step) + epsilon)
+    """
+    wide()
+    number = theta.dtype.type
+    keep, grow, hold, add = number(1 - rate * decay), number(1 - beta1), number(beta2), number(1 - beta2)
+    pace, root, small = number(rate / (1 - beta1**step)), number(1 / math.sqrt(1 - beta2**step)), number(epsilon)
+    clip = number(scale)
+    for i in range(theta.shape[0]):
+        g = clip * gradient[i]
+        m = first[i] + grow * (g - first[i])
+        v = hold * second[i] + add * (g * g)
+        first[i] = m
+        second[i] = v
+        theta[i] = keep * theta[i] - pace * m / (math.sqrt(v) * root + small)

@@ -1,0 +1,172 @@
+"""The work arrays of the compiled engine: sizes are decided and checked here, because compiled loops check none."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.engine.attention import Heads
+from hmmscope.engine.decoder import Maps, Work
+from hmmscope.engine.recurrent import CellMaps, CellWork
+from hmmscope.engine.sizes import Sizes
+from hmmscope.engine.tiles import LANES
+from hmmscope.errors import InputError
+
+Array = NDArray[Any]
+_Maps = TypeVar("_Maps", Maps, CellMaps)
+
+#: Widest panel, most samples of a chunk, and bytes of activations that a chunk should keep in the cache.
+PANEL, MOST, CACHE = 64, 64, 2**20
+
+_ALIGNED = 64  # bytes: a vector never lies on two lines of the cache
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a batch is cut: `chunks` are (first sample, number of samples), each computed on `lanes` lanes."""
+
+    steps: int
+    lanes: int
+    chunks: tuple[tuple[int, int], ...]
+
+
+def plan(sizes: Sizes, steps: int, batch: int, threads: int, itemsize: int) -> Plan:
+    """Chunks of at most `MOST` samples whose activations stay in the cache, and at least one for each thread.
+
+    A function of its arguments alone, because the order of sums follows from it.
+    """
+    if steps < 1 or batch < 1:
+        raise InputError(f"batch: needs samples and positions, got {batch} of {steps}")
+    fits = CACHE // (steps * sizes.numbers_of_column * itemsize) if sizes.heads else MOST  # a recursion streams
+    most = max(LANES, min(MOST, fits // LANES * LANES))
+    count = max(-(-batch // most), min(threads, -(-batch // LANES)))
+    each = -(-batch // count)
+    chunks = tuple((first, min(each, batch - first)) for first in range(0, batch, each))
+    return Plan(steps, -(-each // LANES) * LANES, chunks)
+
+
+def empty(shape: Sequence[int], dtype: np.dtype, poison: bool = False) -> Array:
+    """An array on a line of the cache; full of NaN if `poison`, so that what is read before it was written is seen."""
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.empty(size + _ALIGNED, np.uint8)
+    begin = -raw.ctypes.data % _ALIGNED
+    array = raw[begin : begin + size].view(dtype).reshape(shape)
+    if poison:
+        array.fill(np.nan)
+    return array
+
+
+def decoder_shapes(sizes: Sizes, steps: int) -> Maps:
+    """Shapes of the maps of a decoder."""
+    s = sizes
+    layers, width, hidden = s.layers, s.width, s.hidden
+    return Maps(
+        qkv=(layers, 3 * width, width),
+        qkv_bias=(layers, 3 * width),
+        out=(layers, width, width),
+        out_bias=(layers, width),
+        hidden=(layers, hidden, width),
+        hidden_bias=(layers, hidden),
+        back=(layers, width, hidden),
+        back_bias=(layers, width),
+        head=(s.outputs, width),
+        head_bias=(s.outputs,),
+        table=(s.inputs, width),
+        place=(steps, width),
+    )
+
+
+def recurrent_shapes(sizes: Sizes, steps: int) -> CellMaps:
+    """Shapes of the maps of a recurrent network."""
+    s = sizes
+    return CellMaps(
+        recur=(s.layers, s.width, s.width),
+        feed=(s.layers - 1, s.width, s.width),
+        bias=(s.layers - 1, s.width),
+        initial=(s.layers, s.width),
+        table=(s.inputs, s.width),
+        place=(steps, s.width),
+        head=(s.outputs, s.width),
+        head_bias=(s.outputs,),
+    )
+
+
+def carved(flat: Array, shapes: _Maps) -> _Maps:
+    """Views of these shapes of one vector, in order."""
+    views, begin = [], 0
+    for shape in shapes:
+        size = math.prod(shape)
+        views.append(flat[begin : begin + size].reshape(shape))
+        begin += size
+    assert begin == len(flat)
+    return type(shapes)(*views)
+
+
+def numbers_of(shapes: Maps | CellMaps) -> int:
+    """Numbers of all maps together."""
+    return sum(math.prod(shape) for shape in shapes)
+
+
+def decoder_work(
+    sizes: Sizes, lanes: int, cos: Array, sin: Array, steps: int, dtype: np.dtype, poison: bool = False
+) -> Work:
+    """Work arrays of a chunk of a decoder; `cos` and `sin` of the rotation (step, head width), or without rows."""
+    columns, head = steps * lanes, sizes.width // sizes.heads
+    panel, block = min(PANEL, columns), min(steps, 4 if steps < 32 else 8)
+    panels, layers, width, hidden = -(-columns // panel), sizes.layers, sizes.width, sizes.hidden
+    for rotation in (cos, sin):
+        if rotation.shape not in ((0, head), (steps, head)) or rotation.dtype != dtype:
+            raise InputError(
+                f"rotation: must be ({steps}, {head}) of {dtype}, got {rotation.shape} of {rotation.dtype}"
+            )
+
+    def of(*shape: int) -> Array:
+        return empty(shape, dtype, poison)
+
+    def by_layer(features: int) -> Array:
+        return of(layers, panels, features, panel)
+
+    return Work(
+        x=of(panels, width, panel),
+        hat=by_layer(width),
+        scale=of(layers, panels, panel),
+        qkv=by_layer(3 * width),
+        mixed=by_layer(width),
+        hat2=by_layer(width),
+        scale2=of(layers, panels, panel),
+        slope=by_layer(hidden),
+        active=by_layer(hidden),
+        turn=of(panels * panel, width),
+        rows=of(panel, width),
+        panel=of(max(width, hidden), panel),
+        lines=of(4, panel),
+        z=of(sizes.outputs, panel),
+        y=of(sizes.outputs, panel),
+        head=Heads(*(of(steps, head, LANES) for _ in range(7)), *(of(block, steps, LANES) for _ in range(2))),
+        cos=cos,
+        sin=sin,
+        none=np.empty((0, head), dtype),
+        zeros=np.zeros(max(3 * width, hidden, sizes.outputs, LANES), dtype),
+    )
+
+
+def recurrent_work(sizes: Sizes, lanes: int, steps: int, dtype: np.dtype, poison: bool = False) -> CellWork:
+    """Work arrays of a chunk of a recurrent network."""
+
+    def of(*shape: int) -> Array:
+        return empty(shape, dtype, poison)
+
+    return CellWork(
+        h=of(sizes.layers, steps + 1, sizes.width, lanes),
+        dh=of(steps, sizes.width, lanes),
+        turn=of(steps * lanes, sizes.width),
+        rows=of(lanes, sizes.width),
+        panel=of(sizes.width, lanes),
+        lines=of(4, lanes),
+        z=of(sizes.outputs, lanes),
+        y=of(sizes.outputs, lanes),
+        zeros=np.zeros(max(sizes.width, sizes.outputs), dtype),
+    )

@@ -1,0 +1,265 @@
+"""How a chunk of samples lies in memory, and what both kinds of model do with it: reading, norms, head and loss, sums.
+
+A chunk is some samples (lanes, a multiple of `tiles.LANES`) at `steps` positions. Column n = t * samples + b is position t
+of sample b. Columns are cut into panels of `panel` columns, and an activation of F features is an array (panels, F, panel):
+whatever is done for each position alone is a loop over the columns of a panel, without sums across lanes. Lanes beyond the
+last sample repeat it and have no weight in the loss, so that all their gradients are zero. A last panel may be partly used.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+from numba import njit
+
+from hmmscope.engine.functions import exponential
+from hmmscope.engine.tiles import FLAGS, product, transpose, wide
+
+
+class Asked(NamedTuple):
+    """What a step reads and is asked for, see `read` and `labels_of_panel`; `kind` is that of `judge`."""
+
+    tokens: Any
+    vectors: Any
+    ids: Any
+    values: Any
+    columns: Any
+    weight: float
+    kind: int
+
+
+@njit
+def columns_of(panel, steps, samples, width):  # type: ignore[no-untyped-def]
+    """Columns of a panel that are used."""
+    return min(width, steps * samples - panel * width)
+
+
+@njit(fastmath=FLAGS)
+def read(tokens, vectors, first, count, samples, table, place, rows, x):  # type: ignore[no-untyped-def]
+    """x = table[token] + place[position]; of vectors place[position] + sum_i vector_i table[i].
+
+    Args:
+        tokens, vectors: (sample, step) and (sample, step, input); the one without numbers is not read.
+        first, count: which samples.
+        rows: scratch (panel, width).
+        x: (panels, width, panel), written.
+    """
+    wide()
+    panels, width, size = x.shape
+    steps, inputs = tokens.shape[1] if vectors.shape[0] == 0 else vectors.shape[1], vectors.shape[2]
+    for panel in range(panels):
+        used = columns_of(panel, steps, samples, size)
+        for column in range(used):
+            step, lane = divmod(panel * size + column, samples)
+            sample = first + min(lane, count - 1)
+            if inputs == 0:
+                token = tokens[sample, step]
+                for i in range(width):
+                    rows[column, i] = table[token, i] + place[step, i]
+            else:
+                for i in range(width):
+                    rows[column, i] = place[step, i]
+                for k in range(inputs):
+                    number = vectors[sample, step, k]
+                    for i in range(width):
+                        rows[column, i] += number * table[k, i]
+        transpose(used, width, rows, 0, width, x, panel * width * size, size)
+
+
+@njit(fastmath=FLAGS)
+def read_backward(tokens, vectors, first, count, samples, table, place, rows, dx):  # type: ignore[no-untyped-def]
+    """table[token] += dx, place[position] += dx; of vectors table[i] += vector_i dx.  As `read`, with gradients."""
+    wide()
+    panels, width, size = dx.shape
+    steps, inputs = tokens.shape[1] if vectors.shape[0] == 0 else vectors.shape[1], vectors.shape[2]
+    for panel in range(panels):
+        used = columns_of(panel, steps, samples, size)
+        transpose(width, used, dx, panel * width * size, size, rows, 0, width)
+        for column in range(used):
+            step, lane = divmod(panel * size + column, samples)
+            if lane >= count:
+                continue
+            for i in range(width):
+                place[step, i] += rows[column, i]
+            if inputs == 0:
+                token = tokens[first + lane, step]
+                for i in range(width):
+                    table[token, i] += rows[column, i]
+            else:
+                for k in range(inputs):
+                    number = vectors[first + lane, step, k]
+                    for i in range(width):
+                        table[k, i] += number * rows[column, i]
+
+
+@njit(fastmath=FLAGS, error_model="numpy")
+def normalise(x, used, hat, scale, mean):  # type: ignore[no-untyped-def]
+    """hat = (x - mean) scale, scale = 1/sqrt(variance + 1e-5), over the features of each column; the affine part of a
+    layer norm is folded into the map that follows it, see `folding`."""
+    wide()
+    width = x.shape[0]
+    share, small, one = x.dtype.type(1 / width), x.dtype.type(1e-5), x.dtype.type(1)
+    for j in range(used):
+        mean[j] = 0
+        scale[j] = 0
+    for i in range(width):
+        for j in range(used):
+            mean[j] += x[i, j]
+    for j in range(used):
+        mean[j] *= share
+    for i in range(width):
+        for j in range(used):
+            centred = x[i, j] - mean[j]
+            hat[i, j] = centred
+            scale[j] += centred * centred
+    for j in range(used):
+        scale[j] = one / math.sqrt(scale[j] * share + small)
+    for i in range(width):
+        for j in range(used):
+            hat[i, j] *= scale[j]
+
+
+@njit(fastmath=FLAGS)
+def normalise_backward(hat, scale, dhat, used, dx, mean, along):  # type: ignore[no-untyped-def]
+    """dx += scale (dhat - mean(dhat) - hat mean(hat dhat)), means over the features of each column."""
+    wide()
+    width = hat.shape[0]
+    share = hat.dtype.type(1 / width)
+    for j in range(used):
+        mean[j] = 0
+        along[j] = 0
+    for i in range(width):
+        for j in range(used):
+            mean[j] += dhat[i, j]
+            along[j] += dhat[i, j] * hat[i, j]
+    for j in range(used):
+        mean[j] *= share
+        along[j] *= share
+    for i in range(width):
+        for j in range(used):
+            dx[i, j] += scale[j] * (dhat[i, j] - mean[j] - hat[i, j] * along[j])
+
+
+@njit
+def labels_of_panel(ids, values, asked, first, count, samples, panel, used, width, weight, y, w):  # type: ignore[no-untyped-def]
+    """The labels of a panel's columns times their weight, which is 0 where nothing is asked or nobody is.
+
+    Args:
+        ids, values: labels (sample, judged) or (sample, judged, output); the one without numbers is not read.
+        asked: for each step which judged column it is, -1 for none.
+        y, w: (output, panel), (panel,), written.
+    """
+    for v in range(y.shape[0]):
+        for j in range(used):
+            y[v, j] = 0
+    for j in range(used):
+        step, lane = divmod(panel * width + j, samples)
+        w[j] = 0
+        if lane >= count or asked[step] < 0:
+            continue
+        w[j] = weight
+        if values.shape[2] == 0:
+            y[ids[first + lane, asked[step]], j] = weight
+        else:
+            for v in range(y.shape[0]):
+                y[v, j] = weight * values[first + lane, asked[step], v]
+
+
+@njit(fastmath=FLAGS, error_model="numpy")
+def cross_entropy(z, y, used, top, total, mass):  # type: ignore[no-untyped-def]
+    """loss = sum_v y_v (log sum_u exp z_u - z_v);  z <- dz = softmax(z) sum_v y_v - y, for weighted laws y of columns."""
+    wide()
+    one = z.dtype.type(1)
+    loss = 0.0
+    for j in range(used):
+        top[j] = z[0, j]
+        total[j] = 0
+        mass[j] = 0
+    for v in range(1, z.shape[0]):
+        for j in range(used):
+            top[j] = z[v, j] if z[v, j] > top[j] else top[j]
+    for v in range(z.shape[0]):
+        for j in range(used):
+            z[v, j] -= top[j]
+            mass[j] += y[v, j]
+            loss -= y[v, j] * z[v, j]
+            total[j] += exponential(z[v, j])
+    for j in range(used):
+        loss += mass[j] * math.log(total[j])
+        mass[j] *= one / total[j]
+    for v in range(z.shape[0]):
+        for j in range(used):
+            z[v, j] = exponential(z[v, j]) * mass[j] - y[v, j]
+    return loss
+
+
+@njit(fastmath=FLAGS)
+def squared_error(z, y, used, w):  # type: ignore[no-untyped-def]
+    """loss = w (z - y)^2;  z <- dz = 2 w (z - y). The labels come times their weight."""
+    loss = 0.0
+    for v in range(z.shape[0]):
+        for j in range(used):
+            if w[j] == 0:
+                z[v, j] = 0
+                continue
+            error = z[v, j] - y[v, j] / w[j]
+            loss += w[j] * error * error
+            z[v, j] = 2 * w[j] * error
+    return loss
+
+
+@njit(fastmath=FLAGS)
+def add_rows(x, steps, samples, total):  # type: ignore[no-untyped-def]
+    """total += x summed over columns: the gradient of a bias."""
+    wide()
+    for panel in range(x.shape[0]):
+        used = columns_of(panel, steps, samples, x.shape[2])
+        for i in range(x.shape[1]):
+            part = x.dtype.type(0)
+            for j in range(used):
+                part += x[panel, i, j]
+            total[i] += part
+
+
+@njit
+def turned(x, steps, samples, result):  # type: ignore[no-untyped-def]
+    """result[n, i] = x[i, n] of all columns."""
+    panels, width, size = x.shape
+    for panel in range(panels):
+        used = columns_of(panel, steps, samples, size)
+        transpose(width, used, x, panel * width * size, size, result, panel * size * width, width)
+
+
+@njit
+def add_outer(dy, x, steps, samples, width, total, zeros):  # type: ignore[no-untyped-def]
+    """total[o, i] += sum_n dy[o, n] x[n, i]: the gradient of a map, with x as `turned` leaves it."""
+    rows, size = dy.shape[1:]
+    whole = (steps * samples) // size
+    last = steps * samples - whole * size
+    at, begin = rows * size, size * width
+    product(rows, width, whole, size, dy, 0, size, 1, at, x, 0, width, begin, total, 0, width, True, zeros, 0)
+    at, begin = whole * at, whole * begin
+    product(rows, width, min(last, 1), last, dy, at, size, 1, 0, x, begin, width, 0, total, 0, width, True, zeros, 0)
+
+
+@njit(fastmath=FLAGS)
+def judge(hat, used, head, bias, z, y, w, kind, dhat, total, total_bias, turn, top, mass, zeros):  # type: ignore[no-untyped-def]
+    """Head and loss of a panel: z = head hat + bias, then dz in its place; dhat = head^T dz; gradients of head and bias.
+
+    kind: 0 for cross-entropy, 1 for squared error.
+    """
+    outputs, size = z.shape
+    width = hat.shape[0]
+    product(outputs, used, 1, width, head, 0, width, 1, 0, hat, 0, size, 0, z, 0, size, False, bias, 0)
+    if kind == 0:
+        loss = cross_entropy(z, y, used, top, w, mass)
+    else:
+        loss = squared_error(z, y, used, w)
+    product(width, used, 1, outputs, head, 0, 1, width, 0, z, 0, size, 0, dhat, 0, size, False, zeros, 0)
+    transpose(width, used, hat, 0, size, turn, 0, width)
+    product(outputs, width, 1, used, z, 0, size, 1, 0, turn, 0, width, 0, total, 0, width, True, zeros, 0)
+    for v in range(outputs):
+        part = z.dtype.type(0)
+        for j in range(used):
+            part += z[v, j]
+        total_bias[v] += part
+    return loss

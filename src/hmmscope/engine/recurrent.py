@@ -1,0 +1,207 @@
+"""The compiled plain recurrent network: loss and gradient of a chunk. The same function as `models.recurrent`.
+
+    h_t = f(in x_t + bias + recur h_{t-1}),  z_t = head h_t      f: ReLU or tanh; x_t of a later layer is h_t of the former
+    dh_t = head^T dz_t (or in^T of the layer above) + recur^T da_{t+1};   da_t = f'(h_t) dh_t
+    drecur = sum_t da_t h_{t-1}^T;   dh_{-1} = recur^T da_0
+
+A panel is one position, so that a step of the recursion is one product; states are arrays (layer, 1 + step, width, sample).
+"""
+
+from typing import Any, NamedTuple
+
+from numba import njit
+
+from hmmscope.engine.functions import tangent
+from hmmscope.engine.panels import add_outer, add_rows, judge, labels_of_panel, read, read_backward, turned
+from hmmscope.engine.tiles import FLAGS, product, wide
+
+
+class Cells(NamedTuple):
+    """What is fixed for all chunks of a step."""
+
+    relu: int
+    steps: int
+    samples: int
+
+
+class CellMaps(NamedTuple):
+    """Maps by layer: recur (layer, width, width), feed (layer - 1, width, width) and bias (layer - 1, width) of all but the
+    first, initial states (layer, width); table (token or input, width) and place (step, width) of the first; head."""
+
+    recur: Any
+    feed: Any
+    bias: Any
+    initial: Any
+    table: Any
+    place: Any
+    head: Any
+    head_bias: Any
+
+
+class CellWork(NamedTuple):
+    """Arrays of a chunk."""
+
+    h: Any
+    dh: Any
+    turn: Any
+    rows: Any
+    panel: Any
+    lines: Any
+    z: Any
+    y: Any
+    zeros: Any
+
+
+@njit(fastmath=FLAGS)
+def _apply(relu, h):  # type: ignore[no-untyped-def]
+    wide()
+    zero = h.dtype.type(0)
+    for i in range(h.shape[0]):
+        if relu:
+            for j in range(h.shape[1]):
+                h[i, j] = zero if h[i, j] < zero else h[i, j]
+        else:
+            for j in range(h.shape[1]):
+                h[i, j] = tangent(h[i, j])
+
+
+@njit(fastmath=FLAGS)
+def _apply_backward(relu, h, dh):  # type: ignore[no-untyped-def]
+    """dh <- f' dh, with f' from the state itself: 1 where h > 0, or 1 - h^2."""
+    wide()
+    zero, one = h.dtype.type(0), h.dtype.type(1)
+    for i in range(h.shape[0]):
+        if relu:
+            for j in range(h.shape[1]):
+                dh[i, j] = dh[i, j] if h[i, j] > zero else zero
+        else:
+            for j in range(h.shape[1]):
+                dh[i, j] *= one - h[i, j] * h[i, j]
+
+
+@njit(cache=True, nogil=True, fastmath=FLAGS)
+def recurrent_chunk(shape, maps, sums, work, asked, first, count):  # type: ignore[no-untyped-def]
+    """Loss of the samples first .. first + count - 1 of a batch; gradients of the maps are added to `sums`."""
+    steps, samples, zeros, dh = shape.steps, shape.samples, work.zeros, work.dh
+    layers, width = maps.initial.shape
+    cell = width * samples
+    for layer in range(layers):
+        h = work.h[layer]
+        for i in range(width):
+            h[0, i] = maps.initial[layer, i]
+        if layer == 0:
+            read(asked.tokens, asked.vectors, first, count, samples, maps.table, maps.place, work.rows, h[1:])
+        for step in range(steps):
+            at = (step + 1) * cell
+            if layer:
+                product(
+                    width, samples, 1, width, maps.feed[layer - 1], 0, width, 1, 0, work.h[layer - 1], at, samples, 0,
+                    h, at, samples, False, maps.bias[layer - 1], 0,
+                )  # fmt: skip
+            product(
+                width, samples, 1, width, maps.recur[layer], 0, width, 1, 0, h, at - cell, samples, 0,
+                h, at, samples, True, zeros, 0,
+            )  # fmt: skip
+            _apply(shape.relu, h[step + 1])
+    loss = 0.0
+    for step in range(steps):
+        labels_of_panel(
+            asked.ids, asked.values, asked.columns, first, count, samples, step, samples, samples, asked.weight,
+            work.y, work.lines[3],
+        )  # fmt: skip
+        loss += judge(
+            work.h[layers - 1, step + 1], samples, maps.head, maps.head_bias, work.z, work.y, work.lines[3], asked.kind,
+            dh[step], sums.head, sums.head_bias, work.turn, work.lines[0], work.lines[1], zeros,
+        )  # fmt: skip
+    for layer in range(layers - 1, -1, -1):
+        h = work.h[layer]
+        for step in range(steps - 1, -1, -1):
+            _apply_backward(shape.relu, h[step + 1], dh[step])
+            if step:
+                product(
+                    width, samples, 1, width, maps.recur[layer], 0, 1, width, 0, dh, step * cell, samples, 0,
+                    dh, (step - 1) * cell, samples, True, zeros, 0,
+                )  # fmt: skip
+        product(
+            width, samples, 1, width, maps.recur[layer], 0, 1, width, 0, dh, 0, samples, 0,
+            work.panel, 0, samples, False, zeros, 0,
+        )  # fmt: skip
+        add_rows(work.panel.reshape(1, width, samples), 1, samples, sums.initial[layer])
+        turned(h[:steps], steps, samples, work.turn)
+        add_outer(dh, work.turn, steps, samples, width, sums.recur[layer], zeros)
+        if layer == 0:
+            read_backward(asked.tokens, asked.vectors, first, count, samples, sums.table, sums.place, work.rows, dh)
+            continue
+        add_rows(dh, steps, samples, sums.bias[layer - 1])
+        turned(work.h[layer - 1, 1:], steps, samples, work.turn)
+        add_outer(dh, work.turn, steps, samples, width, sums.feed[layer - 1], zeros)
+        for step in range(steps):
+            product(
+                width, samples, 1, width, maps.feed[layer - 1], 0, 1, width, 0, dh, step * cell, samples, 0,
+                work.panel, 0, samples, False, zeros, 0,
+            )  # fmt: skip
+            for i in range(width):
+                for j in range(samples):
+                    dh[step, i, j] = work.panel[i, j]
+    return loss
+
+
+@njit(cache=True, nogil=True, fastmath=FLAGS)
+def recurrent_maps(theta, layers, ends, maps):  # type: ignore[no-untyped-def]
+    """`maps` from the parameters.
+
+    Args:
+        theta: all parameters.
+        layers: offsets by layer of what maps inputs, what maps states, and the biases of both.
+        ends: offsets of initial states, head and its bias.
+    """
+    inputs, width = maps.table.shape
+    for layer in range(layers.shape[0]):
+        feed, recur, bias, other = layers[layer]
+        for i in range(width):
+            total = theta[bias + i] + theta[other + i]
+            if layer:
+                maps.bias[layer - 1, i] = total
+            else:
+                for step in range(maps.place.shape[0]):
+                    maps.place[step, i] = total
+                for k in range(inputs):
+                    maps.table[k, i] = theta[feed + i * inputs + k]
+            maps.initial[layer, i] = theta[ends[0] + layer * width + i] if ends[0] >= 0 else 0
+            for k in range(width):
+                maps.recur[layer, i, k] = theta[recur + i * width + k]
+                if layer:
+                    maps.feed[layer - 1, i, k] = theta[feed + i * width + k]
+    for v in range(maps.head.shape[0]):
+        maps.head_bias[v] = theta[ends[2] + v]
+        for i in range(width):
+            maps.head[v, i] = theta[ends[1] + v * width + i]
+
+
+@njit(cache=True, nogil=True, fastmath=FLAGS)
+def recurrent_gradient(layers, ends, sums, gradient):  # type: ignore[no-untyped-def]
+    """`gradient` by parameter from `sums`; see `recurrent_maps`."""
+    inputs, width = sums.table.shape
+    for layer in range(layers.shape[0]):
+        feed, recur, bias, other = layers[layer]
+        for i in range(width):
+            if layer:
+                total = sums.bias[layer - 1, i]
+            else:
+                total = sums.place[0, i]
+                for step in range(1, sums.place.shape[0]):
+                    total += sums.place[step, i]
+                for k in range(inputs):
+                    gradient[feed + i * inputs + k] = sums.table[k, i]
+            gradient[bias + i] = total
+            gradient[other + i] = total
+            if ends[0] >= 0:
+                gradient[ends[0] + layer * width + i] = sums.initial[layer, i]
+            for k in range(width):
+                gradient[recur + i * width + k] = sums.recur[layer, i, k]
+                if layer:
+                    gradient[feed + i * width + k] = sums.feed[layer - 1, i, k]
+    for v in range(sums.head.shape[0]):
+        gradient[ends[2] + v] = sums.head_bias[v]
+        for i in range(width):
+            gradient[ends[1] + v * width + i] = sums.head[v, i]

@@ -1,0 +1,48 @@
+"""Sizes of the models that the compiled engine takes."""
+
+from dataclasses import dataclass
+
+from hmmscope.errors import InputError
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a model as the engine needs them.
+
+    Attributes:
+        inputs: tokens, or coordinates of a vector.
+        outputs: of the head.
+        layers, width: of the stream or of the states.
+        heads, hidden: of a decoder; `hidden` is 0 without an MLP, `heads` 0 for a recurrent network.
+    """
+
+    inputs: int
+    outputs: int
+    layers: int
+    width: int
+    heads: int = 0
+    hidden: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("inputs", "outputs", "layers", "width"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}: must be at least 1, got {getattr(self, name)}")
+        reason = unfit(self.width, self.heads)
+        if reason is not None:
+            raise InputError(reason)
+        if self.hidden % 16:
+            raise InputError(f"hidden: must be a multiple of 16, got {self.hidden}")
+
+    @property
+    def numbers_of_column(self) -> int:
+        """Activations of a decoder that the backward pass needs of a position of a sample."""
+        return self.layers * (6 * self.width + 2 * self.hidden)
+
+
+def unfit(width: int, heads: int) -> str | None:
+    """Why a width cannot be cut into vectors, or None."""
+    if width % 16:
+        return f"width: must be a multiple of 16, got {width}"
+    if heads and (width % heads or width // heads % 8):
+        return f"num_heads: heads must have a width that is a multiple of 8, got {width} / {heads}"
+    return None

@@ -1,0 +1,355 @@
+"""Training steps of small models by the compiled engine: which it covers, and how it shares a model's parameters."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from hmmscope.axes import Float, Tensor
+from hmmscope.corpora.corpus import Batch
+from hmmscope.corpora.targets import Target
+from hmmscope.engine.decoder import Maps, Shape, decoder_chunk, decoder_gradient, decoder_maps
+from hmmscope.engine.folding import adamw, add_up, norm_of
+from hmmscope.engine.layout import (
+    Plan,
+    carved,
+    decoder_shapes,
+    decoder_work,
+    empty,
+    numbers_of,
+    plan,
+    recurrent_shapes,
+    recurrent_work,
+)
+from hmmscope.engine.panels import Asked
+from hmmscope.engine.recurrent import CellMaps, Cells, recurrent_chunk, recurrent_gradient, recurrent_maps
+from hmmscope.engine.sizes import Sizes
+from hmmscope.errors import InputError
+from hmmscope.models.attention import Attention
+from hmmscope.models.base import SequenceModel
+from hmmscope.models.decoder import Decoder, input_features, sinusoids
+from hmmscope.models.recurrent import Recurrent
+from hmmscope.training import updates
+from hmmscope.training.distributed import World
+from hmmscope.training.parallel import Single
+from hmmscope.training.schedules import learning_rate
+from hmmscope.training.spec import TrainingSpec
+
+Array = NDArray[Any]
+
+
+class Compiled(Single):
+    """One process, and the compiled engine instead of autograd. Parameters, gradients and moments become flat vectors.
+
+    The modules and the optimiser keep their tensors, which are views of the vectors: checkpoints, evaluation and names in
+    errors are those of the other road, and a training may go on from a checkpoint on either.
+
+    Args:
+        model: a `Decoder` or `Recurrent` that `models.make` built, on the processor.
+        spec: the recipe.
+        poison: fill work arrays with NaN first.
+
+    Raises:
+        InputError: a model that the engine does not cover, or one whose activations somebody listens to.
+    """
+
+    in_parts: ClassVar[bool] = False
+
+    def __init__(
+        self, model: SequenceModel, spec: TrainingSpec, world: World | None = None, *, poison: bool = False
+    ) -> None:
+        super().__init__(model, spec, world)
+        if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
+            raise InputError("training.engine: compiled computes no activations to listen to; use torch")
+        self._theta = _flattened([parameter.data for parameter in model.parameters()])
+        self._gradient = torch.zeros_like(self._theta)
+        names, begin = {}, 0
+        for name, parameter in model.named_parameters():
+            names[name] = begin
+            end = begin + parameter.numel()
+            parameter.data = self._theta[begin:end].view_as(parameter)
+            parameter.grad = self._gradient[begin:end].view_as(parameter)
+            begin = end
+        self._family: _Family = _DecoderFamily(model, names) if isinstance(model, Decoder) else _cells(model, names)
+        self._poison, self._moments = poison, torch.zeros(0)
+        self._rooms: dict[tuple[int, int], _Room] = {}
+        self._pool = ThreadPoolExecutor(spec.num_threads - 1) if spec.num_threads > 1 else None
+
+    def gradients(self, batch: Batch, target: Target, step: int) -> Float[Tensor, ""]:
+        total, theta = 0.0, self._theta.numpy()
+        steps = int(target.columns[-1]) + 1
+        held: list[_Room] = []
+        for part in updates.grains(batch, self.spec.num_grains):
+            count = len(part.tokens)
+            if (steps, count) not in self._rooms:
+                self._rooms[steps, count] = _Room(self._family, steps, count, self.spec, theta.dtype, self._poison)
+            room = self._rooms[steps, count]
+            if room not in held:
+                self._family.prepare(theta, room)
+                room.sums.fill(0)
+                held.append(room)
+            asked = _asked(part, target, steps, len(batch.tokens), theta.dtype)
+            _check(asked, self._family.sizes, count)
+            total += self._run(room, asked)
+        for room in held:
+            add_up(room.sums)
+        for other in held[1:]:  # a last grain of fewer samples
+            held[0].sums[0] += other.sums[0]
+        self._family.finish(theta, held[0], self._gradient.numpy())
+        return torch.tensor(total, dtype=torch.float64)
+
+    def take(self, optimiser: torch.optim.Optimizer, batch: Batch, target: Target, step: int) -> tuple[float, float]:
+        loss, gradient = self.gradients(batch, target, step).item(), self._gradient.numpy()
+        norm = norm_of(gradient)
+        if not (abs(loss) < float("inf") and norm < float("inf")):
+            raise updates.not_finite(self.model, loss, step, self.world)
+        first, second = self._adopted(optimiser, step)
+        clip, group = self.spec.gradient_clip, optimiser.param_groups[0]
+        scale = min(1.0, clip / (norm + 1e-6)) if clip else 1.0
+        rate = group["lr"] = learning_rate(self.spec, step)
+        beta1, beta2 = group["betas"]
+        adamw(
+            self._theta.numpy(), gradient, first, second, scale, rate, beta1, beta2,
+            group["eps"], group["weight_decay"], step + 1,
+        )  # fmt: skip
+        return loss, norm
+
+    def _adopted(self, optimiser: torch.optim.Optimizer, step: int) -> tuple[Array, Array]:
+        """The moments of the optimiser as two vectors, of which its own tensors become views."""
+        if not len(self._moments):
+            count = torch.tensor(0.0)
+            self._moments = torch.zeros(2, len(self._theta), dtype=self._theta.dtype)
+            begin = 0
+            for parameter in self.model.parameters():
+                end = begin + parameter.numel()
+                state = optimiser.state[parameter]
+                for name, moments in zip(("exp_avg", "exp_avg_sq"), self._moments, strict=True):
+                    view = moments[begin:end].view_as(parameter)
+                    if name in state:
+                        view.copy_(state[name])
+                    state[name] = view
+                state["step"] = count  # one for all
+                begin = end
+            self._count = count
+        self._count.fill_(step + 1)
+        first, second = self._moments.numpy()
+        return first, second
+
+    def _run(self, room: "_Room", asked: Asked) -> float:
+        """The sum of the losses of all chunks; each thread takes neighbouring chunks in order."""
+        chunks, threads = room.plan.chunks, len(room.works)
+        cuts = [
+            chunks[number * len(chunks) // threads : (number + 1) * len(chunks) // threads] for number in range(threads)
+        ]
+
+        def run(number: int) -> float:
+            loss = 0.0
+            for first, count in cuts[number]:
+                loss += self._family.chunk(
+                    room.shape, room.maps, room.views[number], room.works[number], asked, first, count
+                )
+            return loss
+
+        others = [] if self._pool is None else [self._pool.submit(run, number) for number in range(1, threads)]
+        return sum((other.result() for other in others), run(0))
+
+
+class _Room:
+    """What steps of one size need: the plan, maps, and for each thread work arrays and sums of gradients."""
+
+    def __init__(
+        self, family: "_Family", steps: int, count: int, spec: TrainingSpec, dtype: np.dtype, poison: bool
+    ) -> None:
+        self.plan: Plan = plan(family.sizes, steps, count, spec.num_threads, dtype.itemsize)
+        threads = min(spec.num_threads, len(self.plan.chunks))
+        shapes, sum_shapes = family.shapes(steps), family.shapes(steps, sums=True)
+        self.maps = carved(empty((numbers_of(shapes),), dtype, poison), shapes)
+        self.sums = empty((threads, numbers_of(sum_shapes)), dtype, poison)
+        self.views = [carved(row, sum_shapes) for row in self.sums]
+        self.works = [family.work(self.plan, dtype, poison) for _ in range(threads)]
+        self.shape = family.shape(self.plan)
+        self.fixed = family.fixed(steps, dtype)
+
+
+class _Family:
+    """What the two kinds of model differ in: `sizes`, arrays, and the compiled functions."""
+
+    sizes: Sizes
+    chunk: Any
+
+    def shapes(self, steps: int, *, sums: bool = False) -> Any:
+        """Of the maps, or of the sums of their gradients."""
+        raise AssertionError
+
+    def work(self, plan: Plan, dtype: np.dtype, poison: bool) -> Any:
+        raise AssertionError
+
+    def shape(self, plan: Plan) -> Any:
+        raise AssertionError
+
+    def fixed(self, steps: int, dtype: np.dtype) -> tuple[Array, ...]:
+        """What depends on the positions alone."""
+        return ()
+
+    def prepare(self, theta: Array, room: _Room) -> None:
+        """Maps from the parameters."""
+        raise AssertionError
+
+    def finish(self, theta: Array, room: _Room, gradient: Array) -> None:
+        """The gradient by parameter from the sums."""
+        raise AssertionError
+
+
+class _DecoderFamily(_Family):
+    def __init__(self, model: Decoder, names: dict[str, int]) -> None:
+        block: Any = model.blocks[0]
+        attention = block.attention
+        if type(attention) is not Attention or not model.causal or model.dropout.rate or model.feedback is not None:
+            raise InputError("training.engine: this decoder has no compiled form; use torch")
+        self._model, hidden = model, 0 if block.mlp is None else block.mlp.hidden.out_features
+        width, self._attention = model.head.in_features, attention
+        self.sizes = Sizes(
+            inputs=model.ports.read_width,
+            outputs=model.ports.num_outputs,
+            layers=len(model.blocks),
+            width=width,
+            heads=attention.num_heads,
+            hidden=hidden,
+        )
+        self.chunk = decoder_chunk
+        inside = ["attention_norm.weight", "attention_norm.bias", "attention.qkv.weight", "attention.qkv.bias"]
+        inside += ["attention.out.weight", "attention.out.bias", "mlp_norm.weight", "mlp_norm.bias"]
+        inside += ["mlp.hidden.weight", "mlp.hidden.bias", "mlp.out.weight", "mlp.out.bias"]
+        found = [[names.get(f"blocks.{layer}.{name}", -1) for name in inside] for layer in range(self.sizes.layers)]
+        ends = ["positions", "embedding.weight", "embedding.bias", "features.weight", "norm.weight", "norm.bias"]
+        ends += ["head.weight", "head.bias"]
+        rows = 0 if model.positions is None else len(model.positions)
+        self._blocks = np.array(found, np.int64)
+        self._ends = np.array([names.get(name, -1) for name in ends] + [rows], np.int64)
+
+    def shapes(self, steps: int, *, sums: bool = False) -> Maps:
+        shapes = decoder_shapes(self.sizes, steps)
+        return shapes._replace(back=(shapes.back[0], shapes.back[2], shapes.back[1])) if sums else shapes
+
+    def work(self, plan: Plan, dtype: np.dtype, poison: bool) -> Any:
+        cos = sin = np.empty((0, self.sizes.width // self.sizes.heads), dtype)
+        if self._model.rotary is not None:
+            positions = torch.arange(plan.steps)
+            cos, sin = (t.numpy() for t in self._model.rotary.at(positions, self._model.head.weight.dtype))
+        return decoder_work(self.sizes, plan.lanes, cos, sin, plan.steps, dtype, poison)
+
+    def shape(self, plan: Plan) -> Shape:
+        normed = int(self._ends[4] >= 0)
+        return Shape(self.sizes.heads, self.sizes.hidden, normed, plan.steps, plan.lanes, float(self._attention.scale))
+
+    def fixed(self, steps: int, dtype: np.dtype) -> tuple[Array, ...]:
+        model, positions, width = self._model, torch.arange(steps), self.sizes.width
+        longest, kind = model.ports.max_length, model.head.weight.dtype
+        if longest is not None and steps > longest and (model.positions is not None or model.features is not None):
+            raise InputError(f"max_length: the model reads {longest} positions and was given {steps}")
+        added = sinusoids(positions, width, kind) if model.sinusoidal else torch.zeros(steps, width, dtype=kind)
+        features = torch.zeros(steps, 3, dtype=kind)
+        if model.features is not None:
+            features = input_features(positions, longest or 0, kind)
+        return added.numpy(), features.numpy()
+
+    def prepare(self, theta: Array, room: _Room) -> None:
+        added, features = room.fixed
+        decoder_maps(theta, self._blocks, self._ends, added, features, room.maps)
+
+    def finish(self, theta: Array, room: _Room, gradient: Array) -> None:
+        decoder_gradient(theta, self._blocks, self._ends, room.fixed[1], room.views[0], gradient)
+
+
+class _RecurrentFamily(_Family):
+    def __init__(self, model: Recurrent, names: dict[str, int]) -> None:
+        layers: list[Any] = list(model.layers)
+        self._relu = int(layers[0].nonlinearity == "relu")
+        self.sizes = Sizes(
+            inputs=model.ports.read_width,
+            outputs=model.ports.num_outputs,
+            layers=len(layers),
+            width=model.head.in_features,
+        )
+        self.chunk = recurrent_chunk
+        inside = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+        self._layers = np.array(
+            [[names[f"layers.{n}.{name}"] for name in inside] for n in range(len(layers))], np.int64
+        )
+        ends = (names.get("initial", -1), names["head.weight"], names["head.bias"])
+        self._ends = np.array(ends, np.int64)
+
+    def shapes(self, steps: int, *, sums: bool = False) -> CellMaps:
+        return recurrent_shapes(self.sizes, steps)
+
+    def work(self, plan: Plan, dtype: np.dtype, poison: bool) -> Any:
+        return recurrent_work(self.sizes, plan.lanes, plan.steps, dtype, poison)
+
+    def shape(self, plan: Plan) -> Cells:
+        return Cells(self._relu, plan.steps, plan.lanes)
+
+    def prepare(self, theta: Array, room: _Room) -> None:
+        recurrent_maps(theta, self._layers, self._ends, room.maps)
+
+    def finish(self, theta: Array, room: _Room, gradient: Array) -> None:
+        recurrent_gradient(self._layers, self._ends, room.views[0], gradient)
+
+
+def _cells(model: SequenceModel, names: dict[str, int]) -> _RecurrentFamily:
+    plain = isinstance(model, Recurrent) and all(type(layer) is nn.RNN for layer in model.layers)
+    if not plain or model.ports.feedback_width:
+        raise InputError("training.engine: this model has no compiled form; use torch")
+    assert isinstance(model, Recurrent)
+    return _RecurrentFamily(model, names)
+
+
+def _flattened(tensors: Sequence[Tensor]) -> Tensor:
+    """All numbers in one vector, on a line of the cache."""
+    if len({tensor.dtype for tensor in tensors}) != 1 or any(tensor.device.type != "cpu" for tensor in tensors):
+        raise InputError("training.engine: the compiled engine takes parameters of one type on the processor")
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    own = torch.from_numpy(empty((len(flat),), flat.numpy().dtype))
+    return own.copy_(flat)
+
+
+def _asked(part: Batch, target: Target, steps: int, whole: int, dtype: np.dtype) -> Asked:
+    """What a grain of a step of `whole` samples reads and is asked for."""
+    labels, tokens = target.labels(part), part.tokens[:, :steps]
+    columns = np.full(steps, -1, np.int64)
+    columns[target.columns] = np.arange(len(target.columns))
+    judged = whole * len(target.columns) * (target.num_outputs if target.kind == "vector" else 1)
+    soft, vectors = labels.is_floating_point(), tokens.is_floating_point()
+    return Asked(
+        tokens=np.zeros((0, 0), np.int64) if vectors else np.ascontiguousarray(tokens.numpy()),
+        vectors=np.ascontiguousarray(tokens.numpy(), dtype) if vectors else np.zeros((0, 0, 0), dtype),
+        ids=np.zeros((0, 0), np.int64) if soft else np.ascontiguousarray(labels.numpy()),
+        values=np.ascontiguousarray(labels.numpy(), dtype) if soft else np.zeros((0, 0, 0), dtype),
+        columns=columns,
+        weight=1 / judged,
+        kind=int(target.kind == "vector"),
+    )
+
+
+def _check(asked: Asked, sizes: Sizes, count: int) -> None:
+    """The engine's door: compiled loops follow these numbers without looking."""
+    read = asked.vectors if len(asked.vectors) else asked.tokens
+    judged = (asked.columns >= 0).sum()
+    labels = asked.values if len(asked.values) else asked.ids
+    good = read.shape[:2] == (count, len(asked.columns)) and labels.shape[:2] == (count, judged)
+    if read.ndim == 3:
+        good = good and read.shape[2] == sizes.inputs
+    else:
+        good = good and bool(read.min() >= 0) and read.max() < sizes.inputs
+    if labels.ndim == 3:
+        good = good and labels.shape[2] == sizes.outputs
+    else:
+        good = good and bool(labels.min() >= 0) and labels.max() < sizes.outputs
+    if not good:
+        raise InputError(
+            f"batch: inputs {read.shape} and labels {labels.shape} do not fit a model of {sizes.inputs} inputs "
+            f"and {sizes.outputs} outputs"
+        )

@@ -1,0 +1,229 @@
+"""The compiled engine computes the loss and the gradients that autograd computes, for every option that it covers."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from numba import njit
+
+from engine_cases import DECODER, MIXTURE, PROMPTS, RNN, VECTORS, config, exact_loss, gradients, parts, worst
+from hmmscope.corpora.targets import Target
+from hmmscope.engine import functions, tiles
+from hmmscope.engine.layout import plan
+from hmmscope.engine.sizes import Sizes, unfit
+from hmmscope.errors import InputError
+from hmmscope.training.compiled import Compiled
+from hmmscope.training.parallel import Single
+
+LENGTHS = [2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128]
+
+
+@pytest.fixture(autouse=True)
+def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Target, "loss", exact_loss)
+
+
+def check(run, batch: int, dtype: torch.dtype = torch.float64, tolerance: float = 1e-12) -> None:
+    loss, ours = gradients(Compiled, run, batch, dtype)
+    expected, theirs = gradients(Single, run, batch, dtype)
+    assert math.isclose(loss, expected, rel_tol=tolerance)
+    assert worst(ours, theirs) < tolerance
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("model", [DECODER, RNN], ids=["decoder", "rnn"])
+def test_lengths(model: dict, length: int) -> None:
+    check(config(model, length=length), 6)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7, 15, 16, 17, 33, 63, 64, 65, 130])
+@pytest.mark.parametrize("model", [DECODER, RNN], ids=["decoder", "rnn"])
+def test_batches(model: dict, batch: int) -> None:
+    check(config(model, batch=batch), batch)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"positions": name} for name in ("learned", "sinusoidal", "rotary", "none")),
+        {"input_features": False},
+        {"positions": "none", "input_features": False},
+        {"norm": "none"},
+        {"attention_only": True},
+        {"attention_only": True, "norm": "none", "num_layers": 2},
+        {"scale_attention": False},
+        {"mlp_ratio": 1},
+        {"mlp_ratio": 3},
+        {"num_layers": 3},
+        {"num_heads": 1},
+        {"width": 32, "num_heads": 4},
+        {"width": 48, "num_heads": 2},
+        {"width": 80, "num_heads": 2, "num_layers": 2},
+        {"width": 96, "num_heads": 4, "positions": "rotary"},
+        {"width": 128, "num_heads": 8},
+    ],
+    ids=str,
+)
+def test_options_of_the_decoder(options: dict) -> None:
+    check(config({**DECODER, **options}, length=9), 6)
+
+
+@pytest.mark.parametrize("nonlinearity", ["relu", "tanh"])
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+@pytest.mark.parametrize("learn_initial", [False, True])
+@pytest.mark.parametrize("width", [16, 80])
+def test_options_of_the_rnn(nonlinearity: str, num_layers: int, learn_initial: bool, width: int) -> None:
+    model = {"name": "rnn", "nonlinearity": nonlinearity, "num_layers": num_layers, "learn_initial": learn_initial}
+    check(config({**model, "width": width}, length=7), 19)
+
+
+@pytest.mark.parametrize("model", [DECODER, {**DECODER, "num_layers": 2}, RNN], ids=["decoder", "two layers", "rnn"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"target": "belief"},
+        {"target": "belief", "layout": {"name": "sequences", "length": 6, "placeholder": True}},
+        {"process": MIXTURE, "layout": PROMPTS},
+        {"process": {"name": "cyclic-rnd"}, "target": "belief"},
+        {"process": VECTORS},
+        {"process": {"name": "matmul"}, "target": "belief"},
+        {"num_grains": 3},
+        {"num_grains": 2, "target": "belief"},
+    ],
+    ids=str,
+)
+def test_what_is_asked(model: dict, asked: dict) -> None:
+    check(config(model, **asked), 6)
+
+
+@pytest.mark.parametrize("judged", [[0], [2], [0, 3], [1, 2, 4]])
+@pytest.mark.parametrize("model", [DECODER, RNN], ids=["decoder", "rnn"])
+def test_judged_columns(model: dict, judged: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only some columns are judged, and what comes after the last of them is not computed."""
+    run = config(model, length=8)
+    _, _, target = parts(run, torch.float64)
+    kept, labels = target.columns[judged], type(target).labels
+    monkeypatch.setattr(type(target), "labels", lambda self, batch: labels(self, batch)[:, judged])
+    init = type(target).__init__
+
+    def fewer(self, process, layout) -> None:  # type: ignore[no-untyped-def]
+        init(self, process, layout)
+        self.columns = kept
+
+    monkeypatch.setattr(type(target), "__init__", fewer)
+    check(run, 6)
+
+
+@pytest.mark.parametrize("model", [DECODER, {**DECODER, "width": 64, "num_heads": 8, "num_layers": 2}, RNN], ids=str)
+@pytest.mark.parametrize("target", ["observation", "belief"])
+def test_in_float32_to_rounding(model: dict, target: str) -> None:
+    run = config(model, length=17, target=target)
+    exact = gradients(Single, run, 21, torch.float64)[1]
+    ours = gradients(Compiled, run, 21, torch.float32)[1]
+    chain = 21 * 17  # terms of a sum, one after the other, each rounded
+    assert worst({name: g.double() for name, g in ours.items()}, exact) < math.sqrt(chain) * 2**-23
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("model", [DECODER, RNN], ids=["decoder", "rnn"])
+def test_threads(model: dict, threads: int) -> None:
+    run = config(model, batch=50, length=6, num_threads=threads)
+    check(run, 50)
+    once, again = (gradients(Compiled, run, 50, torch.float32)[1] for _ in range(2))
+    assert all(torch.equal(once[name], again[name]) for name in once)
+
+
+def test_a_wrong_gradient_is_seen() -> None:
+    _, found = gradients(Single, config(DECODER), 6, torch.float64)
+    wrong = {name: gradient.clone() for name, gradient in found.items()}
+    wrong["head.bias"][0] += 1e-9
+    assert worst(wrong, found) > 1e-12
+    wrong["head.bias"][0] = torch.nan
+    assert math.isnan(worst(wrong, found))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+
+@njit
+def _transposed(rows, cols, source, result):  # type: ignore[no-untyped-def]
+    tiles.transpose(rows, cols, source, 0, cols, result, 0, rows)
+
+
+@njit
+def _multiplied(rows, cols, terms, a, b, c, add, bias):  # type: ignore[no-untyped-def]
+    tiles.product(rows, cols, 1, terms, a, 0, terms, 1, 0, b, 0, cols, 0, c, 0, cols, add, bias, 0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_products_and_transpositions(dtype: type) -> None:
+    generator = np.random.default_rng(0)
+    for rows in (*range(1, 14), 64):
+        for cols in (16, 32, 48, 64, 80, 112, 128):
+            for terms in (1, 3, 16):
+                a, b, c = (generator.normal(size=s).astype(dtype) for s in ((rows, terms), (terms, cols), (rows, cols)))
+                bias = generator.normal(size=rows).astype(dtype)
+                product = a.astype(float) @ b + bias[:, None]
+                for add in (False, True):
+                    found = c.copy()
+                    _multiplied(rows, cols, terms, a, b, found, add, bias)
+                    np.testing.assert_allclose(found, product + add * c, rtol=1e-5, atol=1e-5)
+    source, result = generator.normal(size=(32, 64)).astype(dtype), np.zeros((64, 32), dtype)
+    _transposed(32, 64, source, result)
+    np.testing.assert_array_equal(result, source.T)
+
+
+@njit(fastmath=tiles.FLAGS)
+def _of_all(x, raised, bent, slope, turned):  # type: ignore[no-untyped-def]
+    for i in range(len(x)):
+        raised[i], turned[i] = functions.exponential(x[i]), functions.tangent(x[i])
+        bent[i], slope[i] = functions.gelu(x[i])
+
+
+def test_functions_in_float32() -> None:
+    """Two units in the last place, and numbers that are not finite stay so. The plain forms are in float64."""
+    x = np.linspace(-20, 20, 40001).astype(np.float32)
+    found = [np.empty_like(x) for _ in range(4)]
+    _of_all(x, *found)
+    exact = [np.array([f(float(v)) for v in x]) for f in (functions.exponential, functions.tangent)]
+    bent, slope = np.array([functions.gelu(float(v)) for v in x]).T
+    np.testing.assert_allclose(found[0], exact[0], rtol=2.5e-7)
+    np.testing.assert_allclose(found[3], exact[1], rtol=2.5e-7)
+    near = x > -10  # below, the value is under 1e-22
+    np.testing.assert_allclose(found[1][near], bent[near], rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(found[2], slope, atol=3e-7)
+    inputs = torch.from_numpy(x.astype(float)).requires_grad_()
+    outputs = torch.nn.functional.gelu(inputs)
+    outputs.sum().backward()
+    np.testing.assert_allclose(bent, outputs.detach().numpy(), rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(slope, inputs.grad.numpy(), rtol=1e-10, atol=1e-15)
+    _of_all(np.full(1, np.nan, np.float32), *(f[:1] for f in found))
+    assert all(np.isnan(f[0]) for f in found)
+
+
+def test_plans_cover_each_sample_once() -> None:
+    sizes = Sizes(inputs=5, outputs=5, layers=4, width=64, heads=8, hidden=256)
+    for steps in (2, 17, 128, 1000):
+        for batch in (1, 5, 16, 63, 64, 65, 1000):
+            for threads in (1, 2, 7):
+                made = plan(sizes, steps, batch, threads, 4)
+                assert [n for first, count in made.chunks for n in range(first, first + count)] == list(range(batch))
+                assert made.lanes % tiles.LANES == 0
+                assert max(count for _, count in made.chunks) <= made.lanes <= 64
+                assert len(made.chunks) >= min(threads, -(-batch // tiles.LANES))
+
+
+def test_sizes_are_checked_at_the_door() -> None:
+    assert unfit(64, 8) is None
+    assert "width: must be a multiple of 16" in unfit(72, 0)
+    assert "multiple of 8" in unfit(64, 16)
+    with pytest.raises(InputError, match="width: must be a multiple of 16"):
+        Sizes(inputs=5, outputs=5, layers=1, width=20)
+    run = config(RNN)
+    model, corpus, target = parts(run, torch.float64)
+    engine = Compiled(model, run.training)
+    batch = corpus[0:6]
+    batch.tokens[0, 0] = 99
+    with pytest.raises(InputError, match="do not fit a model of 5 inputs"):
+        engine.gradients(batch, target, 0)

@@ -1,0 +1,285 @@
+"""Trainings with the compiled engine: the same as torch's, to be resumed and handed over, and chosen by rule."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine_cases import DECODER, RNN, config, exact_loss, parts
+from hmmscope.corpora.targets import Target, make_target
+from hmmscope.errors import InputError, NonFiniteError, RefusedError
+from hmmscope.models.base import Tap
+from hmmscope.runs.config import RunConfig
+from hmmscope.runs.dry_run import as_text, estimate
+from hmmscope.runs.pipeline import engine_of, load_run, ports_of, train, warm_up
+from hmmscope.storage.rundir import RunDir
+from hmmscope.sweeps.grid import config_digest
+from hmmscope.training import engines
+from hmmscope.training.compiled import Compiled
+from hmmscope.training.distributed import World
+from hmmscope.training.parallel import make_engine
+from hmmscope.training.trainer import Lessons
+from hmmscope.training.updates import make_optimiser
+
+RECIPE = {"num_steps": 12, "checkpoint_every": 4, "evaluate_every": 0, "warmup_steps": 3}
+
+
+def followed(engine: str, model: dict, steps: int, dtype: torch.dtype, **options) -> tuple[list[float], torch.Tensor]:
+    """Losses of the steps of a training, and the weights after them."""
+    run = config(model, num_steps=steps, warmup_steps=5, engine=engine, **options)
+    net, corpus, asked = parts(run, dtype)
+    made, optimiser = make_engine(net, run.training, World()), make_optimiser(net, run.training)
+    lessons = Lessons(corpus, asked, run.training)
+    losses = []
+    for step in range(steps):
+        batch, target = lessons.batch(step, made.rows(step))
+        losses.append(made.take(optimiser, batch, target, step)[0])
+    return losses, torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"gradient_clip": 0.0}, {"gradient_clip": 0.05}, {"schedule": "halving"}, {"num_trajectories": 20}],
+    ids=str,
+)
+@pytest.mark.parametrize("model", [DECODER, RNN], ids=["decoder", "rnn"])
+def test_the_same_trajectory_in_float64(model: dict, options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Target, "loss", exact_loss)
+    ours, theirs = (followed(engine, model, 60, torch.float64, **options) for engine in ("compiled", "torch"))
+    assert max(abs(a - b) for a, b in zip(ours[0], theirs[0], strict=True)) < 1e-11
+    assert (ours[1] - theirs[1]).abs().max() < 1e-11
+
+
+def test_the_same_losses_at_first_in_float32() -> None:
+    """Ten steps, of several layers: later the smallest differences grow, in torch alone as well."""
+    model = {**DECODER, "num_layers": 4, "width": 64, "num_heads": 8}
+    ours, theirs = (followed(engine, model, 10, torch.float32, length=17)[0] for engine in ("compiled", "torch"))
+    assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+def test_the_same_along_a_curriculum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Target, "loss", exact_loss)
+    options = {"length": 8, "curriculum": [2, 4, 8], "batch": 18}
+    ours, theirs = (followed(engine, DECODER, 9, torch.float64, **options) for engine in ("compiled", "torch"))
+    assert (ours[1] - theirs[1]).abs().max() < 1e-11
+
+
+def run_of(model: dict, engine: str, **options) -> RunConfig:
+    return config(model, **{**RECIPE, "engine": engine, **options})
+
+
+class _Stop(Exception):
+    pass
+
+
+def weights(path: Path) -> dict[str, bytes]:
+    """The files of the last checkpoint."""
+    newest = sorted(path.glob("checkpoints/step-*"))[-1]
+    return {file.name: file.read_bytes() for file in newest.glob("*.safetensors")}
+
+
+@pytest.mark.parametrize("model", [DECODER, RNN], ids=["decoder", "rnn"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_stopped_and_resumed_gives_the_same_bytes(model: dict, threads: int, tmp_path: Path) -> None:
+    run = run_of(model, "compiled", num_threads=threads, batch=35)
+    for name in ("whole", "again"):
+        train(run, tmp_path / name, num_samples=4)
+    original = RunDir.save_checkpoint
+
+    def ends(self: RunDir, step: int, *args, **options) -> None:  # type: ignore[no-untyped-def]
+        original(self, step, *args, **options)
+        if step == 8:
+            raise _Stop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunDir, "save_checkpoint", ends)
+        with pytest.raises(_Stop):
+            train(run, tmp_path / "cut", num_samples=4)
+    train(run, tmp_path / "cut", resume=True, num_samples=4)
+    assert weights(tmp_path / "whole") == weights(tmp_path / "again") == weights(tmp_path / "cut")
+    lines = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "again", "cut")]
+    assert lines[0] == lines[1] == lines[2]
+
+
+@pytest.mark.parametrize("model", [DECODER, RNN], ids=["decoder", "rnn"])
+@pytest.mark.parametrize("first, then", [("compiled", "torch"), ("torch", "compiled")])
+def test_one_engine_goes_on_where_the_other_stopped(
+    model: dict, first: str, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a training with each, in float64 and through the tensors of a checkpoint, is a training with one."""
+    monkeypatch.setattr(Target, "loss", exact_loss)
+    whole = followed("torch", model, 20, torch.float64)[1]
+    run = config(model, num_steps=20, warmup_steps=5)
+    net, corpus, asked = parts(run, torch.float64)
+    optimiser = make_optimiser(net, run.training)
+    for begin, engine in ((0, first), (10, then)):
+        spec = replace(run.training, engine=engine)
+        other, _, _ = parts(run, torch.float64)
+        other.load_state_dict(net.state_dict())
+        moments = {name: {k: v.clone() for k, v in optimiser.state[p].items()} for name, p in net.named_parameters()}
+        made, taken = make_engine(other, spec, World()), make_optimiser(other, spec)
+        if begin:
+            for name, parameter in other.named_parameters():
+                taken.state[parameter] = moments[name] | {"step": torch.tensor(float(begin))}
+        lessons = Lessons(corpus, asked, spec)
+        for step in range(begin, begin + 10):
+            batch, target = lessons.batch(step, made.rows(step))
+            made.take(taken, batch, target, step)
+        net, optimiser = other, taken
+    found = torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
+    assert (found - whole).abs().max() < 1e-11
+
+
+@pytest.mark.parametrize("engine", ["compiled", "torch"])
+@pytest.mark.parametrize(
+    "model, name", [(DECODER, "head.bias"), (RNN, "layers.0.weight_hh_l0")], ids=["decoder", "rnn"]
+)
+def test_numbers_that_are_not_finite_end_it(model: dict, name: str, engine: str) -> None:
+    run = config(model, engine=engine)
+    net, corpus, target = parts(run, torch.float32)
+    dict(net.named_parameters())[name].data.view(-1)[3] = torch.nan
+    made, optimiser = make_engine(net, run.training, World()), make_optimiser(net, run.training)
+    before = [parameter.detach().clone() for parameter in net.parameters()]
+    with pytest.raises(NonFiniteError, match=r"step 1: loss is not finite \(loss nan\); the step was not taken"):
+        made.take(optimiser, corpus[0:6], target, 0)
+    after = list(net.parameters())
+    assert all(torch.equal(a, b) or a.isnan().any() for a, b in zip(before, after, strict=True))
+
+
+def test_a_gradient_that_is_not_finite_is_named() -> None:
+    run = config(DECODER, engine="compiled")
+    net, corpus, target = parts(run, torch.float32)
+    engine, optimiser = Compiled(net, run.training), make_optimiser(net, run.training)
+    gradients = engine.gradients
+
+    def spoilt(*args):  # type: ignore[no-untyped-def]
+        loss = gradients(*args)
+        net.head.weight.grad[0, 0] = torch.inf
+        return loss
+
+    engine.gradients = spoilt  # type: ignore[method-assign]
+    with pytest.raises(NonFiniteError, match=r"step 3: gradient of head.weight is not finite"):
+        engine.take(optimiser, corpus[0:6], target, 2)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def chosen(run: RunConfig, processes: int = 1) -> engines.Choice:
+    target = make_target(run.target, run.process.build(), run.layout)
+    return engine_of(run, ports_of(run, target), processes)
+
+
+@pytest.mark.parametrize(
+    "model, training, why",
+    [
+        ({**DECODER, "dropout": 0.1}, {}, "model.dropout = 0.1"),
+        ({**DECODER, "causal": False}, {}, "model.causal = false"),
+        ({**DECODER, "width": 24, "num_heads": 1}, {}, "model.width: must be a multiple of 16, got 24"),
+        ({**DECODER, "num_heads": 4}, {}, "model.num_heads: heads must have a width that is a multiple of 8"),
+        ({"name": "lstm", "width": 16}, {}, "model.name = lstm"),
+        ({"name": "gru", "width": 16}, {}, "model.name = gru"),
+        (
+            {"name": "linear-attention", "num_layers": 1, "width": 16, "num_heads": 2},
+            {},
+            "model.name = linear-attention",
+        ),
+        (DECODER, {"precision": "bfloat16"}, "training.precision = bfloat16"),
+        (DECODER, {"compile": "true"}, "training.compile = true"),
+        (DECODER, {"block_length": 2}, "training.block_length = 2"),
+        (DECODER, {"device": "cuda"}, "training.device = cuda"),
+    ],
+)
+def test_what_is_not_covered_goes_to_torch_and_says_why(model: dict, training: dict, why: str) -> None:
+    run = config(model, num_steps=10**6, **training)
+    assert chosen(run).engine == "torch"
+    assert why in chosen(run).reason
+    asked = replace(run, training=replace(run.training, engine="compiled"))
+    with pytest.raises(InputError, match=r"training.engine: compiled does not cover") as error:
+        chosen(asked)
+    assert why in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_several_processes_go_to_torch() -> None:
+    assert "2 processes" in chosen(config(DECODER, num_steps=10**6), 2).reason
+
+
+def test_auto_takes_the_compiled_engine_where_it_pays() -> None:
+    assert chosen(config(DECODER, num_steps=10**6)).engine == "compiled"
+    assert chosen(config(RNN, num_steps=10**6)).engine == "compiled"
+    assert "do not pay for compiling" in chosen(config(DECODER, num_steps=10)).reason
+    assert "model.width" in chosen(config({**DECODER, "width": 256}, num_steps=10**6)).reason
+    assert "columns" in chosen(config(DECODER, num_steps=10**6, length=500)).reason
+    assert chosen(config(DECODER, num_steps=10**6, engine="torch")).engine == "torch"
+    assert chosen(config({**DECODER, "width": 256}, num_steps=10, engine="compiled")).engine == "compiled"
+
+
+def test_the_engine_is_recorded_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(RNN, "auto")
+    assert "engine" not in run.to_data()["training"]
+    train(run, tmp_path / "short", num_samples=4)
+    assert json.loads((tmp_path / "short/config.json").read_text())["training"]["engine"] == "torch"
+    monkeypatch.setattr(engines, "MIN_SECONDS", 0.0)
+    train(run, tmp_path / "a", num_samples=4)
+    recorded = json.loads((tmp_path / "a/config.json").read_text())
+    assert recorded["training"]["engine"] == "compiled"
+    assert load_run(tmp_path / "a").config.training.engine == "compiled"
+    monkeypatch.setattr(engines, "MIN_SECONDS", 1e9)
+    train(run, tmp_path / "a", resume=True)  # "auto" is what the run was begun with
+    with pytest.raises(RefusedError, match=r"training.engine: \"compiled\" -> \"torch\""):
+        train(replace(run, training=replace(run.training, engine="torch")), tmp_path / "a", resume=True)
+
+
+def test_a_run_from_before_engines_was_trained_by_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(RNN, "auto")
+    create = RunDir.create
+    with pytest.MonkeyPatch.context() as patch:
+
+        def without(path: Path, data: dict, **options) -> RunDir:
+            del data["training"]["engine"]
+            return create(path, data, **options)
+
+        patch.setattr(RunDir, "create", without)
+        train(run, tmp_path / "old", num_samples=4)
+    assert "engine" not in json.loads((tmp_path / "old/config.json").read_text())["training"]
+    monkeypatch.setattr(engines, "MIN_SECONDS", 0.0)
+    train(run, tmp_path / "old", resume=True)
+    with pytest.raises(RefusedError, match=r"training.engine"):
+        train(replace(run, training=replace(run.training, engine="compiled")), tmp_path / "old", resume=True)
+
+
+def test_the_name_of_a_run_does_not_depend_on_the_engine() -> None:
+    digests = {config_digest(config(RNN, engine=engine)) for engine in ("auto", "compiled", "torch")}
+    assert len(digests) == 1
+
+
+def test_a_dry_run_says_which_engine_and_why() -> None:
+    run = config(DECODER, num_steps=10**6)
+    lines = as_text(estimate(run, measure=False), run)
+    assert "engine       compiled (a small model on the processor)" in lines
+    short = config({**DECODER, "dropout": 0.5}, num_steps=10)
+    found = estimate(short, measure=True)
+    assert any("torch (the compiled one does not cover model.dropout = 0.5" in line for line in as_text(found, short))
+    assert estimate(run).steps_measured > 0
+
+
+def test_hooked_activations_are_refused() -> None:
+    run = config(DECODER, engine="compiled")
+    net, _, _ = parts(run, torch.float32)
+    tap = next(module for module in net.modules() if isinstance(module, Tap))
+    tap.register_forward_hook(lambda *_: None)
+    with pytest.raises(InputError, match=r"training.engine: compiled computes no activations to listen to"):
+        Compiled(net, run.training)
+
+
+def test_warming_up_compiles_for_what_will_be_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    take = Compiled.take
+    monkeypatch.setattr(Compiled, "take", lambda self, *args: taken.append(type(self.model)) or take(self, *args))
+    lstm = config({"name": "lstm", "width": 16}, num_steps=10**6)
+    long = [config(model, num_steps=10**6) for model in (DECODER, RNN, DECODER)]
+    warm_up([config(DECODER, num_steps=5), lstm, *long, config(RNN, num_steps=10**6, engine="torch")])
+    assert [kind.__name__ for kind in taken] == ["Decoder", "Recurrent"]
