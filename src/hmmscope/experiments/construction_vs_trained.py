@@ -77,6 +77,7 @@ class ConstructionVsTrained(Experiment):
         "layers are, and whether steps of gradient descent on the demonstrations explain what a trained layer adds. The "
         "model before training is the control."
     )
+    num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 1}
     groups = {
         "scores": ("scores",),
         "probes": ("probes",),
@@ -95,7 +96,7 @@ class ConstructionVsTrained(Experiment):
                 "process": {"name": "random-mixture", **law, **numbers["process"]},
                 "layout": {"name": "prompts", **numbers["layout"]},
                 "model": {"name": "roformer", **numbers["model"]},
-                "training": dict(numbers["training"]),
+                "training": numbers["training"] | {"num_threads": 1},
             }
         }
 
