@@ -58,6 +58,8 @@ STEPS_MEMORY, SAMPLE_MEMORY = 3, 2
 STEPS_LENGTH = 6
 #: Steps where their number does not matter.
 STEPS = 4
+#: Prompts where their sizes do not matter.
+SHAPE = {"num_demonstrations": 12, "demonstration_length": 6, "test_length": 6}
 
 
 def process(instance: int) -> HMM:
@@ -170,11 +172,9 @@ def _equality(sizes: dict[str, Any]) -> list[dict]:
     rows = []
     for instance in range(sizes["equality_instances"]):
         for memory_length in (1, 2, 3):
-            layout = Prompts(num_demonstrations=12, demonstration_length=6, test_length=6)
-            tokens = Corpus(process(instance), layout=layout, seed=instance)[0:2].tokens
+            tokens = Corpus(process(instance), layout=Prompts(**SHAPE), seed=instance)[0:2].tokens
             for variant, changes in variants.items():
-                shape = {"num_demonstrations": 12, "demonstration_length": 6, "test_length": 6}
-                net = build_network(NUM_SYMBOLS, memory_length, sizes["equality_steps"], None, **shape, **changes)
+                net = build_network(NUM_SYMBOLS, memory_length, sizes["equality_steps"], None, **SHAPE, **changes)
                 rows.append(equality_row(net, tokens, instance=instance, variant=variant))
     return rows
 
@@ -217,21 +217,15 @@ def _heads(sizes: dict[str, Any]) -> list[dict]:
 def _positions(sizes: dict[str, Any]) -> list[dict]:
     """Share of history slots that hold a wrong token, with position vectors that a matrix shifts or does not."""
     rows = []
-    number, length = 12, 6
-    columns = Prompts(num_demonstrations=number, demonstration_length=length, test_length=6).num_columns
+    columns = Prompts(**SHAPE).num_columns
     choices = [("rotating pair", "column", 2)]
     choices += [("absolute", "absolute", width) for width in (*sizes["position_widths"], columns)]
-    shape = {"num_demonstrations": number, "demonstration_length": length, "test_length": 6}
     for instance in range(sizes["failure_instances"]):
-        tokens = Corpus(
-            process(instance),
-            layout=Prompts(num_demonstrations=number, demonstration_length=length, test_length=6),
-            seed=instance,
-        )[0:2].tokens
+        tokens = Corpus(process(instance), layout=Prompts(**SHAPE), seed=instance)[0:2].tokens
         for label, positions, width in choices:
             changes = {"position_seed": instance} if positions == "absolute" else {}
             net = build_network(
-                NUM_SYMBOLS, STEPS_MEMORY, STEPS, None, **shape, positions=positions, position_width=width, **changes
+                NUM_SYMBOLS, STEPS_MEMORY, STEPS, None, **SHAPE, positions=positions, position_width=width, **changes
             )
             exact, stream = net.exact(tokens), net.stream(tokens)[2]
             wrong = [
@@ -271,8 +265,7 @@ def _in_context(sizes: dict[str, Any]) -> list[dict]:
 
 
 def _shuffle(sizes: dict[str, Any]) -> list[dict]:
-    shape = {"num_demonstrations": 12, "demonstration_length": 6, "test_length": 6}
-    net = build_network(NUM_SYMBOLS, STEPS_MEMORY, 4, None, **shape)
+    net = build_network(NUM_SYMBOLS, STEPS_MEMORY, 4, None, **SHAPE)
     rows = []
     for instance in range(sizes["shuffle_samples"]):
         drawn = draw_demonstrations(process(instance), 12, 6, instance)
@@ -448,13 +441,12 @@ def heads(tables: Tables) -> Seen:
 )
 def positions(tables: Tables) -> Seen:
     rows = tables["positions"]
-    wrong = {
-        width: [row["wrong"] for row in group] for width, group in rows.where(positions="absolute").by("width").items()
-    }
+    absolute = rows.where(positions="absolute").by("width").items()
+    wrong = {width: [row["wrong"] for row in group] for width, group in absolute}
     enough = min((width for width, found in wrong.items() if max(found) == 0), default=None)
     reach = "none of the widths tried is right in" if enough is None else f"{enough} is the first width right in"
     text = (
-        f"A rotating pair is wrong nowhere ({max(row['wrong'] for row in rows.where(positions='rotating pair')):.2f}). With 8 "
-        f"coordinates the share is {float(np.mean(wrong[8])):.2f}, and {reach} all {rows[0]['columns']} columns."
+        f"With a rotating pair it is {max(row['wrong'] for row in rows.where(positions='rotating pair')):.2f}. With 8 "
+        f"coordinates it is {float(np.mean(wrong[8])):.2f}, and {reach} all {rows[0]['columns']} columns."
     )
     return Seen(pooled(wrong[2], "share of wrong tokens, 2 coordinates"), text)

@@ -254,7 +254,7 @@ def depth(tables: Tables) -> Seen:
     experiment=NAME,
     source=OURS,
     says="Does asking for k symbols change how well the next one is predicted?",
-    reading="Largest difference between the weights of Theorem 2, summed over all but the next symbol, and those of Theorem 1.",
+    reading="Largest difference of the weights of Theorem 2, summed over all but the next symbol, from those of Theorem 1.",
     about="construction",
 )
 def marginals(tables: Tables) -> Seen:
