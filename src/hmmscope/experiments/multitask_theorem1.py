@@ -108,7 +108,7 @@ class Theorem1(Experiment):
         network_samples=([20, 40], [50, 100, 200], [50, 100, 200, 400], [50, 100, 200, 400, 800]),
         network_steps=(20, 60, 60, 60),
         samples=([100, 400, 1600], SAMPLES, SAMPLES, [*SAMPLES, 102400]),
-        draws=(4, 8, 32, 64),
+        draws=(4, 4, 32, 64),
         history=(4, 7, 7, 8),
         memory_instances=(2, 8, 16, 32),
         memory_lengths=([1, 2], [1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4, 5]),

@@ -98,7 +98,7 @@ class Theorem2(Experiment):
         network_samples=([20, 40], [50, 100, 200], [50, 100, 200, 400], [50, 100, 200, 400, 800]),
         network_steps=(30, 80, 80, 80),
         samples=([100, 400, 1600], SAMPLES, SAMPLES, [*SAMPLES, 102400]),
-        draws=(4, 8, 32, 64),
+        draws=(4, 4, 32, 64),
         history=(7, 11, 13, 14),
         memory_instances=(2, 8, 16, 32),
         memory_lengths=([1, 2, 3], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 8]),
