@@ -305,8 +305,8 @@ def _said(rows: Rows, network: str, targets: list[str]) -> str:
     source=LAYERWISE,
     says="Lower layers learn from neighbouring tokens, and gradually from nearby to more distant ones, as the construction "
     "does.",
-    reading="Layers from the onset of the symbol one back to that of the symbol two back, each where the accuracy above that "
-    "before training is half its maximum: above zero; missing where it is not read.",
+    reading="Layers from the onset of the symbol one back to that of the symbol two back, each where the accuracy above "
+    "that before training is half its maximum: above zero; missing where it is not read.",
     rule=Above(0.0, matters=0.1),
 )
 def nearer_first(tables: Tables) -> Seen:

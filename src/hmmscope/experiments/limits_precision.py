@@ -219,8 +219,8 @@ def _worst(rows: Rows, name: str, length: int, column: str = "error") -> float:
     experiment=NAME,
     source="[Limits] Theorem 5.2",
     says="Numbers of O(log T) bits are enough for the Transformer.",
-    reading="Fewest bits for a doubling of T, on the longer half of the lengths less on the shorter half: the same within half "
-    "a bit, with each of the product gadgets.",
+    reading="Fewest bits for a doubling of T, on the longer half of the lengths less on the shorter half: the same within "
+    "half a bit, with each of the product gadgets.",
     rule=Within(0.5),
     about="construction",
 )

@@ -248,7 +248,7 @@ def _bound_figure(rows: Rows) -> Figure:
     "multitask-decomposition-parts",
     experiment=NAME,
     source="[MultiTask] §5.1, Eq. (1)",
-    says="The error of in-context least squares is made of a model approximation error, a generalisation and an optimisation "
+    says="The error of in-context least squares is made of a model approximation, a generalisation and an optimisation "
     "error.",
     reading="Memory, misspecification and estimation (samples and steps) add up to the total squared error, computed on its "
     "own, to a relative 1e-9 in every process.",
@@ -262,8 +262,8 @@ def parts(tables: Tables) -> Seen:
     full = tables["parts"].where(memory_length=max(tables["parts"].values("memory_length")), steps="all")
     row = full[-1]
     text = (
-        f"The largest relative gap is {gap:.0e}. With {row['memory_length']} observations and {row['samples']:,} samples the "
-        f"parts are {row['memory']:.2e}, {row['misspecification']:.2e} and {row['estimation']:.2e}."
+        f"The largest relative gap is {gap:.0e}. With {row['memory_length']} observations and {row['samples']:,} samples "
+        f"the parts are {row['memory']:.2e}, {row['misspecification']:.2e} and {row['estimation']:.2e}."
     )
     return Seen(always(rows, lambda row: row["gap"] < 1e-9, "instance", unit="share of processes"), text)
 
@@ -306,7 +306,7 @@ def steps(tables: Tables) -> Seen:
     experiment=NAME,
     source="[MultiTask] Theorem 1, Eq. (3)",
     says="The prediction error has a bound that is the sum of one for each of its parts.",
-    reading="With explicit constants, on random processes and samples: total error, error from the sample and error from the "
+    reading="With explicit constants, on random processes and samples: total error, error from the sample and from the "
     "steps are each below their bound.",
     rule=Always(),
     about="process",
@@ -352,8 +352,8 @@ def covariance(tables: Tables) -> Seen:
     )
     text = (
         "Every one-hot block of a window sums to one, which leaves L - 1 eigenvalues at zero and a rank of at most "
-        f"L (V - 1) + 1: so it is in {within} of {len(rows)}. Read with the smallest eigenvalue that is not zero, everything "
-        f"above holds; predictions of covered windows sum to one (to {max(row['sum_error'] for row in rows):.0e})."
+        f"L (V - 1) + 1: so it is in {within} of {len(rows)}. Read with the smallest eigenvalue that is not zero, "
+        f"everything above holds; predictions of covered windows sum to one (to {max(row['sum_error'] for row in rows):.0e})."
     )
     return Seen(always(several, lambda row: not row["zero_eigenvalues"], "instance", unit="share of samples"), text)
 

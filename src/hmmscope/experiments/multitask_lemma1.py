@@ -275,8 +275,8 @@ def power_of_gamma(tables: Tables) -> Seen:
     experiment=NAME,
     source=LEMMA,
     says="The bound on what a memory loses is proportional to the rank d of the transitions.",
-    reading=f"Power of d = {', '.join(map(str, RANKS))} of the error with one observation, gamma = {RANKED_AT:g}, one number "
-    "a seed: at most 1.",
+    reading=f"Power of d = {', '.join(map(str, RANKS))} of the error with one observation, gamma = {RANKED_AT:g}, one "
+    "number a seed: at most 1.",
     rule=Below(1.0),
     about="process",
 )
@@ -329,7 +329,7 @@ def certificate(tables: Tables) -> Seen:
     experiment=NAME,
     source=OURS,
     says="With which power of gamma does the rate exceed that of the hidden chain?",
-    reading=f"Slope of ln(rate - mixing) against ln(gamma), over gamma up to {WEAK:g}; missing where a rate is below mixing.",
+    reading=f"Slope of ln(rate - mixing) against ln(gamma), over gamma up to {WEAK:g}; missing below mixing.",
     about="process",
 )
 def excess(tables: Tables) -> Seen:
@@ -411,7 +411,7 @@ def singular(tables: Tables) -> Seen:
 def hidden(tables: Tables) -> Seen:
     row = tables["rates"].one(family=HIDDEN)
     text = (
-        f"gamma is {observability(hidden_cycle(), 2).lower:.3f} for two observations (Assumption 4). The chain alone mixes at "
-        f"{row['mixing']:.2f}; ln(error) is off a straight line by up to {row['residual']:.2f}."
+        f"gamma is {observability(hidden_cycle(), 2).lower:.3f} for two observations (Assumption 4). The chain alone mixes "
+        f"at {row['mixing']:.2f}; ln(error) is off a straight line by up to {row['residual']:.2f}."
     )
     return Seen(Effect(value=row["rate"], unit="nats per observation"), text)
