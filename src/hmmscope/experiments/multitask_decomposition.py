@@ -350,10 +350,11 @@ def covariance(tables: Tables) -> Seen:
     within = sum(
         row["rank"] <= row["largest_rank"] and row["zero_eigenvalues"] >= row["memory_length"] - 1 for row in rows
     )
+    off = max(row["sum_error"] for row in rows)
     text = (
         "Every one-hot block of a window sums to one, which leaves L - 1 eigenvalues at zero and a rank of at most "
-        f"L (V - 1) + 1: so it is in {within} of {len(rows)}. Read with the smallest eigenvalue that is not zero, "
-        f"everything above holds; predictions of covered windows sum to one (to {max(row['sum_error'] for row in rows):.0e})."
+        f"L (V - 1) + 1: so it is in {within} of {len(rows)}. Read with the smallest that is not zero, "
+        f"everything above holds; predictions of covered windows sum to one (to {off:.0e})."
     )
     return Seen(always(several, lambda row: not row["zero_eigenvalues"], "instance", unit="share of samples"), text)
 
