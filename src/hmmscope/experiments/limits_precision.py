@@ -14,7 +14,7 @@ from hmmscope.evidence.effects import Effect, pooled
 from hmmscope.evidence.figures import Figure, Heatmap
 from hmmscope.evidence.panels import lines
 from hmmscope.evidence.rows import Rows
-from hmmscope.evidence.verdicts import Within
+from hmmscope.evidence.verdicts import Within, room
 from hmmscope.experiments.experiment import Experiment, Measured, Tables
 from hmmscope.experiments.theorems import INTERVALS, band, by_scale, driven_samples, largest_error, plain, slope
 from hmmscope.processes.make import make_process
@@ -36,6 +36,8 @@ NAMES = {
 TYPES = {"bfloat16": (8, "short_lengths"), "float16": (11, "short_lengths"), "float32": (24, "long_lengths")}
 #: The largest error with which the network counts as right, as an evaluation loss of the paper.
 TOLERANCE = 0.05
+#: Doublings of the length that it takes to tell a logarithm from a power.
+DOUBLINGS = 4.0
 
 
 @registry.experiment(NAME)
@@ -238,12 +240,10 @@ def logarithmic(tables: Tables) -> Seen:
         change = [None if late is None or early is None else late - early for late, early in pairs]
         effects[NAMES[product]] = pooled(change, "bits per doubling of T")
         rates[NAMES[product]] = pooled(growth["all"]).short()
-    text = "; ".join(f"{name} {rate}" for name, rate in rates.items())
-    return Seen(
-        effects,
-        f"Bits per doubling of T, over all lengths: {text}. A resolution of 1/T² needs 2.",
-        wanted=[*NAMES.values()],
-    )
+    said = "; ".join(f"{name} {rate}" for name, rate in rates.items())
+    text = f"Bits per doubling of T, over all lengths: {said}. A resolution of 1/T² needs 2."
+    gates = [room(math.log2(lengths[-1] / lengths[0]), DOUBLINGS, "the range of lengths, in doublings,")]
+    return Seen(effects, text, gates, tuple(NAMES.values()))
 
 
 def _growth(rows: Rows, kept: Any) -> list[float | None]:
