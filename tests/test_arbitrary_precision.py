@@ -25,6 +25,7 @@ from hmmscope.errors import InputError
 from hmmscope.evidence.findings import Finding
 from hmmscope.evidence.rows import Rows
 from hmmscope.experiments import limits_theorem5_3 as experiment
+from hmmscope.experiments.experiment import experiment_named
 from strategies import as_labelled, dense
 
 
@@ -247,7 +248,7 @@ def tables() -> dict[str, Rows]:
 
 
 def findings(tables: dict[str, Rows]) -> dict[str, Finding]:
-    return {finding.claim: finding for finding in experiment.Theorem53().findings(tables)}
+    return {finding.claim: finding for finding in experiment_named("limits-theorem5.3").findings(tables)}
 
 
 def changed(tables: dict[str, Rows], name: str, change: Callable[[dict], dict]) -> dict[str, Rows]:

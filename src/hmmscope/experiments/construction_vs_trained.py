@@ -1,5 +1,6 @@
 """The network of [MultiTask] Theorem 1 and a trained one, under the same instruments."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -292,7 +293,7 @@ def _said(rows: Rows, network: str, targets: list[str]) -> str:
     """``1 back 0.7, 2 back in 1 of 5 seeds, which HMM 1.2``: mean onsets."""
     parts = []
     for target in targets:
-        found = list(rows.per_seed(lambda own, target=target: onset(own, network, target)).values())
+        found = list(rows.per_seed(partial(onset, network=network, target=target)).values())
         there = [layer for layer in found if layer is not None]
         some = f" in {len(there)} of {len(found)} seeds" if len(there) < len(found) else ""
         parts.append(f"{TARGETS[target]}{f' {np.mean(there):.1f}' if there else ''}{some}")
@@ -370,7 +371,7 @@ def content_above(tables: Tables) -> Seen:
         low, high = ([row["value"] for row in kept if (row["depth"] > 0.5) == upper] for upper in (False, True))
         return float(np.mean(high) - np.mean(low))
 
-    effects = {name: list(rows.per_seed(lambda own, name=name: halves(own, name)).values()) for name in TITLES}
+    effects = {name: list(rows.per_seed(partial(halves, network=name)).values()) for name in TITLES}
     differences = [a - b for a, b in zip(effects["trained"], effects["untrained"], strict=True)]
     said = ", ".join(f"{TITLES[name].lower()} {pooled(found).short()}" for name, found in effects.items())
     text = f"Upper less lower half: {said}."
@@ -393,7 +394,7 @@ def gradient_steps(tables: Tables) -> Seen:
     def best(own: Rows, network: str) -> Estimate:
         return _estimate(max((r for r in own.where(network=network) if r["layer"] > middle), key=lambda r: r["value"]))
 
-    found = {name: rows.per_seed(lambda own, n=name: best(own, n)) for name in ("trained", "untrained")}
+    found = {name: rows.per_seed(partial(best, network=name)) for name in ("trained", "untrained")}
     differences = [found["trained"][seed] - found["untrained"][seed] for seed in rows.seeds()]
     said = ", ".join(f"{TITLES[name].lower()} {pooled(list(one.values())).short()}" for name, one in found.items())
     text = f"At best, mean over seeds: {said}. What it is added to explains {np.mean([r['base'] for r in rows]):.2f}."
@@ -439,7 +440,7 @@ def likeness(tables: Tables) -> Seen:
     def best(own: Rows, network: str) -> float:
         return max(float(row["value"]) for row in own.where(network=network))
 
-    found = {name: inner.per_seed(lambda own, n=name: best(own, n)) for name in ("trained", "untrained")}
+    found = {name: inner.per_seed(partial(best, network=name)) for name in ("trained", "untrained")}
     differences = [found["trained"][seed] - found["untrained"][seed] for seed in inner.seeds()]
     said = " and ".join(f"{TITLES[name].lower()} {pooled(list(one.values())).short()}" for name, one in found.items())
     return Seen(pooled(differences, "linear CKA"), f"It is {said}.")
