@@ -291,15 +291,15 @@ IN_MEASUREMENTS = (
     Fault(
         "an oracle that ignores where sequences start",
         "corpora/targets.py",
-        "law = optimal_predictions(self.process, batch.observations, starts=starts).predicted_observation",
-        "law = optimal_predictions(self.process, batch.observations).predicted_observation",
+        "return optimal_law(observer, batch.observations, starts=starts)[:, self._kept]",
+        "return optimal_law(observer, batch.observations)[:, self._kept]",
         ("test_calibration.py::test_exact_answers_are_calibrated",),
     ),
     Fault(
         "an oracle that is off by one position",
         "corpora/targets.py",
-        "return law[:, self._kept]",
-        "return law.roll(1, 1)[:, self._kept]",
+        "return optimal_law(observer, batch.observations, starts=starts)[:, self._kept]",
+        "return optimal_law(observer, batch.observations, starts=starts).roll(1, 1)[:, self._kept]",
         ("test_calibration.py::test_exact_answers_are_calibrated",),
     ),
     Fault(
@@ -312,8 +312,8 @@ IN_MEASUREMENTS = (
     Fault(
         "an infinite floor taken for none",
         "analysis/curves.py",
-        "invalid = miscalibrated(won) or _invalid(",
-        "invalid = _invalid(",
+        "invalid = miscalibrated(won, num_samples * part)",
+        "invalid = None",
         ("test_calibration.py::test_an_optimum_that_calls_what_happened_impossible_is_invalid",),
     ),
 )
