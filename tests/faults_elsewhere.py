@@ -258,3 +258,62 @@ ON_DISK = (
         ("test_rundir_more.py::test_short_writes_are_completed_in_files_and_undone_in_journals",),
     ),
 )
+
+IN_MEASUREMENTS = (
+    Fault(
+        "interval of the excess over tokens",
+        "analysis/curves.py",
+        'bootstrap_means(self.measures["model"]["excess"].mean(1))',
+        'bootstrap_means(self.measures["model"]["excess"].ravel())',
+        ("test_curves.py::test_the_interval_of_the_excess_is_over_samples",),
+    ),
+    Fault(
+        "samples of a curve counted four times",
+        "analysis/curves.py",
+        "bootstrap_means(np.where(infinite, 0.0, averages))",
+        "bootstrap_means(np.where(infinite, 0.0, np.tile(averages, (4, 1))))",
+        ("test_curves.py::test_each_sample_of_a_curve_counts_once",),
+    ),
+    Fault(
+        "the trained model in place of the untrained one",
+        "runs/pipeline.py",
+        "    return fresh_model(run.config, run.process)",
+        "    return run.model",
+        ("test_curves.py::test_the_twin_is_the_model_before_training",),
+    ),
+    Fault(
+        "a score on the samples that were trained on",
+        "runs/pipeline.py",
+        'evaluation = run.corpus("evaluate")',
+        'evaluation = run.corpus("train")',
+        ("test_curves.py::test_a_run_is_scored_on_samples_that_are_not_trained_on",),
+    ),
+    Fault(
+        "an oracle that ignores where sequences start",
+        "corpora/targets.py",
+        "return optimal_law(observer, batch.observations, starts=starts)[:, self._kept]",
+        "return optimal_law(observer, batch.observations)[:, self._kept]",
+        ("test_calibration.py::test_exact_answers_are_calibrated",),
+    ),
+    Fault(
+        "an oracle that is off by one position",
+        "corpora/targets.py",
+        "return optimal_law(observer, batch.observations, starts=starts)[:, self._kept]",
+        "return optimal_law(observer, batch.observations, starts=starts).roll(1, 1)[:, self._kept]",
+        ("test_calibration.py::test_exact_answers_are_calibrated",),
+    ),
+    Fault(
+        "beliefs that are off by one position",
+        "corpora/targets.py",
+        "return self._with_start(beliefs, self.process.initial_S)",
+        "return self._with_start(beliefs.roll(1, 1), self.process.initial_S)",
+        ("test_calibration.py::test_exact_beliefs_are_calibrated",),
+    ),
+    Fault(
+        "an infinite floor taken for none",
+        "analysis/curves.py",
+        "invalid = miscalibrated(won, num_samples * part)",
+        "invalid = None",
+        ("test_calibration.py::test_an_optimum_that_calls_what_happened_impossible_is_invalid",),
+    ),
+)

@@ -1,7 +1,7 @@
 """The whole of Theorem 5.3 in p bits: below e^-T with bits in proportion to T, and not with half of them."""
 
-import copy
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -22,7 +22,10 @@ from hmmscope.constructions.arbitrary_precision import (
 from hmmscope.constructions.stochastic_filter import belief_operators
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.errors import InputError
+from hmmscope.evidence.findings import Finding
+from hmmscope.evidence.rows import Rows
 from hmmscope.experiments import limits_theorem5_3 as experiment
+from hmmscope.experiments.experiment import experiment_named
 from strategies import as_labelled, dense
 
 
@@ -234,53 +237,55 @@ def test_refusals(unchecked: None, settings: dict, message: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The experiment's findings
+# The experiment's claims
 
 
 @pytest.fixture(scope="module")
-def tables() -> dict:
+def tables() -> dict[str, Rows]:
     found = experiment.Theorem53()
     sizes = found.measurements("smoke") | {"lengths": [4, 16], "float_lengths": [4, 32, 64]}
-    return {name: rows for group in found.groups for name, rows in found.measure({}, group, sizes).items()}
+    return {name: Rows(rows) for group in found.groups for name, rows in found.measure({}, group, sizes).items()}
 
 
-def findings(tables: dict) -> dict:
-    return {finding.title: finding for finding in experiment.Theorem53().findings(tables)}
+def findings(tables: dict[str, Rows]) -> dict[str, Finding]:
+    return {finding.claim: finding for finding in experiment_named("limits-theorem5.3").findings(tables)}
 
 
-def test_findings_follow_the_tables(tables: dict) -> None:
-    found = findings(tables)
-    bound, printed = "The bound e^-T, in O(T) bits", "The normaliser as printed"
-    assert found[bound].verdict == "reproduced"
+def changed(tables: dict[str, Rows], name: str, change: Callable[[dict], dict]) -> dict[str, Rows]:
+    """The tables with rows of one of them changed, and each instance forty times."""
+    copies = {
+        key: Rows(row | {"instance": (row["instance"], k)} for k in range(40) for row in tables[key]) for key in tables
+    }
+    return copies | {name: Rows(row | change(row) for row in copies[name])}
+
+
+def test_claims_follow_the_tables(tables: dict[str, Rows]) -> None:
+    error, bits, printed = (f"limits-theorem5.3-{name}" for name in ("error", "bits", "normaliser"))
+    found = findings(changed(tables, "floats", lambda row: {}))
+    assert found[error].verdict == "reproduced"
+    assert "all are above it from T = 16 on" in found[error].text
     assert found[printed].verdict == "not reproduced"
-    assert found["Half the bits are not enough"].value == 16
-    assert found["Hardware floats"].value in (10, None)
-    assert "is lost (error above 0.1) from T = 64 on" in found["Residual or own slot"].text
-    assert found["Residual or own slot"].value < 1e-15
+    assert findings(tables)[error].verdict == "inconclusive"  # two processes decide nothing
+    floats = found["limits-theorem5.3-floats"]
+    assert floats.value in (10, None)
+    assert "its error is above 0.1 from T = 64 on" in floats.text
     assert len(experiment.Theorem53().figures(tables)) == 4
 
-    spoiled = copy.deepcopy(tables)
-    spoiled["precision"][0]["error"] = 1.0
-    assert findings(spoiled)[bound].verdict == "not reproduced"
-    assert "NOT always below" in findings(spoiled)[bound].text
-    spoiled = copy.deepcopy(tables)
-    spoiled["precision-slopes"][0] |= {"value": -0.9, "low": -1.2, "high": -0.7}
-    assert findings(spoiled)[bound].verdict == "not reproduced"
-    spoiled = copy.deepcopy(tables)
-    for row in spoiled["bit-slopes"]:
-        row["slope"] = 3 * row["recommended"]
-    assert findings(spoiled)["Bits are linear in T"].verdict == "not reproduced"
-    spoiled = copy.deepcopy(tables)
-    for row in spoiled["normaliser-ends"]:
-        row["sum_high"] = 1.2
-    assert findings(spoiled)[printed].verdict == "reproduced"
+    one = changed(tables, "precision", lambda row: {"error": 1.0} if row["instance"] == (0, 0) else {})
+    assert findings(one)[error].verdict == "not reproduced"
+    steep = changed(tables, "bit-slopes", lambda row: {"slope": 3 * row["recommended"]})
+    assert findings(steep)[bits].verdict == "not reproduced"
+    derived = changed(tables, "bit-slopes", lambda row: {"slope": row["derived"] * (1 + 0.001 * row["instance"][0])})
+    assert findings(derived)[bits].verdict == "reproduced"
+    small = changed(tables, "normaliser-ends", lambda row: {"sum_high": 1.2})
+    assert findings(small)[printed].verdict == "reproduced"
 
 
 def test_no_number_counts_as_an_error_without_bound() -> None:
-    rows = [
+    rows = Rows(
         {"arrangement": "GeLU products", "numbers": "float64", "length": n, "error": error}
         for n, error in [(2, 1e-3), (2, 1e-2), (4, 1e-3), (4, None)]
-    ]
+    )
     errors = experiment.worst_errors(rows, "GeLU products", "float64")
     assert errors == {2: 1e-2, 4: math.inf}
     assert experiment.first_above_bound(errors) == 4

@@ -21,15 +21,15 @@ from hmmscope.analysis.decomposition import (
 )
 from hmmscope.constructions.least_squares import LeastSquares
 from hmmscope.errors import InputError
-from hmmscope.evidence.figures import Figure
-from hmmscope.experiments import multitask_decomposition as experiment
 from hmmscope.experiments.decomposition import (
+    bound_row,
     check_bound,
     counted_moments,
     descent_filter,
     expected_fit,
     expected_total,
     generalisation_bound,
+    reference_process,
     sample_counts,
 )
 from hmmscope.inference.memory import all_sequences, memory_table
@@ -38,7 +38,7 @@ from hmmscope.processes.low_rank import symmetric_channel
 from hmmscope.processes.stationary import closed_classes
 from strategies import KINDS, Matrices, as_labelled, dense
 
-REFERENCE = experiment.reference_process()
+REFERENCE = reference_process()
 
 
 def binary(flip, noise):
@@ -328,7 +328,7 @@ def test_few_samples_are_served_best_by_few_steps_and_a_short_memory():
 
 @pytest.fixture(scope="module")
 def bound_rows():
-    return [experiment._bound_row(number) for number in range(200)]
+    return [bound_row(number) for number in range(200)]
 
 
 def test_the_bound_holds_for_random_processes(bound_rows):
@@ -404,60 +404,3 @@ def test_windows_are_those_of_the_memory_table():
         assert torch.equal(features[:, slot].argmax(1), table.windows[:, 2 - slot])
     assert torch.equal(all_histories(REFERENCE, 3).windows(3), torch.arange(64))
     assert torch.equal(all_sequences(4, 3), table.windows)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The experiment
-
-TINY = {
-    **{"histories": 4, "memory_lengths": [1, 2], "samples": [50, 2000], "steps": [1, 5, 80], "draws": 12},
-    **{"instances": 3, "scaling_samples": [400, 1600, 6400], "scaling_draws": 150, "bound_instances": 30},
-}
-
-
-@pytest.fixture(scope="module")
-def tables():
-    found = experiment.ErrorDecomposition()
-    return {name: rows for group in found.groups for name, rows in found.measure({}, group, TINY).items()}
-
-
-def verdicts(tables):
-    return {finding.title: finding for finding in experiment.ErrorDecomposition().findings(tables)}
-
-
-def test_findings_of_the_experiment(tables):
-    found = verdicts(tables)
-    for title in (
-        "The error splits exactly",
-        "Generalisation error falls as one over the root of n",
-        "Optimisation error falls geometrically",
-        "The bound with explicit constants holds",
-    ):
-        assert found[title].verdict == "reproduced", found[title].text
-    assert found["All eigenvalues of the sample covariance are positive"].verdict == "not reproduced"
-    assert found["More gradient steps can hurt"].low > 1
-    figures = experiment.ErrorDecomposition().figures(tables)
-    assert all(Figure.from_data(figure.to_data()) == figure for figure in figures)
-
-
-def changed(tables, name, column, change):
-    return tables | {name: [row | {column: change(row)} for row in tables[name]]}
-
-
-@pytest.mark.parametrize(
-    "name, column, change, title",
-    [
-        ("parts", "gap", lambda row: 1e-3, "The error splits exactly"),
-        (
-            "slopes",
-            "slope",
-            lambda row: -0.4 + 1e-3 * row["ratio"],
-            "Generalisation error falls as one over the root of n",
-        ),
-        ("rates", "ratio", lambda row: 0.9, "Optimisation error falls geometrically"),
-        ("convergence", "worst", lambda row: 2 * row["bound"], "Optimisation error falls geometrically"),
-        ("bound", "total", lambda row: 1.1 * row["bound"], "The bound with explicit constants holds"),
-    ],
-)
-def test_planted_deviations_change_the_verdict(tables, name, column, change, title):
-    assert verdicts(changed(tables, name, column, change))[title].verdict == "not reproduced"

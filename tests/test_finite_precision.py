@@ -18,7 +18,7 @@ from hmmscope.constructions.finite_precision import (
     smallest_precision,
 )
 from hmmscope.errors import InputError
-from hmmscope.experiments.slopes import driven_samples
+from hmmscope.experiments.theorems import driven_samples
 from hmmscope.seeds import numpy_generator, torch_generator
 
 BITS = list(range(4, 27))

@@ -1,4 +1,4 @@
-"""[MultiTask] Lemma 1: reference exponents, closed forms of the processes, and verdicts that can be lost."""
+"""[MultiTask] Lemma 1: reference exponents, closed forms of the processes."""
 
 import math
 
@@ -8,13 +8,12 @@ import pytest
 import hmmscope as hs
 from hmmscope.analysis.decomposition import all_histories, memory_distances, sampled_histories
 from hmmscope.errors import InputError
-from hmmscope.evidence.figures import Figure
-from hmmscope.experiments import multitask_lemma1 as lemma
-from hmmscope.experiments.multitask_lemma1_figures import spread
+from hmmscope.experiments import forgetting as lemma
+from hmmscope.experiments.multitask_lemma1 import Lemma1, few
 from hmmscope.inference.memory_error import fit_decay, memory_certificate
 from strategies import dense
 
-SMOKE = lemma.SCALES["smoke"]
+SMOKE = Lemma1.sizes["smoke"]
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Processes
@@ -72,31 +71,12 @@ def test_exponents_without_the_end_of_the_history(flip):
     """The same number of observations before every window: the slow chain no longer bends down at weak observations."""
     for gamma, printed in zip(GAMMAS, EXPONENTS[flip], strict=True):
         names = {"family": lemma.CHAIN, "instance": "", "observability": gamma}
-        row = lemma._rate_row(names, lemma._memory_rows(names, lemma.binary_chain(flip, gamma), 6, 7))
+        row = lemma.rate_row(names, lemma.memory_rows(names, lemma.binary_chain(flip, gamma), 6, 7))
         wanted = 0.975 if (flip, gamma) == (0.1, 0.2) else printed  # 1.09 is an effect of the end
         assert row["excess"] / gamma**2 == pytest.approx(wanted, abs=0.03)
         assert row["residual"] < 0.05
-        longer = lemma._rate_row(names, lemma._memory_rows(names, lemma.binary_chain(flip, gamma), 6, 9))
+        longer = lemma.rate_row(names, lemma.memory_rows(names, lemma.binary_chain(flip, gamma), 6, 9))
         assert row["rate"] == pytest.approx(longer["rate"], rel=5e-3)
-
-
-def planted(power, family=lemma.CHAIN):
-    """Rates that exceed the mixing by a power of gamma, for three instances."""
-    return [
-        {"family": family, "instance": str(i), "observability": gamma, "excess": (1 + i) * gamma**power, "rate": 1.0}
-        for i in range(3)
-        for gamma in (0.1, 0.2, 0.4, 0.8)
-    ]
-
-
-def test_an_exponent_of_four_would_be_found():
-    for power in (2, 4):
-        row = lemma._exponent_row(lemma.CHAIN, planted(power))
-        assert row["exponent"] == pytest.approx(power)
-        assert (row["instances"], row["left_out"]) == (3, 0)
-    bad = [row | {"excess": -0.1} if row["instance"] == "1" else row for row in planted(2)]
-    assert lemma._exponent_row(lemma.CHAIN, bad)["left_out"] == 1
-    assert lemma._exponent_row(lemma.LOW_RANK, bad)["instances"] == 0
 
 
 def test_observations_can_slow_down_forgetting():
@@ -105,7 +85,7 @@ def test_observations_can_slow_down_forgetting():
     for gamma in (0.2, 0.6):
         hmm = hs.make_process("low-rank-hmm", num_states=4, num_symbols=4, observability=gamma, seed=3)
         assert lemma._second_eigenvalue(hmm) < 0.001
-        rates.append(lemma._rate_row({}, lemma._memory_rows({}, hmm, 3, 3)))
+        rates.append(lemma.rate_row({}, lemma.memory_rows({}, hmm, 3, 3)))
     assert rates[1]["rate"] < rates[0]["rate"] < rates[0]["mixing"]
 
 
@@ -120,8 +100,8 @@ def test_the_memory_that_is_needed():
 def test_the_certificate_is_above_every_history():
     """Also for the random processes of the experiment; a tenth of it would not be."""
     shares = []
-    for names, hmm, longest, past in lemma._processes(SMOKE):
-        for row in lemma._memory_rows(names, hmm, longest, past):
+    for names, hmm, longest, past in lemma.processes(SMOKE):
+        for row in lemma.memory_rows(names, hmm, longest, past):
             assert row["certificate"] == memory_certificate(hmm, row["memory_length"])
             shares.append(row["worst"] / row["certificate"])
             assert row["total_variation"] <= row["worst"]
@@ -133,56 +113,6 @@ def test_the_certificate_is_above_every_history():
 # The experiment
 
 
-@pytest.fixture(scope="module")
-def tables():
-    found = lemma.Lemma1()
-    return {name: rows for group in found.groups for name, rows in found.measure({}, group, SMOKE).items()}
-
-
-def verdicts(tables):
-    return {finding.title: finding for finding in lemma.Lemma1().findings(tables)}
-
-
-GEOMETRIC = "The error falls geometrically with the memory"
-CERTIFICATE = "A bound for every history"
-CONTRACTION = "A bound on beliefs is a bound on predictions"
-SINGULAR = "Near-singular emissions need long memories"
-
-
-def test_findings_of_the_experiment(tables):
-    found = verdicts(tables)
-    for title in (GEOMETRIC, CERTIFICATE, CONTRACTION, SINGULAR):
-        assert found[title].verdict == "reproduced", found[title].text
-    exponent = found["The rate grows as the square of the observability"]
-    assert 1.8 < exponent.low <= exponent.value <= exponent.high < 2.2
-    for figure in lemma.Lemma1().figures(tables):
-        assert Figure.from_data(figure.to_data()) == figure
-
-
-def changed(tables, name, column, change):
-    return tables | {name: [row | {column: change(row)} for row in tables[name]]}
-
-
-@pytest.mark.parametrize(
-    "name, column, change, title",
-    [
-        ("rates", "rate", lambda row: -0.01, GEOMETRIC),
-        ("rates", "residual", lambda row: 1.0, GEOMETRIC),
-        ("memory", "worst", lambda row: 1.01 * row["certificate"], CERTIFICATE),
-        ("memory", "excess_over_belief", lambda row: 1e-6, CONTRACTION),
-        ("held-bit-memory", "seeds", lambda row: [s * (1 + 50 * row["observability"]) for s in row["seeds"]], SINGULAR),
-    ],
-)
-def test_planted_deviations_change_the_verdict(tables, name, column, change, title):
-    assert verdicts(changed(tables, name, column, change))[title].verdict == "not reproduced"
-
-
-def test_too_little_to_tell_is_inconclusive(tables):
-    found = verdicts(tables | {"held-bit-memory": [], "exponents": []})
-    assert found[SINGULAR].verdict == "inconclusive"
-    assert found["The rate grows as the square of the observability"].verdict == "inconclusive"
-
-
 def test_sizes_that_cannot_work_are_refused():
     for change, group, message in (
         ({"flips": [0.5]}, "memory", r"^flips: must be in \(0, 0\.5\), got \[0\.5\]$"),
@@ -190,12 +120,12 @@ def test_sizes_that_cannot_work_are_refused():
         ({"held_observabilities": [1.0]}, "held bit", r"^held_observabilities: must be in \[0, 1\)"),
     ):
         with pytest.raises(InputError, match=message):
-            lemma.Lemma1().measure({}, group, SMOKE | change)
+            Lemma1().measure({}, group, SMOKE | change)
 
 
 def test_few_curves_are_drawn():
-    assert spread({0.3, 0.1}) == [0.1, 0.3]
-    assert spread({k / 10 for k in range(1, 9)}) == [0.1, 0.3, 0.6, 0.8]
+    assert few([0.3, 0.1]) == [0.1, 0.3]
+    assert few([k / 10 for k in range(1, 9)]) == [0.1, 0.3, 0.6, 0.8]
 
 
 def test_every_observation_helps_a_positive_chain():

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from faults import IN_INFERENCE, Fault
-from faults_elsewhere import IN_BITS, IN_DATA, ON_DISK
+from faults_elsewhere import IN_BITS, IN_DATA, IN_MEASUREMENTS, ON_DISK
 from hmmscope import __file__ as package_file
 
 TESTS = Path(__file__).parent
 PACKAGE = Path(package_file).parent
-FAULTS = {fault.name: fault for fault in (*IN_INFERENCE, *IN_BITS, *IN_DATA, *ON_DISK)}
+FAULTS = {fault.name: fault for fault in (*IN_INFERENCE, *IN_BITS, *IN_DATA, *IN_MEASUREMENTS, *ON_DISK)}
 #: Caught within seconds, and in different modules.
 QUICK = (
     "transposed transition matrix",
@@ -101,7 +101,7 @@ def ids_of(names: tuple[str, ...]) -> set[str]:
 
 def test_the_table() -> None:
     """At least forty faults, each in one place of the source as it is, each with tests that exist."""
-    faults = [*IN_INFERENCE, *IN_BITS, *IN_DATA, *ON_DISK]
+    faults = [*IN_INFERENCE, *IN_BITS, *IN_DATA, *IN_MEASUREMENTS, *ON_DISK]
     assert len(faults) == len(FAULTS) >= 40
     assert set(QUICK) <= set(FAULTS)
     for fault in faults:

@@ -27,7 +27,7 @@ from hmmscope.constructions.prefix_parts import (
 )
 from hmmscope.constructions.residual import Subspaces
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.experiments.slopes import driven_samples, slope
+from hmmscope.experiments.theorems import driven_samples, slope
 from hmmscope.seeds import torch_generator
 
 F32 = {"dtype": torch.float32}

@@ -1,14 +1,19 @@
 """What every registered experiment must do; a new one is tested by being there."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from markupsafe import escape
 
 from hmmscope import registry
+from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.verdicts import VERDICTS
+from hmmscope.experiments import running
 from hmmscope.experiments.experiment import SCALES, experiment_named
 from hmmscope.experiments.running import run_experiment
 from hmmscope.runs.config import config_from_data
@@ -66,12 +71,48 @@ def on_cpu(name: str) -> dict[str, str]:
     return {"training.device": "cpu"} if plan_of(name) else {}
 
 
+#: Streams of samples that each experiment was measured on, by name.
+MEASURED_ON: dict[str, set[str]] = {}
+
+
+@contextmanager
+def streams_noted(name: str) -> Iterator[None]:
+    """Notes the streams from which samples are taken while an experiment measures, and not while it trains."""
+    noted, measuring = MEASURED_ON.setdefault(name, set()), [False]
+    sample, measure = Corpus.__getitem__, running._measure
+
+    def sample_noted(corpus: Corpus, index: Any) -> Any:
+        if measuring[0]:
+            noted.add(corpus.stream)
+        return sample(corpus, index)
+
+    def measure_noted(*arguments: Any) -> None:
+        measuring[0] = True
+        try:
+            measure(*arguments)
+        finally:
+            measuring[0] = False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Corpus, "__getitem__", sample_noted)
+        patch.setattr(running, "_measure", measure_noted)
+        yield
+
+
 @pytest.fixture(scope="module", params=EXPERIMENTS)
 def smoke(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """An experiment at the smallest scale, through the command."""
     out = tmp_path_factory.mktemp("smoke") / request.param
-    verb.run(request.param, "smoke", str(out), False, True, on_cpu(request.param))
+    with streams_noted(request.param):
+        verb.run(request.param, "smoke", str(out), False, True, on_cpu(request.param))
     return request.param, out
+
+
+def test_nothing_is_measured_on_samples_that_are_trained_on(smoke: tuple[str, Path]) -> None:
+    name, _ = smoke
+    if plan_of(name):
+        assert MEASURED_ON[name]
+        assert "train" not in MEASURED_ON[name]
 
 
 def test_smoke_runs_end_to_end(smoke: tuple[str, Path], capsys: pytest.CaptureFixture) -> None:

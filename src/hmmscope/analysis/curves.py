@@ -11,6 +11,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, as_law, inference_mode, model_outputs
+from hmmscope.analysis.calibration import Winnings, bet, miscalibrated
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.trained_ngrams import TrainedNgrams
 from hmmscope.axes import Float64, Tensor
@@ -77,7 +78,8 @@ class Score:
             The evaluation loss of [Limits] is ``total_variation`` or ``distance``.
         demonstrations: number of earlier sequences in the sample, of each judged column (judged,).
         positions: number of observations of the sequence that are known there (judged,).
-        invalid: why the scores cannot be right, or None.
+        invalid: why the scores cannot be right, or None: a loss below that of the optimum, or an optimum that is not
+            calibrated (`calibration`).
         no_optimum: why no optimum is known, so that there is no excess; None where there is one.
     """
 
@@ -215,6 +217,7 @@ def evaluate(
     if isinstance(corpus.process, GivenSequences) and corpus.stream in JUDGING:  # not on what they have counted
         trained = TrainedNgrams(corpus.process, MAX_ORDER)
     parts = []
+    won: Winnings = {}
     for i in range(first, first + num_samples, batch_size):
         batch = corpus[i : min(i + batch_size, first + num_samples)]
         found = {"model": _answers(model, batch, asked, block_length)}
@@ -228,17 +231,19 @@ def evaluate(
             found |= _other_predictions(corpus, batch, baselines)
             found |= {name: asked.answer_of(process, batch) for name, process in believed.items()}
         parts.append(_measure(found, asked.labels(batch), asked))
+        for name, gain in _against_the_optimum(found, batch, asked).items():
+            won[name] = won.get(name, 0.0) + gain
     measures = {
         name: {metric: np.concatenate([part[name][metric] for part in parts]) for metric in parts[0][name]}
         for name in parts[0]
     }
     floor = "optimum" if asked.exact else "known-component"
     share = 1.0 if corpus.process.prior is None else corpus.process.prior.share
-    invalid = (
-        _invalid(measures["model"]["loss"], measures[floor]["loss"], floor, math.log(1 / share))
-        if floor in measures
-        else None
-    )
+    invalid = None
+    if floor in measures:
+        part = math.log(1 / share)
+        invalid = miscalibrated(won, num_samples * part)
+        invalid = invalid or _invalid(measures["model"]["loss"], measures[floor]["loss"], floor, part)
     return Score(measures, asked.sequences, asked.positions, invalid, asked.why_not)
 
 
@@ -326,6 +331,16 @@ def _against(answer: torch.Tensor, optimum: torch.Tensor, asked: Target) -> dict
     }
 
 
+def _against_the_optimum(found: dict[str, torch.Tensor], batch: Batch, asked: Target) -> Winnings:
+    """What bets against the exact answer win, see `calibration`."""
+    happened = asked.happened(batch)
+    if happened is None or "optimum" not in found:
+        return {}
+    ngrams = {f"the n-gram of {name}": law for name, law in found.items() if name.startswith("order-")}
+    in_order = isinstance(asked, NextObservation)
+    return bet(found["optimum"], happened, asked.positions, ngrams, in_order=in_order)
+
+
 def _invalid(
     loss: NDArray[np.float64], floor: NDArray[np.float64], of_whom: str = "optimum", part: float = 0.0
 ) -> str | None:
@@ -336,9 +351,11 @@ def _invalid(
         part: nats a sample that are gained by knowing which part of the prior is observed: log(1 / its share). The losses
             of the prior's predictor, summed over a sample, are at most this above the least possible ones, in the mean.
     """
+    if not np.isfinite(floor).all():
+        return "the loss of the Bayes optimum is not finite: a wrong optimum"
     difference = (loss - floor).mean(1)
     if not np.isfinite(difference).all():
-        return None
+        return None  # an infinite loss of the model, which is above any floor
     error = difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else np.inf
     below = -difference.mean() - part / loss.shape[1]
     if below > max(-INVALID_Z * error, ROUNDING):

@@ -115,6 +115,10 @@ class Target(ABC):
             distance = distance / optimum.norm(dim=-1).clamp_min(1.0)
         return distance
 
+    def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
+        """What `optimum` is the law of, as it happened; None where it is no law, or of nothing that samples hold."""
+        return None
+
     def counted(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
         """Where the evaluation loss is taken: everywhere, but for processes that say after which symbol."""
         return torch.ones(len(batch.tokens), len(self.columns), dtype=torch.bool, device=batch.tokens.device)
@@ -160,6 +164,9 @@ class NextObservation(_AtObservations):
         """What an ideal observer says who believes that the samples come from another process."""
         starts = torch.from_numpy(self.layout.starts)
         return optimal_law(observer, batch.observations, starts=starts)[:, self._kept]
+
+    def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
+        return batch.observations[:, self._kept]
 
     def counted(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
         symbol = self.process.evaluated_after
@@ -268,6 +275,13 @@ class Belief(_AfterObservations):
         starts = torch.from_numpy(self.layout.starts)
         beliefs = belief_states(self.process, batch.observations, starts=starts)
         return self._with_start(beliefs, self.process.initial_S)
+
+    def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
+        """The hidden states, where states emit; at a delimiter the first one of the sequence that follows."""
+        if not isinstance(self.process, HMM):
+            return None
+        first = batch.states[:, torch.from_numpy(self.layout.starts).nonzero()[:, 0]][:, : self._num_before]
+        return torch.cat([batch.states, first], 1)[:, self._order]
 
 
 class ProductVector(_AfterObservations):

@@ -1,73 +1,48 @@
 """The network of [MultiTask] Theorem 1 and a trained one, under the same instruments."""
 
-from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import BATCH, capture, inference_mode, residual_layers
-from hmmscope.analysis.attention import attention_map
-from hmmscope.analysis.curves import evaluate
-from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio
-from hmmscope.analysis.probes import MAX_DISTANCE, probe
+from hmmscope.analysis.probes import MAX_DISTANCE
 from hmmscope.analysis.shuffle import shuffle_test
-from hmmscope.analysis.similarity import explained_change, linear_cka
-from hmmscope.axes import Tensor
-from hmmscope.constructions.least_squares import LeastSquares, demonstration_samples, least_squares, window_features
-from hmmscope.constructions.multitask import multitask_theorem1
-from hmmscope.constructions.multitask_network import MultiTaskTransformer
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Prompts
-from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.construction_vs_trained_figures import figures, findings
-from hmmscope.experiments.experiment import Experiment, Finding, Measured, Tables
-from hmmscope.experiments.quickstart import CONCENTRATION, SCALES
-from hmmscope.processes.mixture import Mixture
+from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.effects import Estimate, pooled
+from hmmscope.evidence.figures import Bars, Figure, Heatmap, Lines, Role
+from hmmscope.evidence.panels import bar, curve, heatmap, lines
+from hmmscope.evidence.rows import Rows
+from hmmscope.evidence.verdicts import Above, Below, Gate, converged, learned
+from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured, Tables
+from hmmscope.experiments.quickstart import CONCENTRATION
+from hmmscope.experiments.quickstart import SCALES as QUICKSTART
+from hmmscope.experiments.side_by_side import (
+    attention_of_networks,
+    construct,
+    convergence_of,
+    probes_of_networks,
+    scores_of_networks,
+    similarity_of_networks,
+    steps_of_networks,
+)
+from hmmscope.experiments.theorems import by_scale
 from hmmscope.runs.pipeline import Run, untrained_twin
 
-#: What is measured; the models are those of the quickstart.
-SIZES: dict[str, dict[str, Any]] = {
-    "smoke": {
-        "memory_length": 2,
-        "num_steps": 3,
-        "samples": 32,
-        "probe_samples": 48,
-        "probe_components": 2,
-        "chunks": 2,
-    },
-    "small": {
-        "memory_length": 4,
-        "num_steps": 8,
-        "samples": 512,
-        "probe_samples": 512,
-        "probe_components": 16,
-        "chunks": 4,
-    },
-    "gpu": {
-        "memory_length": 4,
-        "num_steps": 16,
-        "samples": 1024,
-        "probe_samples": 1024,
-        "probe_components": 32,
-        "chunks": 8,
-    },
-    "paper": {
-        "memory_length": 4,
-        "num_steps": 16,
-        "samples": 1024,
-        "probe_samples": 2048,
-        "probe_components": 64,
-        "chunks": 8,
-    },
-}
+NAME = "construction-vs-trained"
+TITLES = {"trained": "Trained", "constructed": "Constructed", "untrained": "Before training"}
+ROLES: dict[str, Role] = {"trained": "model", "constructed": "ceiling", "untrained": "control"}
+#: What is read by the probes, and how it is called.
+TARGETS = {f"previous-{k}": f"{k} back" for k in range(MAX_DISTANCE + 1)} | {"component": "which HMM"}
+#: Something is read when its accuracy is this much above that before training.
+GAINED = 0.1
+#: Share of the loss above the optimum that may change in the last quarter of training.
+FLAT = 0.1
 
 
-@registry.experiment("construction-vs-trained")
+@registry.experiment(NAME)
 class ConstructionVsTrained(Experiment):
-    """See the module."""
+    """The model of the quickstart, trained for each seed, and a construction for the prompts of that seed."""
 
     title = "Does a trained network do what the construction does?"
     summary = (
@@ -77,17 +52,28 @@ class ConstructionVsTrained(Experiment):
         "layers are, and whether steps of gradient descent on the demonstrations explain what a trained layer adds. The "
         "model before training is the control."
     )
+    intervals = SEED_INTERVALS
+    num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 1}
     groups = {
         "scores": ("scores",),
+        "convergence": ("convergence",),
         "probes": ("probes",),
         "shuffle": ("shuffle",),
         "attention": ("offsets", "overlap"),
         "similarity": ("similarity",),
         "steps": ("steps",),
     }
+    sizes = by_scale(
+        memory_length=(2, 4, 4, 4),
+        num_steps=(3, 8, 16, 16),
+        samples=(32, 512, 1024, 1024),
+        probe_samples=(48, 512, 1024, 2048),
+        probe_components=(2, 16, 32, 64),
+        chunks=(2, 4, 8, 8),
+    )
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        numbers = SCALES[scale]
+        numbers = QUICKSTART[scale]
         concentration = CONCENTRATION[scale]
         law = {"transition_concentration": concentration, "emission_concentration": concentration}
         return {
@@ -95,227 +81,366 @@ class ConstructionVsTrained(Experiment):
                 "process": {"name": "random-mixture", **law, **numbers["process"]},
                 "layout": {"name": "prompts", **numbers["layout"]},
                 "model": {"name": "roformer", **numbers["model"]},
-                "training": dict(numbers["training"]),
+                "training": numbers["training"] | {"num_threads": 1},
             }
         }
 
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return dict(SIZES[scale])
-
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         run = runs["model"]
+        if group == "convergence":
+            return {"convergence": convergence_of(run)}
         networks = {"trained": run.model, "constructed": construct(run, sizes), "untrained": untrained_twin(run)}
         corpus = run.corpus("probe")
         match group:
             case "scores":
-                return {"scores": _scores(networks, run, sizes)}
+                return {"scores": scores_of_networks(networks, run, sizes)}
             case "probes":
-                return {"probes": _probes(networks, run, sizes)}
+                return {"probes": probes_of_networks(networks, run, sizes)}
             case "shuffle":
                 few = min(64, sizes["samples"])
                 found = {name: shuffle_test(model, corpus, num_samples=few) for name, model in networks.items()}
                 return {"shuffle": [{"network": name} | row for name, rows in found.items() for row in rows]}
             case "attention":
-                return _attention(networks, corpus, sizes)
+                return attention_of_networks(networks, corpus, sizes)
             case "similarity":
-                return {"similarity": _similarity(networks, corpus, sizes)}
-        return {"steps": _steps(networks, run, sizes)}
+                return {"similarity": similarity_of_networks(networks, corpus, sizes)}
+        return {"steps": steps_of_networks(networks, run, sizes)}
 
     def figures(self, tables: Tables) -> list[Figure]:
-        return figures(tables)
-
-    def findings(self, tables: Tables) -> list[Finding]:
-        return findings(tables)
-
-
-def construct(run: Run, sizes: dict[str, Any]) -> MultiTaskTransformer:
-    """Theorem 1's network for the prompts of a run, causal, with the largest step that is stable on its prompts."""
-    layout = run.config.layout
-    assert isinstance(layout, Prompts)
-    return multitask_theorem1(
-        run.process.num_symbols,
-        sizes["memory_length"],
-        sizes["num_steps"],
-        num_demonstrations=layout.num_demonstrations,
-        demonstration_length=layout.demonstration_length,
-        test_length=layout.test_length,
-        learning_rate=float(1 / _regressions(run, sizes).largest.max()),
-        causal=True,
-    )
-
-
-def _regressions(run: Run, sizes: dict[str, Any]) -> LeastSquares:
-    """The least-squares problem of each prompt's demonstrations."""
-    observations = run.corpus("probe")[0 : sizes["samples"]].observations
-    return least_squares(
-        demonstration_samples(_demonstrations(run, observations), _symbols(run), sizes["memory_length"])
-    )
-
-
-def _demonstrations(run: Run, observations: Tensor) -> Tensor:
-    layout = run.config.layout
-    assert isinstance(layout, Prompts)
-    shape = (layout.num_demonstrations, layout.demonstration_length)
-    return observations[:, : shape[0] * shape[1]].unflatten(1, shape)
-
-
-def _symbols(run: Run) -> int:
-    return run.process.num_symbols
-
-
-def _scores(networks: Mapping[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
-    """How well each predicts the end of the test sequence, whose window lies inside it."""
-    rows = []
-    for name, network in networks.items():
-        score = evaluate(network, run.corpus("probe"), num_samples=sizes["samples"], baselines=name == "trained")
-        last = score.demonstrations == score.demonstrations.max()
-        kept = last & (score.positions >= sizes["memory_length"])
-        for predictor in ("model", "optimum", "order-1", "order-3") if name == "trained" else ("model",):
-            for metric in ("accuracy", "total_variation"):
-                if metric in score.measures[predictor]:
-                    mean, low, high = bootstrap_means(score.measures[predictor][metric][:, kept].mean(1))
-                    rows.append(
-                        {
-                            "predictor": name if predictor == "model" else predictor,
-                            "metric": metric,
-                            "value": float(mean),
-                            "low": float(low),
-                            "high": float(high),
-                            "samples": sizes["samples"],
-                        }
-                    )
-    return rows
-
-
-def _probes(networks: Mapping[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
-    process = run.process
-    assert isinstance(process, Mixture)
-    few = process.first(min(sizes["probe_components"], len(process)))
-    wanted = [("component", Corpus(few, layout=run.config.layout, seed=run.config.seed, stream="probe"))]
-    wanted += [(f"previous-{k}", run.corpus("probe")) for k in range(MAX_DISTANCE + 1)]
-    rows = []
-    for name, network in networks.items():
-        for target, corpus in wanted:
-            found = probe(network, corpus, target=target, num_samples=sizes["probe_samples"], shuffled_labels=False)
-            last = max(row["layer"] for row in found)
-            rows += [{"network": name, "depth": row["layer"] / last} | row for row in found]
-    return rows
-
-
-def _attention(networks: Mapping[str, nn.Module], corpus: Corpus, sizes: dict[str, Any]) -> Measured:
-    """Attention by offset of every head, and its overlap with the heads of the construction that gather."""
-    offsets: list[dict] = []
-    profiles: dict[tuple[str, int, int], list[float]] = {}
-    for name, network in networks.items():
-        rows = attention_map(network, corpus, num_samples=min(128, sizes["samples"]), max_offset=16)
-        offsets += [{"network": name} | row for row in rows if row["kind"] == "offset"]
-        for row in rows:
-            if row["kind"] == "offset":
-                profiles.setdefault((name, row["layer"], row["head"]), []).append(row["value"])
-    gathering = [key for key in profiles if key[0] == "constructed" and max(profiles[key]) > 0.99]
-    overlap = []
-    for _, layer, head in gathering:
-        shape = np.array(profiles["constructed", layer, head])
-        for name in ("trained", "untrained"):
-            found = {key: float(np.minimum(shape, profiles[key]).sum()) for key in profiles if key[0] == name}
-            best = max(found, key=lambda key: found[key])
-            overlap.append(
-                {
-                    "constructed_layer": layer,
-                    "offset": int(shape.argmax()),
-                    "network": name,
-                    "layer": best[1],
-                    "head": best[2],
-                    "overlap": found[best],
-                    "samples": min(128, sizes["samples"]),
-                }
-            )
-    return {"offsets": offsets, "overlap": overlap}
-
-
-def _features(network: nn.Module, tokens: Tensor, columns: Tensor) -> Tensor:
-    """The residual stream (layer, sample * column, feature), float64."""
-    names = residual_layers(network)
-    parts: dict[str, list[Tensor]] = {name: [] for name in names}
-    with inference_mode(network) as device:
-        for begin in range(0, len(tokens), BATCH):
-            part = tokens[begin : begin + BATCH].to(device)
-            found = capture(network, names, part, lambda x: x[:, columns].flatten(0, 1).cpu().double())
-            for name in names:
-                parts[name].append(found[name])
-    return torch.stack([torch.cat(parts[name]) for name in names])
-
-
-def _similarity(networks: Mapping[str, nn.Module], corpus: Corpus, sizes: dict[str, Any]) -> list[dict]:
-    """Centred kernel alignment of each layer with each layer of the construction, at the end of the test sequence."""
-    tokens, layout = corpus[0 : sizes["samples"]].tokens, corpus.layout
-    inside = layout.position_in_sequence >= sizes["memory_length"] - 1
-    last = layout.sequence_index == layout.sequence_index[-1]
-    columns = torch.from_numpy(layout.columns[inside & last])
-    features = {name: _features(network, tokens, columns) for name, network in networks.items()}
-    size = features["trained"].shape[1] // sizes["chunks"]
-    rows = []
-    for name in ("trained", "untrained"):
-        chunks = torch.stack(
-            [
-                linear_cka(
-                    features[name][:, i * size : (i + 1) * size], features["constructed"][:, i * size : (i + 1) * size]
-                )
-                for i in range(sizes["chunks"])
-            ]
-        ).nan_to_num(0.0)
-        mean, low, high = bootstrap_means(chunks.numpy())
-        rows += [
-            {
-                "network": name,
-                "layer": layer,
-                "constructed_layer": other,
-                "value": float(mean[layer, other]),
-                "low": float(low[layer, other]),
-                "high": float(high[layer, other]),
-                "samples": sizes["chunks"],
-            }
-            for layer, other in np.ndindex(*mean.shape)
+        return [
+            _score_figure(tables["scores"]),
+            _probe_figure(tables["probes"]),
+            _shuffle_figure(tables["shuffle"]),
+            _offset_figure(tables["offsets"]),
+            _similarity_figure(tables["similarity"]),
+            _step_figure(tables["steps"]),
         ]
-    return rows
 
 
-def _steps(networks: Mapping[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
-    """Share of what a layer adds at the last column that a step of gradient descent explains, beyond simple statistics.
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
 
-    The base is what a linear map of the last symbol and of the frequencies in the prompt explains; then the change that
-    step t makes to the prediction, (W^(t) - W^(t-1)) x, is added to it. R² on the prompts that the map was not fitted to.
+
+def _score_figure(rows: Rows) -> Figure:
+    def panel(metric: str, title: str, label: str) -> Bars:
+        kept = rows.where(metric=metric)
+        names = kept.values("predictor")
+        return Bars(title=title, y_label=label, categories=tuple(names), series=(bar(kept, "predictor", names, label),))
+
+    return Figure(
+        name="scores",
+        title="How well each predicts",
+        caption="At the end of the test sequence, where the window of the construction lies inside it. The construction's "
+        "vector is clipped at zero and divided by its sum. Bars of 95 %.",
+        panels=(
+            panel("accuracy", "Accuracy", "accuracy"),
+            panel("total_variation", "Distance to the optimum", "total variation"),
+        ),
+    )
+
+
+def _probe_figure(rows: Rows) -> Figure:
+    def panel(network: str) -> Lines:
+        kept = rows.where(network=network)
+        return lines(
+            TITLES[network],
+            *(
+                curve(kept.where(target=target), "layer", name, "other" if " back" in name else "model", y="accuracy")
+                for target, name in TARGETS.items()
+            ),
+            x_label="layer",
+            y_label="probe accuracy",
+            y_min=0.0,
+            y_max=1.02,
+        )
+
+    return Figure(
+        name="probes",
+        title="What a layer holds",
+        caption="Accuracy of linear probes for the symbol k steps back, and for which HMM of the pool it is, on samples "
+        "that the probe was not trained on. Layer 0 is the embedding.",
+        panels=tuple(panel(network) for network in TITLES),
+    )
+
+
+def _shuffle_figure(rows: Rows) -> Figure:
+    centred = _with_depth(rows)
+    return Figure(
+        name="position-shuffle",
+        title="Does attention depend on where demonstrations stand?",
+        caption="Whole demonstrations change places; the logits from the last token are followed by the identity of their "
+        "key. Coefficient of variation of centred logits, averaged over heads. Zero: the layer looks at content.",
+        panels=(
+            lines(
+                "",
+                *(curve(centred.where(network=name), "depth", name, role) for name, role in ROLES.items()),
+                x_label="depth (share of the layers)",
+                y_label="coefficient of variation",
+                y_min=0.0,
+            ),
+        ),
+    )
+
+
+def _with_depth(rows: Rows) -> Rows:
+    """Variation of centred logits of each head, with the depth of its layer as a share of all."""
+    kept = Rows(row for row in rows.where(metric="cv_centred") if row["head"] >= 0)
+    last = {network: max(group.values("layer")) for network, group in kept.by("network").items()}
+    return kept.with_columns(depth=lambda row: row["layer"] / last[row["network"]])
+
+
+def _offset_figure(rows: Rows) -> Figure:
+    def panel(network: str) -> Heatmap:
+        kept = rows.where(network=network)
+        whole = {layer: sum(row["value"] for row in group) for layer, group in kept.by("layer").items()}
+        heads = {layer: len(group.values("head")) * len(group.seeds()) for layer, group in kept.by("layer").items()}
+        shares = kept.with_columns(
+            share=lambda row: row["value"] * heads[row["layer"]] / whole[row["layer"]] if whole[row["layer"]] else 0.0
+        )
+        return heatmap(
+            TITLES[network],
+            shares,
+            "key",
+            "layer",
+            z="share",
+            x_label="columns back",
+            y_label="layer",
+            z_label="share of the attention shown",
+        )
+
+    return Figure(
+        name="attention-by-offset",
+        title="Where the last token looks",
+        caption="Attention of the last token by distance, averaged over heads; each row is divided by its sum over the "
+        "distances shown (the construction's gradient layers are not normalised).",
+        panels=(panel("trained"), panel("constructed")),
+    )
+
+
+def _similarity_figure(rows: Rows) -> Figure:
+    axes: dict[str, Any] = {"x_label": "layer of the construction", "y_label": "layer", "z_label": "linear CKA"}
+    return Figure(
+        name="similarity",
+        title="How alike the layers are",
+        caption="Linear centred kernel alignment of the residual streams on the same columns. One: equal up to rotation.",
+        panels=tuple(
+            heatmap(TITLES[name], rows.where(network=name), "constructed_layer", "layer", z_min=0.0, z_max=1.0, **axes)
+            for name in ("trained", "untrained")
+        ),
+    )
+
+
+def _step_figure(rows: Rows) -> Figure:
+    axes: dict[str, Any] = {"x_label": "gradient step", "y_label": "layer", "z_label": "gain in R²"}
+    return Figure(
+        name="gradient-steps",
+        title="Does a gradient step explain what a layer adds?",
+        caption="What a layer adds at the last column, predicted linearly from the last symbol and the frequencies in the "
+        "prompt; the gain in R² on held-out prompts when the change that a step of gradient descent makes to the "
+        "prediction is added.",
+        panels=tuple(
+            heatmap(TITLES[name], rows.where(network=name), "step", "layer", **axes)
+            for name in ("trained", "untrained")
+        ),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+LAYERWISE = "[MultiTask] §4.2, Layerwise modeling"
+
+
+def _gates(tables: Tables) -> list[Gate]:
+    """The model has learned its task, and goes on learning no more."""
+    changes = {f"seed {row.get('seed')}": (row["earlier"] - row["end"]) / row["end"] for row in tables["convergence"]}
+    scores = tables["scores"].where(metric="accuracy")
+
+    def better(own: Rows) -> Estimate:
+        return _estimate(own.one(predictor="trained")) - _estimate(own.one(predictor="untrained"))
+
+    return [
+        learned(pooled(list(scores.per_seed(better).values()), "accuracy"), GAINED, "the same model before training"),
+        converged(changes, FLAT, "loss above the optimum (as a share of itself)"),
+    ]
+
+
+def _estimate(row: dict[str, Any], column: str = "value") -> Estimate:
+    """A value with the error that its interval over samples gives it."""
+    return Estimate(row[column], (row["high"] - row["low"]) / 3.92)
+
+
+def onset(rows: Rows, network: str, target: str) -> float | None:
+    """Layer, between layers by a straight line, at which the accuracy less that before training is half its maximum.
+
+    None where it never is `GAINED` above that before training.
     """
-    corpus, num_symbols, memory = run.corpus("probe"), _symbols(run), sizes["memory_length"]
-    batch = corpus[0 : sizes["samples"]]
-    problems = _regressions(run, sizes)
-    rate = float(1 / problems.largest.max())
-    x = window_features(batch.observations[:, -memory:].flip(1), num_symbols)
-    iterates = [problems.descent(t, rate) for t in range(sizes["num_steps"] + 1)]
-    said = [(weights @ x[..., None])[..., 0] for weights in iterates]
-    one_hot = torch.nn.functional.one_hot(batch.observations, num_symbols).double()
-    base = torch.cat([one_hot[:, -1], one_hot.mean(1)], 1)
-    train = torch.arange(len(base)) < (3 * len(base)) // 4
-    column = torch.tensor([corpus.layout.num_columns - 1])
-    rows = []
-    for name in ("trained", "untrained"):
-        stream = _features(networks[name], batch.tokens, column)
-        for layer in range(1, len(stream)):
-            change = stream[layer] - stream[layer - 1]
-            alone, spread = explained_change(change, base, train)
-            for t in range(1, sizes["num_steps"] + 1):
-                both, _ = explained_change(change, torch.cat([base, said[t] - said[t - 1]], 1), train)
-                gain = bootstrap_ratio((alone - both).numpy(), spread.numpy())
-                rows.append(
-                    {
-                        "network": name,
-                        "layer": layer,
-                        "step": t,
-                        "base": 1 - float(alone.mean() / spread.mean()),
-                        "value": gain[0],
-                        "low": gain[1],
-                        "high": gain[2],
-                        "samples": int((~train).sum()),
-                    }
-                )
-    return rows
+    kept = rows.where(target=target)
+    before = {row["depth"]: row["accuracy"] for row in kept.where(network="untrained")}
+    xs, ys = zip(*sorted(before.items()), strict=True)
+    found = sorted(kept.where(network=network), key=lambda row: row["layer"])
+    gains = [row["accuracy"] - float(np.interp(row["depth"], xs, ys)) for row in found]
+    if max(gains) < GAINED:
+        return None
+    first = next(i for i, gain in enumerate(gains) if gain >= max(gains) / 2)
+    if first == 0:
+        return float(found[0]["layer"])
+    rise = (max(gains) / 2 - gains[first - 1]) / (gains[first] - gains[first - 1])
+    return float(found[first - 1]["layer"] + rise * (found[first]["layer"] - found[first - 1]["layer"]))
+
+
+def _said(rows: Rows, network: str, targets: list[str]) -> str:
+    """``1 back 0.7, 2 back in 1 of 5 seeds, which HMM 1.2``: mean onsets."""
+    parts = []
+    for target in targets:
+        found = list(rows.per_seed(partial(onset, network=network, target=target)).values())
+        there = [layer for layer in found if layer is not None]
+        some = f" in {len(there)} of {len(found)} seeds" if len(there) < len(found) else ""
+        parts.append(f"{TARGETS[target]}{f' {np.mean(there):.1f}' if there else ''}{some}")
+    return ", ".join(parts)
+
+
+@claim(
+    "construction-nearer-first",
+    experiment=NAME,
+    source=LAYERWISE,
+    says="Lower layers learn from neighbouring tokens, and gradually from nearby to more distant ones, as the construction "
+    "does.",
+    reading="Layers from the onset of the symbol one back to that of the symbol two back, each where the accuracy above "
+    "that before training is half its maximum: above zero; missing where it is not read.",
+    rule=Above(0.0, matters=0.1),
+)
+def nearer_first(tables: Tables) -> Seen:
+    rows = tables["probes"]
+
+    def later(own: Rows) -> float | None:
+        one, two = (onset(own, "trained", f"previous-{k}") for k in (1, 2))
+        return None if one is None or two is None else two - one
+
+    found = list(rows.per_seed(later).values())
+    backs = [f"previous-{k}" for k in range(1, MAX_DISTANCE + 1)]
+    text = (
+        f"Onsets in the trained network, by layer: {_said(rows, 'trained', backs)}. In the construction: "
+        f"{_said(rows, 'constructed', backs)}."
+    )
+    effect = None if all(one is None for one in found) else pooled(found, "layers")
+    return Seen(effect, text, _gates(tables))
+
+
+@claim(
+    "construction-task-after-window",
+    experiment=NAME,
+    source=LAYERWISE,
+    says="Tokens come first and the task later, as in the construction.",
+    reading="Layers from the onset of the symbol one back to that of which HMM it is, each above the same network before "
+    "training.",
+    rule=Above(0.0, matters=0.1),
+)
+def task_after_window(tables: Tables) -> Seen:
+    rows = tables["probes"]
+
+    def later(own: Rows) -> float | None:
+        window, task = (onset(own, "trained", target) for target in ("previous-1", "component"))
+        return None if window is None or task is None else task - window
+
+    found = list(rows.per_seed(later).values())
+    best = {name: rows.where(network=name, target="component").pool("layer", value="accuracy") for name in TITLES}
+    highest = ", ".join(f"{max(row['accuracy'] for row in one):.2f} {TITLES[n].lower()}" for n, one in best.items())
+    text = (
+        f"Which HMM it is can be read at best with accuracy {highest}. Onsets in the trained network: "
+        f"{_said(rows, 'trained', ['previous-1', 'component'])}."
+    )
+    effect = None if all(one is None for one in found) else pooled(found, "layers")
+    return Seen(effect, text, _gates(tables))
+
+
+@claim(
+    "construction-content-above",
+    experiment=NAME,
+    source=LAYERWISE,
+    says="In the upper layers of a trained network features are decoupled from places, as in the construction.",
+    reading="Variation of logits when demonstrations change places, upper less lower half of the layers, and that less the "
+    "same before training: below zero.",
+    rule=Below(0.0, matters=0.05),
+)
+def content_above(tables: Tables) -> Seen:
+    rows = _with_depth(tables["shuffle"])
+
+    def halves(own: Rows, network: str) -> float:
+        kept = own.where(network=network)
+        low, high = ([row["value"] for row in kept if (row["depth"] > 0.5) == upper] for upper in (False, True))
+        return float(np.mean(high) - np.mean(low))
+
+    effects = {name: list(rows.per_seed(partial(halves, network=name)).values()) for name in TITLES}
+    differences = [a - b for a, b in zip(effects["trained"], effects["untrained"], strict=True)]
+    said = ", ".join(f"{TITLES[name].lower()} {pooled(found).short()}" for name, found in effects.items())
+    text = f"Upper less lower half: {said}."
+    return Seen(pooled(differences, "coefficient of variation"), text, _gates(tables))
+
+
+@claim(
+    "construction-gradient-steps",
+    experiment=NAME,
+    source="[MultiTask] §5.1.1, Fig. 6",
+    says="Upper layers perform steps of gradient descent on the demonstrations.",
+    reading="Largest gain in R² that a gradient step brings to what a layer of the upper half adds, trained less untrained, "
+    "the best of all pairs for both: at least 0.05.",
+    rule=Above(0.0, matters=0.05),
+)
+def gradient_steps(tables: Tables) -> Seen:
+    rows = tables["steps"]
+    middle = max(rows.values("layer")) / 2
+
+    def best(own: Rows, network: str) -> Estimate:
+        return _estimate(max((r for r in own.where(network=network) if r["layer"] > middle), key=lambda r: r["value"]))
+
+    found = {name: rows.per_seed(partial(best, network=name)) for name in ("trained", "untrained")}
+    differences = [found["trained"][seed] - found["untrained"][seed] for seed in rows.seeds()]
+    said = ", ".join(f"{TITLES[name].lower()} {pooled(list(one.values())).short()}" for name, one in found.items())
+    text = f"At best, mean over seeds: {said}. What it is added to explains {np.mean([r['base'] for r in rows]):.2f}."
+    return Seen(pooled(differences, "gain in R²"), text, _gates(tables))
+
+
+@claim(
+    "construction-heads",
+    experiment=NAME,
+    source=OURS,
+    says="Has a trained network heads that look where the gathering heads of the construction look?",
+    reading="Overlap of the best trained head with the gathering head that looks one back, less that before training.",
+    about="training",
+)
+def heads(tables: Tables) -> Seen:
+    rows = tables["overlap"]
+    nearest = min(rows.values("offset"))
+    said = []
+    for offset, group in sorted(rows.by("offset").items()):
+        trained, control = (group.where(network=name) for name in ("trained", "untrained"))
+        layers = ", ".join(str(row["layer"]) for row in trained)
+        values = [float(np.mean([row["overlap"] for row in one])) for one in (trained, control)]
+        said.append(f"{offset} back {values[0]:.2f} (before training {values[1]:.2f}; in layer {layers} by seed)")
+
+    def gain(own: Rows) -> float:
+        own = own.where(offset=nearest)
+        return float(own.one(network="trained")["overlap"] - own.one(network="untrained")["overlap"])
+
+    return Seen(pooled(list(rows.per_seed(gain).values()), "overlap"), f"{'; '.join(said)}.")
+
+
+@claim(
+    "construction-likeness",
+    experiment=NAME,
+    source=OURS,
+    says="How alike are the layers of a trained network and of the construction?",
+    reading="Largest linear centred kernel alignment beyond the embeddings, trained less untrained.",
+    about="training",
+)
+def likeness(tables: Tables) -> Seen:
+    inner = Rows(row for row in tables["similarity"] if row["layer"] > 0 and row["constructed_layer"] > 0)
+
+    def best(own: Rows, network: str) -> float:
+        return max(float(row["value"]) for row in own.where(network=network))
+
+    found = {name: inner.per_seed(partial(best, network=name)) for name in ("trained", "untrained")}
+    differences = [found["trained"][seed] - found["untrained"][seed] for seed in inner.seeds()]
+    said = " and ".join(f"{TITLES[name].lower()} {pooled(list(one.values())).short()}" for name, one in found.items())
+    return Seen(pooled(differences, "linear CKA"), f"It is {said}.")

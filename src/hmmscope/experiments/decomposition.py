@@ -9,17 +9,24 @@ so that, given the windows, mean and variance over labels are sums over windows 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from hmmscope.analysis.decomposition import Histories, Windows, stationary_start
+from hmmscope.analysis.decomposition import Histories, Windows, all_histories, all_windows, decompose, stationary_start
+from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.constructions.least_squares import LeastSquares, optimisation_bound
+from hmmscope.experiments.experiment import Measured
+from hmmscope.inference.memory_error import fit_decay
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.low_rank import LowRankHMMSpec, symmetric_channel
+from hmmscope.processes.random_hmm import RandomHMMSpec
 from hmmscope.schema import require
+from hmmscope.seeds import numpy_generator
 
 
 def sample_counts(
@@ -215,3 +222,177 @@ def check_bound(
 
 def _root(square: Tensor) -> float:
     return math.sqrt(float(square))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Measured of processes
+
+#: Memory of the instances in which rates are fitted.
+FITTED_MEMORY = 2
+#: Where the line of the decay over gradient steps is fitted: geometric by then, and still above rounding.
+FITTED_ERRORS = (1e-11, 1e-6)
+
+
+def reference_process(noise: float = 0.4) -> HMM:
+    """Four states, transitions of rank 2 with eigenvalues 1 and 0.52, through a channel of observability 1 - noise."""
+    left = np.array([[0.9, 0.1], [0.8, 0.2], [0.2, 0.8], [0.1, 0.9]])
+    right = np.array([[0.55, 0.30, 0.10, 0.05], [0.05, 0.10, 0.30, 0.55]])
+    return HMM([0.3, 0.2, 0.2, 0.3], left @ right, symmetric_channel(4, 1 - noise))
+
+
+def _instances(sizes: dict[str, Any]) -> list[tuple[str, HMM]]:
+    """The reference process, and random ones of rank 2."""
+    found = [("reference", reference_process())]
+    for seed in range(sizes["instances"]):
+        spec = LowRankHMMSpec(
+            num_states=4, num_symbols=4, rank=2, observability=0.6, seed=seed, transition_concentration=0.3
+        )
+        found.append((f"seed {seed}", spec.build()))
+    return found
+
+
+def part_rows(sizes: dict[str, Any]) -> list[dict]:
+    """Total error and its parts of the reference process, by memory, samples and steps; "all" steps are least squares."""
+    hmm, rows = reference_process(), []
+    histories = all_histories(hmm, sizes["histories"])
+    for length in sizes["memory_lengths"]:
+        windows = all_windows(hmm, length)
+        for number in sizes["samples"]:
+            counts = sample_counts(hmm, length, number, sizes["draws"])
+            problem = counted_moments(windows, counts)
+            for steps in [*sizes["steps"], None]:
+                weights = problem.solution() if steps is None else problem.descent(steps, 1 / length)
+                parts = decompose(histories, windows, weights)
+                fit = expected_fit(windows, counts.sum(-1), descent_filter(problem, steps, 1 / length))
+                mean, low, high = (float(x) for x in bootstrap_means(parts.total.numpy()))
+                rows.append(
+                    {
+                        "memory_length": length,
+                        "samples": number,
+                        "steps": "all" if steps is None else steps,
+                        "total": mean,
+                        "low": low,
+                        "high": high,
+                        "memory": parts.memory,
+                        "misspecification": parts.misspecification,
+                        "estimation": float(parts.estimation.mean()),
+                        "expected": float(expected_total(histories, windows, fit).mean()),
+                        "gap": float((parts.gap.abs() / parts.total).max()),
+                        "draws": parts.total.tolist(),
+                    }
+                )
+    return rows
+
+
+def instance_rows(sizes: dict[str, Any]) -> list[dict]:
+    """The parts of each process at one size, and whether they add up."""
+    rows = []
+    for label, hmm in _instances(sizes):
+        histories, windows = all_histories(hmm, sizes["histories"]), all_windows(hmm, FITTED_MEMORY)
+        counts = sample_counts(hmm, FITTED_MEMORY, 1000, 1)
+        parts = decompose(histories, windows, counted_moments(windows, counts).solution())
+        names = {"instance": label, "memory": parts.memory, "misspecification": parts.misspecification}
+        rows.append(
+            names
+            | {
+                "estimation": float(parts.estimation[0]),
+                "total": float(parts.total[0]),
+                "gap": float((parts.gap.abs() / parts.total).max()),
+            }
+        )
+    return rows
+
+
+def scaling_tables(sizes: dict[str, Any]) -> Measured:
+    """Estimation error of least squares by number of samples, and the slope of its norm."""
+    numbers, rows, slopes = sizes["scaling_samples"], [], []
+    for i, (label, hmm) in enumerate(_instances(sizes)):
+        histories, windows = all_histories(hmm, FITTED_MEMORY), all_windows(hmm, FITTED_MEMORY)
+        errors = np.empty((sizes["scaling_draws"], len(numbers)))
+        for j, number in enumerate(numbers):
+            counts = sample_counts(hmm, FITTED_MEMORY, number, sizes["scaling_draws"], seed=100 * i + j)
+            weights = counted_moments(windows, counts).solution()
+            errors[:, j] = decompose(histories, windows, weights).estimation.numpy()
+        mean, low, high = bootstrap_means(errors)
+        for j, number in enumerate(numbers):
+            rows.append(
+                {
+                    "instance": label,
+                    "samples": number,
+                    "estimation": float(mean[j]),
+                    "low": float(low[j]),
+                    "high": float(high[j]),
+                    "predicted": windows.noise * windows.rank / number,
+                }
+            )
+        slope = float(np.polyfit(np.log(numbers), np.log(mean) / 2, 1)[0])
+        ratio = float((mean * numbers).mean() / (windows.noise * windows.rank))
+        slopes.append({"instance": label, "slope": slope, "ratio": ratio})
+    return {"scaling": rows, "slopes": slopes}
+
+
+def convergence_tables(sizes: dict[str, Any]) -> Measured:
+    """Distance of the gradient iterates from least squares, beside its bound, and the rate of its decay."""
+    rows, rates = [], []
+    length, rate = FITTED_MEMORY, 1 / FITTED_MEMORY
+    for label, hmm in _instances(sizes):
+        windows = all_windows(hmm, length)
+        counts = sample_counts(hmm, length, 1000, 1)[0]
+        problem = counted_moments(windows, counts)
+        covered = problem.in_range(windows.features)
+        alpha, norm = float(problem.alpha), float(torch.linalg.matrix_norm(problem.solution(), ord=2))
+        last = math.ceil(math.log(FITTED_ERRORS[0]) / math.log1p(-rate * alpha))
+        curve: list[dict] = []
+        for steps in range(0, last + 1, max(1, last // 60)):
+            rest = windows.features @ (problem.solution() - problem.descent(steps, rate)).T
+            square = rest.square().sum(1)
+            curve.append(
+                {
+                    "instance": label,
+                    "steps": steps,
+                    "error": math.sqrt(float(windows.probability[covered] @ square[covered])),
+                    "worst": math.sqrt(float(square[covered].max())),
+                    "bound": math.sqrt(length) * norm * (1 - rate * alpha) ** steps,
+                }
+            )
+        rows += curve
+        fitted = [row for row in curve if FITTED_ERRORS[0] <= row["error"] <= FITTED_ERRORS[1]]
+        decay = fit_decay([row["steps"] for row in fitted], [row["error"] for row in fitted], first=fitted[0]["steps"])
+        stated = -math.log1p(-rate * alpha)
+        rates.append({"instance": label, "rate": decay.rate, "stated": stated, "ratio": decay.rate / stated})
+    return {"convergence": rows, "rates": rates}
+
+
+def bound_row(number: int) -> dict:
+    """Error and bound of a random process, with random sizes, all drawn from the number of the instance."""
+    rng = numpy_generator(0, "bound-instance", number)
+    states, symbols, length = int(rng.integers(2, 6)), int(rng.integers(2, 5)), int(rng.integers(1, 4))
+    concentrations = {
+        f"{matrix}_concentration": float(rng.choice([0.1, 0.3, 1.0])) for matrix in ("transition", "emission")
+    }
+    hmm = RandomHMMSpec(num_states=states, num_symbols=symbols, seed=number, **concentrations).build()
+    samples, steps = round(math.exp(rng.uniform(math.log(10), math.log(10_000)))), int(rng.integers(0, 200))
+    windows = all_windows(hmm, length)
+    counts = sample_counts(hmm, length, samples, 1, seed=number)[0]
+    problem = counted_moments(windows, counts)
+    rate = float(rng.uniform(0.1, 1.0) / problem.largest)
+    checked = check_bound(all_histories(hmm, length + 2), windows, counts, steps, rate)
+    sizes = {"states": states, "symbols": symbols, "memory_length": length, "samples": samples, "steps": steps}
+    return {"instance": number} | sizes | asdict(checked) | _covariance(windows, counts)
+
+
+def _covariance(windows: Windows, counts: torch.Tensor) -> dict:
+    """Facts about the sample covariance: its rank, zero and largest eigenvalue, and whether predictions sum to one."""
+    problem = counted_moments(windows, counts)
+    covered = problem.in_range(windows.features)
+    sums = (windows.features[covered] @ problem.solution().T).sum(1)
+    features, num_symbols = windows.features.shape[1], windows.next_observation.shape[1]
+    return {
+        "features": features,
+        "rank": int(problem.rank),
+        "largest_rank": windows.memory_length * (num_symbols - 1) + 1,
+        "zero_eigenvalues": features - int(problem.rank),
+        "smallest_nonzero": float(problem.alpha),
+        "largest": float(problem.largest),
+        "sum_error": float((sums - 1).abs().max()),
+    }

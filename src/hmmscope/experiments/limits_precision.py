@@ -9,36 +9,21 @@ from hmmscope import registry
 from hmmscope.constructions.driven import driven_system
 from hmmscope.constructions.finite_precision import bits_for_attention, rounding_errors, smallest_precision
 from hmmscope.constructions.prefix_product import limits_theorem5_2
-from hmmscope.evidence.figures import Figure, Heatmap, Lines
-from hmmscope.experiments.experiment import Experiment, Finding, Measured, Tables
-from hmmscope.experiments.panels import series_of
-from hmmscope.experiments.slopes import driven_samples, largest_error, point_slope_row, spread
+from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.effects import Effect, pooled
+from hmmscope.evidence.figures import Figure, Heatmap
+from hmmscope.evidence.panels import lines
+from hmmscope.evidence.rows import Rows
+from hmmscope.evidence.verdicts import Within, room
+from hmmscope.experiments.experiment import Experiment, Measured, Tables
+from hmmscope.experiments.theorems import INTERVALS, band, by_scale, driven_samples, largest_error, plain, slope
 from hmmscope.processes.make import make_process
 from hmmscope.runs.pipeline import Run
 
-SCALES: dict[str, dict[str, Any]] = {
-    "smoke": {
-        **{"instances": 2, "lengths": [8, 12, 16, 24], "least_bits": 4, "most_bits": 26},
-        **{"short_lengths": [2, 4, 8, 16], "long_lengths": [64], "type_instances": 1},
-    },
-    "small": {
-        **{"instances": 4, "lengths": [8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384]},
-        **{"least_bits": 4, "most_bits": 26},
-        **{"short_lengths": list(range(2, 21)), "long_lengths": [256, 512, 768, 1024, 1280, 1536], "type_instances": 3},
-    },
-    "gpu": {
-        **{"instances": 8, "lengths": [8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]},
-        **{"least_bits": 4, "most_bits": 26},
-        **{"short_lengths": list(range(2, 21)), "type_instances": 3},
-        **{"long_lengths": [256, 512, 768, 1024, 1088, 1152, 1216, 1280, 1408, 1536]},
-    },
-    "paper": {
-        **{"instances": 8, "lengths": [8, 12, 16, 24, 32, 48, 64, 96, 120, 192, 256, 384, 512, 768]},
-        **{"least_bits": 4, "most_bits": 26},
-        **{"short_lengths": list(range(2, 25)), "type_instances": 5},
-        **{"long_lengths": [256, 512, 768, 1024, 1088, 1152, 1216, 1280, 1408, 1536]},
-    },
-}
+NAME = "limits-precision"
+LENGTHS = [8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384]
+LONG = [256, 512, 768, 1024, 1088, 1152, 1216, 1280, 1408, 1536]
+SHORT = list(range(2, 21))
 
 #: Product gadgets and the processes they are run on; three states and symbols.
 PRODUCTS = {"relu01": "cyclic-det", "bilinear": "matmul", "gelu": "matmul"}
@@ -51,13 +36,13 @@ NAMES = {
 TYPES = {"bfloat16": (8, "short_lengths"), "float16": (11, "short_lengths"), "float32": (24, "long_lengths")}
 #: The largest error with which the network counts as right, as an evaluation loss of the paper.
 TOLERANCE = 0.05
-#: How far a measured precision, and a measured slope, may be from the stated one.
-CLOSE_BITS, CLOSE_SLOPE = 1.0, 0.15
+#: Doublings of the length that it takes to tell a logarithm from a power.
+DOUBLINGS = 4.0
 
 
-@registry.experiment("limits-precision")
+@registry.experiment(NAME)
 class Precision(Experiment):
-    """See the module."""
+    """The network of Theorem 5.2 with every elementary operation rounded to p significand bits."""
 
     title = "How many bits the log-depth Transformer needs"
     summary = (
@@ -66,23 +51,23 @@ class Precision(Experiment):
         "of neighbouring positions by the attention scores, 2 log2 T + 4 bits. That settles which lengths float32, float16 "
         "and bfloat16 can do."
     )
-    intervals = (
-        "Intervals of slopes are 95 % bootstrap intervals over lengths; bands are the whole range over instances."
+    intervals = INTERVALS
+    groups = {"precision": ("errors", "smallest"), "types": ("types",)}
+    sizes = by_scale(
+        instances=(2, 6, 8, 8),
+        lengths=([8, 12, 16, 24], LENGTHS, [*LENGTHS, 512], [*LENGTHS, 512, 768]),
+        least_bits=(4, 4, 4, 4),
+        most_bits=(26, 26, 26, 26),
+        short_lengths=([2, 4, 8, 16], SHORT, SHORT, [*SHORT, 21, 22, 23, 24]),
+        long_lengths=([64], [256, 512, 768, 1024, 1280, 1536], LONG, LONG),
+        type_instances=(1, 3, 3, 5),
     )
-    groups = {"precision": ("errors", "smallest", "precision-slopes"), "types": ("types",)}
-
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return dict(SCALES[scale])
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         return _precision(sizes) if group == "precision" else {"types": _types(sizes)}
 
     def figures(self, tables: Tables) -> list[Figure]:
         return [_smallest_figure(tables["smallest"]), _error_figure(tables["errors"]), _type_figure(tables["types"])]
-
-    def findings(self, tables: Tables) -> list[Finding]:
-        types = [_type_finding(tables["types"], name) for name in TYPES]
-        return [_resolution_finding(tables["smallest"]), _slope_finding(tables["precision-slopes"]), *types]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -114,13 +99,7 @@ def _precision(sizes: dict[str, Any]) -> Measured:
                 ]
                 found = smallest_precision(errors[:, seed], bits, tolerance=TOLERANCE)
                 smallest.append(names | {"bits": found, "needed": bits_for_attention(length)})
-    slopes = []
-    for product in PRODUCTS:
-        kept = [row for row in smallest if row["product"] == product and row["bits"] is not None]
-        points = [(math.log2(row["length"]), row["mean"]) for row in spread(kept, ("length",), "bits")]
-        if len(points) > 2:
-            slopes.append(point_slope_row(points, product=product))
-    return {"errors": rows, "smallest": smallest, "precision-slopes": slopes}
+    return {"errors": rows, "smallest": smallest}
 
 
 def _bits_around(length: int, sizes: dict[str, Any]) -> list[int]:
@@ -151,13 +130,9 @@ def _types(sizes: dict[str, Any]) -> list[dict]:
 # Figures
 
 
-def _smallest_figure(rows: list[dict]) -> Figure:
-    series = []
-    for product, label in NAMES.items():
-        kept = [row for row in rows if row["product"] == product and row["bits"] is not None]
-        if kept:
-            series.append(series_of(spread(kept, ("length",), "bits"), label, "model", x="length"))
-    needed = [{"length": length, "value": bits_for_attention(length)} for length in sorted({r["length"] for r in rows})]
+def _smallest_figure(rows: Rows) -> Figure:
+    found = Rows(row for row in rows if row["bits"] is not None)
+    needed = Rows({"length": n, "value": bits_for_attention(n)} for n in sorted(rows.values("length")))
     return Figure(
         name="smallest-precision",
         title="Two bits for every doubling of the length",
@@ -167,31 +142,22 @@ def _smallest_figure(rows: list[dict]) -> Figure:
             "Attention tells neighbouring positions apart from 2 log2 T + 4 bits on."
         ),
         panels=(
-            Lines(
-                title="",
+            lines(
+                "",
+                *(band(found.where(product=one), "length", label, "model", y="bits") for one, label in NAMES.items()),
+                plain(needed, "length", "2 log2 T + 4", "ceiling"),
                 x_label="length T",
                 y_label="significand bits",
-                series=(*series, series_of(needed, "2 log2 T + 4", "ceiling", x="length")),
                 log_x=True,
             ),
         ),
     )
 
 
-def _error_figure(rows: list[dict]) -> Figure:
-    lengths = sorted({row["length"] for row in rows})
+def _error_figure(rows: Rows) -> Figure:
+    lengths = sorted(rows.values("length"))
     shown = lengths[:: max(1, -(-len(lengths) // 5))]
-
-    def panel(product: str, label: str) -> Lines:
-        series = []
-        for length in shown:
-            kept = [r for r in rows if r["product"] == product and r["length"] == length and r["error"] > 0]
-            if kept:
-                series.append(series_of(spread(kept, ("bits",)), f"T = {length}", "model", x="bits"))
-        return Lines(
-            title=label, x_label="significand bits p", y_label="largest error", series=tuple(series), log_y=True
-        )
-
+    positive = Rows(row for row in rows if row["error"] > 0)
     return Figure(
         name="error-by-precision",
         title="Below the threshold it fails at once, above it the gadget sets the error",
@@ -200,27 +166,30 @@ def _error_figure(rows: list[dict]) -> Figure:
             "position the error is of order one. Above that the error of the ReLU network is zero and not shown, that of "
             "the exact product falls as 2^-p and that of the GeLU gadget as 2^(-2p/3)."
         ),
-        panels=tuple(panel(product, label.split(",")[0]) for product, label in NAMES.items()),
+        panels=tuple(
+            lines(
+                label.split(",")[0],
+                *(band(positive.where(product=product, length=n), "bits", f"T = {n}", "model") for n in shown),
+                x_label="significand bits p",
+                y_label="largest error",
+                log_y=True,
+            )
+            for product, label in NAMES.items()
+        ),
     )
 
 
-def _type_figure(rows: list[dict]) -> Figure:
-    def panel(names: tuple[str, ...], title: str) -> Heatmap:
-        kept = [row for row in rows if row["type"] in names]
-        lengths = sorted({row["length"] for row in kept})
-        labels = list(names)
-        z = [[_worst(kept, name, length) for length in lengths] for name in names]
-        if "float32" in names:
-            labels = ["simulated", "run"]
-            z.append([_worst(kept, "float32", length, "measured") for length in lengths])
+def _type_figure(rows: Rows) -> Figure:
+    def panel(title: str, series: dict[str, tuple[str, str]]) -> Heatmap:
+        lengths = sorted(rows.where(type=[name for name, _ in series.values()]).values("length"))
         return Heatmap(
             title=title,
             x_label="length T",
             y_label="numbers",
             z_label="largest error",
-            x=tuple(f"{length}" for length in lengths),
-            y=tuple(labels),
-            z=tuple(tuple(row) for row in z),
+            x=tuple(map(str, lengths)),
+            y=tuple(series),
+            z=tuple(tuple(_worst(rows, name, n, column) for n in lengths) for name, column in series.values()),
             z_min=0.0,
             z_max=1.0,
         )
@@ -232,85 +201,107 @@ def _type_figure(rows: list[dict]) -> Figure:
             "Largest error of the ReLU network on cycles of three states, over instances, with as many significand bits as "
             "the type has (8, 11, 24) and no bounds on the exponent; for float32 also of the network as it runs in torch."
         ),
-        panels=(panel(("bfloat16", "float16"), "16 bits, simulated"), panel(("float32",), "float32")),
+        panels=(
+            panel("16 bits, simulated", {name: (name, "error") for name in ("bfloat16", "float16")}),
+            panel("float32", {"simulated": ("float32", "error"), "run": ("float32", "measured")}),
+        ),
     )
+
+
+def _worst(rows: Rows, name: str, length: int, column: str = "error") -> float:
+    return max(row[column] for row in rows.where(type=name, length=length))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Findings
+# Claims
 
 
-def _worst(rows: list[dict], name: str, length: int, key: str = "error") -> float:
-    return max(row[key] for row in rows if (row["type"], row["length"]) == (name, length))
+@claim(
+    "limits-precision-logarithmic",
+    experiment=NAME,
+    source="[Limits] Theorem 5.2",
+    says="Numbers of O(log T) bits are enough for the Transformer.",
+    reading="Fewest bits for a doubling of T, on the longer half of the lengths less on the shorter half: the same within "
+    "half a bit, with each of the product gadgets.",
+    rule=Within(0.5),
+    about="construction",
+)
+def logarithmic(tables: Tables) -> Seen:
+    lengths = sorted(tables["smallest"].values("length"))
+    middle = lengths[len(lengths) // 2]
+    effects, rates = {}, {}
+    for product, rows in tables["smallest"].by("product").items():
+        growth = {
+            "all": _growth(rows, lambda n: True),
+            "short": _growth(rows, lambda n: n <= middle),
+            "long": _growth(rows, lambda n: n >= middle),
+        }
+        pairs = zip(growth["long"], growth["short"], strict=True)
+        change = [None if late is None or early is None else late - early for late, early in pairs]
+        effects[NAMES[product]] = pooled(change, "bits per doubling of T")
+        rates[NAMES[product]] = pooled(growth["all"]).short()
+    said = "; ".join(f"{name} {rate}" for name, rate in rates.items())
+    text = f"Bits per doubling of T, over all lengths: {said}. A resolution of 1/T² needs 2."
+    gates = [room(math.log2(lengths[-1] / lengths[0]), DOUBLINGS, "the range of lengths, in doublings,")]
+    return Seen(effects, text, gates, tuple(NAMES.values()))
 
 
-def _resolution_finding(rows: list[dict]) -> Finding:
-    def off(products: tuple[str, ...]) -> list[float]:
-        return [row["bits"] - row["needed"] for row in found if row["product"] in products]
+def _growth(rows: Rows, kept: Any) -> list[float | None]:
+    """Bits per doubling of T, one number a process; None where more bits are needed than were tried."""
+    found: list[float | None] = []
+    for group in rows.by("instance").values():
+        points = [(math.log2(row["length"]), row["bits"]) for row in group if kept(row["length"])]
+        lost = len(points) < 2 or any(bits is None for _, bits in points)
+        found.append(None if lost else slope(*zip(*points, strict=True)))
+    return found
 
-    found = [row for row in rows if row["bits"] is not None]
-    attention, gelu = off(("relu01", "bilinear")), off(("gelu",))
-    close = len(found) == len(rows) and all(abs(difference) <= CLOSE_BITS for difference in attention)
-    more = (
-        "" if len(found) == len(rows) else f" In {len(rows) - len(found)} cases more bits are needed than were tried."
+
+@claim(
+    "limits-precision-resolution",
+    experiment=NAME,
+    source=OURS,
+    says="Is it the resolution of neighbouring positions that takes the bits?",
+    reading="Fewest bits less 2 log2 T + 4, mean over lengths, with the exact gadgets.",
+    about="construction",
+)
+def resolution(tables: Tables) -> Seen:
+    kept = Rows(row for row in tables["smallest"] if row["bits"] is not None)
+    off = kept.with_columns(off=lambda row: row["bits"] - row["needed"])
+    exact, gelu = off.where(product=("relu01", "bilinear")), off.where(product="gelu")
+    per_process = [sum(row["off"] for row in group) / len(group) for group in exact.by("instance").values()]
+    ends = [f"{min(rows.values('off')):+.1f} to {max(rows.values('off')):+.1f}" for rows in (exact, gelu)]
+    missing = len(tables["smallest"]) - len(kept)
+    more = f" In {missing} cases more bits are needed than were tried." if missing else ""
+    text = (
+        f"With exact gadgets the fewest bits are {ends[0]} from 2 log2 T + 4, in {len(exact)} cases (a bit more or less "
+        f"depends on the order of summation); with GeLU {ends[1]}.{more}"
     )
-    return Finding(
-        title="2 log2 T + 4 bits",
-        text=(
-            f"With exact gadgets the fewest bits are {min(attention):+.1f} to {max(attention):+.1f} from 2 log2 T + 4, in "
-            f"{len(attention)} cases (a bit more or less depends on the order of summation); with GeLU {min(gelu):+.1f} to "
-            f"{max(gelu):+.1f}.{more}"
-        ),
-        verdict="reproduced" if close else "not reproduced",
-        value=max(attention, key=abs),
-        unit="bits, largest difference",
-    )
+    return Seen(pooled(per_process, "bits"), text)
 
 
-def _slope_finding(rows: list[dict]) -> Finding:
-    named = {row["product"]: row for row in rows}
-    row = named["relu01"]
-    agree = [one["low"] <= 2 <= one["high"] or abs(one["value"] - 2) <= CLOSE_SLOPE for one in rows]
-    others = ", ".join(
-        f"{NAMES[one['product']].split(',')[0]} {one['value']:.2f} ({one['low']:.2f} to {one['high']:.2f})"
-        for one in rows
-        if one is not row
-    )
-    return Finding(
-        title="O(log T) bits",
-        text=(
-            f"The fewest bits grow by {row['value']:.2f} ({row['low']:.2f} to {row['high']:.2f}) for every doubling of T "
-            f"with the ReLU gadget; {others}. A resolution of 1/T² needs 2."
-        ),
-        verdict="reproduced" if all(agree) else "not reproduced",
-        value=row["value"],
-        low=row["low"],
-        high=row["high"],
-        unit="bits per doubling of T",
-    )
+@claim(
+    "limits-precision-types",
+    experiment=NAME,
+    source=OURS,
+    says="Which lengths can bfloat16, float16 and float32 do?",
+    reading=f"The longest length tried up to which no process has an error above {TOLERANCE:g}, by number type.",
+    about="construction",
+)
+def types(tables: Tables) -> Seen:
+    rows, effects, said = tables["types"], {}, []
+    for name in TYPES:
+        works, fails = longest(rows, name)
+        if works is not None:
+            effects[name] = Effect(value=works, unit="length T")
+        upto = "at no length tried" if works is None else f"up to T = {works}"
+        said.append(f"{name} is right {upto}" + ("" if fails is None else f" and fails at {fails}"))
+    run = longest(rows, "float32", "measured")
+    same = "does the same" if run == longest(rows, "float32") else f"is right up to T = {run[0]}"
+    return Seen(effects or None, f"{'; '.join(said)}. The network in torch.float32 {same}.")
 
 
-def _type_finding(rows: list[dict], name: str) -> Finding:
-    kept = [row for row in rows if row["type"] == name]
-    lengths = sorted({row["length"] for row in kept})
-    simulated, run = (
-        _longest(kept, name, lengths, key) for key in ("error", "measured" if "measured" in kept[0] else "error")
-    )
-    works, fails = simulated
-    text = f"With the {kept[0]['bits']} significand bits of {name} the network is "
-    text += "wrong at the shortest length tried" if works is None else f"right up to T = {works}"
-    text += (
-        ", the longest tried."
-        if fails is None
-        else f"; it fails at T = {fails} (error {_worst(kept, name, fails):.2g})."
-    )
-    if name == "float32":
-        same = "does the same" if run == simulated else f"is right up to T = {run[0]}"
-        text += f" The network in torch.float32 {same}."
-    return Finding(title=f"Lengths in {name}", text=text, verdict="found", value=works, unit="length T")
-
-
-def _longest(rows: list[dict], name: str, lengths: list[int], key: str) -> tuple[int | None, int | None]:
-    """The longest length up to which all are right, and the first that is not."""
-    fails = next((length for length in lengths if not _worst(rows, name, length, key) <= TOLERANCE), None)
-    return max((length for length in lengths if fails is None or length < fails), default=None), fails
+def longest(rows: Rows, name: str, column: str = "error") -> tuple[int | None, int | None]:
+    """The longest length up to which a number type is right in all processes, and the first at which it is not."""
+    lengths = sorted(rows.where(type=name).values("length"))
+    fails = next((n for n in lengths if not _worst(rows, name, n, column) <= TOLERANCE), None)
+    return max((n for n in lengths if fails is None or n < fails), default=None), fails

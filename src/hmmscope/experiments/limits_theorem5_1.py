@@ -6,35 +6,27 @@ import torch
 
 from hmmscope import registry
 from hmmscope.constructions.deterministic_rnn import limits_theorem5_1, smallest_scale
-from hmmscope.evidence.figures import Figure, Lines
-from hmmscope.experiments.experiment import Experiment, Finding, Measured, Tables
-from hmmscope.experiments.panels import series_of
-from hmmscope.experiments.slopes import driven_samples, largest_error, power_slopes, slope_row, spread
+from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.effects import Effect, pooled
+from hmmscope.evidence.figures import Figure
+from hmmscope.evidence.panels import curve, level, lines
+from hmmscope.evidence.rows import Rows
+from hmmscope.evidence.verdicts import Always
+from hmmscope.experiments.experiment import Experiment, Measured, Tables
+from hmmscope.experiments.theorems import (
+    INTERVALS,
+    always,
+    band,
+    by_scale,
+    driven_samples,
+    largest_error,
+    power_slopes,
+    ranges,
+)
 from hmmscope.processes.make import make_process
 from hmmscope.runs.pipeline import Run
 
-SCALES: dict[str, dict[str, Any]] = {
-    "smoke": {
-        **{"instances": 2, "sequences": 2, "lengths": [10, 30, 100], "norms": [0.25, 1.0, 4.0]},
-        **{"num_states": [3, 5], "scale_factors": [1.8, 1.95, 2.0, 4.0], "scale_length": 30},
-    },
-    "small": {
-        **{"instances": 12, "sequences": 16, "lengths": [10, 30, 100, 300, 1000]},
-        **{"norms": [0.25, 0.5, 1.0, 2.0, 4.0, 16.0, 64.0], "num_states": [2, 3, 5, 8, 12]},
-        **{"scale_factors": [1.0, 1.5, 1.8, 1.9, 1.95, 1.99, 2.0, 2.5, 3.0, 4.0], "scale_length": 300},
-    },
-    "gpu": {
-        **{"instances": 24, "sequences": 32, "lengths": [10, 30, 100, 300, 1000, 3000]},
-        **{"norms": [0.25, 0.5, 1.0, 2.0, 4.0, 16.0, 64.0, 256.0], "num_states": [2, 3, 5, 8, 12, 16]},
-        **{"scale_factors": [1.0, 1.5, 1.8, 1.9, 1.95, 1.99, 2.0, 2.5, 3.0, 4.0], "scale_length": 1000},
-    },
-    "paper": {
-        **{"instances": 24, "sequences": 64, "lengths": [10, 30, 120, 300, 1000, 3000, 10000]},
-        **{"norms": [0.25, 0.5, 1.0, 2.0, 4.0, 16.0, 64.0, 256.0], "num_states": [2, 3, 5, 8, 12, 16]},
-        **{"scale_factors": [1.0, 1.5, 1.8, 1.9, 1.95, 1.99, 2.0, 2.5, 3.0, 4.0], "scale_length": 1000},
-    },
-}
-
+NAME = "limits-theorem5.1"
 #: Processes, with the numbers that their specs need beside the seed.
 FAMILIES: dict[str, dict[str, Any]] = {
     "cyclic-det": {},
@@ -49,11 +41,14 @@ ROUNDING_BOUND = 1e-12
 FAILURE = 1e-3
 #: Beyond this the vectors grow without bound, and how far they come depends on the length alone.
 DIVERGED = 1e3
+LENGTHS = [10, 30, 100, 300, 1000]
+NORMS = [0.25, 0.5, 1.0, 2.0, 4.0, 16.0, 64.0, 256.0]
+FACTORS = [1.0, 1.5, 1.8, 1.9, 1.95, 1.99, 2.0, 2.5, 3.0, 4.0]
 
 
-@registry.experiment("limits-theorem5.1")
+@registry.experiment(NAME)
 class Theorem51(Experiment):
-    """See the module."""
+    """The weights of the theorem run on cycles, random automata, word problems and products of orthogonal matrices."""
 
     title = "A ReLU RNN of width n·m follows a deterministic HMM exactly"
     summary = (
@@ -61,35 +56,28 @@ class Theorem51(Experiment):
         "deterministic HMM, or a product of orthogonal matrices, without error. The weights are built into torch.nn.RNN "
         "and run; the exact answer comes from the filter."
     )
-    intervals = "Intervals are 95 % bootstrap intervals over instances of the process; bands are their whole range."
-    groups = {
-        "errors": ("errors", "error-slopes"),
-        "scale": ("scale", "start"),
-        "weights": ("weights", "weight-slopes"),
-    }
-
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return dict(SCALES[scale])
+    intervals = INTERVALS
+    groups = {"errors": ("errors",), "scale": ("scale", "start"), "weights": ("weights",)}
+    sizes = by_scale(
+        instances=(2, 36, 36, 36),
+        sequences=(2, 16, 32, 64),
+        lengths=([10, 30, 100], LENGTHS, [*LENGTHS, 3000], [10, 30, 120, 300, 1000, 3000, 10000]),
+        norms=([0.25, 1.0, 4.0], [0.25, 0.5, 1.0, 2.0, 4.0, 16.0, 64.0], NORMS, NORMS),
+        num_states=([3, 5], [2, 3, 5, 8, 12], [2, 3, 5, 8, 12, 16], [2, 3, 5, 8, 12, 16]),
+        scale_factors=([1.8, 1.95, 2.0, 4.0], FACTORS, FACTORS, FACTORS),
+        scale_length=(30, 300, 1000, 1000),
+    )
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         match group:
             case "errors":
-                return _errors(sizes)
+                return {"errors": _errors(sizes)}
             case "scale":
                 return {"scale": _scale_rows(sizes), "start": _start_rows(sizes)}
-        return _weights(sizes)
+        return {"weights": _weights(sizes)}
 
     def figures(self, tables: Tables) -> list[Figure]:
         return [_error_figure(tables["errors"]), _scale_figure(tables["scale"]), _weight_figure(tables["weights"])]
-
-    def findings(self, tables: Tables) -> list[Finding]:
-        return [
-            _exact_finding(tables["errors"]),
-            _orthogonal_finding(tables),
-            _weight_finding(tables),
-            _scale_finding(tables["scale"]),
-            _start_finding(tables["start"]),
-        ]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -101,7 +89,7 @@ def _process(family: str, seed: int, **fields: Any) -> Any:
 
 
 @torch.no_grad()
-def _errors(sizes: dict[str, Any]) -> Measured:
+def _errors(sizes: dict[str, Any]) -> list[dict]:
     rows = []
     for family in FAMILIES:
         for seed in range(sizes["instances"]):
@@ -119,12 +107,7 @@ def _errors(sizes: dict[str, Any]) -> Measured:
                     }
                     for length in sizes["lengths"]
                 ]
-    slopes = []
-    for name in DTYPES:
-        kept = [row for row in rows if row["family"] == "matmul" and row["numbers"] == name]
-        found_slopes = power_slopes(kept, "length", "error")
-        slopes.append(slope_row(found_slopes, quantity="error of matmul against length", numbers=name))
-    return {"errors": rows, "error-slopes": slopes}
+    return rows
 
 
 @torch.no_grad()
@@ -166,7 +149,7 @@ def _start_rows(sizes: dict[str, Any]) -> list[dict]:
     return rows
 
 
-def _weights(sizes: dict[str, Any]) -> Measured:
+def _weights(sizes: dict[str, Any]) -> list[dict]:
     """Largest weight against the norm of b_0, beside 2√n‖b_0‖ max(1, 2/√n)."""
     rows = []
     for family in ("cyclic-det", "matmul"):
@@ -191,34 +174,22 @@ def _weights(sizes: dict[str, Any]) -> Measured:
                             "bound": max(2 * n**0.5 * norm * max(1.0, 2 / n**0.5), 1.0),
                         }
                     )
-    slopes = []
-    for family in ("cyclic-det", "matmul"):
-        for n in sizes["num_states"]:
-            kept = [row for row in rows if row["family"] == family and row["num_states"] == n]
-            slopes.append(slope_row(power_slopes(kept, "norm", "largest"), family=family, num_states=n))
-    return {"weights": rows, "weight-slopes": slopes}
+    return rows
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Figures
 
 
-def _error_figure(rows: list[dict]) -> Figure:
-    def panel(numbers: str) -> Lines:
-        kept = [row for row in rows if row["numbers"] == numbers and row["family"] == "matmul"]
-        series = [series_of(spread(kept, ("length",)), "products of orthogonal matrices", "model", x="length")]
-        if numbers == "float64":
-            required = [{"length": row["length"], "value": ROUNDING_BOUND} for row in kept if row["instance"] == 0]
-            series.append(series_of(required, f"required, {ROUNDING_BOUND:g}", "ceiling", x="length"))
-        return Lines(
-            title=numbers,
-            x_label="symbols read, t",
-            y_label="largest error up to t",
-            series=tuple(series),
-            log_x=True,
-            log_y=True,
-        )
-
+def _error_figure(rows: Rows) -> Figure:
+    orthogonal, label = rows.where(family="matmul"), "products of orthogonal matrices"
+    required = level(ROUNDING_BOUND, rows.values("length"), f"required, {ROUNDING_BOUND:g}", "ceiling")
+    axes: dict[str, Any] = {
+        "x_label": "symbols read, t",
+        "y_label": "largest error up to t",
+        "log_x": True,
+        "log_y": True,
+    }
     return Figure(
         name="error-by-length",
         title="Rounding is all the error there is",
@@ -227,17 +198,22 @@ def _error_figure(rows: list[dict]) -> Figure:
             "with the range over instances). For cyclic-det, random-automaton and word-problem the error is exactly zero, "
             "in both number types and at every length: it has no place on this axis."
         ),
-        panels=(panel("float64"), panel("float32")),
+        panels=(
+            lines("float64", band(orthogonal.where(numbers="float64"), "length", label, "model"), required, **axes),
+            lines("float32", band(orthogonal.where(numbers="float32"), "length", label, "model"), **axes),
+        ),
     )
 
 
-def _scale_figure(rows: list[dict]) -> Figure:
-    orthogonal = [row | {"error": DIVERGED} if row["diverges"] else row for row in rows if row["family"] == "matmul"]
-    series = []
-    for family, label in (("matmul", "orthogonal matrices"), ("cyclic-det", "cycles")):
-        kept = [row | {"wrong": float(_fails(row))} for row in rows if row["family"] == family]
-        found = [{"factor": row["factor"], "value": row["mean"]} for row in spread(kept, ("factor",), "wrong")]
-        series.append(series_of(found, label, "model", x="factor"))
+def _scale_figure(rows: Rows) -> Figure:
+    error = rows.where(family="matmul").with_columns(error=lambda row: DIVERGED if row["diverges"] else row["error"])
+
+    def wrong(family: str, label: str) -> Any:
+        found = rows.where(family=family).with_columns(wrong=lambda row: float(_fails(row)))
+        return curve(
+            ranges(found, "factor", value="wrong"), "factor", label, "model", y="mean", pool=False, bands=False
+        )
+
     return Figure(
         name="error-by-scale",
         title="How large α has to be",
@@ -247,18 +223,19 @@ def _scale_figure(rows: list[dict]) -> Figure:
             "there on the error on cycles is exactly zero; below, it grows without bound."
         ),
         panels=(
-            Lines(
-                title="Orthogonal matrices",
+            lines(
+                "Orthogonal matrices",
+                band(error, "factor", "orthogonal matrices", "model"),
                 x_label="α / ‖b_0‖",
                 y_label="largest error",
-                series=(series_of(spread(orthogonal, ("factor",)), "orthogonal matrices", "model", x="factor"),),
                 log_y=True,
             ),
-            Lines(
-                title="Networks that fail",
+            lines(
+                "Networks that fail",
+                wrong("matmul", "orthogonal matrices"),
+                wrong("cyclic-det", "cycles"),
                 x_label="α / ‖b_0‖",
                 y_label="share of instances",
-                series=tuple(series),
                 y_min=-0.02,
                 y_max=1.02,
             ),
@@ -266,18 +243,17 @@ def _scale_figure(rows: list[dict]) -> Figure:
     )
 
 
-def _weight_figure(rows: list[dict]) -> Figure:
-    def panel(family: str, title: str) -> Lines:
-        n = max(row["num_states"] for row in rows)
-        kept = [row for row in rows if row["family"] == family and row["num_states"] == n]
-        return Lines(
-            title=f"{title}, n = {n}",
+def _weight_figure(rows: Rows) -> Figure:
+    n = max(rows.values("num_states"))
+
+    def panel(family: str, title: str) -> Any:
+        kept = rows.where(family=family, num_states=n)
+        return lines(
+            f"{title}, n = {n}",
+            band(kept, "norm", "largest weight", "model", y="largest"),
+            band(kept, "norm", "bound 2√n ‖b_0‖ max(1, 2/√n)", "ceiling", y="bound"),
             x_label="‖b_0‖",
             y_label="largest weight",
-            series=(
-                series_of(spread(kept, ("norm",), "largest"), "largest weight", "model", x="norm"),
-                series_of(spread(kept, ("norm",), "bound"), "bound 2√n ‖b_0‖ max(1, 2/√n)", "ceiling", x="norm"),
-            ),
             log_x=True,
             log_y=True,
         )
@@ -294,94 +270,125 @@ def _weight_figure(rows: list[dict]) -> Figure:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Findings
+# Claims
 
 
-def _exact_finding(rows: list[dict]) -> Finding:
-    kept = [row for row in rows if row["family"] != "matmul"]
-    worst = max(row["error"] for row in kept)
-    longest = max(row["length"] for row in kept)
-    runs = len({(row["family"], row["instance"], row["numbers"]) for row in kept})
-    return Finding(
-        title="No error on deterministic HMMs",
-        text=(
-            f"The largest error of {runs} networks (cycles, random automata, word problems; float64 and float32) over "
-            f"{longest} symbols is {worst:g}."
+@claim(
+    "limits-theorem5.1-exact",
+    experiment=NAME,
+    source="[Limits] Theorem 5.1",
+    says="A one-layer ReLU RNN of width O(nm) gives the belief states of a deterministic HMM of any length without error.",
+    reading="The network of width n·m has an error of exactly zero at every step, in every instance, float64 and float32.",
+    rule=Always(),
+    about="construction",
+    proved=True,
+)
+def exact(tables: Tables) -> Seen:
+    kept = tables["errors"].where(family=[family for family in FAMILIES if family != "matmul"])
+    widths = tables["weights"].where(family="cyclic-det")
+    worst, longest = max(row["error"] for row in kept), max(kept.values("length"))
+    effects = {
+        "no error": always(kept, lambda row: row["error"] == 0, "family", "instance", unit="share of processes"),
+        "width n·m": always(
+            widths,
+            lambda row: row["hidden_width"] == row["num_states"] * row["num_symbols"],
+            "num_states",
+            "instance",
+            unit="share of networks",
         ),
-        verdict="reproduced" if worst == 0 else "not reproduced",
+    }
+    text = (
+        f"The largest error on {effects['no error'].num_seeds} processes (cycles, random automata, word problems; float64 "
+        f"and float32) over {longest} symbols is {worst:g}."
     )
+    return Seen(effects, text)
 
 
-def _orthogonal_finding(tables: Tables) -> Finding:
-    kept = [row for row in tables["errors"] if row["family"] == "matmul"]
-    longest = max(row["length"] for row in kept)
-    worst = {name: max(row["error"] for row in kept if row["numbers"] == name) for name in DTYPES}
-    slopes = {row["numbers"]: row for row in tables["error-slopes"]}["float64"]
-    return Finding(
-        title="Rounding only on orthogonal matrices",
-        text=(
-            f"Over {longest} symbols the largest error is {worst['float64']:.1e} in float64 (required: at most "
-            f"{ROUNDING_BOUND:g}) and {worst['float32']:.1e} in float32; in float64 it grows as t to the power "
-            f"{slopes['value']:.2f} ({slopes['low']:.2f} to {slopes['high']:.2f}), as rounding errors do."
-        ),
-        verdict="reproduced" if worst["float64"] <= ROUNDING_BOUND else "not reproduced",
-        value=slopes["value"],
-        low=slopes["low"],
-        high=slopes["high"],
-        unit="exponent of t, of the rounding error",
+@claim(
+    "limits-theorem5.1-orthogonal",
+    experiment=NAME,
+    source="[Limits] Theorem 5.1, App. E.1",
+    says="The same RNN multiplies orthogonal matrices (MatMul) without error.",
+    reading=f"In float64 no error of an instance is above {ROUNDING_BOUND:g}, which is left to rounding.",
+    rule=Always(),
+    about="construction",
+    proved=True,
+)
+def orthogonal(tables: Tables) -> Seen:
+    kept = tables["errors"].where(family="matmul")
+    double = kept.where(numbers="float64")
+    worst = {name: max(row["error"] for row in rows) for name, rows in kept.by("numbers").items()}
+    growth = pooled(power_slopes(double, "length", "error"))
+    text = (
+        f"Over {max(kept.values('length'))} symbols the largest error is {worst['float64']:.1e} in float64 and "
+        f"{worst['float32']:.1e} in float32; in float64 it grows as t to the power {growth.short()}, as rounding errors do."
     )
+    return Seen(always(double, lambda row: row["error"] <= ROUNDING_BOUND, "instance", unit="share of instances"), text)
 
 
-def _weight_finding(tables: Tables) -> Finding:
-    rows, slopes = tables["weights"], tables["weight-slopes"]
-    within = all(row["largest"] <= row["bound"] * (1 + 1e-12) for row in rows)
-    low, high = min(row["low"] for row in slopes), max(row["high"] for row in slopes)
-    proportional = all(row["low"] <= 1 + 1e-9 and row["high"] >= 1 - 1e-9 for row in slopes)
-    mean = sum(row["value"] for row in slopes) / len(slopes)
-    return Finding(
-        title="Weights are O(‖b_0‖)",
-        text=(
-            f"The largest weight is {'at most' if within else 'NOT always below'} 2√n ‖b_0‖ max(1, 2/√n) in all "
-            f"{len(rows)} networks, and grows as ‖b_0‖ to the power {mean:.3f}; the theorem says 1. The hidden width is "
-            "n·m."
-        ),
-        verdict="reproduced" if within and proportional else "not reproduced",
-        value=mean,
-        low=low,
-        high=high,
-        unit="exponent of ‖b_0‖",
+@claim(
+    "limits-theorem5.1-weights",
+    experiment=NAME,
+    source="[Limits] Theorem 5.1",
+    says="The parameters of the RNN are O(‖b_0‖).",
+    reading="No weight of a network is above 2√n ‖b_0‖ max(1, 2/√n), or above 1 where that is less.",
+    rule=Always(),
+    about="construction",
+    proved=True,
+)
+def weights(tables: Tables) -> Seen:
+    rows = tables["weights"]
+    within = always(
+        rows,
+        lambda row: row["largest"] <= row["bound"] * (1 + 1e-12),
+        "family",
+        "num_states",
+        "instance",
+        unit="share of networks",
     )
+    growth = pooled(power_slopes(rows, "norm", "largest", "family", "num_states", "instance"))
+    text = f"Over {within.num_seeds} networks the largest weight grows as ‖b_0‖ to the power {growth.value:.3f}."
+    return Seen(within, text)
 
 
-def _fails(row: dict) -> bool:
+def _fails(row: dict[str, Any]) -> bool:
     return bool(row["diverges"] or row["error"] > FAILURE)
 
 
-def _scale_finding(rows: list[dict]) -> Finding:
-    factors = sorted({row["factor"] for row in rows})
-    fails = {factor: [row for row in rows if row["factor"] == factor and _fails(row)] for factor in factors}
-    enough = min((factor for factor in factors if not fails[factor]), default=None)
-    below = [factor for factor in factors if enough is None or factor < enough]
-    text = (
-        f"α = {enough:g} ‖b_0‖ is the smallest tried that is right in all instances; the theorem takes 4."
-        if enough is not None
-        else "No α that was tried is right in all instances."
-    )
+@claim(
+    "limits-theorem5.1-alpha",
+    experiment=NAME,
+    source=OURS,
+    says="How large has α to be?",
+    reading="The smallest multiple of ‖b_0‖ tried with which no network goes wrong; the proof takes 4.",
+    about="construction",
+)
+def alpha(tables: Tables) -> Seen:
+    rows = tables["scale"]
+    fails = {factor: sum(map(_fails, group)) for factor, group in sorted(rows.by("factor").items())}
+    enough = next((factor for factor, count in fails.items() if not count), None)
+    below = [factor for factor in fails if enough is None or factor < enough]
+    text = "No α that was tried is right in all instances."
+    if enough is not None:
+        text = f"α = {enough:g} ‖b_0‖ is the smallest tried that is right in all instances; the proof takes 4."
     if below:
-        instances = len(rows) // len(factors)
-        text += f" With {below[-1]:g} ‖b_0‖ {len(fails[below[-1]])} of {instances} networks go wrong."
-    return Finding(title="How large α has to be", text=text, verdict="found", value=enough, unit="α / ‖b_0‖")
+        text += f" With {below[-1]:g} ‖b_0‖ {fails[below[-1]]} of {len(rows) // len(fails)} networks go wrong."
+    return Seen(None if enough is None else Effect(value=enough, unit="α / ‖b_0‖"), text)
 
 
-def _start_finding(rows: list[dict]) -> Finding:
+@claim(
+    "limits-theorem5.1-start",
+    experiment=NAME,
+    source=OURS,
+    says="Is the initial hidden state right as printed in (E.10)?",
+    reading="Least error of a process over the first steps, with h_0 = [b_0 - (α/2) 1, 0, ..] and with the sign turned.",
+    about="construction",
+)
+def start(tables: Tables) -> Seen:
+    rows = tables["start"]
     least, right = min(row["as_printed"] for row in rows), max(row["corrected"] for row in rows)
-    return Finding(
-        title="The initial hidden state as printed",
-        text=(
-            f"With h_0 = [b_0 - (α/2) 1, 0, ..] (E.10) the first vectors are wrong by at least {least:.2g} in every "
-            f"instance; with the sign corrected by at most {right:.1e}."
-        ),
-        verdict="found",
-        value=least,
-        unit="least error of an instance",
+    text = (
+        f"As printed the first vectors are wrong by at least {least:.2g} in every instance; with α/2 added and not taken "
+        f"away they are by at most {right:.1e}."
     )
+    return Seen(Effect(value=least, unit="least error of an instance"), text)

@@ -19,40 +19,22 @@ from hmmscope.constructions.normaliser import Exponents
 from hmmscope.constructions.stochastic_filter import belief_operators, limits_theorem5_3
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
-from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.experiment import Experiment, Finding, Measured, Tables
-from hmmscope.experiments.limits_theorem5_3_figures import figures_of
-from hmmscope.experiments.slopes import slope, slope_row
+from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.effects import Effect, pooled
+from hmmscope.evidence.figures import Figure, Lines, Role, Series
+from hmmscope.evidence.panels import lines
+from hmmscope.evidence.rows import Rows
+from hmmscope.evidence.verdicts import Always, Within
+from hmmscope.experiments.experiment import Experiment, Measured, Tables
+from hmmscope.experiments.theorems import INTERVALS, always, band, by_scale, plain, slope
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
 from hmmscope.runs.pipeline import Run
 
-SCALES: dict[str, dict[str, Any]] = {
-    "smoke": {
-        **{"instances": 2, "lengths": [2, 6], "bit_instances": 2, "bit_lengths": [2, 4]},
-        **{"float_instances": 2, "float_lengths": [4, 16, 48], "gelu_lengths": [10], "sequences": 2},
-        **{"normaliser_instances": 2, "normaliser_length": 60},
-    },
-    "small": {
-        **{"instances": 6, "lengths": [2, 4, 8, 16, 32], "bit_instances": 6, "bit_lengths": [4, 8, 16, 32]},
-        **{"float_instances": 5, "float_lengths": [4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 120]},
-        **{"gelu_lengths": [4, 6, 8, 10, 12, 16, 24], "sequences": 32},
-        **{"normaliser_instances": 5, "normaliser_length": 120},
-    },
-    "gpu": {
-        **{"instances": 10, "lengths": [2, 4, 8, 16, 32], "bit_instances": 10, "bit_lengths": [4, 8, 16, 32]},
-        **{"float_instances": 10, "float_lengths": [4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 120]},
-        **{"gelu_lengths": [4, 6, 8, 10, 12, 16, 24], "sequences": 64},
-        **{"normaliser_instances": 10, "normaliser_length": 120},
-    },
-    "paper": {
-        **{"instances": 20, "lengths": [2, 4, 8, 16, 32, 64], "bit_instances": 20, "bit_lengths": [4, 8, 16, 32, 64]},
-        **{"float_instances": 20, "float_lengths": [4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 120, 240]},
-        **{"gelu_lengths": [4, 6, 8, 10, 12, 16, 24, 32], "sequences": 128},
-        **{"normaliser_instances": 20, "normaliser_length": 120},
-    },
-}
+NAME = "limits-theorem5.3"
+FLOAT_LENGTHS = [4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 120]
+GELU_LENGTHS = [4, 6, 8, 10, 12, 16, 24]
 
 #: Shares of the recommended rate of bits.
 SHARES = (1.0, 0.5)
@@ -68,9 +50,9 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32}
 GELU_POWERS = {"float64": range(8, 20), "float32": range(2, 12)}
 
 
-@registry.experiment("limits-theorem5.3")
+@registry.experiment(NAME)
 class Theorem53(Experiment):
-    """See the module."""
+    """The weights of the theorem in simulated arithmetic of p bits, and in float64 and float32."""
 
     title = "A Transformer and a normaliser compute beliefs to e^-T, given O(T) bits"
     summary = (
@@ -79,32 +61,36 @@ class Theorem53(Experiment):
         "bound e^-T holds with p in proportion to T, and in float64 and float32, where it cannot hold for long. Exact "
         "answers come from integers and from the filter."
     )
-    intervals = "Intervals are 95 % bootstrap intervals over instances of the process; bands are their whole range."
+    intervals = INTERVALS
     groups = {
-        "precision": ("precision", "precision-slopes"),
-        "bits": ("bits", "bit-slopes", "bit-ratios"),
+        "precision": ("precision",),
+        "bits": ("bits", "bit-slopes"),
         "floats": ("floats",),
         "normaliser": ("normaliser", "normaliser-ends"),
     }
-
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return dict(SCALES[scale])
+    sizes = by_scale(
+        instances=(2, 36, 36, 36),
+        lengths=([2, 6], [2, 4, 8, 16, 32], [2, 4, 8, 16, 32], [2, 4, 8, 16, 32, 64]),
+        bit_instances=(2, 6, 10, 20),
+        bit_lengths=([2, 4], [4, 8, 16, 32], [4, 8, 16, 32], [4, 8, 16, 32, 64]),
+        float_instances=(2, 5, 10, 20),
+        float_lengths=([4, 16, 48], FLOAT_LENGTHS, FLOAT_LENGTHS, [*FLOAT_LENGTHS, 240]),
+        gelu_lengths=([10], GELU_LENGTHS, GELU_LENGTHS, [*GELU_LENGTHS, 32]),
+        sequences=(2, 32, 64, 128),
+        normaliser_instances=(2, 36, 36, 36),
+        normaliser_length=(60, 120, 120, 120),
+    )
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         with torch.no_grad():
             return {"precision": _precision, "bits": _bits, "floats": _floats, "normaliser": _normaliser}[group](sizes)
 
     def figures(self, tables: Tables) -> list[Figure]:
-        return figures_of(tables)
-
-    def findings(self, tables: Tables) -> list[Finding]:
         return [
-            _bound_finding(tables),
-            _bits_finding(tables),
-            _half_finding(tables["precision"]),
-            _floats_finding(tables["floats"]),
-            _variant_finding(tables["floats"]),
-            _floor_finding(tables["normaliser-ends"]),
+            _precision_figure(tables["precision"]),
+            _bits_figure(tables),
+            _floats_figure(tables["floats"]),
+            _normaliser_figure(tables["normaliser"]),
         ]
 
 
@@ -154,27 +140,18 @@ def _precision(sizes: dict[str, Any]) -> Measured:
             for kind, symbols in (("sampled", sampled), ("least likely", unlikely_observations(hmm, length))):
                 for share in SHARES:
                     found = filter_in_bits(hmm, symbols, bits=recommended_bits(hmm, length, share=share))
-                    rows.append(
-                        {
-                            "instance": seed,
-                            "log_C": log_bound(hmm),
-                            "length": length,
-                            "sequence": kind,
-                            "share": share,
-                            "bits": found.bits,
-                            "error": found.error,
-                            "bound": found.error_bound,
-                            "nats_per_observation": -float(found.log_likelihoods[-1]) / length,
-                            "sum_low": float(found.sums.min()),
-                            "sum_high": float(found.sums.max()),
-                        }
-                    )
-    slopes = []
-    for seed in range(sizes["instances"]):
-        kept = [row for row in rows if row["instance"] == seed and row["share"] == 1.0]
-        worst = {n: max(row["error"] for row in kept if row["length"] == n) for n in sizes["lengths"]}
-        slopes.append(slope(worst, [math.log(error) for error in worst.values()]))
-    return {"precision": rows, "precision-slopes": [slope_row(slopes, quantity="ln error against T")]}
+                    names = {
+                        "instance": seed,
+                        "log_C": log_bound(hmm),
+                        "length": length,
+                        "sequence": kind,
+                        "share": share,
+                    }
+                    measured = {"bits": found.bits, "error": found.error, "bound": found.error_bound}
+                    sums = {"sum_low": float(found.sums.min()), "sum_high": float(found.sums.max())}
+                    information = {"nats_per_observation": -float(found.log_likelihoods[-1]) / length}
+                    rows.append(names | measured | information | sums)
+    return {"precision": rows}
 
 
 def _bits(sizes: dict[str, Any]) -> Measured:
@@ -190,35 +167,13 @@ def _bits(sizes: dict[str, Any]) -> Measured:
             found: dict[int, int] = {}
             for length in sizes["bit_lengths"]:
                 found[length] = smallest_bits(hmm, unlikely_observations(hmm, length), product=product, variant=variant)
-            rows += [
-                {
-                    "arrangement": arrangement,
-                    "instance": seed,
-                    "length": length,
-                    "bits": bits,
-                    "recommended": recommended_bits(hmm, length),
-                }
-                for length, bits in found.items()
-            ]
-            rate = slope(found, found.values())
-            slopes.append(
-                {
-                    "arrangement": arrangement,
-                    "instance": seed,
-                    "log_C": log_c,
-                    "nats_per_observation": information,
-                    "slope": rate,
-                    "derived": derived_rate(arrangement, log_c, information),
-                    "recommended": recommended_rate(log_c),
-                }
-            )
-    ratios = []
-    for arrangement in ARRANGEMENTS:
-        kept = [row for row in slopes if row["arrangement"] == arrangement]
-        for name in ("derived", "recommended"):
-            values = [row["slope"] / row[name] for row in kept]
-            ratios.append(slope_row(values, arrangement=arrangement, rate=name))
-    return {"bits": rows, "bit-slopes": slopes, "bit-ratios": ratios}
+            names = {"arrangement": arrangement, "instance": seed}
+            for length, number in found.items():
+                rows.append(names | {"length": length, "bits": number, "recommended": recommended_bits(hmm, length)})
+            derived = {"derived": derived_rate(arrangement, log_c, information), "recommended": recommended_rate(log_c)}
+            about = {"log_C": log_c, "nats_per_observation": information, "slope": slope(found, found.values())}
+            slopes.append(names | about | derived)
+    return {"bits": rows, "bit-slopes": slopes}
 
 
 def _floats(sizes: dict[str, Any]) -> Measured:
@@ -252,16 +207,8 @@ def _floats(sizes: dict[str, Any]) -> Measured:
                         error = float((net(batch.tokens)[:, 1:].double() - exact).abs().max())
                         if math.isfinite(error) and (best is None or error < best):
                             best = error
-                    rows.append(
-                        {
-                            "arrangement": name,
-                            "numbers": numbers,
-                            "instance": seed,
-                            "length": length,
-                            "error": best,
-                            "bound": math.exp(-length),
-                        }
-                    )
+                    names = {"arrangement": name, "numbers": numbers, "instance": seed, "length": length}
+                    rows.append(names | {"error": best, "bound": math.exp(-length)})
     return {"floats": rows}
 
 
@@ -274,121 +221,240 @@ def _normaliser(sizes: dict[str, Any]) -> Measured:
         batch = Corpus(hmm, layout=Sequences(length=length, placeholder=True), seed=seed)[0 : sizes["sequences"]]
         exact = filter_beliefs(hmm, batch.observations).beliefs
         for exponents in EXPONENTS:
+            names = {"exponents": exponents, "instance": seed}
             net = limits_theorem5_3(hmm, length, exponents=exponents)
             found = net.normalised(net.stream(batch.tokens) @ net.decoder)
             base = math.log10(net.schedule.bound)
             limits = [length, *net.schedule.powers]
             for stage, (sums, power) in enumerate(zip(found.sums, limits, strict=True)):
                 low, high = float(np.log10(sums.min())), float(np.log10(sums.max()))
-                rows.append(
-                    {
-                        "exponents": exponents,
-                        "instance": seed,
-                        "stage": stage,
-                        "log10_low": low,
-                        "log10_high": high,
-                        "log10_bound": power * base + math.log10(1 + 10 ** -(power * base)),
-                    }
-                )
+                ends_of = {"log10_low": low, "log10_high": high}
+                bound = power * base + math.log10(1 + 10 ** -(power * base))
+                rows.append(names | {"stage": stage} | ends_of | {"log10_bound": bound})
             error = float((torch.from_numpy(found.values[:, 1:]) - exact).abs().max())
-            ends.append(
-                {
-                    "exponents": exponents,
-                    "instance": seed,
-                    "log_C": math.log(net.schedule.bound),
-                    "log10_largest": net.schedule.log_largest / math.log(10),
-                    "stages": net.schedule.num_stages,
-                    "terms": 2**net.schedule.num_doublings,
-                    "sum_low": float(found.sums[-1].min()),
-                    "sum_high": float(found.sums[-1].max()),
-                    "error": error if math.isfinite(error) else None,
-                }
-            )
+            schedule, last = net.schedule, found.sums[-1]
+            about = {"log_C": math.log(schedule.bound), "log10_largest": schedule.log_largest / math.log(10)}
+            about |= {"stages": schedule.num_stages, "terms": 2**schedule.num_doublings}
+            sums = {"sum_low": float(last.min()), "sum_high": float(last.max())}
+            ends.append(names | about | sums | {"error": error if math.isfinite(error) else None})
     return {"normaliser": rows, "normaliser-ends": ends}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Findings
+# Figures
 
 
-def _bound_finding(tables: Tables) -> Finding:
-    kept = [row for row in tables["precision"] if row["share"] == 1.0]
-    rate = tables["precision-slopes"][0]
-    longest = max(row["length"] for row in kept)
-    last = max((row for row in kept if row["length"] == longest), key=lambda row: row["error"])
-    below = all(row["error"] <= row["bound"] for row in kept)
-    inside = all(row["sum_low"] >= 1 and row["sum_high"] <= 3 for row in kept)
-    text = (
-        f"With T(1 + ln C)/ln 2 + 24 bits the error is {'below' if below else 'NOT always below'} e^-T in all {len(kept)} "
-        f"runs (softmax attention, GeLU products, normaliser); at T = {longest} it is at most {last['error']:.1e} with "
-        f"{last['bits']} bits, and e^-T is {last['bound']:.1e}. ln error falls by {-rate['value']:.2f} per observation "
-        f"({-rate['high']:.2f} to {-rate['low']:.2f}); the theorem says at least 1. After part 1 of the normaliser sums are "
-        f"{'in' if inside else 'NOT always in'} [1, 3]."
-    )
-    return Finding(
-        title="The bound e^-T, in O(T) bits",
-        text=text,
-        verdict="reproduced" if below and inside and rate["high"] <= -1 else "not reproduced",
-        unit="slope of ln error in T",
-        **{side: rate[side] for side in ("value", "low", "high")},
-    )
+def _bound(lengths: list[int]) -> Series:
+    return Series(name="e^-T", role="ceiling", x=tuple(lengths), y=tuple(math.exp(-n) for n in lengths))
 
 
-def _bits_finding(tables: Tables) -> Finding:
-    ratios = {row["arrangement"]: row for row in tables["bit-ratios"] if row["rate"] == "derived"}
-    slopes = {name: [row for row in tables["bit-slopes"] if row["arrangement"] == name] for name in ARRANGEMENTS}
-    gelu, derived = slopes["GeLU products"], ratios["GeLU products"]
-    within = all(row["slope"] <= 1.5 * row["recommended"] for row in gelu)
-    close = all(abs(row["value"] - 1) <= 0.1 for row in ratios.values())
-    above = sum(row["slope"] > row["recommended"] for row in gelu)
-    others = "; ".join(
-        f"{name}: {np.mean([row['slope'] for row in slopes[name]]):.2f} bits per observation, "
-        f"{ratios[name]['value']:.2f} times its own rate"
-        for name in list(ARRANGEMENTS)[1:]
-    )
-    text = (
-        f"On the least likely sequence the fewest bits for an error of e^-T grow by {min(r['slope'] for r in gelu):.2f} to "
-        f"{max(r['slope'] for r in gelu):.2f} per observation over {len(gelu)} instances. That is {derived['value']:.3f} "
-        f"({derived['low']:.3f} to {derived['high']:.3f}) times (3/2)(1 + max(ln C / 2, h))/ln 2, which the accuracy of the "
-        f"gadget implies, and {'at most' if within else 'NOT always at most'} 3/2 times (1 + ln C)/ln 2; it is above (1 + "
-        f"ln C)/ln 2 itself in {above} of them, which no constant beside it makes up for at large T. {others}."
-    )
-    verdict = "not reproduced" if not within else "reproduced" if close else "inconclusive"
-    return Finding(
-        title="Bits are linear in T",
-        text=text,
-        verdict=verdict,  # type: ignore[arg-type]
-        unit="measured slope / derived rate",
-        **{side: derived[side] for side in ("value", "low", "high")},
-    )
-
-
-def _half_finding(rows: list[dict]) -> Finding:
-    kept = [row for row in rows if row["share"] == 0.5]
-    lengths = sorted({row["length"] for row in kept})
-    failed = {n: [row["error"] > row["bound"] for row in kept if row["length"] == n] for n in lengths}
-    first = next((n for n in lengths if all(failed[n])), None)
-    longest = max((row for row in kept if row["length"] == lengths[-1]), key=lambda row: row["error"])
-    start = "at no length tried" if first is None else f"from T = {first} on"
-    return Finding(
-        title="Half the bits are not enough",
-        text=(
-            f"With half the rate and the same 24 bits the error is above e^-T in all instances {start}; at T = "
-            f"{lengths[-1]} it is up to {longest['error']:.1e}."
+def _precision_figure(rows: Rows) -> Figure:
+    return Figure(
+        name="error-in-bits",
+        title="Below e^-T with bits in proportion to T",
+        caption=(
+            "Largest error of a belief of the whole construction in p-bit arithmetic: softmax attention, GeLU products and "
+            "the normaliser, for random HMMs of 2 states and 2 symbols (median, with the range over instances and over a "
+            "sampled and the least likely sequence). p = T(1 + ln C)/ln 2 + 24, or half of the first term + 24."
         ),
-        verdict="found",
-        value=first,
-        unit="length from which all fail",
+        panels=(
+            lines(
+                "",
+                band(rows.where(share=1.0), "length", "recommended bits", "model"),
+                band(rows.where(share=0.5), "length", "half the rate", "control"),
+                _bound(sorted(rows.values("length"))),
+                x_label="length T (observations)",
+                y_label="largest error of a probability",
+                log_y=True,
+            ),
+        ),
     )
 
 
-def worst_errors(rows: list[dict], arrangement: str, numbers: str) -> dict[int, float]:
+def _bits_figure(tables: Tables) -> Figure:
+    bits, slopes = tables["bits"], tables["bit-slopes"]
+    roles: dict[str, Role] = {name: "other" if n else "model" for n, name in enumerate(bits.values("arrangement"))}
+    first = bits.where(arrangement=next(iter(roles)))
+    ends = tuple(pick(slopes.values("derived")) for pick in (min, max))
+    return Figure(
+        name="bits-by-length",
+        title="How many bits it takes",
+        caption=(
+            "Left: fewest bits with an error of at most e^-T on the least likely sequence (median, with the range over "
+            "instances), and T(1 + ln C)/ln 2 + 24. Right: slope of these bits in T for each instance, against the rate "
+            "that the accuracy of the arithmetic implies, with h = -ln P of that sequence per observation: "
+            "(3/2)(1 + max(ln C / 2, h))/ln 2 with GeLU products, (1 + h/2)/ln 2 for the residual update with exact "
+            "products, 1/ln 2 with a slot of its own."
+        ),
+        panels=(
+            lines(
+                "Bits",
+                *(band(bits.where(arrangement=name), "length", name, role, y="bits") for name, role in roles.items()),
+                band(first, "length", "recommended", "ceiling", y="recommended"),
+                x_label="length T (observations)",
+                y_label="significand (bits)",
+            ),
+            lines(
+                "Rate",
+                *(plain(slopes.where(arrangement=n), "derived", n, role, y="slope") for n, role in roles.items()),
+                Series(name="equal", role="optimum", x=ends, y=ends),
+                x_label="derived (bits per observation)",
+                y_label="measured (bits per observation)",
+            ),
+        ),
+    )
+
+
+def _floats_figure(rows: Rows) -> Figure:
+    def panel(numbers: str) -> Lines:
+        kept = rows.where(numbers=numbers)
+        finite = Rows(row for row in kept if row["error"])
+        return lines(
+            numbers,
+            *(
+                band(finite.where(arrangement=n), "length", n, "model" if n == "exact products, own slot" else "other")
+                for n in rows.values("arrangement")
+            ),
+            _bound(sorted(kept.values("length"))),
+            x_label="length T (observations)",
+            y_label="largest error of a probability",
+            y_min=1e-17,
+            y_max=1e4,
+            log_y=True,
+        )
+
+    return Figure(
+        name="error-in-floats",
+        title="Hardware floats do not reach the bound",
+        caption=(
+            "Largest error over sampled sequences of RanHMM, 5 states and 5 symbols (median, with the range over "
+            "instances). Own slot: the product is written to a slot of its own, and the normaliser divides. Residual: the "
+            "theorem's update, and GeLU products with the best λ, both with a true division. Where a sum is zero there is "
+            "no number to show; errors above one are of answers that are no probabilities. In float32 the own slot ends "
+            "where the probability of the observations underflows."
+        ),
+        panels=(panel("float64"), panel("float32")),
+    )
+
+
+def _normaliser_figure(rows: Rows) -> Figure:
+    def panel(exponents: str, title: str) -> Lines:
+        stages = rows.where(exponents=exponents).by("stage").items()
+
+        def ends(column: str, pick: Any, name: str, role: Role) -> Series | None:
+            found = Rows({"stage": stage, "value": pick(row[column] for row in group)} for stage, group in stages)
+            return plain(found, "stage", name, role)
+
+        return lines(
+            title,
+            ends("log10_high", max, "largest sum", "model"),
+            ends("log10_low", min, "smallest sum", "other"),
+            ends("log10_bound", max, "bound C^(T / 2^k) + 1", "ceiling"),
+            x_label="stage k",
+            y_label="log10 of the sum",
+            y_min=-2.0,
+            y_max=40.0,
+        )
+
+    return Figure(
+        name="normaliser-sums",
+        title="Gates bring any sum into [1, 3]",
+        caption=(
+            "Largest and smallest sum of the scaled vector after each gate, over sampled sequences, positions and instances "
+            "of RanHMM (5 states, 5 symbols), in long double; sums of 10^40 and more are cut off. With the exponents "
+            "floor(T / 2^(k+1)) of the paper the last sums stay far above 3, and the series that follows diverges."
+        ),
+        panels=(panel("real", "Exponents T / 2^(k+1)"), panel("floor", "As printed, rounded down")),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+@claim(
+    "limits-theorem5.3-error",
+    experiment=NAME,
+    source="[Limits] Theorem 5.3",
+    says="With T-precision, a Transformer and an MLP approximate beliefs of stochastic HMMs up to an error of O(exp(-T)).",
+    reading="With T(1 + ln C)/ln 2 + 24 bits the error is below e^-T at all lengths of every process.",
+    rule=Always(),
+    about="construction",
+    proved=True,
+)
+def error(tables: Tables) -> Seen:
+    kept = tables["precision"].where(share=1.0)
+    worst = max(kept.where(length=max(kept.values("length"))), key=lambda row: row["error"])
+    falls = []
+    for rows in kept.by("instance").values():
+        errors = {length: max(row["error"] for row in group) for length, group in rows.by("length").items()}
+        falls.append(-slope(errors, [math.log(value) for value in errors.values()]))
+    text = (
+        f"Of {len(kept)} runs (softmax attention, GeLU products, normaliser) the largest error at T = {worst['length']} is "
+        f"{worst['error']:.1e} with {worst['bits']} bits, where e^-T is {worst['bound']:.1e}. ln error falls by "
+        f"{pooled(falls).short()} per observation. With half the rate of bits "
+        f"{_all_fail(tables['precision'].where(share=0.5))}."
+    )
+    return Seen(always(kept, lambda row: row["error"] <= row["bound"], "instance", unit="share of processes"), text)
+
+
+def _all_fail(rows: Rows) -> str:
+    lengths = sorted(rows.values("length"))
+    first = next((n for n in lengths if all(row["error"] > row["bound"] for row in rows.where(length=n))), None)
+    return "some stay below it at every length" if first is None else f"all are above it from T = {first} on"
+
+
+@claim(
+    "limits-theorem5.3-bits",
+    experiment=NAME,
+    source="[Limits] Theorem 5.3",
+    says="The precision that it takes is O(T) bits.",
+    reading="Fewest bits for e^-T on the least likely sequence: their slope in T over the rate that the accuracy of the "
+    "arithmetic implies, for three arrangements of the product, is one.",
+    rule=Within(0.1, 1.0),
+    about="construction",
+)
+def bits(tables: Tables) -> Seen:
+    rows = tables["bit-slopes"].with_columns(ratio=lambda row: row["slope"] / row["derived"])
+    groups = rows.by("arrangement")
+    effects = {name: pooled([row["ratio"] for row in group], "times the rate") for name, group in groups.items()}
+    gelu = groups["GeLU products"]
+    above = sum(row["slope"] > row["recommended"] for row in gelu)
+    means = ", ".join(f"{np.mean([row['slope'] for row in group]):.2f} ({name})" for name, group in groups.items())
+    text = (
+        f"Bits per observation, mean over instances: {means}. With GeLU products they are "
+        f"{max(row['slope'] / row['recommended'] for row in gelu):.2f} times (1 + ln C)/ln 2 at most, and above it in "
+        f"{above} of {len(gelu)} instances, which no constant beside it makes up for at large T."
+    )
+    return Seen(effects, text, wanted=tuple(ARRANGEMENTS))
+
+
+@claim(
+    "limits-theorem5.3-normaliser",
+    experiment=NAME,
+    source="[Limits] Theorem 5.3, App. E.3",
+    says="The first part of the MLP brings every sum into [1, 3/2].",
+    reading="With the exponents floor(T / 2^(k+1)) as printed, the sums of every process end at 3/2 or below.",
+    rule=Always(),
+    about="construction",
+)
+def normaliser(tables: Tables) -> Seen:
+    real, printed = (tables["normaliser-ends"].where(exponents=kind) for kind in ("real", "floor"))
+    low, high = min(row["sum_low"] for row in real), max(row["sum_high"] for row in real)
+    wrong = sum(row["error"] is None or row["error"] > 1 for row in printed)
+    errors = [math.inf if row["error"] is None else row["error"] for row in real]
+    text = (
+        f"As printed they reach {max(row['sum_high'] for row in printed):.3g}, and the series that follows gives wrong "
+        f"answers in {wrong} of {len(printed)} processes. With real exponents and ceil(log2(T log2 C)) stages they end in "
+        f"[{low:.4g}, {high:.4g}], with an error of {max(errors):.1e}."
+    )
+    return Seen(always(printed, lambda row: row["sum_high"] <= 1.5, "instance", unit="share of processes"), text)
+
+
+def worst_errors(rows: Rows, arrangement: str, numbers: str) -> dict[int, float]:
     """Largest error over instances at each length; no number counts as infinite."""
-    kept = [row for row in rows if (row["arrangement"], row["numbers"]) == (arrangement, numbers)]
-    return {
-        n: max(math.inf if row["error"] is None else row["error"] for row in kept if row["length"] == n)
-        for n in sorted({row["length"] for row in kept})
-    }
+    kept = rows.where(arrangement=arrangement, numbers=numbers).by("length")
+    return {n: max(math.inf if row["error"] is None else row["error"] for row in kept[n]) for n in sorted(kept)}
 
 
 def first_above_bound(errors: dict[int, float]) -> int | None:
@@ -396,59 +462,26 @@ def first_above_bound(errors: dict[int, float]) -> int | None:
     return next((n for n, error in errors.items() if error > math.exp(-n)), None)
 
 
-def _floats_finding(rows: list[dict]) -> Finding:
-    found = {
-        (name, numbers): first_above_bound(worst_errors(rows, name, numbers))
-        for name in ARRANGEMENTS
-        for numbers in DTYPES
-    }
-
-    def shown(name: str) -> str:
-        lengths = [found[name, numbers] for numbers in DTYPES]
-        words = ["not up to the longest" if n is None else f"T = {n}" for n in lengths]
-        return f"{name} {words[0]} (float32: {words[1]})"
-
+@claim(
+    "limits-theorem5.3-floats",
+    experiment=NAME,
+    source=OURS,
+    says="How far do hardware floats reach the bound?",
+    reading="First length tried at which a process is above e^-T, by arrangement and number type.",
+    about="construction",
+)
+def floats(tables: Tables) -> Seen:
+    rows = tables["floats"]
+    found = {(a, n): first_above_bound(worst_errors(rows, a, n)) for a in ARRANGEMENTS for n in DTYPES}
+    words = {key: "not up to the longest" if n is None else f"T = {n}" for key, n in found.items()}
+    shown = "; ".join(f"{name} {words[name, 'float64']} (float32: {words[name, 'float32']})" for name in ARRANGEMENTS)
+    own, residual = (worst_errors(rows, name, "float64") for name in list(ARRANGEMENTS)[:0:-1])
+    lost = min((n for n, value in residual.items() if value >= 0.1), default=None)
     text = (
-        "The theorem's bound is not reachable in hardware floats. First length tried at which an instance is above e^-T "
-        f"in float64: {'; '.join(shown(name) for name in ARRANGEMENTS)}. No arrangement can stay below e^-T once that "
-        "is less than rounding, from T = 37 on in float64 and T = 17 in float32."
+        f"In float64: {shown}. No arrangement can stay below e^-T once that is less than rounding, from T = 37 on in "
+        "float64 and T = 17 in float32. The residual update keeps an absolute accuracy while the probability of the "
+        f"observations falls: its error is above 0.1 {'nowhere' if lost is None else f'from T = {lost} on'}; with a slot of "
+        f"its own for the product it is {own[max(own)]:.1e} at T = {max(own)}."
     )
     gelu = found["GeLU products", "float64"]
-    return Finding(title="Hardware floats", text=text, verdict="found", value=gelu, unit="length, GeLU in float64")
-
-
-def _variant_finding(rows: list[dict]) -> Finding:
-    own, residual = (
-        worst_errors(rows, name, "float64") for name in ("exact products, own slot", "exact products, residual")
-    )
-    longest = max(own)
-    after = {n: error for n, error in residual.items() if error >= 0.1}
-    lost = f"is lost (error above 0.1) from T = {min(after)} on" if after else "is not lost at any length tried"
-    text = (
-        f"With exact products in float64 the theorem's residual update {lost}, for it keeps an absolute accuracy while the "
-        f"probability of the observations falls. With the product in a slot of its own the error at T = {longest} is "
-        f"{own[longest]:.1e}."
-    )
-    return Finding(title="Residual or own slot", text=text, verdict="found", value=own[longest], unit="error, own slot")
-
-
-def _floor_finding(rows: list[dict]) -> Finding:
-    ends = {name: [row for row in rows if row["exponents"] == name] for name in ("real", "floor")}
-    low, high = (f(row["sum_" + side] for row in ends["real"]) for f, side in ((min, "low"), (max, "high")))
-    worst = max(row["sum_high"] for row in ends["floor"])
-    errors = [row["error"] for row in ends["real"]]
-    error = None if None in errors else max(errors)
-    broken = sum(row["error"] is None or row["error"] > 1 for row in ends["floor"])
-    real = "no number" if error is None else f"an error of {error:.1e}"
-    text = (
-        f"The paper's exponents floor(T / 2^(k+1)) leave sums of up to {worst:.3g} where it says at most 3/2, and the "
-        f"series gives wrong answers in {broken} of {len(ends['floor'])} instances. With real exponents and "
-        f"ceil(log2(T log2 C)) stages sums end in [{low:.4g}, {high:.4g}], with {real}."
-    )
-    return Finding(
-        title="The normaliser as printed",
-        text=text,
-        verdict="not reproduced" if worst > 1.5 else "reproduced",
-        value=worst,
-        unit="largest sum after part 1",
-    )
+    return Seen(None if gelu is None else Effect(value=gelu, unit="length, GeLU in float64"), text)

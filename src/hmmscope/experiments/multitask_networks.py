@@ -27,7 +27,6 @@ from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.experiments.decomposition import generalisation_bound
 from hmmscope.experiments.experiment import Measured
-from hmmscope.experiments.slopes import power_slopes, slope_row
 from hmmscope.inference.memory import all_sequences, filter_windows, with_prior
 from hmmscope.inference.memory_error import fit_decay, memory_certificate
 from hmmscope.processes.hmm import HMM
@@ -318,11 +317,7 @@ def step_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_len
 
 
 def sample_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_length: int) -> Measured:
-    """`sample_row` over numbers of demonstrations, by the Transformer for some and by algebra for many, and the slope.
-
-    The slope of ln(generalisation error) against ln(n) is fitted for each process and draw by itself. It is the error of
-    least squares: what steps are missing does not fall with n.
-    """
+    """`sample_row` over numbers of demonstrations, by the Transformer for some and by algebra for many."""
     rows, futures = [], sizes.get("futures")
     for instance in range(sizes["instances"]):
         hmm = process(instance)
@@ -331,9 +326,8 @@ def sample_tables(process: Callable[[int], HMM], sizes: dict[str, Any], memory_l
             for number, draw in itertools.product(counts, range(draws)):
                 drawn = draw_demonstrations(hmm, number, memory_length + known.num_futures, instance, draw)
                 row = sample_row(known, drawn, hmm.num_symbols, sizes["network_steps"], futures, network=network)
-                rows.append({"instance": f"{instance}/{draw}"} | row)
-    slopes = power_slopes([row for row in rows if row["road"] == "algebra"], "samples", "generalisation")
-    return {"samples": rows, "sample-rates": [slope_row(slopes, quantity="generalisation", stated=-0.5)]}
+                rows.append({"process": instance, "draw": draw} | row)
+    return {"samples": rows}
 
 
 def memory_tables(process: Callable[[int], HMM], sizes: dict[str, Any], first: int) -> Measured:
@@ -343,7 +337,7 @@ def memory_tables(process: Callable[[int], HMM], sizes: dict[str, Any], first: i
     itself any Euclidean distance of laws.
     """
     rows, rates, futures = [], [], sizes.get("futures")
-    for instance in range(sizes["instances"]):
+    for instance in range(sizes["memory_instances"]):
         hmm, found = process(instance), []
         for memory_length in sizes["memory_lengths"]:
             known = population(hmm, memory_length, futures or 1, sizes["history"])

@@ -1,5 +1,6 @@
 """[MultiTask] Theorem 2: the next symbols together, where one symbol does not tell the states apart."""
 
+import itertools
 import math
 from typing import Any
 
@@ -8,8 +9,13 @@ import torch
 from hmmscope import registry
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
+from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.effects import Effect
 from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.experiment import Experiment, Finding, Measured, Tables
+from hmmscope.evidence.panels import lines
+from hmmscope.evidence.rows import Rows
+from hmmscope.evidence.verdicts import Always
+from hmmscope.experiments.experiment import Experiment, Measured, Tables
 from hmmscope.experiments.multitask_networks import (
     build_network,
     draw_demonstrations,
@@ -19,51 +25,22 @@ from hmmscope.experiments.multitask_networks import (
     step_tables,
     trained_in_context,
 )
-from hmmscope.experiments.multitask_theorem_figures import (
-    ROUNDING,
+from hmmscope.experiments.multitask_theorems import (
+    claims_of_theorem,
     depth_figure,
-    equality_finding,
     memory_figure,
-    observability_figure,
-    rate_finding,
     sample_figure,
-    sample_finding,
     steps_figure,
 )
-from hmmscope.experiments.slopes import slope_row
+from hmmscope.experiments.theorems import INTERVALS, always, band, by_scale, plain
 from hmmscope.inference.observability import observability
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.low_rank import LowRankHMMSpec
 from hmmscope.runs.pipeline import Run
 
-#: Sizes of each scale. Every instance is a process of its own: 3 states and 2 symbols, the first one chosen by hand.
-SCALES: dict[str, dict[str, Any]] = {
-    "smoke": {
-        **{"instances": 2, "equality_instances": 1, "equality_steps": 5, "demonstrations": 16, "steps": 60},
-        **{"network_samples": [20, 40], "network_steps": 30, "samples": [100, 400, 1600], "draws": 4, "history": 7},
-        **{"memory_lengths": [1, 2, 3], "memory_samples": 1000, "memory_network_samples": 40},
-        **{"futures": 2, "depth_futures": [1, 2, 3]},
-    },
-    "small": {
-        **{"instances": 8, "equality_instances": 4, "equality_steps": 20, "demonstrations": 60, "steps": 100},
-        **{"network_samples": [50, 100, 200], "network_steps": 80, "samples": [400, 1600, 6400, 25600], "draws": 16},
-        **{"history": 11, "memory_lengths": [1, 2, 3, 4, 5, 6], "memory_samples": 100000},
-        **{"memory_network_samples": 50, "futures": 2, "depth_futures": [1, 2, 3, 4, 5, 6, 7, 8]},
-    },
-    "gpu": {
-        **{"instances": 16, "equality_instances": 8, "equality_steps": 20, "demonstrations": 60, "steps": 120},
-        **{"network_samples": [50, 100, 200, 400], "network_steps": 80, "samples": [400, 1600, 6400, 25600]},
-        **{"draws": 32, "history": 13, "memory_lengths": [1, 2, 3, 4, 5, 6, 7], "memory_samples": 100000},
-        **{"memory_network_samples": 50, "futures": 2, "depth_futures": [1, 2, 3, 4, 5, 6, 7, 8]},
-    },
-    "paper": {
-        **{"instances": 32, "equality_instances": 16, "equality_steps": 40, "demonstrations": 60, "steps": 120},
-        **{"network_samples": [50, 100, 200, 400, 800], "network_steps": 80},
-        **{"samples": [400, 1600, 6400, 25600, 102400], "draws": 64, "history": 14},
-        **{"memory_lengths": [1, 2, 3, 4, 5, 6, 7, 8], "memory_samples": 100000, "memory_network_samples": 50},
-        **{"futures": 2, "depth_futures": [1, 2, 3, 4, 5, 6, 7, 8, 9]},
-    },
-}
+NAME = "multitask-theorem2"
+SAMPLES = [400, 1600, 6400, 25600]
+FUTURES = [1, 2, 3, 4, 5, 6, 7, 8]
 
 NUM_SYMBOLS = 2
 #: Memory in the measurements over steps and samples.
@@ -92,9 +69,9 @@ def process(instance: int) -> HMM:
     return hmm
 
 
-@registry.experiment("multitask-theorem2")
+@registry.experiment(NAME)
 class Theorem2(Experiment):
-    """See the module."""
+    """The weights of the theorem on weakly revealing HMMs; each instance is a process of its own, see `process`."""
 
     title = "A Transformer built to predict the next symbols together"
     summary = (
@@ -102,19 +79,35 @@ class Theorem2(Experiment):
         "network regresses the joint one-hot of the next k symbols. It is run and read out layer by layer; its error is "
         "measured against the number of samples n, of steps T and the memory L, beside the bound and the stated rates."
     )
-    intervals = "Intervals are 95 % bootstrap intervals over processes and draws of demonstrations."
+    intervals = INTERVALS
     groups = {
         "equality": ("equality",),
         "marginals": ("marginals",),
         "observability": ("observability",),
         "steps": ("steps", "step-rates"),
-        "samples": ("samples", "sample-rates"),
+        "samples": ("samples",),
         "memory": ("memory", "memory-rates"),
         "depth": ("depth",),
     }
-
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return dict(SCALES[scale])
+    sizes = by_scale(
+        instances=(2, 36, 36, 36),
+        equality_instances=(1, 12, 12, 16),
+        equality_steps=(5, 20, 20, 40),
+        demonstrations=(16, 60, 60, 60),
+        steps=(60, 100, 120, 120),
+        network_samples=([20, 40], [50, 100, 200], [50, 100, 200, 400], [50, 100, 200, 400, 800]),
+        network_steps=(30, 80, 80, 80),
+        samples=([100, 400, 1600], SAMPLES, SAMPLES, [*SAMPLES, 102400]),
+        draws=(4, 4, 32, 64),
+        history=(7, 11, 13, 14),
+        memory_instances=(2, 8, 16, 32),
+        memory_lengths=([1, 2, 3], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 8]),
+        memory_samples=(1000, 100000, 100000, 100000),
+        memory_network_samples=(40, 50, 50, 50),
+        futures=(2, 2, 2, 2),
+        depth_memories=([3], [2, 3, 4], [2, 3, 4], [2, 3, 4]),
+        depth_futures=([1, 2, 3], FUTURES, FUTURES, [*FUTURES, 9]),
+    )
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         match group:
@@ -133,23 +126,13 @@ class Theorem2(Experiment):
         return {"depth": _depth(sizes)}
 
     def figures(self, tables: Tables) -> list[Figure]:
+        layers = tables["depth"].where(memory_length=STEPS_MEMORY)
         return [
-            observability_figure(tables["observability"]),
+            _observability_figure(tables["observability"]),
             steps_figure(tables),
             sample_figure(tables),
             memory_figure(tables["memory"]),
-            depth_figure(tables["depth"], x="futures", x_label="futures k, symbols"),
-        ]
-
-    def findings(self, tables: Tables) -> list[Finding]:
-        return [
-            equality_finding(tables["equality"]),
-            _marginal_finding(tables["marginals"]),
-            _depth_finding(tables["depth"]),
-            _observability_finding(tables["observability"]),
-            rate_finding(tables),
-            sample_finding(tables),
-            _memory_finding(tables),
+            depth_figure(layers, x="futures", x_label="futures k, symbols"),
         ]
 
 
@@ -203,84 +186,98 @@ def _observability(sizes: dict[str, Any]) -> list[dict]:
 
 def _depth(sizes: dict[str, Any]) -> list[dict]:
     rows = []
-    for futures in sizes["depth_futures"]:
-        shape = {"num_demonstrations": 2, "demonstration_length": 3 + futures, "test_length": 3}
+    for memory, futures in itertools.product(sizes["depth_memories"], sizes["depth_futures"]):
+        shape = {"num_demonstrations": 2, "demonstration_length": memory + futures, "test_length": memory}
         tokens = Corpus(process(0), layout=Prompts(**shape))[0:1].tokens
         for steps in (1, 4):
-            net = build_network(NUM_SYMBOLS, 3, steps, futures, **shape)
-            row = equality_row(net, tokens)
+            row = equality_row(build_network(NUM_SYMBOLS, memory, steps, futures, **shape), tokens)
             kept = ("memory_length", "futures", "steps", "layers", "heads", "width", "gather_error")
-            rows.append({key: row[key] for key in kept})
-            gathering = math.ceil(math.log2(3)) + math.ceil(math.log2(futures))
-            rows[-1] |= {"stated": gathering + steps + 2, "stated_heads": 2 * NUM_SYMBOLS**futures}
+            gathering = math.ceil(math.log2(memory)) + math.ceil(math.log2(futures))
+            stated = {"stated": gathering + steps + 2, "stated_heads": 2 * NUM_SYMBOLS**futures}
+            rows.append({key: row[key] for key in kept} | stated)
     return rows
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Findings
+# Figures
 
 
-def _marginal_finding(rows: list[dict]) -> Finding:
-    worst = max(row["difference"] for row in rows)
-    text = (
-        f"Summed over all but the next symbol, the weights of Theorem 2 are those of Theorem 1 on the same windows after "
-        f"every step: largest difference {worst:.1e} in {len(rows)} pairs of networks. Asking for more symbols changes what "
-        "is predicted, not how well the next one is."
-    )
-    verdict = "reproduced" if worst < ROUNDING else "not reproduced"
-    return Finding(title="One step is inside k steps", text=text, verdict=verdict)  # type: ignore[arg-type]
-
-
-def _depth_finding(rows: list[dict]) -> Finding:
-    wrong = [
-        row
-        for row in rows
-        if row["layers"] != row["stated"] or row["heads"] != row["stated_heads"] or row["gather_error"] > 0
-    ]
-    longest = max(rows, key=lambda row: (row["futures"], row["steps"]))
-    text = (
-        f"With ceil(log2 L) + ceil(log2 k) + T + 2 attention layers and 2 V^k heads, {len(rows) - len(wrong)} of "
-        f"{len(rows)} networks (k up to {longest['futures']}) hold every window and every joint label exactly."
-    )
-    return Finding(
-        title="Layers grow as log2 of the futures, heads as V^k",
-        text=text,
-        verdict="not reproduced" if wrong else "reproduced",
-        value=float(longest["heads"]),
-        unit=f"heads for k = {longest['futures']}",
+def _observability_figure(rows: Rows) -> Figure:
+    others = Rows(row for row in rows if row["instance"] != 0)
+    return Figure(
+        name="observability",
+        title="Several observations together tell states apart",
+        caption="Observability of the law of the next k symbols given the state; median and range over processes.",
+        panels=(
+            lines(
+                "",
+                plain(rows.where(instance=0), "futures", "chosen by hand, exact", "model", y="upper"),
+                band(others, "futures", "random processes, lower bound", y="lower"),
+                x_label="observations k",
+                y_label="gamma_k",
+                y_min=0.0,
+            ),
+        ),
     )
 
 
-def _observability_finding(rows: list[dict]) -> Finding:
-    one, two = ([row for row in rows if row["futures"] == futures] for futures in (1, 2))
-    hand = next(row for row in two if row["instance"] == 0)
-    blind, seeing = max(row["upper"] for row in one), sum(row["lower"] > 0 for row in two)
-    text = (
-        f"With two symbols for three states one observation leaves gamma_1 = 0 (largest {blind:.1e}) in all {len(one)} "
-        f"processes; two observations give a positive gamma_2 in {seeing} of them, {hand['upper']:.4f} for the one chosen "
-        "by hand. Assumption 4 holds where Assumption 2 does not."
-    )
-    return Finding(
-        title="Two observations tell apart what one cannot",
-        text=text,
-        verdict="reproduced" if blind == 0 and hand["lower"] > 0 else "not reproduced",
-        value=hand["upper"],
-        unit="gamma_2",
-    )
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+claims_of_theorem(2, "the Transformer built for the next k symbols, where one symbol does not tell states apart,")
 
 
-def _memory_finding(tables: Tables) -> Finding:
-    rows, mean = tables["memory"], slope_row([row["rate"] for row in tables["memory-rates"]])
-    above = [row for row in rows if row["memory"] > row["certificate"]]
-    text = (
-        f"The law of the next symbols given L of them approaches that given all as exp(-{mean['value']:.2f} L) "
-        f"({mean['low']:.2f} to {mean['high']:.2f}) although gamma_1 = 0, and stays below its certificate in "
-        f"{len(rows) - len(above)} of {len(rows)} cases."
+@claim(
+    "multitask-theorem2-depth",
+    experiment=NAME,
+    source="[MultiTask] Theorem 2, App. E",
+    says="O(ln L + ln k + T) layers of at most 2 V^k heads are enough for the next k symbols.",
+    reading="Networks of ceil(log2 L) + ceil(log2 k) + T + 2 attention layers and 2 V^k heads hold every window and every "
+    "joint label exactly.",
+    rule=Always(),
+    about="construction",
+    proved=True,
+)
+def depth(tables: Tables) -> Seen:
+    rows = tables["depth"]
+
+    def right(row: dict[str, Any]) -> bool:
+        sizes = row["layers"] == row["stated"] and row["heads"] == row["stated_heads"]
+        return sizes and row["gather_error"] == 0
+
+    text = f"{sum(map(right, rows))} of {len(rows)} networks do, with k up to {max(rows.values('futures'))}."
+    return Seen(always(rows, right, "memory_length", "futures", "steps", unit="share of networks"), text)
+
+
+@claim(
+    "multitask-theorem2-marginals",
+    experiment=NAME,
+    source=OURS,
+    says="Does asking for k symbols change how well the next one is predicted?",
+    reading="Largest difference of the weights of Theorem 2, summed over all but the next symbol, from those of Theorem 1.",
+    about="construction",
+)
+def marginals(tables: Tables) -> Seen:
+    worst = max(row["difference"] for row in tables["marginals"])
+    text = f"No: on the same windows, after every step, {len(tables['marginals'])} pairs of networks differ by {worst:.1e}."
+    return Seen(Effect(value=worst, unit="difference of weights"), text)
+
+
+@claim(
+    "multitask-theorem2-observability",
+    experiment=NAME,
+    source=OURS,
+    says="Does Assumption 4 hold where Assumption 2 does not?",
+    reading="Share of the processes, of three states and two symbols, with gamma_1 = 0 and gamma_2 > 0.",
+    about="process",
+)
+def observable(tables: Tables) -> Seen:
+    rows = tables["observability"].where(futures=(1, 2))
+    hand = rows.one(instance=0, futures=2)["upper"]
+    held = always(
+        rows,
+        lambda row: row["upper"] == 0 if row["futures"] == 1 else row["lower"] > 0,
+        "instance",
+        unit="share of processes",
     )
-    return Finding(
-        title="The memory error falls geometrically",
-        text=text,
-        verdict="reproduced" if mean["low"] > 0 and not above else "not reproduced",
-        unit="nats per symbol of memory",
-        **{side: mean[side] for side in ("value", "low", "high")},
-    )
+    return Seen(held, f"gamma_2 of the process chosen by hand is {hand:.4f}.")

@@ -1,0 +1,110 @@
+"""A test of the exact answer itself: whether what happens has the probabilities that it gives.
+
+Let p_t be its law of observation t, given all before. For any other law q_t that is fixed before observation t,
+
+    E[ q_t(y_t) / p_t(y_t) | past ] <= 1        if p is exact,
+
+so that the product of these ratios over all columns and samples is at most 1/δ, but for a probability of δ (Markov's
+inequality): a bet that is won against an exact law is never won by much. Here many bets are placed. Each says that p errs
+in one way: that it is too sure of itself or not sure enough, overall or at some positions; that a symbol is more frequent or
+less; that the law of the column before, or an n-gram of the past, knows better. Nothing is approximated, and no number of
+samples is too small. An oracle that is off by one position is sure of the wrong thing, and one that ignores where sequences
+start is so at their first positions.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.axes import Float64, Int64, Tensor
+
+#: Probability that an evaluation calls an exact law wrong, at most.
+FALSE_ALARM = 1e-6
+#: Laws p^power are flatter (power < 1) or sharper than p.
+POWERS = (0.25, 0.5, 0.75, 0.9, 1.1, 1.5, 2.0, 4.0)
+#: Factors by which the odds of a symbol are changed.
+ODDS = (0.5, 0.8, 1.25, 2.0)
+
+#: Natural logarithm of what each bet has won, by name.
+Winnings = dict[str, float]
+
+
+def bet(
+    law: Float64[Tensor, "batch judged outcome"],
+    happened: Int64[Tensor, "batch judged"],
+    positions: NDArray[np.int64],
+    others: Mapping[str, Float64[Tensor, "batch judged outcome"]] | None = None,
+    *,
+    in_order: bool = True,
+) -> Winnings:
+    """What each bet wins against a law on a batch of samples; winnings of batches add up.
+
+    Args:
+        law: of what happens at each judged column.
+        happened: what did.
+        positions: number of observations of the sequence that are known at each judged column.
+        others: further laws, each fixed before its column, by name.
+        in_order: columns follow each other in time, and what happened at one is known at the next. If not, as for hidden
+            states, bets are placed at each column by itself, for only samples are independent.
+    """
+    log_BJV = law.log()
+    seen_BJ = log_BJV.gather(2, happened[..., None])[..., 0]
+    if bool(torch.isinf(seen_BJ).any()):
+        return {"what has probability zero": math.inf}
+    gains: dict[str, Tensor] = {}
+    for power in POWERS:
+        what = f"laws {'flatter' if power < 1 else 'sharper'} by a power of {power:g}"
+        gains[what] = (power - 1) * seen_BJ - (power * log_BJV).logsumexp(2)
+    mixed = {"the uniform law": torch.full_like(law, 1 / law.shape[2]), **(others or {})}
+    if in_order:
+        mixed["the law of the column before"] = torch.cat([law[:, :1], law[:, :-1]], 1)
+    for name, other in mixed.items():
+        ratio_BJ = other.gather(2, happened[..., None])[..., 0] / seen_BJ.exp()
+        gains[name] = torch.log1p((ratio_BJ - 1) / 2)  # half of the stake on each law
+    won: Winnings = defaultdict(float)
+    places = _places(positions) if in_order else {f", column {j}": np.array([j]) for j in range(len(positions))}
+    for where, columns in places.items():
+        for name, gain_BJ in gains.items():
+            won[f"{name}{where}"] += float(gain_BJ[:, columns].sum())
+        won |= _on_symbols(law[:, columns], happened[:, columns], where)
+    return dict(won)
+
+
+def _places(positions: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+    """Judged columns in all, and those at position 0, 1, 2 to 3, 4 to 7, ..."""
+    octave = np.frexp(positions)[1]
+    found = {f", position {0 if k == 0 else 2 ** (k - 1)} on": np.flatnonzero(octave == k) for k in np.unique(octave)}
+    return {"": np.arange(len(positions))} | found
+
+
+def _on_symbols(law: Tensor, happened: Tensor, where: str) -> Winnings:
+    """Bets that the odds of a symbol are others: q ∝ p · odds^[symbol]."""
+    counts_V = torch.bincount(happened.flatten(), minlength=law.shape[2]).double()
+    won = {}
+    for odds in ODDS:
+        gain_V = math.log(odds) * counts_V - torch.log1p(law * (odds - 1)).sum((0, 1))
+        for symbol, gain in enumerate(gain_V.tolist()):
+            won[f"odds of {symbol} times {odds:g}{where}"] = gain
+    return won
+
+
+def miscalibrated(won: Winnings, spare: float = 0.0) -> str | None:
+    """Why a law cannot be exact, or None.
+
+    Args:
+        won: of all samples of an evaluation.
+        spare: what bets may win besides, nats: of samples from a part of what the law is the law of, log(1 / share) each.
+    """
+    best = max(won, key=lambda name: won[name], default=None)
+    if best is None or not won[best] - spare > math.log(len(won) / FALSE_ALARM):
+        return None
+    if math.isinf(won[best]):
+        return "the optimum gives probability zero to what happened: a wrong optimum"
+    return (
+        f"the optimum is not calibrated: what happened is e^{won[best]:.0f} times as likely by another law ({best}), and by "
+        f"an exact one that happens less than once in {1 / FALSE_ALARM:,.0f} evaluations"
+    )
