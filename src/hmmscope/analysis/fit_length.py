@@ -209,11 +209,11 @@ def crossing_length(
     if all(fitted):
         return float(positions[-1])
     first = fitted.index(False)
-    worst = [max((row[i] for row in losses[-last:] if row[i] is not None), default=None) for i in range(first + 1)]
-    start, below = (positions[first - 1], worst[first - 1] or 0.0) if first else (0, 0.0)
-    above = worst[first]
-    if above is None:
+    counted = [[loss for row in losses[-last:] if (loss := row[i]) is not None] for i in range(first + 1)]
+    start, below = (positions[first - 1], max(counted[first - 1])) if first else (0, 0.0)
+    if not counted[first]:
         return float(start)
+    above = max(counted[first])
     share = (error_rate - below) / (above - below) if above > below else 0.0
     return start + (positions[first] - start) * min(share, 1.0)
 

@@ -88,9 +88,9 @@ class Architectures(Experiment):
 
     title = "Who tracks the state: recurrent networks, attention, linear recurrences"
     summary = (
-        "The same tasks on several architectures: recurrent networks of one layer, Transformers with rotary positions and "
-        "with linear attention at several depths, and by --plan.architectures state space models and a gated delta rule "
-        "(with the extra `models` installed). Each is judged up to the length of its training and up to twice that."
+        "The same tasks on several architectures: recurrent networks of one layer, Transformers with rotary positions "
+        "and with linear attention at several depths, and by --plan.architectures state space models and a gated delta "
+        "rule (with the extra `models` installed). Each is judged up to the length of its training and up to twice that."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
     intervals = SEED_INTERVALS
@@ -228,9 +228,9 @@ def _errors_figure(rows: Rows) -> Figure:
         name="error-by-position",
         title="Error by position, to beyond the training length",
         caption=(
-            f"Evaluation loss by position, of each architecture with the most layers (their number is named); the models "
-            f"were trained on {trained_on} observations, and read on up to twice as many (those with learned positions "
-            "cannot be). Means over seeds, bands are 95 % intervals."
+            f"Evaluation loss by position, of each architecture with the most layers (their number is named); the "
+            f"models were trained on {trained_on} observations, and read on up to twice as many (those with learned "
+            "positions cannot be). Means over seeds, bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )
@@ -260,8 +260,8 @@ def _fit_figure(rows: Rows) -> Figure:
         name="fit-lengths",
         title="How far each architecture follows the state",
         caption=(
-            "Number of positions from the first on with an evaluation loss below 0.1 in the last three evaluations of the "
-            "training. Means over seeds with 95 % intervals, cut to what is possible."
+            "Number of positions from the first on with an evaluation loss below 0.1 in the last three evaluations of "
+            "the training. Means over seeds with 95 % intervals, cut to what is possible."
         ),
         panels=tuple(panels),
     )
@@ -337,8 +337,8 @@ def _learned(tables: Tables, which: Which, tasks: Iterable[str]) -> Gate:
     experiment="limits-architectures",
     source="[Limits] §1 and §6",
     says="Where states have to be tracked the recurrent network is more accurate than a Transformer of several layers.",
-    reading="The mean loss of the deepest Transformer is above that of the ReLU RNN by 0.05 or more on each task, after equal "
-    "budgets.",
+    reading="The mean loss of the deepest Transformer is above that of the ReLU RNN by 0.05 or more on each task, "
+    "after equal budgets.",
     rule=Above(0, matters=MATTERS),
 )
 def recurrence(tables: Tables) -> Seen:
@@ -404,7 +404,7 @@ def forgetting(tables: Tables) -> Seen:
     experiment="limits-architectures",
     source=OURS,
     says="How much more accurate is the RNN than the deepest Transformer beyond the length of their training?",
-    reading="Mean loss of the Transformer less that of the ReLU RNN from the training length to twice it, on tasks of tracking.",
+    reading="Mean loss of the Transformer less that of the ReLU RNN from the training length to twice it, by task.",
 )
 def length(tables: Tables) -> Seen:
     """The theorem builds an RNN for every length; that a trained one goes on is not said."""

@@ -30,6 +30,7 @@ from hmmscope.experiments.limits_tables import (
     task_title,
     titles,
     told,
+    with_share,
 )
 from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
@@ -51,8 +52,8 @@ class LimitsFig2(Experiment):
     title = "RNNs and Transformers while they train"
     summary = (
         "A one-layer RNN and Transformers of growing depth learn hidden Markov processes that an ideal observer solves "
-        "exactly. After each epoch their answers at one position are compared with the exact ones: half the L1 distance of "
-        "laws, the Euclidean distance of vectors. The shorter way down is the faster learner. " + EPOCHS
+        "exactly. After each epoch their answers at one position are compared with the exact ones: half the L1 "
+        "distance of laws, the Euclidean distance of vectors. The shorter way down is the faster learner. " + EPOCHS
     )
     num_seeds = NUM_SEEDS
     intervals = SEED_INTERVALS
@@ -130,8 +131,8 @@ def _shown(tables: Tables) -> Figure:
         name="evaluation-loss",
         title="Evaluation loss at one position against training",
         caption=(
-            "Distance of the answer from the exact one at the position named, against the sequences seen in training, of "
-            "which the RNN sees more at reduced scales. "
+            "Distance of the answer from the exact one at the position named, against the sequences seen in training, "
+            "of which the RNN sees more at reduced scales. "
             "Transformers are trained with the doubling curriculum, so that a position is first seen when "
             "its stage begins. Of Cyclic-HARD only positions at which the state is asked for count. Bands are 95 % "
             "intervals over seeds."
@@ -148,7 +149,8 @@ def _explorer(rows: Rows) -> Figure:
             own = of_task.where(layers=n)
             positions, shown_first = own[0]["positions"], own[0]["position"]
             for i, position in sorted(enumerate(positions), key=lambda pair: pair[1] != shown_first):
-                found = curve(own.with_columns(value=lambda row, i=i: row["distances"][i]), "sequences", "", "model")
+                at = Rows(row | {"value": row["distances"][i]} for row in own)
+                found = curve(at, "sequences", "", "model")
                 if found is not None:
                     curves.append(explored(found, (task_title(task), model_name(n), str(position))))
     panel = Explorer(
@@ -252,8 +254,8 @@ def doublings(bounds: tuple[float | None, float | None]) -> float | None:
     experiment="limits-fig2",
     source="[Limits] §4.3, Fig. 2",
     says="On all four tasks the RNN converges faster than every Transformer.",
-    reading="Until its loss stays below 0.1 the fastest Transformer needs at least 1.2 times (a quarter of a doubling) the "
-    "sequences of the RNN.",
+    reading="Until its loss stays below 0.1 the fastest Transformer needs at least 1.2 times (a quarter of a doubling) "
+    "the sequences of the RNN.",
     rule=Above(0, matters=0.25),
 )
 def converges_faster(tables: Tables) -> Seen:
@@ -311,8 +313,7 @@ def _at_rest(rows: Rows) -> Gate:
 
     changes: dict[str, float | None] = {}
     for (task, n, seed), own in rows.by("task", "layers", "seed").items():
-        most = max(own.values("sequences"))
-        shares = own.with_columns(share=lambda row, most=most: row["sequences"] / most)
+        shares = with_share(own, "sequences")
         changes[f"{task_title(task)}, {model_name(n)}, seed {seed}"] = late_change(shares, change)
     return converged(changes, LOSS_AT_REST, "evaluation loss at the position shown")
 
@@ -322,8 +323,8 @@ def _at_rest(rows: Rows) -> Gate:
     experiment="limits-fig2",
     source="[Limits] §4.3, Fig. 2",
     says="The final accuracy of the RNN is at least as good as that of all Transformers.",
-    reading="After as many sequences the final loss of the best Transformer is not below the RNN's by 0.01 on any of the "
-    "four tasks.",
+    reading="After as many sequences the final loss of the best Transformer is not below the RNN's by 0.01 on any of "
+    "the four tasks.",
     rule=Above(-MARGIN),
 )
 def final_accuracy(tables: Tables) -> Seen:
@@ -344,8 +345,8 @@ def final_accuracy(tables: Tables) -> Seen:
     experiment="limits-fig2",
     source="[Limits] §4.3, Fig. 2",
     says="The evaluation loss of the RNN is below that of Transformers or as small at all steps during training.",
-    reading="At the evaluation where it is worst off, the RNN's loss is above that of the best Transformer by 0.01 at most, "
-    "on each of the four tasks.",
+    reading="At the evaluation where it is worst off, the RNN's loss is above that of the best Transformer by 0.01 at "
+    "most, on each of the four tasks.",
     rule=Above(-MARGIN),
 )
 def better_throughout(tables: Tables) -> Seen:
@@ -371,8 +372,8 @@ def better_throughout(tables: Tables) -> Seen:
     experiment="limits-fig2",
     source="[Limits] Abstract, §1 and App. A.5",
     says="The lack of the state as a signal hurts Transformers, and the RNN much less.",
-    reading="The mean loss on Cyclic-HARD less that on Cyclic-DET is larger for the deepest Transformer than for the RNN, "
-    "by 0.05 or more, after as many sequences.",
+    reading="The mean loss on Cyclic-HARD less that on Cyclic-DET is larger for the deepest Transformer than for the "
+    "RNN, by 0.05 or more, after as many sequences.",
     rule=Above(0, matters=0.05),
 )
 def supervision_rnn(tables: Tables) -> Seen:

@@ -64,11 +64,11 @@ class LimitsFig3(Experiment):
 
     title = "How long a sequence a Transformer fits, against its depth"
     summary = (
-        "The fit length of a model is the number of positions, from the first on, at which its answer is within an error "
-        "rate of the exact one, in the last epochs of training. It is measured for Transformers of growing depth and for a "
-        "one-layer RNN, on processes that forget quickly, on cycles and products that never forget, and on Cyclic-HARD, "
-        "where the state is rarely asked for. Beside them stand predictors that know little: their fit length is what a "
-        "fit length is worth. " + EPOCHS
+        "The fit length of a model is the number of positions, from the first on, at which its answer is within an "
+        "error rate of the exact one, in the last epochs of training. It is measured for Transformers of growing depth "
+        "and for a one-layer RNN, on processes that forget quickly, on cycles and products that never forget, and on "
+        "Cyclic-HARD, where the state is rarely asked for. Beside them stand predictors that know little: their fit "
+        "length is what a fit length is worth. " + EPOCHS
     )
     num_seeds = NUM_SEEDS
     intervals = SEED_INTERVALS
@@ -136,7 +136,7 @@ def _lengths_figure(rows: Rows) -> Figure:
         if deep:
             powers = tuple(float(min(2**n, longest)) for n in deep)
             series.append(Series(name="2^layers", role="control", x=tuple(deep), y=powers))
-        shown = {"x_label": "layers", "y_label": "fit length", "y_min": 0.0, "y_max": 1.08 * longest}
+        shown: dict[str, Any] = {"x_label": "layers", "y_label": "fit length", "y_min": 0.0, "y_max": 1.08 * longest}
         panels.append(lines(task_title(task), *series, **shown))
     definition = rows[0]["definition"]
     rule = "all positions up to it are fitted" if definition == "prefix" else "it is fitted, whatever is before it"
@@ -144,9 +144,9 @@ def _lengths_figure(rows: Rows) -> Figure:
         name="fit-length",
         title="Fit length against depth",
         caption=(
-            f"The largest position such that {rule}: evaluation loss below the error rate in each of the last epochs. The "
-            "constant predictor always gives the mean exact answer. 2^layers is cut at the whole length. Bands are 95 % "
-            "intervals over seeds."
+            f"The largest position such that {rule}: evaluation loss below the error rate in each of the last epochs. "
+            "The constant predictor always gives the mean exact answer. 2^layers is cut at the whole length. Bands are "
+            "95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -188,8 +188,9 @@ def _positions_figure(tables: Tables) -> Figure:
         name="loss-by-position",
         title="Evaluation loss by position after training",
         caption=(
-            f"On fresh samples, at least {min(row['samples'] for row in rows):,} that count at each position. Baselines "
-            "know nothing, or keep a window of observations and are exact within it. Bands are 95 % intervals over seeds."
+            f"On fresh samples, at least {min(row['samples'] for row in rows):,} that count at each position. "
+            "Baselines know nothing, or keep a window of observations and are exact within it. Bands are 95 % intervals "
+            "over seeds."
         ),
         panels=tuple(panels),
     )
@@ -222,15 +223,15 @@ def _training_figure(rows: Rows) -> Figure:
     panels = []
     for task, own in rows.by("task").items():
         models = [curve(own.where(layers=n), "share", model_name(n), "model", y="length") for n in layers_of(own)]
-        shown = {"x_label": "share of the training", "y_label": "fit length", "y_min": 0.0}
+        shown: dict[str, Any] = {"x_label": "share of the training", "y_label": "fit length", "y_min": 0.0}
         panels.append(lines(task_title(task), *models, **shown))
     return Figure(
         name="length-over-training",
         title="Fit length while training",
         caption=(
             f"The place between two positions at which the evaluation loss crosses {rows[0]['error_rate']:g}, by one "
-            "evaluation. A depth that still rises at the end has the fit length of its budget. Bands are 95 % intervals "
-            "over seeds."
+            "evaluation. A depth that still rises at the end has the fit length of its budget. Bands are 95 % "
+            "intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -272,8 +273,8 @@ def rnn_fits(tables: Tables) -> Seen:
     experiment="limits-fig3",
     source="[Limits] §1 and §4.3, Fig. 3 (with its exception, footnote 2)",
     says="On Cyclic-DET, Cyclic-RND and MatMul the fit length of Transformers grows with depth.",
-    reading="The 0.1-fit length grows by a tenth of a doubling a layer or more on each of the three; the deepest on MatMul "
-    "does not count.",
+    reading="The 0.1-fit length grows by a tenth of a doubling a layer or more on each of the three; the deepest on "
+    "MatMul does not count.",
     rule=Above(0, matters=0.1),
 )
 def grows(tables: Tables) -> Seen:
@@ -288,8 +289,8 @@ def grows(tables: Tables) -> Seen:
     experiment="limits-fig3",
     source="[Limits] §4.3, Fig. 3 (at least an exponential dependency between fit length and depth, 2^L)",
     says="On Cyclic-DET, Cyclic-RND and MatMul the fit length at least doubles with each layer.",
-    reading="Up to the first depth that fits more than half of the sequence, the 0.1-fit length doubles with a layer on each "
-    "task, or is at most a tenth of a doubling short.",
+    reading="Up to the first depth that fits more than half of the sequence, the 0.1-fit length doubles with a layer "
+    "on each task, or is at most a tenth of a doubling short.",
     rule=Above(0.9),
 )
 def doubles(tables: Tables) -> Seen:
@@ -314,17 +315,17 @@ def _room(own: Rows) -> float | None:
     experiment="limits-fig3",
     source="[Limits] §4.2 and §4.3, Fig. 3 (with its exception, footnote 2)",
     says="On Cyclic-DET, Cyclic-RND and MatMul a Transformer of L layers has a fit length of at least 2^L.",
-    reading="At the worst depth the 0.1-fit length is 2^L (cut at the whole length), or a tenth of a doubling less, on each "
-    "task; the deepest on MatMul does not count.",
+    reading="At the worst depth the 0.1-fit length is 2^L (cut at the whole length), or a tenth of a doubling less, on "
+    "each task; the deepest on MatMul does not count.",
     rule=Above(-0.1),
 )
 def power(tables: Tables) -> Seen:
-    """log2 of the fit length over 2^L."""
+    """log2 of the fit length over 2^L; a depth that need not fit more than the whole length, and does, is left out."""
 
     def least(own: Rows) -> Estimate | None:
-        longest = max(own.values("position"))
-        found = [log2(length) - Estimate(min(n, math.log2(longest))) for n, length in growing(own).items()]
-        return min(found, default=None)
+        most = math.log2(max(own.values("position")))
+        found = [(n, log2(length)) for n, length in growing(own).items()]
+        return min((one - Estimate(min(n, most)) for n, one in found if n < most or one.value < most), default=None)
 
     effects = each_task(models(tables), REMEMBERING, least, "doublings above 2^L, worst depth")
     text = f"{by_depth(tables, REMEMBERING)} log2 of the length over 2^L at the worst depth: {told(effects)}."
@@ -371,8 +372,8 @@ def constant_depth(tables: Tables) -> Seen:
     experiment="limits-fig3",
     source="[Limits] §4.3, Fig. 3",
     says="Cyclic-HARD cannot be fitted by a Transformer of any depth even at constant length.",
-    reading="The 0.1-fit length is below 2 at the best depth, while the RNN fits more and the state is asked for about as "
-    "rarely as in the paper.",
+    reading="The 0.1-fit length is below 2 at the best depth, while the RNN fits more and the state is asked for about "
+    "as rarely as in the paper.",
     rule=Below(CONSTANT),
 )
 def hard_no_depth(tables: Tables) -> Seen:

@@ -23,6 +23,7 @@ from hmmscope.experiments.limits_tables import (
     over_seeds,
     relabelled,
     told,
+    with_share,
 )
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require, unknown_name
@@ -38,9 +39,9 @@ class Figure4CoT(Experiment):
 
     title = "Block chain-of-thought lets a shallow Transformer follow long sequences"
     summary = (
-        "A Transformer that is too shallow for its sequences hears its own answer after every b observations. With b = 1 "
-        "that is chain-of-thought, and a layer need only make one step of the process; with b beyond what its depth can "
-        "follow, no answer is worth hearing."
+        "A Transformer that is too shallow for its sequences hears its own answer after every b observations. With b = "
+        "1 that is chain-of-thought, and a layer need only make one step of the process; with b beyond what its depth "
+        "can follow, no answer is worth hearing."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
     intervals = SEED_INTERVALS
@@ -199,8 +200,8 @@ def _training_figure(rows: Rows) -> Figure:
         name="error-over-training",
         title="The last position over training",
         caption=(
-            "Evaluation loss at one position against the epoch (a twentieth of the training at reduced scales), by block "
-            "length b; the exact belief is at 0. Means over seeds, bands are 95 % intervals."
+            "Evaluation loss at one position against the epoch (a twentieth of the training at reduced scales), by "
+            "block length b; the exact belief is at 0. Means over seeds, bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )
@@ -220,8 +221,8 @@ def _blocks_figure(rows: Rows) -> Figure:
         name="error-by-position",
         title="How far each block length reaches",
         caption=(
-            "Evaluation loss by position after training, by block length b, and of the model before training. The model "
-            "hears its own answers. Means over seeds, bands are 95 % intervals."
+            "Evaluation loss by position after training, by block length b, and of the model before training. The "
+            "model hears its own answers. Means over seeds, bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )
@@ -246,8 +247,8 @@ def _final_figure(rows: Rows) -> Figure:
         name="block-length",
         title="How short a block has to be",
         caption=(
-            f"Fit length at error rate 0.05 and evaluation loss at position {position} against the block length, with the "
-            "values without chain-of-thought as lines. Means over seeds, bands are 95 % intervals."
+            f"Fit length at error rate 0.05 and evaluation loss at position {position} against the block length, with "
+            "the values without chain-of-thought as lines. Means over seeds, bands are 95 % intervals."
         ),
         panels=(panel("fit_0.05", "0.05-fit length"), panel("error", f"evaluation loss at position {position}")),
     )
@@ -289,9 +290,7 @@ def _at_rest(tables: Tables, tasks: tuple[str, ...]) -> Gate:
         for block in (0, _chosen(own)):
             rows = tables["training"].where(task=task, seed=seed, block_length=block)
             if rows:
-                most = max(rows.values("epoch"))
-                shares = rows.with_columns(share=lambda row, most=most: row["epoch"] / most)
-                changes[f"{task}, block {block}, seed {seed}"] = late_change(shares, _change)
+                changes[f"{task}, block {block}, seed {seed}"] = late_change(with_share(rows, "epoch"), _change)
     return converged(changes, LOSS_AT_REST, "evaluation loss at the chosen position")
 
 
@@ -335,7 +334,7 @@ def lowers_loss(tables: Tables) -> Seen:
     experiment="limits-fig4-cot",
     source="[Limits] §1 and §4.4",
     says="Block chain-of-thought enhances the sequence length that shallow Transformers can handle.",
-    reading="With b about half the fit length the 0.05-fit length is longer by a quarter of a doubling or more on each task.",
+    reading="With b about half the fit length the 0.05-fit length is a quarter of a doubling longer or more on each task.",
     rule=Above(0, matters=0.25),
 )
 def lengthens(tables: Tables) -> Seen:
@@ -359,8 +358,8 @@ def lengthens(tables: Tables) -> Seen:
     experiment="limits-fig4-cot",
     source="[Limits] App. C",
     says="For a small loss the block length has to be below the fit length without chain-of-thought.",
-    reading="The mean loss at the last position with blocks above the fit length is larger than with blocks up to half of it, by "
-    "0.1 or more, on each task.",
+    reading="The mean loss at the last position with blocks above the fit length is larger than with blocks up to half "
+    "of it, by 0.1 or more, on each task.",
     rule=Above(0, matters=MUCH),
 )
 def block_bound(tables: Tables) -> Seen:
@@ -382,8 +381,8 @@ def block_bound(tables: Tables) -> Seen:
     experiment="limits-fig4-cot",
     source="[Limits] App. C",
     says="Cyclic-HARD cannot be resolved by block chain-of-thought.",
-    reading="With the best block length the largest loss over positions is above 0.1, where the state is asked for as rarely as "
-    "in the paper and chain-of-thought does resolve Cyclic-DET.",
+    reading="With the best block length the largest loss over positions is above 0.1, where the state is asked for as "
+    "rarely as in the paper and chain-of-thought does resolve Cyclic-DET.",
     rule=Above(ERROR_RATES[1]),
 )
 def cot_hard(tables: Tables) -> Seen:

@@ -15,7 +15,7 @@ from hmmscope.evidence.panels import curve, level, lines
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import Above, Gate, learned
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
-from hmmscope.experiments.limits_models import is_deep, limits_config, shortened
+from hmmscope.experiments.limits_models import alike_training, is_deep, limits_config
 from hmmscope.experiments.limits_tables import (
     WHILE_TRAINING,
     each,
@@ -40,10 +40,10 @@ class Figure4Mixing(Experiment):
 
     title = "The middle of the sequence is hardest where mixing is of middling speed"
     summary = (
-        "Transformers of one depth infer the belief of Cyclic-RND with five backward probabilities, from never mixing to "
-        "mixing within the sequence. Symbols say nothing about the state, so a predictor that sees a window only can do no "
-        "better than the uniform law, whose error stands beside the model's, on the same samples. The RNN is trained on as "
-        "many sequences."
+        "Transformers of one depth infer the belief of Cyclic-RND with five backward probabilities, from never mixing "
+        "to mixing within the sequence. Symbols say nothing about the state, so a predictor that sees a window only "
+        "can do no better than the uniform law, whose error stands beside the model's, on the same samples. The RNN is "
+        "trained on as many sequences."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
     intervals = SEED_INTERVALS
@@ -68,7 +68,7 @@ class Figure4Mixing(Experiment):
                 layers,
                 length=choices["length"],
                 process={"backward_probability": probability},
-                training=shortened(choices["steps"]),
+                training=alike_training(scale, "cyclic-rnd", layers, choices["steps"]),
             )
             for layers in (choices["layers"], 0)
             for probability in choices["probabilities"]
@@ -146,8 +146,8 @@ def _together(rows: Rows) -> Figure:
         title="Error by position, for five speeds of mixing",
         caption=(
             f"Half the L1 distance from the exact belief (the optimum is at 0), against the number of observations: a "
-            f"Transformer of {layers} layer{'s' * (layers > 1)} (left), and the uniform law (right), which is all that a "
-            "window of observations tells about the state. Means over seeds, bands are 95 % intervals."
+            f"Transformer of {layers} layer{'s' * (layers > 1)} (left), and the uniform law (right), which is all that "
+            "a window of observations tells about the state. Means over seeds, bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )
@@ -170,8 +170,8 @@ def _one_by_one(rows: Rows) -> Figure:
         name="errors-beside-the-uniform-law",
         title="Each process beside what a window can know",
         caption=(
-            "The model's error by position beside that of the uniform law and of the model before training, on the same "
-            "samples. Means over seeds, bands are 95 % intervals."
+            "The model's error by position beside that of the uniform law and of the model before training, on the "
+            "same samples. Means over seeds, bands are 95 % intervals."
         ),
         panels=tuple(panels),
     )
@@ -218,8 +218,8 @@ def _at_rest(tables: Tables, *networks: str) -> Gate:
     experiment="limits-fig4-mixing",
     source="[Limits] §4.3, Fig. 4 left",
     says="Where the process forgets within the sequence, states in the middle are difficult and late states are easier.",
-    reading="The largest error is above that at both ends by 0.05 or more, at each backward probability at which the uniform "
-    "law is nearly exact in the end.",
+    reading="The largest error is above that at both ends by 0.05 or more, at each backward probability at which the "
+    "uniform law is nearly exact in the end.",
     rule=Above(0, matters=ERROR_RATE),
 )
 def hump(tables: Tables) -> Seen:
@@ -255,7 +255,7 @@ def end_falls(tables: Tables) -> Seen:
     """Within a seed, of a model that is better than the uniform law, whose error falls too."""
     rows = tables["errors"]
     ends = rows.where(position=max(rows.values("position")))
-    effects = {}
+    effects: dict[str, Effect] = {}
     for slower, faster in pairwise(sorted(ends.where(predictor="model").values("probability"))):
 
         def fall(own: Rows, slower: float = slower, faster: float = faster) -> Estimate:
@@ -278,8 +278,8 @@ def _value(own: Rows) -> float:
     experiment="limits-fig4-mixing",
     source="[Limits] Abstract and §1",
     says="A long mixing time degrades Transformers, and has much less impact on RNNs.",
-    reading="From the fastest to the slowest mixing the mean error rises by 0.05 more for the Transformer than for the RNN, after "
-    "equal budgets.",
+    reading="From the fastest to the slowest mixing the mean error rises by 0.05 more for the Transformer than for the "
+    "RNN, after equal budgets.",
     rule=Above(0, matters=ERROR_RATE),
 )
 def mixing_rnn(tables: Tables) -> Seen:
@@ -331,6 +331,6 @@ def window(tables: Tables) -> Seen:
         if known[row["probability"], row["position"]] - row["value"] > ERROR_RATE
     ]
     inside = over_seeds(rows, lambda own: advantage(own, False))
-    text = f"The last position at which it is {ERROR_RATE} better for any of them is {max(better, default=0)}; up to position "
-    text += f"{reach} it is better by {inside.short() if inside else 'an unknown number'}."
+    text = f"The last position at which it is {ERROR_RATE} better for any of them is {max(better, default=0)}; up to "
+    text += f"position {reach} it is better by {inside.short() if inside else 'an unknown number'}."
     return Seen(over_seeds(rows, advantage, f"advantage beyond position {reach}"), text)

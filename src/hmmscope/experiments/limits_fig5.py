@@ -11,7 +11,7 @@ from hmmscope.evidence.panels import curve, level, lines
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import Above
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
-from hmmscope.experiments.limits_models import TASKS, is_deep, limits_config, shortened
+from hmmscope.experiments.limits_models import TASKS, alike_training, is_deep, limits_config, shortened
 from hmmscope.experiments.limits_tables import (
     WHILE_TRAINING,
     each,
@@ -35,9 +35,9 @@ class Figure5(Experiment):
 
     title = "Width and heads"
     summary = (
-        "Transformers of one or more depths with different widths of the stream, and different numbers of heads, trained "
-        "alike. The paper chose 8 heads and width 512 by such a study, and does not say what else it tried. A Transformer and "
-        "the RNN are trained with several learning rates too."
+        "Transformers of one or more depths with different widths of the stream, and different numbers of heads, "
+        "trained alike. The paper chose 8 heads and width 512 by such a study, and does not say what else it tried. A "
+        "Transformer and the RNN are trained with several learning rates too."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 3}
     intervals = SEED_INTERVALS
@@ -81,7 +81,7 @@ class Figure5(Experiment):
             for layers in (choices["layers"][0], 0):
                 model = {"width": usual[0], "num_heads": usual[1]} if layers else {}
                 for rate in choices["rates"]:
-                    own = training | {"learning_rate": rate}
+                    own = alike_training(scale, task, layers, choices["steps"]) | {"learning_rate": rate}
                     plan[_label(task, layers, *usual, rate)] = limits_config(
                         scale, task, layers, model=model, training=own
                     )
@@ -220,7 +220,7 @@ def _along(rows: Rows, axis: str) -> Seen:
     experiment="limits-fig5",
     source=OURS,
     says="How much does the width of a Transformer matter?",
-    reading="Mean evaluation loss at the smallest width less that at the largest; [Limits] App. C.1 chose 512 and says no more.",
+    reading="Mean loss at the smallest width less that at the largest; [Limits] App. C.1 chose 512 and says no more.",
 )
 def width_matters(tables: Tables) -> Seen:
     """Within a seed."""
@@ -232,7 +232,7 @@ def width_matters(tables: Tables) -> Seen:
     experiment="limits-fig5",
     source=OURS,
     says="How much does the number of heads of a Transformer matter?",
-    reading="Mean evaluation loss with the fewest heads less that with the most; [Limits] App. C.1 chose 8 and says no more.",
+    reading="Mean loss with the fewest heads less that with the most; [Limits] App. C.1 chose 8 and says no more.",
 )
 def heads_matter(tables: Tables) -> Seen:
     """Within a seed."""
@@ -244,8 +244,8 @@ def heads_matter(tables: Tables) -> Seen:
     experiment="limits-fig5",
     source="[Limits] §1",
     says="The training of RNNs is more robust to hyperparameters than that of Transformers.",
-    reading="Over the learning rates the mean loss of the Transformer varies more than that of the RNN, by 0.05 or more on each "
-    "task, after equal budgets.",
+    reading="Over the learning rates the mean loss of the Transformer varies more than that of the RNN, by 0.05 or "
+    "more on each task, after equal budgets.",
     rule=Above(0, matters=0.05),
 )
 def rnn_tuning(tables: Tables) -> Seen:

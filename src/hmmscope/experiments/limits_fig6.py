@@ -25,6 +25,7 @@ from hmmscope.experiments.limits_tables import (
     over_seeds,
     task_title,
     told,
+    with_share,
 )
 from hmmscope.runs.pipeline import Run
 from hmmscope.training.recipes import doubling_curriculum
@@ -40,9 +41,9 @@ class LimitsFig6(Experiment):
 
     title = "What the doubling curriculum is worth"
     summary = (
-        "Transformers are trained on prefixes that double in length, from 2^layers on, and the same Transformers on whole "
-        "sequences for as many steps. Fit lengths at the end and over training are compared, and what the training costs. "
-        + EPOCHS
+        "Transformers are trained on prefixes that double in length, from 2^layers on, and the same Transformers on "
+        "whole sequences for as many steps. Fit lengths at the end and over training are compared, and what the training "
+        "costs. " + EPOCHS
     )
     num_seeds = NUM_SEEDS
     intervals = SEED_INTERVALS
@@ -126,8 +127,8 @@ def _against_depth(tables: Tables) -> Figure:
         name="fit-length-by-depth",
         title="Fit length against depth, with and without curriculum",
         caption=(
-            f"Positions, from the first on, with an evaluation loss below {rows[0]['error_rate']:g} in each of the last "
-            "epochs. Bands are 95 % intervals over seeds."
+            f"Positions, from the first on, with an evaluation loss below {rows[0]['error_rate']:g} in each of the "
+            "last epochs. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -148,8 +149,8 @@ def _against_epoch(tables: Tables) -> Figure:
         name="fit-length-by-epoch",
         title="Fit length while training",
         caption=(
-            "Fit length after each epoch, judged by that epoch alone. Both see as many sequences; with the curriculum they "
-            "are shorter at first. Bands are 95 % intervals over seeds."
+            "Fit length after each epoch, judged by that epoch alone. Both see as many sequences; with the curriculum "
+            "they are shorter at first. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
@@ -184,7 +185,13 @@ def lead(rows: Rows) -> float | None:
 
 
 def _leads(tables: Tables, table: str, tasks: tuple[str, ...] = ("cyclic-det", "matmul")) -> dict[str, Effect]:
-    return each_task(_deep(tables[table]), tasks, lead, "share of the length")
+    rows = _deep(tables[table])
+    return each_task(rows, tasks, lead, "share of the length", resolution=_resolution(rows) / rows[0]["longest"])
+
+
+def _resolution(rows: Rows) -> int:
+    """Least difference of fit lengths, in positions: none where they are measured between positions."""
+    return 0 if all("length" in row for row in rows) else 1
 
 
 def _said(tables: Tables, task: str) -> str:
@@ -201,12 +208,12 @@ def _said(tables: Tables, task: str) -> str:
 def _gates(tables: Tables, task: str) -> tuple[Gate, Gate]:
     """Whether the Transformers fit a position more than nothing, and whether that is at rest."""
     ends = _deep(tables["fit-lengths"].where(task=task))
-    fits = each(ends.with_columns(length=lambda row: share(row) * row["longest"]), "layers", _mean_length)
+    lengths = ends.with_columns(length=lambda row: share(row) * row["longest"])
+    fits = each(lengths, "layers", _mean_length, resolution=_resolution(ends))
     least = min(fits.values(), key=lambda one: one.value, default=Effect(value=0.0))
     changes: dict[str, float | None] = {}
     for (n, kept, seed), own in _deep(tables["epochs"].where(task=task)).by("layers", "curriculum", "seed").items():
-        most = max(own.values("epoch"))
-        shares = own.with_columns(share=lambda row, most=most: row["epoch"] / most)
+        shares = with_share(own, "epoch")
         name = f"{model_name(n)}, {'with' if kept else 'without'}, seed {seed}"
         changes[name] = late_change(shares, lambda end, before: 0.0 if share(end) >= 1 else share(end) - share(before))
     gate = learned(least, 1.0, "one that always gives the same answer, which fits nothing,")
@@ -302,8 +309,8 @@ def _ratio(pair: list[Rows], column: str) -> float | None:
     experiment="limits-fig6",
     source="[Limits] §1",
     says="The training of RNNs is more robust to the curriculum than that of Transformers.",
-    reading="With and without a curriculum the fit length of Transformers differs more than that of the RNN, by 0.03 of the "
-    "sequence or more, on each task.",
+    reading="With and without a curriculum the fit length of Transformers differs more than that of the RNN, by 0.03 "
+    "of the sequence or more, on each task.",
     rule=Above(0, matters=LONGER),
 )
 def curriculum_rnn(tables: Tables) -> Seen:

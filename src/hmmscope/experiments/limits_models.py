@@ -223,3 +223,10 @@ def shortened(steps: int, evaluations: int = EVALUATIONS) -> dict[str, Any]:
         "evaluate_every": epoch,
         "checkpoint_every": max(1, steps // 4),
     }
+
+
+def alike_training(scale: str, task: str, num_layers: int, steps: int) -> dict[str, Any]:
+    """`shortened`, with which the RNN sees as many sequences as the Transformers of the task."""
+    if steps == 0 and num_layers == 0 and scale != "paper":
+        steps = limits_config(scale, task, 1)["training"]["num_steps"]
+    return shortened(steps)

@@ -1,4 +1,4 @@
-"""Losses that [Limits] prints in Tables 3 and 4, beside what is possible at its sizes: 5 states, 5 symbols, 120 observations.
+"""Losses that [Limits] prints in Tables 3 and 4, beside what is possible at its sizes (5 states, 5 symbols, length 120).
 
 A cross-entropy with the exact belief cannot be below the belief's entropy, nor a squared error against samples below their
 variance. These floors are measured at the paper's sizes, whatever the scale of the models. A printed loss is of one instance
@@ -64,8 +64,9 @@ def paper_floors(
         instances: at least 1.
 
     Returns:
-        Rows ``instance``, ``task``, ``backward`` (None but for Cyclic-RND), ``value``, ``low``, ``high``, ``batch_deviation`` (of a mean
-        over a batch of 256 trajectories; known for RanLDS only, otherwise None), ``samples`` (0 if exact).
+        Rows ``instance``, ``task``, ``backward`` (None but for Cyclic-RND), ``value``, ``low``, ``high``,
+        ``batch_deviation`` (of a mean over a batch of 256 trajectories; known for RanLDS only, otherwise None), ``samples``
+        (0 if exact).
     """
     numbers = range(seed * instances, (seed + 1) * instances)
     return [{"instance": one} | row for one in numbers for row in _floors(tasks, one, num_samples, backward)]
@@ -119,8 +120,8 @@ def floors(tables: Tables, task: str, backward: float | None = None) -> list[flo
     return [row["value"] for row in tables["paper-floors"].where(task=task, backward=backward)]
 
 
-#: The mean over an epoch is one over positions 0 .. 120, of which the first is known, divided by 120 or by 121: Eq. (C.1) sums
-#: 121 terms. The smaller floor is that of a division by 121.
+#: The mean over an epoch is one over positions 0 .. 120, of which the first is known, divided by 120 or by 121: Eq. (C.1)
+#: sums 121 terms. The smaller floor is that of a division by 121.
 LEAST_SHARE = PAPER_LENGTH / (PAPER_LENGTH + 1)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.evidence.claims import OURS, Seen, claim
-from hmmscope.evidence.effects import pooled
+from hmmscope.evidence.effects import Effect, pooled
 from hmmscope.evidence.figures import Bars, Figure, Series
 from hmmscope.evidence.panels import bar, bars
 from hmmscope.evidence.rows import Rows, Tables
@@ -44,9 +44,9 @@ class Table1(Experiment):
 
     title = "Mixing times of the processes"
     summary = (
-        "How many steps it takes until two observers who disagreed about the first state agree to 1/10 in total variation, "
-        "on average over sequences (Eq. A.2 of [Limits]); for the linear system ln 0.05 / ln ζ, exactly. Random instances, "
-        "beside the numbers printed in Table 1. Nothing is trained."
+        "How many steps it takes until two observers who disagreed about the first state agree to 1/10 in total "
+        "variation, on average over sequences (Eq. A.2 of [Limits]); for the linear system ln 0.05 / ln ζ, exactly. "
+        "Random instances, beside the numbers printed in Table 1. Nothing is trained."
     )
     intervals = "Means over instances of the process; intervals are 95 % intervals over instances by Student's law."
     sizes = {
@@ -102,9 +102,9 @@ def _figure(rows: Rows) -> Figure:
         name="mixing-times",
         title="Mixing times beside Table 1",
         caption=(
-            "Steps until the start is forgotten: by the definition (Eq. A.2; cut at 120 as in the paper), the same less two "
-            "steps, and as printed. RanLDS has a formula, and no steps are taken off. CR-p is Cyclic-RND with backward "
-            "probability p. Means over instances with 95 % intervals."
+            "Steps until the start is forgotten: by the definition (Eq. A.2; cut at 120 as in the paper), the same "
+            "less two steps, and as printed. RanLDS has a formula, and no steps are taken off. CR-p is Cyclic-RND with "
+            "backward probability p. Means over instances with 95 % intervals."
         ),
         panels=(
             panel([label for label in shown if label.startswith("Ran")], "Forget quickly"),
@@ -133,16 +133,16 @@ def from_printed(own: Rows) -> dict[str, float]:
     "limits-table1-values",
     experiment="limits-table1",
     source="[Limits] App. A.2, Table 1",
-    says="The average mixing times of RanHMM and Cyclic-RND are 1.6, 69.4, 42.2, 21.4 and 14.2 steps (and 120 where it is cut).",
-    reading="Differences from the last row, in which it does not count from which step one counts, are within a step of the "
-    "printed ones.",
+    says="The average mixing times of RanHMM and Cyclic-RND are 1.6, 69.4, 42.2, 21.4 and 14.2 steps (120 where cut).",
+    reading="Differences from the last row, in which it does not count from which step one counts, are within a step "
+    "of the printed ones.",
     rule=Within(MARGINS["steps"]),
     about="process",
 )
 def table1_values(tables: Tables) -> Seen:
     """The table counts from another step than the definition (see limits-table1-offset)."""
     rows = tables["mixing-times"]
-    effects = {}
+    effects: dict[str, Effect] = {}
     for process in COMPARED:
 
         def apart(own: Rows, process: str = process) -> float | None:
@@ -153,7 +153,8 @@ def table1_values(tables: Tables) -> Seen:
         effects |= {process: found} if found else {}
     known = rows.where(process=[*COMPARED, REFERENCE, CUT]).pool("process", "printed", value="capped")
     listed = "; ".join(f"{row['process']} {row['capped']:.2f}, printed {row['printed']:g}" for row in known)
-    text = f"By the definition, cut at {PAPER_CAP} steps: {listed}. From the printed difference to {REFERENCE}: {told(effects)}."
+    text = f"By the definition, cut at {PAPER_CAP} steps: {listed}. "
+    text += f"From the printed difference to {REFERENCE}: {told(effects)}."
     return Seen(effects, text, wanted=COMPARED)
 
 

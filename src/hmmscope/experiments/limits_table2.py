@@ -65,10 +65,10 @@ class Table2(Experiment):
 
     title = "What block chain-of-thought costs"
     summary = (
-        "A training pass (forward and backward) with block chain-of-thought against an ordinary one. The naive algorithm "
-        "makes one pass over the whole sequence for each block; the two-phase one first finds the answers with a cache and "
-        "without gradients, then makes one pass. Forward tokens and floating-point operations are counted, times are taken "
-        "side by side. Nothing is trained."
+        "A training pass (forward and backward) with block chain-of-thought against an ordinary one. The naive "
+        "algorithm makes one pass over the whole sequence for each block; the two-phase one first finds the answers "
+        "with a cache and without gradients, then makes one pass. Forward tokens and floating-point operations are "
+        "counted, times are taken side by side. Nothing is trained."
     )
     intervals = (
         "Counts are exact. Times are medians over rounds in which all variants take their turn; intervals are 95 % "

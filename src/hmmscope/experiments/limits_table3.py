@@ -54,9 +54,9 @@ class LimitsTable3(Experiment):
 
     title = "Final losses beside what is possible"
     summary = (
-        "The loss at the end of training of a one-layer RNN and of Transformers, on training samples and on fresh ones, "
-        "beside the least loss that any predictor can have, the entropy of the exact answers or the variance of samples. "
-        "The printed losses of the paper stand beside floors at the paper's sizes."
+        "The loss at the end of training of a one-layer RNN and of Transformers, on training samples and on fresh "
+        "ones, beside the least loss that any predictor can have, the entropy of the exact answers or the variance of "
+        "samples. The printed losses of the paper stand beside floors at the paper's sizes."
     )
     num_seeds = NUM_SEEDS
     intervals = SEED_INTERVALS
@@ -142,9 +142,10 @@ def _losses_figure(rows: Rows) -> Figure:
         name="final-losses",
         title="Final losses",
         caption=(
-            "Mean loss over the last epoch of training and on fresh samples, averaged over positions. The line across a "
-            "group is the loss of the exact answer on the fresh samples. Training samples are seen once (at scale paper "
-            "they are a fixed set): overfitting would show as a lower bar for them. Intervals are 95 % intervals over seeds."
+            "Mean loss over the last epoch of training and on fresh samples, averaged over positions. The line across "
+            "a group is the loss of the exact answer on the fresh samples. Training samples are seen once (at scale "
+            "paper they are a fixed set): overfitting would show as a lower bar for them. Intervals are 95 % intervals over "
+            "seeds."
         ),
         panels=tuple(panels),
     )
@@ -161,8 +162,8 @@ def _excess_figure(rows: Rows) -> Figure:
         name="excess",
         title="Excess over the least possible loss",
         caption=(
-            "Kullback-Leibler divergence from the exact answer, or the squared distance from it, averaged over positions of "
-            "fresh samples. Geometric means over seeds, bands are 95 % intervals of the logarithm."
+            "Kullback-Leibler divergence from the exact answer, or the squared distance from it, averaged over "
+            "positions of fresh samples. Geometric means over seeds, bands are 95 % intervals of the logarithm."
         ),
         panels=tuple(panels),
     )
@@ -246,8 +247,8 @@ def _learned(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) ->
     experiment="limits-table3",
     source="[Limits] App. C.3, Table 3",
     says="On MatMul, Cyclic-DET and Cyclic-RND the fitting ability of Transformers is much worse than that of RNNs.",
-    reading="With one or two layers fewer than log2 of the length, the better one has ten times the RNN's excess loss or more, "
-    "after equal budgets.",
+    reading="With one or two layers fewer than log2 of the length, the better one has ten times the RNN's excess loss "
+    "or more, after equal budgets.",
     rule=Above(0, matters=MUCH),
 )
 def remembering_worse(tables: Tables) -> Seen:
@@ -264,7 +265,7 @@ def remembering_worse(tables: Tables) -> Seen:
     experiment="limits-table3",
     source="[Limits] App. C.3, Table 3",
     says="On RanHMM and RanLDS the performance of the RNN and of Transformers is comparable.",
-    reading="With two layers the excess loss is less than ten times the RNN's and more than a tenth of it, after equal budgets.",
+    reading="With two layers the excess loss is below ten times the RNN's and above a tenth of it, after equal budgets.",
     rule=Within(MUCH),
 )
 def forgetting_comparable(tables: Tables) -> Seen:
@@ -280,9 +281,9 @@ def forgetting_comparable(tables: Tables) -> Seen:
     "limits-no-overfitting",
     experiment="limits-table3",
     source="[Limits] App. C.3, Table 3",
-    says="That Transformers fall behind on MatMul, Cyclic-DET and Cyclic-RND is not overfitting: their training loss is high.",
-    reading="With one or two layers fewer than log2 of the length the loss on fresh samples is above that on a training set, seen "
-    "several times, by less than a tenth of the excess.",
+    says="Transformers that fall behind on MatMul, Cyclic-DET and Cyclic-RND do not overfit: their training loss is high.",
+    reading="With one or two layers fewer than log2 of the length the loss on fresh samples is above that on a "
+    "training set, seen several times, by less than a tenth of the excess.",
     rule=Below(OVERFITTING),
 )
 def no_overfitting(tables: Tables) -> Seen:
@@ -299,8 +300,10 @@ def no_overfitting(tables: Tables) -> Seen:
         )
 
     effects = each_task(kept, REMEMBERING, gap, "of the excess")
-    passes = min((row.get("passes", 0.0) for row in kept), default=0.0)
-    gates = (regime(passes, 2, math.inf, "how often a training sample is seen"), _learned(tables, REMEMBERING, short))
+    passes = [row["passes"] for row in kept if "passes" in row]
+    seen = "how often a training sample is seen"
+    known = regime(min(passes), 2, math.inf, seen) if passes else Gate("regime", False, f"{seen} is not recorded")
+    gates = (known, _learned(tables, REMEMBERING, short))
     return Seen(effects, f"Fresh less training loss: {told(effects)}.", gates=gates, wanted=titles(REMEMBERING))
 
 
@@ -315,8 +318,8 @@ def no_overfitting(tables: Tables) -> Seen:
 )
 def printed_rnd_rnn(tables: Tables) -> Seen:
     """No predictor is below the entropy of the belief, memorised training set or not."""
-    text = f"The least possible loss is {said_floor(tables, 'cyclic-rnd', 0.01)} nats. No predictor's cross-entropy is below "
-    text += "it, on any data: what is printed is another quantity, if it is below."
+    text = f"The least possible loss is {said_floor(tables, 'cyclic-rnd', 0.01)} nats. No predictor's cross-entropy is "
+    text += "below it, on any data: what is printed is another quantity, if it is below."
     return Seen(printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["RNN"], 0.01), text)
 
 
@@ -341,8 +344,8 @@ def printed_rnd_transformers(tables: Tables) -> Seen:
     experiment="limits-table3",
     source="[Limits] Table 3 and Eq. (C.1)",
     says="The final training loss of the RNN on RanLDS, a mean squared error, is 2.58242.",
-    reading="The printed loss is above the least that a predictor can have, which is exact, up to the scatter of one batch of 256 "
-    "trajectories.",
+    reading="The printed loss is above the least that a predictor can have, which is exact, up to the scatter of one "
+    "batch of 256 trajectories.",
     rule=Above(0),
     about="process",
 )

@@ -135,8 +135,9 @@ def _figure(tables: Tables) -> Figure:
         name="training-loss",
         title="Training loss of the deepest Transformer",
         caption=(
-            "Mean loss over an epoch of training, and of samples that are not trained on, beside the least possible loss "
-            "and that of a predictor that always gives the mean of the exact answers. Bands are 95 % intervals over seeds."
+            "Mean loss over an epoch of training, and of samples that are not trained on, beside the least possible "
+            "loss and that of a predictor that always gives the mean of the exact answers. Bands are 95 % intervals over "
+            "seeds."
         ),
         panels=tuple(panels),
     )
@@ -187,8 +188,8 @@ def _learned(rows: Rows, tasks: tuple[str, ...], margin: float) -> Gate:
     experiment="limits-table4",
     source="[Limits] App. C.4, Table 4",
     says="The training of the deepest Transformer on MatMul converges much slower than on Cyclic-DET and Cyclic-RND.",
-    reading="After as many steps, the share of the way down that is made in the last two fifths of training is larger on MatMul "
-    "than on either, by 0.02 or more.",
+    reading="After as many steps, the share of the way down that is made in the last two fifths of training is larger "
+    "on MatMul than on either, by 0.02 or more.",
     rule=Above(0, matters=0.02),
 )
 def matmul_slower(tables: Tables) -> Seen:
@@ -196,7 +197,7 @@ def matmul_slower(tables: Tables) -> Seen:
     rows = of_trivial(tables)
     steps = {task_title(task): {"steps": max(own.values("step"))} for task, own in rows.by("task").items()}
 
-    effects = {}
+    effects: dict[str, Effect] = {}
     for task in CYCLES:
 
         def later(own: Rows, task: str = task) -> float | None:
@@ -254,13 +255,13 @@ def matmul_fails(tables: Tables) -> Seen:
     experiment="limits-table4",
     source="[Limits] Table 4 and its caption",
     says="The loss to which seven layers converge on Cyclic-RND, 1.503, is due to its randomness.",
-    reading="It is where the floor of one more instance would lie, by the kernel as printed with its first action hidden, and "
-    "that is known to 0.05 nats.",
+    reading="It is where the floor of one more instance would lie, by the kernel as printed with its first action "
+    "hidden, and that is known to 0.05 nats.",
     rule=Printed(TABLE_4["cyclic-rnd"][100], AT_FLOOR),
     about="process",
 )
 def printed_rnd_converged(tables: Tables) -> Seen:
-    """Proposition A.1 prints a kernel in which an action acts one step after it is seen; that reading has the largest floor."""
+    """Proposition A.1 prints a kernel in which an action acts one step after it is seen, which has the largest floor."""
     found = floors(tables, "cyclic-rnd, first action hidden", 0.01)
     text = f"The floor by that reading is {said_floor(tables, 'cyclic-rnd, first action hidden', 0.01)} nats"
     text += f", by instance {min(found):.4f} to {max(found):.4f}. " if found else ". "

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from hmmscope.analysis.fit_length import crossing_length, fit_length
@@ -17,8 +18,8 @@ from hmmscope.training.schedules import stage_length
 
 #: The sentence on what an epoch is at reduced scale.
 EPOCHS = (
-    "An epoch is a twentieth of the training of a Transformer (at scale paper a pass over the fixed set); after each the "
-    "model is evaluated on the same samples, which are not trained on. At reduced scales the RNN has four times as many."
+    "An epoch is a twentieth of the training of a Transformer (at scale paper a pass over the fixed set); after each "
+    "the model is evaluated on the same samples, which are not trained on. At reduced scales the RNN has four times as many."
 )
 
 #: Tasks that remember, those that forget, and the one that is rarely asked.
@@ -134,7 +135,7 @@ def training_rows(run: Run, error_rates: Sequence[float], facts: Mapping[str, An
 
     Returns:
         `facts` with ``error_rate``, ``longest``, ``epoch``, ``share`` (of the training), ``sequences``, ``tokens``,
-        ``value`` (the fit length), ``length`` (the same between positions), ``loss`` (mean over positions); of long trainings
+        ``value`` (the fit length), ``length`` (the same between positions), ``loss`` (mean over positions); of long ones
         twenty epochs, evenly spread.
     """
     found = epochs_of(run)
@@ -159,29 +160,37 @@ def training_rows(run: Run, error_rates: Sequence[float], facts: Mapping[str, An
 
 
 def each(
-    rows: Rows, column: str, measure: Callable[[Rows], Estimate | float | None], unit: str = ""
+    rows: Rows,
+    column: str,
+    measure: Callable[[Rows], Estimate | float | None],
+    unit: str = "",
+    *,
+    resolution: float = 0.0,
 ) -> dict[Any, Effect]:
     """A number of each seed by the values of a column, pooled over seeds; a value of which no seed has it is left out."""
-    made = {}
-    for key, own in rows.by(column).items():
-        values = list(own.per_seed(measure).values())
-        if any(value is not None for value in values):
-            made[key] = pooled(values, unit)
-    return made
+    found = {key: over_seeds(own, measure, unit, resolution=resolution) for key, own in rows.by(column).items()}
+    return {key: effect for key, effect in found.items() if effect is not None}
 
 
 def each_task(
-    rows: Rows, tasks: Iterable[str], measure: Callable[[Rows], Estimate | float | None], unit: str
+    rows: Rows,
+    tasks: Iterable[str],
+    measure: Callable[[Rows], Estimate | float | None],
+    unit: str,
+    *,
+    resolution: float = 0.0,
 ) -> dict[str, Effect]:
     """`each` by task, named by its title."""
-    found = each(rows.where(task=list(tasks)), "task", measure, unit)
+    found = each(rows.where(task=list(tasks)), "task", measure, unit, resolution=resolution)
     return {task_title(task): found[task] for task in tasks if task in found}
 
 
-def over_seeds(rows: Rows, measure: Callable[[Rows], Estimate | float | None], unit: str = "") -> Effect | None:
+def over_seeds(
+    rows: Rows, measure: Callable[[Rows], Estimate | float | None], unit: str = "", *, resolution: float = 0.0
+) -> Effect | None:
     """A number of each seed, pooled; None if no seed has it."""
     values = list(rows.per_seed(measure).values())
-    return pooled(values, unit) if any(value is not None for value in values) else None
+    return pooled(values, unit, resolution=resolution) if any(value is not None for value in values) else None
 
 
 def sampled(row: Mapping[str, Any]) -> Estimate:
@@ -250,6 +259,12 @@ def late_change(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], f
     return None if before is None else change(end, before)
 
 
+def with_share(rows: Rows, column: str) -> Rows:
+    """Rows of one training with ``share``: how much of it has passed, by a column that grows with it."""
+    most = max(rows.values(column))
+    return rows.with_columns(share=lambda row: row[column] / most)
+
+
 def equal_budgets(tables: Tables, labels: Mapping[str, str]) -> Gate:
     """Whether runs had the same budget in a currency, by the table of runs: means over seeds.
 
@@ -259,10 +274,9 @@ def equal_budgets(tables: Tables, labels: Mapping[str, str]) -> Gate:
     budgets: dict[str, dict[str, float]] = {}
     for name, label in labels.items():
         rows = tables.get("runs", Rows()).where(label=label)
-        spent = {key: [row.get(key) for row in rows] for key in ("sequences", "tokens", "flops", "seconds")}
-        budgets[name] = {
-            key: math.fsum(found) / len(found) for key, found in spent.items() if found and None not in found
-        }  # type: ignore[arg-type]
+        for key in ("sequences", "tokens", "flops", "seconds"):
+            spent = [row[key] for row in rows if row.get(key) is not None]
+            budgets.setdefault(name, {}).update({key: fmean(spent)} if spent and len(spent) == len(rows) else {})
     return matched(budgets)
 
 
