@@ -349,6 +349,7 @@ def recurrence(tables: Tables) -> Seen:
         return Seen(None, _said(rows))
     effects = each(rows, "task", _less(*ends), "loss of the Transformer less that of the RNN")
     gates = [equal_budgets(tables, {name: _label(task, name, layers) for name, layers in ends}) for task in tasks]
+    gates.append(_learned(tables, ends[1], tasks))
     return Seen(effects, _said(rows), gates=[*gates, *_at_rest(tables, ends, tasks)])
 
 
@@ -368,7 +369,8 @@ def depth(tables: Tables) -> Seen:
         return Seen(None, _said(rows))
     ends = (("transformer", depths[0]), ("transformer", depths[-1]))
     effects = each(rows, "task", _less(*ends), f"loss with {depths[0]} layers less that with {depths[-1]}")
-    return Seen(effects, _said(rows), gates=_at_rest(tables, ends, rows.values("task")))
+    gates = [_learned(tables, ends[1], rows.values("task")), *_at_rest(tables, ends, rows.values("task"))]
+    return Seen(effects, _said(rows), gates=gates)
 
 
 @claim(

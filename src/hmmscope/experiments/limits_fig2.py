@@ -396,7 +396,8 @@ def supervision_rnn(tables: Tables) -> Seen:
     text = f"Loss on Cyclic-HARD less that on Cyclic-DET: {told({name: one for name, one in parts.items() if one})}."
     compared = rows.where(layers=[0, deepest])
     effect = over_seeds(rows, difference, "loss more than the RNN's")
-    return Seen(effect, text, gates=(_matched(compared), _at_rest(compared)))
+    known = _learned(tables, alike(tables["epochs"].where(task=[HARD, "cyclic-det"])))
+    return Seen(effect, text, gates=(known, _matched(compared), _at_rest(compared)))
 
 
 def _over_positions(row: Mapping[str, Any]) -> float | None:

@@ -1,31 +1,34 @@
 """[Limits] Figure 3: how long a sequence Transformers fit, against their depth."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from hmmscope import registry
 from hmmscope.evidence.claims import Seen, claim
-from hmmscope.evidence.effects import Effect, Estimate
+from hmmscope.evidence.effects import Estimate
 from hmmscope.evidence.figures import Explorer, Figure, Series
 from hmmscope.evidence.panels import curve, level, lines, present
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Above, Below, Gate, learned, regime, room
+from hmmscope.evidence.verdicts import Above, Below, Gate, room
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.limits_lengths import (
     RATE,
     Lengths,
     at_rest,
+    both_cycles,
     by_depth,
     deep,
+    doublings_left,
     final_losses,
     fit_lengths,
     growing,
     growth,
+    learned_by,
     length_of,
     lengths,
     log2,
     models,
+    rarely_asked,
     slack,
     windows_of,
 )
@@ -242,8 +245,11 @@ def _training_figure(rows: Rows) -> Figure:
 
 #: A length that does not grow with anything.
 CONSTANT = 2
-#: Most often that the state may be asked for, in questions an action: twice the paper's 1 in 120.
-RARELY = 1 / 60
+
+
+def _gates(tables: Tables, tasks: Sequence[str]) -> tuple[Gate, Gate]:
+    """Whether the deepest Transformer has learned anything, and whether all are at rest."""
+    return learned_by(tables, tasks, max(deep(tables), default=0)), at_rest(tables, tasks)
 
 
 @claim(
@@ -281,7 +287,7 @@ def grows(tables: Tables) -> Seen:
     """The least-squares slope of log2 of the continuous length."""
     effects = each_task(models(tables), REMEMBERING, growth, "doublings a layer")
     text = f"{by_depth(tables, REMEMBERING)} Doublings a layer: {told(effects)}."
-    return Seen(effects, text, gates=(at_rest(tables, REMEMBERING),), wanted=titles(REMEMBERING))
+    return Seen(effects, text, gates=_gates(tables, REMEMBERING), wanted=titles(REMEMBERING))
 
 
 @claim(
@@ -297,17 +303,11 @@ def doubles(tables: Tables) -> Seen:
     """Where there is room: a length cannot double from more than half of the sequence on."""
     rows = models(tables)
     effects = each_task(rows, REMEMBERING, lambda own: growth(own, 0.5), "doublings a layer")
-    spaces = each_task(rows, REMEMBERING, _room, "")
+    spaces = each_task(rows, REMEMBERING, doublings_left, "")
     least = min((one.value for one in spaces.values()), default=0.0)
     space = room(least, 2, "the sequence, in doublings of the shortest fit length,")
     text = f"{by_depth(tables, REMEMBERING)} Doublings a layer: {told(effects)}."
-    return Seen(effects, text, gates=(space, at_rest(tables, REMEMBERING)), wanted=titles(REMEMBERING))
-
-
-def _room(own: Rows) -> float | None:
-    """Doublings from the fit length of the shallowest Transformer to the whole length."""
-    shallowest = min(growing(own).items(), default=None)
-    return None if shallowest is None else math.log2(max(own.values("position"))) - log2(shallowest[1]).value
+    return Seen(effects, text, gates=(space, *_gates(tables, REMEMBERING)), wanted=titles(REMEMBERING))
 
 
 @claim(
@@ -383,29 +383,8 @@ def hard_no_depth(tables: Tables) -> Seen:
         rows.where(predictor="model", layers=deep(tables)), lambda own: max(lengths(own).values()), "positions"
     )
 
-    def lead(own: Rows) -> Estimate:
-        return length_of(own.where(predictor="model"), RATE) - length_of(own.where(predictor="constant"), RATE)
-
-    recurrent = over_seeds(rows.where(layers=0), lead)
-    asked = 1 / (1 + max(rows.values("position"), default=0))
-    gates = [
-        regime(asked, 0, RARELY, "the share of actions after which the state is asked for"),
-        at_rest(tables, (HARD,)),
-    ]
-    gates += [learned(recurrent, CONSTANT, "one that always gives the same answer")] if recurrent else []
+    gates = (rarely_asked(rows), at_rest(tables, (HARD,)), learned_by(tables, (HARD,), 0))
     return Seen(best, by_depth(tables, (HARD,)), gates=gates)
-
-
-def _both(
-    tables: Tables, measure: Callable[[dict[int, Estimate], dict[int, Estimate]], Estimate | None], unit: str
-) -> Effect | None:
-    """A number from the fit lengths of Transformers on Cyclic-DET and Cyclic-HARD of the same seed."""
-
-    def of_seed(own: Rows) -> Estimate | None:
-        easy, hard = (own.where(task=task) for task in ("cyclic-det", HARD))
-        return measure(lengths(easy), lengths(hard)) if easy and hard else None
-
-    return over_seeds(models(tables).where(layers=deep(tables)), of_seed, unit)
 
 
 @claim(
@@ -423,7 +402,9 @@ def hard_below_det(tables: Tables) -> Seen:
         return min(log2(easy[n]) - log2(hard[n]) for n in easy.keys() & hard.keys())
 
     text = by_depth(tables, ("cyclic-det", HARD))
-    return Seen(_both(tables, least, "doublings, least depth"), text, gates=(at_rest(tables, ("cyclic-det", HARD)),))
+    return Seen(
+        both_cycles(tables, least, "doublings, least depth"), text, gates=(at_rest(tables, ("cyclic-det", HARD)),)
+    )
 
 
 @claim(
@@ -444,7 +425,7 @@ def hard_plateau(tables: Tables) -> Seen:
         return (log2(easy[most]) - log2(easy[2])) - (log2(hard[most]) - log2(hard[2]))
 
     text = by_depth(tables, ("cyclic-det", HARD))
-    return Seen(_both(tables, gain, "doublings more"), text, gates=(at_rest(tables, ("cyclic-det", HARD)),))
+    return Seen(both_cycles(tables, gain, "doublings more"), text, gates=_gates(tables, ("cyclic-det", HARD)))
 
 
 @claim(

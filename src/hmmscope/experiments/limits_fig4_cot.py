@@ -10,9 +10,9 @@ from hmmscope.evidence.effects import Effect, Estimate
 from hmmscope.evidence.figures import Figure, Lines, Series
 from hmmscope.evidence.panels import curve, level, lines
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Above, Gate, converged, learned, regime
+from hmmscope.evidence.verdicts import Above, Gate, converged, learned
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
-from hmmscope.experiments.limits_lengths import length_of, log2, slack
+from hmmscope.experiments.limits_lengths import length_of, log2, rarely_asked, slack
 from hmmscope.experiments.limits_models import TASKS, limits_config, shortened
 from hmmscope.experiments.limits_tables import (
     LOSS_AT_REST,
@@ -20,6 +20,7 @@ from hmmscope.experiments.limits_tables import (
     epochs_of,
     fit_length_of,
     late_change,
+    loss_of,
     over_seeds,
     relabelled,
     told,
@@ -262,8 +263,6 @@ SHOWN = ("Cyclic-DET", "MatMul")
 HARD = "Cyclic-HARD"
 #: A fall of the evaluation loss that matters.
 MUCH = 0.1
-#: Most often that the state may be asked for, in questions an action: twice the paper's 1 in 120.
-RARELY = 1 / 60
 
 
 def half_of_fit(lengths: list[int], fit_length: int) -> int | None:
@@ -292,6 +291,17 @@ def _at_rest(tables: Tables, tasks: tuple[str, ...]) -> Gate:
             if rows:
                 changes[f"{task}, block {block}, seed {seed}"] = late_change(with_share(rows, "epoch"), _change)
     return converged(changes, LOSS_AT_REST, "evaluation loss at the chosen position")
+
+
+def _learned(tables: Tables, tasks: tuple[str, ...]) -> Gate:
+    """Whether the Transformers without chain-of-thought are better than before training, on average over positions."""
+
+    def lead(own: Rows) -> Estimate:
+        return loss_of(own.where(predictor="untrained")) - loss_of(own.where(predictor="trained"))
+
+    found = each(tables["errors"].where(task=list(tasks), block_length=0), "task", lead)
+    least = min(found.values(), key=lambda one: one.value, default=Effect(value=0.0))
+    return learned(least, LOSS_AT_REST, "before training, on average over positions,")
 
 
 def _change(end: dict[str, Any], before: dict[str, Any]) -> float:
@@ -326,7 +336,7 @@ def lowers_loss(tables: Tables) -> Seen:
         return None if chosen is None else own.one(block_length=0)["error"] - own.one(block_length=chosen)["error"]
 
     effects = _each_shown(tables, fall, "fall of the error with b half the fit length")
-    return Seen(effects, _said(tables["final"]), gates=(_at_rest(tables, SHOWN),), wanted=SHOWN)
+    return Seen(effects, _said(tables["final"]), gates=(_learned(tables, SHOWN), _at_rest(tables, SHOWN)), wanted=SHOWN)
 
 
 @claim(
@@ -350,7 +360,7 @@ def lengthens(tables: Tables) -> Seen:
 
     effects = _each_shown(tables, gain, "doublings")
     text = f"Doublings of the 0.05-fit length: {told(effects)}. {_said(tables['final'])}"
-    return Seen(effects, text, gates=(_at_rest(tables, SHOWN),), wanted=SHOWN)
+    return Seen(effects, text, gates=(_learned(tables, SHOWN), _at_rest(tables, SHOWN)), wanted=SHOWN)
 
 
 @claim(
@@ -373,7 +383,7 @@ def block_bound(tables: Tables) -> Seen:
         return sum(long) / len(long) - sum(short) / len(short) if long and short else None
 
     effects = _each_shown(tables, difference, "error of blocks above the fit length, less that of short ones")
-    return Seen(effects, _said(tables["final"]), gates=(_at_rest(tables, SHOWN),), wanted=SHOWN)
+    return Seen(effects, _said(tables["final"]), gates=(_learned(tables, SHOWN), _at_rest(tables, SHOWN)), wanted=SHOWN)
 
 
 @claim(
@@ -399,9 +409,8 @@ def cot_hard(tables: Tables) -> Seen:
         heard.where(task=SHOWN[0]),
         lambda own: max(slack(one, ERROR_RATES[1]) for one in own.by("block_length").values()),
     )
-    asked = 1 / (1 + max(rows.values("position"), default=0))
     gates = [
-        regime(asked, 0, RARELY, "the share of actions after which the state is asked for"),
+        rarely_asked(rows),
         _at_rest(tables, (HARD,)),
     ]
     gates += [learned(easy, 0.0, "an error of 0.1, on Cyclic-DET with chain-of-thought,")] if easy else []

@@ -300,7 +300,7 @@ def mixing_rnn(tables: Tables) -> Seen:
         f"Rise of the mean error from {fast:g} to {slow:g}: {told({name: one for name, one in parts.items() if one})}."
     )
     labels = {name: _label(slow, layers) for name, layers in (("Transformer", 1), ("RNN", 0))}
-    gates = (equal_budgets(tables, labels), _at_rest(tables, "model", "rnn"))
+    gates = (equal_budgets(tables, labels), _learned(rows, "rnn"), _at_rest(tables, "model", "rnn"))
     return Seen(over_seeds(rows, more, "rise more than the RNN's"), text, gates=gates)
 
 

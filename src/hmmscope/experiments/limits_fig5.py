@@ -5,11 +5,11 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.evidence.claims import OURS, Seen, claim
-from hmmscope.evidence.effects import pooled
+from hmmscope.evidence.effects import Effect, pooled
 from hmmscope.evidence.figures import Figure, Lines
 from hmmscope.evidence.panels import curve, level, lines
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Above
+from hmmscope.evidence.verdicts import Above, learned
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.limits_models import TASKS, alike_training, is_deep, limits_config, shortened
 from hmmscope.experiments.limits_tables import (
@@ -271,11 +271,22 @@ def rnn_tuning(tables: Tables) -> Seen:
         f"{task}, {'RNN' if n == 0 else f'{n} layers'}, {rate:g}: {_mean(own):.3f}"
         for (task, n, rate), own in rows.where(layers=[0, deep]).by("task", "layers", "rate").items()
     ]
+    recurrent = tables["errors"].where(layers=0, vary_rate=True)
     gates = (
         equal_budgets(tables, _budget_labels(rows, deep)),
+        learned(over_seeds(recurrent, _best_lead) or Effect(value=0.0), 0.1, "the constant answer"),
         losses_at_rest(while_training(tables, vary_rate=True, layers=[0, deep])),
     )
     return Seen(effects, f"Mean loss by learning rate: {'; '.join(shown) or 'one only'}.", gates=gates)
+
+
+def _best_lead(own: Rows) -> float:
+    """Loss of the constant answer less the least over learning rates; the least over tasks, of one seed."""
+    leads = []
+    for one in own.by("task").values():
+        least = {name: min(row["value"] for row in one.where(predictor=name)) for name in ("constant", "model")}
+        leads.append(least["constant"] - least["model"])
+    return min(leads)
 
 
 def _budget_labels(rows: Rows, deep: int) -> dict[str, str]:

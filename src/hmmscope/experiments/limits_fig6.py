@@ -327,7 +327,7 @@ def curriculum_rnn(tables: Tables) -> Seen:
 
     tasks = tuple(tables["fit-lengths"].values("task"))
     effects = each_task(tables["fit-lengths"], tasks, more, "share of the length")
-    gates = [_gates(tables, task)[1] for task in tasks]
+    gates = [gate for task in tasks for gate in _gates(tables, task)]
     return Seen(effects, f"Difference of Transformers less that of the RNN: {told(effects)}.", gates=gates)
 
 

@@ -1,21 +1,23 @@
 """Fit lengths as claims on the grid of [Limits] take them: from losses by position, between positions, by depth."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hmmscope.analysis.fit_length import crossing_length, evaluation_losses, fit_length, fit_start
-from hmmscope.evidence.effects import Estimate
+from hmmscope.evidence.effects import Effect, Estimate
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Gate
+from hmmscope.evidence.verdicts import Gate, learned, regime
 from hmmscope.experiments.limits_models import TASKS
 from hmmscope.experiments.limits_tables import (
+    HARD,
     WIDTH,
     each,
     epochs_of,
     layers_of,
     lengths_at_rest,
     loss_of,
+    over_seeds,
     task_title,
     while_training,
 )
@@ -26,6 +28,8 @@ from hmmscope.runs.pipeline import Run
 
 #: The error rate of claims on growth.
 RATE = 0.1
+#: Most often that the state may be asked for, in questions an action: twice the paper's 1 in 120.
+RARELY = 1 / 60
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -197,3 +201,38 @@ def by_depth(tables: Tables, tasks: Sequence[str]) -> str:
         integers = ", ".join(f"{whole[n]:.3g}" for n in depths if n in whole)
         said.append(f"{task_title(task)} {exact} (whole positions {integers}) of {max(own.values('position'))}")
     return f"Mean 0.1-fit lengths by depth: {'; '.join(said) or 'none'}."
+
+
+def doublings_left(own: Rows) -> float | None:
+    """Doublings from the fit length of the shallowest Transformer to the whole length."""
+    shallowest = min(growing(own).items(), default=None)
+    return None if shallowest is None else math.log2(max(own.values("position"))) - log2(shallowest[1]).value
+
+
+def both_cycles(
+    tables: Tables, measure: Callable[[dict[int, Estimate], dict[int, Estimate]], Estimate | None], unit: str
+) -> Effect | None:
+    """A number from the fit lengths of Transformers on Cyclic-DET and Cyclic-HARD of the same seed."""
+
+    def of_seed(own: Rows) -> Estimate | None:
+        easy, hard = (own.where(task=task) for task in ("cyclic-det", HARD))
+        return measure(lengths(easy), lengths(hard)) if easy and hard else None
+
+    return over_seeds(models(tables).where(layers=deep(tables)), of_seed, unit)
+
+
+def learned_by(tables: Tables, tasks: Sequence[str], layers: int) -> Gate:
+    """Whether a model fits a position more than one that always gives the same answer, on each of the tasks measured."""
+
+    def lead(own: Rows) -> Estimate:
+        return length_of(own.where(predictor="model"), RATE) - length_of(own.where(predictor="constant"), RATE)
+
+    found = each(tables["positions"].where(task=list(tasks), layers=layers), "task", lead)
+    least = min(found.values(), key=lambda one: one.value, default=Effect(value=0.0))
+    return learned(least, 1.0, "one that always gives the same answer, in positions of the fit length,")
+
+
+def rarely_asked(rows: Rows) -> Gate:
+    """Whether the state of Cyclic-HARD is asked for about as rarely as in the paper: its rate is one over the length."""
+    asked = 1 / (1 + max(rows.values("position"), default=0))
+    return regime(asked, 0, RARELY, "the share of actions after which the state is asked for")

@@ -257,7 +257,8 @@ def remembering_worse(tables: Tables) -> Seen:
     short = short_depths(rows[0]["length"])
     effects = each_task(rows, REMEMBERING, lambda own: _ratio(own, short), "log10 of the ratio")
     text = f"{_shown(rows.where(task=list(REMEMBERING)), short)} log10 of the ratio: {told(effects)}."
-    return Seen(effects, text, gates=_fair(tables, REMEMBERING, short), wanted=titles(REMEMBERING))
+    gates = [_learned(tables, REMEMBERING, (0,)), *_fair(tables, REMEMBERING, short)]
+    return Seen(effects, text, gates=gates, wanted=titles(REMEMBERING))
 
 
 @claim(
