@@ -1,6 +1,7 @@
 """[Limits] Figure 3: how long a sequence Transformers fit, against their depth."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from hmmscope import registry
