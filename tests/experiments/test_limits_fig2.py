@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from limits_cases import NOISE, SEEDS, closed, judged, swapped, verdict
 
 from hmmscope.evidence.rows import Rows
 from hmmscope.experiments import limits_fig2
 from hmmscope.experiments.limits_fig2 import FOUR
+from limits_cases import NOISE, SEEDS, closed, judged, swapped, verdict
 
 Tables = dict[str, Any]
 

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from limits_cases import SEEDS, at_rest, closed, first_seed, judged, swapped, verdict
 
 from hmmscope.evidence.rows import Rows
 from hmmscope.experiments.limits_lengths import growth, length_of, slack
 from hmmscope.experiments.limits_models import TASKS
 from hmmscope.experiments.limits_tables import WHILE_TRAINING
+from limits_cases import SEEDS, at_rest, closed, first_seed, judged, swapped, verdict
 
 Tables = dict[str, Any]
 Length = Callable[[str, int, int], float]
@@ -37,14 +37,19 @@ def fits(length: Length, longest: int = 16, moving: float = 0.0) -> Tables:
         row = facts | {"predictor": "model", "by": "epochs", "definition": "prefix", "longest": longest}
         for rate in (0.05, 0.1):
             whole.append(row | {"error_rate": rate, "value": int(reached), "fits_from": None})
-            whole.append(row | {"error_rate": rate, "value": 0, "predictor": "constant", "by": "final", "fits_from": None})
+            whole.append(
+                row | {"error_rate": rate, "value": 0, "predictor": "constant", "by": "final", "fits_from": None}
+            )
     runs = [{"task": task, "layers": n, "seed": seed} for task, n, seed in grid]
     return {"positions": positions, "fit-lengths": whole, WHILE_TRAINING: at_rest(runs, 8.0 - moving)}
 
 
 def test_the_length_lies_between_positions() -> None:
     def rows(*values: float) -> Rows:
-        return Rows({"position": t, "value": value, "low": value - 0.01, "high": value + 0.01} for t, value in enumerate(values, 1))
+        return Rows(
+            {"position": t, "value": value, "low": value - 0.01, "high": value + 0.01}
+            for t, value in enumerate(values, 1)
+        )
 
     found = length_of(rows(0.0, 0.05, 0.15, 0.0), 0.1)
     assert found.value == pytest.approx(2.5)

@@ -4,14 +4,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from limits_cases import NOISE, SEEDS, closed, judged, swapped, verdict
 
 from hmmscope.experiments.limits_models import label_of
+from limits_cases import NOISE, SEEDS, closed, judged, swapped, verdict
 
 Tables = dict[str, Any]
 
 
-def curricula(difference: Callable[[int], float], *, robust: bool = True, moving: float = 0.0, time: float = 1 / 3) -> Tables:
+def curricula(
+    difference: Callable[[int], float], *, robust: bool = True, moving: float = 0.0, time: float = 1 / 3
+) -> Tables:
     """Fit lengths with less without curriculum by seed; three stages take a share of the time."""
     ends, runs = [], []
     for task in ("cyclic-det", "matmul"):

@@ -4,19 +4,23 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from limits_cases import NOISE, SEEDS, at_rest, budgets, closed, judged, swapped, verdict
 
 from hmmscope.experiments import limits_printed, limits_table3
 from hmmscope.experiments.limits_models import label_of
 from hmmscope.experiments.limits_printed import paper_floors
 from hmmscope.experiments.limits_tables import REMEMBERING, WHILE_TRAINING
+from limits_cases import NOISE, SEEDS, at_rest, budgets, closed, judged, swapped, verdict
 
 Tables = dict[str, Any]
 FORGETTING = ("ran-hmm", "ran-lds")
 
 
 def losses(
-    excess: Callable[[int, int], float], tasks: tuple[str, ...] = REMEMBERING, *, passes: float = 5.0, fresh: float = 0.0
+    excess: Callable[[int, int], float],
+    tasks: tuple[str, ...] = REMEMBERING,
+    *,
+    passes: float = 5.0,
+    fresh: float = 0.0,
 ) -> Tables:
     """Losses above a floor of 1, where the constant answer has 3; `fresh` is by how much of the excess training is below."""
     grid = [(task, n, seed) for task in tasks for n in range(5) for seed in SEEDS]
@@ -45,7 +49,9 @@ def test_remembering_tasks_are_worse() -> None:
     assert verdict(name, losses(lambda n, s: 10.0 ** -(s + 2) if n else 1e-3)) == "inconclusive"
     assert verdict(name, losses(lambda n, s: 0.1 if n else 1e-4, REMEMBERING[:2])) == "not tested"
     assert verdict(name, swapped("limits-table3", good)) != "reproduced"
-    longer = good | {"runs": budgets([row["label"] for row in good["runs"]], lambda label: 400 if "RNN" in label else 100)}
+    longer = good | {
+        "runs": budgets([row["label"] for row in good["runs"]], lambda label: 400 if "RNN" in label else 100)
+    }
     assert set(closed(name, longer)) == {"matched"}
 
 
@@ -136,7 +142,9 @@ def test_matmul_fails() -> None:
 
     assert verdict(name, ends(0.5, 0.0)) == "reproduced"
     assert verdict(name, ends(0.01, 0.0)) == "not reproduced"
-    assert verdict(name, training(lambda t, share, seed: 0.1 * seed if t == "matmul" else 0.01 * seed)) == "inconclusive"
+    assert (
+        verdict(name, training(lambda t, share, seed: 0.1 * seed if t == "matmul" else 0.01 * seed)) == "inconclusive"
+    )
     assert closed(name, ends(0.5, 0.5)) == ["learned"]  # nor is Cyclic-DET learned
     assert closed(name, ends(0.5, 0.0, fall=0.1)) == ["converged"]
     assert closed(name, swapped("limits-table4", ends(0.5, 0.0))) == ["learned"]
@@ -178,7 +186,9 @@ def test_printed_losses_are_judged_by_the_floor_of_one_more_instance(name: str, 
 
 def test_one_more_instance_scatters_more_than_the_mean() -> None:
     """The mean floor is surely below the printed loss, that of one more instance is not."""
-    found = judged("limits-printed-rnd-transformers", floors("cyclic-rnd", *(1.140 + 0.005 * (-1) ** i for i in range(9))))
+    found = judged(
+        "limits-printed-rnd-transformers", floors("cyclic-rnd", *(1.140 + 0.005 * (-1) ** i for i in range(9)))
+    )
     assert found.low is not None
     assert found.low < 0 < (found.value or 0)
     assert found.verdict == "inconclusive"

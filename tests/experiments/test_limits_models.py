@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from limits_cases import SEEDS, at_rest, budgets
 
 from hmmscope.errors import InputError
 from hmmscope.evidence.effects import Estimate
@@ -30,8 +29,7 @@ from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import Run, train
 from hmmscope.training.spec import TrainingSpec
-
-
+from limits_cases import SEEDS, at_rest, budgets
 
 
 @pytest.mark.parametrize("scale", ["smoke", "small", "gpu", "paper"])
@@ -112,14 +110,18 @@ def test_what_still_moves_is_not_at_rest() -> None:
 def test_budgets_are_those_of_the_runs() -> None:
     labels = {"Transformer": "deep", "RNN": "flat"}
     assert equal_budgets(as_tables({"runs": budgets(labels.values())}), labels).is_open
-    unequal = equal_budgets(as_tables({"runs": budgets(labels.values(), lambda label: len(label) * 10 ** (label == "deep"))}), labels)
+    unequal = equal_budgets(
+        as_tables({"runs": budgets(labels.values(), lambda label: len(label) * 10 ** (label == "deep"))}), labels
+    )
     assert not unequal.is_open
     assert "sequences 10 times" in unequal.text
     assert not equal_budgets({}, labels).is_open
 
 
 def test_a_control_takes_the_place_of_the_model() -> None:
-    rows = Rows({"predictor": name, "value": value} for name, value in (("model", 1), ("untrained", 2), ("constant", 3)))
+    rows = Rows(
+        {"predictor": name, "value": value} for name, value in (("model", 1), ("untrained", 2), ("constant", 3))
+    )
     found = relabelled(rows, "untrained")
     assert found.where(predictor="model").values("value") == [2]
     assert sorted(found.values("predictor")) == ["constant", "model", "untrained"]
