@@ -8,7 +8,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.curves import evaluate
-from hmmscope.analysis.fit_length import evaluation_losses, fit_length, fit_start, fitted_positions
+from hmmscope.analysis.fit_length import crossing_length, evaluation_losses, fit_length, fit_start, fitted_positions
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.corpora.targets import make_target
@@ -151,3 +151,21 @@ def test_evaluation_losses_refuse() -> None:
     one = Corpus(corpus.process, layout=Sequences(length=1, placeholder=True))
     with pytest.raises(InputError, match=r"^layout: "):
         evaluation_losses(Exact(corpus, "belief"), one, target="observation")
+
+
+def test_the_crossing_lies_between_positions() -> None:
+    """Beside the integer, which it never is below and never a position above."""
+    losses: list[float | None] = [0.0, 0.05, 0.25, 0.0]
+    assert crossing_length([losses], [1, 2, 3, 4], 0.1) == pytest.approx(2.25)
+    assert crossing_length([losses], [1, 2, 3, 4], 0.3) == 4.0
+    assert crossing_length([losses], [2, 4, 6, 8], 0.1) == pytest.approx(4.5)
+    assert crossing_length([[0.4, 0.0]], [1, 2], 0.1) == pytest.approx(0.25)  # nothing is asked at position 0
+    assert crossing_length([[0.0, None, 0.9]], [1, 2, 3], 0.1) == 1.0  # where nothing counts nothing is known
+    assert crossing_length([[0.0, 0.1]], [1, 2], 0.1) == 2.0
+    worst = crossing_length([[0.0, 0.2], [0.05, 0.1]], [1, 2], 0.15, last=2)
+    assert worst == pytest.approx(1 + 0.1 / 0.15)  # of each position the largest loss
+    for rate in (0.01, 0.1, 0.2):
+        whole = fit_length([losses], [1, 2, 3, 4], rate)
+        assert whole <= crossing_length([losses], [1, 2, 3, 4], rate) <= whole + 1
+    with pytest.raises(InputError, match="error_rate"):
+        crossing_length([losses], [1, 2, 3, 4], 0.0)

@@ -193,6 +193,31 @@ def fit_length(
     return length
 
 
+def crossing_length(
+    losses: Sequence[Sequence[float | None]], positions: Sequence[int], error_rate: float, *, last: int = 3
+) -> float:
+    """The fit length as a number: the place between two positions at which the evaluation loss crosses the error rate.
+
+    Of each position the largest loss in the last `last` epochs counts, and between positions the loss is taken to be linear;
+    at position 0, where nothing is asked, it is 0. So the number is at least `fit_length` by prefixes, and less than a
+    position above it; it is the last position if the loss crosses nowhere, and the last one before a position that no sample
+    counted at.
+
+    Args and errors are those of `fit_length`.
+    """
+    fitted = fitted_positions(losses, positions, error_rate, last=last)
+    if all(fitted):
+        return float(positions[-1])
+    first = fitted.index(False)
+    counted = [[loss for row in losses[-last:] if (loss := row[i]) is not None] for i in range(first + 1)]
+    start, below = (positions[first - 1], max(counted[first - 1])) if first else (0, 0.0)
+    if not counted[first]:
+        return float(start)
+    above = max(counted[first])
+    share = (error_rate - below) / (above - below) if above > below else 0.0
+    return start + (positions[first] - start) * min(share, 1.0)
+
+
 def fit_start(
     losses: Sequence[Sequence[float | None]], positions: Sequence[int], error_rate: float, *, last: int = 3
 ) -> int | None:

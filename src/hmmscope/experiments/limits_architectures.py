@@ -1,19 +1,32 @@
 """The tasks of [Limits] on other architectures: who tracks the state, who needs depth, who goes on beyond its length."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
-
-import numpy as np
 
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.evidence.figures import Figure
-from hmmscope.evidence.pooling import pool_rows
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Finding, Measured, Tables
-from hmmscope.experiments.limits_architectures_figures import errors_figure, fit_figure
-from hmmscope.experiments.limits_models import limits_config
-from hmmscope.experiments.limits_studies import fit_length_of, shortened
+from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.effects import Effect, Estimate
+from hmmscope.evidence.figures import Figure, Series
+from hmmscope.evidence.panels import bars, curve, level, lines
+from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.evidence.verdicts import Above, Below, Gate, learned
+from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
+from hmmscope.experiments.limits_models import limits_config, shortened
+from hmmscope.experiments.limits_tables import (
+    WHILE_TRAINING,
+    each,
+    equal_budgets,
+    fit_length_of,
+    loss_of,
+    losses_at_rest,
+    never_fitting,
+    relabelled,
+    training_rows,
+    while_training,
+)
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import unknown_name
 
@@ -23,86 +36,83 @@ class _Architecture:
     """A model by its fields, and how it is used here.
 
     Attributes:
+        title: short, to stand under bars; the number of layers follows but for recurrent networks, which have one.
         model: name and fields beside layers, width and heads.
         recurrent: one layer, of the width and recipe of the ReLU RNN.
         has_heads: whether it has a number of heads.
         any_length: whether it can be read beyond the length of its training.
     """
 
+    title: str
     model: dict[str, Any]
     recurrent: bool = False
     has_heads: bool = True
     any_length: bool = True
 
 
+_DECODER = {"name": "decoder", "input_features": False, "dropout": 0.0}
 ARCHITECTURES: dict[str, _Architecture] = {
-    "rnn": _Architecture({"name": "rnn"}, recurrent=True),
-    "rnn-tanh": _Architecture({"name": "rnn", "nonlinearity": "tanh"}, recurrent=True),
-    "lstm": _Architecture({"name": "lstm"}, recurrent=True),
-    "gru": _Architecture({"name": "gru"}, recurrent=True),
-    "transformer": _Architecture({"name": "decoder", "positions": "rotary", "input_features": False, "dropout": 0.0}),
-    "transformer-nope": _Architecture(
-        {"name": "decoder", "positions": "none", "input_features": False, "dropout": 0.0}
-    ),
-    "transformer-learned": _Architecture({"name": "decoder", "dropout": 0.0}, any_length=False),
-    "linear-attention": _Architecture({"name": "linear-attention", "positions": "none"}),
-    "mamba": _Architecture({"name": "mamba"}, has_heads=False),
-    "mamba2": _Architecture({"name": "mamba2", "chunk_length": 16}),
-    "gated-deltanet": _Architecture({"name": "gated-deltanet", "chunk_length": 16}),
+    "rnn": _Architecture("RNN", {"name": "rnn"}, recurrent=True),
+    "rnn-tanh": _Architecture("RNN tanh", {"name": "rnn", "nonlinearity": "tanh"}, recurrent=True),
+    "lstm": _Architecture("LSTM", {"name": "lstm"}, recurrent=True),
+    "gru": _Architecture("GRU", {"name": "gru"}, recurrent=True),
+    "transformer": _Architecture("Transf.", _DECODER | {"positions": "rotary"}),
+    "transformer-nope": _Architecture("Tr. no pos.", _DECODER | {"positions": "none"}),
+    "transformer-learned": _Architecture("Tr. learned", {"name": "decoder", "dropout": 0.0}, any_length=False),
+    "linear-attention": _Architecture("Lin. att.", {"name": "linear-attention", "positions": "none"}),
+    "mamba": _Architecture("Mamba", {"name": "mamba"}, has_heads=False),
+    "mamba2": _Architecture("Mamba-2", {"name": "mamba2", "chunk_length": 16}),
+    "gated-deltanet": _Architecture("Gated Δ", {"name": "gated-deltanet", "chunk_length": 16}),
 }
 #: Those that need no extra.
 DEFAULT = ["rnn", "rnn-tanh", "lstm", "gru", "transformer", "linear-attention"]
 
-#: Processes by task; the sizes of the cycles are those of the scale.
-TASKS: dict[str, dict[str, Any]] = {
-    "cyclic-det": {},
-    "cyclic-rnd": {},
-    "matmul": {},
-    "ran-hmm": {},
-    "word-problem": {"name": "word-problem", "group": "S3", "num_generators": 2},
-    "word-problem-z60": {"name": "word-problem", "group": "Z60", "num_generators": 2},
-    "word-problem-a5": {"name": "word-problem", "group": "A5", "num_generators": 2},
-    "mess3": {"name": "mess3"},
+#: Title and process of each task; without a process it is the task of the grid, with the sizes of the scale.
+TASKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "cyclic-det": ("Cyclic-DET (cycles of 5 states)", {}),
+    "cyclic-rnd": ("Cyclic-RND", {}),
+    "matmul": ("MatMul", {}),
+    "ran-hmm": ("RanHMM (forgets)", {}),
+    "word-problem": ("Word problem of S3", {"name": "word-problem", "group": "S3", "num_generators": 2}),
+    "word-problem-z60": ("Word problem of Z60", {"name": "word-problem", "group": "Z60", "num_generators": 2}),
+    "word-problem-a5": ("Word problem of A5", {"name": "word-problem", "group": "A5", "num_generators": 2}),
+    "mess3": ("Mess3 (forgets)", {"name": "mess3"}),
 }
-
-#: What shapes the plan. Steps 0: those of the scale. Recurrent models have steps of their own and one layer.
-CHOICES: dict[str, dict[str, Any]] = {
-    "smoke": {
-        **{"tasks": ["cyclic-det"], "architectures": ["rnn", "gru", "transformer", "linear-attention"], "layers": [1]},
-        **{"steps": 10, "recurrent_steps": 40},
-    },
-    "small": {
-        **{"tasks": ["cyclic-det", "word-problem", "mess3"], "architectures": DEFAULT, "layers": [1, 3]},
-        **{"steps": 1000, "recurrent_steps": 4000},
-    },
-    "gpu": {
-        **{"tasks": ["cyclic-det", "word-problem", "matmul", "mess3"], "architectures": DEFAULT, "layers": [1, 2, 4]},
-        **{"steps": 0, "recurrent_steps": 0},
-    },
-    "paper": {
-        **{"tasks": ["cyclic-det", "word-problem", "matmul", "mess3"], "architectures": DEFAULT, "layers": [1, 4, 7]},
-        **{"steps": 0, "recurrent_steps": 0},
-    },
-}
+_FOUR = {"tasks": ["cyclic-det", "word-problem", "matmul", "mess3"], "architectures": DEFAULT}
 ERROR_RATES = (0.05, 0.1)
 
 
 @registry.experiment("limits-architectures")
 class Architectures(Experiment):
-    """See the module."""
+    """Architectures by tasks; recurrent networks have one layer and steps of their own."""
 
     title = "Who tracks the state: recurrent networks, attention, linear recurrences"
     summary = (
-        "The same tasks on several architectures: recurrent networks of one layer, Transformers with rotary positions and "
-        "with linear attention at several depths, and by --plan.architectures state space models and a gated delta rule "
-        "(with the extra `models` installed). Each is judged up to the length of its training and up to twice that."
+        "The same tasks on several architectures: recurrent networks of one layer, Transformers with rotary positions "
+        "and with linear attention at several depths, and by --plan.architectures state space models and a gated delta "
+        "rule (with the extra `models` installed). Each is judged up to the length of its training and up to twice that."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
     intervals = SEED_INTERVALS
-    groups = {"errors": ("errors", "fit")}
+    #: What shapes the plan. Steps 0: those of the scale.
+    shapes: dict[str, dict[str, Any]] = {
+        "smoke": {"tasks": ["cyclic-det"], "architectures": ["rnn", "gru", "transformer", "linear-attention"]}
+        | {"layers": [1], "steps": 10, "recurrent_steps": 40},
+        "small": {"tasks": ["cyclic-det", "word-problem", "mess3"], "architectures": DEFAULT}
+        | {"layers": [1, 3], "steps": 1000, "recurrent_steps": 4000},
+        "gpu": _FOUR | {"layers": [1, 2, 4], "steps": 0, "recurrent_steps": 0},
+        "paper": _FOUR | {"layers": [1, 4, 7], "steps": 0, "recurrent_steps": 0},
+    }
+    sizes = {
+        "smoke": {"samples": 32, "times_longer": 2},
+        "small": {"samples": 1024, "times_longer": 2},
+        "gpu": {"samples": 4096, "times_longer": 2},
+        "paper": {"samples": 4096, "times_longer": 2},
+    }
+    groups = {"errors": ("errors", "fit", WHILE_TRAINING)}
 
     def choices(self, scale: str) -> dict[str, Any]:
-        return dict(CHOICES[scale])
+        return dict(self.shapes[scale])
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         for key, known in (("tasks", TASKS), ("architectures", ARCHITECTURES)):
@@ -116,85 +126,315 @@ class Architectures(Experiment):
             for layers in ([1] if ARCHITECTURES[name].recurrent else choices["layers"])
         }
 
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return {"samples": {"smoke": 32, "small": 1024}.get(scale, 4096), "times_longer": 2}
-
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
-        errors, fits = [], []
+        tables: Measured = {"errors": [], "fit": [], WHILE_TRAINING: []}
         for label, run in runs.items():
-            errors += _error_rows(label, run, sizes)
-            fits.append(_fit_row(label, run))
-        return {"errors": errors, "fit": fits}
+            facts = _facts(label, run)
+            tables["errors"] += [facts | row for row in _error_rows(facts, run, sizes)]
+            tables["fit"].append(facts | _fit_row(run))
+            tables[WHILE_TRAINING] += training_rows(run, [ERROR_RATES[1]], facts)
+        return tables
 
     def figures(self, tables: Tables) -> list[Figure]:
-        return [errors_figure(tables["errors"]), fit_figure(tables["fit"])]
+        return [_errors_figure(tables["errors"]), _fit_figure(tables["fit"])]
 
-    def notes(self, tables: Tables) -> list[Finding]:
-        return [_tracking_note(tables)]
+    def without_training(self, tables: Tables) -> Tables:
+        while_training_ = {WHILE_TRAINING: never_fitting(tables.get(WHILE_TRAINING, Rows()))}
+        return {**tables, "errors": relabelled(tables["errors"], "untrained"), **while_training_}
 
 
 def _label(task: str, architecture: str, layers: int) -> str:
     return f"{task}, {architecture}, {layers} layer{'s' * (layers > 1)}"
 
 
-def _of_label(label: str) -> dict[str, Any]:
-    task, architecture, layers = label.split(", ")
-    return {"task": task, "architecture": architecture, "layers": int(layers.split()[0])}
+def _facts(label: str, run: Run) -> dict[str, Any]:
+    """Task, architecture and layers: those whose label it is."""
+    layers = run.config.model.num_layers
+    for task in TASKS:
+        for name in ARCHITECTURES:
+            if _label(task, name, layers) == label:
+                return {"task": task, "architecture": name, "layers": layers}
+    raise LookupError(f"no run of the plan is called {label}")
 
 
 def _config(scale: str, task: str, name: str, layers: int, choices: dict[str, Any]) -> dict[str, Any]:
     """The grid's run with another model, and where the grid has not the task, another process."""
-    architecture = ARCHITECTURES[name]
-    cycles = task if not TASKS[task] else "cyclic-det"
+    architecture, (_, process) = ARCHITECTURES[name], TASKS[task]
     steps = choices["recurrent_steps"] if architecture.recurrent else choices["steps"]
-    config = limits_config(scale, cycles, 0 if architecture.recurrent else layers, training=shortened(steps))
+    grid_task, depth = task if not process else "cyclic-det", 0 if architecture.recurrent else layers
+    config = limits_config(scale, grid_task, depth, training=shortened(steps))
     sizes = config["model"]
     kept = ["width"] if architecture.recurrent else ["num_layers", "width"] + ["num_heads"] * architecture.has_heads
     config["model"] = {**architecture.model, **{key: sizes[key] for key in kept if key in sizes}}
-    if TASKS[task]:
-        config["process"] = dict(TASKS[task])
-    return config
+    return config | ({"process": dict(process)} if process else {})
 
 
-def _error_rows(label: str, run: Run, sizes: dict[str, Any]) -> list[dict]:
+def _error_rows(facts: dict[str, Any], run: Run, sizes: dict[str, Any]) -> list[dict]:
     """Errors by position up to `times_longer` training lengths (or one, where positions are learned)."""
-    name = _of_label(label)
     trained_on = run.config.layout.num_observations
-    times = sizes["times_longer"] if ARCHITECTURES[name["architecture"]].any_length else 1
+    times = sizes["times_longer"] if ARCHITECTURES[facts["architecture"]].any_length else 1
     layout = replace(run.config.layout, length=times * trained_on)
     corpus = Corpus(run.process, layout=layout, seed=run.config.seed, stream="evaluate")
     rows = []
-    for told, model in {"model": run.model, "untrained": untrained_twin(run)}.items():
+    for told_, model in {"model": run.model, "untrained": untrained_twin(run)}.items():
         found = evaluation_losses(model, corpus, num_samples=sizes["samples"], target=run.config.target)
-        wanted = ("model", "constant") if told == "model" else ("model",)
+        wanted = ("model", "constant") if told_ == "model" else ("model",)
         for row in found:
             if row["predictor"] in wanted:
-                predictor = row["predictor"] if told == "model" else told
-                rows.append(name | row | {"predictor": predictor, "beyond": row["position"] > trained_on})
+                predictor = row["predictor"] if told_ == "model" else told_
+                rows.append(row | {"predictor": predictor, "beyond": row["position"] > trained_on})
     return rows
 
 
-def _fit_row(label: str, run: Run) -> dict:
+def _fit_row(run: Run) -> dict:
     """Fit lengths within the training length, with what the model costs."""
     assert run.summary is not None
-    fits = {f"fit_{rate:g}": fit_length_of(run, rate) for rate in ERROR_RATES}
     spec = run.config.training
-    samples = spec.num_steps * spec.batch_size
     shared = {"length": run.config.layout.num_observations, "parameters": run.summary["parameters"]}
-    return _of_label(label) | shared | {"samples_trained": samples, **fits}
+    shared |= {"samples_trained": spec.num_steps * spec.batch_size}
+    return shared | {f"fit_{rate:g}": fit_length_of(run, rate) for rate in ERROR_RATES}
 
 
-def _tracking_note(tables: Tables) -> Finding:
-    """Who fits the whole length in every seed."""
-    keys = ["task", "architecture", "layers", "length"]
-    pooled = pool_rows(tables["fit"], keys, "fit_0.1")
-    told = []
-    for task in dict.fromkeys(row["task"] for row in pooled):
-        rows = [row for row in pooled if row["task"] == task]
-        whole = [f"{r['architecture']} ({r['layers']})" for r in rows if r["fit_0.1"] == r["length"]]
-        best = max((r["fit_0.1"] for r in rows if r["fit_0.1"] < r["length"]), default=None)
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def name_of(architecture: str, layers: int) -> str:
+    """As in legends and under bars; recurrent networks have one layer, which is not said."""
+    known = ARCHITECTURES[architecture]
+    return known.title if known.recurrent else f"{known.title} {layers}"
+
+
+def _errors_figure(rows: Rows) -> Figure:
+    """Error by position, to twice the training length, a panel a task; of each architecture the deepest."""
+    deepest = {name: max(own.values("layers")) for name, own in rows.by("architecture").items()}
+    rows = Rows(row for row in rows if row["layers"] == deepest[row["architecture"]])
+    trained_on = max(row["position"] for row in rows if not row["beyond"])
+    panels = []
+    for task, own in rows.by("task").items():
+        models = own.where(predictor="model")
+        series: list[Series | None] = [
+            curve(one, "position", name_of(*which), "model")
+            for which, one in models.by("architecture", "layers").items()
+        ]
+        series += [
+            level(0.0, sorted(models.values("position")), "exact answer", "optimum"),
+            curve(own.where(predictor="constant"), "position", "constant answer", "baseline"),
+            curve(own.where(predictor="untrained"), "position", "before training, mean of all", "control"),
+        ]
+        label = f"position t (trained to {trained_on})"
+        panels.append(lines(TASKS[task][0], *series, x_label=label, y_label="evaluation loss", y_min=0.0))
+    return Figure(
+        name="error-by-position",
+        title="Error by position, to beyond the training length",
+        caption=(
+            f"Evaluation loss by position, of each architecture with the most layers (their number is named); the "
+            f"models were trained on {trained_on} observations, and read on up to twice as many (those with learned "
+            "positions cannot be). Means over seeds, bands are 95 % intervals."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _fit_figure(rows: Rows) -> Figure:
+    """Fit length by architecture, a panel a task."""
+    panels = []
+    for task, own in rows.by("task").items():
+        found, whole = (
+            own.pool("architecture", "layers", value="fit_0.1"),
+            own.pool("task", value="length")[0]["length"],
+        )
+        low, high = (tuple(min(max(row[end], 0.0), whole) for row in found) for end in ("low", "high"))
+        panels.append(
+            bars(
+                TASKS[task][0],
+                Series(
+                    name="trained model", y=tuple(row["fit_0.1"] for row in found), low=low, high=high, role="model"
+                ),
+                Series(name="training length", y=(float(whole),) * len(found), role="ceiling"),
+                categories=[name_of(row["architecture"], row["layers"]) for row in found],
+                y_label="0.1-fit length",
+            )
+        )
+    return Figure(
+        name="fit-lengths",
+        title="How far each architecture follows the state",
+        caption=(
+            "Number of positions from the first on with an evaluation loss below 0.1 in the last three evaluations of "
+            "the training. Means over seeds with 95 % intervals, cut to what is possible."
+        ),
+        panels=tuple(panels),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+#: Tasks whose belief a window of constant length gives: there is no state to track.
+FORGETTING = ("ran-hmm", "mess3")
+#: A difference of evaluation losses that matters, and one by which a model has learned something.
+MATTERS, LEARNED = 0.05, 0.1
+
+Which = tuple[str, int]  # architecture and layers
+
+
+def _tracking(tables: Tables) -> Rows:
+    """Errors of the models on the tasks in which a state has to be tracked."""
+    rows = tables["errors"].where(predictor="model")
+    return Rows(row for row in rows if row["task"] not in FORGETTING)
+
+
+def _depths(rows: Rows, architecture: str) -> list[int]:
+    return sorted(rows.where(architecture=architecture).values("layers"))
+
+
+def _ends(rows: Rows) -> tuple[Which, Which] | None:
+    """The deepest Transformer and the ReLU RNN; None if one was not trained."""
+    depths, recurrent = _depths(rows, "transformer"), _depths(rows, "rnn")
+    return (("transformer", depths[-1]), ("rnn", recurrent[-1])) if depths and recurrent else None
+
+
+def _less(one: Which, other: Which, *, beyond: bool = False) -> Callable[[Rows], Estimate | None]:
+    """Mean error of one architecture less that of another, of one task and seed."""
+
+    def of_seed(own: Rows) -> Estimate | None:
+        both = [own.where(architecture=name, layers=layers, beyond=beyond) for name, layers in (one, other)]
+        return loss_of(both[0]) - loss_of(both[1]) if all(both) else None
+
+    return of_seed
+
+
+def _said(rows: Rows, *, beyond: bool = False) -> str:
+    """Mean error by task and architecture."""
+    pooled = rows.where(beyond=beyond).pool("task", "architecture", "layers")
+    said = "; ".join(f"{row['task']}, {row['architecture']} ({row['layers']}): {row['value']:.3f}" for row in pooled)
+    where = "from the training length to twice it" if beyond else "up to the training length"
+    return f"Mean evaluation loss {where}, by task and architecture (layers): {said or 'none'}."
+
+
+def _at_rest(tables: Tables, which: Iterable[Which], tasks: Iterable[str]) -> list[Gate]:
+    known = list(tasks)
+    return [
+        losses_at_rest(while_training(tables, architecture=name, layers=layers, task=known)) for name, layers in which
+    ]
+
+
+def _learned(tables: Tables, which: Which, tasks: Iterable[str]) -> Gate:
+    """Whether a model is better than the constant answer up to the training length, on every task."""
+
+    def lead(own: Rows) -> Estimate | None:
+        both = [own.where(predictor=name) for name in ("constant", "model")]
+        return loss_of(both[0]) - loss_of(both[1]) if all(both) else None
+
+    rows = tables["errors"].where(architecture=which[0], layers=which[1], task=list(tasks), beyond=False)
+    found = each(rows, "task", lead)
+    least = min(found.values(), key=lambda one: one.value, default=Effect(value=0.0))
+    return learned(least, LEARNED, "the constant answer")
+
+
+@claim(
+    "limits-architectures-recurrence",
+    experiment="limits-architectures",
+    source="[Limits] §1 and §6",
+    says="Where states have to be tracked the recurrent network is more accurate than a Transformer of several layers.",
+    reading="The mean loss of the deepest Transformer is above that of the ReLU RNN by 0.05 or more on each task, "
+    "after equal budgets.",
+    rule=Above(0, matters=MATTERS),
+)
+def recurrence(tables: Tables) -> Seen:
+    """Within seed and task, up to the training length."""
+    rows = _tracking(tables)
+    ends, tasks = _ends(rows), rows.values("task")
+    if ends is None:
+        return Seen(None, _said(rows))
+    effects = each(rows, "task", _less(*ends), "loss of the Transformer less that of the RNN")
+    gates = [equal_budgets(tables, {name: _label(task, name, layers) for name, layers in ends}) for task in tasks]
+    gates.append(_learned(tables, ends[1], tasks))
+    return Seen(effects, _said(rows), gates=[*gates, *_at_rest(tables, ends, tasks)])
+
+
+@claim(
+    "limits-architectures-depth",
+    experiment="limits-architectures",
+    source="[Limits] §4.3, Fig. 3",
+    says="A deeper Transformer is more accurate where states have to be tracked.",
+    reading="The mean loss of the shallowest Transformer is above that of the deepest by 0.05 or more on each task.",
+    rule=Above(0, matters=MATTERS),
+)
+def depth(tables: Tables) -> Seen:
+    """Within seed and task, up to the training length."""
+    rows = _tracking(tables)
+    depths = _depths(rows, "transformer")
+    if len(depths) < 2:
+        return Seen(None, _said(rows))
+    ends = (("transformer", depths[0]), ("transformer", depths[-1]))
+    effects = each(rows, "task", _less(*ends), f"loss with {depths[0]} layers less that with {depths[-1]}")
+    gates = [_learned(tables, ends[1], rows.values("task")), *_at_rest(tables, ends, rows.values("task"))]
+    return Seen(effects, _said(rows), gates=gates)
+
+
+@claim(
+    "limits-architectures-forgetting",
+    experiment="limits-architectures",
+    source="[Limits] §1 and §4.3, Fig. 3",
+    says="On a process that forgets a shallow Transformer is accurate.",
+    reading="The loss of the shallowest one is below a tenth of the constant answer's on each task.",
+    rule=Below(0.1),
+)
+def forgetting(tables: Tables) -> Seen:
+    """Within seed and task, up to the training length."""
+    rows = tables["errors"].where(task=list(FORGETTING), beyond=False)
+    models = rows.where(predictor="model")
+    depths = _depths(models, "transformer")
+    if not depths:
+        return Seen(None, _said(models))
+
+    def share(own: Rows) -> Estimate | None:
+        shallow = own.where(predictor="model", architecture="transformer", layers=depths[0])
+        constant = own.where(predictor="constant")
+        if not shallow or not constant:
+            return None
+        top, bottom = loss_of(shallow), loss_of(constant)
+        return Estimate(top.value / bottom.value, top.error / bottom.value)
+
+    effects = each(rows, "task", share, f"of the constant answer's loss, {depths[0]} layer{'s' * (depths[0] > 1)}")
+    return Seen(effects, _said(models))
+
+
+@claim(
+    "limits-architectures-length",
+    experiment="limits-architectures",
+    source=OURS,
+    says="How much more accurate is the RNN than the deepest Transformer beyond the length of their training?",
+    reading="Mean loss of the Transformer less that of the ReLU RNN from the training length to twice it, by task.",
+)
+def length(tables: Tables) -> Seen:
+    """The theorem builds an RNN for every length; that a trained one goes on is not said."""
+    rows = _tracking(tables)
+    ends = _ends(rows)
+    if ends is None:
+        return Seen(None, _said(rows, beyond=True))
+    effects = each(rows, "task", _less(*ends, beyond=True), "loss of the Transformer less that of the RNN, beyond")
+    within = _learned(tables, ends[0], rows.values("task"))
+    return Seen(effects, f"{_said(rows, beyond=True)} Up to the training length {within.text}.")
+
+
+@claim(
+    "limits-architectures-tracking",
+    experiment="limits-architectures",
+    source=OURS,
+    says="Which architectures track the state over the whole training length?",
+    reading="Those whose 0.1-fit length is the whole length in every seed.",
+)
+def tracking(tables: Tables) -> Seen:
+    """By task; of the others the longest fit length."""
+    said = []
+    for task, own in tables["fit"].by("task").items():
+        rows = own.pool("architecture", "layers", value="fit_0.1")
+        longest = max(own.values("length"))
+        whole = [f"{row['architecture']} ({row['layers']})" for row in rows if row["fit_0.1"] == longest]
+        best = max((row["fit_0.1"] for row in rows if row["fit_0.1"] < longest), default=None)
         rest = "" if best is None else f"; the longest 0.1-fit length of the others is {best:.1f}"
-        told.append(f"{task}: {', '.join(whole) or 'none'} of {len(rows)}{rest}")
-    lengths = np.unique([row["length"] for row in pooled])
-    text = f"All {', '.join(map(str, lengths))} positions are fitted in every seed by (layers) {'. '.join(told)}."
-    return Finding(title="Who tracks the state over the whole training length", text=text, verdict="found")
+        said.append(f"{task}: {', '.join(whole) or 'none'} of {len(rows)}{rest}")
+    lengths = ", ".join(map(str, sorted(tables["fit"].values("length"))))
+    return Seen(None, f"All {lengths} positions are fitted in every seed by (layers) {'. '.join(said)}.")

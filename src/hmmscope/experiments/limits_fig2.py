@@ -1,89 +1,105 @@
 """[Limits] Figure 2: the evaluation loss at one position while the RNN and Transformers train."""
 
-from typing import Any
+import math
+from collections.abc import Callable, Mapping
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
-from hmmscope.evidence.figures import Explorer, ExplorerCurve, Figure, Lines, Series
-from hmmscope.evidence.pooling import pool_rows
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, Tables
-from hmmscope.experiments.limits_models import TASKS, grid
+from hmmscope.evidence.claims import Seen, claim
+from hmmscope.evidence.effects import Effect, pooled
+from hmmscope.evidence.figures import Explorer, Figure
+from hmmscope.evidence.panels import curve, level, lines
+from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.evidence.verdicts import Above, Gate, converged, learned, matched
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope.experiments.limits_models import TASKS, grid, identity
 from hmmscope.experiments.limits_tables import (
     EPOCHS,
+    HARD,
+    LOSS_AT_REST,
     all_layers,
+    each_task,
     epochs_of,
-    identity,
+    explored,
+    late_change,
     layers_of,
     model_name,
-    pooled_series,
-    present,
+    over_seeds,
     task_title,
-    tasks_of,
+    titles,
+    told,
+    with_share,
 )
 from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 
 #: The four tasks of the figure; the paper does not name them.
-_TASKS = ("cyclic-hard", "cyclic-det", "matmul", "ran-hmm")
-_SMOKE = ("cyclic-hard", "cyclic-det")
-#: The position shown of each task; 10, 30, 30 and 120 of 120 in the paper.
-_POSITIONS = {
-    "smoke": {"cyclic-hard": 2, "cyclic-det": 3, "matmul": 2, "ran-hmm": 4, "cyclic-rnd": 3, "ran-lds": 3},
-    "small": {"cyclic-hard": 8, "cyclic-det": 12, "matmul": 6, "ran-hmm": 16, "cyclic-rnd": 12, "ran-lds": 15},
-    "gpu": {"cyclic-hard": 8, "cyclic-det": 24, "matmul": 16, "ran-hmm": 64, "cyclic-rnd": 24, "ran-lds": 63},
-    "paper": {"cyclic-hard": 10, "cyclic-det": 30, "matmul": 30, "ran-hmm": 120, "cyclic-rnd": 30, "ran-lds": 119},
-}
-_SAMPLES = {"smoke": 64, "small": 1024, "gpu": 4096, "paper": 16384}
+FOUR = ("cyclic-hard", "cyclic-det", "matmul", "ran-hmm")
+
+
+def _sizes(samples: int, hard: int, det: int, matmul: int, hmm: int, rnd: int, lds: int) -> dict[str, int]:
+    """Samples, and the position shown of each task."""
+    positions = {"cyclic_hard": hard, "cyclic_det": det, "matmul": matmul, "ran_hmm": hmm, "cyclic_rnd": rnd}
+    return {"samples": samples} | {f"position_{task}": at for task, at in (positions | {"ran_lds": lds}).items()}
 
 
 @registry.experiment("limits-fig2")
 class LimitsFig2(Experiment):
-    """See the module."""
+    """Learning curves on the grid that Figure 3 and Table 3 use too."""
 
     title = "RNNs and Transformers while they train"
     summary = (
         "A one-layer RNN and Transformers of growing depth learn hidden Markov processes that an ideal observer solves "
-        "exactly. After each epoch their answers at one position are compared with the exact ones: half the L1 distance of "
-        "laws, the Euclidean distance of vectors. The shorter way down is the faster learner. " + EPOCHS
+        "exactly. After each epoch their answers at one position are compared with the exact ones: half the L1 "
+        "distance of laws, the Euclidean distance of vectors. The shorter way down is the faster learner. " + EPOCHS
     )
     num_seeds = NUM_SEEDS
     intervals = SEED_INTERVALS
+    sizes = {
+        "smoke": _sizes(64, 2, 3, 2, 4, 3, 3),
+        "small": _sizes(1024, 8, 12, 6, 16, 12, 15),
+        "gpu": _sizes(4096, 8, 24, 16, 64, 24, 63),
+        "paper": _sizes(16384, 10, 30, 30, 120, 30, 119),  # 10, 30, 30 and 120 of 120 in the paper
+    }
     groups = {"epochs": ("epochs",), "references": ("references",)}
 
     def choices(self, scale: str) -> dict[str, Any]:
-        return {"tasks": list(_SMOKE if scale == "smoke" else _TASKS), "layers": all_layers(scale)}
+        return {"tasks": list(FOUR[:2] if scale == "smoke" else FOUR), "layers": all_layers(scale)}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return grid(scale, choices["tasks"], choices["layers"])
 
-    def measurements(self, scale: str) -> dict[str, Any]:
-        positions = {f"position_{task.replace('-', '_')}": at for task, at in _POSITIONS[scale].items()}
-        return {"samples": _SAMPLES[scale], **positions}
-
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         if group == "epochs":
-            return {"epochs": [row for label, run in runs.items() for row in _epoch_rows(label, run, sizes)]}
-        of_task = {identity(label)["task"]: run for label, run in runs.items()}
+            return {"epochs": [row for run in runs.values() for row in _epoch_rows(run, sizes)]}
+        of_task = {identity(run)["task"]: run for run in runs.values()}
         return {"references": [row for task, run in of_task.items() for row in _references(task, run, sizes)]}
 
     def figures(self, tables: Tables) -> list[Figure]:
         return [_shown(tables), _explorer(tables["epochs"])]
 
+    def without_training(self, tables: Tables) -> Tables:
+        nothing = {
+            key: fmean(row["value"] for row in own) for key, own in tables["references"].by("task", "position").items()
+        }
+        epochs = tables["epochs"].with_columns(
+            value=lambda row: nothing.get((row["task"], row["position"])),
+            distances=lambda row: [nothing.get((row["task"], position)) for position in row["positions"]],
+        )
+        return {**tables, "epochs": epochs}
 
-def _position(task: str, sizes: dict[str, Any]) -> int:
-    at: int = sizes[f"position_{task.replace('-', '_')}"]
-    return at
 
-
-def _epoch_rows(label: str, run: Run, sizes: dict[str, Any]) -> list[dict]:
+def _epoch_rows(run: Run, sizes: dict[str, Any]) -> list[dict]:
     """Evaluation losses by epoch, at all positions (lists) and at the one that is shown (``value``)."""
-    found, of_run = epochs_of(run), identity(label)
-    at, last = _position(of_run["task"], sizes), found.positions[-1]
-    option = f"measurements.position_{of_run['task'].replace('-', '_')}"
-    require(at in found.positions, option, f"must be in [{found.positions[0]}, {last}]", at)
+    found, facts = epochs_of(run), identity(run)
+    name = f"position_{facts['task'].replace('-', '_')}"
+    at, last = sizes[name], found.positions[-1]
+    require(at in found.positions, f"measurements.{name}", f"must be in [{found.positions[0]}, {last}]", at)
     index = found.positions.index(at)
     return [
-        {**of_run, "epoch": row["epoch"], "step": row["step"], "sequences": row["sequences"]}
+        {**facts, "epoch": row["epoch"], "step": row["step"], "sequences": row["sequences"]}
         | {"position": at, "value": row["distances"][index]}
         | {"positions": found.positions, "distances": row["distances"]}
         for row in found.rows
@@ -96,38 +112,27 @@ def _references(task: str, run: Run, sizes: dict[str, Any]) -> list[dict]:
     return [{"task": task} | row for row in rows if row["predictor"] == "constant"]
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
 def _shown(tables: Tables) -> Figure:
-    rows = tables["epochs"]
     panels = []
-    for task in tasks_of(rows):
-        own = [row for row in rows if row["task"] == task]
+    for task, own in tables["epochs"].by("task").items():
         at = own[0]["position"]
-        ends = (min(row["sequences"] for row in own), max(row["sequences"] for row in own))
-        nothing = [row["value"] for row in tables["references"] if (row["task"], row["position"]) == (task, at)]
-        references = [Series(name="exact filter", role="optimum", x=ends, y=(0.0, 0.0))]
-        if nothing:
-            level = sum(nothing) / len(nothing)
-            references.append(Series(name="always the same answer", role="baseline", x=ends, y=(level, level)))
-        models = [
-            pooled_series([row for row in own if row["layers"] == n], model_name(n), "model", x="sequences")
-            for n in layers_of(own)
-        ]
-        panels.append(
-            Lines(
-                title=f"{task_title(task)}, position {at}",
-                x_label="sequences seen",
-                y_label="evaluation loss",
-                series=present(*models, *references),
-                y_min=0.0,
-                log_x=True,
-            )
-        )
+        ends = (min(own.values("sequences")), max(own.values("sequences")))
+        nothing = [row["value"] for row in tables["references"].where(task=task, position=at)]
+        series = [curve(own.where(layers=n), "sequences", model_name(n), "model") for n in layers_of(own)]
+        series.append(level(0.0, ends, "exact filter", "optimum"))
+        series.append(level(fmean(nothing), ends, "always the same answer") if nothing else None)
+        shown: dict[str, Any] = {"x_label": "sequences seen", "y_label": "evaluation loss", "y_min": 0.0, "log_x": True}
+        panels.append(lines(f"{task_title(task)}, position {at}", *series, **shown))
     return Figure(
         name="evaluation-loss",
         title="Evaluation loss at one position against training",
         caption=(
-            "Distance of the answer from the exact one at the position named, against the sequences seen in training, of "
-            "which the RNN sees more at reduced scales. "
+            "Distance of the answer from the exact one at the position named, against the sequences seen in training, "
+            "of which the RNN sees more at reduced scales. "
             "Transformers are trained with the doubling curriculum, so that a position is first seen when "
             "its stage begins. Of Cyclic-HARD only positions at which the state is asked for count. Bands are 95 % "
             "intervals over seeds."
@@ -136,28 +141,18 @@ def _shown(tables: Tables) -> Figure:
     )
 
 
-def _explorer(rows: list[dict]) -> Figure:
+def _explorer(rows: Rows) -> Figure:
     """Every task, model and position."""
     curves = []
-    for task in tasks_of(rows):
-        for n in layers_of(rows, task):
-            own = [row for row in rows if (row["task"], row["layers"]) == (task, n)]
-            positions = own[0]["positions"]
-            shown_first = own[0]["position"]
+    for task, of_task in rows.by("task").items():
+        for n in layers_of(of_task):
+            own = of_task.where(layers=n)
+            positions, shown_first = own[0]["positions"], own[0]["position"]
             for i, position in sorted(enumerate(positions), key=lambda pair: pair[1] != shown_first):
-                at = [{"seed": r["seed"], "sequences": r["sequences"], "value": r["distances"][i]} for r in own]
-                pooled = pool_rows(at, ("sequences",))
-                if pooled:
-                    curves.append(
-                        ExplorerCurve(
-                            values=(task_title(task), model_name(n), str(position)),
-                            x=tuple(row["sequences"] for row in pooled),
-                            y=tuple(row["value"] for row in pooled),
-                            low=tuple(row["low"] for row in pooled),
-                            high=tuple(row["high"] for row in pooled),
-                            role="model",
-                        )
-                    )
+                at = Rows(row | {"value": row["distances"][i]} for row in own)
+                found = curve(at, "sequences", "", "model")
+                if found is not None:
+                    curves.append(explored(found, (task_title(task), model_name(n), str(position))))
     panel = Explorer(
         title="",
         x_label="sequences seen",
@@ -173,3 +168,238 @@ def _explorer(rows: list[dict]) -> Figure:
         caption="As above; choose task, model and position. Bands are 95 % intervals over seeds.",
         panels=(panel,),
     )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+#: A model has converged at a position when its evaluation loss stays below this.
+CONVERGED = 0.1
+#: A loss that is higher by no more than this is as good.
+MARGIN = 0.01
+#: Epochs that are averaged at the end of a training.
+LAST = 3
+
+
+def alike(rows: Rows) -> Rows:
+    """The rows of evaluations at which the RNN and the Transformers of a task have seen as many sequences.
+
+    The RNN may train on after that: its learning rate is not yet lowered then.
+    """
+    most = {
+        task: min(max(one.values("sequences")) for one in own.by("layers").values())
+        for task, own in rows.by("task").items()
+    }
+    return Rows(row for row in rows if row["sequences"] <= most[row["task"]])
+
+
+def _matched(rows: Rows) -> Gate:
+    """Whether the models of each task have seen as many sequences in these rows."""
+    budgets: dict[str, dict[str, float]] = {}
+    for n, own in rows.by("layers").items():
+        budgets[model_name(n)] = {"sequences": sum(max(one.values("sequences")) for one in own.by("task").values())}
+    return matched(budgets)
+
+
+class Crossing(NamedTuple):
+    """Sequences seen until the loss stays below `CONVERGED`: between two evaluations, or later than the last (None)."""
+
+    after: float
+    until: float | None
+
+
+def crossing(rows: Rows) -> Crossing | None:
+    """Of one run's rows (``sequences``, ``value``); None if it has no value."""
+    known = sorted((row["sequences"], row["value"]) for row in rows if row["value"] is not None)
+    if not known:
+        return None
+    after, until = 0.0, None
+    for sequences, value in known:
+        if value >= CONVERGED:
+            after, until = sequences, None
+        elif until is None:
+            until = sequences
+    return Crossing(after, until)
+
+
+def advantage(rows: Rows) -> tuple[float | None, float | None]:
+    """log2 of how many times as many sequences as the RNN the fastest Transformer needs: at least, and at most.
+
+    Of one task and seed. None where there is no bound.
+    """
+    found = {n: crossing(own) for n, own in rows.by("layers").items()}
+    recurrent = found.pop(0, None)
+    others = [one for one in found.values() if one is not None]
+    if recurrent is None or not others:
+        return None, None
+    after = min(one.after for one in others)
+    until = min((one.until for one in others if one.until is not None), default=None)
+    least = None if recurrent.until is None or after == 0 else math.log2(after / recurrent.until)
+    most = None if until is None or recurrent.after == 0 else math.log2(until / recurrent.after)
+    return least, most
+
+
+def doublings(bounds: tuple[float | None, float | None]) -> float | None:
+    """The middle of two bounds; a bound alone where it tells on which side of zero the number is, otherwise None."""
+    least, most = bounds
+    if least is not None and most is not None:
+        return (least + most) / 2
+    if least is not None:
+        return least if least > 0 else None
+    return most if most is not None and most < 0 else None
+
+
+@claim(
+    "limits-rnn-converges-faster",
+    experiment="limits-fig2",
+    source="[Limits] §4.3, Fig. 2",
+    says="On all four tasks the RNN converges faster than every Transformer.",
+    reading="Until its loss stays below 0.1 the fastest Transformer needs at least 1.2 times (a quarter of a doubling) "
+    "the sequences of the RNN.",
+    rule=Above(0, matters=0.25),
+)
+def converges_faster(tables: Tables) -> Seen:
+    """The loss is known at evaluations only: the distance between two of them is the least width of the interval."""
+    rows = alike(tables["epochs"])
+    effects, sooner = {}, []
+    for task in FOUR:
+        bounds = list(rows.where(task=task).per_seed(advantage).values())
+        values = [doublings(one) for one in bounds]
+        known = [value for value in values if value is not None]
+        if known:
+            widths = [most - least for least, most in bounds if least is not None and most is not None]
+            resolution = fmean(widths) if widths else 0.0
+            effects[task_title(task)] = pooled(values, "doublings of the sequences needed", resolution=resolution)
+            sooner.append(f"{task_title(task)} {sum(value > 0 for value in known)} of {len(known)}")
+    text = f"Doublings of the sequences that the fastest Transformer needs beyond the RNN: {told(effects)}. "
+    text += f"Seeds in which the RNN is sooner: {', '.join(sooner) or 'none'}."
+    return Seen(effects, text, gates=(_matched(rows),), wanted=titles(FOUR))
+
+
+def _at_end(rows: Rows) -> float | None:
+    """Mean loss of the last evaluations of one run."""
+    known = sorted((row["sequences"], row["value"]) for row in rows if row["value"] is not None)
+    return fmean(value for _, value in known[-LAST:]) if known else None
+
+
+def _lead(rows: Rows) -> float | None:
+    """Final loss of the best Transformer less that of the RNN, of one task and seed."""
+    found = {n: _at_end(own) for n, own in rows.by("layers").items()}
+    recurrent = found.pop(0, None)
+    others = [value for value in found.values() if value is not None]
+    return min(others) - recurrent if recurrent is not None and others else None
+
+
+def _learned(tables: Tables, rows: Rows) -> Gate:
+    """Whether the RNN is better than a predictor that always gives the same answer, on the task where it is least."""
+
+    def lead(own: Rows) -> float | None:
+        nothing = tables["references"].where(task=own[0]["task"], position=own[0]["position"], seed=own[0].get("seed"))
+        recurrent = _at_end(own.where(layers=0))
+        return None if recurrent is None or not nothing else fmean(row["value"] for row in nothing) - recurrent
+
+    leads = each_task(rows, FOUR, lead, "")
+    least = min(leads.values(), key=lambda one: one.value, default=Effect(value=0.0))
+    return learned(least, CONVERGED, "one that always gives the same answer")
+
+
+def _at_rest(rows: Rows) -> Gate:
+    """Whether the losses shown are flat over the last quarter of these rows, or at their floor."""
+
+    def change(end: Mapping[str, Any], before: Mapping[str, Any]) -> float | None:
+        if end["value"] is None or before["value"] is None:
+            return None
+        return 0.0 if end["value"] < LOSS_AT_REST else float(end["value"] - before["value"])
+
+    changes: dict[str, float | None] = {}
+    for (task, n, seed), own in rows.by("task", "layers", "seed").items():
+        shares = with_share(own, "sequences")
+        changes[f"{task_title(task)}, {model_name(n)}, seed {seed}"] = late_change(shares, change)
+    return converged(changes, LOSS_AT_REST, "evaluation loss at the position shown")
+
+
+@claim(
+    "limits-rnn-final-accuracy",
+    experiment="limits-fig2",
+    source="[Limits] §4.3, Fig. 2",
+    says="The final accuracy of the RNN is at least as good as that of all Transformers.",
+    reading="After as many sequences the final loss of the best Transformer is not below the RNN's by 0.01 on any of "
+    "the four tasks.",
+    rule=Above(-MARGIN),
+)
+def final_accuracy(tables: Tables) -> Seen:
+    """Mean over the last epochs within the sequences that both have seen, within seeds."""
+    rows = alike(tables["epochs"])
+    effects = each_task(rows, FOUR, _lead, "loss of the best Transformer less the RNN's")
+    seen = []
+    for task, own in rows.by("task").items():
+        ends = {n: over_seeds(own.where(layers=n), _at_end) for n in layers_of(own)}
+        shown = ", ".join(f"{model_name(n)} {one.value:.4f}" for n, one in ends.items() if one is not None)
+        seen.append(f"{task_title(task)} ({max(own.values('sequences')):,} sequences) {shown}")
+    text = f"Loss at the end: {'; '.join(seen)}. The RNN's learning rate is not yet lowered then, if it trains longer."
+    return Seen(effects, text, gates=(_learned(tables, rows), _matched(rows), _at_rest(rows)), wanted=titles(FOUR))
+
+
+@claim(
+    "limits-rnn-better-throughout",
+    experiment="limits-fig2",
+    source="[Limits] §4.3, Fig. 2",
+    says="The evaluation loss of the RNN is below that of Transformers or as small at all steps during training.",
+    reading="At the evaluation where it is worst off, the RNN's loss is above that of the best Transformer by 0.01 at "
+    "most, on each of the four tasks.",
+    rule=Above(-MARGIN),
+)
+def better_throughout(tables: Tables) -> Seen:
+    """The least lead over evaluations after as many sequences, within seeds."""
+    rows = alike(tables["epochs"])
+
+    def least(own: Rows) -> float | None:
+        leads = []
+        for one in own.by("sequences").values():
+            values = {row["layers"]: row["value"] for row in one if row["value"] is not None}
+            recurrent = values.pop(0, None)
+            if recurrent is not None and values:
+                leads.append(min(values.values()) - recurrent)
+        return min(leads, default=None)
+
+    effects = each_task(rows, FOUR, least, "least loss of the best Transformer less the RNN's")
+    text = f"Least lead of the RNN over the best Transformer at any evaluation: {told(effects)}."
+    return Seen(effects, text, gates=(_learned(tables, rows), _matched(rows)), wanted=titles(FOUR))
+
+
+@claim(
+    "limits-supervision-rnn",
+    experiment="limits-fig2",
+    source="[Limits] Abstract, §1 and App. A.5",
+    says="The lack of the state as a signal hurts Transformers, and the RNN much less.",
+    reading="The mean loss on Cyclic-HARD less that on Cyclic-DET is larger for the deepest Transformer than for the "
+    "RNN, by 0.05 or more, after as many sequences.",
+    rule=Above(0, matters=0.05),
+)
+def supervision_rnn(tables: Tables) -> Seen:
+    """Cyclic-HARD is Cyclic-DET of which only observations are shown; the loss is that over all positions."""
+    rows = alike(tables["epochs"].where(task=[HARD, "cyclic-det"])).with_columns(value=_over_positions)
+    deepest = max(layers_of(rows), default=0)
+
+    def harm(layers: int) -> Callable[[Rows], float | None]:
+        def of_seed(own: Rows) -> float | None:
+            hard, easy = (_at_end(own.where(task=task, layers=layers)) for task in (HARD, "cyclic-det"))
+            return None if hard is None or easy is None else hard - easy
+
+        return of_seed
+
+    def difference(own: Rows) -> float | None:
+        deep, recurrent = harm(deepest)(own), harm(0)(own)
+        return None if deep is None or recurrent is None else deep - recurrent
+
+    parts = {model_name(n): over_seeds(rows, harm(n)) for n in (deepest, 0)}
+    text = f"Loss on Cyclic-HARD less that on Cyclic-DET: {told({name: one for name, one in parts.items() if one})}."
+    compared = rows.where(layers=[0, deepest])
+    effect = over_seeds(rows, difference, "loss more than the RNN's")
+    known = _learned(tables, alike(tables["epochs"].where(task=[HARD, "cyclic-det"])))
+    return Seen(effect, text, gates=(known, _matched(compared), _at_rest(compared)))
+
+
+def _over_positions(row: Mapping[str, Any]) -> float | None:
+    known = [loss for loss in row["distances"] if loss is not None]
+    return fmean(known) if known else None

@@ -1,144 +1,455 @@
 """[Limits] Figure 3: how long a sequence Transformers fit, against their depth."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.analysis.fit_length import evaluation_losses, fit_length, fit_start
-from hmmscope.evidence.figures import Figure
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, Tables
-from hmmscope.experiments.limits_fig3_figures import figures
-from hmmscope.experiments.limits_models import TASKS, grid
-from hmmscope.experiments.limits_tables import EPOCHS, all_layers, epochs_of, identity
-from hmmscope.inference.window import linear_window_errors, window_errors
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.linear_gaussian import LinearGaussian
+from hmmscope.evidence.claims import Seen, claim
+from hmmscope.evidence.effects import Estimate
+from hmmscope.evidence.figures import Explorer, Figure, Series
+from hmmscope.evidence.panels import curve, level, lines, present
+from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.evidence.verdicts import Above, Below, Gate, room
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope.experiments.limits_lengths import (
+    RATE,
+    Lengths,
+    at_rest,
+    both_cycles,
+    by_depth,
+    deep,
+    doublings_left,
+    final_losses,
+    fit_lengths,
+    growing,
+    growth,
+    learned_by,
+    length_of,
+    lengths,
+    log2,
+    models,
+    rarely_asked,
+    slack,
+    windows_of,
+)
+from hmmscope.experiments.limits_models import TASKS, grid, identity
+from hmmscope.experiments.limits_tables import (
+    EPOCHS,
+    FORGETTING,
+    HARD,
+    REMEMBERING,
+    WHILE_TRAINING,
+    all_layers,
+    each_task,
+    explored,
+    flat,
+    layers_of,
+    lengths_at_rest,
+    model_name,
+    never_fitting,
+    over_seeds,
+    relabelled,
+    task_title,
+    titles,
+    told,
+    training_rows,
+    while_training,
+)
 from hmmscope.runs.pipeline import Run
 
-_TASKS = {
-    "smoke": ["ran-hmm", "cyclic-det", "cyclic-hard"],
-    "small": list(TASKS),
-    "gpu": list(TASKS),
-    "paper": list(TASKS),
-}
-_SIZES = {
-    "smoke": {"samples": 64, "least_count": 8, "window_samples": 32},
-    "small": {"samples": 4096, "least_count": 256, "window_samples": 1000},
-    "gpu": {"samples": 8192, "least_count": 512, "window_samples": 1000},
-    "paper": {"samples": 8192, "least_count": 512, "window_samples": 1000},
-}
+_COMMON = {"error_rates": [0.05, 0.1], "definition": "prefix", "last_epochs": 3}
+_WINDOWS = {"windows": [0, 1, 2, 4]}
 
 
 @registry.experiment("limits-fig3")
 class LimitsFig3(Experiment):
-    """See the module."""
+    """Fit lengths by task and depth; the grid of trainings is that of Figure 2 and Table 3."""
 
     title = "How long a sequence a Transformer fits, against its depth"
     summary = (
-        "The fit length of a model is the number of positions, from the first on, at which its answer is within an error "
-        "rate of the exact one, in the last epochs of training. It is measured for Transformers of growing depth and for a "
-        "one-layer RNN, on processes that forget quickly, on cycles and products that never forget, and on Cyclic-HARD, "
-        "where the state is rarely asked for. Beside them stand predictors that know little: their fit length is what a "
-        "fit length is worth. " + EPOCHS
+        "The fit length of a model is the number of positions, from the first on, at which its answer is within an "
+        "error rate of the exact one, in the last epochs of training. It is measured for Transformers of growing depth "
+        "and for a one-layer RNN, on processes that forget quickly, on cycles and products that never forget, and on "
+        "Cyclic-HARD, where the state is rarely asked for. Beside them stand predictors that know little: their fit "
+        "length is what a fit length is worth. " + EPOCHS
     )
     num_seeds = NUM_SEEDS
     intervals = SEED_INTERVALS
-    groups = {"losses": ("positions", "fit-lengths"), "windows": ("windows",)}
+    sizes = {
+        "smoke": _COMMON | {"samples": 64, "least_count": 8, "window_samples": 32} | _WINDOWS,
+        "small": _COMMON | {"samples": 4096, "least_count": 256, "window_samples": 1000} | _WINDOWS,
+        "gpu": _COMMON | {"samples": 8192, "least_count": 512, "window_samples": 1000} | _WINDOWS,
+        "paper": _COMMON | {"samples": 8192, "least_count": 512, "window_samples": 1000} | _WINDOWS,
+    }
+    groups = {"losses": ("positions", "fit-lengths", WHILE_TRAINING), "windows": ("windows",)}
 
     def choices(self, scale: str) -> dict[str, Any]:
-        return {"tasks": list(_TASKS[scale]), "layers": all_layers(scale)}
+        tasks = ["ran-hmm", "cyclic-det", HARD] if scale == "smoke" else list(TASKS)
+        return {"tasks": tasks, "layers": all_layers(scale)}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return grid(scale, choices["tasks"], choices["layers"])
 
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return {
-            "error_rates": [0.05, 0.1],
-            "definition": "prefix",
-            "last_epochs": 3,
-            **_SIZES[scale],
-            "windows": [0, 1, 2, 4],
-        }
-
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         if group == "windows":
-            of_task = {identity(label)["task"]: run for label, run in runs.items()}
-            return {"windows": [row for task, run in of_task.items() for row in _windows(task, run, sizes)]}
-        tables: Measured = {"positions": [], "fit-lengths": []}
-        for label, run in runs.items():
-            rows = _final(run, identity(label)["task"], sizes)
-            tables["positions"] += [identity(label) | row for row in rows]
-            tables["fit-lengths"] += [identity(label) | row for row in _fit_lengths(run, rows, sizes)]
+            of_task = {identity(run)["task"]: run for run in runs.values()}
+            return {"windows": [row for task, run in of_task.items() for row in windows_of(task, run, sizes)]}
+        tables: Measured = {"positions": [], "fit-lengths": [], WHILE_TRAINING: []}
+        for run in runs.values():
+            facts = identity(run)
+            rows = final_losses(run, facts["task"], sizes)
+            tables["positions"] += [facts | row for row in rows]
+            tables["fit-lengths"] += [facts | row for row in fit_lengths(run, rows, sizes)]
+            tables[WHILE_TRAINING] += training_rows(run, sizes["error_rates"], facts)
         return tables
 
     def figures(self, tables: Tables) -> list[Figure]:
-        return figures(tables)
+        figures = [_lengths_figure(tables["fit-lengths"]), _positions_figure(tables), _explorer(tables)]
+        return figures + ([_training_figure(tables[WHILE_TRAINING])] if WHILE_TRAINING in tables else [])
+
+    def without_training(self, tables: Tables) -> Tables:
+        fits = relabelled(tables["fit-lengths"].where(by="final"), "constant").with_columns(by=lambda row: "epochs")
+        changed = {"positions": relabelled(tables["positions"], "constant"), "fit-lengths": fits}
+        while_training = never_fitting(tables.get(WHILE_TRAINING, Rows()))
+        return {**tables, **changed, WHILE_TRAINING: while_training}
 
 
-def _final(run: Run, task: str, sizes: dict[str, Any]) -> list[dict]:
-    """The evaluation loss of the trained model at every position, on fresh samples."""
-    return evaluation_losses(
-        run.model,
-        run.corpus("probe"),
-        num_samples=sizes["samples"],
-        target=TASKS[task][1],
-        least_count=sizes["least_count"],
-        block_length=run.config.training.block_length,
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def _lengths_figure(rows: Rows) -> Figure:
+    panels = []
+    for task, own in rows.by("task").items():
+        deep, longest = [n for n in layers_of(own) if n > 0], own[0]["longest"]
+        ends = (float(min(deep, default=0)), float(max(deep, default=1)))
+        rates = sorted(own.values("error_rate"))
+        series: list[Series | None] = []
+        for rate in rates:
+            of_model = own.where(error_rate=rate, predictor="model", by="epochs")
+            series += [
+                curve(of_model.where(layers=deep), "layers", f"Transformer, error rate {rate:g}", "model"),
+                flat(of_model.where(layers=0), ends, f"RNN, error rate {rate:g}", "other"),
+            ]
+        nothing = own.where(predictor="constant", error_rate=rates[-1])
+        series += [
+            flat(nothing, ends, f"always the same answer, error rate {rates[-1]:g}", "baseline"),
+            level(longest, ends, "whole length", "ceiling"),
+        ]
+        if deep:
+            powers = tuple(float(min(2**n, longest)) for n in deep)
+            series.append(Series(name="2^layers", role="control", x=tuple(deep), y=powers))
+        shown: dict[str, Any] = {"x_label": "layers", "y_label": "fit length", "y_min": 0.0, "y_max": 1.08 * longest}
+        panels.append(lines(task_title(task), *series, **shown))
+    definition = rows[0]["definition"]
+    rule = "all positions up to it are fitted" if definition == "prefix" else "it is fitted, whatever is before it"
+    return Figure(
+        name="fit-length",
+        title="Fit length against depth",
+        caption=(
+            f"The largest position such that {rule}: evaluation loss below the error rate in each of the last epochs. "
+            "The constant predictor always gives the mean exact answer. 2^layers is cut at the whole length. Bands are "
+            "95 % intervals over seeds."
+        ),
+        panels=tuple(panels),
     )
 
 
-def _fit_lengths(run: Run, final: list[dict], sizes: dict[str, Any]) -> list[dict]:
-    """Fit lengths from the last epochs, and from the final samples; of the constant predictor the latter only."""
-    found = epochs_of(run)
-    by_epoch = [row["distances"] for row in found.rows]
-    sources: list[tuple[str, str, list[list[float | None]], int]] = [
-        ("model", "epochs", by_epoch, sizes["last_epochs"]),
-        *[(name, "final", [_column(final, name, found.positions)], 1) for name in ("model", "constant")],
+def _baselines(tables: Tables, task: str) -> tuple[Series, ...]:
+    """What knowing nothing, and exact filters with a window, lose by position."""
+    windows = tables["windows"].where(task=task)
+    constant = tables["positions"].where(task=task, predictor="constant")
+    return present(
+        [
+            curve(constant, "position", "always the same answer", "baseline"),
+            *[
+                curve(windows.where(window=w), "position", _window_name(w), "baseline")
+                for w in sorted(windows.values("window"))
+            ],
+        ]
+    )
+
+
+def _window_name(window: int) -> str:
+    return "stationary law" if window == 0 else f"exact, last {window} observation{'s' * (window > 1)}"
+
+
+def _curves(rows: Rows) -> dict[int, Series]:
+    """The loss by position of each model of a task."""
+    found = {n: curve(rows.where(layers=n), "position", model_name(n), "model") for n in layers_of(rows)}
+    return {n: series for n, series in found.items() if series is not None}
+
+
+def _positions_figure(tables: Tables) -> Figure:
+    rows = models(tables)
+    shown: dict[str, Any] = {"x_label": "position", "y_label": "evaluation loss", "y_min": 0.0}
+    panels = [
+        lines(task_title(task), *_curves(own).values(), *_baselines(tables, task), **shown)
+        for task, own in rows.by("task").items()
     ]
-    rows = []
-    for predictor, by, losses, last in sources:
-        for rate in sizes["error_rates"]:
-            length = fit_length(losses, found.positions, rate, last=last, definition=sizes["definition"])
-            rows.append(
-                {
-                    "predictor": predictor,
-                    "by": by,
-                    "definition": sizes["definition"],
-                    "error_rate": rate,
-                    "value": length,
-                    "fits_from": fit_start(losses, found.positions, rate, last=last),
-                    "longest": found.positions[-1],
-                }
-            )
-    return rows
+    return Figure(
+        name="loss-by-position",
+        title="Evaluation loss by position after training",
+        caption=(
+            f"On fresh samples, at least {min(row['samples'] for row in rows):,} that count at each position. "
+            "Baselines know nothing, or keep a window of observations and are exact within it. Bands are 95 % intervals "
+            "over seeds."
+        ),
+        panels=tuple(panels),
+    )
 
 
-def _column(rows: list[dict], predictor: str, positions: list[int]) -> list[float | None]:
-    found = {row["position"]: row["value"] for row in rows if row["predictor"] == predictor}
-    return [found.get(position) for position in positions]
+def _explorer(tables: Tables) -> Figure:
+    """Losses by position of every task and model."""
+    curves = []
+    for task, own in models(tables).by("task").items():
+        curves += [explored(one, (task_title(task), model_name(n))) for n, one in _curves(own).items()]
+        curves += [explored(one, (task_title(task), ""), one.name) for one in _baselines(tables, task)]
+    panel = Explorer(
+        title="",
+        x_label="position",
+        y_label="evaluation loss",
+        choices=("task", "model"),
+        curves=tuple(curves),
+        y_min=0.0,
+    )
+    return Figure(
+        name="every-model",
+        title="Every task and model",
+        caption="As above: choose the task and the model. Baselines stay. Bands are 95 % intervals over seeds.",
+        panels=(panel,),
+    )
 
 
-def _windows(task: str, run: Run, sizes: dict[str, Any]) -> list[dict]:
-    """Exact filters that keep a window of the last observations, where windows tell something.
-
-    Of Cyclic-RND every window gives the uniform law; of the other cycles and of MatMul it tells nothing at all.
-    """
-    process, windows, count = run.process, sizes["windows"], sizes["window_samples"]
-    positions = [int(p) for p in run.target.positions if p > 0]
-    keys = ("window", "position", "value", "low", "high")
-    found: list[tuple[int, int, float, float, float]] = []
-    if isinstance(process, LinearGaussian):
-        for position in positions:
-            kept = [window for window in windows if window <= position]
-            if not kept:
-                continue
-            errors = linear_window_errors(process, kept, position, num_samples=count)
-            found += [(w, position, *_numbers(errors, i)) for i, w in enumerate(kept)]
-    elif isinstance(process, HMM) or task == "cyclic-rnd":
-        kept = windows if isinstance(process, HMM) else windows[:1]
-        errors = window_errors(process, kept, positions, num_samples=count)  # type: ignore[arg-type]
-        found = [(w, t, *_numbers(errors, (i, j))) for i, w in enumerate(kept) for j, t in enumerate(positions)]
-    return [{"task": task, "samples": count} | dict(zip(keys, row, strict=True)) for row in found]
+def _training_figure(rows: Rows) -> Figure:
+    rows = rows.where(error_rate=max(rows.values("error_rate")))
+    panels = []
+    for task, own in rows.by("task").items():
+        models = [curve(own.where(layers=n), "share", model_name(n), "model", y="length") for n in layers_of(own)]
+        shown: dict[str, Any] = {"x_label": "share of the training", "y_label": "fit length", "y_min": 0.0}
+        panels.append(lines(task_title(task), *models, **shown))
+    return Figure(
+        name="length-over-training",
+        title="Fit length while training",
+        caption=(
+            f"The place between two positions at which the evaluation loss crosses {rows[0]['error_rate']:g}, by one "
+            "evaluation. A depth that still rises at the end has the fit length of its budget. Bands are 95 % "
+            "intervals over seeds."
+        ),
+        panels=tuple(panels),
+    )
 
 
-def _numbers(errors: Any, index: Any) -> tuple[float, float, float]:
-    return float(errors.mean[index]), float(errors.low[index]), float(errors.high[index])
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+#: A length that does not grow with anything.
+CONSTANT = 2
+
+
+def _gates(tables: Tables, tasks: Sequence[str]) -> tuple[Gate, Gate]:
+    """Whether the deepest Transformer has learned anything, and whether all are at rest."""
+    return learned_by(tables, tasks, max(deep(tables), default=0)), at_rest(tables, tasks)
+
+
+@claim(
+    "limits-rnn-fits",
+    experiment="limits-fig3",
+    source="[Limits] §4.3",
+    says="The RNN has a 0.05-fit length of the whole sequence on all tasks.",
+    reading="On each of the six tasks the largest evaluation loss of the RNN over positions is below 0.05.",
+    rule=Above(0),
+)
+def rnn_fits(tables: Tables) -> Seen:
+    """RanLDS counts from the first position on, where its relative loss is the largest."""
+    rows = models(tables).where(layers=0)
+    effects = each_task(rows, TASKS, lambda own: slack(own, 0.05), "below 0.05")
+    whole = tables["fit-lengths"].where(layers=0, predictor="model", by="epochs", error_rate=0.05)
+    seen = "; ".join(
+        f"{task_title(task)} {own.pool('task')[0]['value']:.3g} of {own[0]['longest']}"
+        for task, own in whole.by("task").items()
+    )
+    text = f"Mean 0.05-fit length of the RNN: {seen}. How far its largest loss is below 0.05: {told(effects)}."
+    gate = lengths_at_rest(while_training(tables, layers=0, error_rate=0.05))
+    return Seen(effects, text, gates=(gate,), wanted=titles(TASKS))
+
+
+@claim(
+    "limits-fit-length-grows",
+    experiment="limits-fig3",
+    source="[Limits] §1 and §4.3, Fig. 3 (with its exception, footnote 2)",
+    says="On Cyclic-DET, Cyclic-RND and MatMul the fit length of Transformers grows with depth.",
+    reading="The 0.1-fit length grows by a tenth of a doubling a layer or more on each of the three; the deepest on "
+    "MatMul does not count.",
+    rule=Above(0, matters=0.1),
+)
+def grows(tables: Tables) -> Seen:
+    """The least-squares slope of log2 of the continuous length."""
+    effects = each_task(models(tables), REMEMBERING, growth, "doublings a layer")
+    text = f"{by_depth(tables, REMEMBERING)} Doublings a layer: {told(effects)}."
+    return Seen(effects, text, gates=_gates(tables, REMEMBERING), wanted=titles(REMEMBERING))
+
+
+@claim(
+    "limits-fit-length-doubles",
+    experiment="limits-fig3",
+    source="[Limits] §4.3, Fig. 3 (at least an exponential dependency between fit length and depth, 2^L)",
+    says="On Cyclic-DET, Cyclic-RND and MatMul the fit length at least doubles with each layer.",
+    reading="Up to the first depth that fits more than half of the sequence, the 0.1-fit length doubles with a layer "
+    "on each task, or is at most a tenth of a doubling short.",
+    rule=Above(0.9),
+)
+def doubles(tables: Tables) -> Seen:
+    """Where there is room: a length cannot double from more than half of the sequence on."""
+    rows = models(tables)
+    effects = each_task(rows, REMEMBERING, lambda own: growth(own, 0.5), "doublings a layer")
+    spaces = each_task(rows, REMEMBERING, doublings_left, "")
+    least = min((one.value for one in spaces.values()), default=0.0)
+    space = room(least, 2, "the sequence, in doublings of the shortest fit length,")
+    text = f"{by_depth(tables, REMEMBERING)} Doublings a layer: {told(effects)}."
+    return Seen(effects, text, gates=(space, *_gates(tables, REMEMBERING)), wanted=titles(REMEMBERING))
+
+
+@claim(
+    "limits-fit-length-power",
+    experiment="limits-fig3",
+    source="[Limits] §4.2 and §4.3, Fig. 3 (with its exception, footnote 2)",
+    says="On Cyclic-DET, Cyclic-RND and MatMul a Transformer of L layers has a fit length of at least 2^L.",
+    reading="At the worst depth the 0.1-fit length is 2^L (cut at the whole length), or a tenth of a doubling less, on "
+    "each task; the deepest on MatMul does not count.",
+    rule=Above(-0.1),
+)
+def power(tables: Tables) -> Seen:
+    """log2 of the fit length over 2^L; a depth that need not fit more than the whole length, and does, is left out."""
+
+    def least(own: Rows) -> Estimate | None:
+        most = math.log2(max(own.values("position")))
+        found = [(n, log2(length)) for n, length in growing(own).items()]
+        return min((one - Estimate(min(n, most)) for n, one in found if n < most or one.value < most), default=None)
+
+    effects = each_task(models(tables), REMEMBERING, least, "doublings above 2^L, worst depth")
+    text = f"{by_depth(tables, REMEMBERING)} log2 of the length over 2^L at the worst depth: {told(effects)}."
+    return Seen(effects, text, gates=(at_rest(tables, REMEMBERING),), wanted=titles(REMEMBERING))
+
+
+@claim(
+    "limits-constant-depth",
+    experiment="limits-fig3",
+    source="[Limits] §1 and §4.3, Fig. 3",
+    says="RanHMM and RanLDS, which mix fast, are learned by Transformers of constant depth.",
+    reading="On each of the two the better one of one and two layers has a loss below 0.1 at every position.",
+    rule=Above(0),
+)
+def constant_depth(tables: Tables) -> Seen:
+    """The first positions count too, where the relative loss of RanLDS is the largest."""
+
+    def best(own: Rows) -> Estimate | None:
+        return max((slack(own.where(layers=n), RATE) for n in layers_of(own)), default=None)
+
+    rows = models(tables).where(layers=[1, 2])
+    effects = each_task(rows, FORGETTING, best, "below 0.1")
+    deepest = each_task(models(tables).where(layers=deep(tables)), FORGETTING, best, "")
+    short = [name for name, one in deepest.items() if one.value <= 0]
+    depth = (
+        f"no depth fits {' and '.join(short)}, so that depth is not what is short" if short else "some depth fits each"
+    )
+    starts = tables["fit-lengths"].where(
+        predictor="model", by="epochs", error_rate=RATE, layers=2, task=list(FORGETTING)
+    )
+    later = "; ".join(
+        f"{task_title(task)} {max(row['fits_from'] for row in own if row['fits_from'] is not None)}"
+        for task, own in starts.by("task").items()
+        if any(row["fits_from"] is not None for row in own)
+    )
+    text = f"{by_depth(tables, FORGETTING)} How far the largest loss is below 0.1: {told(effects)}."
+    text += f" With two layers it stays below 0.1 from position: {later}." if later else ""
+    gates = (Gate("learned", not short, depth), at_rest(tables, FORGETTING))
+    return Seen(effects, text, gates=gates, wanted=titles(FORGETTING))
+
+
+@claim(
+    "limits-hard-no-depth",
+    experiment="limits-fig3",
+    source="[Limits] §4.3, Fig. 3",
+    says="Cyclic-HARD cannot be fitted by a Transformer of any depth even at constant length.",
+    reading="The 0.1-fit length is below 2 at the best depth, while the RNN fits more and the state is asked for about "
+    "as rarely as in the paper.",
+    rule=Below(CONSTANT),
+)
+def hard_no_depth(tables: Tables) -> Seen:
+    """The paper asks for the state after one action in 120, a short sequence far more often."""
+    rows = tables["positions"].where(task=HARD)
+    best = over_seeds(
+        rows.where(predictor="model", layers=deep(tables)), lambda own: max(lengths(own).values()), "positions"
+    )
+
+    gates = (rarely_asked(rows), at_rest(tables, (HARD,)), learned_by(tables, (HARD,), 0))
+    return Seen(best, by_depth(tables, (HARD,)), gates=gates)
+
+
+@claim(
+    "limits-hard-below-det",
+    experiment="limits-fig3",
+    source="[Limits] §4.3, Fig. 3 and App. A.5",
+    says="Without the state as a signal (Cyclic-HARD) Transformers fit shorter sequences than with it (Cyclic-DET).",
+    reading="At the depth where they are closest the 0.1-fit length on Cyclic-DET is a quarter of a doubling longer.",
+    rule=Above(0, matters=0.25),
+)
+def hard_below_det(tables: Tables) -> Seen:
+    """The least ratio over depths, within seeds."""
+
+    def least(easy: Lengths, hard: Lengths) -> Estimate:
+        return min(log2(easy[n]) - log2(hard[n]) for n in easy.keys() & hard.keys())
+
+    text = by_depth(tables, ("cyclic-det", HARD))
+    return Seen(
+        both_cycles(tables, least, "doublings, least depth"), text, gates=(at_rest(tables, ("cyclic-det", HARD)),)
+    )
+
+
+@claim(
+    "limits-hard-plateau",
+    experiment="limits-fig3",
+    source="[Limits] §4.3, Fig. 3 (constant for Cyclic-HARD, growing for Cyclic-DET)",
+    says="Depth lengthens the fit on Cyclic-DET and not, or less, on Cyclic-HARD.",
+    reading="From two layers to the deepest the 0.1-fit length grows by a quarter of a doubling more on Cyclic-DET.",
+    rule=Above(0, matters=0.25),
+)
+def hard_plateau(tables: Tables) -> Seen:
+    """Growth from two layers on, that of Cyclic-DET less that of Cyclic-HARD, within seeds."""
+
+    def gain(easy: Lengths, hard: Lengths) -> Estimate | None:
+        most = max(easy.keys() & hard.keys())
+        if most <= 2 or not {2} <= easy.keys() & hard.keys():
+            return None
+        return (log2(easy[most]) - log2(easy[2])) - (log2(hard[most]) - log2(hard[2]))
+
+    text = by_depth(tables, ("cyclic-det", HARD))
+    return Seen(both_cycles(tables, gain, "doublings more"), text, gates=_gates(tables, ("cyclic-det", HARD)))
+
+
+@claim(
+    "limits-error-rates-close",
+    experiment="limits-fig3",
+    source="[Limits] Fig. 3 (the closeness between 0.05-fit length and 0.1-fit length)",
+    says="Fit lengths for the error rates 0.05 and 0.1 are close.",
+    reading="Averaged over tasks and depths that fit a position, the 0.05-fit length is above 0.8 of the 0.1-fit length.",
+    rule=Above(0.8),
+)
+def error_rates_close(tables: Tables) -> Seen:
+    """Mean ratio within seeds, of Transformers."""
+
+    def share(own: Rows) -> Estimate | None:
+        pairs = [(length_of(one, 0.05), length_of(one, RATE)) for one in own.by("task", "layers").values()]
+        found = [(strict, loose) for strict, loose in pairs if loose.value >= 1]
+        if not found:
+            return None
+        error = math.hypot(*(part.error / loose.value for strict, loose in found for part in (strict, loose)))
+        return Estimate(
+            math.fsum(strict.value / loose.value for strict, loose in found) / len(found), error / len(found)
+        )
+
+    effect = over_seeds(models(tables).where(layers=deep(tables)), share, "mean ratio")
+    text = "" if effect is None else f"The 0.05-fit length is {effect.short()} of the 0.1-fit length."
+    return Seen(effect, text, gates=(at_rest(tables, list(TASKS)),))

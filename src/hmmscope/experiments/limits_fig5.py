@@ -1,54 +1,64 @@
-"""[Limits] Figure 5: how width and heads matter."""
+"""[Limits] Figure 5: how width and heads matter, and how the learning rate matters to Transformers and the RNN."""
 
 from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
-from hmmscope.evidence.figures import Figure, Lines, Series
-from hmmscope.evidence.pooling import pool_rows
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured, Tables
-from hmmscope.experiments.limits_models import TASKS, limits_config
-from hmmscope.experiments.limits_studies import fit_length_of, shortened
-from hmmscope.experiments.panels import series_of
+from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.effects import Effect, pooled
+from hmmscope.evidence.figures import Figure, Lines
+from hmmscope.evidence.panels import curve, level, lines
+from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.evidence.verdicts import Above, learned
+from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
+from hmmscope.experiments.limits_models import TASKS, alike_training, is_deep, limits_config, shortened
+from hmmscope.experiments.limits_tables import (
+    WHILE_TRAINING,
+    each,
+    equal_budgets,
+    fit_length_of,
+    losses_at_rest,
+    over_seeds,
+    relabelled,
+    training_rows,
+    while_training,
+)
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require, unknown_name
 
-#: What shapes the plan. Heads are varied at the width `width`, the width at `heads` heads. Steps 0: those of the scale.
-CHOICES: dict[str, dict[str, Any]] = {
-    "smoke": {
-        **{"tasks": ["cyclic-det"], "layers": [1], "widths": [4, 8], "head_counts": [1, 2]},
-        **{"width": 8, "heads": 2, "steps": 12},
-    },
-    "small": {
-        **{"tasks": ["cyclic-det"], "layers": [2], "widths": [16, 32, 64, 128], "head_counts": [1, 2, 4, 8]},
-        **{"width": 64, "heads": 4, "steps": 1100},
-    },
-    "gpu": {
-        **{"tasks": ["cyclic-det", "matmul"], "layers": [2, 3], "widths": [32, 64, 128, 256, 512]},
-        **{"head_counts": [1, 2, 4, 8, 16], "width": 256, "heads": 8, "steps": 2500},
-    },
-    "paper": {
-        **{"tasks": ["cyclic-det", "matmul"], "layers": [3, 4, 5], "widths": [64, 128, 256, 512]},
-        **{"head_counts": [1, 2, 4, 8, 16], "width": 512, "heads": 8, "steps": 0},
-    },
-}
+_PAPER = {"head_counts": [1, 2, 4, 8, 16], "steps": 0, "rates": [0.0002, 0.001, 0.005]}
 
 
 @registry.experiment("limits-fig5")
 class Figure5(Experiment):
-    """See the module."""
+    """Widths at one number of heads, heads at one width, and learning rates of that Transformer and of the RNN."""
 
     title = "Width and heads"
     summary = (
-        "Transformers of one or more depths with different widths of the stream, and different numbers of heads, trained "
-        "alike. The paper chose 8 heads and width 512 by such a study, and does not say what else it tried."
+        "Transformers of one or more depths with different widths of the stream, and different numbers of heads, "
+        "trained alike. The paper chose 8 heads and width 512 by such a study, and does not say what else it tried. A "
+        "Transformer and the RNN are trained with several learning rates too."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 3}
     intervals = SEED_INTERVALS
-    groups = {"errors": ("errors",)}
+    #: What shapes the plan. Heads are varied at the width `width`, the width at `heads` heads. Steps 0: those of the scale.
+    shapes: dict[str, dict[str, Any]] = {
+        "smoke": {"tasks": ["cyclic-det"], "layers": [1], "widths": [4, 8], "head_counts": [1, 2]}
+        | {"width": 8, "heads": 2, "steps": 12, "rates": [0.001, 0.004]},
+        "small": {"tasks": ["cyclic-det"], "layers": [2], "widths": [16, 32, 64, 128], "head_counts": [1, 2, 4, 8]}
+        | {"width": 64, "heads": 4, "steps": 1100, "rates": [0.0005, 0.002, 0.008]},
+        "gpu": _PAPER
+        | {"tasks": ["cyclic-det", "matmul"], "layers": [2, 3], "widths": [32, 64, 128, 256, 512]}
+        | {"width": 256, "heads": 8, "steps": 2500},
+        "paper": _PAPER
+        | {"tasks": ["cyclic-det", "matmul"], "layers": [3, 4, 5], "widths": [64, 128, 256, 512]}
+        | {"width": 512, "heads": 8},
+    }
+    sizes = {"smoke": {"samples": 32}, "small": {"samples": 1024}, "gpu": {"samples": 4096}, "paper": {"samples": 4096}}
+    groups = {"errors": ("errors", WHILE_TRAINING)}
 
     def choices(self, scale: str) -> dict[str, Any]:
-        return dict(CHOICES[scale])
+        return dict(self.shapes[scale])
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         for task in choices["tasks"]:
@@ -59,29 +69,45 @@ class Figure5(Experiment):
         for width, heads in pairs:
             rule = f"must be a multiple of the number of heads {heads}"
             require(heads >= 1 and width % heads == 0, "plan.widths", rule, width)
-        return {
-            f"{task}, {layers} layer{'s' * (layers > 1)}, width {width}, {heads} head{'s' * (heads > 1)}": limits_config(
-                scale,
-                task,
-                layers,
-                model={"width": width, "num_heads": heads},
-                training=shortened(choices["steps"]),
-            )
-            for task in choices["tasks"]
-            for layers in choices["layers"]
-            for width, heads in pairs
-        }
-
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return {"samples": {"smoke": 32, "small": 1024}.get(scale, 4096)}
+        training, usual = shortened(choices["steps"]), (choices["width"], choices["heads"])
+        plan = {}
+        for task in choices["tasks"]:
+            for layers in choices["layers"]:
+                for width, heads in pairs:
+                    model = {"width": width, "num_heads": heads}
+                    plan[_label(task, layers, width, heads)] = limits_config(
+                        scale, task, layers, model=model, training=training
+                    )
+            for layers in (choices["layers"][0], 0):
+                model = {"width": usual[0], "num_heads": usual[1]} if layers else {}
+                for rate in choices["rates"]:
+                    own = alike_training(scale, task, layers, choices["steps"]) | {"learning_rate": rate}
+                    plan[_label(task, layers, *usual, rate)] = limits_config(
+                        scale, task, layers, model=model, training=own
+                    )
+        return plan
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
-        sized = [(run.config.model.width, run.config.model.num_heads) for run in runs.values()]
+        sized = [(run.config.model.width, run.config.model.num_heads) for run in runs.values() if is_deep(run)]
         common = {"width": _most_varied(sized), "heads": _most_varied([(heads, width) for width, heads in sized])}
-        return {"errors": [row for run in runs.values() for row in _rows(run, common, sizes["samples"])]}
+        usual = _usual_rates(runs)
+        tables: Measured = {"errors": [], WHILE_TRAINING: []}
+        for run in runs.values():
+            facts = _facts(run, common, usual)
+            tables["errors"] += _rows(run, facts, sizes["samples"])
+            tables[WHILE_TRAINING] += training_rows(run, [0.05], facts)
+        return tables
 
     def figures(self, tables: Tables) -> list[Figure]:
-        return [_figure(tables["errors"], task) for task in dict.fromkeys(row["task"] for row in tables["errors"])]
+        return [_figure(own, task) for task, own in tables["errors"].by("task").items()]
+
+    def without_training(self, tables: Tables) -> Tables:
+        return {**tables, "errors": relabelled(tables["errors"], "untrained")}
+
+
+def _label(task: str, layers: int, width: int, heads: int, rate: float | None = None) -> str:
+    sized = f"{layers} layer{'s' * (layers > 1)}, width {width}, {heads} head{'s' * (heads > 1)}" if layers else "RNN"
+    return f"{task}, {sized}" + ("" if rate is None else f", learning rate {rate:g}")
 
 
 def _most_varied(pairs: list[tuple[int, int]]) -> int:
@@ -89,19 +115,36 @@ def _most_varied(pairs: list[tuple[int, int]]) -> int:
     return max(dict(pairs), key=lambda first: len({second for one, second in pairs if one == first}))
 
 
-def _rows(run: Run, common: dict[str, int], num_samples: int) -> list[dict]:
-    """Evaluation loss averaged over positions, of the model before and after training and of a constant answer."""
-    model = run.config.model
-    shared = {
+def _usual_rates(runs: dict[str, Run]) -> dict[str, float]:
+    """By task the learning rate at which widths and heads were varied: that of the most Transformers."""
+    rates: dict[str, list[float]] = {}
+    for run in runs.values():
+        if is_deep(run):
+            rates.setdefault(run.config.process.name, []).append(run.config.training.learning_rate)
+    return {task: max(found, key=found.count) for task, found in rates.items()}
+
+
+def _facts(run: Run, common: dict[str, int], usual: dict[str, float]) -> dict[str, Any]:
+    """What tells runs apart, and in which studies they count."""
+    model, rate = run.config.model, run.config.training.learning_rate
+    heads = getattr(model, "num_heads", 0)
+    varied = is_deep(run) and rate == usual[run.config.process.name]
+    at_centre = (model.width, heads) == (common["width"], common["heads"]) or not is_deep(run)
+    return {
         "task": TASKS[run.config.process.name][2],
-        "layers": model.num_layers,
+        "layers": model.num_layers if is_deep(run) else 0,
         "width": model.width,
-        "heads": model.num_heads,
-        "vary_width": model.num_heads == common["heads"],
-        "vary_heads": model.width == common["width"],
-        "parameters": (run.summary or {})["parameters"],
-        "fit_length": fit_length_of(run, 0.05),
+        "heads": heads,
+        "rate": rate,
+        "vary_width": varied and heads == common["heads"],
+        "vary_heads": varied and model.width == common["width"],
+        "vary_rate": at_centre,
     }
+
+
+def _rows(run: Run, facts: dict[str, Any], num_samples: int) -> list[dict]:
+    """Evaluation loss averaged over positions, of the model before and after training and of a constant answer."""
+    shared = facts | {"parameters": (run.summary or {})["parameters"], "fit_length": fit_length_of(run, 0.05)}
     values: dict[str, list[float]] = {}
     for name, network in {"model": run.model, "untrained": untrained_twin(run)}.items():
         found = evaluation_losses(network, run.corpus(), num_samples=num_samples, target=run.config.target)
@@ -115,42 +158,147 @@ def _rows(run: Run, common: dict[str, int], num_samples: int) -> list[dict]:
     ]
 
 
-def _figure(rows: list[dict], task: str) -> Figure:
+def _figure(rows: Rows, task: str) -> Figure:
     def panel(axis: str, label: str, varied: str) -> Lines:
-        kept = [row for row in rows if row["task"] == task and row[varied]]
-        pooled = pool_rows(kept, ["predictor", axis])
-
-        def series(predictor: str, name: str, role: str) -> Series:
-            return series_of([row for row in pooled if row["predictor"] == predictor], name, role, x=axis)
-
-        model = series("model", "Transformer", "model")
-        return Lines(
-            title="",
-            x_label=label,
-            y_label="mean evaluation loss",
-            series=(
-                model,
-                Series(name="exact answer", x=model.x, y=(0.0,) * len(model.x), role="optimum"),
-                series("constant", "constant answer", "baseline"),
-                series("untrained", "before training", "control"),
-            ),
-            log_x=True,
+        kept = rows.where(**{varied: True})
+        series = (
+            curve(kept.where(predictor="model"), axis, "Transformer", "model"),
+            level(0.0, sorted(kept.values(axis)), "exact answer", "optimum"),
+            curve(kept.where(predictor="constant"), axis, "constant answer", "baseline"),
+            curve(kept.where(predictor="untrained"), axis, "before training", "control"),
         )
+        return lines("", *series, x_label=label, y_label="mean evaluation loss", log_x=True)
 
-    few = [row for row in rows if row["task"] == task]
-    depths = ", ".join(str(n) for n in sorted({row["layers"] for row in few}))
-    heads = sorted({row["heads"] for row in few if row["vary_width"]})
-    widths = sorted({row["width"] for row in few if row["vary_heads"]})
+    depths = ", ".join(str(n) for n in sorted(n for n in rows.values("layers") if n))
+    heads = min(rows.where(vary_width=True).values("heads"))
+    width = min(rows.where(vary_heads=True).values("width"))
     return Figure(
         name=f"width-and-heads-{task.lower()}",
         title=f"Width and heads, {task}",
         caption=(
-            f"Evaluation loss after training, averaged over positions, against the width at {heads[0]} heads (left) and "
-            f"against the number of heads at width {widths[0]} (right); {depths} layers. Means over seeds (and depths, "
+            f"Evaluation loss after training, averaged over positions, against the width at {heads} heads (left) and "
+            f"against the number of heads at width {width} (right); {depths} layers. Means over seeds (and depths, "
             "where there are several), bands are 95 % intervals over seeds."
         ),
-        panels=(
-            panel("width", "width of the stream", "vary_width"),
-            panel("heads", "heads", "vary_heads"),
-        ),
+        panels=(panel("width", "width of the stream", "vary_width"), panel("heads", "heads", "vary_heads")),
     )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+def _mean(own: Rows) -> float:
+    return sum(row["value"] for row in own) / len(own)
+
+
+def _along(rows: Rows, axis: str) -> Seen:
+    """The loss at the smallest value less that at the largest, within a seed."""
+    values = sorted(rows.values(axis))
+    found = each(rows, axis, _mean)
+    listed = "; ".join(f"{value}: {found[value].value:.3f}" for value in values)
+    if len(values) < 2:
+        return Seen(None, f"There is one value of {axis} only ({listed}).")
+    effect = over_seeds(
+        rows,
+        lambda own: _mean(own.where(**{axis: values[0]})) - _mean(own.where(**{axis: values[-1]})),
+        f"loss at {axis} {values[0]} less that at {values[-1]}",
+    )
+    assert effect is not None
+    clear = effect.low is not None and effect.high is not None and not effect.low <= 0 <= effect.high
+    seen = (
+        f"{'falls' if effect.value > 0 else 'rises'} with the {axis}"
+        if clear
+        else f"does not clearly depend on the {axis}"
+    )
+    best = min(found, key=lambda value: found[value].value)
+    return Seen(effect, f"The evaluation loss {seen}: {listed}; least at {best}.")
+
+
+@claim(
+    "limits-fig5-width",
+    experiment="limits-fig5",
+    source=OURS,
+    says="How much does the width of a Transformer matter?",
+    reading="Mean loss at the smallest width less that at the largest; [Limits] App. C.1 chose 512 and says no more.",
+)
+def width_matters(tables: Tables) -> Seen:
+    """Within a seed."""
+    return _along(tables["errors"].where(predictor="model", vary_width=True), "width")
+
+
+@claim(
+    "limits-fig5-heads",
+    experiment="limits-fig5",
+    source=OURS,
+    says="How much does the number of heads of a Transformer matter?",
+    reading="Mean loss with the fewest heads less that with the most; [Limits] App. C.1 chose 8 and says no more.",
+)
+def heads_matter(tables: Tables) -> Seen:
+    """Within a seed."""
+    return _along(tables["errors"].where(predictor="model", vary_heads=True), "heads")
+
+
+@claim(
+    "limits-rnn-tuning",
+    experiment="limits-fig5",
+    source="[Limits] §1",
+    says="The training of RNNs is more robust to hyperparameters than that of Transformers.",
+    reading="Over the learning rates the mean loss of the Transformer varies more than that of the RNN, by 0.05 or "
+    "more on each task, after equal budgets.",
+    rule=Above(0, matters=0.05),
+)
+def rnn_tuning(tables: Tables) -> Seen:
+    """Largest less smallest loss over learning rates, within a seed; other hyperparameters are not varied for both."""
+    rows = tables["errors"].where(predictor="model", vary_rate=True)
+    deep = min((n for n in rows.values("layers") if n), default=0)
+
+    def wider(own: Rows) -> float | None:
+        ranges = []
+        for layers in (deep, 0):
+            values = [row["value"] for row in own.where(layers=layers)]
+            if len(values) < 2:
+                return None
+            ranges.append(max(values) - min(values))
+        return ranges[0] - ranges[1]
+
+    effects = {}
+    for task, own in rows.by("task").items():
+        values = list(own.per_seed(wider).values())
+        if any(value is not None for value in values):
+            effects[task] = pooled(values, "range more than the RNN's")
+    shown = [
+        f"{task}, {'RNN' if n == 0 else f'{n} layers'}, {rate:g}: {_mean(own):.3f}"
+        for (task, n, rate), own in rows.where(layers=[0, deep]).by("task", "layers", "rate").items()
+    ]
+    recurrent = tables["errors"].where(layers=0, vary_rate=True)
+    gates = (
+        equal_budgets(tables, _budget_labels(rows, deep)),
+        learned(over_seeds(recurrent, _best_lead) or Effect(value=0.0), 0.1, "the constant answer"),
+        losses_at_rest(while_training(tables, vary_rate=True, layers=[0, deep])),
+    )
+    return Seen(effects, f"Mean loss by learning rate: {'; '.join(shown) or 'one only'}.", gates=gates)
+
+
+def _best_lead(own: Rows) -> float:
+    """Loss of the constant answer less the least over learning rates; the least over tasks, of one seed."""
+    leads = []
+    for one in own.by("task").values():
+        least = {name: min(row["value"] for row in one.where(predictor=name)) for name in ("constant", "model")}
+        leads.append(least["constant"] - least["model"])
+    return min(leads)
+
+
+def _budget_labels(rows: Rows, deep: int) -> dict[str, str]:
+    """The runs of the lowest learning rate, of Transformer and RNN on the first task."""
+    names = {title: task for task, (_, _, title) in TASKS.items()}
+    found = {}
+    for layers in (deep, 0):
+        own = rows.where(layers=layers)
+        if own:
+            row = min(own, key=lambda one: one["rate"])
+            task = names[row["task"]]
+            found["RNN" if layers == 0 else "Transformer"] = _label(
+                task, layers, row["width"], row["heads"], row["rate"]
+            )
+    return found

@@ -1,42 +1,53 @@
 """[Limits] Figure 6: training on growing prefixes, and on whole sequences from the start."""
 
+import math
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.analysis.fit_length import fit_length
-from hmmscope.evidence.figures import Figure, Lines, Series
-from hmmscope.evidence.pooling import pool_rows
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Measured, Tables
-from hmmscope.experiments.limits_models import depths, grid, limits_config
+from hmmscope.analysis.fit_length import crossing_length, fit_length
+from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.effects import Effect, pooled
+from hmmscope.evidence.figures import Figure
+from hmmscope.evidence.panels import curve, level, lines
+from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.evidence.verdicts import Above, Gate, Within, converged, learned
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope.experiments.limits_models import depths, grid, identity, label_of, limits_config
 from hmmscope.experiments.limits_tables import (
     EPOCHS,
+    each,
+    each_task,
     epochs_of,
-    identity,
+    late_change,
     layers_of,
     model_name,
-    pooled_series,
-    present,
+    never_fitting,
+    over_seeds,
     task_title,
-    tasks_of,
+    told,
+    with_share,
 )
 from hmmscope.runs.pipeline import Run
+from hmmscope.training.recipes import doubling_curriculum
 
 _WITHOUT = ", no curriculum"
-_NAMES = {True: "with curriculum", False: "without"}
+_WITH = ", curriculum"
+_SIZES = {"error_rate": 0.1, "definition": "prefix", "last_epochs": 3}
 
 
 @registry.experiment("limits-fig6")
 class LimitsFig6(Experiment):
-    """See the module."""
+    """Every Transformer twice, and the RNN twice, which the paper trains without a curriculum."""
 
     title = "What the doubling curriculum is worth"
     summary = (
-        "Transformers are trained on prefixes that double in length, from 2^layers on, and the same Transformers on whole "
-        "sequences for as many steps. Fit lengths at the end and over training are compared, and what the training costs. "
-        + EPOCHS
+        "Transformers are trained on prefixes that double in length, from 2^layers on, and the same Transformers on "
+        "whole sequences for as many steps. Fit lengths at the end and over training are compared, and what the training "
+        "costs. " + EPOCHS
     )
     num_seeds = NUM_SEEDS
     intervals = SEED_INTERVALS
+    sizes = dict.fromkeys(("smoke", "small", "gpu", "paper"), _SIZES)
     groups = {"epochs": ("epochs", "fit-lengths")}
 
     def choices(self, scale: str) -> dict[str, Any]:
@@ -46,23 +57,22 @@ class LimitsFig6(Experiment):
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         wanted = (scale, choices["tasks"], choices["layers"])
         without = {f"{label}{_WITHOUT}": data for label, data in grid(*wanted, curriculum=False).items()}
-        return grid(*wanted) | without
-
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return {"error_rate": 0.1, "definition": "prefix", "last_epochs": 3}
+        recurrent = grid(scale, choices["tasks"], [0])
+        taught = {f"{label}{_WITH}": _taught(data) for label, data in recurrent.items()}
+        return grid(*wanted) | without | recurrent | taught
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         tables: Measured = {"epochs": [], "fit-lengths": []}
-        for label, run in runs.items():
-            for name, rows in _rows(label, run, sizes).items():
+        for run in runs.values():
+            for name, rows in _rows(run, sizes).items():
                 tables[name] += rows
         return tables
 
     def figures(self, tables: Tables) -> list[Figure]:
         return [_against_depth(tables), _against_epoch(tables)]
 
-    def notes(self, tables: Tables) -> list[Finding]:
-        return [_cost(tables["fit-lengths"])]
+    def without_training(self, tables: Tables) -> Tables:
+        return {**tables, **{name: never_fitting(tables[name]) for name in ("epochs", "fit-lengths")}}
 
 
 def _num_stages(scale: str, num_layers: int) -> int:
@@ -70,90 +80,285 @@ def _num_stages(scale: str, num_layers: int) -> int:
     return len(set(limits_config(scale, "cyclic-det", num_layers)["training"]["curriculum"]))
 
 
-def _rows(label: str, run: Run, sizes: dict[str, Any]) -> Measured:
+def _taught(data: dict[str, Any]) -> dict[str, Any]:
+    """The RNN with the curriculum of a Transformer of one layer."""
+    length = data["layout"]["length"]
+    lessons = doubling_curriculum(1, length, deepest=math.ceil(math.log2(length)))
+    return data | {"training": data["training"] | {"curriculum": list(lessons)}}
+
+
+def _rows(run: Run, sizes: dict[str, Any]) -> Measured:
     """Fit lengths after each epoch, and of the last epochs together."""
     found, spec = epochs_of(run), run.config.training
-    of_run = identity(label.removesuffix(_WITHOUT)) | {"curriculum": not label.endswith(_WITHOUT)}
+    of_run = identity(run) | {"curriculum": bool(spec.curriculum)}
     of_run |= {"stages": len(set(spec.curriculum)) or 1, "longest": found.positions[-1]}
-    by_epoch = [row["distances"] for row in found.rows]
     rate, definition = sizes["error_rate"], sizes["definition"]
 
-    def fitted(losses: list[list[float | None]], last: int) -> int:
-        return fit_length(losses, found.positions, rate, last=last, definition=definition)
+    def fitted(losses: list[list[float | None]], last: int) -> dict[str, float]:
+        whole = fit_length(losses, found.positions, rate, last=last, definition=definition)
+        return {"value": whole, "length": crossing_length(losses, found.positions, rate, last=last)}
 
     keys = ("epoch", "step", "sequences", "tokens")
-    epochs = [
-        of_run | {key: row[key] for key in keys} | {"value": fitted(by_epoch[: i + 1], 1)}
-        for i, row in enumerate(found.rows)
-    ]
-    end = {"error_rate": rate, "value": fitted(by_epoch, sizes["last_epochs"]), "tokens": found.rows[-1]["tokens"]}
+    epochs = [of_run | {key: row[key] for key in keys} | fitted([row["distances"]], 1) for row in found.rows]
+    end = {"error_rate": rate, **fitted(found.distances, sizes["last_epochs"]), "tokens": found.rows[-1]["tokens"]}
     return {"epochs": epochs, "fit-lengths": [of_run | end]}
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def _deep(rows: Rows) -> Rows:
+    """The rows of Transformers."""
+    return Rows(row for row in rows if row["layers"] > 0)
+
+
 def _against_depth(tables: Tables) -> Figure:
-    rows, panels = tables["fit-lengths"], []
-    for task in tasks_of(rows):
-        own = [row for row in rows if row["task"] == task]
-        both = [
-            pooled_series([row for row in own if row["curriculum"] is kept], name, _role(kept), x="layers")
-            for kept, name in _NAMES.items()
-        ]
+    rows, panels = _deep(tables["fit-lengths"]), []
+    for task, own in rows.by("task").items():
         ends = (layers_of(own)[0], layers_of(own)[-1])
-        longest = own[0]["longest"]
-        whole = Series(name="whole length", role="ceiling", x=ends, y=(longest, longest))
-        panels.append(
-            Lines(
-                title=task_title(task), x_label="layers", y_label="fit length", series=present(*both, whole), y_min=0.0
-            )
+        both = (
+            curve(own.where(curriculum=True), "layers", "with curriculum", "model"),
+            curve(own.where(curriculum=False), "layers", "without", "control"),
+            level(own[0]["longest"], ends, "whole length", "ceiling"),
         )
+        panels.append(lines(task_title(task), *both, x_label="layers", y_label="fit length", y_min=0.0))
     return Figure(
         name="fit-length-by-depth",
         title="Fit length against depth, with and without curriculum",
         caption=(
-            f"Positions, from the first on, with an evaluation loss below {rows[0]['error_rate']:g} in each of the last "
-            "epochs. Bands are 95 % intervals over seeds."
+            f"Positions, from the first on, with an evaluation loss below {rows[0]['error_rate']:g} in each of the "
+            "last epochs. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
 
 
-def _role(curriculum: bool) -> str:
-    return "model" if curriculum else "control"
-
-
 def _against_epoch(tables: Tables) -> Figure:
-    rows, panels = tables["epochs"], []
-    for task in tasks_of(rows):
-        for n in layers_of(rows, task):
-            own = [row for row in rows if (row["task"], row["layers"]) == (task, n)]
-            both = [
-                pooled_series([row for row in own if row["curriculum"] is kept], name, _role(kept), x="epoch")
-                for kept, name in _NAMES.items()
-            ]
+    panels = []
+    for task, of_task in _deep(tables["epochs"]).by("task").items():
+        for n in layers_of(of_task):
+            own = of_task.where(layers=n)
+            both = (
+                curve(own.where(curriculum=True), "epoch", "with curriculum", "model"),
+                curve(own.where(curriculum=False), "epoch", "without", "control"),
+            )
             title = f"{task_title(task)}, {model_name(n)}"
-            panels.append(Lines(title=title, x_label="epoch", y_label="fit length", series=present(*both), y_min=0.0))
+            panels.append(lines(title, *both, x_label="epoch", y_label="fit length", y_min=0.0))
     return Figure(
         name="fit-length-by-epoch",
         title="Fit length while training",
         caption=(
-            "Fit length after each epoch, judged by that epoch alone. Both see as many sequences; with the curriculum they "
-            "are shorter at first. Bands are 95 % intervals over seeds."
+            "Fit length after each epoch, judged by that epoch alone. Both see as many sequences; with the curriculum "
+            "they are shorter at first. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
 
 
-def _cost(rows: list[dict]) -> Finding:
-    """Tokens of the curriculum as a share of those without."""
-    tokens = {key: row["tokens"] for row in pool_rows(rows, ("task", "layers", "curriculum", "stages"), "tokens")
-              for key in [(row["task"], row["layers"], row["curriculum"], row["stages"])]}  # fmt: skip
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+#: A fit length that differs by no more than this share of the sequence is comparable.
+COMPARABLE = 0.1
+#: A longer fit is longer by this share of the sequence at least.
+LONGER = 0.03
+
+
+def share(row: dict[str, Any]) -> float:
+    """The fit length as a share of the whole one; between positions where that was recorded."""
+    return float(row.get("length", row["value"]) / row["longest"])
+
+
+def lead(rows: Rows) -> float | None:
+    """Fit length with the curriculum less that without, as a share of the length: mean over depths, of one task and seed.
+
+    Of several epochs of a run it is the mean over them. Depths whose curriculum is one stage are the same twice; they do
+    not count.
+    """
+    differences = []
+    for n in sorted(rows.where(curriculum=True).values("layers")):
+        both = [[share(row) for row in rows.where(layers=n, curriculum=kept)] for kept in (True, False)]
+        if all(both) and rows.where(layers=n, curriculum=True)[0]["stages"] > 1:
+            differences.append(math.fsum(both[0]) / len(both[0]) - math.fsum(both[1]) / len(both[1]))
+    return math.fsum(differences) / len(differences) if differences else None
+
+
+def _leads(tables: Tables, table: str, tasks: tuple[str, ...] = ("cyclic-det", "matmul")) -> dict[str, Effect]:
+    rows = _deep(tables[table])
+    return each_task(rows, tasks, lead, "share of the length", resolution=_resolution(rows) / rows[0]["longest"])
+
+
+def _resolution(rows: Rows) -> int:
+    """Least difference of fit lengths, in positions: none where they are measured between positions."""
+    return 0 if all("length" in row for row in rows) else 1
+
+
+def _said(tables: Tables, task: str) -> str:
+    """Mean fit lengths by depth, with and without."""
     said = []
-    for (task, n, with_it, stages), count in tokens.items():
-        whole = tokens.get((task, n, False, 1))
-        if with_it and whole:
-            said.append(f"{task_title(task)}, {model_name(n)}: {count / whole:.3f} with {stages} lengths")
-    text = (
-        f"Tokens with the curriculum over tokens without, at equal steps: {'; '.join(said)}. The paper says proportional to "
-        "one over the number of stages."
+    for n, own in _deep(tables["fit-lengths"]).where(task=task).by("layers").items():
+        both = [row["value"] for kept in (True, False) for row in own.where(curriculum=kept).pool("layers")]
+        said += [f"{both[0]:.3g} against {both[1]:.3g} ({n})"] if len(both) == 2 else []
+    return (
+        f"Mean fit length in whole positions with against without curriculum, by layers: {', '.join(said) or 'none'}."
     )
-    return Finding(title="What the curriculum saves", text=text, verdict="found")
+
+
+def _gates(tables: Tables, task: str) -> tuple[Gate, Gate]:
+    """Whether the Transformers fit a position more than nothing, and whether that is at rest."""
+    ends = _deep(tables["fit-lengths"].where(task=task))
+    lengths = ends.with_columns(length=lambda row: share(row) * row["longest"])
+    fits = each(lengths, "layers", _mean_length, resolution=_resolution(ends))
+    least = min(fits.values(), key=lambda one: one.value, default=Effect(value=0.0))
+    changes: dict[str, float | None] = {}
+    for (n, kept, seed), own in _deep(tables["epochs"].where(task=task)).by("layers", "curriculum", "seed").items():
+        shares = with_share(own, "epoch")
+        name = f"{model_name(n)}, {'with' if kept else 'without'}, seed {seed}"
+        changes[name] = late_change(shares, lambda end, before: 0.0 if share(end) >= 1 else share(end) - share(before))
+    gate = learned(least, 1.0, "one that always gives the same answer, which fits nothing,")
+    return gate, converged(changes, COMPARABLE / 2, "fit length, as a share of the whole,")
+
+
+def _mean_length(own: Rows) -> float:
+    return math.fsum(row["length"] for row in own) / len(own)
+
+
+@claim(
+    "limits-curriculum-det",
+    experiment="limits-fig6",
+    source="[Limits] App. C.2, Fig. 6 left",
+    says="On Cyclic-DET the fit length with the curriculum is comparable with that without, in general.",
+    reading="The mean over depths differs by less than a tenth of the sequence.",
+    rule=Within(COMPARABLE),
+)
+def curriculum_det(tables: Tables) -> Seen:
+    """Mean over depths, within seeds."""
+    effect = _leads(tables, "fit-lengths").get("Cyclic-DET")
+    return Seen(effect, _said(tables, "cyclic-det"), gates=_gates(tables, "cyclic-det"))
+
+
+@claim(
+    "limits-curriculum-matmul",
+    experiment="limits-fig6",
+    source="[Limits] App. C.2, Fig. 6 left",
+    says="On MatMul the fit length with the curriculum is better than without.",
+    reading="The mean over depths is longer by 0.03 of the sequence or more.",
+    rule=Above(0, matters=LONGER),
+)
+def curriculum_matmul(tables: Tables) -> Seen:
+    """Mean over depths, within seeds."""
+    effect = _leads(tables, "fit-lengths").get("MatMul")
+    return Seen(effect, _said(tables, "matmul"), gates=_gates(tables, "matmul"))
+
+
+@claim(
+    "limits-curriculum-faster",
+    experiment="limits-fig6",
+    source="[Limits] §4.3 and App. C.2, Fig. 6 right (MatMul)",
+    says="On MatMul the 0.1-fit length converges consistently faster with the curriculum.",
+    reading="Averaged over epochs and depths the fit length is longer by 0.03 of the sequence or more.",
+    rule=Above(0, matters=LONGER),
+)
+def curriculum_faster(tables: Tables) -> Seen:
+    """Mean over the epochs, within seeds; Cyclic-DET is told beside it."""
+    effects = _leads(tables, "epochs")
+    text = f"With less without, mean over epochs and depths: {told(effects)}."
+    return Seen(effects.get("MatMul"), text, gates=_gates(tables, "matmul")[:1])
+
+
+@claim(
+    "limits-curriculum-shortens",
+    experiment="limits-fig6",
+    source="[Limits] §4.3",
+    says="A curriculum of C stages reduces the training time by a factor proportional to 1/C.",
+    reading="Time with over time without, times C, is between a half and two at each depth.",
+    rule=Within(1.0),
+    about="process",
+)
+def curriculum_shortens(tables: Tables) -> Seen:
+    """Seconds of training by the table of runs, within seeds; tokens are told beside them."""
+    runs, ends = tables.get("runs", Rows()), _deep(tables["fit-lengths"]).where(curriculum=True)
+    effects, tokens = {}, []
+    for (task, n), own in ends.by("task", "layers").items():
+        stages, label = own[0]["stages"], label_of(task, n)
+        if stages < 2:
+            continue
+        pairs = [
+            [runs.where(label=name, seed=row.get("seed")) for name in (label, f"{label}{_WITHOUT}")] for row in own
+        ]
+        name = f"{task_title(task)}, {model_name(n)}"
+        ratios = [_ratio(pair, "seconds") for pair in pairs]
+        if any(ratios):
+            values = [None if ratio is None else math.log2(ratio * stages) for ratio in ratios]
+            effects[name] = pooled(values, "log2 of the ratio times C")
+        read = [ratio for ratio in (_ratio(pair, "tokens") for pair in pairs) if ratio is not None]
+        tokens += [f"{name} {math.fsum(read) / len(read):.3f} ({stages} stages)"] if read else []
+    text = f"Tokens with over tokens without curriculum: {'; '.join(tokens) or 'not recorded'}."
+    text += f" log2 of the ratio of times, times C: {told(effects)}." if effects else ""
+    return Seen(effects, text)
+
+
+def _ratio(pair: list[Rows], column: str) -> float | None:
+    values = [row.get(column) for rows in pair for row in rows]
+    return values[0] / values[1] if len(values) == 2 and None not in values else None  # type: ignore[operator]
+
+
+@claim(
+    "limits-curriculum-rnn",
+    experiment="limits-fig6",
+    source="[Limits] §1",
+    says="The training of RNNs is more robust to the curriculum than that of Transformers.",
+    reading="With and without a curriculum the fit length of Transformers differs more than that of the RNN, by 0.03 "
+    "of the sequence or more, on each task.",
+    rule=Above(0, matters=LONGER),
+)
+def curriculum_rnn(tables: Tables) -> Seen:
+    """Absolute differences within seeds; of Transformers the mean over depths."""
+
+    def more(own: Rows) -> float | None:
+        found = {}
+        for n, one in own.by("layers").items():
+            both = [row for kept in (True, False) for row in one.where(curriculum=kept)]
+            if len(both) == 2 and both[0]["stages"] > 1:
+                found[n] = abs(share(both[0]) - share(both[1]))
+        recurrent = found.pop(0, None)
+        return math.fsum(found.values()) / len(found) - recurrent if found and recurrent is not None else None
+
+    tasks = tuple(tables["fit-lengths"].values("task"))
+    effects = each_task(tables["fit-lengths"], tasks, more, "share of the length")
+    gates = [gate for task in tasks for gate in _gates(tables, task)]
+    return Seen(effects, f"Difference of Transformers less that of the RNN: {told(effects)}.", gates=gates)
+
+
+@claim(
+    "limits-curriculum-per-token",
+    experiment="limits-fig6",
+    source=OURS,
+    says="Is the fit length longer with the curriculum for the tokens that it takes?",
+    reading="Fit length at its end less that without after as many tokens, mean over depths as a share of the sequence.",
+)
+def curriculum_per_token(tables: Tables) -> Seen:
+    """A curriculum reads shorter sequences; without one the same tokens make fewer steps."""
+
+    def by_tokens(own: Rows) -> float | None:
+        kept = Rows()
+        for one in own.by("layers").values():
+            end = max(one.where(curriculum=True), key=lambda row: row["tokens"], default=None)
+            until = [row for row in one.where(curriculum=False) if end is not None and row["tokens"] <= end["tokens"]]
+            kept += [] if end is None else [end]
+            kept += sorted(until, key=lambda row: row["tokens"])[-1:]
+        return lead(kept)
+
+    effects = each_task(
+        _deep(tables["epochs"]), tuple(tables["epochs"].values("task")), by_tokens, "share of the length"
+    )
+    overall = over_seeds(
+        _deep(tables["epochs"]), lambda own: _mean_of([by_tokens(one) for one in own.by("task").values()])
+    )
+    return Seen(overall or effects, f"After as many tokens, with less without: {told(effects)}.")
+
+
+def _mean_of(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None

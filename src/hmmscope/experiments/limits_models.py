@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hmmscope.errors import InputError
-from hmmscope.schema import unknown_name
+from hmmscope.runs.pipeline import Run
+from hmmscope.schema import require, unknown_name
 from hmmscope.training.recipes import doubling_curriculum, limits_recipe
 
 #: Each task with its process, what is asked, and its name in figures.
@@ -77,10 +78,14 @@ def label_of(task: str, num_layers: int) -> str:
     return f"{task}, RNN" if num_layers == 0 else f"{task}, {num_layers} layer{'s' * (num_layers > 1)}"
 
 
-def of_label(label: str) -> tuple[str, int]:
-    """The task and the number of layers; 0 for the RNN."""
-    task, _, model = label.partition(", ")
-    return task, 0 if model == "RNN" else int(model.split()[0])
+def identity(run: Run) -> dict[str, Any]:
+    """The columns that say which run of the grid a row is of: ``task``, and ``layers``, 0 for the RNN."""
+    return {"task": run.config.process.name, "layers": run.config.model.num_layers if is_deep(run) else 0}
+
+
+def is_deep(run: Run) -> bool:
+    """Whether it is a Transformer, and not the RNN."""
+    return run.config.model.name != "rnn"
 
 
 def grid(scale: str, tasks: list[str], layers: list[int], **changes: Any) -> dict[str, dict[str, Any]]:
@@ -191,3 +196,37 @@ def _training(scale: str, task: str, num_layers: int, length: int, curriculum: b
 def _precision(scale: str, num_layers: int) -> dict[str, Any]:
     """bfloat16 for Transformers on a GPU, which is our choice; the RNN is small and keeps its state exact."""
     return {"precision": "bfloat16"} if num_layers and scale in ("gpu", "paper") else {}
+
+
+#: Evaluations of a shortened training.
+EVALUATIONS = 20
+
+
+def shortened(steps: int, evaluations: int = EVALUATIONS) -> dict[str, Any]:
+    """Changes to the section ``training`` for a run of that many steps of fresh samples; none for 0 steps.
+
+    Epochs, halvings of the learning rate and evaluations keep their places relative to the whole.
+
+    Raises:
+        InputError: a negative number of steps.
+    """
+    require(steps >= 0, "plan.steps", "must be at least 0 (as many as the scale has)", steps)
+    if steps == 0:
+        return {}
+    epoch = max(1, steps // evaluations)
+    return {
+        "num_steps": steps,
+        "num_trajectories": 0,
+        "epoch_steps": epoch,
+        "halve_every": max(1, evaluations // 5),
+        "warmup_steps": min(300, max(1, steps // 10)),
+        "evaluate_every": epoch,
+        "checkpoint_every": max(1, steps // 4),
+    }
+
+
+def alike_training(scale: str, task: str, num_layers: int, steps: int) -> dict[str, Any]:
+    """`shortened`, with which the RNN sees as many sequences as the Transformers of the task."""
+    if steps == 0 and num_layers == 0 and scale != "paper":
+        steps = limits_config(scale, task, 1)["training"]["num_steps"]
+    return shortened(steps)

@@ -1,22 +1,22 @@
 """[Limits] Table 1: mixing times, by the definition, beside the printed ones."""
 
+from itertools import pairwise
 from typing import Any
 
 from hmmscope import registry
+from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.effects import Effect, pooled
 from hmmscope.evidence.figures import Bars, Figure, Series
-from hmmscope.evidence.pooling import pool_rows
-from hmmscope.experiments.experiment import Experiment, Finding, Measured, Tables
+from hmmscope.evidence.panels import bar, bars
+from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.evidence.verdicts import Above, Within
+from hmmscope.experiments.experiment import Experiment, Measured
+from hmmscope.experiments.limits_tables import each, over_seeds, told
 from hmmscope.inference.mixing import PAPER_OFFSET, mixing_time
 from hmmscope.processes.make import make_process
 from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 
-SCALES: dict[str, dict[str, Any]] = {
-    "smoke": {"instances": 2, "samples": 32},
-    "small": {"instances": 20, "samples": 2000},
-    "gpu": {"instances": 40, "samples": 10_000},
-    "paper": {"instances": 5, "samples": 1_000_000},
-}
 #: Where the paper stops.
 PAPER_CAP = 120
 
@@ -35,39 +35,41 @@ ROWS: dict[str, tuple[str, dict[str, Any], float | None]] = {
 #: How far a mean may be from the printed one: instances differ, and the paper has five. The formula has no noise.
 TOLERANCES = {"RanLDS": 0.01, "CR-0.03": 1.5}
 TOLERANCE = 1.0
+_COMMON = {"num_states": 5, "num_symbols": 5, "max_time": 240}
 
 
 @registry.experiment("limits-table1")
 class Table1(Experiment):
-    """See the module."""
+    """Random instances of each process; the rows of Cyclic-RND by backward probability."""
 
     title = "Mixing times of the processes"
     summary = (
-        "How many steps it takes until two observers who disagreed about the first state agree to 1/10 in total variation, "
-        "on average over sequences (Eq. A.2 of [Limits]); for the linear system ln 0.05 / ln ζ, exactly. Random instances, "
-        "beside the numbers printed in Table 1. Nothing is trained."
+        "How many steps it takes until two observers who disagreed about the first state agree to 1/10 in total "
+        "variation, on average over sequences (Eq. A.2 of [Limits]); for the linear system ln 0.05 / ln ζ, exactly. "
+        "Random instances, beside the numbers printed in Table 1. Nothing is trained."
     )
     intervals = "Means over instances of the process; intervals are 95 % intervals over instances by Student's law."
+    sizes = {
+        "smoke": {**_COMMON, "instances": 2, "samples": 32},
+        "small": {**_COMMON, "instances": 20, "samples": 2000},
+        "gpu": {**_COMMON, "instances": 40, "samples": 10_000},
+        "paper": {**_COMMON, "instances": 5, "samples": 1_000_000},
+    }
     groups = {"times": ("mixing-times",)}
-
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return {"num_states": 5, "num_symbols": 5, "max_time": 240, **SCALES[scale]}
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         require(sizes["instances"] >= 1, "measurements.instances", "must be at least 1", sizes["instances"])
         rows = []
         for label, (name, fields, printed) in ROWS.items():
+            facts = {"process": label, "backward": fields.get("backward_probability")}
+            tolerance = TOLERANCES.get(label, TOLERANCE) if printed is not None else None
             for seed in range(sizes["instances"]):
-                rows.append(
-                    {"seed": seed, "process": label} | _times(name, fields, seed, sizes) | _printed(label, printed)
-                )
+                times = _times(name, fields, seed, sizes)
+                rows.append({"seed": seed} | facts | times | {"printed": printed, "tolerance": tolerance})
         return {"mixing-times": rows}
 
     def figures(self, tables: Tables) -> list[Figure]:
         return [_figure(tables["mixing-times"])]
-
-    def notes(self, tables: Tables) -> list[Finding]:
-        return [_offset_note(tables["mixing-times"])]
 
 
 def _times(name: str, fields: dict[str, Any], seed: int, sizes: dict[str, Any]) -> dict[str, Any]:
@@ -82,37 +84,27 @@ def _times(name: str, fields: dict[str, Any], seed: int, sizes: dict[str, Any]) 
     return {"time": found.time, "capped": min(uncapped, float(PAPER_CAP)), "shifted": shifted}
 
 
-def _printed(label: str, printed: float | None) -> dict[str, Any]:
-    return {"printed": printed, "tolerance": TOLERANCES.get(label, TOLERANCE) if printed is not None else None}
-
-
-def _figure(rows: list[dict]) -> Figure:
+def _figure(rows: Rows) -> Figure:
     def panel(kept: list[str], title: str) -> Bars:
-        inside = [row for row in rows if row["process"] in kept]
-        pooled = {
-            c: {r["process"]: r for r in pool_rows(inside, ["process"], c)} for c in ("capped", "shifted", "printed")
-        }
-        drawn = []
-        for column, name, role in (
-            ("capped", "definition", "other"),
-            ("shifted", "definition less two steps", "other"),
-            ("printed", "printed in [Limits]", "baseline"),
-        ):
-            found = [pooled[column][process] for process in kept]
-            bounds = (
-                {side: tuple(row[side] for row in found) for side in ("low", "high")} if column != "printed" else {}
-            )
-            drawn.append(Series(name=name, y=tuple(row[column] for row in found), role=role, **bounds))  # type: ignore[arg-type]
-        return Bars(title=title, y_label="steps", categories=tuple(kept), series=tuple(drawn))
+        inside = rows.where(process=kept)
+        printed = {row["process"]: row["printed"] for row in inside}
+        return bars(
+            title,
+            bar(inside, "process", kept, "definition", "other", y="capped"),
+            bar(inside, "process", kept, "definition less two steps", "other", y="shifted"),
+            Series(name="printed in [Limits]", y=tuple(printed[process] for process in kept), role="baseline"),
+            categories=kept,
+            y_label="steps",
+        )
 
     shown = [label for label, (_, _, printed) in ROWS.items() if printed is not None]
     return Figure(
         name="mixing-times",
         title="Mixing times beside Table 1",
         caption=(
-            "Steps until the start is forgotten: by the definition (Eq. A.2; cut at 120 as in the paper), the same less two "
-            "steps, and as printed. RanLDS has a formula, and no steps are taken off. CR-p is Cyclic-RND with backward "
-            "probability p. Means over instances with 95 % intervals."
+            "Steps until the start is forgotten: by the definition (Eq. A.2; cut at 120 as in the paper), the same "
+            "less two steps, and as printed. RanLDS has a formula, and no steps are taken off. CR-p is Cyclic-RND with "
+            "backward probability p. Means over instances with 95 % intervals."
         ),
         panels=(
             panel([label for label in shown if label.startswith("Ran")], "Forget quickly"),
@@ -121,14 +113,114 @@ def _figure(rows: list[dict]) -> Figure:
     )
 
 
-def _offset_note(rows: list[dict]) -> Finding:
-    """How many rows agree when two steps are taken off."""
-    kept = [row for row in rows if row["printed"] is not None and row["process"] != "RanLDS"]
-    pooled = pool_rows(kept, ["process", "printed", "tolerance"], "shifted")
-    near = [row for row in pooled if abs(row["shifted"] - row["printed"]) <= row["tolerance"]]
-    listed = "; ".join(f"{row['process']} {row['shifted']:.1f} ({row['printed']:g})" for row in pooled)
-    text = (
-        f"Less two steps, and cut at {PAPER_CAP}, {len(near)} of {len(pooled)} means are within the tolerance of the "
-        f"printed ones: {listed}. The paper mentions no such offset; it is inferred from its numbers."
-    )
-    return Finding(title="Table 1 read as two steps less than its definition", text=text, verdict="found")
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+#: The row from which the others are measured, and that which is cut in the paper.
+REFERENCE, CUT = "CR-0.15", "CR-0.01"
+#: Rows of the definition that the paper prints and does not cut, but for the reference.
+COMPARED = ("RanHMM", "CR-0.03", "CR-0.05", "CR-0.1")
+#: A tenth of the range from one row to the next is no difference, nor is half a percent of a formula.
+MARGINS = {"steps": 1.0, "formula": 0.02}
+
+
+def from_printed(own: Rows) -> dict[str, float]:
+    """How many steps each row that is not cut is above the printed one, of one instance."""
+    return {row["process"]: row["capped"] - row["printed"] for row in own if row["process"] in (*COMPARED, REFERENCE)}
+
+
+@claim(
+    "limits-table1-values",
+    experiment="limits-table1",
+    source="[Limits] App. A.2, Table 1",
+    says="The average mixing times of RanHMM and Cyclic-RND are 1.6, 69.4, 42.2, 21.4 and 14.2 steps (120 where cut).",
+    reading="Differences from the last row, in which it does not count from which step one counts, are within a step "
+    "of the printed ones.",
+    rule=Within(MARGINS["steps"]),
+    about="process",
+)
+def table1_values(tables: Tables) -> Seen:
+    """The table counts from another step than the definition (see limits-table1-offset)."""
+    rows = tables["mixing-times"]
+    effects: dict[str, Effect] = {}
+    for process in COMPARED:
+
+        def apart(own: Rows, process: str = process) -> float | None:
+            found = from_printed(own)
+            return found[process] - found[REFERENCE] if {process, REFERENCE} <= found.keys() else None
+
+        found = over_seeds(rows, apart, "steps from the printed difference")
+        effects |= {process: found} if found else {}
+    known = rows.where(process=[*COMPARED, REFERENCE, CUT]).pool("process", "printed", value="capped")
+    listed = "; ".join(f"{row['process']} {row['capped']:.2f}, printed {row['printed']:g}" for row in known)
+    text = f"By the definition, cut at {PAPER_CAP} steps: {listed}. "
+    text += f"From the printed difference to {REFERENCE}: {told(effects)}."
+    return Seen(effects, text, wanted=COMPARED)
+
+
+@claim(
+    "limits-table1-offset",
+    experiment="limits-table1",
+    source=OURS,
+    says="From which step does Table 1 count?",
+    reading="Mean over its rows of the definition's time less the printed one.",
+    about="process",
+)
+def table1_offset(tables: Tables) -> Seen:
+    """Of the rows that are not cut."""
+    rows = tables["mixing-times"]
+
+    def mean(own: Rows) -> float | None:
+        found = from_printed(own)
+        return sum(found.values()) / len(found) if found else None
+
+    kept = rows.where(process=[*COMPARED, REFERENCE, CUT]).pool("process", "printed", value="shifted")
+    listed = "; ".join(f"{row['process']} {row['shifted']:.1f} ({row['printed']:g})" for row in kept)
+    text = f"Less two steps and cut at {PAPER_CAP} (printed): {listed}. The paper mentions no such offset."
+    return Seen(over_seeds(rows, mean, "steps above the printed"), text)
+
+
+@claim(
+    "limits-table1-lds",
+    experiment="limits-table1",
+    source="[Limits] App. A.2, Table 1",
+    says="The mixing time of RanLDS, ln 0.05 / ln ζ, is 3.12.",
+    reading="The formula, which has no noise, gives the printed number up to 0.02, where two decimals are printed.",
+    rule=Within(MARGINS["formula"]),
+    about="process",
+)
+def table1_lds(tables: Tables) -> Seen:
+    """The printed number stands for 3.115 to 3.125."""
+    rows = tables["mixing-times"].where(process="RanLDS")
+    gaps = [row["capped"] - row["printed"] for row in rows]
+    known = pooled(gaps, "steps from the printed", resolution=0.01) if gaps else None
+    return Seen(known, f"The formula gives {rows[0]['capped']:.4f}." if rows else "")
+
+
+@claim(
+    "limits-mixing-falls",
+    experiment="limits-table1",
+    source="[Limits] §4.3, Table 1",
+    says="The mixing time of Cyclic-RND falls as its backward probability rises.",
+    reading="The smallest fall from one backward probability to the next, within an instance, is a step or more.",
+    rule=Above(0, matters=1.0),
+    about="process",
+)
+def mixing_falls(tables: Tables) -> Seen:
+    """Instances in which a time is beyond the largest that is looked at have no number."""
+    slips = {
+        label: fields["backward_probability"]
+        for label, (_, fields, _) in ROWS.items()
+        if "backward_probability" in fields
+    }
+    rows = tables["mixing-times"].where(process=list(slips))
+    count = len(rows.values("process"))
+
+    def smallest(own: Rows) -> float | None:
+        known = sorted((slips[row["process"]], row["time"]) for row in own if row["time"] is not None)
+        falls = [before - after for (_, before), (_, after) in pairwise(known)]
+        return min(falls) if len(known) == count and falls else None
+
+    means = each(Rows(row for row in rows if row["time"] is not None), "process", lambda own: float(own[0]["time"]))
+    text = f"Mean steps: {'; '.join(f'{name} {one.value:.1f}' for name, one in means.items())}."
+    return Seen(over_seeds(rows, smallest, "smallest fall, steps"), text)

@@ -1,7 +1,9 @@
 """[Limits] Table 2: what block chain-of-thought costs, counted and timed."""
 
+import math
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +15,14 @@ from hmmscope import registry
 from hmmscope.analysis.intervals import NUM_RESAMPLES
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import Target, make_target
-from hmmscope.evidence.figures import Figure
-from hmmscope.evidence.findings import Finding
-from hmmscope.experiments.experiment import Experiment, Measured, Tables
+from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.effects import Effect, share
+from hmmscope.evidence.figures import Figure, Lines, Series
+from hmmscope.evidence.panels import curve, level, lines
+from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.evidence.verdicts import Always, Within, regime
+from hmmscope.experiments.experiment import Experiment, Measured
 from hmmscope.experiments.limits_models import TASKS, limits_config
-from hmmscope.experiments.limits_table2_figures import cost_figure, times_figure
 from hmmscope.models.base import SequenceModel
 from hmmscope.models.block_cot import num_blocks
 from hmmscope.runs.config import RunConfig, config_from_data
@@ -26,13 +31,6 @@ from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import numpy_generator
 from hmmscope.training.objectives import target_loss
 
-BLOCKS = [1, 4, 8, 12, 30]
-SCALES: dict[str, dict[str, Any]] = {
-    "smoke": {"length": 6, "layers": 1, "width": 8, "heads": 2, "batch_size": 4, "rounds": 3, "blocks": [1, 2, 4]},
-    "small": {"length": 60, "layers": 3, "width": 64, "heads": 4, "batch_size": 32, "rounds": 9, "blocks": BLOCKS},
-    "gpu": {"length": 60, "layers": 3, "width": 256, "heads": 8, "batch_size": 256, "rounds": 25, "blocks": BLOCKS},
-    "paper": {"length": 60, "layers": 3, "width": 512, "heads": 8, "batch_size": 1024, "rounds": 25, "blocks": BLOCKS},
-}
 ALGORITHMS = ("naive", "two-phase")
 #: Block length of no chain-of-thought.
 PLAIN = 0
@@ -41,25 +39,48 @@ PLAIN = 0
 PRINTED = {"matmul": {1: 4838, 8: 608, 12: 390, 0: 94}, "cyclic-det": {1: 4828, 8: 620, 12: 393, 0: 94}}
 
 
+def _sizes(
+    length: int,
+    layers: int,
+    width: int,
+    heads: int,
+    batch_size: int,
+    rounds: int,
+    blocks: Sequence[int] = (1, 4, 8, 12, 30),
+) -> dict[str, Any]:
+    """One row of the sizes."""
+    model = {"length": length, "layers": layers, "width": width, "heads": heads}
+    return {
+        "tasks": ["cyclic-det", "matmul"],
+        **model,
+        "batch_size": batch_size,
+        "rounds": rounds,
+        "blocks": list(blocks),
+    }
+
+
 @registry.experiment("limits-table2")
 class Table2(Experiment):
-    """See the module."""
+    """One training pass of each variant, counted and timed; nothing is trained."""
 
     title = "What block chain-of-thought costs"
     summary = (
-        "A training pass (forward and backward) with block chain-of-thought against an ordinary one. The naive algorithm "
-        "makes one pass over the whole sequence for each block; the two-phase one first finds the answers with a cache and "
-        "without gradients, then makes one pass. Forward tokens and floating-point operations are counted, times are taken "
-        "side by side. Nothing is trained."
+        "A training pass (forward and backward) with block chain-of-thought against an ordinary one. The naive "
+        "algorithm makes one pass over the whole sequence for each block; the two-phase one first finds the answers "
+        "with a cache and without gradients, then makes one pass. Forward tokens and floating-point operations are "
+        "counted, times are taken side by side. Nothing is trained."
     )
     intervals = (
         "Counts are exact. Times are medians over rounds in which all variants take their turn; intervals are 95 % "
         "bootstrap intervals over rounds (1000 resamples). They depend on the machine and on what else it does."
     )
+    sizes = {
+        "smoke": _sizes(6, 1, 8, 2, 4, 3, [1, 2, 4]),
+        "small": _sizes(60, 3, 64, 4, 32, 9),
+        "gpu": _sizes(60, 3, 256, 8, 256, 25),
+        "paper": _sizes(60, 3, 512, 8, 1024, 25),
+    }
     groups = {"counting": ("costs",), "timing": ("times",)}
-
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return {"tasks": ["cyclic-det", "matmul"], **SCALES[scale]}
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         for task in sizes["tasks"]:
@@ -73,10 +94,7 @@ class Table2(Experiment):
             return {"times": [row for task in sizes["tasks"] for row in _times(task, sizes)]}
 
     def figures(self, tables: Tables) -> list[Figure]:
-        return [cost_figure(tables["costs"]), times_figure(tables["times"], PRINTED)]
-
-    def notes(self, tables: Tables) -> list[Finding]:
-        return [_two_phase_note(tables)]
+        return [_cost_figure(tables["costs"]), _times_figure(tables["times"])]
 
 
 class _Variant:
@@ -176,8 +194,8 @@ def _times(task: str, sizes: dict[str, Any]) -> list[dict]:
         row = {"task": _name(task), **variant.names, "length": sizes["length"], "rounds": sizes["rounds"]}
         row["seconds"] = statistics.median(seconds[:, index].tolist())
         row |= _ratio(seconds[:, index] / seconds[:, 0], "to_plain")
-        share = None if vanilla is None else seconds[:, index] / seconds[:, vanilla]
-        row |= _ratio(share, "to_vanilla")
+        relative = None if vanilla is None else seconds[:, index] / seconds[:, vanilla]
+        row |= _ratio(relative, "to_vanilla")
         rows.append(row)
     return rows
 
@@ -191,16 +209,142 @@ def _ratio(ratios: np.ndarray | None, name: str) -> dict[str, float | None]:
     return {name: float(np.median(ratios)), f"{name}_low": float(low), f"{name}_high": float(high)}
 
 
-def _two_phase_note(tables: Tables) -> Finding:
-    costs = [row for row in tables["costs"] if row["algorithm"] == "two-phase" and row["block_length"]]
-    times = [row for row in tables["times"] if row["algorithm"] == "two-phase" and row["block_length"]]
-    most = max(row["flops_ratio"] for row in costs)
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def _cost_figure(rows: Rows) -> Figure:
+    """Operations of a training pass against block length, by task."""
+    return Figure(
+        name="operations",
+        title="Operations of a training pass",
+        caption=(
+            "Floating-point operations of forward and backward pass, counted, as a multiple of those without "
+            "chain-of-thought (the line at 1). The naive algorithm needs ceil(T / b) passes; two phases give the same "
+            "gradients."
+        ),
+        panels=tuple(
+            _panel(own, task, "flops_ratio", "operations, without = 1") for task, own in rows.by("task").items()
+        ),
+    )
+
+
+def _times_figure(rows: Rows) -> Figure:
+    """Times of a training pass against block length, by task, with those of the paper where the length is the same."""
+    titles = {TASKS[task][2]: printed for task, printed in PRINTED.items()}
+    same = rows.values("length") == [60]
+    panels = []
+    for task, own in rows.by("task").items():
+        known = titles.get(task, {}) if same else {}
+        blocks = tuple(sorted(block for block in known if block))
+        ratios = tuple(known[block] / known[PLAIN] for block in blocks)
+        printed = Series(name="naive, as printed in [Limits]", x=blocks, y=ratios, role="baseline") if known else None
+        panels.append(_panel(own, task, "to_plain", "time, without = 1", printed))
+    return Figure(
+        name="times",
+        title="Time of a training pass",
+        caption=(
+            "Time of forward and backward pass as a multiple of that without chain-of-thought, median over interleaved "
+            "rounds with 95 % intervals over rounds, beside ceil(T / b) and the seconds an epoch of Table 2 (four GPUs)."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _panel(rows: Rows, task: str, column: str, label: str, printed: Series | None = None) -> Lines:
+    kept = Rows(row for row in rows if row["block_length"]).with_columns(
+        low=lambda row: row.get(f"{column}_low"), high=lambda row: row.get(f"{column}_high")
+    )
+    blocks = tuple(sorted(kept.values("block_length")))
+    return lines(
+        task,
+        curve(kept.where(algorithm="naive"), "block_length", "naive", "other", y=column, pool=False),
+        curve(kept.where(algorithm="two-phase"), "block_length", "two-phase", "model", y=column, pool=False),
+        Series(
+            name="ceil(T / b)", x=blocks, y=tuple(float(-(-kept[0]["length"] // b)) for b in blocks), role="baseline"
+        ),
+        level(1.0, blocks, "without", "control"),
+        printed,
+        x_label="block length b",
+        y_label=label,
+        log_x=True,
+        log_y=True,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+#: How far a ratio of times may be from the ratio of passes.
+TIME_TOLERANCE = 0.15
+#: Least and largest time of a pass of the naive algorithm, in units of an ordinary one, at which times mean something.
+PASS_RANGE = (0.6, 1.3)
+
+
+def _naive(rows: Rows, least: int = 2) -> Rows:
+    """Rows of the naive algorithm with block lengths from `least` on."""
+    return Rows(row for row in rows.where(algorithm="naive") if row["block_length"] >= least)
+
+
+def _name_of(row: dict[str, Any]) -> str:
+    return f"{row['task']} b = {row['block_length']}"
+
+
+@claim(
+    "limits-cot-cost",
+    experiment="limits-table2",
+    source="[Limits] App. C, Table 2",
+    says="The time cost of b-block chain-of-thought is approximately 1/b of that of the vanilla one.",
+    reading="The ratio of times is the ratio of passes, ceil(T / b) to T, up to 15 %, at each task and block length.",
+    rule=Within(TIME_TOLERANCE, bound=1.0),
+    about="process",
+)
+def cost(tables: Tables) -> Seen:
+    """By the naive algorithm, which the paper times; intervals are those over rounds."""
+    rows = Rows(row for row in _naive(tables["times"]) if row["to_vanilla"] is not None)
+    effects, each_pass = {}, []
+    for row in rows:
+        passes = math.ceil(row["length"] / row["block_length"])
+        value, low, high = (row[f"to_vanilla{end}"] * row["length"] / passes for end in ("", "_low", "_high"))
+        effects[_name_of(row)] = Effect(
+            value=value, low=low, high=high, degrees=-1, num_seeds=row["rounds"], unit="time over what the passes say"
+        )
+        each_pass.append(row["to_plain"] / passes)
+    worst = max(each_pass, key=lambda one: abs(math.log(one)), default=1.0)
+    gate = regime(worst, *PASS_RANGE, "the time of a pass over that of an ordinary one, where it is farthest from 1,")
+    seen = "; ".join(f"{_name_of(row)} {row['to_vanilla']:.3f}" for row in rows)
+    return Seen(effects, f"Time as a share of the vanilla one: {seen or 'not measured'}.", gates=(gate,))
+
+
+@claim(
+    "limits-cot-passes",
+    experiment="limits-table2",
+    source="[Limits] §4.4",
+    says="b-block chain-of-thought reduces the forward passes to 1/b of the original chain-of-thought.",
+    reading="The naive algorithm makes ceil(T / b) passes, counted, at every task and block length.",
+    rule=Always(0.6),
+    about="process",
+)
+def passes(tables: Tables) -> Seen:
+    """Counts are exact; an instance is a task with a block length."""
+    rows = _naive(tables["costs"], 1)
+    right = [row["passes"] == math.ceil(row["length"] / row["block_length"]) for row in rows]
+    return Seen(share(right) if right else None, f"Passes are ceil(T / b) in {sum(right)} of {len(right)} cases.")
+
+
+@claim(
+    "limits-cot-two-phases",
+    experiment="limits-table2",
+    source=OURS,
+    says="What does block chain-of-thought cost if its answers are found first, with a cache and without gradients?",
+    reading="The most operations, as a multiple of a pass without chain-of-thought, at any task and block length.",
+    about="process",
+)
+def two_phases(tables: Tables) -> Seen:
+    """It gives the same loss and gradients as the naive algorithm."""
+    costs = Rows(row for row in tables["costs"].where(algorithm="two-phase") if row["block_length"])
+    times = Rows(row for row in tables["times"].where(algorithm="two-phase") if row["block_length"])
     slowest = max(times, key=lambda row: row["to_plain"])
-    text = (
-        f"The two-phase algorithm takes at most {most:.2f} times the operations of a pass without chain-of-thought, at any "
-        f"block length, and at most {slowest['to_plain']:.2f} times its time (at block length {slowest['block_length']}, "
-        f"{slowest['task']}). It gives the same loss and gradients as the naive one."
-    )
-    return Finding(
-        title="The same gradients for less", text=text, verdict="found", value=most, unit="times the operations"
-    )
+    most = Effect(value=max(row["flops_ratio"] for row in costs), unit="times the operations")
+    text = f"The most time is {slowest['to_plain']:.2f} times that of a pass without ({_name_of(slowest)}). "
+    return Seen(most, text + "Loss and gradients are those of the naive algorithm.")

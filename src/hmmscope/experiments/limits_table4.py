@@ -1,40 +1,42 @@
 """[Limits] Table 4: the training loss of the deepest Transformer, and whether it has come to rest."""
 
+import math
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.corpora.corpus import Batch
-from hmmscope.corpora.targets import Target
-from hmmscope.evidence.figures import Figure, Lines
-from hmmscope.evidence.pooling import pool_rows
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Finding, Measured, Tables
-from hmmscope.experiments.limits_floors import paper_floors
-from hmmscope.experiments.limits_models import depths, grid, limits_config, of_label
+from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.effects import Effect, predicted
+from hmmscope.evidence.figures import Figure
+from hmmscope.evidence.panels import curve, lines
+from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.evidence.verdicts import Above, Below, Gate, Printed, converged, learned, matched
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope.experiments.limits_models import depths, grid, identity, label_of, limits_config
+from hmmscope.experiments.limits_printed import TABLE_3, TABLE_4, floors, paper_floors, said_floor
 from hmmscope.experiments.limits_tables import (
     EPOCHS,
+    REMEMBERING,
+    each_task,
     epochs_of,
+    late_change,
     model_name,
-    pooled_series,
-    present,
+    over_seeds,
     task_title,
-    tasks_of,
+    titles,
+    told,
+    trivial_loss,
 )
 from hmmscope.runs.pipeline import Run
 
-_LONG = "long, "
+CYCLES = ("cyclic-det", "cyclic-rnd")
 #: Shares of the training at which the paper prints losses.
 SHARES = (0.6, 0.7, 0.8, 0.9, 1.0)
-_SIZES = {
-    "smoke": {"samples": 64, "floor_samples": 40},
-    "small": {"samples": 2048, "floor_samples": 400},
-    "gpu": {"samples": 4096, "floor_samples": 1000},
-    "paper": {"samples": 4096, "floor_samples": 1000},
-}
+_COMMON = {"backward": [0.01, 0.03, 0.05]}
 
 
 @registry.experiment("limits-table4")
 class LimitsTable4(Experiment):
-    """See the module."""
+    """The deepest Transformers of the grid, and at the paper's scale MatMul trained for twice as long."""
 
     title = "Has the deepest Transformer converged?"
     summary = (
@@ -43,115 +45,254 @@ class LimitsTable4(Experiment):
     )
     num_seeds = NUM_SEEDS
     intervals = SEED_INTERVALS
+    sizes = {
+        "smoke": {"samples": 64, "floor_samples": 40, "floor_instances": 2, **_COMMON},
+        "small": {"samples": 2048, "floor_samples": 400, "floor_instances": 10, **_COMMON},
+        "gpu": {"samples": 4096, "floor_samples": 1000, "floor_instances": 10, **_COMMON},
+        "paper": {"samples": 4096, "floor_samples": 1000, "floor_instances": 30, **_COMMON},
+    }
     groups = {"losses": ("losses", "references"), "floors": ("paper-floors",)}
 
     def choices(self, scale: str) -> dict[str, Any]:
-        return {
-            "tasks": ["cyclic-det", "cyclic-rnd", "matmul"],
-            "layers": depths(scale)[-1],
-            "long_factor": 2 if scale == "paper" else 1,
-        }
+        longer = 2 if scale == "paper" else 1
+        return {"tasks": ["cyclic-det", "cyclic-rnd", "matmul"], "layers": depths(scale)[-1], "long_factor": longer}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         """The tasks at one depth; with `long_factor` above 1 also MatMul with so many times the steps."""
         plan = grid(scale, choices["tasks"], [choices["layers"]])
-        if choices["long_factor"] > 1 and "matmul" in choices["tasks"]:
-            data = limits_config(scale, "matmul", choices["layers"])
-            steps = data["training"]["num_steps"] * choices["long_factor"]
-            label = f"{_LONG}{next(label for label in plan if of_label(label)[0] == 'matmul')}"
-            plan[label] = limits_config(scale, "matmul", choices["layers"], training={"num_steps": steps})
+        label = label_of("matmul", choices["layers"])
+        if choices["long_factor"] > 1 and label in plan:
+            steps = plan[label]["training"]["num_steps"] * choices["long_factor"]
+            plan[f"long, {label}"] = limits_config(scale, "matmul", choices["layers"], training={"num_steps": steps})
         return plan
-
-    def measurements(self, scale: str) -> dict[str, Any]:
-        return {**_SIZES[scale], "backward": [0.01, 0.03, 0.05]}
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         if group == "floors":
-            seed = next(iter(runs.values())).config.seed
-            floors = paper_floors(["cyclic-rnd"], seed, num_samples=sizes["floor_samples"], backward=sizes["backward"])
-            return {"paper-floors": floors}
-        return {
-            "losses": [row for label, run in runs.items() for row in _losses(label, run)],
-            "references": [_references(label, run, sizes) for label, run in runs.items()],
-        }
+            seed, count = next(iter(runs.values())).config.seed, sizes["floor_samples"]
+            instances, backward = sizes["floor_instances"], sizes["backward"]
+            found = paper_floors(["cyclic-rnd"], seed, num_samples=count, backward=backward, instances=instances)
+            return {"paper-floors": found}
+        shortest: dict[str, int] = {}
+        for run in runs.values():
+            task, steps = run.config.process.name, run.config.training.num_steps
+            shortest[task] = min(steps, shortest.get(task, steps))
+        tables: Measured = {"losses": [], "references": []}
+        for run in runs.values():
+            long = run.config.training.num_steps > shortest[run.config.process.name]
+            facts = identity(run) | {"long": long}
+            tables["losses"] += [facts | row for row in _losses(run)]
+            floor = float(run.target.floor_terms(run.corpus("probe")[0 : sizes["samples"]]).mean())
+            trivial = trivial_loss(run, sizes["samples"])
+            tables["references"].append(facts | {"floor": floor, "trivial": trivial, "unit": run.target.unit})
+        return tables
 
     def figures(self, tables: Tables) -> list[Figure]:
         return [_figure(tables)]
 
-    def notes(self, tables: Tables) -> list[Finding]:
-        return [_table(tables["losses"])]
+    def without_training(self, tables: Tables) -> Tables:
+        trivial = {(row["task"], row.get("seed")): row["trivial"] for row in tables["references"]}
+        losses = {
+            name: lambda row: trivial[row["task"], row.get("seed")] for name in ("training_loss", "evaluation_loss")
+        }
+        return {**tables, "losses": tables["losses"].with_columns(**losses)}
 
 
-def _identity(label: str) -> dict[str, Any]:
-    """The run, where a long training is a task of its own."""
-    task, layers = of_label(label.removeprefix(_LONG))
-    return {"task": task, "layers": layers, "long": label.startswith(_LONG)}
-
-
-def _losses(label: str, run: Run) -> list[dict]:
+def _losses(run: Run) -> list[dict]:
     """The mean training loss by epoch."""
     rows = epochs_of(run).rows
     keys = ("epoch", "step", "training_loss", "evaluation_loss")
-    return [_identity(label) | {key: row[key] for key in keys} | {"share": row["epoch"] / len(rows)} for row in rows]
-
-
-def _references(label: str, run: Run, sizes: dict[str, Any]) -> dict:
-    """The least possible loss, and that of the predictor that always gives the mean of the exact answers."""
-    corpus, target = run.corpus("probe"), run.target
-    batch = corpus[0 : sizes["samples"]]
-    floor = float(target.floor_terms(batch).mean())
-    return _identity(label) | {"floor": floor, "trivial": _trivial(target, batch), "unit": run.target.unit}
-
-
-def _trivial(target: Target, batch: Batch) -> float:
-    """Finite: the mean holds possible whatever an exact answer does."""
-    optimum = target.optimum(batch)
-    answer = optimum.mean((0, 1))
-    labels = target.labels(batch)
-    labels = labels.double() if labels.is_floating_point() else labels
-    return float(target.loss_terms(answer.expand_as(optimum), labels).mean())
+    return [{key: row[key] for key in keys} | {"share": row["epoch"] / len(rows)} for row in rows]
 
 
 def _title(task: str, long: bool) -> str:
     return f"{task_title(task)}, longer" if long else task_title(task)
 
 
+def _each_run(rows: Rows) -> list[tuple[str, bool, Rows]]:
+    """The rows by task, and of each the shorter training first."""
+    found = rows.by("task").items()
+    return [(task, long, own.where(long=long)) for task, own in found for long in sorted(own.values("long"))]
+
+
 def _figure(tables: Tables) -> Figure:
-    rows, panels = tables["losses"], []
-    for task in tasks_of(rows):
-        for long in sorted({row["long"] for row in rows if row["task"] == task}):
-            own = [row for row in rows if (row["task"], row["long"]) == (task, long)]
-            known = [row for row in tables["references"] if (row["task"], row["long"]) == (task, long)]
-            flat = [r | {"epoch": e} for r in known for e in (own[0]["epoch"], own[-1]["epoch"])]
-            series = present(
-                pooled_series(own, "training", "model", x="epoch", y="training_loss"),
-                pooled_series(own, "evaluation", "control", x="epoch", y="evaluation_loss"),
-                pooled_series(flat, "least possible", "optimum", x="epoch", y="floor"),
-                pooled_series(flat, "always the same answer", "baseline", x="epoch", y="trivial"),
+    panels = []
+    for task, long, own in _each_run(tables["losses"]):
+        known = tables["references"].where(task=task, long=long)
+        over = Rows(row | {"epoch": epoch} for row in known for epoch in (own[0]["epoch"], own[-1]["epoch"]))
+        panels.append(
+            lines(
+                f"{_title(task, long)}, {model_name(own[0]['layers'])}",
+                curve(own, "epoch", "training", "model", y="training_loss"),
+                curve(own, "epoch", "evaluation", "control", y="evaluation_loss"),
+                curve(over, "epoch", "least possible", "optimum", y="floor"),
+                curve(over, "epoch", "always the same answer", "baseline", y="trivial"),
+                x_label="epoch",
+                y_label=known[0]["unit"],
+                y_min=0.0,
             )
-            title = f"{_title(task, long)}, {model_name(own[0]['layers'])}"
-            panels.append(Lines(title=title, x_label="epoch", y_label=known[0]["unit"], series=series, y_min=0.0))
+        )
     return Figure(
         name="training-loss",
         title="Training loss of the deepest Transformer",
         caption=(
-            "Mean loss over an epoch of training, and of samples that are not trained on, beside the least possible loss "
-            "and that of a predictor that always gives the mean of the exact answers. Bands are 95 % intervals over seeds."
+            "Mean loss over an epoch of training, and of samples that are not trained on, beside the least possible "
+            "loss and that of a predictor that always gives the mean of the exact answers. Bands are 95 % intervals over "
+            "seeds."
         ),
         panels=tuple(panels),
     )
 
 
-def _table(rows: list[dict]) -> Finding:
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+#: A loss that moves by less than this share of the trivial loss in the last fifth of training has converged.
+AT_REST = 0.01
+#: A task is learned when the loss is below this share of the trivial loss.
+LEARNED = 0.1
+#: Half-width from which on an interval of floors is too wide to explain a printed loss, in nats.
+AT_FLOOR = 0.05
+
+
+def of_trivial(tables: Tables) -> Rows:
+    """The rows of the shorter trainings, with ``level``: the training loss as a share of the trivial one."""
+    known = tables["references"].where(long=False)
+    trivial = {(row["task"], row.get("seed")): row["trivial"] for row in known}
+    rows = tables["losses"].where(long=False)
+    return rows.with_columns(level=lambda row: row["training_loss"] / trivial[row["task"], row.get("seed")])
+
+
+def level_at(own: Rows, share: float) -> float:
+    """The level at a share of the training, of one task and seed."""
+    return float(min(own, key=lambda row: abs(row["share"] - share))["level"])
+
+
+def late_share(own: Rows) -> float | None:
+    """Share of the way down from the trivial loss that is made in the last two fifths of training.
+
+    None if all of the way is less than a twentieth of the trivial loss: nothing was learned.
+    """
+    way = 1 - level_at(own, 1.0)
+    return (level_at(own, 0.6) - level_at(own, 1.0)) / way if way > 0.05 else None
+
+
+def _learned(rows: Rows, tasks: tuple[str, ...], margin: float) -> Gate:
+    """Whether tasks were learned: how far the final loss is below the trivial one, as a share of it."""
+    found = each_task(rows, tasks, lambda own: 1 - level_at(own, 1.0), "of its loss")
+    least = min(found.values(), key=lambda one: one.value, default=Effect(value=0.0))
+    return learned(least, margin, "one that always gives the same answer")
+
+
+@claim(
+    "limits-matmul-slower",
+    experiment="limits-table4",
+    source="[Limits] App. C.4, Table 4",
+    says="The training of the deepest Transformer on MatMul converges much slower than on Cyclic-DET and Cyclic-RND.",
+    reading="After as many steps, the share of the way down that is made in the last two fifths of training is larger "
+    "on MatMul than on either, by 0.02 or more.",
+    rule=Above(0, matters=0.02),
+)
+def matmul_slower(tables: Tables) -> Seen:
+    """Within seeds; against each of the two."""
+    rows = of_trivial(tables)
+    steps = {task_title(task): {"steps": max(own.values("step"))} for task, own in rows.by("task").items()}
+
+    effects: dict[str, Effect] = {}
+    for task in CYCLES:
+
+        def later(own: Rows, task: str = task) -> float | None:
+            slow, other = (late_share(own.where(task=one)) if own.where(task=one) else None for one in ("matmul", task))
+            return None if slow is None or other is None else slow - other
+
+        found = over_seeds(rows.where(task=["matmul", task]), later, "share of the way")
+        effects |= {task_title(task): found} if found else {}
+    shares = each_task(rows, REMEMBERING, late_share, "")
+    text = f"Share of the way down in the last two fifths: {told(shares)}."
+    return Seen(effects, text, gates=(matched(steps),), wanted=titles(CYCLES))
+
+
+@claim(
+    "limits-cycles-converged",
+    experiment="limits-table4",
+    source="[Limits] App. C.4, Table 4",
+    says="On Cyclic-DET and Cyclic-RND the training of the deepest Transformer has converged.",
+    reading="In the last fifth of training the loss falls by less than 0.01 of the trivial loss on each of the two.",
+    rule=Below(AT_REST),
+)
+def cycles_converged(tables: Tables) -> Seen:
+    """Of a model that has learned something: the constant answer is at rest too."""
+    rows = of_trivial(tables)
+    falls = each_task(rows, CYCLES, lambda own: level_at(own, 0.8) - level_at(own, 1.0), "of the trivial loss")
+    text = f"Fall of the loss in the last fifth, as a share of the trivial loss: {told(falls)}."
+    return Seen(falls, text, gates=(_learned(rows, CYCLES, LEARNED),), wanted=titles(CYCLES))
+
+
+@claim(
+    "limits-matmul-fails",
+    experiment="limits-table4",
+    source="[Limits] §4.3, footnote 2, and App. C.4",
+    says="The deepest Transformer fails to fit MatMul, also after more training.",
+    reading="Its final loss is at rest above a tenth of the trivial one, while that on Cyclic-DET is below a tenth.",
+    rule=Above(LEARNED),
+)
+def matmul_fails(tables: Tables) -> Seen:
+    """The control is Cyclic-DET, which the same model has to learn."""
+    rows = of_trivial(tables)
+    ends = each_task(rows, ("matmul", "cyclic-det"), lambda own: level_at(own, 1.0), "of the trivial loss")
+    changes: dict[str, float | None] = {}
+    for seed, own in rows.where(task="matmul").by("seed").items():
+        changes[f"seed {seed}"] = late_change(own, lambda end, before: float(end["level"] - before["level"]))
+    gates = (
+        _learned(rows, ("cyclic-det",), 1 - LEARNED),
+        converged(changes, AT_REST, "loss on MatMul, as a share of the trivial one,"),
+    )
+    text = f"Final loss as a share of the trivial one: {told(ends)} (0.46 in the paper, 0.44 after 200 epochs)."
+    return Seen(ends.get("MatMul"), text, gates=gates)
+
+
+@claim(
+    "limits-printed-rnd-converged",
+    experiment="limits-table4",
+    source="[Limits] Table 4 and its caption",
+    says="The loss to which seven layers converge on Cyclic-RND, 1.503, is due to its randomness.",
+    reading="It is where the floor of one more instance would lie, by the kernel as printed with its first action "
+    "hidden, and that is known to 0.05 nats.",
+    rule=Printed(TABLE_4["cyclic-rnd"][100], AT_FLOOR),
+    about="process",
+)
+def printed_rnd_converged(tables: Tables) -> Seen:
+    """Proposition A.1 prints a kernel in which an action acts one step after it is seen, which has the largest floor."""
+    found = floors(tables, "cyclic-rnd, first action hidden", 0.01)
+    text = f"The floor by that reading is {said_floor(tables, 'cyclic-rnd, first action hidden', 0.01)} nats"
+    text += f", by instance {min(found):.4f} to {max(found):.4f}. " if found else ". "
+    text += f"By the definition it is {said_floor(tables, 'cyclic-rnd', 0.01)}"
+    text += f", of the augmented HMM {said_floor(tables, 'cyclic-rnd, augmented', 0.01)}"
+    others = {b: floors(tables, "cyclic-rnd", b) for b in sorted(_backwards(tables)) if b != 0.01}
+    shown = ", ".join(f"{b:g}: {math.fsum(known) / len(known):.4f}" for b, known in others.items())
+    text += f"; at other backward probabilities {shown}." if shown else "."
+    text += f" Table 3 prints {TABLE_3['cyclic-rnd']['6 layers']} with six layers."
+    return Seen(predicted(found, "nats") if found else None, text)
+
+
+def _backwards(tables: Tables) -> set[float]:
+    return {row["backward"] for row in tables["paper-floors"] if row["backward"] is not None}
+
+
+@claim(
+    "limits-losses-by-epoch",
+    experiment="limits-table4",
+    source=OURS,
+    says="What are the training losses at the epochs that Table 4 prints?",
+    reading="Mean training loss over seeds at six to ten tenths of the training.",
+)
+def losses_by_epoch(tables: Tables) -> Seen:
     """The losses at the shares of the training that the paper prints."""
     said = []
-    for task in tasks_of(rows):
-        for long in sorted({row["long"] for row in rows if row["task"] == task}):
-            own = [row for row in rows if (row["task"], row["long"]) == (task, long)]
-            last = max(row["epoch"] for row in own)
-            kept = sorted({max(1, round(share * last)) for share in SHARES})
-            pooled = pool_rows([row for row in own if row["epoch"] in kept], ("epoch",), "training_loss")
-            losses = ", ".join(f"{row['training_loss']:.4g} ({row['epoch']})" for row in pooled)
-            said.append(f"{_title(task, long)}: {losses}")
-    text = f"Mean training loss over seeds (epoch). {'; '.join(said)}."
-    return Finding(title="Training losses by epoch", text=text, verdict="found")
+    for task, long, own in _each_run(tables["losses"]):
+        last = max(own.values("epoch"))
+        kept = own.where(epoch=sorted({max(1, round(share * last)) for share in SHARES}))
+        pooled = sorted(kept.pool("epoch", value="training_loss"), key=lambda row: row["epoch"])
+        said.append(
+            f"{_title(task, long)}: " + ", ".join(f"{row['training_loss']:.4g} ({row['epoch']})" for row in pooled)
+        )
+    return Seen(None, f"Mean training loss (epoch). {'; '.join(said)}.")

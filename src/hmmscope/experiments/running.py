@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope import __version__
+from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.evidence.ledger import read_tables, rules_of
 from hmmscope.evidence.rows import Rows, Tables
@@ -27,7 +28,8 @@ from hmmscope.experiments.outcomes import last_quarter
 from hmmscope.experiments.pool import default_engine, train_in_pool
 from hmmscope.machine import machine_line
 from hmmscope.runs.config import RunConfig, config_from_data
-from hmmscope.runs.pipeline import Run, load_run, train
+from hmmscope.runs.dry_run import budget
+from hmmscope.runs.pipeline import Run, load_run, ports_of, train
 from hmmscope.schema import parse_value, unknown_name
 from hmmscope.seeds import check_seed
 from hmmscope.storage import store
@@ -260,9 +262,19 @@ def _run_row(label: str, seed: int, folder: Path) -> dict[str, Any]:
     opened = RunDir.open(folder)
     config, summary = config_from_data(opened.config), opened.done or {}
     kept = ("parameters", "steps", "loss", "bayes_loss", "excess", "excess_low", "excess_high", "invalid")
-    tokens = training_tokens(config.training, config.layout.num_columns, config.layout.num_observations)
-    row = {"label": label, "seed": seed, "run": folder.name, "tokens": tokens} | {k: summary.get(k) for k in kept}
+    ports = ports_of(config, make_target(config.target, config.process.build(), config.layout))
+    samples, tokens, flops = budget(config, ports)
+    spent = {"sequences": samples, "tokens": tokens, "flops": flops}
+    spent["seconds"] = _seconds(read_journal(folder / "timing.jsonl"))
+    row = {"label": label, "seed": seed, "run": folder.name} | spent | {k: summary.get(k) for k in kept}
     return row | {"last_quarter": last_quarter(read_journal(folder / "metrics.jsonl"))}
+
+
+def _seconds(records: Sequence[Mapping[str, Any]]) -> float | None:
+    """Seconds of training, from records whose clock starts anew where a run was taken up again; None without any."""
+    times = [record["seconds"] for record in records]
+    ends = [now for now, later in zip(times, [*times[1:], 0.0], strict=True) if later < now]
+    return sum(ends) if ends else None
 
 
 def _invalid(summaries: Mapping[str, Mapping[str, Any] | None]) -> str | None:

@@ -8,7 +8,7 @@ import torch
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import Target, make_target
 from hmmscope.machine import free_memory
-from hmmscope.models.base import SequenceModel, cost_of, parameter_count
+from hmmscope.models.base import Ports, SequenceModel, cost_of, parameter_count
 from hmmscope.models.block_cot import num_blocks
 from hmmscope.models.make import build_model
 from hmmscope.runs.config import RunConfig
@@ -70,14 +70,7 @@ def estimate(config: RunConfig, *, measure: bool = True) -> Estimate:
     grain = spec.batch_size // spec.num_grains
     cost = cost_of(config.model, ports, layout.num_columns, device=spec.device)
     require_memory_for(replace(config, training=spec), ports)
-    columns = _columns_of_epochs(spec, layout.num_observations, layout.num_columns)
-    samples = sum(len_of for _, len_of in columns)
-    tokens = sum(width * len_of for width, len_of in columns)
-    flops: float | None = 0.0
-    for width, len_of in columns:
-        each = cost_of(config.model, ports, width)
-        passes = num_blocks(width, spec.block_length) if spec.block_length and spec.block_algorithm == "naive" else 1
-        flops = None if each is None or flops is None else flops + each.flops * len_of * passes
+    samples, tokens, flops = budget(config, ports)
     model = build_model(config.model, ports, config.seed)
     memory = None if cost is None else cost.step_bytes(grain)
     found = (parameter_count(model), samples, tokens, flops, memory, free_memory())
@@ -98,6 +91,18 @@ def estimate(config: RunConfig, *, measure: bool = True) -> Estimate:
         other_precision=other.precision,
         other_seconds=each_other * steps_in_all,
     )
+
+
+def budget(config: RunConfig, ports: Ports) -> tuple[int, int, float | None]:
+    """Samples and tokens that a training reads, and its floating-point operations, as in `Estimate`."""
+    spec, layout = config.training, config.layout
+    columns = _columns_of_epochs(spec, layout.num_observations, layout.num_columns)
+    flops: float | None = 0.0
+    for width, samples in columns:
+        each = cost_of(config.model, ports, width)
+        passes = num_blocks(width, spec.block_length) if spec.block_length and spec.block_algorithm == "naive" else 1
+        flops = None if each is None or flops is None else flops + each.flops * samples * passes
+    return sum(count for _, count in columns), sum(width * count for width, count in columns), flops
 
 
 def _columns_of_epochs(spec: TrainingSpec, length: int, columns: int) -> list[tuple[int, int]]:
