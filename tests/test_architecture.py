@@ -40,13 +40,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reprs": set(),
     "analysis": NAMES | PROBABILITY | {"models", "reprs"},
     "runs": NAMES | COMPONENTS | {"constructions", "storage", "machine", "reprs"},
-    "claims": {"errors", "schema", "registry", "evidence"},
     "sweeps": NAMES - {"registry", "axes"} | {"training", "runs", "storage"},
-    "experiments": NAMES | COMPONENTS | {"constructions", "runs", "storage", "machine", "evidence", "claims", "sweeps"},
+    "experiments": NAMES | COMPONENTS | {"constructions", "runs", "storage", "machine", "evidence", "sweeps"},
     "interop": {"errors", "schema", "axes", "processes", "models", "storage"},
     "report": {"errors", "schema", "storage", "evidence"},
     "bench": NAMES | COMPONENTS - {"analysis"} | {"storage", "runs"},
-    "verbs": NAMES | COMPONENTS | {"interop", "runs", "storage", "machine", "sweeps", "evidence", "experiments", "claims"}
+    "verbs": NAMES | COMPONENTS | {"interop", "runs", "storage", "machine", "sweeps", "evidence", "experiments"}
     | {"report", "bench"},
     "cli": {"errors", "verbs"},
     "__main__": {"cli"},

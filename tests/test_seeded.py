@@ -8,11 +8,11 @@ import pytest
 from hmmscope import registry
 from hmmscope.cli import main
 from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
-from hmmscope.evidence.figures import Figure, Lines
+from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.findings import Finding
-from hmmscope.evidence.pooling import pool_rows
+from hmmscope.evidence.panels import curve, lines
 from hmmscope.experiments import pool as pool_module
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Tables
+from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured, Tables
 from hmmscope.experiments.pool import train_in_pool
 from hmmscope.experiments.running import run_experiment
 from hmmscope.runs import pipeline
@@ -44,7 +44,7 @@ class Seeded(Experiment):
     def measurements(self, scale: str) -> dict[str, Any]:
         return {"factor": 1.0}
 
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         rows = []
         for label, run in runs.items():
             assert run.summary is not None
@@ -52,14 +52,12 @@ class Seeded(Experiment):
         return {group: rows}
 
     def figures(self, tables: Tables) -> list[Figure]:
-        from hmmscope.experiments.panels import series_of
-
-        rows = [row | {"x": i} for i, row in enumerate(pool_rows(tables["losses"], ["label"]))]
-        panel = Lines(title="", x_label="model", y_label="loss", series=(series_of(rows, "model", "model"),))
+        rows = tables["losses"].with_columns(width=lambda row: int(row["label"].split()[1]))
+        panel = lines("", curve(rows, "width", "model", "model"), x_label="width", y_label="loss")
         return [Figure(name="losses", title="Losses", caption="Of two models.", panels=(panel,))]
 
-    def notes(self, tables: Tables) -> list[Finding]:
-        (first, *_) = pool_rows(tables["losses"], ["label"])
+    def findings(self, tables: Tables) -> list[Finding]:
+        (first, *_) = tables["losses"].pool("label")
         return [Finding(title="Loss", text="It is.", verdict="found", value=first["value"])]
 
 

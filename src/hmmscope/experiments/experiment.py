@@ -91,7 +91,7 @@ class Experiment(ABC):
         return [{"name": key.replace("_", " "), "value": ", ".join(map(str, _listed(v)))} for key, v in sizes.items()]
 
 
-#: The sentence on intervals of seeded experiments, see `hmmscope.evidence.pooling`.
+#: The sentence on intervals of seeded experiments, see `hmmscope.evidence.effects`.
 SEED_INTERVALS = (
     "Curves are means over seeds; each seed has its own instance of the process, weights and samples. Bands and intervals "
     "are 95 % intervals over seeds by Student's law (over samples by the bootstrap where there is one seed)."

@@ -38,7 +38,7 @@ from hmmscope.experiments.multitask_theorems import (
     sample_figure,
     steps_figure,
 )
-from hmmscope.experiments.panels import curves_panel
+from hmmscope.experiments.run_page import predictors_panel
 from hmmscope.experiments.theorems import INTERVALS, always, band, by_scale, ranges
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.low_rank import symmetric_channel
@@ -319,7 +319,7 @@ def _in_context_figure(rows: Rows) -> Figure:
 
     def panel(kept: Rows, metric: str, title: str, y_label: str) -> Lines:
         x_label = "demonstrations before the sequence"
-        found = curves_panel(kept, metric, title=title, x_label=x_label, y_label=y_label)
+        found = predictors_panel(kept, metric, title, x_label, y_label)
         return replace(found, series=tuple(replace(one, name=names.get(one.name, one.name)) for one in found.series))
 
     judged = rows.where(predictor=("model", "order-0", "order-1", "order-2"))

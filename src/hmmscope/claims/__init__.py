@@ -1,1 +1,0 @@
-"""Claims of the papers as functions from the tables of an experiment to a verdict."""
