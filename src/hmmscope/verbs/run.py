@@ -56,8 +56,8 @@ def _seeds(text: str | None) -> int | tuple[int, ...] | None:
 def print_findings(folder: Path) -> None:
     """The sentences of findings.json."""
     for finding in store.read_json(folder / "findings.json"):
-        number = "" if finding["value"] is None else f" [{finding['value']:.3f} {finding['unit']}"
-        if number and finding["low"] is not None:
+        number = "" if finding.get("value") is None else f" [{finding['value']:.3f} {finding.get('unit', '')}"
+        if number and finding.get("low") is not None:
             number += f", 95 % {finding['low']:.3f} to {finding['high']:.3f}"
         print(f"* {finding['title']} ({finding['verdict']}): {finding['text']}{number}{']' if number else ''}")
     invalid = store.read_json(folder / "experiment.json")["invalid"]
