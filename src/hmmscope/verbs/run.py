@@ -58,10 +58,8 @@ def print_findings(folder: Path) -> None:
     """The sentences of findings.json."""
     for data in store.read_json(folder / "findings.json"):
         finding = Finding.from_data(data)
-        number = "" if finding.value is None else f" [{finding.value:.3f} {finding.unit}"
-        if number and finding.low is not None:
-            number += f", 95 % {finding.low:.3f} to {finding.high:.3f}"
-        print(f"* {finding.title} ({finding.verdict}): {finding.text}{number}{']' if number else ''}")
+        number = finding.number()
+        print(f"* {finding.title} ({finding.verdict}): {finding.text}{f' [{number}]' if number else ''}")
     invalid = store.read_json(folder / "experiment.json")["invalid"]
     if invalid:
         print(f"INVALID: {invalid}")
