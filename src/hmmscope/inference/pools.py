@@ -84,7 +84,7 @@ def _few_states(
     def run(part: slice) -> None:
         own = work.part(part)
         mixtures.mixed(
-            *(mixtures.WIDTH, weights_M.numpy(), first, step, emission, opening, prediction),
+            *(work.width, weights_M.numpy(), first, step, emission, opening, prediction),
             *(*own[:3], own.starts, *SMALLEST[np.dtype(np.float64)], *flat, doubtful[part]),
         )
 

@@ -13,9 +13,6 @@ import numpy as np
 
 from hmmscope.kernels.lanes import add_moved, arrive, doubt, group, look
 
-#: Lanes: the laws of all components should stay in a near cache.
-WIDTH = (0,) * 8
-
 _UP, _LOW = 2.0**256, 2.0**-256
 _LOG_UP = 256 * math.log(2.0)
 
