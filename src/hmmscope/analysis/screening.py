@@ -176,7 +176,8 @@ def _component(
     sizes = {"num_symbols": corpus.num_symbols, "num_tokens": corpus.num_tokens, "max_length": layout.num_columns}
     model = make_model("roformer", **sizes, **UNTRAINED, seed=seed)
     untrained = probe_data(model, corpus, "component", residual_layers(model), num_samples)
-    counts = torch.nn.functional.one_hot(corpus[0:num_samples].observations, corpus.num_symbols).sum(1).float()
+    seen = corpus[0:num_samples].observations
+    counts = torch.zeros(len(seen), corpus.num_symbols).scatter_add_(1, seen, torch.ones(seen.shape))
     counted = ProbeData(counts[None], untrained.labels, untrained.samples, untrained.num_classes, untrained.ceiling)
     levels = {"symbol counts": Level(*probe_accuracy(counted, seed=seed)[0])}
     for layer, found in enumerate(probe_accuracy(untrained, seed=seed)):
