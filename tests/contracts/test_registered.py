@@ -73,7 +73,11 @@ def test_something_is_registered() -> None:
 
 @pytest.mark.parametrize(
     "kind, name",
-    [(kind, name) for kind in ("process", "layout", "model") for name in set(registry.entries(kind)) - HANDED_OVER],
+    [
+        (kind, name)
+        for kind in ("process", "layout", "model")
+        for name in sorted(set(registry.entries(kind)) - HANDED_OVER)
+    ],
 )
 def test_specs_are_frozen_and_explained(kind: str, name: str) -> None:
     cls = registry.entries(kind)[name]
