@@ -43,8 +43,7 @@ test-extras:
 	test -x .venv-extras/bin/python || $(PYTHON) -m venv $(VENV_OPTIONS) .venv-extras
 	.venv-extras/bin/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) \
 		-e ".[report,hmm,models,test,lens,ray,slurm,hmmer,peers]"
-	.venv-extras/bin/pytest -rs tests/test_huggingface.py tests/test_huggingface_more.py tests/test_models.py \
-		tests/test_models_more.py tests/test_interop.py tests/test_sweep_engines.py
+	.venv-extras/bin/pytest -rs tests/interop tests/models tests/sweeps/test_sweep_engines.py
 
 docs: .venv/.installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[docs]"

@@ -25,10 +25,10 @@ class Fault(NamedTuple):
     tests: tuple[str, ...]
 
 
-_ENUMERATED = "test_inference.py::test_filter_beliefs_equals_enumeration"
-_MIXTURE = "test_inference.py::test_filter_mixture_equals_enumeration"
-_SMOOTHED = "test_smoothing.py::test_smoothing_equals_enumeration"
-_LONG = "test_long_sequences.py::"
+_ENUMERATED = "inference/test_filtering.py::test_filter_beliefs_equals_enumeration"
+_MIXTURE = "inference/test_filtering.py::test_filter_mixture_equals_enumeration"
+_SMOOTHED = "inference/test_smoothing.py::test_smoothing_equals_enumeration"
+_LONG = "inference/test_long_sequences.py::"
 
 IN_INFERENCE = (
     Fault(
@@ -57,14 +57,14 @@ IN_INFERENCE = (
         "kernels/viterbi.py",
         "at = pointers[t, at, lane]",
         "at = pointers[max(t - 1, 0), at, lane]",
-        ("test_paths.py::test_most_likely_states_equal_the_enumerated_maximum",),
+        ("inference/test_paths.py::test_most_likely_states_equal_the_enumerated_maximum",),
     ),
     Fault(
         "half the Kalman gain",
         "inference/kalman.py",
         "mean = mean + innovation @ step.gain.T",
         "mean = mean + 0.5 * innovation @ step.gain.T",
-        ("test_kalman.py::test_filter_is_gaussian_conditioning",),
+        ("inference/test_kalman.py::test_filter_is_gaussian_conditioning",),
     ),
     Fault(
         "emission of the symbol before",
@@ -92,7 +92,7 @@ IN_INFERENCE = (
         "kernels/lanes.py",
         "alive[lane] = alive[lane] if norm[lane] > 0.0 else 0.0",
         "alive[lane] = 1.0",
-        ("test_inference_more.py::test_restarting_does_not_revive_an_impossible_sequence",),
+        ("inference/test_forward.py::test_restarting_does_not_revive_an_impossible_sequence",),
     ),
     Fault(
         "epsilon in place of zero",
@@ -106,35 +106,39 @@ IN_INFERENCE = (
         "inference/compiled.py",
         "(1e-100, 8)",
         "(0.0, 8)",
-        ("test_inference_more.py::test_a_state_that_fell_below_every_float_comes_back",),
+        ("inference/test_forward.py::test_a_state_that_fell_below_every_float_comes_back",),
     ),
     Fault(
         "what may vanish is looked for too rarely",
         "inference/compiled.py",
         "(1e-100, 8)",
         "(1e-100, 64)",
-        ("test_inference_more.py::test_tiny_entries_equal_the_exact_forward_recursion",),
+        ("inference/test_forward.py::test_tiny_entries_equal_the_exact_forward_recursion",),
     ),
     Fault(
         "rows in logarithms forget the emission",
         "kernels/careful.py",
         "_balanced(weight * emission[seen, j], top)",
         "_balanced(weight, top)",
-        ("test_inference_more.py::test_a_state_that_fell_below_every_float_comes_back",),
+        ("inference/test_forward.py::test_a_state_that_fell_below_every_float_comes_back",),
     ),
     Fault(
         "transposed labelled matrix",
         "kernels/lanes.py",
         "np.uint64(i * size + j)",
         "np.uint64(j * size + i)",
-        (_SMOOTHED, "test_scan.py::test_scan_equals_loop", "test_mixing.py::test_labelled_distances_equal_enumeration"),
+        (
+            _SMOOTHED,
+            "inference/test_scan.py::test_scan_equals_loop",
+            "inference/test_mixing.py::test_labelled_distances_equal_enumeration",
+        ),
     ),
     Fault(
         "first impossible position off by one",
         "inference/filtering.py",
         "return torch.where(found, first, -1)",
         "return torch.where(found, first + 1, -1)",
-        ("test_inference_more.py::test_first_impossible",),
+        ("inference/test_forward.py::test_first_impossible",),
     ),
     Fault(
         "prediction of the observation that was just seen",
@@ -148,14 +152,14 @@ IN_INFERENCE = (
         "inference/ragged.py",
         "inside = torch.arange(time, device=counts.device) < counts",
         "inside = torch.arange(time, device=counts.device) <= counts",
-        ("test_smoothing.py::test_padding_does_not_matter",),
+        ("inference/test_smoothing.py::test_padding_does_not_matter",),
     ),
     Fault(
         "answers beyond the end of a sequence",
         "inference/ragged.py",
         "if bool(inside_BT.all()):",
         "if True:",
-        ("test_smoothing.py::test_padding_does_not_matter",),
+        ("inference/test_smoothing.py::test_padding_does_not_matter",),
     ),
     Fault(
         "a mixture predicts from beliefs not moved on",
@@ -170,8 +174,8 @@ IN_INFERENCE = (
         "return torch.cat([first, next_observation], 1)[:, :-1]",
         "return torch.cat([first, next_observation], 1)[:, 1:]",
         (
-            "test_inference.py::test_filter_known_component_equals_enumeration",
-            "test_analysis.py::test_optimum_has_no_excess",
+            "inference/test_filtering.py::test_filter_known_component_equals_enumeration",
+            "analysis/test_curves.py::test_optimum_has_no_excess",
         ),
     ),
     Fault(
@@ -186,28 +190,28 @@ IN_INFERENCE = (
         "inference/fast.py",
         "for row in np.flatnonzero(doubtful).tolist():",
         "for row in []:",
-        ("test_fast.py::test_what_vanishes_is_not_impossible",),
+        ("inference/test_fast.py::test_what_vanishes_is_not_impossible",),
     ),
     Fault(
         "wrong first element of a scan",
         "inference/scan.py",
         "= single[0], odd_part, even_part",
         "= single[-1], odd_part, even_part",
-        ("test_scan.py::test_scan_equals_loop",),
+        ("inference/test_scan.py::test_scan_equals_loop",),
     ),
     Fault(
         "scales lost in the products of a scan",
         "inference/scan.py",
         "weights = one[0].log() + two[1][..., None, :]",
         "weights = one[0].log() + 0 * two[1].clamp_min(-1.0)[..., None, :]",
-        ("test_scan.py::test_scan_equals_loop",),
+        ("inference/test_scan.py::test_scan_equals_loop",),
     ),
     Fault(
         "what vanishes in the products of a scan is not noticed",
         "inference/scan.py",
         "return rows, log_scale, one[2] | two[2] | tiny | lost",
         "return rows, log_scale, one[2] | two[2]",
-        ("test_scan.py::test_what_vanishes_in_products_goes_the_sequential_way",),
+        ("inference/test_scan.py::test_what_vanishes_in_products_goes_the_sequential_way",),
     ),
     Fault(
         "smoothing across restarts",
@@ -221,90 +225,90 @@ IN_INFERENCE = (
         "inference/compiled.py",
         "for row, beliefs in filtered.doubtful.items():",
         "for row, beliefs in ():",
-        ("test_smoothing.py::test_what_seemed_negligible_comes_back",),
+        ("inference/test_smoothing.py::test_what_seemed_negligible_comes_back",),
     ),
     Fault(
         "ties to the highest state",
         "kernels/viterbi.py",
         "at = i if best[i, lane] > best[at, lane] else at",
         "at = i if best[i, lane] >= best[at, lane] else at",
-        ("test_paths.py::test_ties_go_to_the_lowest_state",),
+        ("inference/test_paths.py::test_ties_go_to_the_lowest_state",),
     ),
     Fault(
         "a best path without its emissions",
         "kernels/viterbi.py",
         "into[lane] += table[",
         "into[lane] += 0 * table[",
-        ("test_paths.py::test_most_likely_states_equal_the_enumerated_maximum",),
+        ("inference/test_paths.py::test_most_likely_states_equal_the_enumerated_maximum",),
     ),
     Fault(
         "draws of what has weight zero",
         "kernels/careful.py",
         "if weights[i] > 0.0:\n                    later = i",
         "if True:\n                    later = i",
-        ("test_paths.py::test_weight_zero_is_never_drawn",),
+        ("inference/test_paths.py::test_weight_zero_is_never_drawn",),
     ),
     Fault(
         "drawn paths along transposed transitions",
         "kernels/careful.py",
         "column = columns[0 if",
         "column = step[0 if",
-        ("test_paths.py::test_drawn_paths_follow_the_posterior",),
+        ("inference/test_paths.py::test_drawn_paths_follow_the_posterior",),
     ),
     Fault(
         "a Kalman prediction without noise",
         "inference/kalman.py",
         "predicted = transition @ covariance @ transition.T + process.state_noise_SS",
         "predicted = transition @ covariance @ transition.T + 0.5 * process.state_noise_SS",
-        ("test_kalman.py::test_filter_is_gaussian_conditioning",),
+        ("inference/test_kalman.py::test_filter_is_gaussian_conditioning",),
     ),
     Fault(
         "memory that starts from the initial law",
         "inference/memory.py",
         "prior_S = stationary_distribution(hmm)",
         "prior_S = hmm.initial_S",
-        ("test_memory.py::test_the_linear_predictor_of_transitions_that_emit",),
+        ("inference/test_memory.py::test_the_linear_predictor_of_transitions_that_emit",),
     ),
     Fault(
         "a certificate one step too good",
         "inference/memory_error.py",
         "steps = memory_length if states_emit else memory_length - 1",
         "steps = memory_length + 1 if states_emit else memory_length",
-        ("test_memory.py::test_reference_certificate",),
+        ("inference/test_memory.py::test_reference_certificate",),
     ),
     Fault(
         "a process taken for unifilar",
         "inference/entropy.py",
         "> 0).sum(2) <= 1).all()):",
         "> 0).sum(2) <= 2).all()):",
-        ("test_entropy.py::test_the_rate_of_the_simple_nonunifilar_source",),
+        ("inference/test_entropy.py::test_the_rate_of_the_simple_nonunifilar_source",),
     ),
     Fault(
         "beliefs that are not equal merged",
         "inference/mixed_states.py",
         "if distance <= self.tolerance:",
         "if distance <= self.tolerance + 1e-14 or True:",
-        ("test_entropy.py::test_number_and_position_of_mixed_states",),
+        ("inference/test_entropy.py::test_number_and_position_of_mixed_states",),
     ),
     Fault(
         "observability twice too large",
         "inference/observability.py",
         "norms = np.abs(inverse[i] - inverse[j]).sum(1) / 2",
         "norms = np.abs(inverse[i] - inverse[j]).sum(1) / 4",
-        ("test_observability.py::test_reference_values",),
+        ("inference/test_observability.py::test_reference_values",),
     ),
     Fault(
         "distances to states that are impossible",
         "inference/mixing.py",
         "* (possible_BI[:, :, None] & possible_BI[:, None, :])",
         "* 1",
-        ("test_mixing.py::test_distances_equal_enumeration",),
+        ("inference/test_mixing.py::test_distances_equal_enumeration",),
     ),
     Fault(
         "a stationary law by the wrong elimination",
         "processes/stationary.py",
         "work[:last, last] /= work[last, :last].sum()",
         "work[:last, last] /= work[last, :last].max()",
-        ("test_memory.py::test_the_stationary_law_is_stationary",),
+        ("inference/test_memory.py::test_the_stationary_law_is_stationary",),
     ),
 )

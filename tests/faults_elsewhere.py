@@ -2,9 +2,9 @@
 
 from faults import Fault
 
-_POWER = "test_rundir_more.py::test_power_cuts_lose_nothing"
-_SAMPLED = "test_corpus.py::test_compiled_sampler_equals_plain"
-_LONG = "test_long_sequences.py::"
+_POWER = "storage/test_rundir_attacks.py::test_power_cuts_lose_nothing"
+_SAMPLED = "corpora/test_corpus.py::test_compiled_sampler_equals_plain"
+_LONG = "inference/test_long_sequences.py::"
 
 IN_BITS = (
     Fault(
@@ -12,21 +12,21 @@ IN_BITS = (
         "kernels/philox.py",
         "for _ in range(10):",
         "for _ in range(9):",
-        ("test_kernels.py::test_philox_compiled_equals_plain",),
+        ("kernels/test_kernels.py::test_philox_compiled_equals_plain",),
     ),
     Fault(
         "nine rounds in the plain Philox",
         "kernels/philox.py",
         "ROUNDS = 10",
         "ROUNDS = 9",
-        ("test_kernels.py::test_philox_known_answers",),
+        ("kernels/test_kernels.py::test_philox_known_answers",),
     ),
     Fault(
         "one key word advanced for both",
         "kernels/philox.py",
         "k1 = (k1 + _W1) & _LOW",
         "k1 = (k1 + _W0) & _LOW",
-        ("test_kernels.py::test_philox_compiled_equals_plain",),
+        ("kernels/test_kernels.py::test_philox_compiled_equals_plain",),
     ),
     Fault(
         "paths drawn from the counters of components",
@@ -61,21 +61,21 @@ IN_BITS = (
         "kernels/alias.py",
         "remainder < entry >> np.uint64(bits)",
         "remainder <= entry >> np.uint64(bits)",
-        ("test_kernels.py::test_draws_change_exactly_at_thresholds",),
+        ("kernels/test_kernels.py::test_draws_change_exactly_at_thresholds",),
     ),
     Fault(
         "an alias table without aliases",
         "kernels/alias.py",
         "(left[column] << bits) | giver)",
         "(left[column] << bits) | column)",
-        ("test_kernels.py::test_alias_tables_hold_random_weights_exactly",),
+        ("kernels/test_kernels.py::test_alias_tables_hold_random_weights_exactly",),
     ),
     Fault(
         "left-over units to the smallest fractions",
         "kernels/quantise.py",
         "order = np.argsort(-fraction,",
         "order = np.argsort(np.where(fraction < 0.0, 2.0, fraction),",
-        ("test_kernels.py::test_left_over_units_go_to_the_largest_fractions",),
+        ("kernels/test_kernels.py::test_left_over_units_go_to_the_largest_fractions",),
     ),
     Fault(
         "zeros get a unit",
@@ -83,8 +83,8 @@ IN_BITS = (
         "if rows[row, i] > 0.0 else -1.0",
         "if rows[row, i] > 0.0 else 2.0",
         (
-            "test_kernels.py::test_rows_are_quantised_within_a_unit",
-            "test_kernels.py::test_awkward_rows_are_quantised_within_a_unit",
+            "kernels/test_kernels.py::test_rows_are_quantised_within_a_unit",
+            "kernels/test_kernels.py::test_awkward_rows_are_quantised_within_a_unit",
         ),
     ),
     Fault(
@@ -92,7 +92,7 @@ IN_BITS = (
         "kernels/forward.py",
         "total[n] *= scale",
         "total[n] *= 1.0",
-        ("test_fast.py::test_the_largest_weight_may_change_hands",),
+        ("inference/test_fast.py::test_the_largest_weight_may_change_hands",),
     ),
     Fault(
         "logarithms of products taken too late",
@@ -106,14 +106,14 @@ IN_BITS = (
         "kernels/ngram.py",
         "longest = min(max_order, position[t], position[u])",
         "longest = min(max_order, t, u)",
-        ("test_analysis.py::test_ngrams_do_not_cross_starts",),
+        ("analysis/test_curves.py::test_ngrams_do_not_cross_starts",),
     ),
     Fault(
         "streams of one seed that are the same",
         "seeds.py",
         '"train": 17,',
         '"train": 16,',
-        ("test_processes_more.py::test_streams_are_apart",),
+        ("processes/test_reading.py::test_streams_are_apart",),
     ),
 )
 
@@ -123,7 +123,7 @@ IN_DATA = (
         "corpora/layouts.py",
         "shift = self.sequence_index + 1 if",
         "shift = self.sequence_index if",
-        ("test_corpus_more.py::test_prompt_columns_are_as_documented",),
+        ("corpora/test_layouts.py::test_prompt_columns_are_as_documented",),
     ),
     Fault(
         "the first observation taken for predicted",
@@ -131,8 +131,8 @@ IN_DATA = (
         "return np.flatnonzero(self.columns > 0)",
         "return np.flatnonzero(self.columns >= 0)",
         (
-            "test_corpus_more.py::test_plain_layout_is_the_observations",
-            "test_training.py::test_loss_of_sequences_leaves_out_the_first_observation",
+            "corpora/test_layouts.py::test_plain_layout_is_the_observations",
+            "training/test_training.py::test_loss_of_sequences_leaves_out_the_first_observation",
         ),
     ),
     Fault(
@@ -140,35 +140,35 @@ IN_DATA = (
         "corpora/corpus.py",
         "/{self.seed}/{self.stream}/{num_samples}",
         "/{self.stream}/{num_samples}",
-        ("test_corpus.py::test_pinned_bits",),
+        ("corpora/test_corpus.py::test_pinned_bits",),
     ),
     Fault(
         "rows that do not sum to one normalised silently",
         "processes/rows.py",
         "ROW_SUM_TOLERANCE = 1e-6",
         "ROW_SUM_TOLERANCE = 1.0",
-        ("test_processes.py::test_bad_matrices_are_refused_by_name_and_row",),
+        ("processes/test_processes.py::test_bad_matrices_are_refused_by_name_and_row",),
     ),
     Fault(
         "tiny probabilities rounded to zero silently",
         "processes/rows.py",
         "if not self.allow_drop_tiny:",
         "if False:",
-        ("test_processes.py::test_tiny_probabilities_are_dropped_only_on_request",),
+        ("processes/test_processes.py::test_tiny_probabilities_are_dropped_only_on_request",),
     ),
     Fault(
         "a process digest of the initial law only",
         "processes/base.py",
         "for rows in (self.weights_M, *self.law.rows()):\n            sha",
         "for rows in (self.weights_M, *self.law.rows()[:1]):\n            sha",
-        ("test_processes.py::test_digests_tell_processes_apart",),
+        ("processes/test_processes.py::test_digests_tell_processes_apart",),
     ),
     Fault(
         "the same samples in every step",
         "training/schedules.py",
         "return np.arange(step * spec.batch_size, (step + 1) * spec.batch_size)",
         "return np.arange(spec.batch_size)",
-        ("test_training.py::test_every_step_has_samples_of_its_own",),
+        ("training/test_training.py::test_every_step_has_samples_of_its_own",),
     ),
 )
 
@@ -178,7 +178,7 @@ ON_DISK = (
         "storage/store.py",
         '.hexdigest() != expected["sha256"]:',
         '.hexdigest() == "":',
-        ("test_rundir.py::test_flipped_bits_of_a_checkpoint",),
+        ("storage/test_rundir.py::test_flipped_bits_of_a_checkpoint",),
     ),
     Fault(
         "a file not synced",
@@ -213,49 +213,49 @@ ON_DISK = (
         "storage/rundir.py",
         "        verify_folder(target)\n        before =",
         "        before =",
-        ("test_rundir.py::test_old_checkpoint_stays_if_the_new_one_does_not_read_back",),
+        ("storage/test_rundir.py::test_old_checkpoint_stays_if_the_new_one_does_not_read_back",),
     ),
     Fault(
         "checkpoints with NaN",
         "storage/rundir.py",
         "            if bad := _non_finite(named):\n                raise NonFiniteError",
         "            if (bad := _non_finite(named)) and False:\n                raise NonFiniteError",
-        ("test_rundir.py::test_tensor_that_is_not_finite",),
+        ("storage/test_rundir.py::test_tensor_that_is_not_finite",),
     ),
     Fault(
         "two writers of one run",
         "storage/rundir.py",
         "fcntl.LOCK_EX | fcntl.LOCK_NB",
         "fcntl.LOCK_SH | fcntl.LOCK_NB",
-        ("test_rundir_more.py::test_lock_names_its_owner_and_ends_with_it",),
+        ("storage/test_rundir_attacks.py::test_lock_names_its_owner_and_ends_with_it",),
     ),
     Fault(
         "a journal that is not cut at its checkpoint",
         "storage/store.py",
         'no line ends at byte {length}")\n        self._cut(length)',
         'no line ends at byte {length}")',
-        ("test_store.py::test_journal_truncate",),
+        ("storage/test_store.py::test_journal_truncate",),
     ),
     Fault(
         "a torn line kept",
         "storage/store.py",
         "        if self.length < size + len(tail):",
         "        if False:",
-        ("test_store.py::test_journal_cut_at_every_length",),
+        ("storage/test_store.py::test_journal_cut_at_every_length",),
     ),
     Fault(
         "checksums of journal lines unchecked",
         "storage/store.py",
         'if checksum != b"%08x" % zlib.crc32(body):',
         "if not checksum:",
-        ("test_store.py::test_every_flipped_bit_of_a_journal",),
+        ("storage/test_store.py::test_every_flipped_bit_of_a_journal",),
     ),
     Fault(
         "short writes taken for whole ones",
         "storage/disk.py",
         "rest = rest[write(fd, rest) :]",
         "rest = rest[max(write(fd, rest), len(rest)) :]",
-        ("test_rundir_more.py::test_short_writes_are_completed_in_files_and_undone_in_journals",),
+        ("storage/test_rundir_attacks.py::test_short_writes_are_completed_in_files_and_undone_in_journals",),
     ),
 )
 
@@ -265,55 +265,55 @@ IN_MEASUREMENTS = (
         "analysis/curves.py",
         'bootstrap_means(self.measures["model"]["excess"].mean(1))',
         'bootstrap_means(self.measures["model"]["excess"].ravel())',
-        ("test_curves.py::test_the_interval_of_the_excess_is_over_samples",),
+        ("analysis/test_scored_runs.py::test_the_interval_of_the_excess_is_over_samples",),
     ),
     Fault(
         "samples of a curve counted four times",
         "analysis/curves.py",
         "bootstrap_means(np.where(infinite, 0.0, averages))",
         "bootstrap_means(np.where(infinite, 0.0, np.tile(averages, (4, 1))))",
-        ("test_curves.py::test_each_sample_of_a_curve_counts_once",),
+        ("analysis/test_scored_runs.py::test_each_sample_of_a_curve_counts_once",),
     ),
     Fault(
         "the trained model in place of the untrained one",
         "runs/pipeline.py",
         "    return fresh_model(run.config, run.process)",
         "    return run.model",
-        ("test_curves.py::test_the_twin_is_the_model_before_training",),
+        ("analysis/test_scored_runs.py::test_the_twin_is_the_model_before_training",),
     ),
     Fault(
         "a score on the samples that were trained on",
         "runs/pipeline.py",
         'evaluation = run.corpus("evaluate")',
         'evaluation = run.corpus("train")',
-        ("test_curves.py::test_a_run_is_scored_on_samples_that_are_not_trained_on",),
+        ("analysis/test_scored_runs.py::test_a_run_is_scored_on_samples_that_are_not_trained_on",),
     ),
     Fault(
         "an oracle that ignores where sequences start",
         "corpora/targets.py",
         "return optimal_law(observer, batch.observations, starts=starts)[:, self._kept]",
         "return optimal_law(observer, batch.observations)[:, self._kept]",
-        ("test_calibration.py::test_exact_answers_are_calibrated",),
+        ("analysis/test_calibration.py::test_exact_answers_are_calibrated",),
     ),
     Fault(
         "an oracle that is off by one position",
         "corpora/targets.py",
         "return optimal_law(observer, batch.observations, starts=starts)[:, self._kept]",
         "return optimal_law(observer, batch.observations, starts=starts).roll(1, 1)[:, self._kept]",
-        ("test_calibration.py::test_exact_answers_are_calibrated",),
+        ("analysis/test_calibration.py::test_exact_answers_are_calibrated",),
     ),
     Fault(
         "beliefs that are off by one position",
         "corpora/targets.py",
         "return self._with_start(beliefs, self.process.initial_S)",
         "return self._with_start(beliefs.roll(1, 1), self.process.initial_S)",
-        ("test_calibration.py::test_exact_beliefs_are_calibrated",),
+        ("analysis/test_calibration.py::test_exact_beliefs_are_calibrated",),
     ),
     Fault(
         "an infinite floor taken for none",
         "analysis/curves.py",
         "invalid = miscalibrated(won, num_samples * part)",
         "invalid = None",
-        ("test_calibration.py::test_an_optimum_that_calls_what_happened_impossible_is_invalid",),
+        ("analysis/test_calibration.py::test_an_optimum_that_calls_what_happened_impossible_is_invalid",),
     ),
 )

@@ -128,7 +128,7 @@ def test_a_change_of_no_consequence_is_not_caught(copy: Copy) -> None:
     with pytest.raises(AssertionError, match="the tests did not run"):
         copy.caught(fault._replace(planted="this is no Python"))
     with pytest.raises(AssertionError, match="without a fault"):
-        copy.must_pass({"test_kalman.py::test_of_nothing"})
+        copy.must_pass({"inference/test_kalman.py::test_of_nothing"})
 
 
 @pytest.mark.soak

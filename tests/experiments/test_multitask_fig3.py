@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from multitask_tables import CLOSED, NONE, UP, WAYS, judged, seeded, setting
 
 from hmmscope import registry
 from hmmscope.analysis.layer_curves import (
@@ -29,6 +28,7 @@ from hmmscope.models.base import Ports
 from hmmscope.models.make import build_model
 from hmmscope.models.roformer import RoFormerSpec
 from hmmscope.processes.random_hmm import RandomHMMSpec
+from multitask_tables import CLOSED, NONE, UP, WAYS, judged, seeded, setting
 
 # --------------------------------------------------------------------------------------------------------------------
 # Curves over layers

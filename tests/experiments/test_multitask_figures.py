@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from multitask_tables import CLOSED, DOWN, NONE, OPEN, UP, WAYS, judged, seeded, setting
 
 from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.constructions.multitask import multitask_theorem1
@@ -25,6 +24,7 @@ from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.processes.random_hmm import RandomMixtureSpec
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import train, untrained_twin
+from multitask_tables import CLOSED, DOWN, NONE, OPEN, UP, WAYS, judged, seeded, setting
 
 PROMPTS = Prompts(num_demonstrations=3, demonstration_length=5, test_length=6)
 SPEC = RandomMixtureSpec(num_components=3, num_states=3, num_symbols=4, emission_concentration=0.1)

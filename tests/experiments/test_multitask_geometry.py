@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from multitask_tables import judged, seeded
 from torch import nn
 
 from hmmscope.analysis.geometry import (
@@ -30,6 +29,7 @@ from hmmscope.processes.fresh import FreshHMMsSpec
 from hmmscope.processes.mess3_mixture import Mess3MixtureSpec
 from hmmscope.processes.mixture import Mixture
 from hmmscope.processes.textbook import Mess3Spec, RRXORSpec
+from multitask_tables import judged, seeded
 
 
 class Believer(nn.Module):

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from multitask_tables import CLOSED, setting
 
 from hmmscope.evidence.rows import Rows
 from hmmscope.experiments.multitask_setting import (
@@ -19,6 +18,7 @@ from hmmscope.experiments.multitask_studies import prompt_config
 from hmmscope.experiments.outcomes import equal_tokens, flat, last_quarter
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import train
+from multitask_tables import CLOSED, setting
 
 
 def test_the_last_quarter_is_from_three_quarters_of_the_steps_on() -> None:

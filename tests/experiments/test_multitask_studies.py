@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from multitask_tables import judged
 
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
@@ -32,6 +31,7 @@ from hmmscope.processes.mixture import Mixture
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import Run, fresh_model, train
 from hmmscope.sweeps.grid import run_name
+from multitask_tables import judged
 
 NAMES = ("context-length", "observability", "positions", "heads", "rank", "pool-size")
 

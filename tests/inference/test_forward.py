@@ -1,4 +1,4 @@
-"""The filters equal exact enumeration, keep the laws that every correct filter keeps, and know zero from tiny (2)."""
+"""Filters over long, tiny, empty and impossible data: equal to the exact recursion, or refused."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Training: the recipe's numbers, exact resumption after any interruption, and what it refuses (2)."""
+"""Trainings that stop: numbers that are not finite, damaged checkpoints, processes that have changed."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Instruments: chance where nothing is held, the known answer where it was planted (2)."""
+"""Probes, shuffles and attention maps: chance where nothing is held, the known answer where it was planted."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The command line: every verb on good input, and one line with the right exit code on bad input (2)."""
+"""The verbs from end to end, and what stands at the other end of their output."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Runs on disk: what is committed survives kills, power cuts, failing disks and altered files, or is refused (2)."""
+"""Runs on disk under kills, power cuts, failing operations, links and locks."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""The processes of [Limits]: their laws, their corrections, and the least losses that they allow (2)."""
+"""Least losses of the processes of [Limits], augmented processes, linear systems and products of matrices."""
 
 import itertools
 import math

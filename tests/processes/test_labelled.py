@@ -1,4 +1,4 @@
-"""The process families: what the papers and definitions say of each, word by word and number by number (2)."""
+"""Noise, Markov chains, GINC, pools of fresh HMMs, and labelled HMMs: what definitions say of each."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Figures, their two renderings, and the page: what it shows, and that no text in it can act (F4, F5, F6, F8, A4) (2)."""
+"""The page: several experiments, damage, and text that is hostile (F4, F5, F6, F8, A4)."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""Configurations: what is written is what is read, and anything else is one line that names the field (2)."""
+"""Configurations in YAML: text stays text, and what is wrong is one line that names the field."""
 
 import dataclasses
 import json

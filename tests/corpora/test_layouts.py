@@ -1,4 +1,4 @@
-"""The corpus is a function of (process, layout, seed): the same bits by every road, pinned, and of the right law (2)."""
+"""Laws of the samples, plain sequences and prompts as documented, and what a corpus refuses."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Processes: what is refused and how, what is rounded, and files that come back bit by bit or are called damaged (2)."""
+"""Process files and plain data: bit by bit, or one line that says what is wrong; and seeds."""
 
 import json
 import pickle

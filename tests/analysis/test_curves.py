@@ -1,4 +1,4 @@
-"""Instruments: chance where nothing is held, the known answer where it was planted."""
+"""Scores beside the optimum, n-grams and intervals: chance where nothing is held, the known answer where it was planted."""
 
 import math
 from collections.abc import Callable
