@@ -9,10 +9,11 @@ from numba import njit
 
 from engine_cases import DECODER, MIXTURE, PROMPTS, RNN, VECTORS, config, exact_loss, gradients, parts, worst
 from hmmscope.corpora.targets import Target
-from hmmscope.engine import functions, tiles
+from hmmscope.engine import functions, layout, tiles
 from hmmscope.engine.layout import plan
 from hmmscope.engine.sizes import Sizes, unfit
 from hmmscope.errors import InputError
+from hmmscope.training import compiled
 from hmmscope.training.compiled import Compiled
 from hmmscope.training.parallel import Single
 
@@ -132,6 +133,33 @@ def test_threads(model: dict, threads: int) -> None:
     check(run, 50)
     once, again = (gradients(Compiled, run, 50, torch.float32)[1] for _ in range(2))
     assert all(torch.equal(once[name], again[name]) for name in once)
+
+
+@pytest.mark.parametrize("model", [DECODER, RNN], ids=["decoder", "rnn"])
+def test_the_bits_do_not_depend_on_where_arrays_lie(model: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays right behind each other, or far apart, at any number of bytes: the same bits."""
+    run = config(model, batch=20)
+    net, corpus, target = parts(run, torch.float32)
+    first = Compiled(net, run.training).gradients(corpus[0:20], target, 0).item()
+    pool, used = np.empty(2**25, np.uint8), 0
+
+    def behind(shape, dtype, poison=False):  # type: ignore[no-untyped-def]
+        nonlocal used
+        size = int(np.prod(shape)) * dtype.itemsize
+        begin = used + (-(pool.ctypes.data + used)) % step
+        used = begin + size
+        return pool[begin:used].view(dtype).reshape(shape)
+
+    for module in (compiled, layout):
+        monkeypatch.setattr(module, "empty", behind)
+    found = {}
+    for step in (4, 8, 16, 64):
+        used = 0
+        net, corpus, target = parts(run, torch.float32)
+        engine = Compiled(net, run.training)
+        assert engine.gradients(corpus[0:20], target, 0).item() == first
+        found[step] = torch.cat([p.grad.flatten() for p in net.parameters()]).clone()
+    assert all(torch.equal(found[4], other) for other in found.values())
 
 
 def test_a_wrong_gradient_is_seen() -> None:

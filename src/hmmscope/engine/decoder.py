@@ -26,7 +26,7 @@ from hmmscope.engine.panels import (
     read_backward,
     turned,
 )
-from hmmscope.engine.tiles import FLAGS, product, transpose, wide
+from hmmscope.engine.tiles import FLAGS, kept, product, transpose, wide
 
 
 class Shape(NamedTuple):
@@ -220,7 +220,8 @@ def _backward_layer(shape, maps, sums, work, layer):  # type: ignore[no-untyped-
         )
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@kept
+@njit(nogil=True, fastmath=FLAGS)
 def decoder_chunk(shape, maps, sums, work, asked, first, count):  # type: ignore[no-untyped-def]
     """Loss of the samples first .. first + count - 1 of a batch; gradients of the maps are added to `sums`."""
     x, steps, samples = work.x, shape.steps, shape.samples
@@ -249,7 +250,8 @@ def decoder_chunk(shape, maps, sums, work, asked, first, count):  # type: ignore
     return loss
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@kept
+@njit(nogil=True, fastmath=FLAGS)
 def decoder_maps(theta, blocks, ends, fixed, features, maps):  # type: ignore[no-untyped-def]
     """`maps` from the parameters.
 
@@ -286,7 +288,8 @@ def decoder_maps(theta, blocks, ends, fixed, features, maps):  # type: ignore[no
             maps.place[step, i] = number
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@kept
+@njit(nogil=True, fastmath=FLAGS)
 def decoder_gradient(theta, blocks, ends, features, sums, gradient):  # type: ignore[no-untyped-def]
     """`gradient` by parameter from `sums`; see `decoder_maps`."""
     for layer in range(blocks.shape[0]):

@@ -16,10 +16,10 @@ import math
 
 from numba import njit
 
-from hmmscope.engine.tiles import FLAGS, wide
+from hmmscope.engine.tiles import FLAGS, SUMS, kept, wide
 
 
-@njit(fastmath=FLAGS)
+@njit(fastmath=SUMS)
 def fold(theta, matrix, bias, gain, shift, folded, moved):  # type: ignore[no-untyped-def]
     """`folded` and `moved` from the offsets of map, bias, gain and shift in `theta`."""
     wide()
@@ -31,10 +31,11 @@ def fold(theta, matrix, bias, gain, shift, folded, moved):  # type: ignore[no-un
             for i in range(cols):
                 folded[o, i] = line[i]
         else:
-            part = moved[o]
+            gains, shifts, part = theta[gain : gain + cols], theta[shift : shift + cols], moved[o]
             for i in range(cols):
-                folded[o, i] = line[i] * theta[gain + i]
-                part += line[i] * theta[shift + i]
+                folded[o, i] = line[i] * gains[i]
+            for i in range(cols):
+                part += line[i] * shifts[i]
             moved[o] = part
 
 
@@ -66,7 +67,8 @@ def unfold(theta, matrix, bias, gain, shift, folded, moved, gradient):  # type: 
             dshift[i] += line[i] * g
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@kept
+@njit(nogil=True, fastmath=SUMS)
 def norm_of(gradient):  # type: ignore[no-untyped-def]
     """Euclidean norm, summed in float64; not finite if a number is not."""
     total = 0.0
@@ -75,7 +77,8 @@ def norm_of(gradient):  # type: ignore[no-untyped-def]
     return math.sqrt(total)
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@kept
+@njit(nogil=True, fastmath=FLAGS)
 def add_up(sums):  # type: ignore[no-untyped-def]
     """sums[0] + sums[1] + ..., in this order, in the place of the first."""
     for part in range(1, sums.shape[0]):
@@ -83,7 +86,8 @@ def add_up(sums):  # type: ignore[no-untyped-def]
             sums[0, i] += sums[part, i]
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS, error_model="numpy")
+@kept
+@njit(nogil=True, fastmath=FLAGS, error_model="numpy")
 def adamw(theta, gradient, first, second, scale, rate, beta1, beta2, epsilon, decay, step):  # type: ignore[no-untyped-def]
     """One step of AdamW (Loshchilov and Hutter 2019) as torch takes it; `step` counts from 1.
 

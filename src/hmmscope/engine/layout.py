@@ -51,7 +51,7 @@ def plan(sizes: Sizes, steps: int, batch: int, threads: int, itemsize: int) -> P
 def empty(shape: Sequence[int], dtype: np.dtype, poison: bool = False) -> Array:
     """An array on a line of the cache; full of NaN if `poison`, so that what is read before it was written is seen."""
     size = math.prod(shape) * dtype.itemsize
-    raw = np.empty(size + _ALIGNED, np.uint8)
+    raw = np.empty(size + 3 * _ALIGNED, np.uint8)  # with room behind, so that arrays never seem to overlap
     begin = -raw.ctypes.data % _ALIGNED
     array = raw[begin : begin + size].view(dtype).reshape(shape)
     if poison:

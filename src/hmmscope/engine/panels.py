@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from numba import njit
 
 from hmmscope.engine.functions import exponential
-from hmmscope.engine.tiles import FLAGS, product, transpose, wide
+from hmmscope.engine.tiles import FLAGS, SUMS, product, transpose, wide
 
 
 class Asked(NamedTuple):
@@ -164,7 +164,7 @@ def labels_of_panel(ids, values, asked, first, count, samples, panel, used, widt
                 y[v, j] = weight * values[first + lane, asked[step], v]
 
 
-@njit(fastmath=FLAGS, error_model="numpy")
+@njit(fastmath=SUMS, error_model="numpy")
 def cross_entropy(z, y, used, top, total, mass):  # type: ignore[no-untyped-def]
     """loss = sum_v y_v (log sum_u exp z_u - z_v);  z <- dz = softmax(z) sum_v y_v - y, for weighted laws y of columns."""
     wide()
@@ -181,10 +181,13 @@ def cross_entropy(z, y, used, top, total, mass):  # type: ignore[no-untyped-def]
         for j in range(used):
             z[v, j] -= top[j]
             mass[j] += y[v, j]
-            loss -= y[v, j] * z[v, j]
             total[j] += exponential(z[v, j])
+    for v in range(z.shape[0]):
+        for j in range(used):
+            loss -= y[v, j] * z[v, j]
     for j in range(used):
         loss += mass[j] * math.log(total[j])
+    for j in range(used):
         mass[j] *= one / total[j]
     for v in range(z.shape[0]):
         for j in range(used):
@@ -192,22 +195,24 @@ def cross_entropy(z, y, used, top, total, mass):  # type: ignore[no-untyped-def]
     return loss
 
 
-@njit(fastmath=FLAGS)
+@njit(fastmath=SUMS, error_model="numpy")
 def squared_error(z, y, used, w):  # type: ignore[no-untyped-def]
     """loss = w (z - y)^2;  z <- dz = 2 w (z - y). The labels come times their weight."""
     loss = 0.0
+    none, two = z.dtype.type(0), z.dtype.type(2)
     for v in range(z.shape[0]):
         for j in range(used):
-            if w[j] == 0:
-                z[v, j] = 0
-                continue
-            error = z[v, j] - y[v, j] / w[j]
-            loss += w[j] * error * error
-            z[v, j] = 2 * w[j] * error
+            z[v, j] = z[v, j] - y[v, j] / w[j] if w[j] != none else none
+    for v in range(z.shape[0]):
+        for j in range(used):
+            loss += w[j] * z[v, j] * z[v, j]
+    for v in range(z.shape[0]):
+        for j in range(used):
+            z[v, j] *= two * w[j]
     return loss
 
 
-@njit(fastmath=FLAGS)
+@njit(fastmath=SUMS)
 def add_rows(x, steps, samples, total):  # type: ignore[no-untyped-def]
     """total += x summed over columns: the gradient of a bias."""
     wide()
@@ -241,7 +246,7 @@ def add_outer(dy, x, steps, samples, width, total, zeros):  # type: ignore[no-un
     product(rows, width, min(last, 1), last, dy, at, size, 1, 0, x, begin, width, 0, total, 0, width, True, zeros, 0)
 
 
-@njit(fastmath=FLAGS)
+@njit(fastmath=SUMS)
 def judge(hat, used, head, bias, z, y, w, kind, dhat, total, total_bias, turn, top, mass, zeros):  # type: ignore[no-untyped-def]
     """Head and loss of a panel: z = head hat + bias, then dz in its place; dhat = head^T dz; gradients of head and bias.
 

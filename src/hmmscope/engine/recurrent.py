@@ -13,7 +13,7 @@ from numba import njit
 
 from hmmscope.engine.functions import tangent
 from hmmscope.engine.panels import add_outer, add_rows, judge, labels_of_panel, read, read_backward, turned
-from hmmscope.engine.tiles import FLAGS, product, wide
+from hmmscope.engine.tiles import FLAGS, kept, product, wide
 
 
 class Cells(NamedTuple):
@@ -79,7 +79,8 @@ def _apply_backward(relu, h, dh):  # type: ignore[no-untyped-def]
                 dh[i, j] *= one - h[i, j] * h[i, j]
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@kept
+@njit(nogil=True, fastmath=FLAGS)
 def recurrent_chunk(shape, maps, sums, work, asked, first, count):  # type: ignore[no-untyped-def]
     """Loss of the samples first .. first + count - 1 of a batch; gradients of the maps are added to `sums`."""
     steps, samples, zeros, dh = shape.steps, shape.samples, work.zeros, work.dh
@@ -146,7 +147,8 @@ def recurrent_chunk(shape, maps, sums, work, asked, first, count):  # type: igno
     return loss
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@kept
+@njit(nogil=True, fastmath=FLAGS)
 def recurrent_maps(theta, layers, ends, maps):  # type: ignore[no-untyped-def]
     """`maps` from the parameters.
 
@@ -178,7 +180,8 @@ def recurrent_maps(theta, layers, ends, maps):  # type: ignore[no-untyped-def]
             maps.head[v, i] = theta[ends[1] + v * width + i]
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@kept
+@njit(nogil=True, fastmath=FLAGS)
 def recurrent_gradient(layers, ends, sums, gradient):  # type: ignore[no-untyped-def]
     """`gradient` by parameter from `sums`; see `recurrent_maps`."""
     inputs, width = sums.table.shape

@@ -9,6 +9,8 @@ side. Each number of the result is one chain of fused multiply-adds over k, so i
 the width of the vectors. Nothing here checks bounds: sizes are checked where work arrays are made (`layout`).
 """
 
+import hashlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,31 @@ from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.np.arrayobj import populate_array
 
-FLAGS = {"reassoc", "contract", "nsz", "arcp"}  # no "nnan", no "ninf": numbers that are not finite are looked for
+#: What the compiler may do to arithmetic. No "nnan" and no "ninf": numbers that are not finite are looked for. A loop over
+#: several arrays is compiled twice, with and without vectors, and where the arrays lie decides which is run; so sums are
+#: reordered (`SUMS`) only in loops that write nothing, and "arcp", which holds for vectors alone, is never given.
+FLAGS = {"contract", "nsz"}
+SUMS = {"reassoc", "contract", "nsz"}
+
+
+def _text() -> str:
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+_TEXT = _text()
+
+
+def kept(function: Any) -> Any:
+    """Keep what was compiled for later processes, as long as no file of the engine changes.
+
+    numba by itself looks at the file of the function alone, and would go on with old code of the others.
+    """
+    function.enable_caching()
+    function._cache._cache_file._source_stamp = _TEXT
+    return function
 
 
 def _lanes() -> int:

@@ -66,7 +66,7 @@ class Compiled(Single):
         if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
             raise InputError("training.engine: compiled computes no activations to listen to; use torch")
         self._theta = _flattened([parameter.data for parameter in model.parameters()])
-        self._gradient = torch.zeros_like(self._theta)
+        self._gradient = torch.from_numpy(empty(self._theta.shape, self._theta.numpy().dtype)).zero_()
         names, begin = {}, 0
         for name, parameter in model.named_parameters():
             names[name] = begin
@@ -122,7 +122,7 @@ class Compiled(Single):
         """The moments of the optimiser as two vectors, of which its own tensors become views."""
         if not len(self._moments):
             count = torch.tensor(0.0)
-            self._moments = torch.zeros(2, len(self._theta), dtype=self._theta.dtype)
+            self._moments = torch.from_numpy(empty((2, len(self._theta)), self._theta.numpy().dtype)).zero_()
             begin = 0
             for parameter in self.model.parameters():
                 end = begin + parameter.numel()
