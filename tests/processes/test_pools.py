@@ -1,6 +1,7 @@
 """Pools in which counting symbols is useless: exact laws, parts that are disjoint and complete, fresh samples."""
 
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -175,6 +176,20 @@ def test_only_held_out_pairs_have_a_prior() -> None:
     assert prior.process.digest == composed("all", 5).digest
     assert prior.share == 13 / 25
     assert composed("held-out").first(3).prior is None
+
+
+@pytest.mark.parametrize("ending", ["json", "npz", "safetensors"])
+def test_files_keep_the_prior(ending: str, tmp_path: Path) -> None:
+    pool = composed("held-out", 4, seed=3)
+    pool.save(tmp_path / f"pool.{ending}")
+    again = hs.load_process(tmp_path / f"pool.{ending}")
+    assert isinstance(again, ComposedCycles)
+    assert again.digest == pool.digest
+    assert torch.equal(again.pairs_M, pool.pairs_M)
+    assert again.prior is not None
+    assert again.prior.process.digest == composed("all", 4, seed=3).digest
+    pool.first(2).save(tmp_path / f"few.{ending}")
+    assert type(hs.load_process(tmp_path / f"few.{ending}")) is Mixture
 
 
 # Fresh pools ----------------------------------------------------------------------------------------------------------

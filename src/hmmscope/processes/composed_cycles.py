@@ -1,8 +1,9 @@
 """HMMs made of two parts, a cycle and an emission: a pool of some pairs, the pairs that it leaves out, and new parts."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from hmmscope.processes.aliased_cycles import NoisyCyclesSpec, mostly
 from hmmscope.processes.base import Prior
 from hmmscope.processes.laws import StateEmitting
 from hmmscope.processes.mixture import Mixture
-from hmmscope.schema import require
+from hmmscope.schema import parse_spec, require, spec_to_data
 from hmmscope.seeds import philox_key
 
 #: Where the numbers of cycles and of emissions begin, in parts: 0 for those of the pool, 1 for new ones.
@@ -30,8 +31,24 @@ class ComposedCycles(Mixture):
         spec: what it was made from.
     """
 
+    file_format = "hmmscope-composed-cycles"
+    file_arrays = ()
+    file_fields = ("spec",)
+
     pairs_M: Int64[Tensor, "component 2"]
     spec: "ComposedCyclesSpec"
+
+    def file_tensors(self) -> dict[str, Tensor]:
+        """None: a pool is a function of the fields of its spec, and so is its prior."""
+        return {}
+
+    def file_texts(self) -> dict[str, Any]:
+        return {"spec": spec_to_data(self.spec)}
+
+    @classmethod
+    def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "ComposedCycles":
+        spec: ComposedCyclesSpec = parse_spec(ComposedCyclesSpec, data.get("spec", {}), "spec")
+        return spec.build()
 
     @cached_property
     def prior(self) -> Prior | None:  # type: ignore[override]

@@ -15,6 +15,7 @@ import numpy as np
 
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.processes.base import Process
+from hmmscope.processes.composed_cycles import ComposedCycles
 from hmmscope.processes.fresh import FreshHMMs
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.processes.hmm import HMM
@@ -31,7 +32,7 @@ ENDINGS = (".json", ".npz", ".safetensors")
 #: The kinds of process that have files, by what these call themselves. A file that says nothing is an HMM.
 KINDS: dict[str, type[Process]] = {
     kind.file_format: kind
-    for kind in (HMM, LabelledHMM, Mixture, LinearGaussian, MatrixProduct, FreshHMMs, GivenSequences)
+    for kind in (HMM, LabelledHMM, Mixture, LinearGaussian, MatrixProduct, FreshHMMs, ComposedCycles, GivenSequences)
 }
 _TEXTS = ("title", "source")
 #: Numbers that a JSON file holds at most: what `store.read_json` reads again.

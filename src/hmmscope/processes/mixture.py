@@ -1,7 +1,7 @@
 """A mixture of hidden Markov models over the same states and symbols: one component a sample."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -32,8 +32,16 @@ class Mixture(Process):
     """
 
     file_format = "hmmscope-mixture"
-    file_arrays = ("weights", "initial")
-    file_fields = ("transition", "emission", "labelled", "symbols", "states", "title", "source")
+    file_arrays: ClassVar[tuple[str, ...]] = ("weights", "initial")
+    file_fields: ClassVar[tuple[str, ...]] = (
+        "transition",
+        "emission",
+        "labelled",
+        "symbols",
+        "states",
+        "title",
+        "source",
+    )
 
     def __init__(
         self, weights: object, components: Sequence[HMM | LabelledHMM], *, title: str = "", source: str = ""
