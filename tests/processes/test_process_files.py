@@ -33,6 +33,9 @@ MAKERS: dict[str, Callable[[], Process]] = {
     "linear": lambda: hs.LinearGaussian(EYE, [[1.0, 2.0]], initial=[3.0, 1 / 3], state_noise=[[2, 1], [1, 3]]),
     "matrices": lambda: hs.make_process("matmul"),
     "fresh": lambda: hs.make_process("fresh-hmms", num_states=3, seed=4),
+    "pairs": lambda: hs.make_process(
+        "composed-cycles", num_parts=4, num_states=6, num_symbols=3, pool="held-out", seed=4
+    ),
     "sequences": lambda: GivenSequences(hs.SequenceData(["abba", "ab", "ba", "aa"], seed=3, title="words")),
 }
 
