@@ -59,7 +59,7 @@ def print_findings(folder: Path) -> None:
     for data in store.read_json(folder / "findings.json"):
         finding = Finding.from_data(data)
         number = finding.number()
-        print(f"* {finding.title} ({finding.verdict}): {finding.text}{f' [{number}]' if number else ''}")
+        print(f"* {finding.title} ({finding.verdict}): {finding.text}{f' ({number})' if number else ''}")
     invalid = store.read_json(folder / "experiment.json")["invalid"]
     if invalid:
         print(f"INVALID: {invalid}")
