@@ -181,7 +181,7 @@ IN_INFERENCE = (
     Fault(
         "sums in float32",
         "inference/fast.py",
-        "totals[:] = np.log(norms_TB).sum(0)",
+        "totals[:] = np.log(np.ascontiguousarray(norms_TB.T)).sum(1)",
         "totals[:] = np.cumsum(np.log(norms_TB), 0, np.float32)[-1]",
         (f"{_LONG}test_many_states",),
     ),

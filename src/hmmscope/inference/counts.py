@@ -79,7 +79,7 @@ def _add_many(process: Tables, work: Sequences, found: Counts) -> NDArray[np.boo
         beliefs_TBS[t] = belief_BS
     beliefs_TBS[(~inside_BT | doubtful[:, None]).T] = 0.0
     with np.errstate(divide="ignore"):
-        found.logs[:] = np.log(norms_TB, where=inside_BT.T, out=np.zeros_like(norms_TB)).sum(0)
+        found.logs[:] = np.log(norms_TB.T, where=inside_BT, out=np.zeros((batch, time))).sum(1)
     padded = Sequences(symbols_BT.ravel(), np.arange(batch) * time, work.lengths, np.arange(batch), work.starts)
     products_backward(
         *(process, padded, beliefs_TBS.transpose(1, 0, 2), norms_TB.T),

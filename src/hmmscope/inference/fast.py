@@ -62,7 +62,7 @@ def log_likelihood(
         for _ in products_forward(process, observations, work.starts, norms_TB, doubtful):
             pass
         with np.errstate(divide="ignore"):
-            totals[:] = np.log(norms_TB).sum(0)
+            totals[:] = np.log(np.ascontiguousarray(norms_TB.T)).sum(1)  # in pairs, which a sum over rows is not
     for row in np.flatnonzero(doubtful).tolist():
         terms = np.empty(observations.shape[1])
         filter_carefully(process, observations[row], work.starts, terms)
