@@ -32,19 +32,19 @@ def test_an_exponent_comes_back(exponent: float) -> None:
 
 
 def test_only_what_fits_the_cache_and_one_routine_is_fitted() -> None:
-    """Beyond the cache the cost may rise faster; up to 16 states another routine works."""
+    """Beyond the cache the cost may rise faster; up to 32 states another routine works."""
     rows = rows_of("filtering, float64", "states", [4, 16, 32, 64, 128], 2) + rows_of(
         "filtering, float64", "states", [256, 512], 3
     )
-    for row in rows[:2]:
+    for row in rows[:3]:
         row["seconds"] = 1.0
     (found,) = curve.exponents(rows, 128**2)
-    assert (found["first"], found["last"], found["expected"]) == (32, 128, 2)
+    assert (found["first"], found["last"], found["expected"]) == (64, 128, 2)
     assert found["exponent"] == pytest.approx(2, abs=1e-12)
     (whole,) = curve.exponents(rows, None)
     assert whole["last"] == 512
     assert whole["exponent"] > 2.5
-    assert curve.exponents(rows, 32**2) == []  # one point has no slope
+    assert curve.exponents(rows, 64**2) == []  # one point has no slope
     (sampling,) = curve.exponents(rows_of("sampling", "states", [4, 8, 512], 0), None)
     assert (sampling["first"], sampling["expected"]) == (4, 0)
 

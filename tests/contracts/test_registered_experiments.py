@@ -110,8 +110,10 @@ def smoke(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_nothing_is_measured_on_samples_that_are_trained_on(smoke: tuple[str, Path]) -> None:
     name, _ = smoke
+    # what reads its runs' journals, or compares laws exactly, takes no samples while it measures
+    sampling = name not in ("limits-fig6", "multitask-context-length", "multitask-observability")
     if plan_of(name):
-        assert MEASURED_ON[name]
+        assert bool(MEASURED_ON[name]) == sampling
         assert "train" not in MEASURED_ON[name]
 
 

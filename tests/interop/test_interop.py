@@ -373,7 +373,8 @@ def test_profiles_sum_over_silent_states_exactly(nodes):
         expected = core_probability(profile, word)
         found = log_likelihood(hmm, [*word, 2])
         assert math.exp(found) == pytest.approx(expected, rel=1e-6, abs=1e-9)  # entries are rounded to 2^-32
-        assert log_likelihood(hmm, [*word, 2, 2]) == found
+        # the end repeats with certainty; norms are taken every few steps, which rounds the last bit otherwise
+        assert log_likelihood(hmm, [*word, 2, 2]) == pytest.approx(found, rel=1e-14)
         assert log_likelihood(hmm, [*word, 2, 0]) == -math.inf
 
 

@@ -15,7 +15,8 @@ from hmmscope.errors import InputError, ResourceError
 from hmmscope.models.base import Ports, SequenceModel, parameter_count
 from hmmscope.models.make import build_model, make_model
 
-MODELS = sorted(registry.entries("model"))
+#: What is handed over as a module has no sizes to build it from.
+MODELS = sorted(set(registry.entries("model")) - {"given"})
 OWN = [name for name in MODELS if not registry.entries("model")[name].__module__.endswith("foreign_specs")]
 SMALL = {"num_layers": 2, "num_heads": 2, "width": 16, "mlp_ratio": 2}
 

@@ -265,7 +265,7 @@ def test_print_keeps_the_warning(folder: Path) -> None:
 
 
 def test_a_finger_moves_the_page_and_a_zoom_can_be_undone() -> None:
-    script = page._resource("page.js")
+    script = page.resource("page.js")
     assert 'if (matchMedia("(pointer: coarse)").matches)' in script
     assert "plot.layout.dragmode = false" in script
     assert 'panel.on("plotly_relayout"' in script

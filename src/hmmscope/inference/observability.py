@@ -147,7 +147,10 @@ def numerical_rank(matrix: Float64[Tensor, "row column"], tolerance: float | Non
 
 
 def _singular(emission: NDArray[np.float64]) -> tuple[float, float, NDArray[np.float64]]:
-    """Smallest and largest singular value on vectors with sum 0, and the direction of the smallest, of L1 norm one."""
+    """Smallest singular value on vectors with sum 0, the size of the matrix, and the direction of the former, of L1 norm one.
+
+    The size is that of the whole matrix: with two states there is one direction, and it is no measure of itself.
+    """
     size = len(emission)
     basis = np.linalg.qr(np.column_stack([np.ones(size), np.eye(size)[:, 1:]]))[0][:, 1:]  # of vectors with sum 0
     seen = basis.T @ emission
@@ -155,7 +158,7 @@ def _singular(emission: NDArray[np.float64]) -> tuple[float, float, NDArray[np.f
     left, values, _ = np.linalg.svd(seen, full_matrices=seen.shape[0] > seen.shape[1])
     direction = basis @ left[:, -1]
     smallest = values[-1] if len(values) == size - 1 else 0.0
-    return float(smallest), float(values[0]), direction / np.abs(direction).sum()
+    return float(smallest), float(np.linalg.norm(emission)), direction / np.abs(direction).sum()
 
 
 def _candidates(num_states: int, direction: NDArray[np.float64]) -> list[NDArray[np.float64]]:
