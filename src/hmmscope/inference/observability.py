@@ -147,7 +147,7 @@ def numerical_rank(matrix: Float64[Tensor, "row column"], tolerance: float | Non
 
 
 def _singular(emission: NDArray[np.float64]) -> tuple[float, float, NDArray[np.float64]]:
-    """Smallest singular value on vectors with sum 0, the size of the matrix, and the direction of the former, of L1 norm one.
+    """Smallest singular value on vectors with sum 0, the size of the matrix, and the direction of the former (L1 norm one).
 
     The size is that of the whole matrix: with two states there is one direction, and it is no measure of itself.
     """
