@@ -135,8 +135,11 @@ def _effects(tables: Tables, intervention: str, less: dict[str, str]) -> dict[st
     return effects
 
 
-def _listed(effects: dict[str, Effect]) -> str:
-    return "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
+def _least(effects: dict[str, Effect], what: str) -> Seen:
+    """The least of the effects, with all of them in a sentence."""
+    least = min(effects, key=lambda name: effects[name].value)
+    listed = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
+    return Seen({least: effects[least]}, f"{what}: {listed}.")
 
 
 @claim(
@@ -147,10 +150,10 @@ def _listed(effects: dict[str, Effect]) -> str:
     reading="Share of the way to the filter's answer from another belief, at the layer that reads it best, less untrained.",
 )
 def is_used(tables: Tables) -> Seen:
-    effects = _effects(tables, "set", {"network": "untrained"})
-    least = min(effects, key=lambda name: effects[name].value)
-    text = f"Trained less untrained, of the way that a written belief calls for: {_listed(effects)}."
-    return Seen({least: effects[least]}, text)
+    return _least(
+        _effects(tables, "set", {"network": "untrained"}),
+        "Trained less untrained, of the way that a written belief calls for",
+    )
 
 
 @claim(
@@ -161,10 +164,10 @@ def is_used(tables: Tables) -> Seen:
     reading="Share of the way when the belief's subspace is taken from another sample, less that of random subspaces.",
 )
 def is_special(tables: Tables) -> Seen:
-    effects = _effects(tables, "swap", {"subspace": "random"})
-    least = min(effects, key=lambda name: effects[name].value)
-    text = f"Belief's subspace less random ones, taken from another sample: {_listed(effects)}."
-    return Seen({least: effects[least]}, text)
+    return _least(
+        _effects(tables, "swap", {"subspace": "random"}),
+        "Belief's subspace less random ones, taken from another sample",
+    )
 
 
 @claim(
@@ -175,10 +178,10 @@ def is_special(tables: Tables) -> Seen:
     reading="Share of the way with the belief's subspace from another sample less that with the whole stream, same layer.",
 )
 def is_all(tables: Tables) -> Seen:
-    effects = _effects(tables, "swap", {"subspace": "whole"})
-    least = min(effects, key=lambda name: effects[name].value)
-    text = f"Belief's subspace less the whole stream, taken from another sample: {_listed(effects)}."
-    return Seen({least: effects[least]}, text)
+    return _least(
+        _effects(tables, "swap", {"subspace": "whole"}),
+        "Belief's subspace less the whole stream, taken from another sample",
+    )
 
 
 @claim(
@@ -189,7 +192,7 @@ def is_all(tables: Tables) -> Seen:
     reading="Share of the belief's worth that is lost without its subspace, less that without random subspaces.",
 )
 def is_needed(tables: Tables) -> Seen:
-    effects = _effects(tables, "ablate", {"subspace": "random"})
-    least = min(effects, key=lambda name: effects[name].value)
-    text = f"Lost without the belief's subspace, less what is lost without a random one: {_listed(effects)}."
-    return Seen({least: effects[least]}, text)
+    return _least(
+        _effects(tables, "ablate", {"subspace": "random"}),
+        "Lost without the belief's subspace, less what is lost without a random one",
+    )
