@@ -15,11 +15,14 @@ _HOME = {
     "load_process": "processes.files",
     "Corpus": "corpora.corpus",
     "SequenceData": "sequences.data",
+    "SequenceStream": "sequences.streaming",
+    "fit": "runs.fitting",
     "Sequences": "corpora.layouts",
     "Prompts": "corpora.layouts",
     "filter_beliefs": "inference.filtering",
     "filter_mixture": "inference.mixture",
     "smooth_beliefs": "inference.smoothing",
+    "expected_counts": "inference.smoothing",
     "most_likely_states": "inference.paths",
     "sample_state_paths": "inference.paths",
     "memory_beliefs": "inference.memory",
@@ -76,6 +79,7 @@ if TYPE_CHECKING:
     from hmmscope.inference.optimal import optimal_predictions as optimal_predictions
     from hmmscope.inference.paths import most_likely_states as most_likely_states
     from hmmscope.inference.paths import sample_state_paths as sample_state_paths
+    from hmmscope.inference.smoothing import expected_counts as expected_counts
     from hmmscope.inference.smoothing import smooth_beliefs as smooth_beliefs
     from hmmscope.inference.stationary import stationary_distribution as stationary_distribution
     from hmmscope.models.make import make_model as make_model
@@ -87,9 +91,11 @@ if TYPE_CHECKING:
     from hmmscope.processes.matrix_product import MatrixProduct as MatrixProduct
     from hmmscope.processes.mixture import Mixture as Mixture
     from hmmscope.runs.config import RunConfig as RunConfig
+    from hmmscope.runs.fitting import fit as fit
     from hmmscope.runs.pipeline import load_run as load_run
     from hmmscope.runs.pipeline import train as train
     from hmmscope.sequences.data import SequenceData as SequenceData
+    from hmmscope.sequences.streaming import SequenceStream as SequenceStream
 
 
 def __getattr__(name: str) -> Any:

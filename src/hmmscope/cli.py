@@ -135,7 +135,9 @@ def build_parser() -> argparse.ArgumentParser:
         "observations", help="a file of sequences: text, FASTA, .csv, .jsonl, .npz, .safetensors, .parquet"
     )
     _add_reading(fit)
-    fit.add_argument("--states", type=int, required=True, metavar="S", help="of the HMM")
+    fit.add_argument(
+        "--states", required=True, metavar="S", help="of the HMM; of several, 2,4,8, held-out sequences choose"
+    )
     fit.add_argument("--out", required=True, metavar="FILE", help="a new .json, .npz or .safetensors")
     fit.add_argument(
         "--symbols", type=int, metavar="V", help="how many, if they are numbers (default: the largest + 1)"
@@ -144,6 +146,7 @@ def build_parser() -> argparse.ArgumentParser:
     fit.add_argument("--iterations", type=int, default=100, metavar="N", help="of each, at most")
     fit.add_argument("--pseudo-count", type=float, default=0.1, metavar="C", help="added to every expected count")
     fit.add_argument("--seed", type=int, default=0, help="of the starts")
+    fit.add_argument("--stream", action="store_true", help="read the file part by part, each once: it may exceed memory")
 
     analyse = verb("analyse", "point an instrument at a trained run")
     analyse.add_argument("run", help="the folder of a run")

@@ -266,6 +266,17 @@ def test_fit_of_numbers_and_unequal_lengths(call: Callable) -> None:
     np.testing.assert_allclose(fitted.emission_SV[0], counts / counts.sum(), atol=2**-31)
 
 
+def test_fit_chooses_among_sizes_and_streams(call: Callable) -> None:
+    assert call("sample", "umbrella", "-n", 20, "--length", 30, "--out", "u.txt").code == 0
+    called = call("fit", "u.txt", "--states", "1,2", "--out", "chosen.json", "--iterations", 10)
+    assert (called.code, called.error) == (0, "")
+    assert called.out.count("nats per held-out observation") == 2
+    assert load_process("chosen.json").num_states in (1, 2)
+    called = call("fit", "u.txt", "--states", 2, "--out", "s.json", "--iterations", 5, "--stream", "--unit", "words", "-q")
+    assert (called.code, called.out) == (0, "2 states, 2 symbols, 600 observations of a stream, each seen once\n")
+    assert load_process("s.json").symbols == ("no-umbrella", "umbrella")
+
+
 # --------------------------------------------------------------------------------------------------------------------
 # Refusals
 

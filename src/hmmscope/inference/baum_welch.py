@@ -1,6 +1,6 @@
 """Fitting hidden Markov models to sequences by expectation maximisation (Baum and Welch), and how many states to fit."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -92,7 +92,7 @@ class _Rules:
 
 
 def fit_baum_welch(
-    observations: Int[Tensor, "batch time"],
+    observations: Int[Tensor, "batch time"] | Sequences,
     num_states: int,
     num_symbols: int,
     *,
@@ -105,6 +105,7 @@ def fit_baum_welch(
     tolerance: float = 1e-7,
     pseudo_count: float = 0.1,
     seed: int = 0,
+    heard: Callable[[int], object] | None = None,
 ) -> BaumWelchFit:
     """Fit a state-emitting HMM to independent sequences by expectation maximisation.
 
@@ -117,7 +118,7 @@ def fit_baum_welch(
     Source: Baum, Petrie, Soules and Weiss (1970).
 
     Args:
-        observations: symbols in [0, V), shape (batch, time).
+        observations: symbols in [0, V), shape (batch, time); or sequences in one flat array.
         num_states, num_symbols: S and V of the model.
         lengths: optional number of observations of each sequence (batch,).
         start: where the first restart begins, and what fixed parts are; the other restarts are random.
@@ -129,6 +130,8 @@ def fit_baum_welch(
             restart has converged.
         pseudo_count: at least 0.
         seed: in [0, 2^32).
+        heard: called, from several threads, with the number of iterations that need not be made any more: after each one,
+            and for those that are left when a restart has converged.
 
     Raises:
         InputError: no observations; options out of range; a `start` that forbids a sequence.
@@ -152,7 +155,10 @@ def fit_baum_welch(
         if start is not None:
             parts = zip(PARTS, _rows(start), model, strict=True)
             model = _Model(*(given if part in rules.fixed else own for part, given, own in parts))
-        return _climb(model, work, rules, max_iterations, tolerance, max(1, num_threads // num_restarts))
+        climbed = _climb(model, work, rules, max_iterations, tolerance, max(1, num_threads // num_restarts), heard)
+        if heard is not None:
+            heard(max_iterations - climbed[2])
+        return climbed
 
     with ThreadPoolExecutor(min(num_threads, num_restarts)) as pool:
         found = list(pool.map(restart, range(num_restarts)))
@@ -161,7 +167,13 @@ def fit_baum_welch(
 
 
 def _climb(
-    model: _Model, work: Sequences, rules: _Rules, max_iterations: int, tolerance: float, num_threads: int
+    model: _Model,
+    work: Sequences,
+    rules: _Rules,
+    max_iterations: int,
+    tolerance: float,
+    num_threads: int,
+    heard: Callable[[int], object] | None,
 ) -> tuple[_Model, float, int, bool]:
     """The model at the end, its log-likelihood, the number of steps, and whether the last gained less than asked for."""
     num_tokens, before = int(work.lengths.sum()), -np.inf
@@ -173,25 +185,36 @@ def _climb(
         if converged or iteration == max_iterations:
             return model, score, iteration, converged
         model, before = rules.maximise(model, counts), reached
+        if heard is not None:
+            heard(1)
     raise AssertionError("the last iteration returns")
+
+
+def _counts(model: _Model, work: Sequences, num_threads: int) -> Counts:
+    size, num_symbols = model.emission.shape
+    counts = Counts(np.zeros(size), np.zeros((size, size)), np.zeros((num_symbols, size)), np.zeros(len(work.rows)))
+    add_counts(model.tables(), work, counts, num_threads)
+    return counts
 
 
 def _expect(model: _Model, work: Sequences, num_threads: int) -> Counts:
     """Expected counts under a model; InputError if it forbids a sequence."""
-    size, num_symbols = model.emission.shape
-    counts = Counts(np.zeros(size), np.zeros((size, size)), np.zeros((num_symbols, size)), np.zeros(len(work.rows)))
-    add_counts(model.tables(), work, counts, num_threads)
+    counts = _counts(model, work, num_threads)
     if (counts.logs == -np.inf).any():
         row = int(work.rows[np.flatnonzero(counts.logs == -np.inf)[0]])
         raise InputError(f"start: forbids observations[{row}], and expectation maximisation keeps zeros")
     return counts
 
 
-def _sequences(observations: Tensor, num_symbols: int, lengths: object) -> Sequences:
+def _sequences(
+    observations: Tensor | Sequences, num_symbols: int, lengths: object = None, name: str = "observations"
+) -> Sequences:
     """The sequences that are not empty, packed; InputError if there is none."""
+    if isinstance(observations, Sequences):
+        return observations.packed()._replace(rows=np.arange(len(observations.rows)))
     checked, mask, inside = check_ragged(observations, num_symbols, None, lengths)
     work = sequences(checked.cpu(), mask, inside.sum(1).cpu()).packed()
-    require(len(work.rows) > 0, "observations", "must hold at least one", tuple(checked.shape))
+    require(len(work.rows) > 0, name, "must hold at least one", tuple(checked.shape))
     return work._replace(rows=np.arange(len(work.rows)))
 
 
@@ -255,8 +278,8 @@ class NumStatesChoice:
 
 
 def choose_num_states(
-    observations: Int[Tensor, "batch time"],
-    held_out: Int[Tensor, "other other_time"],
+    observations: Int[Tensor, "batch time"] | Sequences,
+    held_out: Int[Tensor, "other other_time"] | Sequences,
     candidates: Sequence[int],
     num_symbols: int,
     *,
@@ -277,18 +300,17 @@ def choose_num_states(
         InputError: as `fit_baum_welch`; no candidates.
     """
     require(len(candidates) > 0, "candidates", "must hold at least one number of states", list(candidates))
-    judged, _, inside = check_ragged(held_out, num_symbols, None, held_out_lengths)
-    require(bool(inside.any()), "held_out", "must hold at least one observation", tuple(judged.shape))
+    judged = _sequences(held_out, num_symbols, held_out_lengths, "held_out")
     fits, scores = {}, {}
     for size in sorted(set(candidates)):
         fits[size] = fit_baum_welch(observations, size, num_symbols, lengths=lengths, **options)
-        logs = filter_beliefs(fits[size].hmm, judged, lengths=inside.sum(1)).log_likelihood
-        scores[size] = float(logs.sum()) / int(inside.sum())
+        logs = _counts(_Model(*_rows(fits[size].hmm)), judged, torch.get_num_threads()).logs
+        scores[size] = float(logs.sum()) / int(judged.lengths.sum())
     return NumStatesChoice(max(scores, key=lambda size: scores[size]), fits, scores)
 
 
 def fit_stream(
-    batches: Iterable[Int[Tensor, "batch time"]],
+    batches: Iterable[Int[Tensor, "batch time"] | Sequences],
     start: HMM,
     *,
     fixed: Collection[str] = (),
@@ -304,7 +326,7 @@ def fit_stream(
     Source: Cappé and Moulines (2009), on-line expectation maximisation.
 
     Args:
-        batches: symbols in [0, V), each (batch, time).
+        batches: symbols in [0, V), each (batch, time), or sequences in one flat array.
         start: the model to begin with; its zeros stay.
         fixed: as in `fit_baum_welch`.
         exponent: of the rates, in (1/2, 1].
@@ -317,7 +339,7 @@ def fit_stream(
     require(pseudo_count >= 0, "pseudo_count", "must be at least 0", pseudo_count)
     model, average, seen = _Model(*_rows(start)), None, 0
     for number, batch in enumerate(batches, 1):
-        work = _sequences(batch, start.num_symbols, None)
+        work = _sequences(batch, start.num_symbols)
         counts, seen = _expect(model, work, torch.get_num_threads()), seen + len(work.rows)
         each, rate = [part / len(work.rows) for part in counts[:3]], number**-exponent
         average = [o + rate * (n - o) for o, n in zip(average, each, strict=True)] if average else each

@@ -109,6 +109,15 @@ def sequences(
     )
 
 
+def flat_sequences(symbols: NDArray[np.integer], lengths: NDArray[np.int64]) -> Sequences:
+    """Sequences that stand one behind the other in a flat array; those that are empty are left out."""
+    order = np.argsort(-lengths, kind="stable")
+    order = order[lengths[order] > 0]
+    starts = np.arange(lengths.max(initial=1)) == 0
+    found = Sequences(symbols.astype(np.int64), (lengths.cumsum() - lengths)[order], lengths[order], order, starts)
+    return found.packed()
+
+
 def in_blocks(work: Sequences, size: int, run: Callable[[slice], None], num_threads: int | None = None) -> None:
     """Call `run` for blocks of about `size` sequences, whole lanes, on threads: as many as torch has, if not said."""
     num_threads, lanes_of = torch.get_num_threads() if num_threads is None else num_threads, len(work.width)

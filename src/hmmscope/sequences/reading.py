@@ -240,10 +240,10 @@ def _read_arrays(path: Path, asked: Asked) -> Encoded:
         arrays = {OBSERVATIONS: read_npy(path)}
     elif path.suffix == ".npz":
         arrays = dict(read_npz(path))
-        header = _header(path, str(arrays.pop("header", "{}")))
+        header = header_of(path, str(arrays.pop("header", "{}")))
     else:
         arrays, texts = map_tensors(path)
-        header = _header(path, texts.get("sequences", texts.get("hmm", "{}")))
+        header = header_of(path, texts.get("sequences", texts.get("hmm", "{}")))
     if "format" in header and header["format"] != "hmmscope-sequences":
         raise InputError(f"{path}: holds a process ({shown(header['format'])}), not sequences")
     alphabet, given = asked.alphabet, header.get("symbols", header.get("num_symbols"))
@@ -271,7 +271,7 @@ def _renamed(rows: list[Any], names: tuple[str, ...], asked: Asked) -> Encoded:
     return encode_words(words, wanted, "sequences as saved", asked.at("sequence"))
 
 
-def _header(path: Path, text: str) -> dict[str, Any]:
+def header_of(path: Path, text: str) -> dict[str, Any]:
     try:
         header = json.loads(text)
     except (ValueError, RecursionError):

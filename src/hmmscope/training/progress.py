@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-_SECONDS_BETWEEN_LINES = 20.0
+#: Work that is over sooner than `_SHORT` seconds is not spoken of.
+_SECONDS_BETWEEN_LINES, _SHORT = 20.0, 1.0
 
 
 class Progress:
@@ -26,7 +27,7 @@ class Progress:
         self._console = Console(stderr=True)
         self._bars: Bars | None = None
         self._task = TaskID(0)
-        self._begun = self._shown = time.monotonic()
+        self._entered = self._begun = self._shown = time.monotonic()
         self._first: int | None = None
 
     def __enter__(self) -> "Progress":
@@ -44,15 +45,15 @@ class Progress:
     def update(self, step: int, note: str = "") -> None:
         """Say that `step` of `total` are done."""
         now = time.monotonic()
-        if self._first is None:
-            self._first, self._begun = step - 1, now
-        rate = (step - self._first) / max(now - self._begun, 1e-9)
-        shown = f"{rate * self.per_step:,.0f} {self.unit}/s  {note}"
+        if self._first is None:  # what was made before the first step, and its set-up, is no part of the rate
+            self._first, self._begun = step, now
+        made, seconds = step - self._first, now - self._begun
+        shown = f"{made / seconds * self.per_step:,.0f} {self.unit}/s  {note}" if made and seconds else note
         if self._bars is not None:
             self._bars.update(self._task, completed=step, note=shown)
-        elif not self.quiet and (now - self._shown > _SECONDS_BETWEEN_LINES or step == self.total):
+        elif not self.quiet and (
+            now - self._shown > _SECONDS_BETWEEN_LINES or (step == self.total and now - self._entered > _SHORT)
+        ):
             self._shown = now
-            minutes, seconds = divmod(round((self.total - step) / rate), 60)
-            print(
-                f"{self.what} {step}/{self.total}  {minutes}:{seconds:02d} left  {shown}", file=sys.stderr, flush=True
-            )
+            left = "{}:{:02d} left  ".format(*divmod(round((self.total - step) * seconds / made), 60)) if made else ""
+            print(f"{self.what} {step}/{self.total}  {left}{shown}", file=sys.stderr, flush=True)

@@ -2,17 +2,16 @@
 
 from pathlib import Path
 
-from hmmscope.inference.baum_welch import fit_baum_welch
-from hmmscope.machine import require_memory
-from hmmscope.processes.hmm import HMM
-from hmmscope.schema import require
+from hmmscope.runs import fitting
+from hmmscope.schema import parse_value
 from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.streaming import SequenceStream
 from hmmscope.verbs.sources import HMM_FILES, new_file
 
 
 def fit(
     observations: str,
-    states: int,
+    states: str,
     symbols: int | None,
     restarts: int,
     iterations: int,
@@ -23,33 +22,43 @@ def fit(
     unit: str | None = None,
     column: str | None = None,
     group: str | None = None,
+    stream: bool = False,
 ) -> None:
     """Fit an HMM to the sequences of a file and save it where every other verb finds it."""
     new_file(out, HMM_FILES)
-    require(states >= 1, "states", "must be at least 1", states)
-    data = SequenceData(observations, symbols=symbols, unit=unit, column=column, group=group)
-    if not quiet:
-        print(data.describe())
-    total, longest = data.num_observations, data.longest
-    require_memory("fit", 8 * (2 * len(data) * longest + 6 * longest * states + 2 * total) + 8 * 4 * states**2)
-    padded, lengths = data.padded()
-    found = fit_baum_welch(
-        padded,
-        states,
-        data.num_symbols,
-        lengths=lengths.tolist(),
+    sizes = parse_value(tuple[int, ...], states, "states")
+    data: SequenceData | SequenceStream
+    if stream:
+        data = SequenceStream(observations, symbols=symbols, unit=unit)
+    else:
+        data = SequenceData(observations, symbols=symbols, unit=unit, column=column, group=group)
+        if not quiet:
+            print(data.describe())
+    found = fitting.fit(
+        data,
+        sizes[0] if len(sizes) == 1 else sizes,
         num_restarts=restarts,
         max_iterations=iterations,
         pseudo_count=pseudo_count,
         seed=seed,
+        stream=stream,
+        quiet=quiet,
     )
-    matrices = (found.hmm.initial_S, found.hmm.transition_SS, found.hmm.emission_SV)
-    HMM(*matrices, symbols=data.symbols, title=f"Baum-Welch fit to {Path(observations).name}").save(Path(out))
-    ended = "converged" if found.converged else "not converged"
-    print(
-        f"{states} states, {data.num_symbols} symbols, {total} observations in {len(data)} sequences: log-likelihood "
-        f"{found.log_likelihood:.6f} nats ({found.log_likelihood / total:.6f} per observation), {ended} in "
-        f"{found.num_iterations} iterations"
-    )
+    found.hmm.save(Path(out))
+    for size, score in found.held_out.items():
+        chosen = " (chosen)" if size == found.hmm.num_states else ""
+        print(f"{size} states: {-score:.6f} nats per held-out observation{chosen}")
+    total = found.num_observations
+    about = f"{found.hmm.num_states} states, {found.hmm.num_symbols} symbols, {total} observations"
+    if stream:
+        print(f"{about} of a stream, each seen once")
+    else:
+        best = found.fits[found.hmm.num_states]
+        fitted = data.train if found.held_out and isinstance(data, SequenceData) else data
+        ended = "converged" if found.converged else "not converged"
+        print(
+            f"{about} in {len(fitted)} sequences: log-likelihood {best.log_likelihood:.6f} nats "  # type: ignore[arg-type]
+            f"({best.log_likelihood / total:.6f} per observation), {ended} in {best.num_iterations} iterations"
+        )
     if not quiet:
         print(f"HMM: {out}")

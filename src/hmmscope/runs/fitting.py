@@ -1,0 +1,226 @@
+"""An HMM from sequences: `hmmscope.fit`."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from hmmscope.errors import InputError
+from hmmscope.inference.baum_welch import BaumWelchFit, choose_num_states, fit_baum_welch, fit_stream
+from hmmscope.inference.tables import Sequences, flat_sequences
+from hmmscope.machine import require_memory
+from hmmscope.processes.hmm import HMM
+from hmmscope.reprs import html_rows
+from hmmscope.schema import require
+from hmmscope.seeds import numpy_generator
+from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.streaming import SequenceStream
+from hmmscope.training.progress import Progress
+
+
+@dataclass(frozen=True, repr=False)
+class Fit:
+    """An HMM fitted to sequences.
+
+    Attributes:
+        hmm: the model, with the names of the symbols; of several numbers of states the one that was chosen.
+        num_observations: how many symbols it was fitted to.
+        fits: of each number of states; empty after a stream.
+        held_out: mean log-probability of a held-out symbol under each of them, nats; empty if there was no choice.
+    """
+
+    hmm: HMM
+    num_observations: int
+    fits: dict[int, BaumWelchFit] = field(default_factory=dict)
+    held_out: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def log_likelihood(self) -> float:
+        """log P(all that it was fitted to), nats; NaN after a stream, which is seen once."""
+        return self.fits[self.hmm.num_states].log_likelihood if self.fits else np.nan
+
+    @property
+    def converged(self) -> bool:
+        """Whether the last iteration gained less than the tolerance."""
+        return bool(self.fits) and self.fits[self.hmm.num_states].converged
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each number of states: log-likelihoods in nats per symbol, iterations, and which one was chosen."""
+        return [
+            {
+                "num_states": size,
+                "log_likelihood": fit.log_likelihood / self.num_observations,
+                **({"held_out": self.held_out[size]} if self.held_out else {}),
+                "iterations": fit.num_iterations,
+                "converged": fit.converged,
+                "chosen": size == self.hmm.num_states,
+            }
+            for size, fit in self.fits.items()
+        ]
+
+    def __repr__(self) -> str:
+        chosen = f", chosen from {', '.join(map(str, self.held_out))}" if self.held_out else ""
+        if not self.fits:
+            return f"Fit({self.hmm!r}, {self.num_observations} observations of a stream)"
+        each = f"{self.log_likelihood / self.num_observations:.4f} nats per observation"
+        ended = "converged" if self.converged else "not converged"
+        return f"Fit({self.hmm!r}{chosen}, {each}, {ended})"
+
+    def _repr_html_(self) -> str:
+        return html_rows(repr(self.hmm), self.table())
+
+
+def fit(
+    source: Any,
+    num_states: int | Sequence[int],
+    *,
+    validation: Any = None,
+    start: HMM | None = None,
+    fixed: Collection[str] = (),
+    tied_emissions: Sequence[int] | None = None,
+    num_restarts: int = 3,
+    max_iterations: int = 100,
+    tolerance: float = 1e-7,
+    pseudo_count: float = 0.1,
+    seed: int = 0,
+    stream: bool = False,
+    quiet: bool = True,
+    **reading: Any,
+) -> Fit:
+    """Fit an HMM to sequences by expectation maximisation (Baum and Welch).
+
+    Of several numbers of states the one is taken under which held-out sequences are likeliest. Restarts run in parallel, on
+    as many threads as torch has. See `hmmscope.inference.baum_welch.fit_baum_welch` for what is maximised.
+
+    Args:
+        source: `SequenceData`, or whatever that is made of: lists, an array, the path of a file; for a stream also a
+            `SequenceStream` or an iterable of parts of the data, each such a source.
+        num_states: how many, or several numbers to choose from.
+        validation: what judges the numbers of states; by default the validation part of `source`, of which then only the
+            training part is fitted to.
+        start: where the first restart begins, and what fixed parts are.
+        fixed: which of "initial", "transition", "emission" stay as in `start`.
+        tied_emissions: a class number for each state; states of one class have one emission law.
+        num_restarts: random starts; the best one counts.
+        max_iterations, tolerance: of each restart; it has converged when a step gains less nats per observation.
+        pseudo_count: added to every expected count, so that nothing is impossible because it has not been seen.
+        seed: of the starts, and of the order of a stream.
+        stream: see every part of the data once, for data that do not fit in memory: a first fit to the first part, then a
+            step for each part (`fit_stream`). The path of a file is then read part by part.
+        quiet: show no progress.
+        reading: options of `SequenceData` or `SequenceStream`, such as `unit`.
+
+    Raises:
+        InputError: what is no such source; options out of range; a stream with several numbers of states.
+        ResourceError: the counts do not fit in memory.
+    """
+    sizes = sorted({num_states} if isinstance(num_states, int) else set(num_states))
+    require(bool(sizes) and sizes[0] >= 1, "num_states", "must be at least 1", num_states)
+    options: dict[str, Any] = {"start": start, "fixed": fixed, "tied_emissions": tied_emissions, "seed": seed}
+    options |= {"num_restarts": num_restarts, "max_iterations": max_iterations, "tolerance": tolerance}
+    options |= {"pseudo_count": pseudo_count}
+    if stream:
+        require(len(sizes) == 1, "num_states", "must be one number for a stream", num_states)
+        require(tied_emissions is None, "tied_emissions", "are not for a stream", tied_emissions)
+        return _fit_stream(source, sizes[0], options, quiet, reading)
+    data = source if isinstance(source, SequenceData) else SequenceData(source, **reading)
+    judges = None
+    if len(sizes) > 1:
+        data, judges = (data.train, data.validation) if validation is None else (data, _like(validation, data))
+    work = _work(data, sizes[-1])
+    with _Count(len(sizes) * num_restarts * max_iterations, quiet) as heard:
+        if judges is None:
+            fits, held_out = {sizes[0]: fit_baum_welch(work, sizes[0], data.num_symbols, heard=heard, **options)}, {}
+            best = sizes[0]
+        else:
+            judged = flat_sequences(judges.flat, judges.lengths.numpy())
+            choice = choose_num_states(work, judged, sizes, data.num_symbols, heard=heard, **options)
+            fits, held_out, best = choice.fits, choice.held_out, choice.num_states
+    return Fit(_named(fits[best].hmm, data, "Baum-Welch fit"), data.num_observations, fits, held_out)
+
+
+def _like(other: Any, data: SequenceData) -> SequenceData:
+    """Held-out sequences of the alphabet of `data`."""
+    known = data.symbols or data.num_symbols
+    found = other if isinstance(other, SequenceData) else SequenceData(other, symbols=known)
+    if (found.symbols, found.num_symbols) != (data.symbols, data.num_symbols):
+        raise InputError("validation: must have the symbols of the source; give both the same symbols=")
+    return found
+
+
+def _work(data: SequenceData, num_states: int) -> Sequences:
+    """The sequences as the compiled loops take them; ResourceError if the counts do not fit in memory."""
+    longest = data.longest
+    require_memory("fit", 8 * (3 * data.num_observations + 6 * longest * num_states) + 8 * 4 * num_states**2)
+    return flat_sequences(data.flat, data.lengths.numpy())
+
+
+def _named(hmm: HMM, data: SequenceData | SequenceStream, title: str) -> HMM:
+    matrices = (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
+    of = data.title if isinstance(data, SequenceData) else data.path.name
+    return HMM(*matrices, symbols=data.symbols, title=f"{title} to {of}" if of else title)
+
+
+class _Count(Progress):
+    """Iterations of all restarts; those that a converged restart leaves out count as made."""
+
+    def __init__(self, total: int, quiet: bool) -> None:
+        super().__init__(total, "fit", unit="iterations", per_step=1.0, quiet=quiet)
+        self._lock, self._made = Lock(), 0
+
+    def __call__(self, count: int) -> None:
+        with self._lock:
+            self._made += count
+            if count:
+                self.update(self._made)
+
+    def __enter__(self) -> "_Count":
+        super().__enter__()
+        return self
+
+
+def _fit_stream(source: Any, num_states: int, options: dict[str, Any], quiet: bool, reading: dict[str, Any]) -> Fit:
+    """A fit to the first part, and then a step for each part."""
+    parts, whole = _parts(source, options["seed"], reading)
+    iterator = iter(parts)
+    head = next(iterator, None)
+    if head is None:
+        raise InputError("source: holds no sequence")
+    start = options["start"]
+    if start is None:
+        start = fit_baum_welch(_work(head, num_states), num_states, head.num_symbols, **options).hmm
+    total = 0
+    size = whole.size if isinstance(whole, SequenceStream) else whole.num_observations if whole is not None else 0
+
+    with Progress(max(1, size), "fit", unit="bytes", per_step=1.0, quiet=quiet or not size) as progress:
+
+        def batches() -> Iterable[Sequences]:
+            nonlocal total
+            for part in chain([head], iterator):
+                total += part.num_observations
+                yield _work(_like(part, head), num_states)
+                progress.update(whole.position if isinstance(whole, SequenceStream) else total)
+
+        hmm = fit_stream(batches(), start, fixed=options["fixed"], pseudo_count=options["pseudo_count"])
+    return Fit(_named(hmm, head, "Baum-Welch fit"), total)
+
+
+def _parts(
+    source: Any, seed: int, reading: dict[str, Any]
+) -> tuple[Iterable[SequenceData], SequenceStream | SequenceData | None]:
+    """The parts of a source, and what says how far one has come."""
+    if isinstance(source, SequenceStream):
+        return source, source
+    if hasattr(source, "__fspath__") or isinstance(source, str):
+        whole = SequenceStream(source, **reading)
+        return whole, whole
+    if isinstance(source, SequenceData):
+        order = numpy_generator(seed, "shuffled-sequences").permutation(len(source))
+        count = -(-source.num_observations // 2**22)
+        return (source[chosen] for chosen in np.array_split(order, min(count, len(source)))), source
+    if not hasattr(source, "__iter__"):
+        raise InputError("source: of a stream must be a path, SequenceData, or an iterable of parts of the data")
+    return (part if isinstance(part, SequenceData) else SequenceData(part, **reading) for part in source), None

@@ -1,0 +1,162 @@
+"""Files of sequences that are larger than memory, read part by part."""
+
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from hmmscope.errors import InputError
+from hmmscope.schema import require, unknown_name
+from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.encoding import UNITS, Alphabet, encode_characters
+from hmmscope.sequences.reading import FASTA, TEXT, Asked, header_of
+from hmmscope.storage import disk
+from hmmscope.storage.mapped import map_tensors
+
+#: Bytes of the longest line of text that is read.
+_MAX_LINE = 2**26
+_STREAMED = (*TEXT, *FASTA, ".safetensors")
+
+
+class SequenceStream:
+    """The sequences of a file in parts that fit into memory, in their order; it can be gone through again.
+
+    Text and FASTA are gone through once before, to find the symbols, unless they are given. A safetensors file is one that
+    `SequenceData.save` has written; it is mapped.
+
+    Args:
+        path: .txt or other text, FASTA, or .safetensors.
+        symbols: names of all symbols, or how many numbers.
+        unit: of text: "characters", "words" or "numbers"; of FASTA "characters".
+        batch: observations in a part, about.
+        longest: sequences that are longer come in pieces of so many symbols; lines of words and numbers stay whole.
+
+    Attributes:
+        symbols: names (V,), or None.
+        num_symbols: V.
+        size: of the file, bytes.
+        position: bytes that the last pass has read.
+
+    Raises:
+        InputError: another kind of file, no unit, nothing to read, a line above 64 MiB; while it is gone through, symbols
+            that are not in the alphabet.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        symbols: object = None,
+        unit: str | None = None,
+        batch: int = 2**22,
+        longest: int = 2**16,
+    ) -> None:
+        self.path, self.batch, self.longest = Path(path), batch, longest
+        require(batch >= 1, "batch", "must be at least 1", batch)
+        require(longest >= 2, "longest", "must be at least 2", longest)
+        ending = self.path.suffix.lower()
+        if ending not in _STREAMED:
+            raise InputError(f"{self.path}: a stream is text, FASTA or .safetensors; read {ending} with SequenceData")
+        with disk.reading(self.path, own=False) as file:
+            self.size, self._is_fasta = os.fstat(file.fileno()).st_size, file.read(1) == b">"
+        self.position = 0
+        self.unit = "characters" if self._is_fasta else unit
+        alphabet = Alphabet.of(symbols)
+        if ending == ".safetensors":
+            header = header_of(self.path, map_tensors(self.path)[1].get("sequences", "{}"))
+            alphabet = Alphabet.of(symbols if symbols is not None else header.get("symbols", header.get("num_symbols")))
+        elif self.unit not in ("characters", "words", "numbers"):
+            raise unknown_name("unit", self.unit, [name for name in UNITS if name != "lines"])
+        elif alphabet.count is None:
+            alphabet = self._found()
+        if alphabet.count is None:
+            raise InputError(f"{self.path}: holds no sequence")
+        self._alphabet, self.symbols, self.num_symbols = alphabet, alphabet.names, alphabet.count
+
+    def __iter__(self) -> Iterator[SequenceData]:
+        if self.path.suffix.lower() == ".safetensors":
+            yield from self._mapped()
+            return
+        part: list[str] = []
+        total = 0
+        for text in self._texts():
+            step = self.longest if self.unit == "characters" else len(text)
+            for begin in range(0, len(text), step):
+                part.append(text[begin : begin + step])
+                total += len(part[-1])
+                if total >= self.batch:
+                    yield self._data(part)
+                    part, total = [], 0
+        if part:
+            yield self._data(part)
+
+    def _data(self, part: list[str]) -> SequenceData:
+        asked = Asked(self.path.name, self._alphabet, self.unit, None, None, None)
+        if self.unit == "characters":
+            encoded = encode_characters(part, self._alphabet, "characters", asked.at("sequence"))
+        else:
+            encoded = asked.lines(part)
+        return SequenceData.from_encoded(encoded, self.path.name)
+
+    def _mapped(self) -> Iterator[SequenceData]:
+        arrays, _ = map_tensors(self.path)
+        if not {"tokens", "lengths"} <= set(arrays):
+            raise InputError(f"{self.path}: is no file of SequenceData.save (it has no tokens and lengths)")
+        flat, ends = arrays["tokens"].numpy(), arrays["lengths"].numpy().astype(np.int64).cumsum()
+        bounds = [b for a, e in zip([0, *ends[:-1]], ends, strict=True) for b in range(a, e, self.longest)]
+        bounds.append(int(ends[-1]))
+        rows: list[np.ndarray] = []
+        begun = 0
+        asked = Asked(self.path.name, self._alphabet, None, None, None, None)
+        for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+            rows.append(np.array(flat[begin:end]))
+            if end - begun >= self.batch or end == bounds[-1]:
+                self.position = int(self.size * end / bounds[-1])
+                yield SequenceData.from_encoded(asked.numbers(rows, "sequences as saved"), self.path.name)
+                rows, begun = [], end
+
+    def _found(self) -> Alphabet:
+        """The symbols that occur."""
+        names: set[str] = set()
+        largest = -1
+        for text in self._texts():
+            words = text if self.unit == "characters" else text.replace(",", " ").split()
+            if self.unit == "numbers":
+                largest = max([largest, *(int(word) for word in words if word.isascii() and word.isdigit())])
+            else:
+                names.update(words)
+        if self.unit == "numbers":
+            return Alphabet.of(largest + 1) if largest >= 0 else Alphabet()
+        return Alphabet.of(sorted(names)) if names else Alphabet()
+
+    def _texts(self) -> Iterator[str]:
+        """Lines without what surrounds them, or records of FASTA in pieces."""
+        with disk.reading(self.path, own=False) as file:
+            self.position = 0
+            if not self._is_fasta:
+                yield from (text for line in self._lines(file) if (text := line.strip()))
+                return
+            record = io.StringIO()
+            for line in self._lines(file):
+                is_header = line.startswith(">")
+                if is_header or record.tell() >= self.longest:
+                    if record.tell():
+                        yield record.getvalue()
+                    record = io.StringIO()
+                if not is_header and not line.startswith(";"):
+                    record.write("".join(line.split()).upper())
+            if record.tell():
+                yield record.getvalue()
+
+    def _lines(self, file: BinaryIO) -> Iterator[str]:
+        while line := file.readline(_MAX_LINE + 1):
+            self.position += len(line)
+            if len(line) > _MAX_LINE:
+                raise InputError(f"{self.path}: a line is longer than {_MAX_LINE} bytes; break it, or give an array")
+            try:
+                yield line.decode()
+            except UnicodeDecodeError:
+                raise InputError(f"{self.path}: is not UTF-8 text") from None

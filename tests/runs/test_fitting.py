@@ -1,0 +1,124 @@
+"""`hmmscope.fit`: one number of states or several, data in memory or as a stream."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import hmmscope as hs
+from hmmscope.errors import InputError
+from hmmscope.inference.baum_welch import fit_baum_welch
+
+QUICK = {"num_restarts": 2, "max_iterations": 15}
+
+
+@pytest.fixture(scope="module")
+def casino() -> hs.SequenceData:
+    process = hs.load_process("dishonest-casino")
+    rows = list(hs.Corpus(process, length=60)[0:60].observations)
+    return hs.SequenceData([row[: 30 + k % 30] for k, row in enumerate(rows)], symbols=process.symbols, title="rolls")
+
+
+def test_it_is_the_fit_of_the_same_rows(casino: hs.SequenceData) -> None:
+    fit = hs.fit(casino, 2, **QUICK)
+    padded, lengths = casino.padded()
+    expected = fit_baum_welch(padded, 2, 6, lengths=lengths, **QUICK)
+    assert torch.equal(fit.hmm.transition_SS, expected.hmm.transition_SS)
+    assert fit.log_likelihood == expected.log_likelihood
+    assert (fit.hmm.symbols, fit.hmm.title) == (casino.symbols, "Baum-Welch fit to rolls")
+    assert fit.num_observations == casino.num_observations
+    assert "_repr_html_" in dir(fit)
+    assert "table" in fit._repr_html_()
+
+
+def test_held_out_sequences_choose_the_number_of_states(casino: hs.SequenceData) -> None:
+    fit = hs.fit(casino, [4, 1, 2], **QUICK)
+    scores = {
+        size: hs.filter_beliefs(one.hmm, casino.validation.padded()[0], lengths=casino.validation.lengths)
+        .log_likelihood.sum()
+        .item()
+        / casino.validation.num_observations
+        for size, one in fit.fits.items()
+    }
+    assert fit.held_out == pytest.approx(scores, rel=1e-9)
+    assert fit.hmm.num_states == max(scores, key=lambda size: scores[size])
+    assert [row["num_states"] for row in fit.table() if row["chosen"]] == [fit.hmm.num_states]
+    assert fit.num_observations == casino.train.num_observations
+    given = hs.fit(casino.train, [1, 2, 4], validation=casino.validation, **QUICK)
+    assert given.held_out == fit.held_out
+
+
+def test_a_stream_from_a_file_in_parts_is_nearly_as_good(casino: hs.SequenceData, tmp_path: Path) -> None:
+    casino.save(tmp_path / "rolls.safetensors")
+    (tmp_path / "rolls.txt").write_text("".join(f"{casino.as_text(one)}\n" for one in casino))
+    whole = hs.fit(casino, 2, **QUICK)
+    padded, lengths = casino.padded()
+
+    def worth(hmm: hs.HMM) -> float:
+        numbers = [casino.symbols.index(name) for name in hmm.symbols]
+        renamed = torch.tensor(np.argsort(numbers))[padded]
+        return float(hs.filter_beliefs(hmm, renamed, lengths=lengths).log_likelihood.sum()) / int(lengths.sum())
+
+    for source in (
+        tmp_path / "rolls.safetensors",
+        hs.SequenceStream(tmp_path / "rolls.txt", unit="characters", batch=500),
+        [casino[:20], casino[20:40], casino[40:]],
+        casino,
+    ):
+        fit = hs.fit(source, 2, stream=True, **QUICK)
+        assert fit.num_observations == casino.num_observations
+        assert worth(fit.hmm) == pytest.approx(worth(whole.hmm), abs=0.02)
+
+
+@pytest.mark.parametrize("unit, text", [("characters", "ab ba\nc\n\nabcabcabc\n"), ("numbers", "0 2 11\n1\n\n3 3\n")])
+def test_the_parts_of_a_stream_are_the_whole(unit: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(text)
+    whole = hs.SequenceData(path, unit=unit)
+    parts = list(hs.SequenceStream(path, unit=unit, batch=4))
+    assert len(parts) > 1
+    assert {(part.symbols, part.num_symbols) for part in parts} == {(whole.symbols, whole.num_symbols)}
+    assert [s.tolist() for part in parts for s in part] == [s.tolist() for s in whole]
+
+
+def test_long_records_come_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "a.fasta"
+    path.write_text(">one\nACGT\nacgt\nGG\n>two\nTT\n")
+    pieces = [s.tolist() for part in hs.SequenceStream(path, longest=4) for s in part]
+    assert [len(piece) for piece in pieces] == [4, 4, 2, 2]
+    assert sum(pieces, []) == [v for s in hs.SequenceData(path) for v in s.tolist()]
+    hs.SequenceData(path).save(tmp_path / "a.npz")
+    hs.SequenceData(path).save(tmp_path / "a.safetensors")
+    mapped = [s.tolist() for part in hs.SequenceStream(tmp_path / "a.safetensors", longest=4, batch=5) for s in part]
+    assert mapped == pieces
+
+
+@pytest.mark.parametrize(
+    "text, options, message",
+    [
+        ("ab\n", {}, "unit: unknown None"),
+        ("\n \n", {"unit": "words"}, "holds no sequence"),
+        ("ab\nxy\n", {"unit": "characters", "symbols": "ab"}, "'x' is not one of a, b"),
+        ("ab\n", {"unit": "characters", "batch": 0}, "batch: must be at least 1"),
+    ],
+)
+def test_streams_that_are_none(text: str, options: dict, message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    with pytest.raises(InputError, match=message):
+        list(hs.SequenceStream(tmp_path / "a.txt", **options))
+    (tmp_path / "a.csv").write_text("1,2\n")
+    with pytest.raises(InputError, match="a stream is text, FASTA or .safetensors"):
+        hs.SequenceStream(tmp_path / "a.csv")
+
+
+def test_fits_that_are_none(casino: hs.SequenceData) -> None:
+    for options, message in (
+        ({"num_states": []}, "num_states: must be at least 1"),
+        ({"num_states": [1, 2], "stream": True}, "num_states: must be one number"),
+        ({"num_states": 2, "stream": True, "source": 3}, "source: of a stream must be"),
+        ({"num_states": 2, "stream": True, "source": []}, "source: holds no sequence"),
+        ({"num_states": [1, 2], "validation": [[0, 6]]}, "symbol"),
+    ):
+        with pytest.raises(InputError, match=message):
+            hs.fit(**{"source": casino} | options)
