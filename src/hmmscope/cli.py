@@ -146,7 +146,9 @@ def build_parser() -> argparse.ArgumentParser:
     fit.add_argument("--iterations", type=int, default=100, metavar="N", help="of each, at most")
     fit.add_argument("--pseudo-count", type=float, default=0.1, metavar="C", help="added to every expected count")
     fit.add_argument("--seed", type=int, default=0, help="of the starts")
-    fit.add_argument("--stream", action="store_true", help="read the file part by part, each once: it may exceed memory")
+    fit.add_argument(
+        "--stream", action="store_true", help="read the file part by part, each once: it may exceed memory"
+    )
 
     analyse = verb("analyse", "point an instrument at a trained run")
     analyse.add_argument("run", help="the folder of a run")

@@ -272,7 +272,9 @@ def test_fit_chooses_among_sizes_and_streams(call: Callable) -> None:
     assert (called.code, called.error) == (0, "")
     assert called.out.count("nats per held-out observation") == 2
     assert load_process("chosen.json").num_states in (1, 2)
-    called = call("fit", "u.txt", "--states", 2, "--out", "s.json", "--iterations", 5, "--stream", "--unit", "words", "-q")
+    called = call(
+        "fit", "u.txt", "--states", 2, "--out", "s.json", "--iterations", 5, "--stream", "--unit", "words", "-q"
+    )
     assert (called.code, called.out) == (0, "2 states, 2 symbols, 600 observations of a stream, each seen once\n")
     assert load_process("s.json").symbols == ("no-umbrella", "umbrella")
 

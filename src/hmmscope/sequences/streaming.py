@@ -3,6 +3,7 @@
 import io
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -111,7 +112,7 @@ class SequenceStream:
         rows: list[np.ndarray] = []
         begun = 0
         asked = Asked(self.path.name, self._alphabet, None, None, None, None)
-        for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+        for begin, end in pairwise(bounds):
             rows.append(np.array(flat[begin:end]))
             if end - begun >= self.batch or end == bounds[-1]:
                 self.position = int(self.size * end / bounds[-1])
