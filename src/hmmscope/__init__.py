@@ -34,6 +34,7 @@ _HOME = {
     "make_model": "models.make",
     "RunConfig": "runs.config",
     "train": "runs.pipeline",
+    "over_training": "runs.development",
     "load_run": "runs.pipeline",
     "log_likelihood": "inference.fast",
     "mixture_predictions": "inference.fast",
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
     from hmmscope.processes.matrix_product import MatrixProduct as MatrixProduct
     from hmmscope.processes.mixture import Mixture as Mixture
     from hmmscope.runs.config import RunConfig as RunConfig
+    from hmmscope.runs.development import over_training as over_training
     from hmmscope.runs.fitting import fit as fit
     from hmmscope.runs.pipeline import load_run as load_run
     from hmmscope.runs.pipeline import train as train

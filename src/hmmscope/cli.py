@@ -153,6 +153,9 @@ def build_parser() -> argparse.ArgumentParser:
     analyse = verb("analyse", "point an instrument at a trained run")
     analyse.add_argument("run", help="the folder of a run")
     analyse.add_argument("instrument", help="see hmmscope list instruments")
+    analyse.add_argument(
+        "--over-training", action="store_true", help="at every step whose checkpoint has stayed (training.milestones)"
+    )
 
     export = verb("export", "a trained run as a folder that Hugging Face's AutoModelForCausalLM opens")
     export.add_argument("run", help="the folder of a run")

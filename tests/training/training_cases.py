@@ -167,6 +167,7 @@ MUTATIONS: dict[str, Any] = {
     "training.evaluate_every": 10,
     "training.evaluate_samples": 9,
     "training.checkpoint_every": 8,
+    "training.milestones": 5,
     "training.num_threads": 2,
     "target": "belief",
     "seed": 4,

@@ -35,6 +35,7 @@ class Estimate:
         flops: floating-point operations of matrix products, forward and backward; None for foreign architectures.
         memory_bytes: weights, gradients, moments and activations of a step; None for foreign architectures.
         free_bytes: memory that is free; None where the system does not say.
+        disk_bytes: weights and moments of the checkpoints that stay.
         engine, engine_reason: what computes the steps, and why.
         steps_measured: full-length steps that were timed on this machine; 0 if none was.
         seconds: of all steps, by those measured; evaluations and the final score are not in it. None if none was.
@@ -47,6 +48,7 @@ class Estimate:
     flops: float | None
     memory_bytes: int | None
     free_bytes: int | None
+    disk_bytes: int
     engine: str
     engine_reason: str
     steps_measured: int
@@ -73,7 +75,8 @@ def estimate(config: RunConfig, *, measure: bool = True) -> Estimate:
     samples, tokens, flops = budget(config, ports)
     model = build_model(config.model, ports, config.seed)
     memory = None if cost is None else cost.step_bytes(grain)
-    found = (parameter_count(model), samples, tokens, flops, memory, free_memory())
+    disk = _kept(spec) * _checkpoint_bytes(model)
+    found = (parameter_count(model), samples, tokens, flops, memory, free_memory(), disk)
     counted = Estimate(*found, choice.engine, choice.reason, 0, None)
     if not measure:
         return counted
@@ -91,6 +94,18 @@ def estimate(config: RunConfig, *, measure: bool = True) -> Estimate:
         other_precision=other.precision,
         other_seconds=each_other * steps_in_all,
     )
+
+
+def _kept(spec: TrainingSpec) -> int:
+    """Checkpoints in the folder of a finished run: its milestones, and the newest two."""
+    newest = {spec.num_steps, (spec.num_steps - 1) // spec.checkpoint_every * spec.checkpoint_every} - {0}
+    return len(newest.union(spec.milestone_steps))
+
+
+def _checkpoint_bytes(model: SequenceModel) -> int:
+    """Of weights, buffers and the two moments of every parameter."""
+    state = sum(tensor.nbytes for tensor in model.state_dict().values())
+    return state + 2 * sum(parameter.nbytes for parameter in model.parameters())
 
 
 def budget(config: RunConfig, ports: Ports) -> tuple[int, int, float | None]:
@@ -161,6 +176,8 @@ def as_text(found: Estimate, config: RunConfig) -> list[str]:
     if found.memory_bytes is not None:
         free = "" if found.free_bytes is None else f", {found.free_bytes / 2**30:.1f} GiB are free"
         lines.append(f"memory       about {found.memory_bytes / 2**30:.2f} GiB for a step{free}")
+    kept = _kept(spec)
+    lines.append(f"disk         about {found.disk_bytes / 1e6:,.1f} MB for {kept} checkpoints that stay")
     if found.seconds is not None:
         steps = f"{found.steps_measured} step{'s' if found.steps_measured != 1 else ''}"
         rate = found.tokens / found.seconds

@@ -289,12 +289,27 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None) -> Run:
 
 def untrained_twin(run: Run) -> Any:
     """The run's model before training: the control of every instrument."""
-    if isinstance(run.config.model, GivenModelSpec):
-        config = replace(run.config, model=run.config.model.with_module(copy.deepcopy(run.model)))
-        twin = fresh_model(config, run.process)
-        load_weights(twin, store.read_tensors(run.path / _FIRST_WEIGHTS))
-        return unwrapped(twin)
-    return fresh_model(run.config, run.process)
+    return model_at(run, 0)
+
+
+def model_at(run: Run, step: int) -> Any:
+    """Another copy of the run's model, with its weights after `step` steps; a checkpoint of that step must have stayed.
+
+    Raises:
+        InputError: there is none; `training.milestones` says which stay.
+        DamagedError: it is not as it was written.
+    """
+    config, given = run.config, isinstance(run.config.model, GivenModelSpec)
+    if isinstance(config.model, GivenModelSpec):
+        config = replace(config, model=config.model.with_module(copy.deepcopy(run.model)))
+    net = fresh_model(config, run.process)
+    if step:
+        found = RunDir.open(run.path).load_checkpoint(step)
+        assert found is not None
+        load_weights(net, found[1].get("model", {}))
+    elif given:
+        load_weights(net, store.read_tensors(run.path / _FIRST_WEIGHTS))
+    return unwrapped(net)
 
 
 def summarise(score: Score, model: SequenceModel, config: RunConfig, floor: float | None) -> dict:
@@ -389,8 +404,8 @@ def _engine(config: RunConfig, ports: Ports, begun: Path | None, num_processes: 
 
 
 def _recorded(config: dict) -> dict:
-    """The configuration of a run; one that names no engine was trained by torch."""
-    return config | {"training": {"engine": "torch"} | config.get("training", {})}
+    """The configuration of a run, with what older ones do not say."""
+    return config | {"training": {"engine": "torch", "milestones": 0} | config.get("training", {})}
 
 
 def require_memory_for(config: RunConfig, ports: Ports) -> None:

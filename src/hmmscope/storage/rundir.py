@@ -17,6 +17,7 @@ import json
 import os
 import re
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -190,14 +191,20 @@ class RunDir:
     # ----------------------------------------------------------------------------------------------------------------
 
     def save_checkpoint(
-        self, step: int, tensors: dict[str, dict[str, "torch.Tensor"]], state: dict, keep: int = 2
+        self,
+        step: int,
+        tensors: dict[str, dict[str, "torch.Tensor"]],
+        state: dict,
+        keep: int = 2,
+        *,
+        milestones: Collection[int] = (),
     ) -> None:
         """Commit checkpoint `step`. When this returns, it and the metrics up to here survive a power cut.
 
         `tensors[group][name]` goes to <group>.safetensors. `state` is JSON; load_checkpoint returns it with
         "journal_length", the size of metrics.jsonl now. Once the new checkpoint has been read back and verified,
-        those before it are removed except for the newest `keep` - 1. If the step exists with the same content there
-        is nothing to do (a resumed run that repeats itself); if it exists damaged it is set aside as damaged-*.
+        those before it are removed except for `milestones` and the newest `keep` - 1. If the step exists with the same
+        content there is nothing to do (a resumed run that repeats itself); if it exists damaged it is set aside as damaged-*.
 
         Raises:
             NonFiniteError: a tensor has NaN or infinity; nothing is written.
@@ -224,7 +231,8 @@ class RunDir:
         verify_folder(target)
         before = [other for other in self.checkpoint_steps() if other < step]
         for old in before[: max(0, len(before) - keep + 1)]:
-            store.remove_folder(self._checkpoints() / f"step-{old:09d}")
+            if old not in milestones:
+                store.remove_folder(self._checkpoints() / f"step-{old:09d}")
 
     def checkpoint_steps(self) -> list[int]:
         """Steps with a committed checkpoint, ascending; not verified."""

@@ -71,11 +71,13 @@ def config_digest(config: RunConfig) -> str:
     """SHA-256 of the configuration as JSON with sorted keys and no spaces, in hexadecimal.
 
     ``training.device`` and ``training.engine`` are left out: "auto" becomes another one on another machine, and a sweep
-    that moves there must find its runs again. Everything else is in.
+    that moves there must find its runs again. Everything else is in; ``training.milestones`` where there are any.
     """
     data = config.to_data()
     del data["training"]["device"]
     data["training"].pop("engine", None)
+    if not data["training"].get("milestones"):
+        data["training"].pop("milestones", None)
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

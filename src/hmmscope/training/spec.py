@@ -41,7 +41,8 @@ class TrainingSpec:
         deterministic: refuse operations of the device that may give other bits when repeated.
         evaluate_every: steps between evaluations on fixed samples of the "evaluate" stream; 0 for none.
         evaluate_samples: how many.
-        checkpoint_every: steps between checkpoints (the last step always has one).
+        checkpoint_every: steps between checkpoints, of which the newest two stay (the last step always has one).
+        milestones: checkpoints that stay, at so many steps from 1 to the last, evenly spaced in their logarithm; 0 for none.
         num_threads: of the processor; part of what fixes the bits of a run.
         device: "cpu", "cuda", or "auto" for cuda where there is one.
         engine: what computes the steps: "torch", "compiled" (small decoders and RNNs on the processor, see
@@ -75,6 +76,7 @@ class TrainingSpec:
     evaluate_every: int = 100
     evaluate_samples: int = 64
     checkpoint_every: int = 200
+    milestones: int = 0
     num_threads: int = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     engine: Literal["auto", "compiled", "torch"] = "auto"
@@ -97,6 +99,8 @@ class TrainingSpec:
         require(
             not both, "epoch_steps", "must be 0 with num_trajectories, which say how long an epoch is", self.epoch_steps
         )
+        sensible = self.milestones == 0 or 2 <= self.milestones <= 1000
+        require(sensible, "milestones", "must be 0, or in [2, 1000]", self.milestones)
         require(self.learning_rate > 0, "learning_rate", "must be positive", self.learning_rate)
         require(self.epsilon > 0, "epsilon", "must be positive", self.epsilon)
         require(0 <= self.final_fraction <= 1, "final_fraction", "must be in [0, 1]", self.final_fraction)
@@ -110,6 +114,12 @@ class TrainingSpec:
         require(stages <= units, "curriculum", f"must have at most {units} stages in a run of that many", stages)
         divides = self.num_grains >= 1 and self.batch_size % self.num_grains == 0
         require(divides, "num_grains", f"must divide batch_size = {self.batch_size}", self.num_grains)
+
+    @property
+    def milestone_steps(self) -> tuple[int, ...]:
+        """Steps whose checkpoints stay, ascending; those that round to the same step are one."""
+        last = max(1, self.milestones - 1)
+        return tuple(sorted({round(self.num_steps ** (k / last)) for k in range(self.milestones)}))
 
     @property
     def steps_per_epoch(self) -> int:

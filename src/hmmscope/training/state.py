@@ -1,6 +1,6 @@
 """The state of a training: weights and AdamW moments, by parameter name, on a device and on disk."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,12 +13,18 @@ from hmmscope.training.distributed import World
 
 
 def save_state(
-    model: torch.nn.Module, optimiser: torch.optim.Optimizer, run: RunDir | None, step: int, world: World | None = None
+    model: torch.nn.Module,
+    optimiser: torch.optim.Optimizer,
+    run: RunDir | None,
+    step: int,
+    world: World | None = None,
+    milestones: Collection[int] = (),
 ) -> None:
     """A checkpoint of weights and AdamW moments, whole, whatever processes hold parts of them; all take part.
 
     Args:
         run: of the leader; None in the others.
+        milestones: steps whose checkpoints stay.
 
     Raises:
         ResourceError: processes that should have the same weights do not, to the bit.
@@ -37,7 +43,7 @@ def save_state(
     }
     moments = _gathered(moments, world)
     if run is not None:
-        run.save_checkpoint(step, {"model": weights, "optimiser": moments}, {})
+        run.save_checkpoint(step, {"model": weights, "optimiser": moments}, {}, milestones=milestones)
 
 
 def restore_weights(model: torch.nn.Module, run: RunDir | None, world: World | None = None) -> "Restored":

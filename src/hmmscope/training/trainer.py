@@ -128,6 +128,7 @@ def train_model(
         quiet=quiet or not world.leader,
     )
     beside = f" (Bayes floor {floor:.3f})" if floor is not None else ""
+    milestones = spec.milestone_steps
     shown, tokens, flops, told = "", 0, 0.0, Quietly(tracker)
     with deferred_signals() as received, progress, closing(told):
         begun = time.monotonic()
@@ -148,8 +149,8 @@ def train_model(
                 run.metrics.append(record)
             told.log(record)
             signum = world.largest(received[0] if received else 0)
-            if (step + 1) % spec.checkpoint_every == 0 or signum or done:
-                save_state(model, optimiser, run, step + 1, world)
+            if (step + 1) % spec.checkpoint_every == 0 or step + 1 in milestones or signum or done:
+                save_state(model, optimiser, run, step + 1, world, milestones)
                 if run is not None:
                     run.timing.append(_timing(step + 1, tokens, flops, time.monotonic() - begun, device))
             progress.update(step + 1, f"loss {loss:.3f}  {shown or beside}")

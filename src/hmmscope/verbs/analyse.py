@@ -4,13 +4,14 @@ import inspect
 import re
 
 from hmmscope import registry
+from hmmscope.runs import development
 from hmmscope.runs.pipeline import load_run
 from hmmscope.schema import parse_value, unknown_name
 from hmmscope.storage import store
 
 
-def analyse(run: str, instrument: str, quiet: bool, overrides: dict[str, str]) -> None:
-    """Run an instrument on the trained model and samples of the "probe" stream; write and print the table."""
+def analyse(run: str, instrument: str, quiet: bool, overrides: dict[str, str], over_training: bool = False) -> None:
+    """Run an instrument on the trained model, or at all steps that stayed, on the "probe" stream; write and print the table."""
     tool = registry.lookup("instrument", instrument)
     known = {
         name: parameter
@@ -27,8 +28,11 @@ def analyse(run: str, instrument: str, quiet: bool, overrides: dict[str, str]) -
     if instrument == "curves":  # what the run was trained for, unless told otherwise
         trained_for = {"target": loaded.config.target, "block_length": loaded.config.training.block_length}
         options = trained_for | options
-    rows = tool(loaded.model, loaded.corpus("probe"), **options)
-    named = "".join(f"-{key}-{value}" for key, value in overrides.items())
+    if over_training:
+        rows = development.over_training(loaded, tool, **options)
+    else:
+        rows = tool(loaded.model, loaded.corpus("probe"), **options)
+    named = "-over-training" * over_training + "".join(f"-{key}-{value}" for key, value in overrides.items())
     path = loaded.path / "analysis" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', instrument + named)[:200]}.jsonl"
     store.make_folder(path.parent)
     store.write_table(path, rows)

@@ -1,0 +1,60 @@
+"""Training as an axis: any instrument on the weights of every step whose checkpoint has stayed."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.errors import DamagedError, InputError
+from hmmscope.runs.pipeline import Run, model_at
+from hmmscope.storage.rundir import RunDir
+
+#: An instrument: from a model and a corpus to the rows of a table.
+Instrument = Callable[..., list[dict[str, Any]]]
+
+
+def kept_steps(run: Run) -> list[int]:
+    """0, and the steps whose checkpoints stay by ``training.milestones``, as far as the run has come.
+
+    Raises:
+        InputError: the run keeps none.
+        DamagedError: a finished run has lost one.
+    """
+    wanted = run.config.training.milestone_steps
+    if not wanted:
+        raise InputError(f"{run.path}: kept no checkpoints over training; train with --training.milestones 20")
+    found = set(RunDir.open(run.path).checkpoint_steps())
+    lost = [step for step in wanted if step not in found]
+    if lost and run.summary is not None:
+        raise DamagedError(f"{run.path}: the run is finished, but its checkpoint of step {lost[0]} is gone")
+    return [0, *(step for step in wanted if step in found)]
+
+
+def over_training(
+    run: Run, instrument: str | Instrument, *, corpus: Corpus | None = None, **options: Any
+) -> list[dict[str, Any]]:
+    """The rows of an instrument at every step that was kept, the first weights included.
+
+    Args:
+        run: trained with ``training.milestones``.
+        instrument: its name, or a function of a model and a corpus that returns rows.
+        corpus: samples; by default those of the run's stream "probe", the same at every step.
+        options: of the instrument.
+
+    Returns:
+        Its rows, each with the ``step``.
+
+    Raises:
+        InputError: an unknown instrument, or a run that kept no checkpoints.
+        DamagedError: see `kept_steps`.
+    """
+    tool = registry.lookup("instrument", instrument) if isinstance(instrument, str) else instrument
+    samples = run.corpus("probe") if corpus is None else corpus
+
+    def at(step: int) -> list[dict[str, Any]]:
+        model: nn.Module = model_at(run, step)
+        return [{"step": step} | row for row in tool(model, samples, **options)]
+
+    return [row for step in kept_steps(run) for row in at(step)]

@@ -1,0 +1,182 @@
+"""Training as an axis: checkpoints that stay, and instruments on all of them."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hmmscope as hs
+from hmmscope import cli
+from hmmscope.analysis.strategies import crossing, strategies, transition
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.errors import DamagedError, InputError
+from hmmscope.inference.memory import memory_beliefs
+from hmmscope.models.base import parameter_count
+from hmmscope.processes.make import make_process
+from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.runs.development import kept_steps, over_training
+from hmmscope.runs.dry_run import as_text, estimate
+from hmmscope.runs.pipeline import Run, load_run, model_at, train, untrained_twin
+from hmmscope.storage.rundir import RunDir
+from hmmscope.storage.store import read_table
+from hmmscope.training.spec import TrainingSpec
+
+TRAINING = {"num_steps": 30, "batch_size": 4, "checkpoint_every": 7, "milestones": 5, "evaluate_every": 0}
+KEPT = [1, 2, 5, 13, 30]
+
+
+class _Stop(Exception):
+    pass
+
+
+def config(engine: str = "torch", **training: Any) -> RunConfig:
+    return config_from_data(
+        {
+            "process": {"name": "random-hmm", "num_states": 3, "num_symbols": 4},
+            "layout": {"name": "sequences", "length": 5},
+            "model": {"name": "rnn", "width": 16},
+            "training": TRAINING | {"engine": engine, "device": "cpu"} | training,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train(config(), tmp_path_factory.mktemp("milestones") / "run", num_samples=8)
+
+
+def checkpoints(path: Path) -> dict[str, bytes]:
+    return {
+        f"{file.parent.name}/{file.name}": file.read_bytes() for file in path.glob("checkpoints/step-*/*.safetensors")
+    }
+
+
+def test_steps_are_even_in_the_logarithm() -> None:
+    assert TrainingSpec(num_steps=100, milestones=5).milestone_steps == (1, 3, 10, 32, 100)
+    assert TrainingSpec(num_steps=3, milestones=40).milestone_steps == (1, 2, 3)
+    assert TrainingSpec(num_steps=3).milestone_steps == ()
+    for wrong in (1, -2, 1001):
+        with pytest.raises(InputError, match="milestones"):
+            TrainingSpec(milestones=wrong)
+
+
+@pytest.mark.parametrize("engine", ["torch", "compiled"])
+def test_they_stay_through_stop_and_resume(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = train(config(engine), tmp_path / "whole", num_samples=4)
+    assert RunDir.open(whole.path).checkpoint_steps() == sorted({*KEPT, 28})
+    save = RunDir.save_checkpoint
+
+    def ends(self: RunDir, step: int, *args: Any, **options: Any) -> None:
+        save(self, step, *args, **options)
+        if step == 14:
+            raise _Stop
+
+    monkeypatch.setattr(RunDir, "save_checkpoint", ends)
+    with pytest.raises(_Stop):
+        train(config(engine), tmp_path / "cut", num_samples=4)
+    assert RunDir.open(tmp_path / "cut").checkpoint_steps() == [1, 2, 5, 13, 14]
+    assert kept_steps(load_run(tmp_path / "cut")) == [0, 1, 2, 5, 13]
+    monkeypatch.setattr(RunDir, "save_checkpoint", save)
+    train(config(engine), tmp_path / "cut", resume=True, num_samples=4)
+    assert checkpoints(tmp_path / "cut") == checkpoints(tmp_path / "whole")
+
+
+def test_the_size_is_said_before_and_true_after(run: Run) -> None:
+    found = estimate(run.config, measure=False)
+    assert found.disk_bytes == 6 * 3 * 4 * parameter_count(run.model)
+    size = sum(map(len, checkpoints(run.path).values()))
+    assert found.disk_bytes < size < 1.5 * found.disk_bytes  # and names and shapes, of weights so few
+    assert "MB for 6 checkpoints that stay" in "\n".join(as_text(found, run.config))
+    assert estimate(config(milestones=0), measure=False).disk_bytes == found.disk_bytes // 3
+
+
+def test_weights_of_every_step(run: Run) -> None:
+    assert kept_steps(run) == [0, *KEPT]
+    first, last = model_at(run, 0), model_at(run, 30)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), untrained_twin(run).parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(last.parameters(), run.model.parameters(), strict=True))
+    assert not torch.equal(first.head.weight, model_at(run, 1).head.weight)
+
+
+def test_an_instrument_at_every_step(run: Run, capsys: pytest.CaptureFixture) -> None:
+    rows = over_training(run, "strategies", num_samples=8)
+    assert sorted({row["step"] for row in rows}) == [0, *KEPT]
+    alone = strategies(run.model, run.corpus("probe"), num_samples=8)
+    assert [{k: v for k, v in row.items() if k != "step"} for row in rows if row["step"] == 30] == alone
+    assert cli.main(["analyse", str(run.path), "strategies", "--over-training", "--num_samples", "8", "-q"]) == 0
+    assert read_table(run.path / "analysis/strategies-over-training-num_samples-8.jsonl") == rows
+    own = hs.over_training(run, lambda model, corpus: [{"parameters": parameter_count(model)}])
+    assert own[1] == {"step": 1, "parameters": parameter_count(run.model)}
+
+
+def test_a_module_that_was_handed_over(tmp_path: Path) -> None:
+    module = torch.nn.Sequential(torch.nn.Embedding(4, 4), torch.nn.Linear(4, 4))
+    before = module[1].weight.detach().clone()
+    made = train(make_process("random-hmm", num_symbols=4), tmp_path / "own", model=module, length=4, training=TRAINING)
+    assert torch.equal(model_at(made, 0)[1].weight, before)
+    assert torch.equal(model_at(made, 30)[1].weight, module[1].weight)
+    assert not torch.equal(model_at(made, 13)[1].weight, module[1].weight)
+
+
+def test_what_was_not_kept_or_is_lost_is_said(run: Run, tmp_path: Path) -> None:
+    plain = train(config(milestones=0, num_steps=2), tmp_path / "plain", num_samples=4)
+    with pytest.raises(InputError, match=r"kept no checkpoints over training; train with --training\.milestones"):
+        over_training(plain, "strategies")
+    with pytest.raises(InputError, match="no step 3"):
+        model_at(run, 3)
+    shutil.copytree(run.path, tmp_path / "lost")
+    shutil.rmtree(tmp_path / "lost/checkpoints/step-000000005")
+    with pytest.raises(DamagedError, match="its checkpoint of step 5 is gone"):
+        over_training(load_run(tmp_path / "lost"), "strategies")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Strategies and transitions
+
+
+class Window(torch.nn.Module):
+    """The exact predictor that knows the last observation only."""
+
+    outputs = "law"
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return memory_beliefs(make_process("mess3"), tokens, 1).next_observation
+
+
+def test_a_predictor_is_found_where_it_is() -> None:
+    corpus = Corpus(make_process("mess3"), length=8)
+    rows = strategies(Window(), corpus, num_samples=16)
+    value = {(row["predictor"], row["metric"]): row["value"] for row in rows}
+    assert {name for name, _ in value} == {"uniform", "window-0", "window-1", "window-2", "optimum"}
+    assert value["window-1", "kl"] < 1e-12
+    assert min(value[name, "kl"] for name in ("window-0", "window-2", "optimum")) > 1e-4
+    fresh = Corpus(make_process("fresh-markov-chains", num_states=3, num_symbols=3), length=8)
+    names = {row["predictor"] for row in strategies(Window(), fresh, num_samples=4)}
+    assert names == {"uniform", "order-0", "order-1", "order-2", "optimum"}
+
+
+def test_crossings_by_hand() -> None:
+    found = crossing([0, 1, 4, 16], [-1.0, -1.0, 1.0, 2.0], [0.0, 0.4, 0.0, 0.0])
+    assert found is not None
+    assert found.step == pytest.approx(2.0)
+    assert found.error == pytest.approx(0.2)
+    back = crossing([1, 2, 4, 8], [-1.0, 1.0, -1.0, 3.0])
+    assert back is not None
+    assert back.log2_step == pytest.approx(2.25)  # the last time, after which it stays
+    assert crossing([1, 2], [1.0, 2.0]) is None
+    assert crossing([1, 2], [-1.0, -2.0]) is None
+
+
+def test_a_transition_is_between_two_predictors() -> None:
+    def row(step: int, predictor: str, value: float) -> dict:
+        return {"step": step, "predictor": predictor, "metric": "kl", "value": value, "low": value, "high": value}
+
+    rows = [row(1, "a", 0.0), row(1, "b", 1.0), row(16, "a", 1.0), row(16, "b", 0.0)]
+    found = transition(rows, "a", "b")
+    assert found is not None
+    assert found.step == pytest.approx(4.0)
+    assert transition(rows, "b", "a") is None
+    with pytest.raises(InputError, match="two steps with a and c"):
+        transition(rows, "a", "c")
