@@ -204,7 +204,7 @@ class RunDir:
         `tensors[group][name]` goes to <group>.safetensors. `state` is JSON; load_checkpoint returns it with
         "journal_length", the size of metrics.jsonl now. Once the new checkpoint has been read back and verified,
         those before it are removed except for `milestones` and the newest `keep` - 1. If the step exists with the same
-        content there is nothing to do (a resumed run that repeats itself); if it exists damaged it is set aside as damaged-*.
+        content there is nothing to do (a resumed run that repeats itself); if it exists damaged it is set aside.
 
         Raises:
             NonFiniteError: a tensor has NaN or infinity; nothing is written.

@@ -11,7 +11,7 @@ from hmmscope.storage import store
 
 
 def analyse(run: str, instrument: str, quiet: bool, overrides: dict[str, str], over_training: bool = False) -> None:
-    """Run an instrument on the trained model, or at all steps that stayed, on the "probe" stream; write and print the table."""
+    """Run an instrument on the trained model, or at all steps that stayed; write and print the table."""
     tool = registry.lookup("instrument", instrument)
     known = {
         name: parameter
