@@ -64,6 +64,35 @@ def tokens(count: int = 3, length: int = LENGTH, below: int = TOKENS) -> torch.T
     return torch.randint(below, (count, length), generator=torch_generator(2, "weights"))
 
 
+def foreign(name: str) -> nn.Module:
+    """A small causal model whose weights our generator drew."""
+    library = pytest.importorskip("transformers")
+    sizes = {"vocab_size": TOKENS, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    extra = {
+        "llama": {"intermediate_size": 16, "num_key_value_heads": 1, "max_position_embeddings": 64},
+        "gpt2": {"n_positions": 64, "activation_function": "gelu_new"},
+        "gpt_neox": {"intermediate_size": 16, "max_position_embeddings": 64},
+        "opt": {"ffn_dim": 16, "word_embed_proj_dim": 8, "pad_token_id": 1},
+        "mamba": {"state_size": 4},
+        "gpt_neo": {
+            "num_layers": 2,
+            "num_heads": 2,
+            "attention_types": [[["global"], 2]],
+            "max_position_embeddings": 64,
+        },
+    }[name]
+    if name == "gpt_neo":
+        sizes = {"vocab_size": TOKENS, "hidden_size": 8}
+    with torch.random.fork_rng(devices=[]):
+        model = library.AutoModelForCausalLM.from_config(library.AutoConfig.for_model(name, **(sizes | ends | extra)))
+    generator = torch_generator(3, "weights")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.mean() + 0.3 * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
 def apart(one: torch.Tensor, other: torch.Tensor) -> float:
     assert one.dtype == other.dtype
     assert one.shape == other.shape

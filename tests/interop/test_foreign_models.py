@@ -10,10 +10,8 @@ from torch import nn
 import hmmscope as hs
 from hmmscope.analysis.activations import capture
 from hmmscope.errors import ResourceError
-from hmmscope.interop import from_huggingface, to_huggingface, to_transformer_lens
-from hmmscope.interop.huggingface import HuggingFaceModel
+from hmmscope.interop import HuggingFaceModel, from_huggingface, to_huggingface, to_transformer_lens
 from hmmscope.models.decoder import Decoder
-from hmmscope.seeds import torch_generator
 from huggingface_cases import (  # noqa: F401 - fixtures
     GRID,
     LENGTH,
@@ -24,6 +22,7 @@ from huggingface_cases import (  # noqa: F401 - fixtures
     TOLERANCE,
     apart,
     folder,
+    foreign,
     made,
     refuses,
     shaken,
@@ -33,33 +32,6 @@ from huggingface_cases import (  # noqa: F401 - fixtures
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Models of others
-
-
-def foreign(name: str) -> nn.Module:
-    """A small causal model whose weights our generator drew."""
-    library = pytest.importorskip("transformers")
-    sizes = {"vocab_size": TOKENS, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
-    ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    extra = {
-        "llama": {"intermediate_size": 16, "num_key_value_heads": 1, "max_position_embeddings": 64},
-        "gpt2": {"n_positions": 64, "activation_function": "gelu_new"},
-        "gpt_neox": {"intermediate_size": 16, "max_position_embeddings": 64},
-        "gpt_neo": {
-            "num_layers": 2,
-            "num_heads": 2,
-            "attention_types": [[["global"], 2]],
-            "max_position_embeddings": 64,
-        },
-    }[name]
-    if name == "gpt_neo":
-        sizes = {"vocab_size": TOKENS, "hidden_size": 8}
-    with torch.random.fork_rng(devices=[]):
-        model = library.AutoModelForCausalLM.from_config(library.AutoConfig.for_model(name, **sizes, **ends, **extra))
-    generator = torch_generator(3, "weights")
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(parameter.mean() + 0.3 * torch.randn(parameter.shape, generator=generator))
-    return model.eval()
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gpt_neox", "gpt_neo"])

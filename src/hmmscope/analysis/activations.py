@@ -12,6 +12,9 @@ from hmmscope.errors import InputError
 from hmmscope.models.block_cot import block_outputs
 from hmmscope.models.given import known_tokens, logits_of
 
+#: How models of other libraries get taps.
+TAPS_OF_OTHERS = "models of others get them by hmmscope.interop: from_huggingface(model), TransformerLensModel(model)"
+
 #: Samples in one forward pass of an instrument.
 BATCH = 64
 
@@ -72,7 +75,8 @@ def residual_layers(model: nn.Module) -> list[str]:
     names = [name for name, _ in model.named_modules() if name.startswith("residual.")]
     if not names:
         known = [name for name, module in model.named_modules() if name.count(".") <= 2 and name][:12]
-        raise InputError(f"layers: the model has no residual taps; name its modules, such as {', '.join(known)}")
+        named = f"name its modules, such as {', '.join(known)}; {TAPS_OF_OTHERS}"
+        raise InputError(f"layers: the model has no residual taps; {named}")
     return names
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import as_law, capture, inference_mode, model_outputs
+from hmmscope.analysis.activations import TAPS_OF_OTHERS, as_law, capture, inference_mode, model_outputs
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.axes import Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
@@ -157,7 +157,7 @@ def attention_taps(model: nn.Module, what: str) -> list[str]:
     """Names of the taps on attention "logits" or "pattern", by layer."""
     names = [name for name, _ in model.named_modules() if name.endswith(f".attention.{what}")]
     if not names:
-        raise InputError(f"model: has no taps named *.attention.{what}; use a model of this library")
+        raise InputError(f"model: has no taps named *.attention.{what}; {TAPS_OF_OTHERS}")
     return names
 
 

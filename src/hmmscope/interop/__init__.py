@@ -4,10 +4,13 @@ from hmmscope.interop.dynamax import from_dynamax
 from hmmscope.interop.hmmer import from_pyhmmer, load_hmmer
 from hmmscope.interop.hmmlearn import from_hmmlearn, to_hmmlearn
 from hmmscope.interop.huggingface import export_huggingface, from_huggingface, read_record, to_huggingface
-from hmmscope.interop.lens import to_transformer_lens
+from hmmscope.interop.lens import TransformerLensModel, to_transformer_lens
 from hmmscope.interop.pomegranate import from_pomegranate
+from hmmscope.interop.tapped import HuggingFaceModel
 
 __all__ = [
+    "HuggingFaceModel",
+    "TransformerLensModel",
     "export_huggingface",
     "from_dynamax",
     "from_hmmlearn",

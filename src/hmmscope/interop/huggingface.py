@@ -1,10 +1,8 @@
 """Folders that Hugging Face's AutoModelForCausalLM opens, written and read; and its causal models as models of ours."""
 
 import dataclasses
-import inspect
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +10,13 @@ import torch
 from torch import nn
 
 from hmmscope import __version__
-from hmmscope.axes import Float, Int64, Tensor
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.interop.exported import Exported, as_exported
 from hmmscope.interop.families import FAMILIES
 from hmmscope.interop.imported import as_decoder
-from hmmscope.models.base import Ports, SequenceModel, Tap, check_inputs
+from hmmscope.interop.tapped import HuggingFaceModel
+from hmmscope.models.base import Ports, SequenceModel
 from hmmscope.models.foreign import transformers
-from hmmscope.schema import require
 from hmmscope.storage import store
 
 CONFIG, WEIGHTS, RECORD, GENERATION = "config.json", "model.safetensors", "hmmscope.json", "generation_config.json"
@@ -108,7 +105,13 @@ def read_record(path: str | Path) -> dict[str, Any]:
     return record
 
 
-def from_huggingface(source: Any, *, num_symbols: int | None = None, layers: str | None = None) -> SequenceModel:
+def from_huggingface(
+    source: Any,
+    *,
+    num_symbols: int | None = None,
+    symbols: Sequence[int] | None = None,
+    layers: str | None = None,
+) -> SequenceModel:
     """A causal language model of transformers, or a folder with one, as a model of this library.
 
     What `export_huggingface` wrote, and any GPT-2 or GPT-NeoX with exact GELU and the parts of our decoder, comes back
@@ -116,7 +119,7 @@ def from_huggingface(source: Any, *, num_symbols: int | None = None, layers: str
     and no need of transformers. Features and vectors of positions come back as one table of positions; the head's bias
     as part of the last norm's.
 
-    Any other is wrapped as it is, with taps ``residual.<layer>``: see `HuggingFaceModel`.
+    Any other is wrapped as it is, with the same taps: see `HuggingFaceModel`.
 
     Args:
         source: a model in memory, or a folder.
@@ -133,8 +136,8 @@ def from_huggingface(source: Any, *, num_symbols: int | None = None, layers: str
         if config is None or not hasattr(config, "to_dict"):
             raise InputError(f"model: {type(source).__name__} is no model of transformers; it has no config")
         made = any(type(source).__name__ == family.architecture for family in FAMILIES)
-        native = as_decoder(config.to_dict(), source.state_dict(), num_symbols) if made else None
-        return native if native is not None else HuggingFaceModel(source, num_symbols=num_symbols, layers=layers)
+        native = as_decoder(config.to_dict(), source.state_dict(), num_symbols) if made and symbols is None else None
+        return native or HuggingFaceModel(source, num_symbols=num_symbols, symbols=symbols, layers=layers)
     path = Path(source)
     if not (path / CONFIG).is_file():
         raise InputError(f"{path}: there is no folder with a {CONFIG}; load what is elsewhere and pass the model")
@@ -143,7 +146,7 @@ def from_huggingface(source: Any, *, num_symbols: int | None = None, layers: str
     config = store.read_json(path / CONFIG)
     if not isinstance(config, dict):
         raise DamagedError(f"{path / CONFIG}: not a configuration")
-    if (path / WEIGHTS).is_file():
+    if symbols is None and (path / WEIGHTS).is_file():
         native = as_decoder(config, store.read_tensors(path / WEIGHTS), num_symbols)
         if native is not None:
             return native
@@ -152,106 +155,7 @@ def from_huggingface(source: Any, *, num_symbols: int | None = None, layers: str
         model = loader.from_pretrained(str(path), local_files_only=True, use_safetensors=True)
     except (ValueError, OSError, KeyError, RuntimeError) as error:
         raise InputError(f"{path}: transformers cannot open it ({' '.join(str(error).split())[:200]})") from error
-    return HuggingFaceModel(model, num_symbols=num_symbols, layers=layers)
-
-
-class HuggingFaceModel(SequenceModel):
-    """A causal language model of transformers behind our interface. Activations: ``residual.<layer>``.
-
-    ``residual.0`` is what the first layer reads, ``residual.<l>`` what layer l writes; changing one there changes the
-    answer. The model itself is not changed: its layers are listened to during a call only.
-
-    With a cache the tokens so far are kept and read again at every call: the same values, without the speed.
-
-    Args:
-        model: maps ``input_ids`` to an object with ``.logits``.
-        num_symbols: outputs; logits beyond them are cut off. Default: all.
-        layers: the name of the list of layers; by default the first one as long as its configuration says.
-
-    Raises:
-        InputError: an encoder-decoder, more symbols than logits, or layers that are not found.
-    """
-
-    def __init__(self, model: nn.Module, *, num_symbols: int | None = None, layers: str | None = None) -> None:
-        super().__init__()
-        config: Any = getattr(model, "config", None)
-        if getattr(config, "is_encoder_decoder", False):
-            raise InputError(f"model: {type(model).__name__} is an encoder-decoder; a causal language model is needed")
-        head = getattr(model, "get_output_embeddings", None)
-        if head is None or head() is None:
-            raise InputError(f"model: {type(model).__name__} has no head that gives logits of tokens")
-        text = config.get_text_config() if hasattr(config, "get_text_config") else config
-        vocabulary = getattr(text, "vocab_size", None)
-        if not isinstance(vocabulary, int):
-            raise InputError(f"model: {type(model).__name__} has no config.vocab_size, so it reads no tokens")
-        num_outputs = vocabulary if num_symbols is None else num_symbols
-        require(1 <= num_outputs <= vocabulary, "num_symbols", f"must be in [1, {vocabulary}]", num_outputs)
-        limit = getattr(text, "max_position_embeddings", None)
-        max_length = limit if isinstance(limit, int) and limit > 0 else None
-        self.ports = Ports(num_outputs=num_outputs, num_tokens=vocabulary, max_length=max_length)
-        self.num_symbols, self.num_tokens = num_outputs, vocabulary
-        self.model = model
-        self._layers = _layers_of(model, getattr(text, "num_hidden_layers", None), layers)
-        self.residual = nn.ModuleList(Tap() for _ in range(len(self._listed()) + 1))
-        accepted = inspect.signature(model.forward).parameters
-        self._options = {"use_cache": False} if "use_cache" in accepted else {}
-        self._reads_positions = "position_ids" in accepted
-
-    def forward(
-        self,
-        inputs: Int64[Tensor, "batch time"],
-        positions: Int64[Tensor, "*batch time"] | None = None,
-        *,
-        feedback: Float[Tensor, "batch time feedback"] | None = None,
-        cache: dict[str, Any] | None = None,
-    ) -> Float[Tensor, "batch time output"]:
-        """Outputs at every position; see `SequenceModel.forward`."""
-        check_inputs(self.ports, inputs, feedback)
-        time = inputs.shape[1]
-        if cache is not None:
-            if positions is None:
-                begin = cache["inputs"].shape[1] if cache else 0
-                positions = torch.arange(begin, begin + time, device=inputs.device)
-            positions = positions.expand(len(inputs), -1)
-            if cache:
-                inputs = torch.cat([cache["inputs"], inputs], 1)
-                positions = torch.cat([cache["positions"], positions], 1)
-            cache["inputs"], cache["positions"] = inputs, positions
-        options: dict[str, Any] = dict(self._options)
-        if positions is not None and self._reads_positions:
-            options["position_ids"] = positions.expand(len(inputs), -1)
-        with self._tapped():
-            output = self.model(input_ids=inputs, **options)
-        logits: Tensor = output.logits
-        return logits[:, -time:, : self.num_symbols]
-
-    def _listed(self) -> nn.ModuleList:
-        found = self.model.get_submodule(self._layers)
-        assert isinstance(found, nn.ModuleList)
-        return found
-
-    @contextmanager
-    def _tapped(self) -> Iterator[None]:
-        """What the layers read and write passes through the taps."""
-        first, layers = self.residual[0], self._listed()
-
-        def read(module: nn.Module, args: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-            if args:
-                return (first(args[0]), *args[1:]), options
-            return args, options | {"hidden_states": first(options["hidden_states"])}
-
-        handles = [layers[0].register_forward_pre_hook(read, with_kwargs=True)]
-        for layer, tap in zip(layers, self.residual[1:], strict=True):
-
-            def wrote(module: nn.Module, args: tuple, output: Any, tap: nn.Module = tap) -> Any:
-                return (tap(output[0]), *output[1:]) if isinstance(output, tuple) else tap(output)
-
-            handles.append(layer.register_forward_hook(wrote))
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+    return HuggingFaceModel(model, num_symbols=num_symbols, symbols=symbols, layers=layers)
 
 
 def model_of(thing: Any) -> SequenceModel:
@@ -260,19 +164,6 @@ def model_of(thing: Any) -> SequenceModel:
     if not isinstance(model, nn.Module):
         raise InputError(f"model: must be a model or a run, got {type(thing).__name__}")
     return model  # type: ignore[return-value]
-
-
-def _layers_of(model: nn.Module, count: int | None, name: str | None) -> str:
-    """The name of the list of layers."""
-    lists = {path: module for path, module in model.named_modules() if isinstance(module, nn.ModuleList) and path}
-    if name is None:
-        fitting = [path for path, module in lists.items() if len(module) and len(module) == count]
-        if not fitting:
-            raise InputError(f"layers: none found in {type(model).__name__}; name one of {', '.join(lists) or 'none'}")
-        return fitting[0]
-    if not len(lists.get(name, [])):
-        raise InputError(f"layers: {name!r} is no list of layers; there are {', '.join(lists) or 'none'}")
-    return name
 
 
 def _record(thing: Any, ports: Ports, exported: Exported) -> Mapping[str, Any]:

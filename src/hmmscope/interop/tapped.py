@@ -1,0 +1,377 @@
+"""Other people's models with our taps: activations under our names, to be listened to and replaced.
+
+The model itself is not changed: what passes through it passes through our taps during a call only.
+"""
+
+import inspect
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from hmmscope.axes import Float, Int64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.models.base import Ports, SequenceModel, Tap, check_inputs
+from hmmscope.schema import require
+
+#: Every attention of transformers that is not fused goes through one of these.
+_SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
+
+#: How many tokens a model is shown to find its parts; no head is as wide.
+_REHEARSED = 5
+
+#: From what one of their modules reads or gives to what stands in its place.
+Pass = Callable[[Tensor], Tensor]
+
+#: (softmax, logits) -> pattern.
+Attend = Callable[[Pass, Tensor], Tensor]
+
+
+class AttentionTap(Tap):
+    """What attention writes into the stream; inside are the taps of our own `Attention`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logits, self.pattern, self.mixed = Tap(), Tap(), Tap()
+
+
+class TappedModel(SequenceModel):
+    """A model of another library behind our interface.
+
+    Activations are those of our `Decoder`: ``residual.0`` is what the first layer reads, ``residual.<l>`` what layer l
+    writes; ``blocks.<l>.attention`` and ``blocks.<l>.mlp`` what these write into the stream (l from 0);
+    ``blocks.<l>.attention.logits`` (batch, head, query, key) before the softmax, -inf where a query may not look,
+    ``.pattern`` after it, and ``.mixed`` (batch, time, width) what the heads give. What is put in the place of one
+    changes the answer.
+
+    With a cache the tokens so far are kept and read again at every call: the same values, without the speed.
+
+    Args:
+        model: the other library's.
+        vocabulary: tokens that it reads, and logits that it gives.
+        max_length: positions that it has, None for no limit.
+        num_symbols: outputs; logits beyond them are cut off. Default: all.
+        symbols: instead, the token of each symbol; the outputs are the logits of these.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        vocabulary: int,
+        max_length: int | None,
+        num_symbols: int | None,
+        symbols: Sequence[int] | None,
+    ) -> None:
+        super().__init__()
+        if symbols is not None:
+            require(num_symbols is None, "num_symbols", "is the number of `symbols`; give one of them", num_symbols)
+            known = len(set(symbols)) == len(symbols) > 0 and all(0 <= token < vocabulary for token in symbols)
+            require(known, "symbols", f"must be different tokens in [0, {vocabulary})", list(symbols)[:20])
+            num_symbols = len(symbols)
+        num_outputs = vocabulary if num_symbols is None else num_symbols
+        require(1 <= num_outputs <= vocabulary, "num_symbols", f"must be in [1, {vocabulary}]", num_outputs)
+        self.ports = Ports(num_outputs=num_outputs, num_tokens=vocabulary, max_length=max_length)
+        self.num_symbols, self.num_tokens = num_outputs, vocabulary
+        self.model = model
+        self._outputs = slice(num_outputs) if symbols is None else list(symbols)
+
+    def forward(
+        self,
+        inputs: Int64[Tensor, "batch time"],
+        positions: Int64[Tensor, "*batch time"] | None = None,
+        *,
+        feedback: Float[Tensor, "batch time feedback"] | None = None,
+        cache: dict[str, Any] | None = None,
+    ) -> Float[Tensor, "batch time output"]:
+        """Outputs at every position; see `SequenceModel.forward`."""
+        check_inputs(self.ports, inputs, feedback)
+        time = inputs.shape[1]
+        if cache is not None:
+            if positions is None:
+                begin = cache["inputs"].shape[1] if cache else 0
+                positions = torch.arange(begin, begin + time, device=inputs.device)
+            positions = positions.expand(len(inputs), -1)
+            if cache:
+                inputs = torch.cat([cache["inputs"], inputs], 1)
+                positions = torch.cat([cache["positions"], positions], 1)
+            cache["inputs"], cache["positions"] = inputs, positions
+        with ExitStack() as stack:
+            self._connect(stack)
+            logits = self._logits(inputs, None if positions is None else positions.expand(len(inputs), -1))
+        return logits[:, -time:, self._outputs]
+
+    @abstractmethod
+    def _connect(self, stack: ExitStack) -> None:
+        """Until the stack is left, what passes through the model passes through the taps."""
+
+    @abstractmethod
+    def _logits(self, inputs: Tensor, positions: Tensor | None) -> Tensor:
+        """Logits of all tokens (batch, time, vocabulary)."""
+
+
+class HuggingFaceModel(TappedModel):
+    """A causal language model of transformers; see `TappedModel` for its activations.
+
+    Names of the parts are found by what they do on a few tokens: attention is the part of a layer that takes a softmax
+    over keys, and the only other part with matrices is the MLP. Where a layer has other parts (a Mamba mixer, several
+    maps) they keep their names, ``blocks.<l>.mixer``; where nothing takes such a softmax there is no ``attention``.
+    Fused attention shows neither logits nor pattern, so while somebody listens to these it runs as plain ("eager") one,
+    the same to rounding.
+
+    Args:
+        model: maps ``input_ids`` to an object with ``.logits``.
+        num_symbols: outputs; logits beyond them are cut off. Default: all.
+        symbols: instead, the token of each symbol; the outputs are the logits of these.
+        layers: the name of the list of layers; by default the first one as long as its configuration says.
+
+    Raises:
+        InputError: an encoder-decoder, outputs that are not among the logits, layers that are not found, or a model that
+            fails on a few tokens.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        num_symbols: int | None = None,
+        symbols: Sequence[int] | None = None,
+        layers: str | None = None,
+    ) -> None:
+        config: Any = getattr(model, "config", None)
+        if getattr(config, "is_encoder_decoder", False):
+            raise InputError(f"model: {type(model).__name__} is an encoder-decoder; a causal language model is needed")
+        head = getattr(model, "get_output_embeddings", None)
+        if head is None or head() is None:
+            raise InputError(f"model: {type(model).__name__} has no head that gives logits of tokens")
+        text = config.get_text_config() if hasattr(config, "get_text_config") else config
+        vocabulary = getattr(text, "vocab_size", None)
+        if not isinstance(vocabulary, int):
+            raise InputError(f"model: {type(model).__name__} has no config.vocab_size, so it reads no tokens")
+        limit = getattr(text, "max_position_embeddings", None)
+        max_length = limit if isinstance(limit, int) and limit > 0 else None
+        super().__init__(model, vocabulary, max_length, num_symbols, symbols)
+        path = _layers_of(model, getattr(text, "num_hidden_layers", None), layers)
+        self._layers = [f"{path}.{number}" for number in range(len(model.get_submodule(path)))]  # type: ignore[arg-type]
+        self.residual = nn.ModuleList(Tap() for _ in range(len(self._layers) + 1))
+        accepted = inspect.signature(model.forward).parameters
+        self._options = {"use_cache": False} if "use_cache" in accepted else {}
+        self._placed = {"position_ids", "attention_mask"} & set(accepted)
+        self._parts = self._found_parts()
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict({name: Tap() if part.out is None else AttentionTap() for name, part in parts.items()})
+            for parts in self._parts
+        )
+
+    def _logits(self, inputs: Tensor, positions: Tensor | None) -> Tensor:
+        placed = {}
+        if (
+            positions is not None and "position_ids" in self._placed
+        ):  # without a mask they are taken for packed sequences
+            whole = {"position_ids": positions, "attention_mask": torch.ones_like(inputs)}
+            placed = {name: whole[name] for name in self._placed}
+        found: Tensor = self.model(input_ids=inputs, **self._options, **placed).logits
+        return found
+
+    def _connect(self, stack: ExitStack) -> None:
+        layers = [self.model.get_submodule(path) for path in self._layers]
+        stack.callback(layers[0].register_forward_pre_hook(_reading(self.residual[0]), with_kwargs=True).remove)
+        for layer, tap in zip(layers, self.residual[1:], strict=True):
+            stack.callback(layer.register_forward_hook(writing(tap)).remove)
+        within: dict[nn.Module, Attend] = {}
+        for layer, parts, taps in zip(layers, self._parts, self.blocks, strict=True):
+            for name, part in parts.items():
+                tap, module = taps[name], layer.get_submodule(part.path)  # type: ignore[index]
+                if tap.heard:
+                    stack.callback(module.register_forward_hook(writing(tap)).remove)
+                if part.out is None:
+                    continue
+                if tap.mixed.heard:
+                    out = module.get_submodule(part.out)
+                    stack.callback(out.register_forward_pre_hook(_reading(tap.mixed), with_kwargs=True).remove)
+                if tap.logits.heard or tap.pattern.heard:
+                    within[module] = _through(tap)
+        if within:
+            stack.enter_context(_eager(self.model))
+            stack.enter_context(_Softmaxes(within))
+
+    def _found_parts(self) -> list[dict[str, "_Part"]]:
+        """What writes into the stream in each layer, by our name, from what is called on a few tokens."""
+        layers = [self.model.get_submodule(path) for path in self._layers]
+        called: list[list[str]] = [[] for _ in layers]  # modules with matrices of their own, in order
+        attending: list[list[str]] = [[] for _ in layers]  # children that take a softmax over keys
+        training, device = self.model.training, next((p.device for p in self.model.parameters()), None)
+        tokens = torch.zeros(1, min(_REHEARSED, self.ports.max_length or _REHEARSED), dtype=torch.int64, device=device)
+        try:
+            self.model.eval()
+            with torch.no_grad(), ExitStack() as stack:
+                stack.enter_context(_eager(self.model))
+                within: dict[nn.Module, Attend] = {}
+                for layer, own_called, own_attending in zip(layers, called, attending, strict=True):
+                    for name, child in layer.named_children():
+                        within[child] = _noting(own_attending, name, tokens.shape[1])
+                    for path, module in layer.named_modules():
+                        if path and any(p.ndim > 1 for p in module.parameters(recurse=False)):
+                            stack.callback(module.register_forward_pre_hook(_calling(own_called, path)).remove)
+                stack.enter_context(_Softmaxes(within))
+                self._logits(tokens, None)
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(
+                f"model: {type(self.model).__name__} fails on tokens {tuple(tokens.shape)}: {reason}"
+            ) from error
+        finally:
+            self.model.train(training)
+        return [_parts_of(*found) for found in zip(called, attending, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a layer.
+
+    Attributes:
+        path: its name in the layer.
+        out: of attention the name in it of the map that mixes what the heads give; otherwise None.
+    """
+
+    path: str
+    out: str | None = None
+
+
+def _parts_of(called: list[str], attending: list[str]) -> dict[str, _Part]:
+    """Parts by our name: attention and MLP where there is one of each, the others by their own."""
+    children = list(dict.fromkeys(path.partition(".")[0] for path in called))
+    found = {}
+    for child in children:
+        inside = [path.partition(".")[2] for path in called if path.partition(".")[0] == child]
+        if attending == [child]:
+            found["attention"] = _Part(child, inside[-1])
+        elif len(attending) == 1 and len(children) == 2:
+            found["mlp"] = _Part(child)
+        else:
+            found[child] = _Part(child)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What passes through taps
+
+
+def writing(tap: Pass) -> Callable[..., Any]:
+    """A hook that passes what a module gives, or the first of it, through a tap."""
+
+    def wrote(module: nn.Module, args: tuple, output: Any) -> Any:
+        return (tap(output[0]), *output[1:]) if isinstance(output, tuple) else tap(output)
+
+    return wrote
+
+
+def _reading(tap: Pass) -> Callable[..., Any]:
+    """A hook that passes what a module reads first through a tap."""
+
+    def read(module: nn.Module, args: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        if args:
+            return (tap(args[0]), *args[1:]), options
+        return args, options | {"hidden_states": tap(options["hidden_states"])}
+
+    return read
+
+
+def _calling(called: list[str], path: str) -> Callable[..., None]:
+    def note(module: nn.Module, args: tuple) -> None:
+        called.append(path)
+
+    return note
+
+
+def _noting(attending: list[str], name: str, length: int) -> Attend:
+    """Notes softmaxes over keys."""
+
+    def attend(softmax: Pass, logits: Tensor) -> Tensor:
+        if logits.shape[2:] == (length, length) and name not in attending:
+            attending.append(name)
+        return softmax(logits)
+
+    return attend
+
+
+def _through(tap: AttentionTap) -> Attend:
+    """The logits and the pattern through their taps."""
+
+    def attend(softmax: Pass, logits: Tensor) -> Tensor:
+        found: Tensor = tap.pattern(softmax(tap.logits(minus_infinity(logits))))
+        return found
+
+    return attend
+
+
+def minus_infinity(logits: Tensor) -> Tensor:
+    """Logits with -inf where a mask left about the lowest number of their type, but where all keys are masked."""
+    hidden = logits <= torch.finfo(logits.dtype).min / 2
+    return logits.masked_fill(hidden & ~hidden.all(-1, keepdim=True), -torch.inf)
+
+
+class _Softmaxes(TorchFunctionMode):
+    """Every softmax of (batch, head, query, key) logits in a module of `within` is taken by what stands there."""
+
+    def __init__(self, within: Mapping[nn.Module, Attend]) -> None:
+        super().__init__()
+        self._within = within
+        self._inside: list[Attend] = []
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> "_Softmaxes":
+        for module, attend in self._within.items():
+            self._handles.append(module.register_forward_pre_hook(lambda *_, own=attend: self._inside.append(own)))
+            self._handles.append(module.register_forward_hook(lambda *_: self._left()))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        for handle in self._handles:
+            handle.remove()
+
+    def _left(self) -> None:
+        self._inside.pop()
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        options = kwargs or {}
+        if func in _SOFTMAX and self._inside and args and args[0].ndim == 4:
+            return self._inside[-1](lambda logits: func(logits, *args[1:], **options), args[0])
+        return func(*args, **options)
+
+
+@contextmanager
+def _eager(model: nn.Module) -> Iterator[None]:
+    """The model with plain attention."""
+    configs: dict[int, Any] = {
+        id(found): found for module in model.modules() if (found := getattr(module, "config", None))
+    }
+    kinds = [(config, getattr(config, "_attn_implementation", None)) for config in configs.values()]
+    before = [(config, kind) for config, kind in kinds if kind is not None]
+    try:
+        for config, _ in before:
+            config._attn_implementation = "eager"
+        yield
+    finally:
+        for config, own in before:
+            config._attn_implementation = own
+
+
+def _layers_of(model: nn.Module, count: int | None, name: str | None) -> str:
+    """The name of the list of layers."""
+    lists = {path: module for path, module in model.named_modules() if isinstance(module, nn.ModuleList) and path}
+    if name is None:
+        fitting = [path for path, module in lists.items() if len(module) and len(module) == count]
+        if not fitting:
+            raise InputError(f"layers: none found in {type(model).__name__}; name one of {', '.join(lists) or 'none'}")
+        return fitting[0]
+    if not len(lists.get(name, [])):
+        raise InputError(f"layers: {name!r} is no list of layers; there are {', '.join(lists) or 'none'}")
+    return name
