@@ -4,13 +4,11 @@ import dataclasses
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
+import planting
 import pytest
-
 from faults import IN_INFERENCE, Fault
 from faults_elsewhere import IN_BITS, IN_DATA, IN_MEASUREMENTS, ON_DISK
 from hmmscope import __file__ as package_file
@@ -37,28 +35,16 @@ class Copy:
 
     @classmethod
     def make(cls, root: Path) -> "Copy":
-        shutil.copytree(PACKAGE, root / "hmmscope", ignore=shutil.ignore_patterns("__pycache__"))
-        copy = cls(root)
-        where = copy.run([sys.executable, "-c", "import hmmscope; print(hmmscope.__file__)"], root / "cache")
-        assert Path(where.stdout.strip()).parent == root / "hmmscope"
-        return copy
+        """With what is compiled already, which is kept by the time and the size of its file."""
+        shutil.copytree(PACKAGE, root / "hmmscope", ignore=shutil.ignore_patterns("*.pyc"))
+        return cls(root)
 
-    def run(self, command: list[str], cache: Path) -> subprocess.CompletedProcess:
-        environment = dict(
-            os.environ,
-            PYTHONPATH=str(self.root),
-            PYTHONDONTWRITEBYTECODE="1",  # a fault of the same length within the same second would not be seen
-            NUMBA_CACHE_DIR=str(cache),
-            OMP_NUM_THREADS="1",
-        )
-        return subprocess.run(command, cwd=TESTS.parent, env=environment, capture_output=True, text=True, timeout=600)
-
-    def pytest(self, tests: tuple[str, ...], cache: Path) -> subprocess.CompletedProcess:
-        """Exit code 0: all passed; 1: some failed; anything else: they did not run."""
+    def pytest(self, tests: tuple[str, ...], *, anew: bool = False) -> tuple[int | None, str]:
+        """Exit code (0: all passed; 1: some failed; anything else: they did not run) and what was printed."""
         nodes = [str(TESTS / test) for test in tests]
-        base = tempfile.mkdtemp(dir=self.root)
-        options = ["-x", "-q", "-o", "addopts=", "-p", "no:cacheprovider", "--timeout", "500", "--basetemp", base]
-        return self.run([sys.executable, "-m", "pytest", *options, *nodes], cache)
+        base = Path(tempfile.mkdtemp(dir=self.root))
+        options = ["-x", "-q", "-o", "addopts=", "-p", "no:cacheprovider", "--timeout", "500", "--basetemp", str(base)]
+        return planting.run(self.root, [*options, *nodes], Path(tempfile.mkdtemp(dir=self.root)) if anew else None)
 
     def caught(self, fault: Fault) -> bool:
         """Whether its tests fail with the fault. AssertionError if it has no place, or if they cannot even run."""
@@ -67,24 +53,21 @@ class Copy:
         found = text.count(fault.original)
         assert found == 1, f"{fault.file}: {found} places for {fault.name!r}"
         assert fault.original != fault.planted
-        # A compiled function is kept by the time of its own file, so a fault below it needs a fresh cache.
-        fresh = self.root / "cache"
-        if fault.file.startswith("kernels/"):
-            fresh = Path(tempfile.mkdtemp(dir=self.root))
         try:
             file.write_text(text.replace(fault.original, fault.planted))
-            done = self.pytest(fault.tests, fresh)
+            # A compiled function is kept by the time of its own file, so a fault below it needs all compiled anew.
+            code, printed = self.pytest(fault.tests, anew=fault.file.startswith(("kernels/", "engine/")))
         finally:
             file.write_text(text)
             os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-        assert done.returncode in (0, 1), f"{fault.name}: the tests did not run\n{done.stdout[-3000:]}{done.stderr}"
-        assert "ERROR" not in done.stdout, f"{fault.name}: a test broke before it began\n{done.stdout[-3000:]}"
-        return done.returncode == 1
+        assert code in (0, 1), f"{fault.name}: the tests did not run\n{printed[-3000:]}"
+        assert "ERROR" not in printed, f"{fault.name}: a test broke before it began\n{printed[-3000:]}"
+        return code == 1
 
     def must_pass(self, tests: set[str]) -> None:
         """AssertionError unless all pass on the copy as it is."""
-        done = self.pytest(tuple(sorted(tests)), self.root / "cache")
-        assert done.returncode == 0, f"without a fault:\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        code, printed = self.pytest(tuple(sorted(tests)))
+        assert code == 0, f"without a fault:\n{printed[-3000:]}"
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """[Limits] Theorem 5.3, run: beliefs of a stochastic HMM by a Transformer and a normaliser, in p bits and in floats."""
 
+import itertools
 import math
 from typing import Any
 
@@ -35,7 +36,8 @@ from hmmscope.runs.pipeline import Run
 NAME = "limits-theorem5.3"
 FLOAT_LENGTHS = [4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 120]
 GELU_LENGTHS = [4, 6, 8, 10, 12, 16, 24]
-
+#: HMMs small enough for simulated arithmetic; rows are softmax of normal numbers.
+SMALL = {"num_states": 2, "num_symbols": 2, "law": "softmax"}
 #: Shares of the recommended rate of bits.
 SHARES = (1.0, 0.5)
 #: Arrangements whose need of bits is measured, and the rate that `arbitrary_precision` derives, from ln C and h.
@@ -98,16 +100,9 @@ class Theorem53(Experiment):
 # Measurements
 
 
-def small_hmm(seed: int) -> HMM:
-    """Two states, two symbols; rows are softmax of normal numbers."""
-    process = make_process("ran-hmm", num_states=2, num_symbols=2, law="softmax", seed=seed)
-    assert isinstance(process, HMM)
-    return process
-
-
-def large_hmm(seed: int) -> HMM:
-    """Five states, five symbols, uniform rows: the RanHMM of the paper's experiments."""
-    process = make_process("ran-hmm", seed=seed)
+def ran_hmm(seed: int, **options: Any) -> HMM:
+    """By default that of the paper's experiments: five states, five symbols, uniform rows."""
+    process = make_process("ran-hmm", seed=seed, **options)
     assert isinstance(process, HMM)
     return process
 
@@ -133,24 +128,17 @@ def derived_rate(arrangement: str, log_c: float, information: float) -> float:
 def _precision(sizes: dict[str, Any]) -> Measured:
     """Error of the whole construction at the recommended bits and at half the rate."""
     rows = []
-    for seed in range(sizes["instances"]):
-        hmm = small_hmm(seed)
-        for length in sizes["lengths"]:
-            sampled = Corpus(hmm, length=length, seed=seed)[0:1].observations[0]
-            for kind, symbols in (("sampled", sampled), ("least likely", unlikely_observations(hmm, length))):
-                for share in SHARES:
-                    found = filter_in_bits(hmm, symbols, bits=recommended_bits(hmm, length, share=share))
-                    names = {
-                        "instance": seed,
-                        "log_C": log_bound(hmm),
-                        "length": length,
-                        "sequence": kind,
-                        "share": share,
-                    }
-                    measured = {"bits": found.bits, "error": found.error, "bound": found.error_bound}
-                    sums = {"sum_low": float(found.sums.min()), "sum_high": float(found.sums.max())}
-                    information = {"nats_per_observation": -float(found.log_likelihoods[-1]) / length}
-                    rows.append(names | measured | information | sums)
+    for seed, length in itertools.product(range(sizes["instances"]), sizes["lengths"]):
+        hmm = ran_hmm(seed, **SMALL)
+        sampled = Corpus(hmm, length=length, seed=seed)[0:1].observations[0]
+        for kind, symbols in (("sampled", sampled), ("least likely", unlikely_observations(hmm, length))):
+            names = {"instance": seed, "log_C": log_bound(hmm), "length": length, "sequence": kind}
+            for share in SHARES:
+                found = filter_in_bits(hmm, symbols, bits=recommended_bits(hmm, length, share=share))
+                measured = {"bits": found.bits, "error": found.error, "bound": found.error_bound}
+                sums = {"sum_low": float(found.sums.min()), "sum_high": float(found.sums.max())}
+                information = {"nats_per_observation": -float(found.log_likelihoods[-1]) / length}
+                rows.append(names | {"share": share} | measured | information | sums)
     return {"precision": rows}
 
 
@@ -159,14 +147,15 @@ def _bits(sizes: dict[str, Any]) -> Measured:
     rows: list[dict] = []
     slopes: list[dict] = []
     for seed in range(sizes["bit_instances"]):
-        hmm = small_hmm(seed)
+        hmm = ran_hmm(seed, **SMALL)
         log_c = log_bound(hmm)
         longest = unlikely_observations(hmm, max(sizes["bit_lengths"]))
         information = -float(filter_beliefs(hmm, longest[None]).log_likelihood) / len(longest)
         for arrangement, (product, variant) in ARRANGEMENTS.items():
-            found: dict[int, int] = {}
-            for length in sizes["bit_lengths"]:
-                found[length] = smallest_bits(hmm, unlikely_observations(hmm, length), product=product, variant=variant)
+            found = {
+                length: smallest_bits(hmm, unlikely_observations(hmm, length), product=product, variant=variant)
+                for length in sizes["bit_lengths"]
+            }
             names = {"arrangement": arrangement, "instance": seed}
             for length, number in found.items():
                 rows.append(names | {"length": length, "bits": number, "recommended": recommended_bits(hmm, length)})
@@ -182,33 +171,30 @@ def _floats(sizes: dict[str, Any]) -> Measured:
     The GeLU gadget has the best λ of those tried, for each instance and length.
     """
     rows: list[dict] = []
-    for seed in range(sizes["float_instances"]):
-        hmm = large_hmm(seed)
-        for length in sorted({*sizes["float_lengths"], *sizes["gelu_lengths"]}):
-            layout = Sequences(length=length, placeholder=True)
-            batch = Corpus(hmm, layout=layout, seed=seed)[0 : sizes["sequences"]]
-            exact = filter_beliefs(hmm, batch.observations).beliefs
-            for numbers, dtype in DTYPES.items():
-                for name in ARRANGEMENTS:
-                    product, variant = ARRANGEMENTS[name]
-                    if length not in sizes["gelu_lengths" if product == "gelu" else "float_lengths"]:
-                        continue
-                    best = None
-                    for scale in [2.0**k for k in GELU_POWERS[numbers]] if product == "gelu" else [None]:
-                        net = limits_theorem5_3(
-                            hmm,
-                            length,
-                            variant=variant,
-                            product="gelu" if product == "gelu" else "bilinear",
-                            division="mlp" if variant == "disjoint" else "division",
-                            gelu_scale=scale,
-                            dtype=dtype,
-                        )
-                        error = float((net(batch.tokens)[:, 1:].double() - exact).abs().max())
-                        if math.isfinite(error) and (best is None or error < best):
-                            best = error
-                    names = {"arrangement": name, "numbers": numbers, "instance": seed, "length": length}
-                    rows.append(names | {"error": best, "bound": math.exp(-length)})
+    lengths = sorted({*sizes["float_lengths"], *sizes["gelu_lengths"]})
+    for seed, length in itertools.product(range(sizes["float_instances"]), lengths):
+        hmm = ran_hmm(seed)
+        batch = Corpus(hmm, layout=Sequences(length=length, placeholder=True), seed=seed)[0 : sizes["sequences"]]
+        exact = filter_beliefs(hmm, batch.observations).beliefs
+        for numbers, (name, (product, variant)) in itertools.product(DTYPES, ARRANGEMENTS.items()):
+            gelu = product == "gelu"
+            if length not in sizes["gelu_lengths" if gelu else "float_lengths"]:
+                continue
+            errors = []
+            for scale in [2.0**k for k in GELU_POWERS[numbers]] if gelu else [None]:
+                net = limits_theorem5_3(
+                    hmm,
+                    length,
+                    variant=variant,
+                    product="gelu" if gelu else "bilinear",
+                    division="mlp" if variant == "disjoint" else "division",
+                    gelu_scale=scale,
+                    dtype=DTYPES[numbers],
+                )
+                errors.append(float((net(batch.tokens)[:, 1:].double() - exact).abs().max()))
+            best = min(filter(math.isfinite, errors), default=None)
+            names = {"arrangement": name, "numbers": numbers, "instance": seed, "length": length}
+            rows.append(names | {"error": best, "bound": math.exp(-length)})
     return {"floats": rows}
 
 
@@ -217,22 +203,19 @@ def _normaliser(sizes: dict[str, Any]) -> Measured:
     rows, ends = [], []
     length = sizes["normaliser_length"]
     for seed in range(sizes["normaliser_instances"]):
-        hmm = large_hmm(seed)
+        hmm = ran_hmm(seed)
         batch = Corpus(hmm, layout=Sequences(length=length, placeholder=True), seed=seed)[0 : sizes["sequences"]]
         exact = filter_beliefs(hmm, batch.observations).beliefs
         for exponents in EXPONENTS:
             names = {"exponents": exponents, "instance": seed}
             net = limits_theorem5_3(hmm, length, exponents=exponents)
-            found = net.normalised(net.stream(batch.tokens) @ net.decoder)
-            base = math.log10(net.schedule.bound)
-            limits = [length, *net.schedule.powers]
-            for stage, (sums, power) in enumerate(zip(found.sums, limits, strict=True)):
+            found, schedule = net.normalised(net.stream(batch.tokens) @ net.decoder), net.schedule
+            base = math.log10(schedule.bound)
+            for stage, (sums, power) in enumerate(zip(found.sums, [length, *schedule.powers], strict=True)):
                 low, high = float(np.log10(sums.min())), float(np.log10(sums.max()))
-                ends_of = {"log10_low": low, "log10_high": high}
                 bound = power * base + math.log10(1 + 10 ** -(power * base))
-                rows.append(names | {"stage": stage} | ends_of | {"log10_bound": bound})
-            error = float((torch.from_numpy(found.values[:, 1:]) - exact).abs().max())
-            schedule, last = net.schedule, found.sums[-1]
+                rows.append(names | {"stage": stage, "log10_low": low, "log10_high": high, "log10_bound": bound})
+            error, last = float((torch.from_numpy(found.values[:, 1:]) - exact).abs().max()), found.sums[-1]
             about = {"log_C": math.log(schedule.bound), "log10_largest": schedule.log_largest / math.log(10)}
             about |= {"stages": schedule.num_stages, "terms": 2**schedule.num_doublings}
             sums = {"sum_low": float(last.min()), "sum_high": float(last.max())}
