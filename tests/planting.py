@@ -7,7 +7,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-LIBRARIES = ["torch", "numba", "scipy.stats", "safetensors.torch", "rich", "yaml", "hypothesis", "beartype", "jaxtyping", "pytest"]
+LIBRARIES = [
+    "torch",
+    "numba",
+    "scipy.stats",
+    "safetensors.torch",
+    "rich",
+    "yaml",
+    "hypothesis",
+    "beartype",
+    "jaxtyping",
+    "pytest",
+]
 
 
 def run(root: Path, options: list[str], cache: Path | None) -> tuple[int | None, str]:

@@ -7,8 +7,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import planting
 import pytest
+
+import planting
 from faults import IN_INFERENCE, Fault
 from faults_elsewhere import IN_BITS, IN_DATA, IN_MEASUREMENTS, ON_DISK
 from hmmscope import __file__ as package_file

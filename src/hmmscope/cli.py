@@ -55,7 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     show.add_argument("name", help="a registered or shipped name, or a file with an HMM")
 
     run = verb("run", "an experiment: train, measure, draw, write the page", epilog=_EPILOG, formatter_class=raw)
-    run.add_argument("experiment")
+    run.add_argument("experiment", help="see hmmscope list experiments; all for every one")
     run.add_argument("--scale", default="small", help="smoke (seconds), small (minutes on 2 cores), gpu, paper")
     run.add_argument("--out", required=True, metavar="DIR", help="a new folder")
     run.add_argument("--resume", action="store_true", help="go on with the same experiment in DIR")
@@ -64,6 +64,13 @@ def build_parser() -> argparse.ArgumentParser:
         "--trained", metavar="DIR", help="its pool of trained runs (default: the folder trained beside DIR)"
     )
     _add_engine(run, None)
+
+    paper = verb("paper", "every experiment of a paper in order, and one page with the ledger on top")
+    paper.add_argument("paper", help="multitask, limits or all")
+    paper.add_argument("--scale", default="small", help="smoke (seconds each), small (minutes), medium, gpu, paper")
+    paper.add_argument("--out", required=True, metavar="DIR", help="a new folder; each experiment has its own in it")
+    paper.add_argument("--resume", action="store_true", help="go on with what DIR lacks")
+    paper.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: as many as processors)")
 
     train = verb(
         "train", "train one model and say how far from the optimum it ends", epilog=_EPILOG, formatter_class=raw
@@ -186,7 +193,7 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--out", metavar="FILE", help="write the table as .json, with date and machine")
 
     verb("doctor", "check this installation: versions, exact bits, disk, memory, extras")
-    for sub in (run, train, sweep, analyse, sample, oracle, fit, export, claims, report):
+    for sub in (run, paper, train, sweep, analyse, sample, oracle, fit, export, claims, report):
         sub.add_argument("-q", "--quiet", action="store_true", help="print results only")
     return parser
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from hmmscope.errors import InputError
 from hmmscope.evidence.findings import Finding
 from hmmscope.experiments.running import run_experiment
 from hmmscope.report.drawing import draw_folder
@@ -27,7 +28,13 @@ def run(
     address: str | None = None,
     slurm: Sequence[str] = (),
 ) -> None:
-    """Run an experiment and write its page."""
+    """Run an experiment and write its page; of `all`, every one, see `hmmscope.verbs.paper`."""
+    if experiment == "all":
+        from hmmscope.verbs.paper import paper
+
+        if overrides or seeds or trained or engine or gpus or address or slurm:
+            raise InputError("run all: takes --scale, --out, --resume and --jobs alone")
+        return paper("all", scale, out, resume, quiet, jobs)
     asked = engine is not None or jobs is not None or gpus or address is not None or slurm
     where = EngineOptions(name=engine or "local", jobs=jobs, gpus=gpus, address=address, slurm=tuple(slurm))
     folder = run_experiment(

@@ -1,0 +1,60 @@
+"""All experiments of a paper in one command."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli_cases import call  # noqa: F401 - fixture
+from hmmscope.errors import ResourceError
+from hmmscope.verbs import paper
+
+
+def test_one_that_fails_is_named_and_made_up_for(
+    call: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["limits-theorem5.2", "limits-theorem5.1"]
+    monkeypatch.setattr(paper, "experiments_of", lambda *_: names)
+    real, ran = paper.run, []
+
+    def failing(name: str, *rest: Any, **more: Any) -> None:
+        ran.append(name)
+        if len(ran) == 1:
+            raise ResourceError("no space")
+        real(name, *rest, **more)
+
+    monkeypatch.setattr(paper, "run", failing)
+    called = call("paper", "limits", "--scale", "smoke", "--out", "all", "-q")
+    assert called.code == 5
+    assert called.error == "error[5] limits-theorem5.2: failed, the others are done; limits-theorem5.2: no space\n"
+    index = (tmp_path / "all" / "index.html").read_text()
+    assert 'href="limits-theorem5.1/report.html#limits-theorem5.1-exact"' in index
+    assert "limits-theorem5.2: no space" in index
+    assert call("run", "all", "--scale", "smoke", "--out", "all", "-q").code == 3
+    assert call("run", "all", "--scale", "smoke", "--out", "all", "-q", "--resume").code == 0
+    assert ran == [*names, names[0]]
+    index = (tmp_path / "all" / "index.html").read_text()
+    assert "not run yet" not in index
+    assert "no space" not in index
+
+
+def test_experiments_of_a_paper() -> None:
+    limits = paper.experiments_of("limits", "smoke")
+    assert all(name.startswith("limits-") for name in limits)
+    assert limits.index("limits-theorem5.1") < limits.index("limits-fig3")
+    assert set(limits) < set(paper.experiments_of("all", "smoke"))
+
+
+@pytest.mark.parametrize(
+    "words, line",
+    [
+        (("paper", "limit", "--out", "x"), "error[2] paper: unknown 'limit'; did you mean 'limits'? "),
+        (("paper", "limits", "--out", "x", "--scale", "huge"), "error[2] scale: unknown 'huge'"),
+        (("run", "all", "--out", "x", "--seeds", "2"), "error[2] run all: takes --scale, --out, --resume and --jobs"),
+    ],
+)
+def test_bad_input(words: tuple[str, ...], line: str, call: Callable) -> None:
+    called = call(*words)
+    assert called.code == 2
+    assert called.error.startswith(line)
