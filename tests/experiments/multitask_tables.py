@@ -25,10 +25,10 @@ def setting(
     per_hmm: float = 16.0, pool: float = 8192.0, counted: float = 0.1, gain: float = 0.2, last_quarter: float = 0.001
 ) -> Tables:
     """The tables that say in which setting it was; as they are, every gate is open."""
-    rows = seeded((per_hmm,) * 3, quantity="prompts per HMM")
-    rows += seeded((pool,) * 3, quantity="HMMs in the pool")
-    rows += seeded((counted,) * 3, quantity="component from symbol counts", chance=0.0625)
-    rows += seeded((gain,) * 3, quantity="gain over the best n-gram")
+    rows = seeded((per_hmm,) * 3, quantity="prompts per HMM", label="model")
+    rows += seeded((pool,) * 3, quantity="HMMs in the pool", label="model")
+    rows += seeded((counted,) * 3, quantity="component from symbol counts", chance=0.0625, label="model")
+    rows += seeded((gain,) * 3, quantity="gain over the best n-gram", label="model")
     runs = [
         {"label": "model", "seed": seed, "excess": 0.3, "last_quarter": last_quarter, "tokens": 1} for seed in range(3)
     ]

@@ -90,4 +90,4 @@ def test_the_setting_of_a_run(tmp_path: Path) -> None:
     counted = rows["component from symbol counts"]
     assert counted["chance"] <= counted["value"] <= 1
     assert rows["gain over the best n-gram"]["value"] < 0  # ten steps do not beat counting
-    assert rows["gain over the best n-gram"]["error"] > 0
+    assert rows["gain over the best n-gram"]["low"] < rows["gain over the best n-gram"]["high"]

@@ -16,15 +16,14 @@ from hmmscope.evidence.panels import bar, bars, curve, heatmap, lines
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import Above
 from hmmscope.experiments.construction_vs_trained import construct
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
-from hmmscope.experiments.multitask_models import multitask_config
-from hmmscope.experiments.multitask_setting import gates, setting_rows
+from hmmscope.experiments.experiment import Measured
+from hmmscope.experiments.multitask_setting import PoolFigure, gates, in_regime
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require
 
 
 @registry.experiment("multitask-fig2")
-class MultiTaskFig2(Experiment):
+class MultiTaskFig2(PoolFigure):
     """Demonstrations change places, and attention logits are followed by the identity of their key."""
 
     title = "Does attention depend on where the demonstrations stand?"
@@ -34,24 +33,17 @@ class MultiTaskFig2(Experiment):
         "tokens are permuted in all layers (B) or in one layer alone (C). Controls are the model before training, and the "
         "network of Theorem 1, whose gradient layers do not read positions at all."
     )
-    num_seeds = NUM_SEEDS
-    intervals = SEED_INTERVALS
     groups = {"shuffle": ("shuffle", "effects"), "setting": ("setting",)}
     #: The last three are of the constructed network, whose learning rate is the largest that is stable on the first prompts.
     sizes = {
         "smoke": {"samples": 8, "permutations": 3, "construction_samples": 4, "memory_length": 2, "num_steps": 2},
         "small": {"samples": 64, "permutations": 8, "construction_samples": 8, "memory_length": 4, "num_steps": 4},
+        "medium": {"samples": 128, "permutations": 8, "construction_samples": 8, "memory_length": 4, "num_steps": 4},
         "gpu": {"samples": 64, "permutations": 16, "construction_samples": 16, "memory_length": 4, "num_steps": 8},
         "paper": {"samples": 64, "permutations": 16, "construction_samples": 8, "memory_length": 4, "num_steps": 16},
     }
 
-    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        return {"model": multitask_config(scale)}
-
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
-        run = runs["model"]
-        if group == "setting":
-            return {"setting": setting_rows(run)}
+    def look(self, run: Run, sizes: dict[str, Any]) -> Measured:
         corpus, tables = run.corpus("probe"), Measured(shuffle=[], effects=[])
         constructed = construct(run, {**sizes, "samples": sizes["construction_samples"]})
         networks: dict[str, nn.Module] = {"trained": run.model, "untrained": untrained_twin(run)}
@@ -80,7 +72,7 @@ class MultiTaskFig2(Experiment):
                     tables["effects"] += [key | row for row in effects(values)]
         return tables
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def drawn(self, tables: Tables) -> list[Figure]:
         """By layer for each measure, by head for each network, and of the prediction."""
         rows = tables["shuffle"]
         size = "Standard deviation over permutations relative to the mean size of a logit, "
@@ -263,6 +255,7 @@ def upper_layers_read_no_positions(tables: Tables) -> Seen:
     ),
 )
 def last_layer(tables: Tables) -> Seen:
+    tables = in_regime(tables)
     own, before = (
         _effects(tables, "blocks", "last less before", "cv_centred", network) for network in ("trained", "untrained")
     )
@@ -271,6 +264,7 @@ def last_layer(tables: Tables) -> Seen:
 
 
 def _upper_layers(tables: Tables, mode: str, begin: str) -> Seen:
+    tables = in_regime(tables)
     gains, parts = {}, []
     for name, metric in _MEASURES.items():
         own = {n: _effects(tables, mode, "lower less upper", metric, n) for n in ("trained", "untrained")}

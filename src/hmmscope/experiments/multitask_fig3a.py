@@ -17,15 +17,13 @@ from hmmscope.evidence.figures import Figure, Lines, Role, Series
 from hmmscope.evidence.panels import bars, curve, effects_series, level, lines
 from hmmscope.evidence.rows import Rows, Tables, effect_of, minus
 from hmmscope.evidence.verdicts import Above, Gate, learned
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
-from hmmscope.experiments.multitask_models import multitask_config
-from hmmscope.experiments.multitask_setting import FROM_COUNTS, counting_rows, gates, setting_rows
-from hmmscope.processes.mixture import Mixture
+from hmmscope.experiments.experiment import Measured
+from hmmscope.experiments.multitask_setting import PoolFigure, counting_rows, gates, in_regime, spread
 from hmmscope.runs.pipeline import Run, untrained_twin
 
 
 @registry.experiment("multitask-fig3a")
-class MultiTaskFig3a(Experiment):
+class MultiTaskFig3a(PoolFigure):
     """Probes of the component and of the hidden state, layer by layer, with what exact answers and counts reach."""
 
     title = "Which HMM, and which hidden state: read layer by layer"
@@ -36,30 +34,22 @@ class MultiTaskFig3a(Experiment):
         "what the exact posterior reaches, the same model before training, shuffled labels, and probes that read nothing "
         "but frequencies of symbols in the prompt."
     )
-    intervals = SEED_INTERVALS
-    num_seeds = NUM_SEEDS
     groups = {"probes": ("probes", "frequencies", "onsets"), "setting": ("setting",)}
+    of_all = ("probes",)
     #: Components that the probe of the component tells apart and prompts of each; components with a probe of their hidden
     #: state and prompts of each. Three quarters of the prompts train a probe.
     sizes = {
         "smoke": {"components": 2, "prompts": 24, "state_components": 2, "state_prompts": 32},
         "small": {"components": 16, "prompts": 64, "state_components": 4, "state_prompts": 512},
+        "medium": {"components": 16, "prompts": 96, "state_components": 4, "state_prompts": 512},
         "gpu": {"components": 32, "prompts": 64, "state_components": 8, "state_prompts": 2048},
         "paper": {"components": 64, "prompts": 48, "state_components": 8, "state_prompts": 4096},
     }
 
-    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        return {"model": multitask_config(scale)}
-
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
-        run = runs["model"]
-        if group == "setting":
-            return {"setting": setting_rows(run)}
-        process, corpora = run.process, {}
-        assert isinstance(process, Mixture)
-        few = process.first(min(sizes["components"], len(process)))
+    def look(self, run: Run, sizes: dict[str, Any]) -> Measured:
+        corpora, few = {}, spread(run.process, sizes["components"])
         corpora["component"] = [(_corpus(run, few), len(few) * sizes["prompts"])]
-        single = [process[m] for m in range(min(sizes["state_components"], len(process)))]
+        single = [few[m] for m in range(min(sizes["state_components"], len(few)))]
         corpora["state"] = [(_corpus(run, hmm), sizes["state_prompts"]) for hmm in single]
         rows: list[dict] = []
         curves: dict[tuple[str, str], Curves] = {}
@@ -72,7 +62,7 @@ class MultiTaskFig3a(Experiment):
                 curves[name, target] = np.mean(right, 0)
         return {"probes": rows, "frequencies": counting_rows(*corpora["component"][0]), "onsets": _onsets(curves)}
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def drawn(self, tables: Tables) -> list[Figure]:
         """What each layer holds, and what is known first."""
         return [_probe_figure(tables), _order_figure(tables)]
 
@@ -250,6 +240,7 @@ _RAISED = 0.1
     rule=Above(0, matters=0.5),
 )
 def state_before_task(tables: Tables) -> Seen:
+    tables = in_regime(tables)
     rows = tables["onsets"].where(model="trained", target="component - state")
     found = {
         name: rows.where(quantity=quantity).effect(unit="layers", resolution=1.0)
@@ -263,7 +254,7 @@ def state_before_task(tables: Tables) -> Seen:
         f"{rows.where(quantity='peak').effect()} layers later."
     )
     effects = {name: effect for name, effect in found.items() if effect is not None}
-    return Seen(effects, text, gates=(*gates(_with_counts(tables)), *_raised(tables)), wanted=tuple(found))
+    return Seen(effects, text, gates=(*gates(tables), *_raised(tables)), wanted=tuple(found))
 
 
 @claim(
@@ -278,6 +269,7 @@ def state_before_task(tables: Tables) -> Seen:
     rule=Above(0, matters=0.05),
 )
 def task_gradual(tables: Tables) -> Seen:
+    tables = in_regime(tables)
     rows = tables["probes"].where(target="component", labels="true")
     last = max(rows.values("layer"))
 
@@ -290,7 +282,7 @@ def task_gradual(tables: Tables) -> Seen:
         f"From layer 1 to layer {last} the accuracy for the component rises by {effect_of(trained)}, before training by "
         f"{effect_of(before)}."
     )
-    return Seen(effect_of(minus(trained, before), "accuracy"), text, gates=gates(_with_counts(tables)))
+    return Seen(effect_of(minus(trained, before), "accuracy"), text, gates=gates(tables))
 
 
 @claim(
@@ -304,6 +296,7 @@ def task_gradual(tables: Tables) -> Seen:
     ),
 )
 def without_learning(tables: Tables) -> Seen:
+    tables = in_regime(tables)
     rows = tables["probes"].where(target="component", labels="true")
     best = {
         model: max(row["accuracy"] for row in rows.where(model=model).pool("layer", value="accuracy"))
@@ -331,6 +324,7 @@ def without_learning(tables: Tables) -> Seen:
     ),
 )
 def against_filter(tables: Tables) -> Seen:
+    tables = in_regime(tables)
     rows = tables["probes"].where(target="state", model="trained", labels="true")
     best = max(row["accuracy"] for row in rows.pool("layer", value="accuracy"))
     ceiling, gain = rows.pool("target", value="ceiling")[0]["ceiling"], _gain(tables, "state")
@@ -355,16 +349,3 @@ def _gain(tables: Tables, target: str) -> Effect:
 
 def _raised(tables: Tables) -> list[Gate]:
     return [learned(_gain(tables, target), _RAISED, f"the untrained one at telling the {target}") for target in _SHORT]
-
-
-def _with_counts(tables: Tables) -> Tables:
-    """With what symbol counts say, which this experiment measures in any case, where the setting is not recorded."""
-    if "setting" in tables:
-        return tables
-    chance = tables["probes"].where(target="component", model="trained", labels="true", layer=0).estimates("chance")
-    rows = Rows(
-        {"seed": row["seed"], "quantity": FROM_COUNTS, "value": row["accuracy"]} | {"chance": value.value}
-        for row in tables["frequencies"].where(frequencies="symbols")
-        if (value := chance[row["seed"]]) is not None
-    )
-    return {**tables, "setting": rows}

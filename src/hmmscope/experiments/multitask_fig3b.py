@@ -33,9 +33,8 @@ from hmmscope.evidence.panels import curve, lines
 from hmmscope.evidence.rows import Rows, Tables, effect_of, minus
 from hmmscope.evidence.verdicts import Above, Always, Gate, learned
 from hmmscope.experiments.construction_vs_trained import construct
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
-from hmmscope.experiments.multitask_models import multitask_config
-from hmmscope.experiments.multitask_setting import gates, setting_rows
+from hmmscope.experiments.experiment import Measured
+from hmmscope.experiments.multitask_setting import PoolFigure, gates, in_regime
 from hmmscope.runs.pipeline import Run, untrained_twin
 
 #: Prompts that fix the step size of the constructed network.
@@ -46,7 +45,7 @@ EARLIER = DISTANCES[1:]
 
 
 @registry.experiment("multitask-fig3b")
-class MultiTaskFig3b(Experiment):
+class MultiTaskFig3b(PoolFigure):
     """Probes of the observations 0 to 4 steps back, in trained, untrained and constructed networks."""
 
     title = "Which previous tokens a layer holds"
@@ -56,24 +55,18 @@ class MultiTaskFig3b(Experiment):
         "stand the same model before training, shuffled labels, and the network of Theorem 1, which gathers a window of "
         "five observations in three layers."
     )
-    intervals = SEED_INTERVALS
-    num_seeds = NUM_SEEDS
     groups = {"probes": ("probes", "curves"), "setting": ("setting",)}
+    of_all = ("previous-tokens",)
     #: Prompts of the probes, of which three quarters train them, and gradient steps of the constructed network.
     sizes = {
         "smoke": {"prompts": 32, "num_steps": 1},
         "small": {"prompts": 1024, "num_steps": 1},
+        "medium": {"prompts": 1024, "num_steps": 1},
         "gpu": {"prompts": 2048, "num_steps": 2},
         "paper": {"prompts": 4096, "num_steps": 2},
     }
 
-    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        return {"model": multitask_config(scale)}
-
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
-        run = runs["model"]
-        if group == "setting":
-            return {"setting": setting_rows(run)}
+    def look(self, run: Run, sizes: dict[str, Any]) -> Measured:
         options = {"memory_length": MAX_DISTANCE + 1, "num_steps": sizes["num_steps"], "samples": _REGRESSIONS}
         built = construct(run, options)
         networks = {"trained": run.model, "untrained": untrained_twin(run), "constructed": built}
@@ -85,7 +78,7 @@ class MultiTaskFig3b(Experiment):
             curves += [{"network": name} | row for row in _curves(right)]
         return {"probes": rows, "curves": curves}
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def drawn(self, tables: Tables) -> list[Figure]:
         """Curves over layers, and what distance does to them."""
         return [_layer_figure(tables), _distance_figure(tables)]
 
@@ -247,6 +240,7 @@ _RAISED = 0.05
     rule=Above(0, matters=0.02),
 )
 def nearer_clearer(tables: Tables) -> Seen:
+    tables = in_regime(tables)
     falls = {network: _slope(tables, network, "best accuracy", -1.0) for network in ("trained", "untrained")}
     text = (
         f"At the layer where it is best, the accuracy is {_listed(tables, 'trained', 'best accuracy')} for 1 to 4 "
@@ -270,6 +264,7 @@ def nearer_clearer(tables: Tables) -> Seen:
     rule=Above(0, matters=0.02),
 )
 def rise_and_fall(tables: Tables) -> Seen:
+    tables = in_regime(tables)
     effects = {}
     for quantity in ("rise", "fall"):
         for k in EARLIER:
@@ -298,6 +293,7 @@ def rise_and_fall(tables: Tables) -> Seen:
     rule=Above(0, matters=0.25),
 )
 def peak_moves_up(tables: Tables) -> Seen:
+    tables = in_regime(tables)
     peaks = {network: _slope(tables, network, "peak") for network in ("trained", "untrained")}
     text = (
         f"The peak is at layer {_listed(tables, 'trained', 'peak')} for 1 to 4 steps back, mean over seeds, and moves by "
@@ -342,6 +338,7 @@ def construction_gathers(tables: Tables) -> Seen:
     reading="Accuracy at the best layer before and after training; the number is what training adds, mean over 1 to 4 back.",
 )
 def without_training(tables: Tables) -> Seen:
+    tables = in_regime(tables)
     best = {
         network: tables["curves"].where(network=network, quantity="best accuracy", distance=list(EARLIER))
         for network in ("trained", "untrained")

@@ -20,9 +20,8 @@ from hmmscope.evidence.panels import bar, bars, curve, heatmap, lines
 from hmmscope.evidence.rows import Rows, Tables, effect_of
 from hmmscope.evidence.verdicts import Above
 from hmmscope.experiments.construction_vs_trained import construct
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
-from hmmscope.experiments.multitask_models import multitask_config
-from hmmscope.experiments.multitask_setting import gates, setting_rows
+from hmmscope.experiments.experiment import Measured
+from hmmscope.experiments.multitask_setting import PoolFigure, gates, in_regime
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require
 
@@ -45,7 +44,7 @@ Patterns = dict[int, NDArray[np.float64]]
 
 
 @registry.experiment("multitask-fig7")
-class MultiTaskFig7(Experiment):
+class MultiTaskFig7(PoolFigure):
     """Attention of the last token by distance and by source, of each layer and head."""
 
     title = "Where the last token looks"
@@ -54,24 +53,17 @@ class MultiTaskFig7(Experiment):
         "trained RoFormer, of the same model before training, and of the network of Theorem 1, whose first layers gather "
         "the last tokens."
     )
-    num_seeds = NUM_SEEDS
-    intervals = SEED_INTERVALS
     groups = {"attention": ("offsets", "sources", "alignment", "effects"), "setting": ("setting",)}
     #: The last three are of the constructed network.
     sizes = {
         "smoke": {"samples": 16, "max_offset": 13, "construction_samples": 4, "memory_length": 2, "num_steps": 2},
         "small": {"samples": 512, "max_offset": 20, "construction_samples": 32, "memory_length": 4, "num_steps": 8},
+        "medium": {"samples": 256, "max_offset": 20, "construction_samples": 32, "memory_length": 4, "num_steps": 8},
         "gpu": {"samples": 512, "max_offset": 26, "construction_samples": 32, "memory_length": 4, "num_steps": 8},
         "paper": {"samples": 256, "max_offset": 50, "construction_samples": 8, "memory_length": 4, "num_steps": 16},
     }
 
-    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        return {"model": multitask_config(scale)}
-
-    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
-        run = runs["model"]
-        if group == "setting":
-            return {"setting": setting_rows(run)}
+    def look(self, run: Run, sizes: dict[str, Any]) -> Measured:
         corpus, layout = run.corpus("probe"), run.config.layout
         longest = layout.num_columns - 1
         offset = sizes["max_offset"]
@@ -90,7 +82,7 @@ class MultiTaskFig7(Experiment):
         tables["alignment"], tables["effects"] = alignment(both, layout, gathering)
         return tables
 
-    def figures(self, tables: Tables) -> list[Figure]:
+    def drawn(self, tables: Tables) -> list[Figure]:
         """By distance for layers and for heads, by source, and the heads that do what the construction does."""
         return [_layers(tables["offsets"]), _heads(tables["offsets"]), _sources(tables["sources"]), _alignment(tables)]
 
@@ -305,6 +297,8 @@ def _seeds(rows: Rows) -> str:
     rule=Above(0, matters=0.05),
 )
 def lower_layers_look_nearby(tables: Tables) -> Seen:
+    tables = in_regime(tables)
+
     def own(part: str, network: str = "trained") -> Rows:
         return tables["effects"].where(effect=f"same sequence, {part}", network=network)
 
@@ -331,6 +325,7 @@ def lower_layers_look_nearby(tables: Tables) -> Seen:
     rule=Above(0.5),
 )
 def copying_heads(tables: Tables) -> Seen:
+    tables = in_regime(tables)
     rows = tables["alignment"]
     offsets = sorted(rows.values("offset"))
     overlap, parts = {}, []

@@ -1,7 +1,8 @@
-"""The runs that the experiments of [MultiTask] share: a RoFormer trained on prompts from a mixture of HMMs.
+"""The models that the experiments of [MultiTask] share: RoFormers on prompts of composed cycles, or of the paper's pool.
 
-Figures 1, 2, 3 and 7 look into one trained model, so all of them take its configuration from here, and the pool trains it
-once for each seed.
+Figures 1, 2, 3 and 7 look into the same models, so all of them take their plan from here, and the pool trains each model
+once for each seed. K cycles and K emissions make K^2 HMMs, of which half are for training: at equal tokens K says how often
+each HMM is shown. At scale "paper" there is one model, on the paper's pool.
 """
 
 from typing import Any
@@ -11,19 +12,25 @@ from hmmscope.training.recipes import multitask_recipe
 #: Numbers of each scale: process, layout, model, training.
 _SCALES: dict[str, dict[str, dict[str, Any]]] = {
     "smoke": {
-        "process": {"num_components": 4, "num_states": 4, "num_symbols": 4},
+        "process": {"num_states": 8, "num_symbols": 4},
         "layout": {"num_demonstrations": 3, "demonstration_length": 6, "test_length": 6},
         "model": {"num_layers": 2, "num_heads": 2, "width": 16},
         "training": {"num_steps": 20, "batch_size": 8, "warmup_steps": 5, "evaluate_every": 10, "checkpoint_every": 15},
     },
     "small": {
-        "process": {"num_components": 40, "num_states": 8, "num_symbols": 8},
-        "layout": {"num_demonstrations": 15, "demonstration_length": 6, "test_length": 6},
-        "model": {"num_layers": 4, "num_heads": 4, "width": 96},
-        "training": {"num_steps": 1200, "learning_rate": 3e-3},
+        "process": {"num_states": 16, "num_symbols": 8},
+        "layout": {"num_demonstrations": 5, "demonstration_length": 8, "test_length": 8},
+        "model": {"num_layers": 4, "num_heads": 4, "width": 64},
+        "training": {"num_steps": 3000, "learning_rate": 3e-3, "checkpoint_every": 500},
+    },
+    "medium": {
+        "process": {"num_states": 16, "num_symbols": 8},
+        "layout": {"num_demonstrations": 5, "demonstration_length": 8, "test_length": 8},
+        "model": {"num_layers": 6, "num_heads": 4, "width": 64},
+        "training": {"num_steps": 12000, "learning_rate": 3e-3, "checkpoint_every": 500},
     },
     "gpu": {
-        "process": {"num_components": 256, "num_states": 32, "num_symbols": 8},
+        "process": {"num_states": 32, "num_symbols": 8},
         "layout": {"num_demonstrations": 15, "demonstration_length": 8, "test_length": 8},
         "model": {"num_layers": 8, "num_heads": 8, "width": 256},
         "training": {"num_steps": 4000, "batch_size": 128, "learning_rate": 1e-3, "precision": "bfloat16"},
@@ -35,26 +42,31 @@ _SCALES: dict[str, dict[str, dict[str, Any]]] = {
         "training": {**multitask_recipe(), "evaluate_every": 512, "checkpoint_every": 1024, "precision": "bfloat16"},
     },
 }
-#: Of the rows of transition and emission matrices; the paper does not state it.
-CONCENTRATION = {"smoke": 0.1, "small": 0.1, "gpu": 0.03, "paper": 0.01}
+#: K, the number of cycles and of emissions, of the models of each scale; the paper's pool has no such parts.
+PARTS = {"smoke": [2, 3], "small": [8, 96], "medium": [16, 32, 96, 224], "gpu": [32, 256], "paper": [0]}
+#: Of the rows of transition and emission matrices of the paper's pool; the paper does not state it.
+CONCENTRATION = 0.01
 
 
-def multitask_config(scale: str, **changes: dict[str, Any]) -> dict[str, Any]:
-    """The run of [MultiTask] as plain configuration.
+def multitask_config(scale: str, num_parts: int, **changes: dict[str, Any]) -> dict[str, Any]:
+    """A run of [MultiTask] as plain configuration.
 
     Args:
-        scale: "smoke", "small", "gpu" or "paper".
+        scale: "smoke", "small", "medium", "gpu" or "paper".
+        num_parts: K; 0 for the pool of the paper, whose HMMs have Dirichlet rows.
         changes: to the sections ``process``, ``layout``, ``model`` and ``training``.
 
     Source: [MultiTask] App. B.1 (8192 HMMs of 128 states and 16 symbols; 131,072 prompts, each once; 16 layers, 16 heads,
     width 1024). Not stated there: the laws of the matrices, lengths, the optimiser; the reduced scales are ours.
     """
-    numbers, concentration = _SCALES[scale], CONCENTRATION[scale]
-    law = {"transition_concentration": concentration, "emission_concentration": concentration}
-    first: dict[str, dict[str, Any]] = {
-        "process": {"name": "random-mixture", **law},
-        "layout": {"name": "prompts"},
-        "model": {"name": "roformer"},
-        "training": {},
-    }
-    return {key: start | numbers[key] | changes.get(key, {}) for key, start in first.items()}
+    process: dict[str, Any] = {"name": "composed-cycles", "num_parts": num_parts}
+    if not num_parts:
+        law = {"transition_concentration": CONCENTRATION, "emission_concentration": CONCENTRATION}
+        process = {"name": "random-mixture", **law}
+    first = {"process": process, "layout": {"name": "prompts"}, "model": {"name": "roformer"}, "training": {}}
+    return {key: start | _SCALES[scale][key] | changes.get(key, {}) for key, start in first.items()}
+
+
+def multitask_plan(scale: str, parts: list[int]) -> dict[str, dict[str, Any]]:
+    """The models by label: one for each K, at equal tokens."""
+    return {f"K = {k}" if k else "model": multitask_config(scale, k) for k in parts}

@@ -1,5 +1,6 @@
 """Predictors of prompts: a trained model, the same before training, retrieval, and the network that Theorem 1 constructs."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,26 +9,38 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.analysis.activations import BATCH, as_law, inference_mode, model_outputs
-from hmmscope.analysis.curves import MAX_ORDER, Score, evaluate
+from hmmscope.analysis.curves import Score, known_component_laws, ngram_laws
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.constructions.least_squares import demonstration_samples, least_squares, window_features
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Prompts
-from hmmscope.inference.optimal import optimal_predictions
+from hmmscope.inference.optimal import optimal_law
 from hmmscope.models.base import SequenceModel
+from hmmscope.processes.base import Process
+from hmmscope.processes.composed_cycles import ComposedCycles
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.mixture import Mixture
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require
 
-#: Baselines that count in the prompt, from the simplest on.
+#: Longest context of the predictors that count in the prompt, and their names.
+MAX_ORDER = 4
 NGRAMS = tuple(f"order-{order}" for order in range(MAX_ORDER + 1))
+#: Where prompts come from, and what is judged as a predictor of them beside the networks and the n-grams.
+POOLS = {"pool": "HMMs of the pool", "held-out": "held-out pairs", "unseen": "HMMs never seen"}
+#: Shares of a uniform law with which the mixture over the paper's pool is tried: without one, prompts may be impossible.
+SMOOTHINGS = (0.01, 0.03, 0.1, 0.3)
 
 
 def last_sequence(score: Score) -> NDArray[np.bool_]:
     """Judged columns of the test sequence (judged,)."""
     return np.asarray(score.demonstrations == score.demonstrations.max())
+
+
+def best_ngram(losses: Mapping[str, Any]) -> str:
+    """The n-gram of the least mean loss."""
+    return min((name for name in NGRAMS if name in losses), key=lambda name: float(np.mean(losses[name])))
 
 
 def answers(
@@ -42,53 +55,83 @@ def answers(
     return torch.cat(parts)
 
 
-def untrained_score(run: Run, score: Score) -> Score:
-    """Accuracy of the model before training on the prompts of a score."""
-    corpus = run.corpus()
-    batch = corpus[0 : len(score.measures["model"]["accuracy"])]
-    asked = corpus.layout.predicted
-    law = answers(untrained_twin(run), batch, run, asked)
-    return replace(score, measures={"model": measured(law, batch.observations[:, asked])})
-
-
-def pool_score(run: Run, sizes: dict[str, Any]) -> Score:
-    """The model on fresh prompts of its own HMMs, beside the optimum, the ceiling and the baselines."""
-    corpus = run.corpus()
-    score = evaluate(run.model, corpus, num_samples=sizes["samples"])
-    kept = ("model", "optimum", "known-component", *NGRAMS)
-    metrics = ("accuracy", "loss", "excess")
-    measures = {name: {m: v for m, v in score.measures[name].items() if m in metrics} for name in kept}
-    return replace(score, measures=measures | constructed_measures(corpus, score, sizes))
-
-
-def unseen_score(run: Run, sizes: dict[str, Any]) -> Score:
-    """The model on prompts of HMMs of the same prior that are not in its pool.
-
-    The Bayes mixture over the pool is no optimum there. It is what a learner does that only retrieves, and is shown with
-    its probabilities smoothed: as they are, a prompt of another HMM may be impossible. Of several shares of smoothing the
-    one is taken that has the least loss at the end of these prompts, in favour of retrieval.
-    """
+def pools_of(run: Run) -> dict[str, Process]:
+    """By name of `POOLS`: the pool of the run, held-out pairs if it is one of pairs, and HMMs that have no part in it."""
     spec: Any = run.config.process
-    held_out = replace(spec, first_component=spec.first_component + spec.num_components)
-    corpus = Corpus(held_out.build(), layout=run.config.layout, seed=run.config.seed, stream="evaluate")
-    score = evaluate(run.model, corpus, num_samples=sizes["samples"])
-    kept = ("model", "known-component", *NGRAMS)
-    measures = {name: {m: score.measures[name][m] for m in ("accuracy", "loss")} for name in kept}
-    observations = corpus[0 : sizes["samples"]].observations
-    assert isinstance(run.process, Mixture)
-    judged, starts = corpus.layout.predicted, torch.from_numpy(corpus.layout.starts)
-    end = last_sequence(score) & (score.positions >= sizes["first_position"])
-    found = []
-    for share in sizes["smoothings"]:
-        law = optimal_predictions(smoothed(run.process, share), observations, starts=starts).predicted_observation
-        found.append(measured(law[:, judged], observations[:, judged]))
-    measures["retrieval"] = min(found, key=lambda one: float(one["loss"][:, end].mean()))
-    return replace(score, measures=measures | constructed_measures(corpus, score, sizes))
+    if isinstance(run.process, ComposedCycles):
+        other = {"held-out": "held-out", "unseen": "new"}
+        return {"pool": run.process} | {name: replace(spec, pool=pool).build() for name, pool in other.items()}
+    beyond = replace(spec, first_component=spec.first_component + spec.num_components)
+    return {"pool": run.process, "unseen": beyond.build()}
+
+
+def observers_of(run: Run) -> dict[str, Process]:
+    """Whom a prompt can be believed to come from: ``retrieval``, the pool; ``prior``, any pair of its parts."""
+    found: dict[str, Process] = {"retrieval": run.process}
+    if isinstance(run.process, ComposedCycles):
+        found["prior"] = replace(run.process.spec, pool="all").build()
+    return found
+
+
+def prompt_score(run: Run, process: Process, num_samples: int, predictors: Sequence[str] | None = None) -> Score:
+    """Accuracy and loss of every predictor at every observation of fresh prompts that a process generates.
+
+    Predictors: ``model``; ``untrained``, the same before training; ``known-component``; ``order-0`` to ``order-4``;
+    ``retrieval``, the Bayes mixture over the run's pool: the optimum on prompts of the pool; ``prior``, that over all pairs
+    of the pool's parts: the optimum on held-out pairs, of which nobody can know that they were left out. Of HMMs with new
+    parts no optimum is known. The paper's pool knows impossible prompts: elsewhere its mixture is smoothed by the share of
+    `SMOOTHINGS` that has the least loss there, in favour of retrieval.
+
+    Args:
+        run: the model and its prompts.
+        process: where the prompts come from.
+        num_samples: how many.
+        predictors: those wanted besides the n-grams; all by default.
+    """
+    corpus = Corpus(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
+    asked, parts = corpus.layout.predicted, []
+    models = {"model": run.model, "untrained": untrained_twin(run)}
+    believed = {name: own for name, own in observers_of(run).items() if predictors is None or name in predictors}
+    for begin in range(0, num_samples, BATCH):
+        batch = corpus[begin : min(begin + BATCH, num_samples)]
+        laws = {n: answers(m, batch, run, asked) for n, m in models.items() if predictors is None or n in predictors}
+        known = known_component_laws(corpus, batch) if predictors is None else None
+        laws |= ngram_laws(corpus, batch, MAX_ORDER) | ({} if known is None else {"known-component": known})
+        for name, pool in believed.items():
+            laws |= _believed(name, pool, batch, corpus, spare=process is run.process)
+        labels = batch.observations[:, asked]
+        parts.append({name: measured(law, labels) for name, law in laws.items()})
+    measures = {
+        name: {metric: np.concatenate([part[name][metric] for part in parts]) for metric in ("accuracy", "loss")}
+        for name in parts[0]
+    }
+    layout = corpus.layout
+    score = Score(measures, layout.sequence_index[asked], layout.position_in_sequence[asked], None)
+    tried = [name for name in measures if name.startswith("retrieval ")]
+    if tried:
+        end = last_sequence(score)
+        best = min(tried, key=lambda name: float(measures[name]["loss"][:, end].mean()))
+        measures["retrieval"] = measures[best]
+        for name in tried:
+            del measures[name]
+    return score
+
+
+def _believed(
+    name: str, pool: Process, batch: Batch, corpus: Corpus, *, spare: bool
+) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
+    """The law of an observer; of the paper's pool elsewhere one for each share of smoothing."""
+    starts, asked = torch.from_numpy(corpus.layout.starts), corpus.layout.predicted
+    if spare or isinstance(pool, ComposedCycles):
+        return {name: optimal_law(pool, batch.observations, starts=starts)[:, asked]}
+    assert isinstance(pool, Mixture)
+    tried = {f"{name} {share:g}": smoothed(pool, share) for share in SMOOTHINGS}
+    return {key: optimal_law(own, batch.observations, starts=starts)[:, asked] for key, own in tried.items()}
 
 
 def smoothed(mixture: Mixture, share: float) -> Mixture:
     """Each transition and emission mixed with a uniform one: (1 - share) p + share / number of columns."""
-    require(0 < share < 1, "measurements.smoothings", "must be in (0, 1)", share)
+    require(0 < share < 1, "share", "must be in (0, 1)", share)
 
     def mix(rows: Tensor) -> Tensor:
         return (1 - share) * rows + share / rows.shape[-1]

@@ -2,25 +2,32 @@
 
 The paper shows each of 8192 HMMs 16 times, so that nothing can be learned by heart. A small pool is another setting: each
 HMM is shown hundreds of times and can be retrieved, and how often symbols occur may name the HMM, which no training is
-needed for. The table "setting" of an experiment records, seed by seed, which setting it was.
+needed for. The table "setting" of an experiment records, model by model and seed by seed, which setting it was.
 """
 
+import math
+from abc import abstractmethod
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope.analysis.intervals import bootstrap_means, mean_row
 from hmmscope.analysis.probes import chance_accuracy, label_stream, probe_correct, reading_times
 from hmmscope.axes import Tensor
 from hmmscope.corpora.corpus import Corpus
+from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import Gate, learned, regime
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope.experiments.multitask_models import PARTS, multitask_plan
+from hmmscope.experiments.multitask_predictors import best_ngram, last_sequence, prompt_score
 from hmmscope.experiments.outcomes import flat
 from hmmscope.processes.mixture import Mixture
 from hmmscope.runs.pipeline import Run
-from hmmscope.storage import store
 
-#: Prompts per HMM that count as the paper's regime: its 16, up to a factor of four.
+#: Prompts per HMM in the paper, and how many count as its regime: up to a factor of four.
+PAPERS_PROMPTS = 16.0
 PROMPTS_PER_HMM = (4.0, 64.0)
 #: HMMs in a pool that counts as the paper's: its 8192, and down to a sixteenth of them.
 POOL = (512.0, 2.0**20)
@@ -28,11 +35,69 @@ POOL = (512.0, 2.0**20)
 MOST_FROM_COUNTS = 0.25
 #: Nats by which a model has to be better than the best n-gram to count as having learned.
 LEARNED = 0.02
-#: HMMs that the probe on symbol counts tells apart, and prompts of each.
-_NAMED, _PROMPTS = 16, 64
+#: Nats by which the loss may still change in the last quarter of a training that the claims are judged on.
+SETTLED = 0.05
+#: HMMs that the probe on symbol counts tells apart, and prompts of each; prompts on which the gain over counting is taken.
+_NAMED, _PROMPTS, _JUDGED = 16, 64, 256
 
 PER_HMM, HMMS, FROM_COUNTS = "prompts per HMM", "HMMs in the pool", "component from symbol counts"
 OVER_COUNTING = "gain over the best n-gram"
+
+
+class PoolFigure(Experiment):
+    """A figure of the paper, looked for in each model of `multitask_plan`; its claims are about the one of `in_regime`."""
+
+    num_seeds = NUM_SEEDS
+    intervals = SEED_INTERVALS
+    #: Figures that are drawn of the other models too.
+    of_all: tuple[str, ...] = ()
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        return {"parts": PARTS[scale]}
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        return multitask_plan(scale, choices["parts"])
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        tables: Measured = {name: [] for name in self.groups[group]}
+        for label, run in runs.items():
+            found = {"setting": setting_rows(run)} if group == "setting" else self.look(run, sizes)
+            for name, rows in found.items():
+                tables[name] += [{"label": label, **pool_columns(run)} | row for row in rows]
+        return tables
+
+    @abstractmethod
+    def look(self, run: Run, sizes: dict[str, Any]) -> Measured:
+        """The tables of one model."""
+
+    @abstractmethod
+    def drawn(self, tables: Tables) -> list[Figure]:
+        """The figures of one model."""
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        """Those of the model in the paper's regime, and some of the others, each with its pool in the caption."""
+        labels = sorted(tables["setting"].values("label"), key=lambda label: label != regime_label(tables))
+        found = []
+        for number, label in enumerate(labels):
+            own = of_label(tables, label)
+            told = f"Pool of {_said(own, HMMS)} HMMs, each shown in {_said(own, PER_HMM)} prompts ({label})."
+            for figure in self.drawn(own):
+                caption = f"{figure.caption} {told}"
+                if not number:
+                    found.append(replace(figure, caption=caption))
+                elif figure.name in self.of_all:
+                    name = f"{figure.name}-{label.lower().replace(' = ', '-')}"
+                    title = f"{figure.title}: {_said(own, PER_HMM)} prompts per HMM"
+                    found.append(replace(figure, name=name, title=title, caption=caption))
+        return found
+
+
+def pool_columns(run: Run) -> dict[str, Any]:
+    """Columns that say of which pool a row is: ``hmms``, and ``prompts``, different ones of each HMM in training."""
+    process, training = run.process, run.config.training
+    assert isinstance(process, Mixture)
+    shown = training.num_trajectories or training.num_steps * training.batch_size
+    return {"hmms": len(process), "prompts": shown / len(process)}
 
 
 def setting_rows(run: Run) -> list[dict[str, Any]]:
@@ -40,28 +105,31 @@ def setting_rows(run: Run) -> list[dict[str, Any]]:
 
     ``prompts per HMM`` (different ones, in training); ``HMMs in the pool``; ``component from symbol counts``: accuracy of a
     linear probe for the HMM on how often symbols are in a prompt, with the share of the commonest class;
-    ``gain over the best n-gram``: loss of the best n-gram less that of the model, after all demonstrations, nats.
+    ``gain over the best n-gram``: loss of the best n-gram less that of the model, in the test sequence of fresh prompts of
+    the pool, nats.
     """
-    process, training = run.process, run.config.training
-    assert isinstance(process, Mixture)
-    prompts = training.num_trajectories or training.num_steps * training.batch_size
-    few = process.first(min(_NAMED, len(process)))
+    few = spread(run.process, _NAMED)
     corpus = Corpus(few, layout=run.config.layout, seed=run.config.seed, stream="probe")
     counted = counting_rows(corpus, len(few) * _PROMPTS)[0]
-    scores = Rows(store.read_table(run.path / "evaluation.jsonl")).where(axis="demonstrations", metric="loss")
-    end = scores.where(x=max(scores.values("x")))
-    losses = {row["predictor"]: Rows([row]).estimates()[None] for row in end if row["value"] is not None}
-    orders = [loss for name, loss in losses.items() if name.startswith("order-") and loss is not None]
-    model, best = losses["model"], min(orders)
-    assert model is not None
-    gain = best - model
+    score = prompt_score(run, run.process, _JUDGED, ("model",))
+    loss = {name: score.measures[name]["loss"][:, last_sequence(score)].mean(1) for name in score.measures}
+    gain = mean_row(loss[best_ngram(loss)] - loss["model"])
+    columns = pool_columns(run)
     return [
-        {"quantity": PER_HMM, "value": prompts / len(process)},
-        {"quantity": HMMS, "value": len(process)},
+        {"quantity": PER_HMM, "value": columns["prompts"]},
+        {"quantity": HMMS, "value": columns["hmms"]},
         {"quantity": FROM_COUNTS, "value": counted["accuracy"]}
         | {key: counted[key] for key in ("low", "high", "chance")},
-        {"quantity": OVER_COUNTING, "value": gain.value, "error": gain.error},
+        {"quantity": OVER_COUNTING} | gain,
     ]
+
+
+def spread(process: Any, count: int) -> Mixture:
+    """At most `count` components of a pool, equally likely, as far apart in it as can be: neighbours share parts."""
+    assert isinstance(process, Mixture)
+    count = min(count, len(process))
+    chosen = torch.linspace(0, len(process) - 1, count, dtype=torch.float64).long()
+    return Mixture.from_law([1 / count] * count, process.law.select(chosen))
 
 
 def counting_rows(corpus: Corpus, count: int) -> list[dict[str, Any]]:
@@ -93,6 +161,30 @@ def _share(symbols: Tensor, size: int) -> Tensor:
 # Gates
 
 
+def regime_label(tables: Tables) -> Any:
+    """The model that the claims are about: of pools as large as the paper's, that with prompts per HMM nearest to 16."""
+    rows = tables.get("setting", Rows())
+
+    def distance(label: Any) -> tuple[bool, float]:
+        hmms, prompts = (
+            rows.where(label=label, quantity=name).pool("quantity")[0]["value"] for name in (HMMS, PER_HMM)
+        )
+        return hmms < POOL[0], abs(math.log(prompts / PAPERS_PROMPTS))
+
+    return min(rows.values("label"), key=distance, default=None)
+
+
+def of_label(tables: Tables, label: Any) -> Tables:
+    """The rows of one model, and those that are of none."""
+    return {name: Rows(row for row in rows if row.get("label", label) == label) for name, rows in tables.items()}
+
+
+def in_regime(tables: Tables) -> Tables:
+    """The rows of the model that the claims are about."""
+    label = regime_label(tables)
+    return tables if label is None else of_label(tables, label)
+
+
 def gates(tables: Tables) -> tuple[Gate, ...]:
     """What has to hold before a claim on the trained models of Figures 1, 2, 3 and 7 is judged."""
     return (
@@ -100,7 +192,7 @@ def gates(tables: Tables) -> tuple[Gate, ...]:
         few_prompts(tables),
         large_pool(tables),
         beyond_counting(tables),
-        flat(tables),
+        flat(tables, SETTLED),
     )
 
 
@@ -140,3 +232,8 @@ def beyond_counting(tables: Tables) -> Gate:
 
 def _of(tables: Tables, quantity: str) -> Rows:
     return Rows(tables.get("setting", ())).where(quantity=quantity)
+
+
+def _said(tables: Tables, quantity: str) -> str:
+    found = _of(tables, quantity).effect()
+    return "an unknown number of" if found is None else f"{found.value:,.4g}"
