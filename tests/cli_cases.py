@@ -143,6 +143,9 @@ BAD: dict[str, tuple[int, list[str], str]] = {
     "missing process": (2, ["train", "none.json", "--out", "new"], "no file none.json"),
     "missing observations": (2, ["oracle", "umbrella", "none.txt"], "none.txt: cannot be read"),
     "missing run": (2, ["analyse", "none", "probe"], "none: no such run folder"),
+    "report over what is no page": (2, ["report", "RUN", "-o", "page.txt"], "out: must end in .html, got 'page.txt'"),
+    "report over a folder": (3, ["report", "RUN", "-o", "folder.html"], "folder.html: exists and is not a regular file"),
+    "report over a pipe": (3, ["report", "RUN", "-o", "pipe.html"], "pipe.html: exists and is not a regular file"),
     "missing report": (2, ["report", "none"], "none"),
     "no run": (2, ["analyse", ".", "probe"], "not a run folder"),
     "a folder as config": (2, ["train", "folder.yaml", "--out", "new"], "folder.yaml"),
@@ -193,6 +196,8 @@ def rubbish(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n \n")
     (tmp_path / "folder.yaml").mkdir()
     os.mkfifo(tmp_path / "pipe.yaml")
+    os.mkfifo(tmp_path / "pipe.html")
+    (tmp_path / "folder.html").mkdir()
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00seed: 1")
     (tmp_path / "list.yaml").write_text("- seed\n")
     (tmp_path / "tag.yaml").write_text("!!python/object/apply:os.mkdir [canary]\n")

@@ -14,7 +14,7 @@ PACKAGE = Path(hmmscope.__file__).parent
 MAX_LINES = 500
 
 # Small modules at the top, that everything may build on.
-NAMES = {"errors", "schema", "registry", "seeds", "axes"}
+NAMES = {"errors", "schema", "registry", "seeds", "axes", "text"}
 PROBABILITY = {"kernels", "processes", "inference", "corpora", "sequences"}
 COMPONENTS = PROBABILITY | {"models", "training", "analysis"}
 
@@ -22,6 +22,7 @@ COMPONENTS = PROBABILITY | {"models", "training", "analysis"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "axes": set(),
+    "text": set(),
     "schema": {"errors"},
     "registry": {"errors", "schema"},
     "seeds": {"errors", "schema"},
@@ -43,11 +44,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sweeps": NAMES - {"registry", "axes"} | {"training", "runs", "storage"},
     "experiments": NAMES | COMPONENTS | {"constructions", "runs", "storage", "machine", "evidence", "sweeps"},
     "interop": {"errors", "schema", "axes", "processes", "models", "storage"},
-    "report": {"errors", "schema", "storage", "evidence"},
+    "report": {"errors", "schema", "storage", "evidence", "text"},
     "bench": NAMES | COMPONENTS - {"analysis"} | {"storage", "runs"},
     "verbs": NAMES | COMPONENTS | {"interop", "runs", "storage", "machine", "sweeps", "evidence", "experiments"}
     | {"report", "bench"},
-    "cli": {"errors", "verbs"},
+    "cli": {"errors", "text", "verbs"},
     "__main__": {"cli"},
 }  # fmt: skip
 

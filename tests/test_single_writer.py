@@ -1,4 +1,8 @@
-"""Only disk, store and rundir change files, and no module reads a format that can run code: a scan of the source."""
+"""One gate for bytes, by a scan of the source: who opens and changes files, and who prints.
+
+Files are changed by disk, store and rundir alone, and opened to be read by disk alone, which bounds what it reads. No
+module reads a format that can run code. What is printed goes through `text.say`, which makes it visible.
+"""
 
 import ast
 import re
@@ -10,6 +14,11 @@ import hmmscope
 
 PACKAGE = Path(hmmscope.__file__).parent
 WRITERS = {"storage/disk.py", "storage/store.py", "storage/rundir.py"}
+#: Who opens other files than those of users: the system's own, and those of this package.
+OPENERS = {"storage/disk.py", "machine.py", "bench/curve.py", "engine/tiles.py", "report/page.py", "report/drawing.py"}
+OPENERS |= {"interop/huggingface.py"}  # by transformers, which reads safetensors alone
+#: Who prints: `say`, and what tells of errors and progress on the standard error.
+PRINTERS = {"text.py", "cli.py", "sweeps/worker.py", "sweeps/table.py", "training/progress.py"}
 
 # Dotted names of calls. A name after `*.` is forbidden on any object but the modules of WRITERS.
 RUNS_CODE = {"eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "yaml.load_all"}
@@ -23,6 +32,10 @@ WRITES = {
     *("tempfile.mkstemp", "tempfile.NamedTemporaryFile", "tempfile.TemporaryFile", "tempfile.SpooledTemporaryFile"),
     *("shutil.rmtree", "shutil.make_archive", "shutil.unpack_archive"),
 }
+#: Dotted names of calls that open a file to read it; `resource` names what may be read beside `disk`.
+READS = {"open", "io.open", "*.read_text", "*.read_bytes", "np.load", "np.loadtxt", "np.genfromtxt", "np.fromfile"}
+READS |= {"np.memmap", "safe_open", "load_file", "*.load_file", "json.load", "*.read_csv", "*.read_parquet"}
+READS |= {"tarfile.open", "gzip.open", "Path.open", "path.open", "*.from_pretrained"}
 WRITES_UNLESS_BUFFER = {"np.save", "np.savez", "np.savez_compressed", "np.savetxt", "*.savefig", "*.write_html"}
 WRITE_MODE = re.compile(r"[rwaxbt+U]*[wax+][rwaxbt+U]*")
 
@@ -81,10 +94,19 @@ def offences(source: str, writer: bool = False) -> list[str]:
     return found
 
 
+def calls(source: str, names: set[str]) -> list[str]:
+    """`line: what` for each call of one of these names."""
+    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    dotted_names = [(node.lineno, dotted(node.func).replace("numpy.", "np.")) for node in found]
+    return [f"{line}: {name}" for line, name in dotted_names if matches(name, names)]
+
+
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_module_leaves_files_to_the_store(path: Path) -> None:
-    writer = str(path.relative_to(PACKAGE)) in WRITERS
-    assert offences(path.read_text(), writer) == []
+    name, source = str(path.relative_to(PACKAGE)), path.read_text()
+    assert offences(source, name in WRITERS) == []
+    assert name in OPENERS or calls(source, READS) == []
+    assert name in PRINTERS or calls(source, {"print", "sys.stdout.write", "sys.stderr.write"}) == []
 
 
 @pytest.mark.parametrize(
@@ -116,6 +138,18 @@ def test_module_leaves_files_to_the_store(path: Path) -> None:
 def test_scanner_finds_writing(line: str) -> None:
     assert offences(f"x = 1\n{line}\n")
     assert offences(f"x = 1\n{line}\n", writer=True) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("open(path)", "open(path, 'rb')", "path.read_text()", "(folder / 'x').read_bytes()", "np.load(path)"),
+        *("safetensors.torch.load_file(p)", "json.load(file)", "pd.read_csv(p)", "Path.open(p)"),
+    ],
+)
+def test_scanner_finds_reading(line: str) -> None:
+    assert calls(line, READS)
+    assert not calls("disk.read_bytes(p, own=True)\nstore.read_text(p, limit=9)\nRunDir.open(p)", READS)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from hmmscope.errors import HmmscopeError, InputError
+from hmmscope.text import in_a_line
 
 _EPILOG = """\
 a process is a registered name (hmmscope list processes), a shipped one, or a file (.json, .npz, .safetensors)
@@ -337,14 +338,12 @@ def _is_follower() -> bool:
 def _warn(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:
     """A warning in one line, without the line of code that gave it."""
     line = " ".join(str(message).split())
-    printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
-    print(f"warning: {printable}", file=sys.stderr, flush=True)
+    print(f"warning: {in_a_line(line)}", file=sys.stderr, flush=True)
 
 
 def _fail(message: str, code: int) -> int:
     line = " ".join(message.split())
-    printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
-    print(f"error[{code}] {printable}", file=sys.stderr, flush=True)
+    print(f"error[{code}] {in_a_line(line)}", file=sys.stderr, flush=True)
     return code
 
 

@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 import torch
 
 from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
-from hmmscope.storage import store
+from hmmscope.storage import disk, store
 from hmmscope.storage.store import Journal, read_journal
 from rundir_faults import flipped
 
@@ -213,15 +215,6 @@ def test_malformed_tensors(tmp_path: Path) -> None:
             store.read_metadata(path)
 
 
-def test_write_replaces_a_link_not_its_target(tmp_path: Path) -> None:
-    (tmp_path / "target").write_text("old")
-    (tmp_path / "link").symlink_to(tmp_path / "target")
-    store.write_text(tmp_path / "link", "new")
-    assert (tmp_path / "target").read_text() == "old"
-    assert (tmp_path / "link").read_text() == "new"
-    assert not (tmp_path / "link").is_symlink()
-
-
 def test_write_where_it_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(RefusedError, match="folder: exists"):
@@ -257,3 +250,38 @@ def test_make_folder(tmp_path: Path) -> None:
     for path in (tmp_path / "file", tmp_path / "file" / "deeper"):
         with pytest.raises(RefusedError):
             store.make_folder(path)
+
+
+def special_files(folder: Path) -> Iterator[Path]:
+    """A link to a file, a link to nothing, a pipe, a socket and a folder."""
+    (folder / "kept").write_text("kept")
+    (folder / "link").symlink_to(folder / "kept")
+    (folder / "dangling").symlink_to(folder / "nothing")
+    os.mkfifo(folder / "pipe")
+    with socket.socket(socket.AF_UNIX) as bound, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        bound.bind("socket")
+    (folder / "folder").mkdir()
+    yield from (folder / name for name in ("link", "dangling", "pipe", "socket", "folder"))
+
+
+def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
+    for path in special_files(tmp_path):
+        before = os.lstat(path)
+        with pytest.raises(RefusedError, match="regular file"):
+            store.write_text(path, "page")
+        assert (os.lstat(path).st_ino, os.lstat(path).st_mode) == (before.st_ino, before.st_mode)
+    assert not (tmp_path / "nothing").exists()
+    assert (tmp_path / "kept").read_text() == "kept"
+    assert not list(tmp_path.glob(".tmp-*"))
+
+
+def test_reading_is_bounded(tmp_path: Path) -> None:
+    for path in special_files(tmp_path):
+        if path.name != "link":
+            with pytest.raises(InputError):
+                disk.read_bytes(path, own=False)
+        with pytest.raises(DamagedError):
+            disk.read_bytes(path, own=True)
+    with pytest.raises(InputError, match="4 bytes, more than the 3 allowed"):
+        store.read_text(tmp_path / "kept", limit=3)

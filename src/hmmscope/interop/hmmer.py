@@ -15,18 +15,21 @@ local hits and flanks.
 Source: Durbin, Eddy, Krogh and Mitchison (1998), chapter 5; the HMMER User's Guide, "HMMER profile HMM files".
 """
 
-import os
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hmmscope.errors import DamagedError, InputError, ResourceError
+from hmmscope.errors import DamagedError, HmmscopeError, InputError, ResourceError
 from hmmscope.interop.foreign import attribute, numbers, rescaled
 from hmmscope.processes.hmm import HMM
 from hmmscope.schema import unknown_name
+from hmmscope.storage import disk
 
 _HINT = "give a pyhmmer.plan7.HMM"
+#: The largest file of one profile; Titin, of 35 000 positions, has 25 MB.
+_MOST_BYTES = 1 << 28
 _ENDS = ("symbol", "repeat")
 
 #: Files hold logarithms with five decimals; HMMER itself accepts rows this far from one.
@@ -96,11 +99,11 @@ def load_hmmer(path: object, *, end: Literal["symbol", "repeat"] = "symbol", all
         from pyhmmer.plan7 import HMMFile
     except ImportError:
         raise ResourceError(f"{path}: reading HMMER files needs pyhmmer; pip install 'hmmscope[hmmer]'") from None
-    if not os.path.isfile(str(path)):
-        raise InputError(f"process: no file {path}")
     try:
-        with HMMFile(str(path)) as file:
+        with disk.reading(Path(str(path)), own=False, limit=_MOST_BYTES) as stream, HMMFile(stream) as file:
             profiles = [profile for profile, _ in zip(file, range(2), strict=False)]
+    except HmmscopeError:
+        raise
     except Exception as error:  # pyhmmer raises EOFError, ValueError and errors of its own
         raise DamagedError(f"{path}: not a readable HMMER file ({' '.join(str(error).split())[:200]})") from None
     if len(profiles) != 1:

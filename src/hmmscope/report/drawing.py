@@ -43,5 +43,4 @@ def _has(path: Path, mark: str) -> bool:
     """Whether a drawing is there and has this mark."""
     if not os.path.isfile(path) or os.path.islink(path):
         return False
-    with disk.reading(path, own=False) as file:
-        return mark.encode() in file.read()
+    return mark.encode() in disk.read_bytes(path, own=False)

@@ -9,7 +9,7 @@ from hmmscope.errors import DamagedError, InputError
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.findings import Finding
 from hmmscope.schema import parse_spec
-from hmmscope.storage import store
+from hmmscope.storage import disk, store
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_LIMIT = 16 << 20
@@ -133,9 +133,7 @@ def _read_figure(path: Path) -> Drawn:
     except InputError as error:
         raise DamagedError(f"{path}: {_line(error)}") from error
     picture = _present(path.with_suffix(".png"))
-    if picture.stat().st_size > _PNG_LIMIT:
-        raise DamagedError(f"{picture}: more than {_PNG_LIMIT >> 20} MiB")
-    png = picture.read_bytes()
+    png = disk.read_bytes(picture, own=True, limit=_PNG_LIMIT)
     if not png.startswith(_PNG):
         raise DamagedError(f"{picture}: not a PNG image")
     return Drawn(figure=figure, png=png)

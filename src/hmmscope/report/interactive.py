@@ -17,7 +17,8 @@ from hmmscope.report import look
 from hmmscope.report.explorer import MOST_CURVES, MOST_REFERENCES, REFERENCES, still, views
 from hmmscope.report.look import Key, Look
 from hmmscope.report.plots import points_image
-from hmmscope.report.text import shorten, visible
+from hmmscope.report.text import shorten
+from hmmscope.text import visible
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _PIXELS = 1.25  # a line of one point, as wide on the page as it seems in print

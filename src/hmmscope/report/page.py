@@ -31,6 +31,7 @@ from hmmscope.report.explorer import first_text, first_values
 from hmmscope.report.folder import Experiment, Table, read_experiment
 from hmmscope.report.interactive import panel_plot
 from hmmscope.storage import store
+from hmmscope.text import visible
 
 NUM_ROWS = 200
 LONG = 12  # rows of a table that scrolls in a box of its own
@@ -206,7 +207,7 @@ def template(name: str) -> jinja2.Template:
         loader=jinja2.PackageLoader("hmmscope.report", "."),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=lambda value: text.visible(value) if type(value) is str else value,
+        finalize=lambda value: visible(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )

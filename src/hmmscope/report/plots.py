@@ -25,7 +25,8 @@ from hmmscope.evidence.figures import Bars, Explorer, Figure, Heatmap, Lines, Pa
 from hmmscope.report import look
 from hmmscope.report.explorer import first_text, without_choices
 from hmmscope.report.look import Key, Look
-from hmmscope.report.text import shorten, visible
+from hmmscope.report.text import shorten
+from hmmscope.text import visible
 
 COLUMN, PAGE = 3.4, 7.0  # widths in inches, of most two-column papers
 _HANDLE, _GAP = 2.2, 1.4  # of the legend: length of a handle, and between columns, in units of the font size

@@ -1,22 +1,11 @@
 """Text and numbers as a reader sees them."""
 
 import math
-import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 _MOST_LISTED = 4  # values of a list that a cell shows in full
-_DIRECTION = {0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
-
-
-def visible(text: str) -> str:
-    """`text` with everything that could act instead of being read written out: ESC becomes ``\\x1b``.
-
-    These are the control characters (newline and tab excepted), line and paragraph separators, changes of writing
-    direction, and halves of surrogate pairs, which no file could hold.
-    """
-    return "".join(_escape(char) if _acts(char) else char for char in text)
 
 
 def shorten(labels: Sequence[str], most: int = 18) -> list[str]:
@@ -35,14 +24,6 @@ def shorten(labels: Sequence[str], most: int = 18) -> list[str]:
 def _cut(label: str, most: int) -> str:
     head = most // 2
     return label if len(label) <= most else f"{label[:head]}…{label[len(label) - most + head + 1 :]}"
-
-
-def _acts(char: str) -> bool:
-    return (char not in "\n\t" and unicodedata.category(char) in {"Cc", "Cs", "Zl", "Zp"}) or ord(char) in _DIRECTION
-
-
-def _escape(char: str) -> str:
-    return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}"
 
 
 def format_number(value: float) -> str:

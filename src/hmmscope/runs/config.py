@@ -25,7 +25,7 @@ from hmmscope.schema import parse_value, path_of, require, shown, spec_to_data, 
 from hmmscope.seeds import check_seed
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.reading import ENDINGS as DATA_FILES
-from hmmscope.storage import disk
+from hmmscope.storage import store
 from hmmscope.storage.mapped import map_tensors, read_npz
 from hmmscope.training.spec import TrainingSpec
 
@@ -240,18 +240,13 @@ def read_yaml(path: Path) -> object:
 
     Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(true|false)\Z"), ["t", "f"])
     Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(~|null|)\Z"), ["~", "n", ""])
-    with disk.reading(path, own=False) as file:
-        data = file.read(_MAX_CONFIG_BYTES + 1)
-    if len(data) > _MAX_CONFIG_BYTES:
-        raise InputError(f"{path}: larger than {_MAX_CONFIG_BYTES // 1024} KiB, so not a configuration")
+    text = store.read_text(path, limit=_MAX_CONFIG_BYTES)
     try:
-        loader = Loader(data.decode())
+        loader = Loader(text)
         try:
             return loader.get_single_data()
         finally:
             loader.dispose()
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: is not UTF-8 text") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""

@@ -23,6 +23,7 @@ from hmmscope.seeds import check_seed, numpy_generator
 from hmmscope.sequences.encoding import Alphabet, Encoded, summary
 from hmmscope.sequences.reading import Asked, read_file, read_object
 from hmmscope.storage import store
+from hmmscope.text import in_a_line
 
 FORMAT = "hmmscope-sequences"
 _ENDINGS = (".safetensors", ".npz", ".jsonl")
@@ -184,9 +185,9 @@ class SequenceData(Dataset[Tensor]):
         listed = " ".join(map(printable, names[:_SHOWN_SYMBOLS])) + (" ..." if len(names) > _SHOWN_SYMBOLS else "")
         total = f"{self.num_observations} observations in {summary(self._encoded)}"
         alphabet = f": {listed}" if names else f", numbered 0 to {self.num_symbols - 1}"
-        first = printable(self._encoded.first)
+        first = in_a_line(self._encoded.first)
         first = first[:_SHOWN_LINE] + ("..." if len(first) > _SHOWN_LINE or int(self.lengths[0]) > 40 else "")
-        return f"{printable(self.title)}: {total}{alphabet} ({self.how})\n  first: {first}"
+        return f"{in_a_line(self.title)}: {total}{alphabet} ({self.how})\n  first: {first}"
 
     def __repr__(self) -> str:
         title = f", title={self.title!r}" if self.title else ""
@@ -195,7 +196,7 @@ class SequenceData(Dataset[Tensor]):
     def _repr_html_(self) -> str:
         facts = {"title": self.title, "sequences": summary(self._encoded), "read as": self.how}
         names = {} if self.symbols is None else {"symbols": ", ".join(map(printable, self.symbols[:40]))}
-        return html_table("SequenceData", facts | names | {"first": printable(self._encoded.first)})
+        return html_table("SequenceData", facts | names | {"first": in_a_line(self._encoded.first)})
 
     # -- in batches
 
@@ -316,8 +317,3 @@ class SequenceData(Dataset[Tensor]):
         buffer = io.BytesIO()
         np.savez(buffer, header=np.array(text), tokens=self.flat, lengths=self._encoded.lengths)
         store.write_bytes(target, buffer.getvalue())
-
-
-def printable(text: str) -> str:
-    """`text` in one line that a terminal shows and does not obey."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -16,7 +16,7 @@ from hmmscope.errors import DamagedError, InputError, ResourceError
 from hmmscope.machine import require_memory
 from hmmscope.schema import shown, unknown_name
 from hmmscope.sequences.encoding import Alphabet, Encoded, encode_lines, encode_numbers, encode_words
-from hmmscope.storage import disk
+from hmmscope.storage import disk, store
 from hmmscope.storage.mapped import map_tensors, read_npy, read_npz
 
 TEXT, FASTA = (".txt", ".text"), (".fa", ".fasta", ".fna", ".faa", ".ffn")
@@ -93,7 +93,9 @@ def read_file(path: Path, asked: Asked) -> Encoded:
         return _read_arrays(path, asked)
     if ending == ".parquet":
         return _read_parquet(path, asked)
-    text = read_text(path)
+    with disk.reading(path, own=False, limit=_MAX_TEXT) as file:
+        require_memory(f"{path}", 40 * os.fstat(file.fileno()).st_size)
+    text = store.read_text(path, limit=_MAX_TEXT)
     if ending in FASTA or (ending not in (*TEXT, *TABLES) and text.startswith(">")):
         return _read_fasta(text, asked)
     if ending in (".csv", ".tsv"):
@@ -101,24 +103,6 @@ def read_file(path: Path, asked: Asked) -> Encoded:
     if ending in (".jsonl", ".ndjson"):
         return _read_json_lines(text, asked)
     return asked.lines(text.splitlines())
-
-
-def read_text(path: Path) -> str:
-    """A UTF-8 text file of at most 1 GiB that fits into memory.
-
-    Raises:
-        InputError: missing, not a regular file (a device, a pipe, a folder), too large, or not UTF-8.
-    """
-    with disk.reading(path, own=False) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > _MAX_TEXT:
-            raise InputError(f"{path}: {size} bytes, more than the {_MAX_TEXT} allowed for text; give an array (.npz)")
-        require_memory(f"{path}", 40 * size)
-        data = file.read(size)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: is not UTF-8 text") from None
 
 
 def _read_fasta(text: str, asked: Asked) -> Encoded:

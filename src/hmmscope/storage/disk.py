@@ -59,9 +59,16 @@ def writing(path: Path, needed: int) -> Iterator[None]:
         ) from error
 
 
+#: No file that is read as a whole is longer.
+MOST_BYTES = 1 << 40
+
+
 @contextmanager
-def reading(path: Path, *, own: bool) -> Iterator[BufferedReader]:
-    """A regular file, opened for reading. If it is our `own`, anything wrong is damage; else the caller's input is."""
+def reading(path: Path, *, own: bool, limit: int = MOST_BYTES) -> Iterator[BufferedReader]:
+    """A regular file of at most `limit` bytes, opened for reading.
+
+    If it is our `own`, anything wrong is damage, and a link is not followed; else the caller's input is wrong.
+    """
     wrong = DamagedError if own else InputError
 
     def opener(name: str, flags: int) -> int:  # a pipe must not make us wait
@@ -71,6 +78,9 @@ def reading(path: Path, *, own: bool) -> Iterator[BufferedReader]:
         with open(path, "rb", opener=opener) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise wrong(f"{path}: not a regular file")
+            size = os.fstat(file.fileno()).st_size
+            if size > limit:
+                raise InputError(f"{path}: {size} bytes, more than the {limit} allowed")
             yield file
     except OSError as error:
         raise wrong(f"{path}: cannot be read ({error.strerror})") from error
@@ -91,6 +101,18 @@ def open_own(path: Path, flags: int) -> int:
     return fd
 
 
+def read_bytes(path: Path, *, own: bool, limit: int = MOST_BYTES) -> bytes:
+    """All of a regular file of at most `limit` bytes; errors as of `reading`."""
+    with reading(path, own=own, limit=limit) as file:
+        return file.read(os.fstat(file.fileno()).st_size)
+
+
+def refuse_special(path: Path) -> None:
+    """RefusedError if something stands at `path` that is not a regular file: a link, a device, a pipe, a folder."""
+    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+        raise RefusedError(f"{path}: exists and is not a regular file, so it is not replaced; choose another name")
+
+
 def temporary_sibling(path: Path) -> Path:
     """A name beside `path` that nobody can predict and LEFTOVER matches."""
     return path.parent / f".tmp-{path.name[:100]}-{secrets.token_hex(8)}"
@@ -100,12 +122,13 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Replace `path` by `data`, durably and at once: a reader or a crash finds the previous file or this one, whole.
 
     Raises:
-        RefusedError: `path` is a folder, or lies below a file.
+        RefusedError: `path` is there and not a regular file, or lies below a file.
         ResourceError: the disk is full, read-only, failing or gone; the previous file is intact.
     """
     path = Path(path)
     temporary = temporary_sibling(path)
     with writing(path, len(data)):
+        refuse_special(path)
         try:
             fd = create(temporary)
             try:

@@ -121,8 +121,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
 
 def read_npy(path: Path) -> NDArray[Any]:
     """The plain array of an NPY file; errors as of `read_npz`."""
-    with disk.reading(path, own=False) as file:
-        data = file.read(os.fstat(file.fileno()).st_size)
+    data = disk.read_bytes(path, own=False)
     try:
         return _read_npy(data, path.name)
     except Exception as error:

@@ -57,7 +57,19 @@ def read_json(path: Path, *, limit: int = 64 << 20, own: bool = False) -> Any:
         InputError: missing, not a regular file (a pipe, a folder), or above `limit`.
         DamagedError: not JSON; the message names the file and the position.
     """
-    return _parse(_read(path, limit, own=own), str(path))
+    return _parse(disk.read_bytes(path, own=own, limit=limit), str(path))
+
+
+def read_text(path: Path, *, limit: int) -> str:
+    """A UTF-8 text of at most `limit` bytes.
+
+    Raises:
+        InputError: missing, not a regular file (a device, a pipe, a folder), too large, or not UTF-8.
+    """
+    try:
+        return disk.read_bytes(path, own=False, limit=limit).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is not UTF-8 text") from None
 
 
 def write_table(path: Path, rows: list[dict]) -> None:
@@ -75,7 +87,7 @@ def read_table(path: Path, *, limit: int = 1 << 30) -> list[dict]:
         InputError: missing, or above `limit` bytes.
         DamagedError: a line that is not a JSON object, or a file that does not end with a line; names the line.
     """
-    *lines, tail = _read(path, limit, own=False).split(b"\n")
+    *lines, tail = disk.read_bytes(path, own=False, limit=limit).split(b"\n")
     if tail:
         raise DamagedError(f"{path}:{len(lines) + 1}: the last line is incomplete")
     rows = [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
@@ -113,7 +125,7 @@ def read_tensors(path: Path, *, limit: int = 1 << 40) -> dict[str, "torch.Tensor
     """
     from safetensors.torch import load
 
-    data = _read(path, limit, own=False)
+    data = disk.read_bytes(path, own=False, limit=limit)
     try:
         return load(data)
     except Exception as error:
@@ -125,7 +137,7 @@ def read_tensors(path: Path, *, limit: int = 1 << 40) -> dict[str, "torch.Tensor
 def read_metadata(path: Path, *, limit: int = 1 << 40) -> dict[str, str]:
     """The short texts that `write_tensors` put beside the tensors."""
     try:
-        metadata = _split_header(_read(path, limit, own=False))[0].get("__metadata__", {})
+        metadata = _split_header(disk.read_bytes(path, own=False, limit=limit))[0].get("__metadata__", {})
         if not all(isinstance(text, str) for text in metadata.values()):
             raise ValueError("metadata must be text")
     except (ValueError, AttributeError, RecursionError) as error:
@@ -139,14 +151,6 @@ def _split_header(data: bytes) -> tuple[dict[str, Any], bytes]:
     if end > len(data):
         raise ValueError("header longer than the file")
     return json.loads(data[8:end]), data[end:]
-
-
-def _read(path: Path, limit: int, *, own: bool) -> bytes:
-    with disk.reading(path, own=own) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > limit:
-            raise InputError(f"{path}: {size} bytes, more than the {limit} allowed")
-        return file.read(size)
 
 
 def _dump(obj: Any, where: str, **options: Any) -> bytes:
@@ -420,7 +424,7 @@ def read_journal(path: Path, *, limit: int = 1 << 30) -> list[dict]:
     """
     if not os.path.lexists(path):
         raise InputError(f"{path}: no such journal")
-    *lines, tail = _read(path, limit, own=True).split(b"\n")
+    *lines, tail = disk.read_bytes(path, own=True, limit=limit).split(b"\n")
     records = []
     for number, line in enumerate(lines, 1):
         record = _record(line)

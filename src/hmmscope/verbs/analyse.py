@@ -8,6 +8,7 @@ from hmmscope.runs import development
 from hmmscope.runs.pipeline import load_run
 from hmmscope.schema import parse_value, unknown_name
 from hmmscope.storage import store
+from hmmscope.text import say
 
 
 def analyse(run: str, instrument: str, quiet: bool, overrides: dict[str, str], over_training: bool = False) -> None:
@@ -38,10 +39,10 @@ def analyse(run: str, instrument: str, quiet: bool, overrides: dict[str, str], o
     store.write_table(path, rows)
     if not quiet:
         columns = list(rows[0])
-        print("  ".join(f"{column:>12}" for column in columns))
+        say("  ".join(f"{column:>12}" for column in columns))
         for row in rows:
-            print("  ".join(f"{_short(row[column]):>12}" for column in columns))
-    print(f"table: {path}")
+            say("  ".join(f"{_short(row[column]):>12}" for column in columns))
+    say(f"table: {path}")
 
 
 def _short(value: object) -> str:

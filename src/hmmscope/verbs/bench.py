@@ -13,6 +13,7 @@ from hmmscope.errors import InputError, ResourceError
 from hmmscope.machine import machine
 from hmmscope.schema import unknown_name
 from hmmscope.storage import store
+from hmmscope.text import say
 from hmmscope.verbs.sources import new_file
 
 #: What `all` measures.
@@ -50,7 +51,7 @@ def bench(
     if device == "cuda" and not torch.cuda.is_available():
         raise ResourceError("device: cuda was asked for and no CUDA device is present; use cpu")
     facts = machine()
-    print(", ".join(f"{key} {value}" for key, value in facts.items() if value is not None))
+    say(", ".join(f"{key} {value}" for key, value in facts.items() if value is not None))
     if work == "curve":
         found = _curve(threads, repeats)
     else:
@@ -86,7 +87,7 @@ def _curve(threads: list[int], repeats: int) -> dict[str, Any]:
     for count in threads:
         measured = curve.measure(points, repeats=repeats, threads=count)
         fitted = curve.exponents(measured, cache)
-        print("\n".join(curve.in_words(measured, fitted)))
+        say("\n".join(curve.in_words(measured, fitted)))
         rows, fits = rows + measured, fits + [{"threads": count} | fit for fit in fitted]
     return {"last_cache": cache, "rows": rows, "exponents": fits}
 
@@ -94,9 +95,9 @@ def _curve(threads: list[int], repeats: int) -> dict[str, Any]:
 def _rows(contest: Contest, repeats: int, threads: int) -> list[dict]:
     """Measure a contest and print it."""
     found = contest.rows(repeats=repeats, threads=threads)
-    print(f"\n{contest.work}, threads {threads}")
+    say(f"\n{contest.work}, threads {threads}")
     for row in found:
         share = "" if row["share_of_limit"] is None else f"  {100 * row['share_of_limit']:.0f} % of the limit"
         ratio = f"x {row['ours_over_this']:.3g}"
-        print(f"  {row['who']:<30} {row['rate'] / 1e6:12.4g} M{row['unit']:<12} ours {ratio:<10}{share}")
+        say(f"  {row['who']:<30} {row['rate'] / 1e6:12.4g} M{row['unit']:<12} ours {ratio:<10}{share}")
     return found

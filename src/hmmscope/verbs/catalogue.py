@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hmmscope import registry
 from hmmscope.runs.presets import PRESETS, preset
 from hmmscope.schema import unknown_name
+from hmmscope.text import in_a_line, say
 
 if TYPE_CHECKING:
     from hmmscope.processes.base import Process
@@ -35,16 +36,16 @@ def list_names(kind: str | None) -> None:
     for plural, singular in _KINDS.items():
         if kind not in (None, plural):
             continue
-        print(plural)
+        say(plural)
         for name, entry in registry.entries(singular).items():
-            print(f"  {name:<18} {_in_a_line(singular, entry)}")
+            say(f"  {name:<18} {_in_a_line(singular, entry)}")
         if singular == "process":
             for name in shipped_processes():
-                print(f"  {name:<18} {load_process(name).title} (shipped)")
+                say(f"  {name:<18} {load_process(name).title} (shipped)")
     if kind in (None, "presets"):
-        print("presets")
+        say("presets")
         for name, text in PRESETS.items():
-            print(f"  {name:<22} {text}")
+            say(f"  {name:<22} {text}")
 
 
 def show(name: str) -> None:
@@ -58,13 +59,13 @@ def show(name: str) -> None:
         entry = registry.entries(singular).get(name)
         if entry is not None:
             if singular == "claim":
-                print(f"claim {name}: {entry.says}\n\n{entry.source}; decided by the experiment {entry.experiment}\n")
-                print(f"{entry.reading}\nRule: {entry.rule or 'none: a question, whose verdict is found'}")
+                say(f"claim {name}: {entry.says}\n\n{entry.source}; decided by the experiment {entry.experiment}\n")
+                say(f"{entry.reading}\nRule: {entry.rule or 'none: a question, whose verdict is found'}")
             else:
                 _show_experiment(name) if singular == "experiment" else _show_entry(name, singular, entry)
             return
     if name in PRESETS:
-        print(f"preset {name}: {PRESETS[name]}\n\n{json.dumps(config_from_data(preset(name)).to_data(), indent=2)}")
+        say(f"preset {name}: {PRESETS[name]}\n\n{json.dumps(config_from_data(preset(name)).to_data(), indent=2)}")
         return
     known = [*(name for kind in _KINDS.values() for name in registry.entries(kind)), *shipped_processes(), *PRESETS]
     if name not in shipped_processes() and Path(name).suffix not in HMM_FILES:
@@ -73,7 +74,7 @@ def show(name: str) -> None:
     if isinstance(loaded, HMM):
         _show_hmm(loaded)
     else:
-        print(f"{loaded.title or type(loaded).__name__}\n\n{loaded!r}\n\n{loaded.source}")
+        say(f"{loaded.title or type(loaded).__name__}\n\n{loaded!r}\n\n{loaded.source}")
     _show_facts(loaded)
 
 
@@ -88,12 +89,12 @@ def _in_a_line(kind: str, entry: Any) -> str:
 
 
 def _show_entry(name: str, kind: str, entry: Any) -> None:
-    print(f"{kind} {name}\n\n{inspect.getdoc(entry)}\n")
+    say(f"{kind} {name}\n\n{inspect.getdoc(entry)}\n")
     if dataclasses.is_dataclass(entry):
-        print("fields")
+        say("fields")
         for field in dataclasses.fields(entry):
             default = "required" if field.default is dataclasses.MISSING else f"default {field.default}"
-            print(f"  {field.name:<26} {default}")
+            say(f"  {field.name:<26} {default}")
         defaults = {field.name: field.default for field in dataclasses.fields(entry)}
         if kind == "process" and dataclasses.MISSING not in defaults.values() and "num_components" not in defaults:
             built: Process = registry.build_spec("process", {"name": name}, "process").build()
@@ -106,25 +107,25 @@ def _show_facts(process: "Process", beginning: str = "") -> None:
 
     facts = process_facts(process)
     if facts:
-        print(f"\n{beginning}{process.num_states} states, {process.num_symbols} symbols")
+        say(f"\n{beginning}{process.num_states} states, {process.num_symbols} symbols")
     for name, value in facts:
-        print(f"  {name:<16} {value}")
+        say(f"  {name:<16} {value}")
 
 
 def _show_experiment(name: str) -> None:
     from hmmscope.experiments.experiment import experiment_named
 
     experiment = experiment_named(name)
-    print(f"experiment {name}: {experiment.title}\n\n{experiment.summary}\n")
+    say(f"experiment {name}: {experiment.title}\n\n{experiment.summary}\n")
     for scale in experiment.scales:
         choices = experiment.choices(scale)
         plan = experiment.plan(scale, **choices)
         seeds = f"{experiment.num_seeds[scale]} seeds of " if experiment.num_seeds else ""
-        print(f"{scale}: {seeds}{len(plan)} {'model' if len(plan) == 1 else 'models'}")
+        say(f"{scale}: {seeds}{len(plan)} {'model' if len(plan) == 1 else 'models'}")
         for section, numbers in (("plan", choices), ("measurements", experiment.measurements(scale))):
-            print("".join(f"  --{section}.{key} {_as_option(value)}\n" for key, value in numbers.items()), end="")
+            say("".join(f"  --{section}.{key} {_as_option(value)}\n" for key, value in numbers.items()), end="")
         for label, data in list(plan.items())[:1]:
-            print(f"  {label}: {json.dumps(data)}")
+            say(f"  {label}: {json.dumps(data)}")
 
 
 def _as_option(value: Any) -> str:
@@ -133,12 +134,12 @@ def _as_option(value: Any) -> str:
 
 
 def _show_hmm(hmm: "HMM") -> None:
-    print(f"{hmm.title or 'HMM'}: {hmm.num_states} states, {hmm.num_symbols} symbols\n\n{hmm.source}\n")
-    states = hmm.states or tuple(f"state {s}" for s in range(hmm.num_states))
-    symbols = hmm.symbols or tuple(map(str, range(hmm.num_symbols)))
+    say(f"{hmm.title or 'HMM'}: {hmm.num_states} states, {hmm.num_symbols} symbols\n\n{hmm.source}\n")
+    states = tuple(map(in_a_line, hmm.states or (f"state {s}" for s in range(hmm.num_states))))
+    symbols = tuple(map(in_a_line, hmm.symbols or map(str, range(hmm.num_symbols))))
     for s, state in enumerate(states):
         order = hmm.emission_SV[s].argsort(descending=True)[:6].tolist()
         emits = ", ".join(f"{symbols[v]} {hmm.emission_SV[s, v]:.3f}" for v in order if hmm.emission_SV[s, v] > 0)
         follows = hmm.transition_SS[s].argsort(descending=True)[:3].tolist()
         to = ", ".join(f"{states[j]} {hmm.transition_SS[s, j]:.3f}" for j in follows if hmm.transition_SS[s, j] > 0)
-        print(f"  {state:<16} starts {hmm.initial_S[s]:.3f}; emits {emits}; then {to}")
+        say(f"  {state:<16} starts {hmm.initial_S[s]:.3f}; emits {emits}; then {to}")

@@ -5,6 +5,7 @@ from pathlib import Path
 from hmmscope import registry
 from hmmscope.evidence.ledger import Entry, as_markdown, as_text, ledger
 from hmmscope.storage import store
+from hmmscope.text import say
 from hmmscope.verbs.sources import new_file
 
 
@@ -30,6 +31,6 @@ def claims(folders: list[str], out: str | None, quiet: bool) -> None:
             case _:
                 store.write_table(path, rows)
     if not quiet:
-        print("\n".join(as_text(entries)))
+        say("\n".join(as_text(entries)))
     if out is not None:
-        print(f"ledger: {out}")
+        say(f"ledger: {out}")

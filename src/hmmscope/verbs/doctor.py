@@ -16,6 +16,7 @@ from hmmscope.kernels.philox import philox_reference, philox_words
 from hmmscope.kernels.reference import sample_paths_reference
 from hmmscope.processes.make import make_process
 from hmmscope.storage import store
+from hmmscope.text import say
 
 #: Known answer of Philox4x32-10 for counter and key zero (Random123, kat_vectors).
 _PHILOX_ZERO = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
@@ -25,7 +26,7 @@ def doctor() -> int:
     """Check the installation; returns 0 if everything that is needed works."""
     failed = 0
     for name, ok, text in checks():
-        print(f"{'ok  ' if ok else 'FAIL'}  {name:<22} {text}")
+        say(f"{'ok  ' if ok else 'FAIL'}  {name:<22} {text}")
         failed += not ok
     return 5 if failed else 0
 

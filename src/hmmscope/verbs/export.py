@@ -2,6 +2,7 @@
 
 from hmmscope.interop.huggingface import export_huggingface
 from hmmscope.runs.pipeline import load_run
+from hmmscope.text import say
 
 
 def export(run: str, out: str, quiet: bool) -> None:
@@ -10,11 +11,11 @@ def export(run: str, out: str, quiet: bool) -> None:
     exported = export_huggingface(loaded, out)
     family, beyond = exported.family, exported.config["vocab_size"] - loaded.model.num_symbols
     numbers = sum(tensor.numel() for tensor in exported.tensors.values())
-    print(f"{family.title} layout, {numbers} numbers of {exported.config['dtype']}: {out}")
+    say(f"{family.title} layout, {numbers} numbers of {exported.config['dtype']}: {out}")
     if not quiet:
-        print(f"open it: transformers.AutoModelForCausalLM.from_pretrained({out!r})")
+        say(f"open it: transformers.AutoModelForCausalLM.from_pretrained({out!r})")
         if beyond:
-            print(
+            say(
                 f"cut its logits to the first {loaded.model.num_symbols}: the other {beyond} stand for tokens that are "
                 "no symbols"
             )

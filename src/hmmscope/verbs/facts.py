@@ -32,6 +32,7 @@ from hmmscope.processes.mixture import Mixture
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed
 from hmmscope.storage import store
+from hmmscope.text import say
 from hmmscope.verbs.sources import find_process, new_file
 
 #: Sequences that the memory error is summed over where no time is given; beyond, they are sampled.
@@ -103,12 +104,12 @@ def facts(
         lines, data = _sections(built, options)
     else:
         raise InputError(f"process: no facts about {type(built).__name__}")
-    print(f"{process}: {built.num_states} states, {built.num_symbols} {_observed(built)}")
-    print("\n".join(lines))
+    say(f"{process}: {built.num_states} states, {built.num_symbols} {_observed(built)}")
+    say("\n".join(lines))
     if out is not None:
         sizes = {"num_states": built.num_states, "num_symbols": built.num_symbols}
         store.write_json(Path(out), {"process": process, "digest": built.digest, **sizes, **data})
-        print(f"written: {out}")
+        say(f"written: {out}")
 
 
 def _observed(process: Process) -> str:

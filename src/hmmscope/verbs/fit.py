@@ -6,6 +6,7 @@ from hmmscope.runs import fitting
 from hmmscope.schema import parse_value
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.streaming import SequenceStream
+from hmmscope.text import say
 from hmmscope.verbs.sources import HMM_FILES, new_file
 
 
@@ -33,7 +34,7 @@ def fit(
     else:
         data = SequenceData(observations, symbols=symbols, unit=unit, column=column, group=group)
         if not quiet:
-            print(data.describe())
+            say(data.describe())
     found = fitting.fit(
         data,
         sizes[0] if len(sizes) == 1 else sizes,
@@ -47,18 +48,18 @@ def fit(
     found.hmm.save(Path(out))
     for size, score in found.held_out.items():
         chosen = " (chosen)" if size == found.hmm.num_states else ""
-        print(f"{size} states: {-score:.6f} nats per held-out observation{chosen}")
+        say(f"{size} states: {-score:.6f} nats per held-out observation{chosen}")
     total = found.num_observations
     about = f"{found.hmm.num_states} states, {found.hmm.num_symbols} symbols, {total} observations"
     if stream:
-        print(f"{about} of a stream, each seen once")
+        say(f"{about} of a stream, each seen once")
     else:
         best = found.fits[found.hmm.num_states]
         fitted = data.train if found.held_out and isinstance(data, SequenceData) else data
         ended = "converged" if found.converged else "not converged"
-        print(
+        say(
             f"{about} in {len(fitted)} sequences: log-likelihood {best.log_likelihood:.6f} nats "  # type: ignore[arg-type]
             f"({best.log_likelihood / total:.6f} per observation), {ended} in {best.num_iterations} iterations"
         )
     if not quiet:
-        print(f"HMM: {out}")
+        say(f"HMM: {out}")

@@ -22,8 +22,8 @@ from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.processes.mixture import Mixture
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed
-from hmmscope.sequences.data import printable
 from hmmscope.storage import store
+from hmmscope.text import in_a_line, say
 from hmmscope.verbs.sources import find_process, likeliest, new_file, read_observations
 
 #: Positions of a path that are printed.
@@ -90,16 +90,16 @@ def oracle(
         raise InputError(f"process: no exact filter for {type(built).__name__}")
     sequences, understood = read_observations(Path(observations), built, unit=unit, column=column, group=group)
     if not quiet:
-        print(understood)
+        say(understood)
     _require_rows(built, sequences, wanted, kept=out is not None)
     table: list[dict] = []
     for number, sequence in enumerate(sequences):
         rows, said = _vectors(built, sequence) if isinstance(built, LinearGaussian) else _symbols(built, sequence)
         if not isinstance(built, LinearGaussian):
             said += _extras(built, sequence, rows, wanted, number)
-        print(f"sequence {number + 1}: {sequence.shape[1]} observations, {said[0]}")
+        say(f"sequence {number + 1}: {sequence.shape[1]} observations, {said[0]}")
         for line in said[1:]:
-            print(f"  {line}")
+            say(f"  {line}")
         if out is not None:
             table += [{"sequence": number + 1} | row for row in rows]
     if out is not None:
@@ -109,7 +109,7 @@ def oracle(
                     row[key] = None
         store.write_table(Path(out), table)
         if not quiet:
-            print(f"table: {out} (log_likelihood null means -inf)")
+            say(f"table: {out} (log_likelihood null means -inf)")
 
 
 def _require_rows(process: Process, sequences: list[Tensor], wanted: Wanted, *, kept: bool) -> None:
@@ -130,7 +130,7 @@ def _require_rows(process: Process, sequences: list[Tensor], wanted: Wanted, *, 
 
 def _symbols(process: Process, tokens: Tensor) -> tuple[list[dict], list[str]]:
     """Rows of the filter, and what is said: a first line, and what the last position knows."""
-    symbols = tuple(map(printable, process.symbols or map(str, range(process.num_symbols))))
+    symbols = tuple(map(in_a_line, process.symbols or map(str, range(process.num_symbols))))
     states = None
     if isinstance(process, Mixture):
         mixed = filter_mixture(process, tokens)
@@ -204,7 +204,7 @@ def _extras(process: Process, tokens: Tensor, rows: list[dict], wanted: Wanted, 
     lines = []
     if isinstance(process, HMM | LabelledHMM):
         possible = rows[-1]["log_likelihood"] > -torch.inf
-        names = tuple(map(printable, process.states or map(str, range(process.num_states))))
+        names = tuple(map(in_a_line, process.states or map(str, range(process.num_states))))
         for add, asked in ((_smooth, wanted.smooth), (_viterbi, wanted.viterbi), (_paths, wanted.paths)):
             said = add(process, tokens, rows, names, wanted, number) if asked else []
             lines += said if possible else []  # an impossible sequence has zeros and -1
@@ -269,7 +269,7 @@ def _memory(process: HMM | LabelledHMM, tokens: Tensor, rows: list[dict], length
         row["memory_belief"] = belief
         row["memory_next_observation"] = ahead
     total = float(kept.log_likelihood[0])
-    symbols = tuple(map(printable, process.symbols or map(str, range(process.num_symbols))))
+    symbols = tuple(map(in_a_line, process.symbols or map(str, range(process.num_symbols))))
     ahead = likeliest(rows[-1]["memory_next_observation"], symbols)
     return [
         f"with {length} observations of memory: log-likelihood {total:.6f} nats "

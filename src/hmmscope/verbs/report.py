@@ -2,13 +2,19 @@
 
 from pathlib import Path
 
+from hmmscope.errors import InputError
 from hmmscope.report.drawing import draw_folder
 from hmmscope.report.page import write_page
+from hmmscope.storage.disk import refuse_special
+from hmmscope.text import say
 
 
 def report(folders: list[str], out: str, quiet: bool) -> None:
     """Draw the figures of the folders and write one page."""
+    if Path(out).suffix not in (".html", ".htm"):  # a page replaces an older one, and nothing else
+        raise InputError(f"out: must end in .html, got {out!r}")
+    refuse_special(Path(out))
     paths = [Path(folder) for folder in folders]
     for path in paths:
         draw_folder(path)
-    print(f"page: {write_page(paths, Path(out))}")
+    say(f"page: {write_page(paths, Path(out))}")

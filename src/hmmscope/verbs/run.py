@@ -11,6 +11,7 @@ from hmmscope.report.page import write_page
 from hmmscope.schema import parse_value
 from hmmscope.storage import store
 from hmmscope.sweeps.engines import EngineOptions
+from hmmscope.text import say
 
 
 def run(
@@ -51,7 +52,7 @@ def run(
     draw_folder(folder)
     page = write_page([folder], folder / "report.html")
     print_findings(folder)
-    print(f"page: {page}")
+    say(f"page: {page}")
 
 
 def _seeds(text: str | None) -> int | tuple[int, ...] | None:
@@ -66,7 +67,7 @@ def print_findings(folder: Path) -> None:
     for data in store.read_json(folder / "findings.json"):
         finding = Finding.from_data(data)
         number = finding.number()
-        print(f"* {finding.title} ({finding.verdict}): {finding.text}{f' ({number})' if number else ''}")
+        say(f"* {finding.title} ({finding.verdict}): {finding.text}{f' ({number})' if number else ''}")
     invalid = store.read_json(folder / "experiment.json")["invalid"]
     if invalid:
-        print(f"INVALID: {invalid}")
+        say(f"INVALID: {invalid}")

@@ -13,6 +13,7 @@ from hmmscope.errors import InputError
 from hmmscope.machine import require_memory
 from hmmscope.processes.base import Process
 from hmmscope.storage import store
+from hmmscope.text import say
 from hmmscope.verbs.sources import find_process, new_file
 
 
@@ -36,7 +37,7 @@ def sample(
     require_memory("sample", 8 * 4 * num_samples * (length + 1))
     batch = corpus[first : first + num_samples]
     if out is None:
-        print("\n".join(_as_text(built, batch.observations)))
+        say("\n".join(_as_text(built, batch.observations)))
         return
     path = Path(out)
     arrays = {"observations": batch.observations, "states": batch.states}
@@ -58,7 +59,7 @@ def sample(
         case ".safetensors":
             store.write_tensors(path, arrays, {"sequences": json.dumps(_alphabet(built))})
     if not quiet:
-        print(f"{num_samples} sequences of {length} -> {path}; the first 100 have digest {corpus.digest(100)}")
+        say(f"{num_samples} sequences of {length} -> {path}; the first 100 have digest {corpus.digest(100)}")
 
 
 def _alphabet(process: Process) -> dict[str, Any]:

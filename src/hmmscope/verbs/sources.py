@@ -15,9 +15,10 @@ from hmmscope.processes.base import Process
 from hmmscope.processes.files import load_process, shipped_processes
 from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.schema import unknown_name
-from hmmscope.sequences.data import SequenceData, printable
+from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import store
 from hmmscope.storage.mapped import read_npz
+from hmmscope.text import in_a_line
 
 HMM_FILES = (".json", ".npz", ".safetensors")
 #: Endings of files with an array `observations`, as `hmmscope sample --out` writes them.
@@ -56,7 +57,7 @@ def new_file(out: str, endings: tuple[str, ...] | None = None) -> None:
 def likeliest(law: list[float], names: tuple[str, ...] | None, count: int = 5) -> str:
     """The largest entries of a law, by name, those above zero."""
     order = sorted(range(len(law)), key=lambda i: -law[i])[:count]
-    shown = ", ".join(f"{printable(names[i]) if names else i} {law[i]:.6f}" for i in order if law[i] > 0)
+    shown = ", ".join(f"{in_a_line(names[i]) if names else i} {law[i]:.6f}" for i in order if law[i] > 0)
     return shown + (", ..." if len(law) > count else "")
 
 

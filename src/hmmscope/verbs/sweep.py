@@ -9,6 +9,7 @@ from hmmscope.sweeps.driver import run_sweep
 from hmmscope.sweeps.engines import EngineOptions, pairs
 from hmmscope.sweeps.grid import Point, expand, load_points, read_grid
 from hmmscope.sweeps.table import Board, table_rows, table_text
+from hmmscope.text import say
 
 
 def sweep(
@@ -35,21 +36,21 @@ def sweep(
     if table is not None:
         if grid or flags or out or dry_run:
             raise InputError("table: prints the table of a sweep that is there; give nothing else with it")
-        print("\n".join(table_text(table_rows(Path(table), load_points(Path(table))))))
+        say("\n".join(table_text(table_rows(Path(table), load_points(Path(table))))))
         return
     points = _points(grid, out, flags, overrides, base=base, vary=vary, seeds=seeds, instances=instances)
     if dry_run:
-        print(f"{len(points)} runs")
+        say(f"{len(points)} runs")
         for point in points:
-            print("  ".join([point.name, *(f"{key} {value}" for key, value in point.varied.items())]))
+            say("  ".join([point.name, *(f"{key} {value}" for key, value in point.varied.items())]))
         return
     if out is None:
         raise InputError("out: give a folder for the sweep, --out DIR (or --dry-run)")
     path = Path(out)
     with Board(path, points, quiet=quiet) as board:
         rows = run_sweep(points, path, where.make(path), retries=retries, watcher=board)
-    print("\n".join(table_text(rows)))
-    print(f"table: {path / 'table.jsonl'}")
+    say("\n".join(table_text(rows)))
+    say(f"table: {path / 'table.jsonl'}")
     failed = sum(row["state"] != "done" for row in rows)
     if failed:
         raise ResourceError(f"{failed} of {len(rows)} runs failed; see {path / 'table.jsonl'} and {path / 'logs'}")

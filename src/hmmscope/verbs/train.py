@@ -11,6 +11,7 @@ from hmmscope.runs import pipeline
 from hmmscope.runs.config import RunConfig, config_from_data, configure, load_config, process_data
 from hmmscope.runs.presets import PRESETS, preset
 from hmmscope.schema import unknown_name
+from hmmscope.text import say
 from hmmscope.verbs.run import print_findings
 
 
@@ -28,17 +29,17 @@ def train(
     if dry_run:
         from hmmscope.runs.dry_run import as_text, estimate
 
-        print("\n".join(as_text(estimate(configured), configured)))
+        say("\n".join(as_text(estimate(configured), configured)))
         return
     if out is None:
         raise InputError("out: give a new folder for the run, --out DIR (or --dry-run)")
     if isinstance(configured.process, DataSpec) and not quiet:
-        print(configured.process.build().data.describe())
+        say(configured.process.build().data.describe())
     trained = pipeline.train(configured, out, resume=resume, quiet=quiet, tracker=tracker)
     changes = [f"--{key} {value}" for key, value in overrides.items()]
     describe_run(trained, " ".join(["hmmscope train", config, "--out", Path(out).name, *changes]))
     print_findings(trained.path)
-    print(f"run: {trained.path}   page: hmmscope report {trained.path} -o report.html")
+    say(f"run: {trained.path}   page: hmmscope report {trained.path} -o report.html")
 
 
 def _run_config(source: str, overrides: dict[str, str]) -> RunConfig:

@@ -1,0 +1,38 @@
+"""What comes from a file, or from a person, as it may stand on a terminal or a page: everything in it can be seen.
+
+All text of others is shown through `visible`, and the command line prints with `say` alone.
+"""
+
+import unicodedata
+
+_ACTS = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_JOINERS = "\u200c\u200d"  # of scripts and of composed signs; they change no direction and hide nothing
+
+
+def visible(text: str, *, keep: str = "\n\t") -> str:
+    """`text` with everything that could act instead of being read written out: ESC becomes ``\\x1b``.
+
+    These are control and format characters (among them changes of writing direction), line and paragraph separators,
+    characters that nobody has defined, and halves of surrogate pairs, which no file could hold.
+
+    Args:
+        text: any.
+        keep: control characters that stay; "" for text that must be one line.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c in keep or not _acts(c) else c.encode("unicode_escape").decode() for c in text)
+
+
+def in_a_line(text: str) -> str:
+    """`visible` text in one line."""
+    return visible(text, keep="")
+
+
+def say(*parts: object, end: str = "\n", flush: bool = False) -> None:
+    """Print visible text."""
+    print(visible(" ".join(map(str, parts))), end=end, flush=flush)
+
+
+def _acts(char: str) -> bool:
+    return char not in _JOINERS and unicodedata.category(char) in _ACTS
