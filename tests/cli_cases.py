@@ -144,7 +144,11 @@ BAD: dict[str, tuple[int, list[str], str]] = {
     "missing observations": (2, ["oracle", "umbrella", "none.txt"], "none.txt: cannot be read"),
     "missing run": (2, ["analyse", "none", "probe"], "none: no such run folder"),
     "report over what is no page": (2, ["report", "RUN", "-o", "page.txt"], "out: must end in .html, got 'page.txt'"),
-    "report over a folder": (3, ["report", "RUN", "-o", "folder.html"], "folder.html: exists and is not a regular file"),
+    "report over a folder": (
+        3,
+        ["report", "RUN", "-o", "folder.html"],
+        "folder.html: exists and is not a regular file",
+    ),
     "report over a pipe": (3, ["report", "RUN", "-o", "pipe.html"], "pipe.html: exists and is not a regular file"),
     "missing report": (2, ["report", "none"], "none"),
     "no run": (2, ["analyse", ".", "probe"], "not a run folder"),

@@ -18,7 +18,7 @@ WRITERS = {"storage/disk.py", "storage/store.py", "storage/rundir.py"}
 OPENERS = {"storage/disk.py", "machine.py", "bench/curve.py", "engine/tiles.py", "report/page.py", "report/drawing.py"}
 OPENERS |= {"interop/huggingface.py"}  # by transformers, which reads safetensors alone
 #: Who prints: `say`, and what tells of errors and progress on the standard error.
-PRINTERS = {"text.py", "cli.py", "sweeps/worker.py", "sweeps/table.py", "training/progress.py"}
+PRINTERS = {"text.py", "cli.py", "sweeps/worker.py", "sweeps/table.py", "training/progress.py", "training/watch.py"}
 
 # Dotted names of calls. A name after `*.` is forbidden on any object but the modules of WRITERS.
 RUNS_CODE = {"eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "yaml.load_all"}

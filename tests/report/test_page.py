@@ -11,10 +11,11 @@ import pytest
 
 from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
 from hmmscope.evidence.figures import Figure, Lines
-from hmmscope.report import page, plots, text
+from hmmscope.report import page, plots
 from hmmscope.report.compare import compare
 from hmmscope.report.folder import read_experiment
 from hmmscope.storage import disk
+from hmmscope.text import visible
 from report_cases import (  # noqa: F401 - fixtures
     DAMAGE,
     FIGURE,
@@ -151,7 +152,7 @@ def test_hostile_text_is_shown_and_nothing_else(payload: str, harmless: Tree, tm
     source = render([hostile_folder(tmp_path / "run", payload)])
     tree = Tree(source)
     assert tree.tags == harmless.tags
-    assert text.visible(payload) in tree.text
+    assert visible(payload) in tree.text
     assert len(tree.scripts) == len(harmless.scripts)
     assert tree.scripts[2:] == harmless.scripts[2:]
     assert not re.search(r"[<>&\u2028\u2029]", tree.scripts[1])
@@ -183,5 +184,5 @@ def test_hostile_text_is_drawn_as_it_is(tmp_path: Path) -> None:
         )
         canvas = plots.draw(figure)
         names = [entry.get_text().replace(r"\$", "$") for entry in canvas.legends[0].get_texts()]
-        assert names == [text.visible(one.name) for one in series]
+        assert names == [visible(one.name) for one in series]
         assert plots.figure_files(figure)["pdf"]

@@ -70,7 +70,7 @@ TRAPS: dict[str, tuple[str | bytes, str]] = {
     "deep lists": ("[" * 20_000, "nested too deeply"),
     "deep mappings": ("{a: " * 10_000, "nested too deeply"),
     "deep dashes": ("- " * 20_000, "nested too deeply"),
-    "2 MiB": (b"# " + b"x" * 2**21, "larger than 64 KiB"),
+    "2 MiB": (b"# " + b"x" * 2**21, "more than the 65536 allowed"),
     "two documents": ("a: 1\n---\nb: 2\n", "line 2: not YAML"),
     "zero byte": ("a\0b: 1\n", "not YAML"),
     "control": ("a: \x01\n", "not YAML"),

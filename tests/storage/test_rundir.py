@@ -356,3 +356,10 @@ def test_every_field_of_the_manifest_is_needed(run: RunDir) -> None:
         assert_damaged(run, "manifest|safetensors|state")
     file.write_text(text)
     assert_holds(run, 2)
+
+
+def test_lines_before_a_checkpoint_are_as_they_were_written(run: RunDir) -> None:
+    path = run.path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"1", b"7", 1))
+    with pytest.raises(DamagedError, match=r"metrics\.jsonl: altered"):
+        run.load_checkpoint(2)

@@ -1,8 +1,10 @@
 """Journals, tables, JSON, tensors and folders as files: exact round trips, and one clear line for what is damaged."""
 
 import hashlib
+import json
 import os
 import socket
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,28 +45,38 @@ def test_journal_cut_at_every_length(tmp_path: Path) -> None:
         assert read_journal(path) == [*whole[:complete], {"step": "next"}]
 
 
-def test_every_flipped_bit_of_a_journal(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    data = journal_of(path, 4)
-    whole = read_journal(path)
-    last = data.rindex(b"\n", 0, -1) + 1
-    for bit in range(8 * len(data)):
-        path.write_bytes(flipped(data, bit))
-        if bit // 8 == last - 1:  # the line end before the last line: both look like one cut line
-            assert read_journal(path) == whole[:-2]
-        elif bit < 8 * last:
-            line = data[: bit // 8].count(b"\n") + 1
-            with pytest.raises(DamagedError, match=f"journal:{line}: damaged line"):
-                read_journal(path)
-        else:  # as if a crash had cut the last line
-            assert read_journal(path) == whole[:-1]
+def test_a_journal_is_plain_json_lines(tmp_path: Path) -> None:
+    data = journal_of(tmp_path / "journal", 3)
+    rows = [json.loads(line) for line in data.decode().split("\n")[:-1]]
+    assert rows == read_journal(tmp_path / "journal")
 
 
-def test_journal_damaged_before_a_cut_line(tmp_path: Path) -> None:
+def test_the_digest_of_a_journal_follows_every_change(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    for step in range(4):
+        journal.append({"step": step})
+        assert journal.digest == hashlib.sha256((tmp_path / "journal").read_bytes()).hexdigest()
+    half = journal.length // 2
+    journal.truncate(half)
+    again = Journal(tmp_path / "journal")
+    assert journal.digest == again.digest == hashlib.sha256((tmp_path / "journal").read_bytes()[:half]).hexdigest()
+
+
+def test_a_damaged_line_of_a_journal_is_named(tmp_path: Path) -> None:
     data = journal_of(tmp_path / "journal", 4)
     third = data.rindex(b"\n", 0, data.rindex(b"\n", 0, -1)) + 1
-    (tmp_path / "journal").write_bytes(flipped(data, 8 * third + 8)[:-1])
-    with pytest.raises(DamagedError, match="journal:3: damaged line"):
+    for damage in (data[:third] + b"x" + data[third:], flipped(data, 8 * third)[:-1], data[:third] + b"[1]\n{}\n"):
+        (tmp_path / "journal").write_bytes(damage)
+        with pytest.raises(DamagedError, match="journal:3: damaged line"):
+            read_journal(tmp_path / "journal")
+
+
+def test_a_journal_with_check_sums_is_read(tmp_path: Path) -> None:
+    line = b'{"step": 1}'
+    (tmp_path / "journal").write_bytes(line + b"\t%08x\n" % zlib.crc32(line) + b'{"step": 2}\n')
+    assert read_journal(tmp_path / "journal") == [{"step": 1}, {"step": 2}]
+    (tmp_path / "journal").write_bytes(line + b"\t%08x\n" % zlib.crc32(line + b" ") + b'{"step": 2}\n')
+    with pytest.raises(DamagedError, match="journal:1: damaged line"):
         read_journal(tmp_path / "journal")
 
 

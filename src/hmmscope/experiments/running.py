@@ -35,6 +35,7 @@ from hmmscope.seeds import check_seed
 from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir, config_difference, read_journal
 from hmmscope.sweeps.engines import EngineOptions
+from hmmscope.text import say as say_aloud
 from hmmscope.training.schedules import training_tokens
 
 #: Sections of options that are not of a configuration: what shapes the plan, and sizes of the measurements.
@@ -100,7 +101,7 @@ def run_experiment(
         raise InputError(f"{'trained' if trained else 'engine'}: {name} is not a seeded experiment; leave it out")
     pool = out.parent / "trained" if trained is None else trained
     _claim_folder(out, plan, resume, overrides, seeds, trained)
-    say: Callable[[str], None] = (lambda text: None) if quiet else (lambda text: print(text, flush=True))
+    say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: say_aloud(line, flush=True))
     if plan.seeds is None:
         facts, invalid = _run_once(plan, out, say, quiet)
     else:

@@ -182,7 +182,7 @@ class SequenceData(Dataset[Tensor]):
     def describe(self) -> str:
         """What was understood: sequences, lengths, symbols, and the first line as it was read; two lines."""
         names = self.symbols or ()
-        listed = " ".join(map(printable, names[:_SHOWN_SYMBOLS])) + (" ..." if len(names) > _SHOWN_SYMBOLS else "")
+        listed = " ".join(map(in_a_line, names[:_SHOWN_SYMBOLS])) + (" ..." if len(names) > _SHOWN_SYMBOLS else "")
         total = f"{self.num_observations} observations in {summary(self._encoded)}"
         alphabet = f": {listed}" if names else f", numbered 0 to {self.num_symbols - 1}"
         first = in_a_line(self._encoded.first)
@@ -195,7 +195,7 @@ class SequenceData(Dataset[Tensor]):
 
     def _repr_html_(self) -> str:
         facts = {"title": self.title, "sequences": summary(self._encoded), "read as": self.how}
-        names = {} if self.symbols is None else {"symbols": ", ".join(map(printable, self.symbols[:40]))}
+        names = {} if self.symbols is None else {"symbols": ", ".join(map(in_a_line, self.symbols[:40]))}
         return html_table("SequenceData", facts | names | {"first": in_a_line(self._encoded.first)})
 
     # -- in batches

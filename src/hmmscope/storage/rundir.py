@@ -220,7 +220,8 @@ class RunDir:
         if not self.path.is_dir():
             raise ResourceError(f"{self.path}: the run folder is gone; checkpoint {step} is lost, and all before it")
         self.metrics.sync()
-        document = {"step": step, "journal_length": self.metrics.length, "state": state}
+        journal = {"journal_length": self.metrics.length, "journal_sha256": self.metrics.digest}
+        document = {"step": step, **journal, "state": state}
         target = self._checkpoints() / f"step-{step:09d}"
         if os.path.lexists(target) and self._same_checkpoint(target, tensors, document):
             return
@@ -275,13 +276,17 @@ class RunDir:
         folder = self._checkpoints() / f"step-{step:09d}"
         names = verify_folder(folder)["files"]
         document = read_json(folder / "state.json", own=True)
-        if not isinstance(document, dict) or document.keys() != {"step", "journal_length", "state"}:
+        keys = {"step", "journal_length", "state"}  # "journal_sha256" is new in 0.3
+        if not isinstance(document, dict) or document.keys() - {"journal_sha256"} != keys:
             raise DamagedError(f"{folder / 'state.json'}: not the state of a checkpoint")
         length, journal = document["journal_length"], self.path / "metrics.jsonl"
         if document["step"] != step or not isinstance(length, int) or not isinstance(document["state"], dict):
             raise DamagedError(f"{folder / 'state.json'}: holds step {document['step']!r}, not {step}, or no state")
         if not journal.is_file() or journal.stat().st_size < length:
             raise DamagedError(f"{journal}: shorter than the {length} bytes that checkpoint {step} builds on")
+        before = document.get("journal_sha256", "")
+        if before and _digest(disk.read_bytes(journal, own=True)[:length]) != before:
+            raise DamagedError(f"{journal}: altered in the {length} bytes that checkpoint {step} builds on")
         tensors = {}
         for name in sorted(names):
             if name.endswith(".safetensors"):

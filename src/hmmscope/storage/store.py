@@ -340,10 +340,11 @@ def _contents(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 class Journal:
-    """A file of records to which lines are only added: ``{json}\\t{crc32 of the json, 8 hex digits}\\n``.
+    """A file of records to which lines are only added: JSON Lines, as pandas and jq read them.
 
     One writer at a time (in a run: who holds the lock). A line that a crash cut is removed on opening.
-    `length` is the size in bytes; a checkpoint stores it and a resumed run calls `truncate` with it.
+    `length` is the size in bytes and `digest` the SHA-256 of them all; a checkpoint stores both, which shows whether the
+    lines before it are as they were written, and a resumed run calls `truncate` with the length.
     """
 
     def __init__(self, path: Path) -> None:
@@ -354,12 +355,19 @@ class Journal:
             self._fd = disk.open_own(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
             if new:
                 disk.fsync_dir(self.path.parent)
-        with os.fdopen(os.dup(self._fd), "rb") as file:
-            *lines, tail = file.read().split(b"\n")
-        size = sum(len(line) + 1 for line in lines)
-        self.length = size - (len(lines[-1]) + 1 if lines and not tail and _record(lines[-1]) is None else 0)
-        if self.length < size + len(tail):
+        data = self._read()
+        *lines, tail = data.split(b"\n")
+        self.length = len(data) - len(tail)
+        if lines and not tail and _record(lines[-1]) is None:
+            self.length -= len(lines[-1]) + 1
+        self._running = hashlib.sha256(data[: self.length])
+        if self.length < len(data):
             self._cut(self.length)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the first `length` bytes."""
+        return self._running.hexdigest()
 
     def append(self, record: dict) -> None:
         """Add a record, whole or not at all. It is safe from a crash of the machine only after `sync`.
@@ -368,13 +376,13 @@ class Journal:
             InputError: NaN, infinity or an object that JSON does not know.
             ResourceError: the disk is full; the journal ends where it ended before.
         """
-        body = _dump(record, f"{self.path.name}: record")
-        line = b"%s\t%08x\n" % (body, zlib.crc32(body))
+        line = _dump(record, f"{self.path.name}: record") + b"\n"
         with disk.writing(self.path, len(line)):
             try:
                 if disk.write(self._fd, line) < len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 self.length += len(line)
+                self._running.update(line)
             except BaseException:
                 with suppress(OSError):
                     disk.truncate(self._fd, self.length)
@@ -399,6 +407,8 @@ class Journal:
         """
         if not 0 <= length <= self.length:
             raise DamagedError(f"{self.path}: {self.length} bytes, but {length} were recorded")
+        if length == self.length:
+            return
         if length and os.pread(self._fd, 1, length - 1) != b"\n":
             raise DamagedError(f"{self.path}: no line ends at byte {length}")
         self._cut(length)
@@ -413,6 +423,12 @@ class Journal:
         with disk.writing(self.path, 0):
             disk.truncate(self._fd, length)
         self.length = length
+        self._running = hashlib.sha256(self._read())
+
+    def _read(self) -> bytes:
+        with os.fdopen(os.dup(self._fd), "rb") as file:
+            file.seek(0)
+            return file.read()
 
 
 def read_journal(path: Path, *, limit: int = 1 << 30) -> list[dict]:
@@ -420,7 +436,7 @@ def read_journal(path: Path, *, limit: int = 1 << 30) -> list[dict]:
 
     Raises:
         InputError: missing, or above `limit` bytes.
-        DamagedError: a line other than the last is damaged, named by number; or the file is a link.
+        DamagedError: a line other than the last is no record, named by number; or the file is a link.
     """
     if not os.path.lexists(path):
         raise InputError(f"{path}: no such journal")
@@ -437,8 +453,8 @@ def read_journal(path: Path, *, limit: int = 1 << 30) -> list[dict]:
 
 def _record(line: bytes) -> dict | None:
     """The record of one line, or None if it is torn or altered."""
-    body, _, checksum = line.rpartition(b"\t")
-    if checksum != b"%08x" % zlib.crc32(body):
+    body, tab, checksum = line.partition(b"\t")  # JSON has no tab; before 0.3 a CRC32 stood behind one
+    if tab and checksum != b"%08x" % zlib.crc32(body):
         return None
     with suppress(DamagedError):
         record = _parse(body, "")
