@@ -10,6 +10,7 @@ from hmmscope.experiments.experiment import experiment_named
 from hmmscope.report.ledger import Page, render_ledger
 from hmmscope.schema import unknown_name
 from hmmscope.storage import store
+from hmmscope.text import say
 from hmmscope.verbs.run import run
 
 #: How the names of a paper's experiments begin.
@@ -32,16 +33,16 @@ def paper(paper: str, scale: str, out: str, resume: bool, quiet: bool, jobs: int
     failed: dict[str, HmmscopeError] = {}
     for number, name in enumerate(names, 1):
         if not quiet:
-            print(f"{number} of {len(names)}: {name}", flush=True)
+            say(f"{number} of {len(names)}: {name}", flush=True)
         try:
             if not (folder / name / "report.html").exists():
                 seeded = experiment_named(name).num_seeds
                 run(name, scale, str(folder / name), True, quiet, {}, jobs=jobs if seeded else None)
         except HmmscopeError as error:
             failed[name] = error
-            print(f"{name}: {error}", flush=True)
+            say(f"{name}: {error}", flush=True)
         _write_index(folder, names, failed)
-    print(f"page: {folder / 'index.html'}")
+    say(f"page: {folder / 'index.html'}")
     if failed:
         name, first = next(iter(failed.items()))
         raise type(first)(f"{', '.join(failed)}: failed, the others are done; {name}: {first}")
