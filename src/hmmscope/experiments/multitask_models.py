@@ -27,7 +27,7 @@ _SCALES: dict[str, dict[str, dict[str, Any]]] = {
         "process": {"num_states": 16, "num_symbols": 8},
         "layout": {"num_demonstrations": 5, "demonstration_length": 8, "test_length": 8},
         "model": {"num_layers": 6, "num_heads": 4, "width": 64},
-        "training": {"num_steps": 12000, "learning_rate": 3e-3, "checkpoint_every": 500},
+        "training": {"num_steps": 12000, "learning_rate": 3e-3, "checkpoint_every": 500, "milestones": 20},
     },
     "gpu": {
         "process": {"num_states": 32, "num_symbols": 8},
