@@ -3,9 +3,10 @@
 Run from the root of the repository:
 
     python scripts/write_pages.py                       every page again, and the verdicts by the rules as they are now
-    python scripts/write_pages.py --keep runs/small/*   first take over the small files of these finished experiments
+    python scripts/write_pages.py --keep runs/small/*   first take over the small files of these experiments
+    python scripts/write_pages.py --only --keep runs/*  take them over, and write no page
 
-    results/<scale>/<experiment>/               experiment.json, findings.json, tables/, figures/*.json
+    results/<scale>/<experiment>/               experiment.json, findings.json, parts.jsonl, tables/, figures/*.json
     docs/experiments/<experiment>.md            what it varies, measures and claims, and what was found
     docs/experiments/notes/<experiment>.md      what is written by hand, which the page includes
     docs/img/experiments/<experiment>-*.png     the figures
@@ -28,6 +29,7 @@ from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.findings import Finding
 from hmmscope.evidence.ledger import SCALES, as_markdown, ledger
 from hmmscope.experiments.experiment import Experiment, experiment_named
+from hmmscope.experiments.parts import INDEX
 from hmmscope.experiments.running import judge_again
 from hmmscope.machine import machine
 from hmmscope.report.plots import figure_png
@@ -37,14 +39,15 @@ RESULTS, PAGES, PICTURES = Path("results"), Path("docs/experiments"), Path("docs
 
 
 def keep(folder: Path) -> None:
-    """Copy the small files of a finished experiment."""
+    """Copy the small files of an experiment, finished or not."""
     about = store.read_json(folder / "experiment.json")
     out = RESULTS / about["scale"] / about["experiment"]
     if out.exists():
         shutil.rmtree(out)
     store.make_folder(out)
-    for name in ("experiment.json", "findings.json"):
-        shutil.copyfile(folder / name, out / name)
+    for name in ("experiment.json", "findings.json", INDEX):
+        if (folder / name).exists():
+            shutil.copyfile(folder / name, out / name)
     for part, pattern in (("tables", "*.jsonl"), ("figures", "*.json")):
         store.make_folder(out / part)
         for path in sorted((folder / part).glob(pattern)):
@@ -53,9 +56,9 @@ def keep(folder: Path) -> None:
 
 
 def kept(name: str) -> list[Path]:
-    """The folders in results/ of an experiment, from the largest scale on."""
+    """The folders in results/ of an experiment that have findings, from the largest scale on."""
     found = (RESULTS / scale / name for scale in reversed(SCALES))
-    return [folder for folder in found if (folder / "experiment.json").is_file()]
+    return [folder for folder in found if (folder / "findings.json").is_file()]
 
 
 def page(name: str) -> list[str]:
@@ -106,7 +109,8 @@ def _found(folder: Path) -> list[str]:
     """The verdicts and figures of a folder in results/."""
     about, facts = store.read_json(folder / "experiment.json"), store.read_json(folder / "machine.json")
     seeds = about["config"].get("seeds")
-    counted = "" if seeds is None else f", {len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}"
+    whole = f"{len(about['whole_seeds'])} of " if "whole_seeds" in about else ""
+    counted = "" if seeds is None else f", {whole}{len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}"
     where = facts.get("gpu") or f"{facts['cores']} cores"
     lines = [f"## What was found, scale {about['scale']}{counted}", ""]
     lines += [f"`{about['command']}`, {about['created']}, on {facts['processor']} ({where}), torch {facts['torch']}."]
@@ -151,9 +155,12 @@ def decided() -> list[Path]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", nargs="+", type=Path, default=[], metavar="FOLDER")
+    parser.add_argument("--only", action="store_true", help="write no page")
     options = parser.parse_args()
     for folder in options.keep:
         keep(folder)
+    if options.only:
+        return
     for name in registry.entries("experiment"):
         for folder in kept(name):
             before = {path.name: path.read_bytes() for path in (folder / "figures").glob("*.json")}

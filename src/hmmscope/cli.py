@@ -57,13 +57,16 @@ def build_parser() -> argparse.ArgumentParser:
 
     run = verb("run", "an experiment: train, measure, draw, write the page", epilog=_EPILOG, formatter_class=raw)
     run.add_argument("experiment", help="see hmmscope list experiments; all for every one")
-    run.add_argument("--scale", default="small", help="smoke (seconds), small (minutes on 2 cores), gpu, paper")
+    run.add_argument(
+        "--scale", default="small", help="smoke (seconds), small (minutes on 2 cores), medium (hours), gpu, paper"
+    )
     run.add_argument("--out", required=True, metavar="DIR", help="a new folder")
     run.add_argument("--resume", action="store_true", help="go on with the same experiment in DIR")
     run.add_argument("--seeds", metavar="N", help="of a seeded experiment, how many or a list: 3, or 0,5,7")
     run.add_argument(
         "--trained", metavar="DIR", help="its pool of trained runs (default: the folder trained beside DIR)"
     )
+    run.add_argument("--from", metavar="DIR", dest="kept", help="small files of it, whose parts are not trained again")
     _add_engine(run, None)
 
     paper = verb("paper", "every experiment of a paper in order, and one page with the ledger on top")

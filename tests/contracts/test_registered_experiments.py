@@ -54,7 +54,7 @@ def state(folder: Path) -> dict[str, bytes]:
         *folder.glob("*.json"),
         *folder.rglob("runs/**/*.*"),
         *folder.rglob("tables/*"),
-        *folder.rglob("parts/**/*.jsonl"),
+        *folder.rglob("parts/**/*.json"),
         *folder.glob("figures/*.json"),
     ]
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(kept) if path.is_file()}
@@ -86,10 +86,10 @@ def streams_noted(name: str) -> Iterator[None]:
             noted.add(corpus.stream)
         return sample(corpus, index)
 
-    def measure_noted(*arguments: Any) -> None:
+    def measure_noted(*arguments: Any) -> Any:
         measuring[0] = True
         try:
-            measure(*arguments)
+            return measure(*arguments)
         finally:
             measuring[0] = False
 

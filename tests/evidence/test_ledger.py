@@ -8,8 +8,8 @@ import pytest
 from hmmscope import registry
 from hmmscope.cli import main
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.evidence import claims as claims_module
 from hmmscope.evidence.claims import Claim, Seen, claim
+from hmmscope.evidence.code import code_behind
 from hmmscope.evidence.effects import pooled
 from hmmscope.evidence.ledger import ledger, rules_of
 from hmmscope.evidence.rows import Tables
@@ -117,8 +117,22 @@ def test_rule_version_follows_the_rule_and_not_its_words(rising: Claim) -> None:
 
     same = [of(Above(), one), of(Above(), other)]
     other.__name__ = one.__name__
-    assert claims_module._code(one).replace("'one'", "") == claims_module._code(other).replace("'other'", "")
+    code = [code_behind(function, lambda module: False) for function in (one, other)]
+    assert code[0].replace("'one'", "") == code[1].replace("'other'", "")
     assert len({same[0], of(Above(1.0), one), of(Above(), different)}) == 3
+
+
+def test_an_experiment_that_goes_on_is_judged_by_whole_seeds_and_after_finished_ones(
+    rising: Claim, tmp_path: Path
+) -> None:
+    small = folder(tmp_path / "small", RISES)
+    seeds = list(RISES)
+    begun = folder(tmp_path / "medium", RISES, scale="medium", whole_seeds=seeds[:2])
+    assert [entry.scale for entry in ledger([small, begun])] == ["small"]
+    (alone,) = ledger([begun])
+    assert alone.exploratory == f"2 of {len(seeds)} seeds so far"
+    assert alone.finding is not None
+    assert alone.finding.num_seeds == 2
 
 
 def test_largest_scale_counts_and_q_is_over_the_ledger(rising: Claim, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Seeded experiments: every model once for each seed, in a pool that experiments share."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from hmmscope.cli import main
 from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.findings import Finding
+from hmmscope.evidence.ledger import tables_of
 from hmmscope.evidence.panels import curve, lines
 from hmmscope.experiments import pool as pool_module
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured, Tables
+from hmmscope.experiments import running
+from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured, Tables, apart
 from hmmscope.experiments.pool import train_in_pool
 from hmmscope.experiments.running import run_experiment
 from hmmscope.runs import pipeline
@@ -125,7 +128,8 @@ def test_workers_and_this_process_train_alike(tmp_path: Path) -> None:
     there = run_experiment("test-seeded", "smoke", tmp_path / "there" / "out", engine=options, quiet=True)
     assert (here / "tables" / "losses.jsonl").read_bytes() == (there / "tables" / "losses.jsonl").read_bytes()
     runs = [store.read_table(out / "tables" / "runs.jsonl") for out in (here, there)]
-    assert all(row.pop("seconds") > 0 for rows in runs for row in rows)
+    for column in ("seconds", "processor_seconds"):
+        assert all(row.pop(column) > 0 for rows in runs for row in rows)
     assert runs[0] == runs[1]
 
 
@@ -142,9 +146,115 @@ def test_an_interrupted_measurement_goes_on_with_the_next_seed(tmp_path: Path, m
     monkeypatch.setattr(Seeded, "measure", spy)
     with pytest.raises(KeyboardInterrupt):
         run_experiment("test-seeded", "smoke", tmp_path / "out", quiet=True)
-    assert not (tmp_path / "out" / "findings.json").exists()
+    assert store.read_json(tmp_path / "out" / "experiment.json")["whole_seeds"] == [0]
     run_experiment("test-seeded", "smoke", tmp_path / "out", resume=True, quiet=True)
     assert seen == [(0, "losses"), (0, "again"), (1, "losses"), (1, "losses"), (1, "again")]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Parts
+
+
+@pytest.fixture
+def apart_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Models are measured one by one; the parts that were, and an interruption at the fourth."""
+    measure, seen = Seeded.measure, []
+
+    def spy(self: Seeded, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+        (label,), seed = runs, next(iter(runs.values())).config.seed
+        if len(seen) == 6:
+            seen.clear()
+            raise KeyboardInterrupt
+        seen.append(f"{seed}, {label}, {group}")
+        return measure(self, runs, group, sizes)
+
+    monkeypatch.setattr(Seeded, "measure", spy)
+    monkeypatch.setattr(Seeded, "cells", lambda self, labels: apart(labels))
+    return seen
+
+
+def small_files(out: Path, to: Path) -> Path:
+    """What is kept of an experiment: no weights and no parts."""
+    for path in [*out.glob("*.json*"), *out.glob("tables/*")]:
+        (to / path.relative_to(out)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, to / path.relative_to(out))
+    return to
+
+
+def test_an_experiment_goes_on_from_its_small_files(tmp_path: Path, apart_at: list[str]) -> None:
+    whole = run_experiment("test-seeded", "smoke", tmp_path / "a" / "out", seeds=1, quiet=True)
+    apart_at.clear()
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment("test-seeded", "smoke", tmp_path / "b" / "out", quiet=True)
+    kept = small_files(tmp_path / "b" / "out", tmp_path / "kept")
+    about = store.read_json(kept / "experiment.json")
+    assert about["whole_seeds"] == [0]
+    assert len(store.read_table(kept / "tables" / "losses.jsonl")) == 3
+    assert tables_of(kept, about)["losses"] == store.read_table(whole / "tables" / "losses.jsonl")
+    store.write_json(kept / "experiment.json", about | {"rules": {"fixed": "before"}})
+    out = run_experiment("test-seeded", "smoke", tmp_path / "c" / "out", kept=kept, quiet=True)
+    assert apart_at == ["1, width 8, losses", "1, width 8, again"]
+    assert len(names(tmp_path / "c" / "trained")) == 1
+    run_experiment("test-seeded", "smoke", tmp_path / "b" / "out", resume=True, quiet=True)
+    for table in ("losses", "again"):
+        same = [store.read_table(folder / "tables" / f"{table}.jsonl") for folder in (out, tmp_path / "b" / "out")]
+        assert same[0] == same[1]
+        assert [row["seed"] for row in same[0]] == [0, 0, 1, 1]
+    about = store.read_json(out / "experiment.json")
+    assert "whole_seeds" not in about
+    assert about["rules"] == {"fixed": "before"}
+    assert "core-hours" in about["facts"][2]["value"]
+
+
+@pytest.mark.parametrize(
+    ("change", "why", "measured"),
+    [
+        ({"overrides": {"training.num_steps": "2"}}, "another configuration of width 4", 8),
+        ({"overrides": {"measurements.factor": "2"}}, "other sizes of measurements", 8),
+        ({"overrides": {"plan.widths": "8,6"}}, "", 4),
+        ({"seeds": (1, 2)}, "", 4),
+        ({"code": True}, "measured by other code", 8),
+    ],
+)
+def test_what_is_kept_must_be_the_same(
+    change: dict[str, Any],
+    why: str,
+    measured: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    seen: list[str] = []
+    measure = Seeded.measure
+
+    def spy(self: Seeded, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+        seen.append(group)
+        return measure(self, runs, group, sizes)
+
+    monkeypatch.setattr(Seeded, "cells", lambda self, labels: apart(labels))
+    kept = run_experiment("test-seeded", "smoke", tmp_path / "a" / "out", quiet=True)
+    change = dict(change)
+    if change.pop("code", False):
+        monkeypatch.setattr(Seeded, "measure", spy)
+    else:
+        monkeypatch.setattr(running, "_measure", lambda experiment, *given: spy(experiment, *given))
+    capsys.readouterr()
+    run_experiment("test-seeded", "smoke", tmp_path / "b" / "out", kept=kept, **change)
+    assert len(seen) == measured
+    assert why in capsys.readouterr().out
+
+
+def test_only_small_files_of_the_experiment_are_taken(tmp_path: Path) -> None:
+    out = run_experiment("test-seeded", "smoke", tmp_path / "out", quiet=True)
+    with pytest.raises(InputError, match="at scale smoke, not test-seeded at scale small"):
+        run_experiment("test-seeded", "small", tmp_path / "b", kept=out, quiet=True)
+    with pytest.raises(InputError, match=r"has no experiment\.json"):
+        run_experiment("test-seeded", "smoke", tmp_path / "b", kept=tmp_path / "nothing", quiet=True)
+    rows = store.read_table(out / "tables" / "losses.jsonl")
+    store.write_table(out / "tables" / "losses.jsonl", rows[1:])
+    with pytest.raises(DamagedError, match=r"parts\.jsonl: does not fit the tables"):
+        run_experiment("test-seeded", "smoke", tmp_path / "b", kept=out, quiet=True)
+    assert not (tmp_path / "b").exists()
 
 
 @pytest.mark.parametrize(

@@ -16,16 +16,13 @@
 The function measures; it never judges. All verdicts are made here, from the effects, by the rule.
 """
 
-import ast
 import hashlib
-import inspect
-import textwrap
-import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hmmscope import registry
+from hmmscope.evidence.code import code_behind
 from hmmscope.evidence.effects import Effect
 from hmmscope.evidence.findings import Finding
 from hmmscope.evidence.rows import Tables, as_tables
@@ -145,7 +142,7 @@ class Claim:
     @property
     def rule_version(self) -> str:
         """A digest of the rule and of the code that measures, without its sentences."""
-        code = "\n".join(_code(function) for function in _reached(self.measure))
+        code = code_behind(self.measure, lambda module: not module.startswith("hmmscope.evidence"))
         return hashlib.sha256(f"{self.rule!r}\n{self.about}\n{code}".encode()).hexdigest()[:12]
 
 
@@ -182,48 +179,3 @@ def claim(
 def claims_of(experiment: str) -> list[Claim]:
     """The claims that an experiment decides, in the order of the file that states them."""
     return [entry for entry in registry.in_order("claim") if entry.experiment == experiment]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The digest of a rule
-
-
-def _reached(function: Any) -> list[types.FunctionType]:
-    """The function and those of experiments that it calls, by name; the vocabulary of this package is not followed."""
-    found: dict[str, types.FunctionType] = {}
-    left = [inspect.unwrap(function)]
-    while left:
-        one = left.pop()
-        key = f"{one.__module__}.{one.__qualname__}"
-        if key in found:
-            continue
-        found[key] = one
-        for name in _names(one.__code__):
-            other = one.__globals__.get(name)
-            if isinstance(other, types.FunctionType) and not other.__module__.startswith("hmmscope.evidence"):
-                left.append(other)
-    return [found[key] for key in sorted(found)]
-
-
-def _names(code: types.CodeType) -> set[str]:
-    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
-    return set(code.co_names).union(*(_names(const) for const in inner))
-
-
-def _code(function: types.FunctionType) -> str:
-    """The syntax of a function without docstrings and sentences, so that a better wording is not a new rule."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, SyntaxError):  # no source, as in a console
-        return function.__code__.co_code.hex()
-    return ast.dump(_Bare().visit(tree))
-
-
-class _Bare(ast.NodeTransformer):
-    """Removes what is only said."""
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
-        return ast.Constant(value="")
-
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        return ast.Constant(value="") if isinstance(node.value, str) and " " in node.value else node

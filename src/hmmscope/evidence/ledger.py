@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ class Entry:
         folder: name of the folder.
         scale, created, version: of the experiment.
         seeds: of the experiment; None where it trains no model.
+        finished: whether all seeds are whole.
         exploratory: why the verdict is not a confirmation, or None: the rule was written, or changed, after its data.
         invalid: why its numbers cannot be right, or None.
     """
@@ -42,6 +43,7 @@ class Entry:
     created: str = ""
     version: str = ""
     seeds: int | None = None
+    finished: bool = True
     exploratory: str | None = None
     invalid: str | None = None
 
@@ -73,9 +75,9 @@ def ledger(folders: Sequence[Path]) -> list[Entry]:
         DamagedError: its files are not as they were written.
     """
     found = [entry for folder in folders for entry in _entries(Path(folder))]
-    largest: dict[str, int] = {}
+    largest: dict[str, tuple[bool, int]] = {}
     for entry in found:
-        largest[entry.claim.name] = max(largest.get(entry.claim.name, -1), _size(entry))
+        largest[entry.claim.name] = max(largest.get(entry.claim.name, (False, -1)), _size(entry))
     entries = [entry for entry in found if _size(entry) == largest[entry.claim.name]]
     tested = {
         str(number): entry.finding.p
@@ -89,8 +91,9 @@ def ledger(folders: Sequence[Path]) -> list[Entry]:
     ]
 
 
-def _size(entry: Entry) -> int:
-    return SCALES.index(entry.scale) if entry.scale in SCALES else -1
+def _size(entry: Entry) -> tuple[bool, int]:
+    """A finished experiment counts before one that goes on, and then the larger scale."""
+    return entry.finished, SCALES.index(entry.scale) if entry.scale in SCALES else -1
 
 
 def _entries(folder: Path) -> list[Entry]:
@@ -106,7 +109,7 @@ def _entries(folder: Path) -> list[Entry]:
         except (LookupError, TypeError, ValueError) as error:
             rule = "its tables are not those of this version"
             raise DamagedError(f"{folder}: {one.name}: {rule} ({type(error).__name__}: {error})") from error
-        seeds = config.get("seeds")
+        seeds = about.get("whole_seeds", config.get("seeds"))
         entries.append(
             Entry(
                 claim=one,
@@ -116,6 +119,7 @@ def _entries(folder: Path) -> list[Entry]:
                 created=str(about.get("created", "")),
                 version=str(about.get("version", "")),
                 seeds=None if seeds is None else len(seeds),
+                finished="whole_seeds" not in about,
                 exploratory=_exploratory(one, about),
                 invalid=about.get("invalid"),
             )
@@ -129,6 +133,8 @@ def _exploratory(claim: Claim, about: dict[str, Any]) -> str | None:
         return None
     if about.get("scale") in EXPLORATORY:
         return f"scale {about['scale']}"
+    if "whole_seeds" in about:
+        return f"{len(about['whole_seeds'])} of {len(about['config']['seeds'])} seeds so far"
     fixed = about.get("rules", {}).get(claim.name)
     return None if fixed == claim.rule_version else "the rule was written after its data were seen"
 
@@ -139,7 +145,7 @@ def rules_of(experiment: str) -> dict[str, str]:
 
 
 def read_tables(folder: Path) -> tuple[dict[str, Any], Tables]:
-    """experiment.json and the tables of a finished experiment.
+    """experiment.json and the tables of an experiment that has findings, see `tables_of`.
 
     Raises:
         InputError, DamagedError: see `ledger`.
@@ -150,8 +156,16 @@ def read_tables(folder: Path) -> tuple[dict[str, Any], Tables]:
     about = store.read_json(path, own=True)
     if not isinstance(about, dict) or not isinstance(about.get("experiment"), str):
         raise DamagedError(f"{path}: must be a mapping with the name of an experiment")
+    return about, tables_of(folder, about)
+
+
+def tables_of(folder: Path, about: Mapping[str, Any]) -> Tables:
+    """The tables of an experiment; of one that is not finished, only the rows of the seeds that are whole."""
     names = sorted((folder / "tables").glob("*.jsonl"))
-    return about, {table.stem: Rows(store.read_table(table)) for table in names}
+    tables = {table.stem: Rows(store.read_table(table)) for table in names}
+    if "whole_seeds" not in about:
+        return tables
+    return {name: rows.where(seed=about["whole_seeds"]) for name, rows in tables.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

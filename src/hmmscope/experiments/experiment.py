@@ -19,7 +19,10 @@ from hmmscope.runs.pipeline import Run
 #: How many seeds the experiments on trained models have.
 NUM_SEEDS = {"smoke": 2, "small": 3, "medium": 5, "gpu": 3, "paper": 1}
 
-__all__ = ["NUM_SEEDS", "SCALES", "Experiment", "Finding", "Measured", "Tables", "experiment_named"]
+#: The part of a seed that is not divided.
+ALL = "all"
+
+__all__ = ["ALL", "NUM_SEEDS", "SCALES", "Experiment", "Finding", "Measured", "Tables", "apart", "experiment_named"]
 
 #: The tables of a measurement, to be written: plain rows by name.
 Measured = dict[str, list[dict[str, Any]]]
@@ -54,6 +57,13 @@ class Experiment(ABC):
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         """The models to train: plain configurations by label."""
         return {}
+
+    def cells(self, labels: list[str]) -> dict[str, list[str]]:
+        """Which models of a seed are measured together, by name, in the order of work; by default all in one part.
+
+        A part that is measured is kept, so an experiment of many hours measures its models one by one (`apart`).
+        """
+        return {ALL: labels}
 
     def measurements(self, scale: str) -> dict[str, Any]:
         """Sizes of the measurements, shown as facts; by default the row of `sizes`."""
@@ -96,6 +106,11 @@ SEED_INTERVALS = (
     "Curves are means over seeds; each seed has its own instance of the process, weights and samples. Bands and intervals "
     "are 95 % intervals over seeds by Student's law (over samples by the bootstrap where there is one seed)."
 )
+
+
+def apart(labels: list[str]) -> dict[str, list[str]]:
+    """Each model a part of its own, see `Experiment.cells`."""
+    return {label: [label] for label in labels}
 
 
 def _listed(value: Any) -> list:

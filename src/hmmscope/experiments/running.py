@@ -7,24 +7,25 @@
       figures/<nn-name>.json                 figures as data; `report` draws them and makes the page
 
 A seeded experiment has its runs in a pool that it may share with others, by default the folder "trained" beside OUT, and
-OUT/parts/ has the tables of the seeds that are measured already. Each part is written whole when it is finished; an
-interrupted experiment goes on where it was.
+is measured part by part, see `hmmscope.experiments.parts`. An interrupted experiment goes on where it was.
 """
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from hmmscope import __version__
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError, RefusedError
-from hmmscope.evidence.ledger import read_tables, rules_of
-from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.experiments.experiment import SCALES, Experiment, experiment_named
+from hmmscope.evidence.ledger import read_tables, rules_of, tables_of
+from hmmscope.evidence.rows import Tables
+from hmmscope.experiments.experiment import SCALES, Experiment, Measured, experiment_named
 from hmmscope.experiments.outcomes import last_quarter
+from hmmscope.experiments.parts import Kept, Part, measurement_code, write_tables
 from hmmscope.experiments.pool import default_engine, train_in_pool
 from hmmscope.machine import machine_line
 from hmmscope.runs.config import RunConfig, config_from_data
@@ -76,13 +77,14 @@ def run_experiment(
     trained: Path | None = None,
     engine: EngineOptions | None = None,
     resume: bool = False,
+    kept: Path | None = None,
     quiet: bool = False,
 ) -> Path:
     """Train, measure and write tables, figures and findings into `out`, which is returned.
 
     Args:
         name: of the experiment.
-        scale: "smoke", "small", "gpu" or "paper".
+        scale: "smoke", "small", "medium", "gpu" or "paper".
         out: a new folder, or with `resume` one that holds the same plan.
         overrides: changes to every configuration of the plan, ``{"training.num_steps": "100"}``, to what shapes the plan,
             ``{"plan.depths": "1,2"}``, and to sizes of the measurements, ``{"measurements.samples": "100"}``.
@@ -90,6 +92,7 @@ def run_experiment(
         trained: the pool of its runs; by default the folder "trained" beside `out`.
         engine: where they are trained; by default worker processes on this machine, one a processor.
         resume: go on with the experiment in `out`.
+        kept: a folder with small files of the same experiment and scale, whose parts are taken over and not trained.
         quiet: show no progress.
 
     Raises:
@@ -97,16 +100,22 @@ def run_experiment(
         RefusedError: `out` exists, or holds another plan.
     """
     plan = _plan(name, scale, overrides or {}, seeds)
-    if plan.seeds is None and (trained is not None or engine is not None):
-        raise InputError(f"{'trained' if trained else 'engine'}: {name} is not a seeded experiment; leave it out")
+    given = {"trained": trained, "engine": engine, "from": kept}
+    wrong = next((option for option, value in given.items() if value is not None), None)
+    if plan.seeds is None and wrong is not None:
+        raise InputError(f"{wrong}: {name} is not a seeded experiment; leave it out")
+    before = None if kept is None else Kept(kept, name, scale)
     pool = out.parent / "trained" if trained is None else trained
-    _claim_folder(out, plan, resume, overrides, seeds, trained)
+    _claim_folder(out, plan, resume, overrides, seeds, trained, before)
     say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: say_aloud(line, flush=True))
     if plan.seeds is None:
         facts, invalid = _run_once(plan, out, say, quiet)
-    else:
-        facts, invalid = _run_seeds(plan, plan.seeds, out, pool, engine, say, quiet)
-    _write_results(plan.experiment, out, facts, invalid)
+        _write_results(plan.experiment, out, facts, invalid)
+        return out
+    work = Seeded(plan, out, pool, say, quiet)
+    if before is not None:
+        work.take(before)
+    _run_seeds(work, engine)
     return out
 
 
@@ -187,78 +196,122 @@ def _run_once(plan: _Plan, out: Path, say: Callable[[str], None], quiet: bool) -
     for label, config in plan.configs.items():
         say(f"{experiment.name}: training {label} ({config.training.num_steps} steps)")
         runs[label] = train(config, out / "runs" / label, resume=True, quiet=quiet)
+    store.make_folder(out / "tables")
     for group, names in experiment.groups.items():
-        _measure(experiment, group, names, out / "tables", plan.sizes, lambda: runs, say)
+        paths = {table: out / "tables" / f"{table}.jsonl" for table in names}
+        if all(os.path.lexists(path) for path in paths.values()):
+            continue
+        say(f"{experiment.name}: measuring {group}")
+        for table, rows in _measure(experiment, runs, group, plan.sizes).items():
+            store.write_table(paths[table], rows)
     facts = run_facts(runs) if runs else experiment.facts(plan.sizes)
     return facts, _invalid({label: run.summary for label, run in runs.items()})
 
 
-def _run_seeds(
-    plan: _Plan,
-    seeds: Sequence[int],
-    out: Path,
-    pool: Path,
-    engine: EngineOptions | None,
-    say: Callable[[str], None],
-    quiet: bool,
-) -> tuple[list[dict], str | None]:
-    """Train into the pool and measure seed by seed."""
-    experiment = plan.experiment
-    members = [(label, seed, config) for seed in seeds for label, config in plan.of_seed(seed).items()]
-    say(f"{experiment.name}: {len(members)} runs ({len(plan.configs)} models, {len(seeds)} seeds) in {pool}")
-    engine = default_engine(len(members), engine, alone=plan.scale == "smoke")
-    folders = train_in_pool([config for *_, config in members], pool, engine, quiet=quiet)
-    where = {(label, seed): folder for (label, seed, _), folder in zip(members, folders, strict=True)}
-    loaded: dict[int, dict[str, Run]] = {}
-
-    def runs_of(seed: int) -> dict[str, Run]:
-        if seed not in loaded:
-            loaded.clear()  # one seed at a time, so that large models need no more memory
-            loaded[seed] = {label: load_run(where[label, seed]) for label in plan.configs}
-        return loaded[seed]
-
-    for seed in seeds:
-        for group, names in experiment.groups.items():
-            part = out / "parts" / f"seed-{seed}"
-            _measure(experiment, f"{group}, seed {seed}", names, part, plan.sizes, lambda s=seed: runs_of(s), say)  # type: ignore[misc]
-    for names in experiment.groups.values():
-        for table in names:
-            parts = [(seed, store.read_table(out / "parts" / f"seed-{seed}" / f"{table}.jsonl")) for seed in seeds]
-            store.make_folder(out / "tables")
-            store.write_table(
-                out / "tables" / f"{table}.jsonl", [{"seed": seed} | row for seed, rows in parts for row in rows]
-            )
-    rows = [_run_row(label, seed, where[label, seed]) for label, seed, _ in members]
-    store.write_table(out / "tables" / "runs.jsonl", rows)
-    tokens = sum(row["tokens"] for row in rows)
-    facts = [
-        {"name": "models", "value": ", ".join(plan.configs) if len(plan.configs) <= 12 else str(len(plan.configs))},
-        {"name": "seeds", "value": ", ".join(map(str, seeds))},
-        {"name": "trained", "value": f"{len(rows)} runs, {tokens:,} tokens in all (table runs)"},
-    ]
-    return facts + experiment.facts(plan.sizes), _invalid({f"{row['run']}": row for row in rows})
+def _measure(experiment: Experiment, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    return experiment.measure(runs, group, sizes)
 
 
-def _measure(
-    experiment: Experiment,
-    group: str,
-    names: Sequence[str],
-    folder: Path,
-    sizes: dict[str, Any],
-    runs: Callable[[], dict[str, Run]],
-    say: Callable[[str], None],
-) -> None:
-    """Write the tables of one measurement, unless they are there."""
-    paths = {table: folder / f"{table}.jsonl" for table in names}
-    if all(os.path.lexists(path) for path in paths.values()):
-        return
-    say(f"{experiment.name}: measuring {group}")
-    store.make_folder(folder)
-    for table, rows in experiment.measure(runs(), group.partition(",")[0], sizes).items():
-        store.write_table(paths[table], rows)
+@dataclass(frozen=True)
+class Seeded:
+    """A seeded experiment at work in its folder.
+
+    Attributes:
+        plan: what is run.
+        out: its folder.
+        pool: of its runs.
+        say: tells what is done.
+        quiet: show no progress.
+    """
+
+    plan: _Plan
+    out: Path
+    pool: Path
+    say: Callable[[str], None]
+    quiet: bool
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """All parts, seed by seed."""
+        experiment, plan = self.plan.experiment, self.plan
+        code = measurement_code(experiment)
+        return [
+            Part(seed, name, {label: of_seed[label] for label in labels}, code)
+            for seed in plan.seeds or ()
+            for of_seed in (plan.of_seed(seed),)
+            for name, labels in experiment.cells(list(plan.configs)).items()
+        ]
+
+    def left(self) -> list[Part]:
+        """The parts that are not measured."""
+        return [part for part in self.parts if not part.is_in(self.out)]
+
+    def take(self, kept: Kept) -> None:
+        """Take over what is kept."""
+        for part in self.left():
+            why = kept.give(part, self.out, self.plan.sizes)
+            if why is not None:
+                self.say(f"{self.plan.experiment.name}: {part} is not taken over: {why}")
+        self.write()
+
+    def do(self, part: Part) -> None:
+        """Train the models of a part, as far as the pool lacks them, and measure them."""
+        experiment = self.plan.experiment
+        folders = train_in_pool(list(part.configs.values()), self.pool, quiet=self.quiet)
+        runs = {label: load_run(folder) for label, folder in zip(part.configs, folders, strict=True)}
+        tables: Measured = {}
+        for group in experiment.groups:
+            self.say(f"{experiment.name}: measuring {group}, {part}")
+            tables |= _measure(experiment, runs, group, self.plan.sizes)
+        rows = [_run_row(label, folder) for label, folder in zip(part.configs, folders, strict=True)]
+        part.write(self.out, tables | {"runs": rows})
+
+    def write(self) -> None:
+        """Tables from the parts that are there, and figures and findings of the seeds that are whole."""
+        experiment, seeds = self.plan.experiment, self.plan.seeds or ()
+        names = [*(name for names in experiment.groups.values() for name in names), "runs"]
+        write_tables(self.out, names, self.parts)
+        begun = {part.seed for part in self.left()}
+        rows = store.read_table(self.out / "tables" / "runs.jsonl")
+        known = [row["processor_seconds"] for row in rows if row["processor_seconds"] is not None]
+        facts = [
+            {"name": "models", "value": _few(list(self.plan.configs))},
+            {"name": "seeds", "value": ", ".join(map(str, seeds))},
+            {
+                "name": "trained",
+                "value": f"{len(rows)} runs, {sum(row['tokens'] for row in rows):,} tokens, "
+                f"{sum(known) / 3600:.2f} core-hours in all (table runs)",
+            },
+        ]
+        _write_results(
+            experiment,
+            self.out,
+            facts + experiment.facts(self.plan.sizes),
+            _invalid({f"{row['run']}": row for row in rows}),
+            whole=[seed for seed in seeds if seed not in begun] if begun else None,
+        )
 
 
-def _run_row(label: str, seed: int, folder: Path) -> dict[str, Any]:
+def _few(labels: list[str]) -> str:
+    return ", ".join(labels) if len(labels) <= 12 else str(len(labels))
+
+
+def _run_seeds(work: Seeded, engine: EngineOptions | None) -> None:
+    """Train and measure part by part; with an engine that trains several runs at a time, all of them first."""
+    left, plan = work.left(), work.plan
+    configs = [config for part in left for config in part.configs.values()]
+    work.say(f"{plan.experiment.name}: {len(configs)} runs in {len(left)} of {len(work.parts)} parts, in {work.pool}")
+    engine = default_engine(len(configs), engine, alone=plan.scale == "smoke")
+    if engine is not None:
+        train_in_pool(configs, work.pool, engine, quiet=work.quiet)
+    for part in left:
+        work.do(part)
+        work.write()
+    if not left:
+        work.write()
+
+
+def _run_row(label: str, folder: Path) -> dict[str, Any]:
     """A line of the table of runs."""
     opened = RunDir.open(folder)
     config, summary = config_from_data(opened.config), opened.done or {}
@@ -266,14 +319,15 @@ def _run_row(label: str, seed: int, folder: Path) -> dict[str, Any]:
     ports = ports_of(config, make_target(config.target, config.process.build(), config.layout))
     samples, tokens, flops = budget(config, ports)
     spent = {"sequences": samples, "tokens": tokens, "flops": flops}
-    spent["seconds"] = _seconds(read_journal(folder / "timing.jsonl"))
-    row = {"label": label, "seed": seed, "run": folder.name} | spent | {k: summary.get(k) for k in kept}
+    records = read_journal(folder / "timing.jsonl")
+    spent |= {column: _seconds(records, column) for column in ("seconds", "processor_seconds")}
+    row = {"label": label, "run": folder.name} | spent | {k: summary.get(k) for k in kept}
     return row | {"last_quarter": last_quarter(read_journal(folder / "metrics.jsonl"))}
 
 
-def _seconds(records: Sequence[Mapping[str, Any]]) -> float | None:
+def _seconds(records: Sequence[Mapping[str, Any]], column: str) -> float | None:
     """Seconds of training, from records whose clock starts anew where a run was taken up again; None without any."""
-    times = [record["seconds"] for record in records]
+    times = [record[column] for record in records if column in record]
     ends = [now for now, later in zip(times, [*times[1:], 0.0], strict=True) if later < now]
     return sum(ends) if ends else None
 
@@ -288,17 +342,17 @@ def _invalid(summaries: Mapping[str, Mapping[str, Any] | None]) -> str | None:
 # The folder
 
 
-def _write_results(experiment: Experiment, out: Path, facts: list[dict], invalid: str | None) -> None:
-    """Figures and findings from the tables in `out`."""
-    tables = {
-        table: Rows(store.read_table(out / "tables" / f"{table}.jsonl"))
-        for names in [*experiment.groups.values(), ("runs",) if experiment.num_seeds else ()]
-        for table in names
-    }
-    _write_judgements(experiment, out, tables)
+def _write_results(
+    experiment: Experiment, out: Path, facts: list[dict], invalid: str | None, whole: list[int] | None = None
+) -> None:
+    """Figures and findings from the tables in `out`; of an experiment that goes on, from the seeds that are whole."""
     description = store.read_json(out / "experiment.json")
+    judged = description.pop("whole_seeds", [])
     facts = [*facts, {"name": "measured on", "value": machine_line()}]
-    store.write_json(out / "experiment.json", description | {"facts": facts, "invalid": invalid})
+    unfinished = {} if whole is None else {"whole_seeds": whole}
+    store.write_json(out / "experiment.json", description | {"facts": facts, "invalid": invalid} | unfinished)
+    if whole is None or whole != judged:
+        _write_judgements(experiment, out, tables_of(out, store.read_json(out / "experiment.json")))
 
 
 def judge_again(folder: Path) -> None:
@@ -325,6 +379,7 @@ def _claim_folder(
     overrides: dict[str, str] | None,
     seeds: int | Sequence[int] | None,
     trained: Path | None,
+    kept: Kept | None,
 ) -> None:
     """Make the folder with experiment.json, or check that it holds the same plan."""
     path, experiment, config = out / "experiment.json", plan.experiment, plan.to_data()
@@ -359,6 +414,8 @@ def _claim_folder(
         "rules": rules_of(experiment.name),
         "config": config,
     }
+    if kept is not None:  # the rules are those that were fixed before its data
+        description |= {key: kept.about[key] for key in ("created", "rules") if key in kept.about}
     store.make_folder(out.parent)
     with store.new_folder(out, manifest=False) as folder:
         store.write_json(folder / "experiment.json", description)

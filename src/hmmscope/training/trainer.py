@@ -131,7 +131,7 @@ def train_model(
     milestones = spec.milestone_steps
     shown, tokens, flops, told = "", 0, 0.0, Quietly(tracker)
     with deferred_signals() as received, progress, closing(told):
-        begun = time.monotonic()
+        begun = time.monotonic(), time.process_time()
         for step in range(restored.step, spec.num_steps):
             batch, asked = lessons.batch(step, engine.rows(step))
             samples, columns = num_samples(spec, step), batch.tokens.shape[1]
@@ -152,7 +152,7 @@ def train_model(
             if (step + 1) % spec.checkpoint_every == 0 or step + 1 in milestones or signum or done:
                 save_state(model, optimiser, run, step + 1, world, milestones)
                 if run is not None:
-                    run.timing.append(_timing(step + 1, tokens, flops, time.monotonic() - begun, device))
+                    run.timing.append(_timing(step + 1, tokens, flops, begun, device))
             progress.update(step + 1, f"loss {loss:.3f}  {shown or beside}")
             if signum and not done:
                 world.meet()  # the leader has saved
@@ -178,10 +178,11 @@ def train_step(
     return (engine or Single(model, spec)).take(optimiser, batch, target, step)
 
 
-def _timing(step: int, tokens: int, flops: float, seconds: float, device: torch.device) -> dict[str, Any]:
-    """How fast, and in how much memory, since the loop began."""
-    seconds = max(seconds, 1e-9)
-    record: dict[str, Any] = {"step": step, "seconds": seconds, "tokens_per_second": tokens / seconds}
+def _timing(step: int, tokens: int, flops: float, begun: tuple[float, float], device: torch.device) -> dict[str, Any]:
+    """How fast, and in how much memory, since the loop began by the clock and by the time of this process."""
+    seconds = max(time.monotonic() - begun[0], 1e-9)
+    record: dict[str, Any] = {"step": step, "seconds": seconds, "processor_seconds": time.process_time() - begun[1]}
+    record["tokens_per_second"] = tokens / seconds
     if flops:
         record["flops_per_second"] = flops / seconds
     if device.type == "cuda":

@@ -28,6 +28,7 @@ def run(
     gpus: float = 0.0,
     address: str | None = None,
     slurm: Sequence[str] = (),
+    kept: str | None = None,
 ) -> None:
     """Run an experiment and write its page; of `all`, every one, see `hmmscope.verbs.paper`."""
     if experiment == "all":
@@ -47,6 +48,7 @@ def run(
         trained=None if trained is None else Path(trained),
         engine=where if asked else None,
         resume=resume,
+        kept=None if kept is None else Path(kept),
         quiet=quiet,
     )
     draw_folder(folder)

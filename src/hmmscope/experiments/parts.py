@@ -1,0 +1,156 @@
+"""Parts of a seeded experiment: what some models of one seed gave. What is measured once is not trained again anywhere.
+
+    OUT/parts/seed-0/<name>.json    a part: its tables by name, and how it was made; written whole
+    OUT/tables/<name>.jsonl         the rows of all parts that there are, in order
+    OUT/parts.jsonl                 the parts in that order: how each was made, and how many rows of each table are its own
+
+`Kept` reads parts back from tables/ and parts.jsonl alone, so that an experiment goes on from its small files: on another
+machine, without weights. A part is taken if its models have the same configurations, its measurements the same sizes, and
+the code that measures is the same.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from hmmscope.errors import DamagedError, HmmscopeError, InputError
+from hmmscope.evidence.code import code_behind
+from hmmscope.experiments.experiment import ALL, Experiment, Measured
+from hmmscope.machine import machine_line
+from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.storage import store
+from hmmscope.sweeps.grid import config_digest
+
+INDEX = "parts.jsonl"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Models of one seed that are measured together.
+
+    Attributes:
+        seed: theirs.
+        name: of the part, see `Experiment.cells`.
+        configs: by label.
+        code: digest of what measures, see `measurement_code`.
+    """
+
+    seed: int
+    name: str
+    configs: Mapping[str, RunConfig] = field(repr=False)
+    code: str
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}" + (f", {self.name}" if self.name != ALL else "")
+
+    def path(self, out: Path) -> Path:
+        """Its file in the folder of the experiment."""
+        name = re.sub(r"[^a-z0-9.]+", "-", self.name.lower()).strip("-.")
+        return out / "parts" / f"seed-{self.seed}" / f"{name}.json"
+
+    def is_in(self, out: Path) -> bool:
+        """Whether it is measured, by the same code."""
+        path = self.path(out)
+        return os.path.lexists(path) and store.read_json(path, own=True).get("code") == self.code
+
+    def write(self, out: Path, tables: Measured, *, machine: str | None = None, created: str | None = None) -> None:
+        """Its file, made here and today unless said otherwise."""
+        path = self.path(out)
+        store.make_folder(path.parent)
+        made = {"code": self.code, "machine": machine or machine_line(), "created": created or date.today().isoformat()}
+        store.write_json(path, {**made, "tables": tables})
+
+
+def measurement_code(experiment: Experiment) -> str:
+    """A digest of the code that measures: of `measure` and what it reaches in experiments and instruments."""
+    own = type(experiment).__module__.partition(".")[0]
+    followed = ("hmmscope.experiments", "hmmscope.analysis") if own == "hmmscope" else (own,)
+    return hashlib.sha256(code_behind(experiment.measure, lambda name: name.startswith(followed)).encode()).hexdigest()[
+        :12
+    ]
+
+
+def write_tables(out: Path, names: Sequence[str], parts: Sequence[Part]) -> None:
+    """Put the tables together from the parts that are there, with the seed in every row, and write the index."""
+    tables: Measured = {name: [] for name in names}
+    index = []
+    for part in parts:
+        if not part.is_in(out):
+            continue
+        made = store.read_json(part.path(out), own=True)
+        found = made.pop("tables")
+        for name in names:
+            tables[name] += [{"seed": part.seed} | row for row in found.get(name, ())]
+        counts = {name: len(found.get(name, ())) for name in names}
+        index.append({"seed": part.seed, "part": part.name} | made | {"rows": counts})
+    store.make_folder(out / "tables")
+    for name, rows in tables.items():
+        store.write_table(out / "tables" / f"{name}.jsonl", rows)
+    store.write_table(out / INDEX, index)
+
+
+class Kept:
+    """The parts in the small files of an experiment.
+
+    Args:
+        folder: with experiment.json, tables/ and parts.jsonl.
+        name, scale: of the experiment that goes on.
+
+    Raises:
+        InputError: no such folder, or one of something else.
+        DamagedError: tables that do not fit the index.
+    """
+
+    def __init__(self, folder: Path, name: str, scale: str) -> None:
+        for file in ("experiment.json", INDEX):
+            if not (folder / file).is_file():
+                raise InputError(f"--from {folder}: has no {file}; give the folder of an experiment with seeds")
+        self.folder, self.about = folder, store.read_json(folder / "experiment.json", own=True)
+        found = (self.about.get("experiment"), self.about.get("scale"))
+        if found != (name, scale):
+            raise InputError(f"--from {folder}: holds {found[0]} at scale {found[1]}, not {name} at scale {scale}")
+        self._made: dict[tuple[int, str], dict[str, Any]] = {}
+        self._read()
+
+    def _read(self) -> None:
+        index = store.read_table(self.folder / INDEX)
+        names = {name for row in index for name in row["rows"]}
+        left = {name: store.read_table(self.folder / "tables" / f"{name}.jsonl") for name in names}
+        for row in index:
+            tables = {name: left[name][:count] for name, count in row["rows"].items()}
+            left = {name: left[name][row["rows"].get(name, 0) :] for name in names}
+            own = {each.pop("seed", None) for rows in tables.values() for each in rows}
+            if own - {row["seed"]} or any(len(tables[name]) != count for name, count in row["rows"].items()):
+                raise DamagedError(
+                    f"{self.folder / INDEX}: does not fit the tables, at {row['part']}, seed {row['seed']}"
+                )
+            self._made[row["seed"], row["part"]] = row | {"tables": tables}
+        if any(left.values()):
+            raise DamagedError(f"{self.folder / INDEX}: the tables have more rows")
+
+    def give(self, part: Part, out: Path, sizes: Mapping[str, Any]) -> str | None:
+        """Write a part into `out`; or why it is not taken, where it is there."""
+        made = self._made.get((part.seed, part.name))
+        if made is None:
+            return None
+        config = self.about["config"]
+        if config.get("measurements") != sizes:
+            return "other sizes of measurements"
+        if made["code"] != part.code:
+            return "measured by other code"
+        for label, own in part.configs.items():
+            try:
+                data = config["runs"][label]
+                named = {"seed": part.seed} if "seed" in own.to_data()["process"] else {}
+                before = config_from_data(data | {"seed": part.seed, "process": data["process"] | named})
+            except (KeyError, HmmscopeError):
+                return f"another configuration of {label}"
+            if config_digest(before) != config_digest(own):
+                return f"another configuration of {label}"
+        part.write(out, made["tables"], machine=made["machine"], created=made["created"])
+        return None
