@@ -180,6 +180,10 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("folders", nargs="+", metavar="DIR")
     report.add_argument("-o", "--out", default="report.html", metavar="FILE")
 
+    explore = verb("explore", "a live page: the trained model and its optimum, computed in the reader's browser")
+    explore.add_argument("run", help="the folder of a run")
+    explore.add_argument("-o", "--out", default="explore.html", metavar="FILE")
+
     bench = verb("bench", "speed: ours, the installed peers, and the machine's own limit, in one run")
     bench.add_argument(
         "work",
@@ -197,7 +201,7 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--out", metavar="FILE", help="write the table as .json, with date and machine")
 
     verb("doctor", "check this installation: versions, exact bits, disk, memory, extras")
-    for sub in (run, paper, train, sweep, analyse, sample, oracle, fit, export, claims, report):
+    for sub in (run, paper, train, sweep, analyse, sample, oracle, fit, export, claims, report, explore):
         sub.add_argument("-q", "--quiet", action="store_true", help="print results only")
     return parser
 

@@ -82,7 +82,7 @@ def render_page(experiments: list[Experiment], bundle: str) -> str:
         bundle=Markup(bundle),
         script=Markup(script),
         style=Markup(style),
-        plots=Markup(_json(plots)),
+        plots=Markup(json_element(plots)),
     )
 
 
@@ -193,7 +193,7 @@ def _labels(paths: list[Path]) -> list[str]:
     return ["/".join(part[-count:]).strip("/") or "experiment" for part in parts]
 
 
-def _json(value: Any) -> str:
+def json_element(value: Any) -> str:
     """JSON that can stand inside a script element: nothing in it ends the element or a line of script."""
     dumped = json.dumps(value, allow_nan=False, separators=(",", ":"))  # ASCII, so U+2028 and U+2029 are escaped
     for char in "<>&":

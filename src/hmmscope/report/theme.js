@@ -1,0 +1,15 @@
+"use strict";
+
+/** Light or dark: as the reader's system has it, until the button is pressed. */
+(() => {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const button = document.querySelector(".theme");
+  const set = (theme) => {
+    document.documentElement.dataset.theme = theme;
+    button.textContent = theme === "dark" ? "Light" : "Dark";
+    button.setAttribute("aria-label", `${button.textContent.toLowerCase()} colours`);
+  };
+  set(dark.matches ? "dark" : "light");
+  dark.addEventListener("change", () => set(dark.matches ? "dark" : "light"));
+  button.addEventListener("click", () => set(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+})();

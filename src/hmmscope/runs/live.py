@@ -1,0 +1,177 @@
+"""A trained run as plain data that a page can compute with: weights, process, maps from each layer to the belief.
+
+Numbers are base64 of little-endian arrays: float32 for the model, float64 for the process and the maps.
+"""
+
+import base64
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hmmscope.analysis.activations import residual_layers
+from hmmscope.analysis.belief_interventions import writing
+from hmmscope.analysis.geometry import RIDGE, fit_affine, mixed_beliefs
+from hmmscope.analysis.probes import read_stream
+from hmmscope.axes import Float64, Tensor
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.errors import InputError
+from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.mixture import filter_mixture
+from hmmscope.models.attention import Attention
+from hmmscope.models.base import parameter_count
+from hmmscope.models.decoder import Decoder
+from hmmscope.models.recurrent import Recurrent
+from hmmscope.processes.base import Process
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.laws import StateEmitting
+from hmmscope.processes.mixture import Mixture
+from hmmscope.runs.pipeline import Run
+
+#: Most numbers of the model and of the process that one page carries, and most columns that it reads.
+MOST_WEIGHTS, MOST_PROBABILITIES, MOST_COLUMNS = 4_000_000, 1_000_000, 512
+#: Examples that the maps from layers to beliefs are fitted and tested on; samples that n-grams are counted in.
+EXAMPLES, NGRAM_SAMPLES = 24_000, 4096
+#: Most entries of the table of an n-gram, and its longest context.
+MOST_CONTEXTS, LONGEST_CONTEXT = 4096, 2
+
+
+def live_data(run: Run) -> dict[str, Any]:
+    """What `hmmscope.report.live` shows of a run.
+
+    The maps are fitted as `geometry` does, on three quarters of the samples of the stream "probe", at every observation;
+    R² is that of the last quarter. Beside a map stands its inverse, see `writing`: how the stream changes where the belief
+    that is read changes.
+
+    Raises:
+        InputError: a model or a process that the page cannot compute, or one that is too large for it.
+    """
+    _check(run)
+    process, layout = run.process, run.config.layout
+    return {
+        "title": f"{run.config.model.name} on {process.title or type(process).__name__}",
+        "model": _model(run),
+        "tensors": {name: _packed(tensor, "<f4") for name, tensor in run.model.state_dict().items()},
+        "process": _process(process),
+        "layout": {"delimiter": layout.has_delimiter, "lengths": list(layout.sequence_lengths)},
+        "readouts": _readouts(run.model, run.corpus("probe")),
+        "ngram": None if isinstance(process, Mixture) else _ngram(run.corpus("train")),
+        "excess": (run.summary or {}).get("excess"),
+    }
+
+
+def _check(run: Run) -> None:
+    model, process = run.model, run.process
+    plain = isinstance(model, Recurrent) or (
+        isinstance(model, Decoder) and model.causal and all(isinstance(block.attention, Attention) for block in model.blocks)
+    )
+    if not plain:
+        raise InputError(f"model: a live page computes causal decoders, rnn, lstm and gru, not {run.config.model.name}")
+    if run.config.target != "observation" or run.config.training.block_length:
+        raise InputError("run: a live page shows models that predict the next observation in one pass")
+    if not isinstance(process, HMM | LabelledHMM | Mixture):
+        raise InputError(f"process: a live page computes HMMs and mixtures of them, not a {type(process).__name__}")
+    sizes = {
+        "parameters": (parameter_count(model), MOST_WEIGHTS),
+        "probabilities": (sum(rows.numel() for rows in process.law.rows()), MOST_PROBABILITIES),
+        "columns": (run.config.layout.num_columns, MOST_COLUMNS),
+    }
+    for what, (count, most) in sizes.items():
+        if count > most:
+            raise InputError(f"run: a live page carries at most {most:,} {what}, and this run has {count:,}")
+
+
+def _model(run: Run) -> dict[str, Any]:
+    model, spec = run.model, run.config.model
+    found: dict[str, Any] = {"name": spec.name, "parameters": parameter_count(model), "layers": len(model.residual) - 1}
+    found |= {"steps": run.config.training.num_steps, "columns": run.config.layout.num_columns}
+    if isinstance(model, Recurrent):
+        kind = spec.name if spec.name != "rnn" else spec.nonlinearity
+        return found | {"kind": "recurrent", "cell": kind, "tokens": model.num_tokens, "heads": 0}
+    decoder = getattr(spec, "decoder", spec)
+    return found | {
+        "kind": "decoder",
+        "heads": decoder.num_heads,
+        "positions": decoder.positions,
+        "scale": model.blocks[0].attention.scale,
+        "rotary_base": decoder.rotary_base,
+        "max_length": model.ports.max_length,
+    }
+
+
+def _process(process: Process) -> dict[str, Any]:
+    law = process.law
+    names = {
+        "symbols": list(process.symbols or (str(v) for v in range(process.num_symbols))),
+        "states": list(process.states or (str(s) for s in range(process.num_states))),
+    }
+    arrays = {"initial": law.initial_MS, "weights": process.weights_M}
+    if isinstance(law, StateEmitting):
+        arrays |= {"transition": law.transition_MSS, "emission": law.emission_MSV}
+    else:
+        arrays |= {"labelled": law.labelled_MVSS}
+    packed = {name: _packed(tensor, "<f8") for name, tensor in arrays.items()}
+    about = {"title": process.title, "source": process.source, "mixture": isinstance(process, Mixture)}
+    return about | {"components": len(process.weights_M)} | names | packed
+
+
+def _readouts(model: nn.Module, corpus: Corpus) -> list[dict[str, Any]]:
+    """For each layer its maps to the belief, and in a mixture to the posterior of the components."""
+    times = np.arange(corpus.layout.num_observations)
+    num_samples = max(8, EXAMPLES // len(times))
+    targets = _targets(corpus, num_samples)
+    train = (3 * num_samples // 4) * len(times)
+    found = []
+    for layer, name in enumerate(residual_layers(model)):
+        stream_ND = read_stream(model, corpus, times, [name], num_samples)[0].double()
+        centred = stream_ND[:train] - stream_ND[:train].mean(0)
+        covariance_DD = centred.T @ centred / train
+        maps = {}
+        for what, values in targets.items():
+            fit = fit_affine(stream_ND[None, :train], values[:train], RIDGE)
+            read_DS = (fit.weights / fit.scale.transpose(1, 2))[0]
+            left = (fit(stream_ND[None, train:])[0] - values[train:]).square().sum()
+            spread = (values[train:] - fit.mean).square().sum()
+            maps[what] = {
+                "read": _packed(read_DS, "<f8"),
+                "offset": _packed(fit.mean - fit.centre[0, 0] @ read_DS, "<f8"),
+                "r2": float(1 - left / spread) if spread > 0 else None,
+            }
+            if what == "belief":
+                maps[what]["write"] = _packed(writing(read_DS, covariance_DD), "<f8")
+        found.append({"layer": layer, **maps})
+    return found
+
+
+def _targets(corpus: Corpus, num_samples: int) -> dict[str, Float64[Tensor, "example coordinate"]]:
+    """Exact beliefs and posteriors after every observation, examples of one sample together."""
+    process, starts = corpus.process, torch.from_numpy(corpus.layout.starts)
+    seen = corpus[0:num_samples].observations
+    if not isinstance(process, Mixture):
+        return {"belief": filter_beliefs(process, seen, starts=starts).beliefs.flatten(0, 1)}
+    posterior = filter_mixture(process, seen, starts=starts).component_posterior
+    belief = mixed_beliefs(process, seen, posterior, starts)
+    return {"belief": belief.flatten(0, 1), "component": posterior.flatten(0, 1)}
+
+
+def _ngram(corpus: Corpus) -> dict[str, Any]:
+    """Counts of symbols after contexts in training samples: tables[k][context, symbol], the oldest symbol first."""
+    size, seen = corpus.process.num_symbols, corpus[0:NGRAM_SAMPLES].observations.numpy()
+    place, tables = corpus.layout.position_in_sequence, []
+    for order in range(LONGEST_CONTEXT + 1):
+        if size ** (order + 1) > MOST_CONTEXTS:
+            break
+        ends = np.flatnonzero(place >= order)
+        code = np.zeros((len(seen), len(ends)), np.int64)
+        for back in range(order, -1, -1):
+            code = code * size + seen[:, ends - back]
+        counts = np.bincount(code.ravel(), minlength=size ** (order + 1))
+        tables.append(_packed(torch.from_numpy(counts.reshape(-1, size)), "<f8"))
+    return {"tables": tables}
+
+
+def _packed(tensor: Tensor, kind: str) -> dict[str, Any]:
+    array = tensor.detach().cpu().numpy().astype(kind)
+    return {"type": kind, "shape": list(array.shape), "data": base64.b64encode(array.tobytes()).decode()}

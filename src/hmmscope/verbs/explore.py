@@ -1,0 +1,12 @@
+"""The verb `explore`: a trained run as a page in which it computes."""
+
+from pathlib import Path
+
+from hmmscope.report.live import write_live_page
+from hmmscope.runs.live import live_data
+from hmmscope.runs.pipeline import load_run
+
+
+def explore(run: str, out: str, quiet: bool) -> None:
+    """Write the live page of a run."""
+    print(f"page: {write_live_page(live_data(load_run(run)), Path(out))}")

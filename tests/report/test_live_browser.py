@@ -1,0 +1,194 @@
+"""The live page in a browser: it computes what torch and the library compute, and does what the reader asks."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from browsing import Watched, browser  # noqa: F401 - fixture
+from hmmscope.analysis.activations import capture, residual_layers
+from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.mixture import filter_mixture
+from hmmscope.kernels.ngram import ngram_predictions
+from hmmscope.report.live import write_live_page
+from hmmscope.runs.config import config_from_data
+from hmmscope.runs.live import live_data
+from hmmscope.runs.pipeline import Run, train
+
+pytestmark = pytest.mark.e2e
+
+MESS3 = {"name": "mess3", "emission": 0.7}
+HMM = {"name": "random-hmm", "num_states": 5, "num_symbols": 4}
+MIXTURE = {"name": "random-mixture", "num_components": 6, "num_states": 4, "num_symbols": 5, "emission_concentration": 1.0}
+SEQUENCES = {"name": "sequences", "length": 20, "placeholder": True}
+PROMPTS = {"name": "prompts", "num_demonstrations": 3, "demonstration_length": 5, "test_length": 5}
+DECODER = {"name": "decoder", "num_layers": 2, "num_heads": 2, "width": 16, "dropout": 0.1}
+CASES: dict[str, tuple[dict, dict, dict]] = {
+    "roformer": (MESS3, SEQUENCES, {"name": "roformer", "num_layers": 2, "num_heads": 2, "width": 16}),
+    "decoder": (HMM, {"name": "sequences", "length": 20}, DECODER),
+    "sinusoidal": (MIXTURE, PROMPTS, DECODER | {"positions": "sinusoidal", "input_features": False}),
+    "bare": (HMM, SEQUENCES, DECODER | {"positions": "none", "attention_only": True, "norm": "none"}),
+    "relu": (HMM, SEQUENCES, {"name": "rnn", "width": 12, "num_layers": 2, "learn_initial": True}),
+    "tanh": (HMM, SEQUENCES, {"name": "rnn", "width": 12, "nonlinearity": "tanh"}),
+    "lstm": (MESS3, SEQUENCES, {"name": "lstm", "width": 12, "num_layers": 2, "learn_initial": True}),
+    "gru": (MESS3, SEQUENCES, {"name": "gru", "width": 12}),
+}
+
+LAWS = """(inputs) => inputs.map((tokens) => {
+  const memory = explorer.session.network.begin();
+  const steps = tokens.map((token) => explorer.session.network.step(memory, token));
+  return steps.map(({ law, streams }) => [[...law], streams.map((one) => [...one])]);
+})"""
+OBSERVED = """(sequences) => sequences.map((symbols) => {
+  const { session } = explorer;
+  session.clear();
+  return symbols.map((symbol) => {
+    if (!session.type(symbol)) throw Error("impossible");
+    const { known, optimum, ngram } = session.moments.at(-1);
+    return { belief: [...known.belief], posterior: [...known.posterior], next: [...optimum], ngram: [...ngram] };
+  });
+})"""
+
+
+def made(root: Path, name: str) -> tuple[Run, Path]:
+    """A run whose weights are far from where they began, and its page."""
+    process, layout, model = CASES[name]
+    training = {"num_steps": 1, "batch_size": 2}
+    data = {"process": process, "layout": layout, "model": model, "training": training}
+    run = train(config_from_data(data), root / name, num_samples=8)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in run.model.parameters():
+            parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
+    return run, write_live_page(live_data(run), root / f"{name}.html")
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+    return made(tmp_path_factory.mktemp("live"), request.param)
+
+
+@pytest.fixture(scope="module")
+def mess3_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp("live"), "roformer")[1]
+
+
+def test_the_network_is_that_of_torch_on_100_random_inputs(browser: Any, case: tuple[Run, Path]) -> None:  # noqa: F811
+    run, file = case
+    watched = Watched(browser, file)
+    tokens = torch.randint(run.model.num_tokens, (100, 18), generator=torch.Generator().manual_seed(2))
+    found = watched.page.evaluate(LAWS, tokens.tolist())
+    names = residual_layers(run.model)
+    with torch.no_grad():
+        laws = run.model.eval()(tokens).softmax(-1).numpy()
+        streams = capture(run.model, names, tokens)
+    shown = np.array([[law for law, _ in sample] for sample in found])
+    assert laws.std() > 0.01
+    np.testing.assert_allclose(shown, laws, atol=1e-4)  # float32 in torch, float64 in the page
+    for layer, name in enumerate(names):
+        shown = np.array([[layers[layer] for _, layers in sample] for sample in found])
+        np.testing.assert_allclose(shown, streams[name].detach().numpy(), atol=1e-4, rtol=1e-4)
+    watched.assert_quiet()
+
+
+def test_observer_and_ngram_are_those_of_the_library(browser: Any, case: tuple[Run, Path]) -> None:  # noqa: F811
+    run, file = case
+    watched = Watched(browser, file)
+    seen = run.corpus("evaluate")[0:6].observations
+    starts = torch.from_numpy(run.config.layout.starts)
+    found = watched.page.evaluate(OBSERVED, seen.tolist())
+
+    def shown(what: str) -> Any:
+        return np.array([[moment[what] for moment in sample] for sample in found])
+
+    if len(run.process.weights_M) == 1:
+        exact = filter_beliefs(run.process, seen, starts=starts)
+        np.testing.assert_allclose(shown("belief"), exact.beliefs, atol=1e-9)
+        np.testing.assert_allclose(shown("next"), exact.next_observation, atol=1e-9)
+    else:
+        mixed = filter_mixture(run.process, seen, starts=starts)
+        np.testing.assert_allclose(shown("posterior"), mixed.component_posterior, atol=1e-9)
+        np.testing.assert_allclose(shown("next"), mixed.next_observation, atol=1e-9)
+        counted = ngram_predictions(seen.numpy(), run.config.layout.position_in_sequence, run.process.num_symbols, 1, 1.0)
+        np.testing.assert_allclose(shown("ngram")[:, :-1], counted[:, 1:, 1], atol=1e-9)
+
+
+def test_what_the_process_says_has_its_law(browser: Any, mess3_page: Path) -> None:  # noqa: F811
+    watched = Watched(browser, mess3_page)
+    pairs = watched.page.evaluate(
+        """() => { const { process } = explorer.session, uniform = Numbers.generator(5), counts = [[0,0,0],[0,0,0],[0,0,0]];
+        let hidden = { component: 0, state: 0 };
+        for (let t = 0; t < 60000; t++) {
+          const { symbol, next } = process.speak(hidden, uniform);
+          counts[hidden.state][symbol]++; hidden = { component: 0, state: next };
+        } return counts; }"""
+    )
+    law = np.array(pairs) / np.sum(pairs, 1, keepdims=True)
+    stay, other = 0.9 * 0.7 + 0.1 * 0.15, 0.9 * 0.15 + 0.05 * 0.7 + 0.05 * 0.15
+    expected = np.full((3, 3), other) + (stay - other) * np.eye(3)
+    np.testing.assert_allclose(law, expected, atol=0.015)  # five standard deviations of 20000 draws
+
+
+def test_typing_moves_the_belief_and_the_keyboard_does_all(browser: Any, mess3_page: Path) -> None:  # noqa: F811
+    watched = Watched(browser, mess3_page)
+    page = watched.page
+    page.get_by_role("button", name="New", exact=True).click()
+    strip = page.get_by_role("slider", name="position in the sequence")
+    strip.focus()
+    for _ in range(4):
+        page.keyboard.press("1")
+    assert strip.get_attribute("aria-valuenow") == "4"
+    said = page.locator("[data-part=said]")
+    assert said.text_content().startswith("After 1, the ideal observer gives state B ")
+    before = page.locator(".dot.exact").get_attribute("style")
+    page.keyboard.press("ArrowLeft")
+    assert strip.get_attribute("aria-valuenow") == "3"
+    assert page.locator(".dot.exact").get_attribute("style") != before
+    page.keyboard.press("2")  # another future from here
+    assert strip.get_attribute("aria-valuemax") == "4"
+    page.get_by_role("button", name="Next", exact=True).focus()
+    page.keyboard.press("Enter")
+    assert strip.get_attribute("aria-valuenow") == "5"
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")  # Play
+    page.get_by_role("button", name="Pause").wait_for()
+    page.locator("[aria-valuenow='7']").wait_for()
+    watched.assert_quiet()
+
+
+def test_heads_are_taken_away_and_beliefs_pushed(browser: Any, mess3_page: Path) -> None:  # noqa: F811
+    watched = Watched(browser, mess3_page)
+    page = watched.page
+    law = "[...explorer.moment.model]"
+    plain = page.evaluate(law)
+    page.get_by_role("button", name="layer 1, head 2").click()
+    assert page.evaluate(law) != plain
+    page.get_by_role("button", name="Undo my changes").click()
+    assert page.evaluate(law) == plain
+    page.get_by_role("button", name="to B", exact=True).click()
+    pushed = page.evaluate("explorer.session.readouts[2].belief.read(explorer.moment.streams[2]).slice()")
+    np.testing.assert_allclose(list(pushed.values()), [0.05, 0.9, 0.05], atol=1e-3)
+    assert page.evaluate(law) != plain
+    assert "is pushed" in page.locator("[data-part=said]").text_content()
+    dot = page.locator(".dot.held").bounding_box()
+    page.mouse.move(dot["x"] + dot["width"] / 2, dot["y"] + dot["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(dot["x"] + 60, dot["y"] - 90, steps=3)
+    page.mouse.up()
+    assert page.evaluate("explorer.session.push.belief[1]") < 0.85
+    watched.assert_quiet()
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_and_shows_the_triangle_early(
+    browser: Any, mess3_page: Path, width: int, scheme: Any  # noqa: F811
+) -> None:
+    watched = Watched(browser, mess3_page, viewport={"width": width, "height": 844}, color_scheme=scheme)
+    watched.assert_fits()
+    assert watched.page.locator(".triangle").first.bounding_box()["y"] < 600
+    page = watched.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert page == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}[scheme]
+    watched.assert_quiet()

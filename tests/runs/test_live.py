@@ -1,0 +1,106 @@
+"""A run as data of a live page: what it holds, and what it refuses."""
+
+import base64
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hmmscope.analysis.activations import capture
+from hmmscope.errors import InputError
+from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.runs import live
+from hmmscope.runs.config import config_from_data
+from hmmscope.runs.pipeline import Run, train
+
+MESS3 = {"name": "mess3", "emission": 0.7}
+
+
+def tiny_run(path: Path, process: dict[str, Any], model: dict[str, Any], **layout: Any) -> Run:
+    """A run of one step."""
+    layout = {"name": "sequences", "length": 12} | layout
+    training = {"num_steps": 1, "batch_size": 2}
+    data = {"process": process, "layout": layout, "model": model, "training": training}
+    return train(config_from_data(data), path, num_samples=8)
+
+
+def unpacked(packed: dict[str, Any]) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(packed["data"]), packed["type"]).reshape(packed["shape"])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    model = {"name": "roformer", "num_layers": 1, "num_heads": 2, "width": 8}
+    return tiny_run(tmp_path_factory.mktemp("live") / "run", MESS3, model)
+
+
+@pytest.fixture(scope="module")
+def data(run: Run) -> dict[str, Any]:
+    return live.live_data(run)
+
+
+def test_weights_and_process_are_those_of_the_run(run: Run, data: dict[str, Any]) -> None:
+    for name, tensor in run.model.state_dict().items():
+        np.testing.assert_array_equal(unpacked(data["tensors"][name]), tensor.numpy())
+    np.testing.assert_array_equal(unpacked(data["process"]["labelled"])[0], run.process.labelled_VSS)
+    assert data["process"]["states"] == ["A", "B", "C"]
+    assert data["process"]["symbols"] == ["0", "1", "2"]
+
+
+def test_a_map_reads_the_belief_and_its_inverse_changes_what_is_read(run: Run, data: dict[str, Any]) -> None:
+    batch = run.corpus("evaluate")[0:200]
+    belief = filter_beliefs(run.process, batch.observations).beliefs.numpy()
+    for readout in data["readouts"]:
+        stream = capture(run.model, [f"residual.{readout['layer']}"], batch.tokens)[f"residual.{readout['layer']}"]
+        packed = readout["belief"]
+        weights, offset, write = (unpacked(packed[name]) for name in ("read", "offset", "write"))
+        read = stream.detach().double().numpy() @ weights + offset
+        left, spread = ((belief - other) ** 2 for other in (read, belief.mean((0, 1))))
+        assert 1 - left.sum() / spread.sum() == pytest.approx(packed["r2"], abs=0.03)
+        change = np.array([0.2, -0.5, 0.3])
+        np.testing.assert_allclose(change @ write @ weights, change, atol=1e-6)
+
+
+def test_ngrams_are_those_of_the_training_samples(run: Run, data: dict[str, Any]) -> None:
+    tables = [unpacked(table) for table in data["ngram"]["tables"]]
+    seen = run.corpus("train")[0 : live.NGRAM_SAMPLES].observations
+    assert [table.shape for table in tables] == [(1, 3), (3, 3), (9, 3)]
+    context = (seen[:, :-2] == 2) & (seen[:, 1:-1] == 0)
+    assert tables[2][6, 1] == (context & (seen[:, 2:] == 1)).sum()
+    assert tables[0].sum() == seen.numel()
+
+
+def test_a_mixture_has_a_map_to_its_posterior_and_no_table(tmp_path: Path) -> None:
+    mixture = {"name": "random-mixture", "num_components": 3, "num_states": 4, "num_symbols": 4}
+    layout = {"name": "prompts", "num_demonstrations": 2, "demonstration_length": 4, "test_length": 4}
+    config = config_from_data(
+        {"process": mixture, "layout": layout, "model": {"name": "rnn", "width": 8},
+         "training": {"num_steps": 1, "batch_size": 2}}
+    )  # fmt: skip
+    found = live.live_data(train(config, tmp_path / "run", num_samples=8))
+    assert found["ngram"] is None
+    assert found["layout"] == {"delimiter": True, "lengths": [4, 4, 4]}
+    assert unpacked(found["readouts"][1]["component"]["read"]).shape == (8, 3)
+    assert found["model"]["cell"] == "relu"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda run: replace(run, model=torch.nn.Linear(2, 2)), "a live page computes causal decoders, rnn, lstm and gru"),
+        (lambda run: replace(run, config=replace(run.config, target="belief")), "models that predict the next observation"),
+        (lambda run: replace(run, process=object()), "process: a live page computes HMMs"),
+    ],
+)
+def test_what_a_page_cannot_compute_is_refused(run: Run, change: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        live.live_data(change(run))
+
+
+def test_what_is_too_large_for_a_page_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "MOST_WEIGHTS", 10)
+    with pytest.raises(InputError, match=r"at most 10 parameters, and this run has [0-9,]+"):
+        live.live_data(run)
