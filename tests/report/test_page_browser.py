@@ -1,29 +1,15 @@
 """The page in a browser, from disk: it draws every figure, fetches nothing, and runs nothing that it was given (F4, F6)."""
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from browsing import Watched, browser  # noqa: F401 - fixture
 from hmmscope.report.page import write_page
 from report_cases import HOSTILE, demo_folder, hostile_folder
 
-sync_api = pytest.importorskip("playwright.sync_api")
-
 pytestmark = pytest.mark.e2e
-CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--headless", "--no-sandbox", "--disable-gpu"]
-        )
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -33,48 +19,29 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_page(folders, root / "page.html")
 
 
-class Watched:
-    """A page with what it said, asked for and opened."""
-
-    def __init__(self, browser: Any, file: Path, **context: Any) -> None:
-        self.said: list[str] = []
-        self.requests: list[str] = []
-        self.dialogs: list[str] = []
-        self.page = browser.new_context(**context).new_page()
-        self.page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
-        self.page.goto(file.as_uri())
-
-    def wait_for_plots(self) -> int:
-        """Waits until each panel has drawn; returns how many there are."""
-        count: int = self.page.locator("[data-plot]").count()
-        # By a locator, since the content policy forbids the evaluation that wait_for_function polls with.
-        self.page.locator("[data-plot] .cartesianlayer .subplot").nth(count - 1).wait_for(state="attached")
-        return count
-
-    def assert_quiet(self, file: Path) -> None:
-        assert self.said == []
-        assert [url for url in self.requests if not url.startswith("data:")] == [file.as_uri()]
-        assert self.dialogs == []
+def wait_for_plots(watched: Watched) -> int:
+    """Waits until each panel has drawn; returns how many there are."""
+    count: int = watched.page.locator("[data-plot]").count()
+    # By a locator, since the content policy forbids the evaluation that wait_for_function polls with.
+    watched.page.locator("[data-plot] .cartesianlayer .subplot").nth(count - 1).wait_for(state="attached")
+    return count
 
 
 def test_every_figure_is_drawn_without_network_or_complaint(browser: Any, page_file: Path) -> None:
     watched = Watched(browser, page_file, viewport={"width": 1200, "height": 900})
-    count = watched.wait_for_plots()
+    count = wait_for_plots(watched)
     assert count == 13 + 13 + 18
     assert watched.page.locator(".js-plotly-plot").count() == count
     assert watched.page.locator("figure.live").count() == watched.page.locator("figure").count()
     assert watched.page.locator("img.picture:visible").count() == 0
     assert watched.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     assert watched.page.evaluate("document.querySelector('#experiment-1 [data-plot]').layout.yaxis.range[0]") == 0
-    watched.assert_quiet(page_file)
+    watched.assert_quiet()
 
 
 def test_the_legend_hides_a_series_in_every_panel_of_its_figure(browser: Any, page_file: Path) -> None:
     watched = Watched(browser, page_file)
-    watched.wait_for_plots()
+    wait_for_plots(watched)
     figure = watched.page.locator("#experiment-1 figure").first
     curves = figure.locator(".scatterlayer .trace")
     before = curves.count()
@@ -84,12 +51,12 @@ def test_the_legend_hides_a_series_in_every_panel_of_its_figure(browser: Any, pa
     assert curves.count() == before - 2
     button.click()
     assert curves.count() == before
-    watched.assert_quiet(page_file)
+    watched.assert_quiet()
 
 
 def test_the_lists_of_an_explorer_choose_its_curves(browser: Any, page_file: Path) -> None:
     watched = Watched(browser, page_file)
-    watched.wait_for_plots()
+    wait_for_plots(watched)
     box = watched.page.locator("#experiment-1 [data-explorer]")
     task, model, length = (box.get_by_label(name) for name in ("task", "model", "length"))
     legend = box.locator("[data-legend] button")
@@ -112,12 +79,12 @@ def test_the_lists_of_an_explorer_choose_its_curves(browser: Any, page_file: Pat
     assert curves.count() == 7
     model.select_option("2")
     assert legend.all_text_contents() == ["16, 3 layers", "32, 3 layers", "Bayes filter"]
-    watched.assert_quiet(page_file)
+    watched.assert_quiet()
 
 
 def test_hovering_shows_the_value_with_its_interval(browser: Any, page_file: Path) -> None:
     watched = Watched(browser, page_file)
-    watched.wait_for_plots()
+    wait_for_plots(watched)
     panel = watched.page.locator("#experiment-1 [data-plot]").first
     panel.scroll_into_view_if_needed()
     panel.hover()
@@ -126,7 +93,7 @@ def test_hovering_shows_the_value_with_its_interval(browser: Any, page_file: Pat
     shown = label.text_content()
     assert "[" in shown
     assert "component known" in shown
-    watched.assert_quiet(page_file)
+    watched.assert_quiet()
 
 
 def test_without_scripts_the_pictures_are_shown(browser: Any, page_file: Path) -> None:
@@ -138,9 +105,9 @@ def test_without_scripts_the_pictures_are_shown(browser: Any, page_file: Path) -
 
 def test_a_narrow_screen_does_not_scroll_sideways(browser: Any, page_file: Path) -> None:
     watched = Watched(browser, page_file, viewport={"width": 390, "height": 800})
-    watched.wait_for_plots()
+    wait_for_plots(watched)
     assert watched.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    watched.assert_quiet(page_file)
+    watched.assert_quiet()
 
 
 def test_hostile_text_does_nothing(browser: Any, tmp_path: Path) -> None:
@@ -149,7 +116,7 @@ def test_hostile_text_does_nothing(browser: Any, tmp_path: Path) -> None:
         folder = hostile_folder(tmp_path / str(number), payload)
         file = write_page([folder], tmp_path / f"{number}.html")
         watched = Watched(browser, file)
-        watched.wait_for_plots()
+        wait_for_plots(watched)
         tags = (
             "() => [...document.querySelectorAll('main *')].filter(e => !e.closest('[data-plot]')).map(e => e.tagName)"
         )
@@ -159,5 +126,5 @@ def test_hostile_text_does_nothing(browser: Any, tmp_path: Path) -> None:
         )
         harmless = harmless or found
         assert found == harmless, payload
-        watched.assert_quiet(file)
+        watched.assert_quiet()
         watched.page.context.close()

@@ -1,6 +1,8 @@
 """A run as data of a live page: what it holds, and what it refuses."""
 
 import base64
+import hashlib
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,10 @@ import pytest
 import torch
 
 from hmmscope.analysis.activations import capture
+from hmmscope.cli import main
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.report.live import write_live_page
 from hmmscope.runs import live
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import Run, train
@@ -90,8 +94,14 @@ def test_a_mixture_has_a_map_to_its_posterior_and_no_table(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda run: replace(run, model=torch.nn.Linear(2, 2)), "a live page computes causal decoders, rnn, lstm and gru"),
-        (lambda run: replace(run, config=replace(run.config, target="belief")), "models that predict the next observation"),
+        (
+            lambda run: replace(run, model=torch.nn.Linear(2, 2)),
+            "a live page computes causal decoders, rnn, lstm and gru",
+        ),
+        (
+            lambda run: replace(run, config=replace(run.config, target="belief")),
+            "models that predict the next observation",
+        ),
         (lambda run: replace(run, process=object()), "process: a live page computes HMMs"),
     ],
 )
@@ -104,3 +114,25 @@ def test_what_is_too_large_for_a_page_is_refused(run: Run, monkeypatch: pytest.M
     monkeypatch.setattr(live, "MOST_WEIGHTS", 10)
     with pytest.raises(InputError, match=r"at most 10 parameters, and this run has [0-9,]+"):
         live.live_data(run)
+
+
+def test_the_verb_writes_one_file_whose_scripts_alone_may_run(run: Run, tmp_path: Path) -> None:
+    assert main(["explore", str(run.path), "-o", str(tmp_path / "live.html"), "-q"]) == 0
+    source = (tmp_path / "live.html").read_text()
+    scripts = re.findall(r"<script>(.*?)</script>", source, re.DOTALL)
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    assert len(scripts) == 9
+    assert f"script-src {' '.join(f'&#39;sha256-{digest}&#39;' for digest in digests)};" in source
+    assert "default-src &#39;none&#39;" in source
+    assert not re.search(r"(src|href)=", source.replace("default-src", ""))
+
+
+def test_text_of_a_process_cannot_leave_its_place(data: dict[str, Any], tmp_path: Path) -> None:
+    hostile = "</script><script>alert(1)</script>"
+    changed = data | {"title": hostile, "process": data["process"] | {"title": hostile, "symbols": [hostile, "b", "c"]}}
+    assert hostile not in write_live_page(changed, tmp_path / "live.html").read_text()
+
+
+def test_the_verb_refuses_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explore", str(tmp_path / "none")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -11,7 +11,9 @@ from hmmscope.report.text import format_number
 from hmmscope.storage import store
 
 #: In the order in which they build on one another.
-SCRIPTS = tuple(f"live/{name}.js" for name in ("numbers", "network", "process", "session", "pictures", "timeline", "explore"))
+SCRIPTS = tuple(
+    f"live/{name}.js" for name in ("numbers", "network", "process", "session", "pictures", "timeline", "explore")
+)
 
 
 def write_live_page(data: dict[str, Any], out: Path) -> Path:
@@ -39,9 +41,12 @@ def is_triangular(data: dict[str, Any]) -> bool:
 def about_text(data: dict[str, Any]) -> str:
     """What the network is, and how far from the optimum it stands."""
     model, process = data["model"], data["process"]
-    what = f"{model['name']}, {model['layers']} layers, {format_number(model['parameters'])} parameters"
+    layers = f"{model['layers']} {'layer' if model['layers'] == 1 else 'layers'}"
+    what = f"{model['name']}, {layers}, {format_number(model['parameters'])} parameters"
     source = f" ({process['source']})" if process["source"] else ""
-    excess = "" if data["excess"] is None else f"; on held-out samples {data['excess']:.4f} nats a symbol above the optimum"
+    excess = (
+        "" if data["excess"] is None else f"; on held-out samples {data['excess']:.4f} nats a symbol above the optimum"
+    )
     return (
         f"The network: {what}, trained for {model['steps']:,} steps on symbols of {process['title'] or 'a process'}{source}"
         f"{excess}. The maps from its layers to the belief are linear, fitted on samples of their own; R² is the share of "

@@ -65,7 +65,9 @@ def live_data(run: Run) -> dict[str, Any]:
 def _check(run: Run) -> None:
     model, process = run.model, run.process
     plain = isinstance(model, Recurrent) or (
-        isinstance(model, Decoder) and model.causal and all(isinstance(block.attention, Attention) for block in model.blocks)
+        isinstance(model, Decoder)
+        and model.causal
+        and all(isinstance(block.attention, Attention) for block in model.blocks)
     )
     if not plain:
         raise InputError(f"model: a live page computes causal decoders, rnn, lstm and gru, not {run.config.model.name}")

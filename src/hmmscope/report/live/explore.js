@@ -193,11 +193,9 @@ class Explorer {
       this.exactPicture = new Triangle(part.exact, { states, kind: "exact" });
       this.readPicture = new Triangle(part.read, { states, kind: "model", push: (belief) => this.push(belief) });
     } else {
-      this.host.classList.add("barred");
-      this.exactPicture = new PairBars(part.exact, { names: states, push: session.readouts[0].belief.writing ? pushTo : null });
+      this.exactPicture = new PairBars(part.exact, { names: states, push: data.process.mixture ? null : pushTo });
     }
     if (data.process.mixture) {
-      part.components.hidden = false;
       const names = Array.from({ length: session.process.numComponents }, (_, m) => String(m));
       this.components = new PairBars(part.posterior, { names });
     }

@@ -146,6 +146,7 @@ class Recurrent {
     const at = memory.length++;
     let x = new Float64Array(this.about.tokens);
     x[token] = 1;
+    if (push && push.layer === 0 && push.column === at) Numbers.addTo(x, push.delta);
     const streams = [x];
     const states = memory.states[at].map((state, layer) => {
       const next = this.#cell(layer, x, state);

@@ -104,7 +104,7 @@ function drawCloud(canvas, points, units, left, top) {
   if (!room || !points) return;
   const corners = [0, 1, 2].map((s) => channels(colour(`--state-${s}`)));
   const scale = room.width / units;
-  const size = Math.max(0.9, Math.min(1.7, room.width / 230));
+  const size = room.width < 100 ? 1.3 : Math.max(1.1, Math.min(1.7, room.width / 230));
   room.pen.globalAlpha = points.at.length > 1500 ? 0.55 : 0.8;
   points.at.forEach((belief, i) => {
     const [x, y] = Triangle.place(belief);
