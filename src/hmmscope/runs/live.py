@@ -151,8 +151,9 @@ def _targets(corpus: Corpus, num_samples: int) -> dict[str, Float64[Tensor, "exa
     """Exact beliefs and posteriors after every observation, examples of one sample together."""
     process, starts = corpus.process, torch.from_numpy(corpus.layout.starts)
     seen = corpus[0:num_samples].observations
-    if not isinstance(process, Mixture):
+    if isinstance(process, HMM | LabelledHMM):
         return {"belief": filter_beliefs(process, seen, starts=starts).beliefs.flatten(0, 1)}
+    assert isinstance(process, Mixture)
     posterior = filter_mixture(process, seen, starts=starts).component_posterior
     belief = mixed_beliefs(process, seen, posterior, starts)
     return {"belief": belief.flatten(0, 1), "component": posterior.flatten(0, 1)}
