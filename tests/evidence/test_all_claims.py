@@ -43,7 +43,7 @@ def test_every_claim_says_what_is_claimed_and_how_it_is_read() -> None:
         assert experiment_named(claim.experiment).title, claim.name
         for sentence in (claim.says, claim.reading):
             assert sentence.endswith((".", "?")), claim.name
-        assert claim.source.startswith(("[Limits] ", "[MultiTask] ")) or claim.is_question, claim.name
+        assert claim.source.startswith(("[Limits] ", "[MultiTask] ", "[Induction] ")) or claim.is_question, claim.name
         assert claim.is_question or claim.source != OURS, claim.name
         assert not (claim.proved and claim.is_question), claim.name
         assert claim in claims_of(claim.experiment), claim.name

@@ -40,6 +40,7 @@ def belief_interventions(
     num_positions: int = 4,
     num_random: int = 4,
     answer: str = "observation",
+    interventions: Sequence[str] = INTERVENTIONS,
     ridge: float = RIDGE,
     seed: int = 0,
 ) -> list[dict]:
@@ -76,6 +77,7 @@ def belief_interventions(
         num_positions: how many positions, evenly spaced in the later three quarters of the sequence.
         num_random: random subspaces, averaged.
         answer: what the model is asked: "observation", the next one, or "belief".
+        interventions: those that are wanted.
         ridge: of the regression.
         seed: of the random subspaces and of the bootstrap.
 
@@ -92,6 +94,9 @@ def belief_interventions(
     require(num_samples >= 16, "num_samples", "must be at least 16, to fit and to change", num_samples)
     if answer not in ("observation", "belief"):
         raise unknown_name("answer", answer, ("observation", "belief"))
+    for intervention in interventions:
+        if intervention not in INTERVENTIONS:
+            raise unknown_name("interventions", intervention, INTERVENTIONS)
     names = list(layers) if layers is not None else residual_layers(model)
     task = _Task(model, corpus, num_samples, _positions(corpus, num_positions), answer)
     times, rows = belief_times(corpus), []
@@ -104,6 +109,8 @@ def belief_interventions(
         fit = fit_affine(train[None], known, ridge)
         fitted = 1 - ((fit(train[None])[0] - known).square().sum() / (known - fit.mean).square().sum()).item()
         for intervention, subspace, edits in _edits(fit, x_BTD, task, num_random, seed):
+            if intervention not in interventions:
+                continue
             about = {"layer": layer, "layer_name": name, "fitted": fitted}
             about |= {"intervention": intervention, "subspace": subspace}
             for metric, (before, after) in task.distances(name, intervention, edits).items():

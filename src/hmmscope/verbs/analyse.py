@@ -23,7 +23,8 @@ def analyse(run: str, instrument: str, quiet: bool, overrides: dict[str, str], o
     for key, value in overrides.items():
         if key not in known:
             raise unknown_name(f"--{key}", key, known)
-        kind = {"layers": tuple[str, ...]}.get(key, type(known[key].default))
+        lists = ("layers", "interventions")
+        kind = tuple[str, ...] if key in lists else type(known[key].default)
         options[key] = parse_value(kind, value, f"--{key}")
     loaded = load_run(run)
     if instrument == "curves":  # what the run was trained for, unless told otherwise
