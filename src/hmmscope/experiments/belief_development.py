@@ -189,8 +189,8 @@ def _step(effect: Effect | None) -> str:
         "from these to the exact bigram predictor."
     ),
     reading=(
-        "The step at which the model becomes nearer to the exact answer than to the unigrams is later, by a factor of 1.5 or "
-        "more, than that at which it becomes nearer to the unigrams than to the uniform law; each seed has both."
+        "The step at which the model becomes nearer to the exact answer than to the unigrams is later, by a factor of 1.5 "
+        "or more, than that at which it becomes nearer to the unigrams than to the uniform law; each seed has both."
     ),
     rule=Above(0, matters=0.585),
 )
