@@ -198,7 +198,8 @@ def unigrams_first(tables: Tables) -> Seen:
     """Doublings of the step between the two transitions, seed by seed."""
     first, second = (_transitions(tables, CHAINS, *pair) for pair in (("uniform", "order-0"), ("order-0", "optimum")))
     apart = {
-        seed: None if first[seed] is None or place is None else place - first[seed] for seed, place in second.items()
+        seed: None if first[seed] is None or place is None else place - first[seed]  # type: ignore[operator]
+        for seed, place in second.items()
     }
     last = tables["strategies"].where(process=CHAINS, metric="kl", step=max(tables["strategies"].values("step")))
     gain = last.where(predictor="order-0").less(last.where(predictor="optimum"), unit="nats")
