@@ -19,6 +19,7 @@ _HOME = {
     "fit": "runs.fitting",
     "Sequences": "corpora.layouts",
     "Prompts": "corpora.layouts",
+    "Text": "corpora.text",
     "filter_beliefs": "inference.filtering",
     "filter_mixture": "inference.mixture",
     "smooth_beliefs": "inference.smoothing",
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from hmmscope.corpora.corpus import Corpus as Corpus
     from hmmscope.corpora.layouts import Prompts as Prompts
     from hmmscope.corpora.layouts import Sequences as Sequences
+    from hmmscope.corpora.text import Text as Text
     from hmmscope.errors import HmmscopeError as HmmscopeError
     from hmmscope.inference.entropy import entropy_rate as entropy_rate
     from hmmscope.inference.fast import log_likelihood as log_likelihood

@@ -56,7 +56,8 @@ def test_every_experiment_decides_something() -> None:
 
 def test_every_experiment_of_a_paper_has_results() -> None:
     kept = {tables_of(folder)[0] for folder in FOLDERS}
-    made_elsewhere = {"quickstart", "construction-vs-trained", "belief-development"}  # the demo's model; not run yet
+    not_run_yet = {"construction-vs-trained", "belief-development", "in-context"}
+    made_elsewhere = {"quickstart"} | not_run_yet  # the demo's model
     assert {claim.experiment for claim in CLAIMS} - kept <= made_elsewhere
 
 

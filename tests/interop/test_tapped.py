@@ -148,6 +148,14 @@ def test_outputs_are_the_tokens_of_the_symbols() -> None:
     refuses(lambda: from_huggingface(theirs, symbols=[1], num_symbols=1), "num_symbols")
 
 
+def test_an_instrument_leaves_the_mode_as_it_was() -> None:
+    """Or the model's dropout would begin to act."""
+    theirs = foreign("gpt2")
+    process = hs.make_process("random-hmm", num_states=2, num_symbols=TOKENS, seed=0)
+    hs.evaluate(from_huggingface(theirs), hs.Corpus(process, length=6, stream="evaluate"), num_samples=2)
+    assert not theirs.training
+
+
 def test_what_has_no_taps_is_told_how_to_get_them() -> None:
     process = hs.make_process("random-hmm", num_states=2, num_symbols=TOKENS, seed=0)
     corpus = hs.Corpus(process, length=6, stream="probe")

@@ -6,6 +6,7 @@ from hmmscope.interop.hmmlearn import from_hmmlearn, to_hmmlearn
 from hmmscope.interop.huggingface import export_huggingface, from_huggingface, read_record, to_huggingface
 from hmmscope.interop.lens import TransformerLensModel, to_transformer_lens
 from hmmscope.interop.pomegranate import from_pomegranate
+from hmmscope.interop.pretrained import pretrained
 from hmmscope.interop.tapped import HuggingFaceModel
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "from_pomegranate",
     "from_pyhmmer",
     "load_hmmer",
+    "pretrained",
     "read_record",
     "to_hmmlearn",
     "to_huggingface",

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from hmmscope.axes import Float, Int64, Tensor
+from hmmscope.axes import Float, Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.models.base import Ports, SequenceModel, Tap, check_inputs
 from hmmscope.schema import require
@@ -78,7 +78,10 @@ class TappedModel(SequenceModel):
         require(1 <= num_outputs <= vocabulary, "num_symbols", f"must be in [1, {vocabulary}]", num_outputs)
         self.ports = Ports(num_outputs=num_outputs, num_tokens=vocabulary, max_length=max_length)
         self.num_symbols, self.num_tokens = num_outputs, vocabulary
-        self.model = model
+        self.model, self.training = (
+            model,
+            model.training,
+        )  # an instrument that puts the mode back leaves the model as it was
         self._outputs = slice(num_outputs) if symbols is None else list(symbols)
 
     def forward(
@@ -105,6 +108,11 @@ class TappedModel(SequenceModel):
             self._connect(stack)
             logits = self._logits(inputs, None if positions is None else positions.expand(len(inputs), -1))
         return logits[:, -time:, self._outputs]
+
+    def share_of_outputs(self, inputs: Int64[Tensor, "batch time"]) -> Float64[Tensor, "batch time"]:
+        """Probability that the whole model gives to its outputs together, the rest going to other tokens."""
+        check_inputs(self.ports, inputs, None)
+        return self._logits(inputs, None).double().softmax(-1)[..., self._outputs].sum(-1)
 
     @abstractmethod
     def _connect(self, stack: ExitStack) -> None:

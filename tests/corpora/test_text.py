@@ -1,0 +1,76 @@
+"""Symbols as text: always the tokens that the tokenizer gives, and a clear line where that cannot be."""
+
+import numpy as np
+import pytest
+import torch
+
+import hmmscope as hs
+from hmmscope.errors import InputError
+from tokenizer_cases import TOKENIZERS, tokenizer
+
+SEPARATORS = ["spaces", "commas", "lines", "nothing", " | "]
+SAMPLE = torch.tensor([[0, 1, 2, 1, 0], [2, 2, 0, 0, 1]])
+
+
+@pytest.mark.parametrize("prefix", ["", "Letters: "])
+@pytest.mark.parametrize("separator", SEPARATORS)
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_tokens_are_those_of_the_tokenizer(kind: str, separator: str, prefix: str) -> None:
+    made = tokenizer(kind)
+    if kind == "words" and separator == "nothing":
+        with pytest.raises(InputError, match="names"):
+            hs.Text(tokenizer=made, names=3, length=5, separator=separator, prefix=prefix)
+        return
+    text = hs.Text(tokenizer=made, names=3, length=5, separator=separator, prefix=prefix)
+    tokens = text.tokens(SAMPLE, 3)
+    assert tokens.shape == (2, text.num_columns)
+    for row, sample in zip(tokens, SAMPLE, strict=True):
+        assert row.tolist() == made.encode(text.text(sample)).ids[: text.num_columns]
+    names = torch.tensor(text.symbol_tokens)[SAMPLE]
+    assert tokens[:, text.columns[1:]].equal(names[:, 1:])
+    first_too = len(text.head) > 0 and text.first_tokens == text.symbol_tokens
+    assert text.predicted.tolist() == list(range(0 if first_too else 1, 5))
+
+
+def test_names_are_chosen_from_any_vocabulary() -> None:
+    made = tokenizer("bytes")
+    assert hs.Text(tokenizer=made, names=6, length=2).names == ("A", "B", "C", "D", "E", "F")
+    text = hs.Text(tokenizer=made, names=20, length=2)
+    assert len(set(text.names)) == len(set(text.symbol_tokens)) == 20
+    assert hs.Text(tokenizer=made, names=["the", "cat", "mat"], length=2).names == ("the", "cat", "mat")
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"names": ["the", "elephant"]}, "'elephant' is not one token"),
+        ({"names": ["A B", "C"]}, "'A B' is not one token"),
+        ({"names": ["A", "A"]}, "different"),
+        ({"names": []}, "different"),
+        ({"names": ["A", ""]}, "different"),
+        ({"names": 0}, "at least 1"),
+        ({"names": 10**6}, "10000.. are asked for"),
+        ({"names": ["A", "z"]}, "separator: must have the same tokens"),
+        ({"names": ["t", "h"], "separator": "nothing"}, "one token"),
+        ({"names": 2, "length": 0}, "length"),
+        ({"names": 2, "tokenizer": object()}, "tokenizer: must say where"),
+    ],
+)
+def test_what_is_refused(options: dict, said: str) -> None:
+    with pytest.raises(InputError, match=said) as caught:
+        hs.Text(**({"tokenizer": tokenizer("bytes"), "length": 3} | options))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_corpus_of_text_has_the_same_samples() -> None:
+    process = hs.make_process("random-hmm", num_states=2, num_symbols=3, seed=0)
+    text = hs.Text(tokenizer=tokenizer("bytes"), names=3, length=6, separator="commas")
+    corpus, plain = hs.Corpus(process, layout=text), hs.Corpus(process, length=6)
+    assert corpus[0:4].observations.equal(plain[0:4].observations)
+    assert corpus.num_tokens == tokenizer("bytes").get_vocab_size()
+    assert np.diff(text.columns).tolist() == [2] * 5
+    assert corpus.digest(2) != hs.Corpus(
+        process, layout=hs.Text(tokenizer=tokenizer("bytes"), names=3, length=6)
+    ).digest(2)
+    with pytest.raises(InputError, match="names: must be 3"):
+        hs.Corpus(process, layout=hs.Text(tokenizer=tokenizer("bytes"), names=2, length=6))[0:1]

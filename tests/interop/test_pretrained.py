@@ -1,0 +1,107 @@
+"""Pretrained language models on symbols that are written as text."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import hmmscope as hs
+from hmmscope.experiments.in_context import NAME
+from hmmscope.experiments.running import run_experiment
+from hmmscope.interop import pretrained, to_huggingface
+from hmmscope.storage import store
+from huggingface_cases import LENGTH, SYMBOLS, made, refuses
+from tokenizer_cases import tokenizer
+
+HMM = hs.make_process("random-hmm", num_states=3, num_symbols=SYMBOLS, seed=0)
+
+
+def language_model(kind: str = "bytes", max_length: int = 64) -> nn.Module:
+    """A small GPT-2 for a tokenizer of ours."""
+    library = pytest.importorskip("transformers")
+    sizes = {"vocab_size": tokenizer(kind).get_vocab_size(), "n_embd": 16, "n_layer": 2, "n_head": 2}
+    ends = {"bos_token_id": None, "eos_token_id": None}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # noqa: TID251 - put back at the end
+        model = library.GPT2LMHeadModel(library.GPT2Config(n_positions=max_length, **sizes, **ends))
+    return model.eval()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A language model with its tokenizer."""
+    path = tmp_path / "language-model"
+    language_model().save_pretrained(path)
+    library = pytest.importorskip("transformers")
+    library.PreTrainedTokenizerFast(tokenizer_object=tokenizer("bytes")).save_pretrained(path)
+    return path
+
+
+def test_a_model_of_ours_scores_the_same_through_text() -> None:
+    """Exported, behind a tokenizer that numbers its symbols otherwise."""
+    library = pytest.importorskip("tokenizers")
+    own = made("roformer")
+    words = {name: token for token, name in enumerate("ABCDEF")}
+    words_of = library.Tokenizer(library.models.WordLevel(words, unk_token="F"))
+    words_of.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    model, text = pretrained(to_huggingface(own), list("ABCDE"), tokenizer=words_of, length=LENGTH)
+    native = hs.evaluate(own, hs.Corpus(HMM, length=LENGTH, stream="evaluate"), num_samples=16)
+    found = hs.evaluate(model, hs.Corpus(HMM, layout=text, stream="evaluate"), num_samples=16)
+    assert found.positions.tolist() == native.positions.tolist()
+    for row, other in zip(native.table(), found.table(), strict=True):
+        assert row == pytest.approx(other, abs=1e-6)
+
+
+@pytest.mark.parametrize("separator", ["spaces", "commas"])
+@torch.no_grad()
+def test_the_law_is_that_of_the_names_where_they_are_predicted(separator: str) -> None:
+    theirs = language_model("begun")
+    model, text = pretrained(theirs, SYMBOLS, tokenizer=tokenizer("begun"), length=6, separator=separator)
+    batch = hs.Corpus(HMM, layout=text, stream="evaluate")[0:1]
+    encoded = tokenizer("begun").encode(text.text(batch.observations[0]))
+    logits = theirs(torch.tensor([encoded.ids])).logits[0]
+    score = hs.evaluate(model, hs.Corpus(HMM, layout=text, stream="evaluate"), num_samples=1, baselines=False)
+    names = list(text.symbol_tokens)
+    for judged, time in enumerate(text.predicted):
+        place = encoded.char_to_token(encoded.offsets[text.columns[time]][1] - 1)
+        law = logits[place - 1, names].double().softmax(-1)
+        expected = -law[batch.observations[0, time]].log().item()
+        assert score.measures["model"]["loss"][0, judged] == pytest.approx(expected, abs=1e-6)
+    share = model.share_of_outputs(batch.tokens)
+    assert share[0].tolist() == pytest.approx(logits.softmax(-1)[:, names].sum(-1).tolist(), abs=1e-6)
+
+
+def test_instruments_read_at_the_names() -> None:
+    model, text = pretrained(language_model(), SYMBOLS, tokenizer=tokenizer("bytes"), length=12, separator="commas")
+    corpus = hs.Corpus(HMM, layout=text, stream="probe")
+    rows = hs.probe(model, corpus, target="previous-0", num_samples=64, shuffled_labels=False)
+    assert [row["layer_name"] for row in rows] == ["residual.0", "residual.1", "residual.2"]
+    assert rows[0]["accuracy"] > 0.99
+    assert hs.attention_map(model, corpus, num_samples=4)[0]["layer"] == 1
+
+
+def test_a_folder_is_opened_with_its_tokenizer(folder: Path) -> None:
+    model, text = pretrained(folder, 3, length=10)
+    assert model.ports.num_outputs == 3
+    assert text.names == ("A", "B", "C")
+    assert pretrained(str(folder), ["the", "cat"], length=2)[1].symbol_tokens != text.symbol_tokens[:2]
+    refuses(lambda: pretrained(folder, 3, length=65), "length", "65", "64")
+    refuses(lambda: pretrained(language_model(), 3), "tokenizer: must be given")
+    (folder / "tokenizer.json").unlink()
+    refuses(lambda: pretrained(folder, 3, length=10), "no tokenizer opens there")
+
+
+def test_the_experiment_measures_it(folder: Path, tmp_path: Path) -> None:
+    overrides = {"measurements.pretrained": str(folder), "measurements.separators": "spaces,commas"}
+    few = {"measurements.mixing": "0.5", "training.num_steps": "1", "training.device": "cpu"}
+    run_experiment(NAME, "smoke", tmp_path / "out", overrides=overrides | few, seeds=1, quiet=True)
+    rows = store.read_table(tmp_path / "out" / "tables" / "predictions.jsonl")
+    for network in ("pretrained, spaces", "pretrained, commas"):
+        kept = {row["metric"]: row["value"] for row in rows if (row["network"], row["position"]) == (network, 8)}
+        assert kept.keys() == {"accuracy", "loss", "excess", "share"}
+        assert 0 < kept["share"] < 0.1  # it knows nothing of the task
+    of_spaces, of_commas = (
+        [row["value"] for row in rows if row["network"] == f"pretrained, {name}"] for name in ("spaces", "commas")
+    )
+    assert of_spaces != of_commas
