@@ -36,6 +36,7 @@ _HOME = {
     "RunConfig": "runs.config",
     "train": "runs.pipeline",
     "over_training": "runs.development",
+    "study": "experiments.study",
     "load_run": "runs.pipeline",
     "log_likelihood": "inference.fast",
     "mixture_predictions": "inference.fast",
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from hmmscope.corpora.layouts import Sequences as Sequences
     from hmmscope.corpora.text import Text as Text
     from hmmscope.errors import HmmscopeError as HmmscopeError
+    from hmmscope.experiments.study import study as study
     from hmmscope.inference.entropy import entropy_rate as entropy_rate
     from hmmscope.inference.fast import log_likelihood as log_likelihood
     from hmmscope.inference.fast import mixture_predictions as mixture_predictions

@@ -24,7 +24,7 @@ device), 6 non-finite numbers, 130 interrupted, 143 terminated, 70 internal erro
 
 
 #: Verbs that take ``--section.key VALUE``, or fields of a process.
-_OVERRIDABLE = ("run", "train", "sweep", "analyse", "sample", "oracle", "facts")
+_OVERRIDABLE = ("run", "train", "sweep", "study", "analyse", "sample", "oracle", "facts")
 _RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
 
@@ -161,6 +161,13 @@ def build_parser() -> argparse.ArgumentParser:
         "--stream", action="store_true", help="read the file part by part, each once: it may exceed memory"
     )
 
+    study = verb("study", "sequences of your own: entropies, n-grams, HMMs and networks on one axis, and a page")
+    study.add_argument("data", help="a file of sequences: text, FASTA, .csv, .jsonl, .npz, .safetensors, .parquet")
+    _add_reading(study)
+    study.add_argument("--out", metavar="DIR", help="a new folder")
+    study.add_argument("--resume", action="store_true", help="go on with the same study in DIR")
+    study.add_argument("--dry-run", action="store_true", help="say what it takes; fit and train nothing")
+
     analyse = verb("analyse", "point an instrument at a trained run")
     analyse.add_argument("run", help="the folder of a run")
     analyse.add_argument("instrument", help="see hmmscope list instruments")
@@ -201,7 +208,7 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--out", metavar="FILE", help="write the table as .json, with date and machine")
 
     verb("doctor", "check this installation: versions, exact bits, disk, memory, extras")
-    for sub in (run, paper, train, sweep, analyse, sample, oracle, fit, export, claims, report, explore):
+    for sub in (run, paper, train, sweep, study, analyse, sample, oracle, fit, export, claims, report, explore):
         sub.add_argument("-q", "--quiet", action="store_true", help="print results only")
     return parser
 

@@ -25,6 +25,7 @@ PURPOSES = {
     "evaluate": 18,
     "probe": 19,
     "shuffle": 20,
+    "test": 21,
     "monte-carlo": 32,
 }
 

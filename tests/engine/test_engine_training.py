@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine_cases import DECODER, RNN, config, exact_loss, parts
-from hmmscope.corpora.targets import Target, make_target
+from hmmscope.corpora.targets import NextGiven, Target, make_target
 from hmmscope.errors import InputError, NonFiniteError, RefusedError
 from hmmscope.models.base import Tap
 from hmmscope.runs.config import RunConfig
@@ -63,6 +63,25 @@ def test_the_same_along_a_curriculum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Target, "loss", exact_loss)
     options = {"length": 8, "curriculum": [2, 4, 8], "batch": 18}
     ours, theirs = (followed(engine, DECODER, 9, torch.float64, **options) for engine in ("compiled", "torch"))
+    assert (ours[1] - theirs[1]).abs().max() < 1e-11
+
+
+@pytest.mark.parametrize("num_grains", [1, 2])
+@pytest.mark.parametrize("model", [DECODER, RNN], ids=["decoder", "rnn"])
+def test_the_same_on_sequences_of_unequal_lengths(
+    model: dict, num_grains: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond the end of a sequence nothing is asked."""
+    monkeypatch.setattr(NextGiven, "loss", exact_loss)
+    path = tmp_path / "ragged.txt"
+    path.write_text("".join(f"{'01234'[k % 5 :]}{'430' * (k % 3)}{k % 5}\n" for k in range(30)))
+    options = {
+        "process": {"name": "data", "path": str(path), "unit": "characters"},
+        "length": 8,
+        "num_grains": num_grains,
+    }
+    ours, theirs = (followed(engine, model, 20, torch.float64, **options) for engine in ("compiled", "torch"))
+    assert max(abs(a - b) for a, b in zip(ours[0], theirs[0], strict=True)) < 1e-11
     assert (ours[1] - theirs[1]).abs().max() < 1e-11
 
 

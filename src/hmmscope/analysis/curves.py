@@ -180,6 +180,7 @@ def evaluate(
     target: str | Target = "observation",
     block_length: int = 0,
     observers: Mapping[str, Process] | None = None,
+    ngram_order: int = MAX_ORDER,
 ) -> Score:
     """Score any module on samples first .. first + num_samples - 1 of a corpus, beside the exact optimum.
 
@@ -187,7 +188,7 @@ def evaluate(
     one; none for fresh pools whose optimum nobody knows). Of next symbols also ``known-component`` (for mixtures and fresh
     pools, the filter that is told the component: a ceiling), and with `baselines` ``order-0`` (the frequencies so far: its
     likeliest symbol is the most frequent one) to ``order-3`` in-context n-grams with back-off. Given sequences have no
-    known law: instead of the optimum there are, in the streams "evaluate" and "probe", ``trained-order-0`` to
+    known law: instead of the optimum there are, in the streams "evaluate", "probe" and "test", ``trained-order-0`` to
     ``trained-order-3``, n-grams counted in the training part.
 
     Args:
@@ -199,7 +200,8 @@ def evaluate(
         target: what the model was trained for, "observation" or "belief", or that target of the corpus.
         block_length: of block chain-of-thought, for a model trained with it.
         observers: more predictors of next symbols, by name: Bayes predictors that believe the samples to come from
-            another process, such as the pool that a model was trained on ("retrieval").
+            another process, such as the pool that a model was trained on ("retrieval"), or an HMM fitted to the sequences.
+        ngram_order: longest context of the n-grams counted in the training part.
 
     Raises:
         InputError: the model's output has the wrong shape, the process has no exact answer, or an observer has a name that
@@ -215,7 +217,7 @@ def evaluate(
     batch_size = max(1, min(BATCH, _LAWS // (asked.num_outputs * len(asked.columns)))) if given else BATCH
     trained = None
     if isinstance(corpus.process, GivenSequences) and corpus.stream in JUDGING:  # not on what they have counted
-        trained = TrainedNgrams(corpus.process, MAX_ORDER)
+        trained = TrainedNgrams(corpus.process, ngram_order)
     parts = []
     won: Winnings = {}
     for i in range(first, first + num_samples, batch_size):
@@ -229,6 +231,7 @@ def evaluate(
             found |= _other_predictions(corpus, batch, baselines)
         if isinstance(asked, NextObservation):
             found |= _other_predictions(corpus, batch, baselines)
+        if isinstance(asked, NextObservation | NextGiven):
             found |= {name: asked.answer_of(process, batch) for name, process in believed.items()}
         parts.append(_measure(found, asked.labels(batch), asked))
         for name, gain in _against_the_optimum(found, batch, asked).items():
@@ -251,7 +254,7 @@ def _checked(observers: Mapping[str, Process], process: Process, asked: Target) 
     """The observers; InputError for one that cannot stand beside the other predictors."""
     taken = {"model", "optimum", "known-component", *(f"order-{order}" for order in range(MAX_ORDER + 1))}
     for name, believed in observers.items():
-        if not isinstance(asked, NextObservation):
+        if not isinstance(asked, NextObservation | NextGiven):
             raise InputError(f"observers: {name!r} predicts next symbols, which are not what is asked here")
         require(name not in taken, "observers", "must have names that no other predictor has", name)
         rule = f"must have {process.num_symbols} symbols"

@@ -12,12 +12,14 @@ from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, residual_layers
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
 from hmmscope.analysis.probes import read_stream
-from hmmscope.axes import Float, Float64, Int, Tensor
-from hmmscope.corpora.corpus import Batch, Corpus
+from hmmscope.axes import Bool, Float, Float64, Int, Tensor
+from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.mixture import filter_known_component, filter_mixture
+from hmmscope.processes.base import Process
+from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.mixture import Mixture
@@ -86,6 +88,7 @@ def geometry(
     num_samples: int = 768,
     ridge: float = RIDGE,
     seed: int = 0,
+    observer: HMM | LabelledHMM | None = None,
 ) -> list[dict]:
     """Held-out R² of belief states, and of the next-observation law, as affine functions of each layer.
 
@@ -100,11 +103,12 @@ def geometry(
 
     Args:
         model: any module; models of this library are read at their residual taps.
-        corpus: samples of an HMM or a mixture.
+        corpus: samples of an HMM or a mixture, or with an observer of anything.
         layers: module names, if the model has no residual taps.
-        num_samples: samples in all.
+        num_samples: samples in all; of given sequences at most as many as there are different windows.
         ridge: of the regression.
         seed: of the permutation and of the bootstrap.
+        observer: whose beliefs and predictions are read; by default those of the corpus's own process.
 
     Returns:
         Rows (target, targets "true" or "shuffled", layer, layer_name, r2, low, high, fitted, ceiling, from_prediction,
@@ -118,17 +122,22 @@ def geometry(
     Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream"; there R² on all
     samples, the split and the controls beside the untrained model are ours.
     """
+    check_corpus(corpus)
+    num_samples = corpus.different(num_samples)
     require(num_samples >= 8, "num_samples", "must be at least 8, to fit and to test on", num_samples)
     names = list(layers) if layers is not None else residual_layers(model)
     times = belief_times(corpus)
     stream = read_stream(model, corpus, times, names, num_samples)
-    targets = belief_targets(corpus, times, num_samples)
+    targets = belief_targets(corpus, times, num_samples, observer)
+    inside = _inside(corpus, times, num_samples)
     rows = []
     for target, values in targets.items():
         ceiling = ceiling_r2(targets, target, num_samples)
-        from_prediction = float(read_off(targets[PREDICTION][None], values, num_samples, ridge=ridge).r2()[0, 0])
+        alone = read_off(targets[PREDICTION][None], values, num_samples, ridge=ridge, inside=inside)
+        from_prediction = float(alone.r2()[0, 0])
         for labels in ("true", "shuffled"):
-            found = read_off(stream, values, num_samples, ridge=ridge, shuffle=labels == "shuffled", seed=seed)
+            shuffle = labels == "shuffled"
+            found = read_off(stream, values, num_samples, ridge=ridge, shuffle=shuffle, seed=seed, inside=inside)
             draws = found.r2(seed=seed)
             for layer, name in enumerate(names):
                 interval = with_interval(draws[:, layer])
@@ -157,16 +166,29 @@ def belief_times(corpus: Corpus) -> NDArray[np.int64]:
 
 
 def belief_targets(
-    corpus: Corpus, times: NDArray[np.int64], num_samples: int
+    corpus: Corpus, times: NDArray[np.int64], num_samples: int, observer: HMM | LabelledHMM | None = None
 ) -> dict[str, Float64[Tensor, "example coordinate"]]:
     """Exact targets at some observations of samples 0 .. num_samples - 1; examples of one sample stand together."""
     batches = (corpus[i : min(i + BATCH, num_samples)] for i in range(0, num_samples, BATCH))
-    parts = [_targets(corpus, batch) for batch in batches]
+    parts = [_targets(corpus, batch, observer) for batch in batches]
     return {name: torch.cat([part[name][:, times].flatten(0, 1) for part in parts]) for name in parts[0]}
 
 
-def _targets(corpus: Corpus, batch: Batch) -> dict[str, Float64[Tensor, "batch time coordinate"]]:
-    process, starts = corpus.process, torch.from_numpy(corpus.layout.starts)
+def _inside(corpus: Corpus, times: NDArray[np.int64], num_samples: int) -> Bool[Tensor, "example"] | None:
+    """Where examples are no padding; None if all are not."""
+    if not isinstance(corpus.process, GivenSequences):
+        return None
+    batches = (corpus[i : min(i + BATCH, num_samples)] for i in range(0, num_samples, BATCH))
+    return torch.cat([batch.states[:, times].flatten() for batch in batches]) >= 0
+
+
+def _targets(
+    corpus: Corpus, batch: Batch, observer: HMM | LabelledHMM | None
+) -> dict[str, Float64[Tensor, "batch time coordinate"]]:
+    process: Process = corpus.process if observer is None else observer
+    if process.num_symbols != corpus.num_symbols:
+        raise InputError(f"observer: must have {corpus.num_symbols} symbols, got {process!r}")
+    starts = torch.from_numpy(corpus.layout.starts)
     if isinstance(process, HMM | LabelledHMM):
         single = filter_beliefs(process, batch.observations, starts=starts)
         return {BELIEF: single.beliefs, PREDICTION: single.next_observation}
@@ -219,6 +241,7 @@ def read_off(
     ridge: float = RIDGE,
     shuffle: bool = False,
     seed: int = 0,
+    inside: Bool[Tensor, "example"] | None = None,
 ) -> Readout:
     """Fit a map for each layer on three quarters of the samples, and measure it on the rest.
 
@@ -229,20 +252,24 @@ def read_off(
         ridge: of the regression.
         shuffle: fit targets permuted over the training examples.
         seed: of the permutation.
+        inside: which examples count; all by default.
     """
     test = _split(len(target), num_samples)
-    x, y = features[:, ~test], target[~test]
+    train = ~test if inside is None else ~test & inside
+    x, y = features[:, train], target[train]
     if shuffle:
         y = y[torch.from_numpy(numpy_generator(seed, "shuffled-labels").permutation(len(y)))]
     fit = fit_affine(x, y, ridge)
     spread = (y - fit.mean).square().sum()
     fitted = 1 - (fit(x) - y).square().sum((1, 2)) / spread.clamp_min(torch.finfo(torch.float64).tiny)
     values = fit(features[:, test])
-    errors = (values - target[test]).square().sum(2)
+    errors, spread = (values - target[test]).square().sum(2), (target[test] - fit.mean).square().sum(1)
+    if inside is not None:
+        errors, spread = errors * inside[test], spread * inside[test]
     each = len(target) // num_samples
     return Readout(
         errors=errors.unflatten(1, (-1, each)).sum(2).T.numpy(),
-        spread=(target[test] - fit.mean).square().sum(1).unflatten(0, (-1, each)).sum(1).numpy(),
+        spread=spread.unflatten(0, (-1, each)).sum(1).numpy(),
         fitted=fitted.numpy(),
         values=values,
     )

@@ -23,7 +23,7 @@ from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import numpy_generator
 
 MAX_DISTANCE = 4
-TARGETS = ("component", "state", *(f"previous-{k}" for k in range(MAX_DISTANCE + 1)))
+TARGETS = ("component", "state", "belief", *(f"previous-{k}" for k in range(MAX_DISTANCE + 1)))
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,16 @@ def probe(
     num_samples: int = 768,
     shuffled_labels: bool = True,
     seed: int = 0,
+    observer: HMM | None = None,
 ) -> list[dict]:
     """Accuracy of a linear probe at each layer, on samples that its training did not see.
 
     Targets, read in the last sequence of each sample:
         ``component``: which component of the mixture, at the last observation;
         ``state``: the hidden state of an HMM, at positions >= 4 (probe a corpus of one component at a time);
-        ``previous-k``: the observation k steps back, at positions >= 4.
+        ``previous-k``: the observation k steps back, at positions >= 4;
+        ``belief``: the law of the hidden state given the observations so far, after each of them, by least squares. Its rows
+        have R² in place of the accuracy; they are those of the instrument `geometry`.
 
     The probe is multinomial logistic regression on standardised features with ridge 1e-3; three quarters of the samples
     train it, the rest test it. The control with shuffled labels trains on labels permuted over the training examples.
@@ -74,9 +77,11 @@ def probe(
         num_samples: samples in all; of given sequences at most as many as there are different windows.
         shuffled_labels: add the control.
         seed: of the permutation and of the bootstrap.
+        observer: whose ``belief``; by default that of the process. Another one may be an HMM fitted to the sequences.
 
     Returns:
-        Rows (target, layer, layer_name, labels "true" or "shuffled", accuracy, low, high, chance, ceiling, samples).
+        Rows (target, layer, layer_name, labels "true" or "shuffled", accuracy, low, high, chance, ceiling, samples); of
+        ``belief`` (..., r2, low, high, chance, ceiling, from_prediction, samples) as `geometry` says.
         Chance is the share of the commonest class among the test examples. Intervals are 95 % over test samples.
 
     Raises:
@@ -89,7 +94,10 @@ def probe(
     check_corpus(corpus)
     num_samples = corpus.different(num_samples)
     require(num_samples >= 8, "num_samples", "must be at least 8, to train and to test on", num_samples)
+    require(observer is None or target == "belief", "observer", "is for the target belief", target)
     names = list(layers) if layers is not None else residual_layers(model)
+    if target == "belief":
+        return _belief_rows(model, corpus, names, num_samples, shuffled_labels, seed, observer)
     data = probe_data(model, corpus, target, names, num_samples)
     rows = []
     for labels in ("true", "shuffled") if shuffled_labels else ("true",):
@@ -109,6 +117,26 @@ def probe(
                 }
             )
     return rows
+
+
+def _belief_rows(
+    model: nn.Module,
+    corpus: Corpus,
+    names: list[str],
+    num_samples: int,
+    shuffled: bool,
+    seed: int,
+    observer: HMM | None,
+) -> list[dict]:
+    from hmmscope.analysis.geometry import BELIEF, geometry  # which reads the stream by this module
+
+    rows = geometry(model, corpus, layers=names, num_samples=num_samples, seed=seed, observer=observer)
+    kept = ("layer", "layer_name", "r2", "low", "high", "ceiling", "from_prediction", "samples")
+    return [
+        {"target": "belief", "labels": row["targets"], "chance": 0.0} | {key: row[key] for key in kept}
+        for row in rows
+        if row["target"] == BELIEF and (shuffled or row["targets"] == "true")
+    ]
 
 
 def probe_data(model: nn.Module, corpus: Corpus, target: str, names: Sequence[str], num_samples: int) -> ProbeData:

@@ -148,6 +148,11 @@ class _AtObservations(Target):
     def labels(self, batch: Batch) -> Labels:
         return batch.observations[:, self._kept]
 
+    def answer_of(self, observer: Process, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        """What an ideal observer says who believes that the samples come from a process of symbols."""
+        starts = torch.from_numpy(self.layout.starts)
+        return optimal_law(observer, batch.observations, starts=starts)[:, self._kept]
+
 
 class NextObservation(_AtObservations):
     """The law of the next observation; delimiters are never asked for.
@@ -159,11 +164,6 @@ class NextObservation(_AtObservations):
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
         return self.answer_of(self.process if self.process.prior is None else self.process.prior.process, batch)
-
-    def answer_of(self, observer: Process, batch: Batch) -> Float64[Tensor, "batch judged output"]:
-        """What an ideal observer says who believes that the samples come from another process."""
-        starts = torch.from_numpy(self.layout.starts)
-        return optimal_law(observer, batch.observations, starts=starts)[:, self._kept]
 
     def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
         return batch.observations[:, self._kept]

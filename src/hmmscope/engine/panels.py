@@ -144,7 +144,8 @@ def labels_of_panel(ids, values, asked, first, count, samples, panel, used, widt
     """The labels of a panel's columns times their weight, which is 0 where nothing is asked or nobody is.
 
     Args:
-        ids, values: labels (sample, judged) or (sample, judged, output); the one without numbers is not read.
+        ids, values: labels (sample, judged), negative where nothing is asked, or (sample, judged, output); the one without
+            numbers is not read.
         asked: for each step which judged column it is, -1 for none.
         y, w: (output, panel), (panel,), written.
     """
@@ -154,7 +155,7 @@ def labels_of_panel(ids, values, asked, first, count, samples, panel, used, widt
     for j in range(used):
         step, lane = divmod(panel * width + j, samples)
         w[j] = 0
-        if lane >= count or asked[step] < 0:
+        if lane >= count or asked[step] < 0 or (values.shape[2] == 0 and ids[first + lane, asked[step]] < 0):
             continue
         w[j] = weight
         if values.shape[2] == 0:

@@ -22,11 +22,12 @@ from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.encoding import Alphabet, encode_numbers
 
 #: Streams of training, and streams of judgement, which is on other sequences.
-TRAINING, JUDGING = ("train",), ("evaluate", "probe")
+TRAINING, JUDGING = ("train",), ("evaluate", "probe", "test")
 
 
 class GivenSequences(Process):
-    """Windows of given sequences. The stream "train" has its `train` part, "evaluate" and "probe" its `validation` part.
+    """Windows of given sequences. The stream "train" has their `train` part, "test" their `test` part, and "evaluate" and
+    "probe" their `validation` part.
 
     A window is a piece of one sequence, as long as the sample; where the sequence ends before, the rest of the sample is
     padding: symbol 0 with state -1. All other states are zeros, for nothing is known of them.
@@ -75,6 +76,8 @@ class GivenSequences(Process):
         """The sequences that a stream takes its windows from."""
         if stream in TRAINING:
             return self.data.train
+        if stream == "test":
+            return self.data.test
         return self.data.validation if stream in JUDGING else self.data
 
     def num_windows(self, stream: str, length: int) -> int:

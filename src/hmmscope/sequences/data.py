@@ -267,6 +267,10 @@ class SequenceData(Dataset[Tensor]):
         parts = np.array([part_of[key] for key in keys])
         return Parts(*(self._chosen(np.flatnonzero(parts == part)) for part in range(3)))
 
+    def seeded(self, seed: int) -> "SequenceData":
+        """The same sequences with another seed of `train`, `validation` and `test`."""
+        return self.from_encoded(self._encoded, self.title, seed)
+
     @cached_property
     def _parts(self) -> Parts:
         return self.split(seed=self.seed)

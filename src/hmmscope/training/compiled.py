@@ -11,7 +11,7 @@ from torch import nn
 
 from hmmscope.axes import Float, Tensor
 from hmmscope.corpora.corpus import Batch
-from hmmscope.corpora.targets import Target
+from hmmscope.corpora.targets import PADDING, Target
 from hmmscope.engine.decoder import Maps, Shape, decoder_chunk, decoder_gradient, decoder_maps
 from hmmscope.engine.folding import adamw, add_up, norm_of
 from hmmscope.engine.layout import (
@@ -321,8 +321,10 @@ def _asked(part: Batch, target: Target, steps: int, whole: int, dtype: np.dtype)
     labels, tokens = target.labels(part), part.tokens[:, :steps]
     columns = np.full(steps, -1, np.int64)
     columns[target.columns] = np.arange(len(target.columns))
-    judged = whole * len(target.columns) * (target.num_outputs if target.kind == "vector" else 1)
+    judged: float = whole * len(target.columns) * (target.num_outputs if target.kind == "vector" else 1)
     soft, vectors = labels.is_floating_point(), tokens.is_floating_point()
+    if not soft and bool((labels == PADDING).any()):  # the mean of a grain is over what is asked there
+        judged = max(1, int((labels != PADDING).sum())) * whole / len(labels)
     return Asked(
         tokens=np.zeros((0, 0), np.int64) if vectors else np.ascontiguousarray(tokens.numpy()),
         vectors=np.ascontiguousarray(tokens.numpy(), dtype) if vectors else np.zeros((0, 0, 0), dtype),
@@ -347,7 +349,7 @@ def _check(asked: Asked, sizes: Sizes, count: int) -> None:
     if labels.ndim == 3:
         good = good and labels.shape[2] == sizes.outputs
     else:
-        good = good and bool(labels.min() >= 0) and labels.max() < sizes.outputs
+        good = good and bool(((labels >= 0) | (labels == PADDING)).all()) and labels.max() < sizes.outputs
     if not good:
         raise InputError(
             f"batch: inputs {read.shape} and labels {labels.shape} do not fit a model of {sizes.inputs} inputs "

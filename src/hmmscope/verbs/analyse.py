@@ -9,6 +9,7 @@ from hmmscope.runs.pipeline import load_run
 from hmmscope.schema import parse_value, unknown_name
 from hmmscope.storage import store
 from hmmscope.text import say
+from hmmscope.verbs.sources import find_process
 
 
 def analyse(run: str, instrument: str, quiet: bool, overrides: dict[str, str], over_training: bool = False) -> None:
@@ -25,7 +26,7 @@ def analyse(run: str, instrument: str, quiet: bool, overrides: dict[str, str], o
             raise unknown_name(f"--{key}", key, known)
         lists = ("layers", "interventions")
         kind = tuple[str, ...] if key in lists else type(known[key].default)
-        options[key] = parse_value(kind, value, f"--{key}")
+        options[key] = find_process(value) if key == "observer" else parse_value(kind, value, f"--{key}")
     loaded = load_run(run)
     if instrument == "curves":  # what the run was trained for, unless told otherwise
         trained_for = {"target": loaded.config.target, "block_length": loaded.config.training.block_length}

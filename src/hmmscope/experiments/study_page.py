@@ -1,0 +1,165 @@
+"""What a study found: its figures and findings, from its tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hmmscope.evidence.effects import Effect
+from hmmscope.evidence.figures import Bars, Figure
+from hmmscope.evidence.findings import Finding
+from hmmscope.evidence.panels import curve, effects_series, level, lines
+from hmmscope.evidence.rows import Rows
+
+SUMMARY = (
+    "Sequences whose law nobody knows, predicted symbol by symbol by n-grams, by hidden Markov models of growing size and "
+    "by networks. All are fitted to the training part; the validation part chooses the order of the n-gram, the number of "
+    "states and how long a network is trained; all numbers are of the test part. What the best network knows beyond the "
+    "best HMM is where it loses less; how much of the HMM is in the network is how well the HMM's belief can be read from "
+    "its layers."
+)
+INTERVALS = "Intervals are 95 % bootstrap intervals over the pieces of the test part (1000 resamples)."
+_NATS = "nats a symbol"
+#: Contexts that are drawn.
+_DRAWN = 12
+
+Tables = Mapping[str, Sequence[dict[str, Any]]]
+
+
+def figures(tables: Tables) -> list[Figure]:
+    """Predictors on one axis, by position, by context, and the belief by layer."""
+    found = [_predictors(Rows(tables["predictors"])), _positions(tables)]
+    if tables["contexts"]:
+        found.append(_contexts(Rows(tables["contexts"])))
+    if tables["beliefs"]:
+        found.append(_beliefs(Rows(tables["beliefs"])))
+    return found
+
+
+def _chosen(tables: Tables, family: str) -> Mapping[str, Any]:
+    return next(row for row in tables["predictors"] if row["family"] == family and row["chosen"])
+
+
+def _predictors(rows: Rows) -> Figure:
+    networks = dict.fromkeys(row["network"] for row in rows.where(family="network"))
+    families = [
+        curve(rows.where(family="n-gram"), "parameters", "n-grams, by order", "baseline", pool=False),
+        curve(rows.where(family="HMM"), "parameters", "HMMs, by number of states", "ceiling", pool=False),
+        *(curve(rows.where(network=name), "parameters", name, "model", pool=False) for name in networks),
+    ]
+    sizes = rows.where(family="HMM")
+    return Figure(
+        name="predictors",
+        title="How well the next symbol is predicted",
+        caption="Loss on the test part. Left: all predictors by what they count or learn: different n-grams seen, free "
+        "parameters of an HMM, weights of a network. Right: the HMMs on the validation part, which chooses, and on the test "
+        "part.",
+        panels=(
+            lines("All predictors", *families, x_label="parameters", y_label=_NATS, log_x=True),
+            lines(
+                "HMMs",
+                curve(sizes, "size", "test", "ceiling", pool=False),
+                curve(sizes, "size", "validation", "control", y="validation", bands=False, pool=False),
+                x_label="states",
+                y_label=_NATS,
+                log_x=True,
+            ),
+        ),
+    )
+
+
+def _positions(tables: Tables) -> Figure:
+    rows = Rows(tables["positions"])
+    looks = {"n-gram": "baseline", "HMM": "ceiling", "network": "model"}
+    series = []
+    for family, role in looks.items():
+        name = _chosen(tables, family)["name"]
+        series.append(curve(rows.where(name=name), "seen", name, role, pool=False))  # type: ignore[arg-type]
+    return Figure(
+        name="positions",
+        title="Loss by the number of symbols seen",
+        caption="The best n-gram, HMM and network on the test part. Who goes on falling uses more of the past.",
+        panels=(lines("", *series, x_label="symbols seen before", y_label=_NATS),),
+    )
+
+
+def _contexts(rows: Rows) -> Figure:
+    panels = []
+    for k in sorted(rows.values("symbols_before")):
+        own = sorted(rows.where(symbols_before=k), key=lambda row: -row["count"] * row["value"])[:_DRAWN]
+        effects = [Effect(value=row["value"], low=row["low"], high=row["high"]) for row in own]
+        names = tuple(f"{row['context']}|{row['next']}" for row in own)
+        title = f"after {k} symbol{'s' * (k != 1)}"
+        series = (effects_series(effects, "gain of the network", "model"),)
+        panels.append(Bars(title=title, y_label=f"{_NATS} there", categories=names, series=series))
+    return Figure(
+        name="contexts",
+        title="Where the network knows more than the HMM",
+        caption="Mean loss of the HMM less that of the network, after the contexts that gain most in all; behind the line "
+        "the next symbol that gains most. The table has more, and those where the HMM is better.",
+        panels=tuple(panels),
+    )
+
+
+def _beliefs(rows: Rows) -> Figure:
+    layers = sorted(rows.values("layer"))
+    alone = rows[0]["from_prediction"]
+    shown = (
+        ("trained", "true", "trained network", "model"),
+        ("untrained", "true", "untrained network", "control"),
+        ("trained", "shuffled", "shuffled beliefs", "control"),
+    )
+    series = [
+        curve(rows.where(network=network, labels=labels), "layer", name, role, y="r2", pool=False)  # type: ignore[arg-type]
+        for network, labels, name, role in shown
+    ]
+    series.append(level(alone, layers, "from the HMM's next-symbol law alone", "baseline"))
+    return Figure(
+        name="beliefs",
+        title="The belief of the HMM in the layers of the network",
+        caption="Held-out R² of the HMM's belief state as an affine function of the residual stream.",
+        panels=(lines("", *series, x_label="layer", y_label="R²", y_min=0.0, y_max=1.0),),
+    )
+
+
+def findings(tables: Tables, num_seeds: int) -> list[Finding]:
+    """Who predicts best, where the network gains, and whether the HMM's belief is in it."""
+    gram, hmm, net = (_chosen(tables, family) for family in ("n-gram", "HMM", "network"))
+    (best,) = tables["chosen"]
+    gain = Effect(value=best["value"], low=best["low"], high=best["high"], unit=_NATS)
+    sure = "beats" if best["low"] > 0 else "does not beat" if best["high"] < 0 else "is not told apart from"
+    seeds = f"{num_seeds} seed{'s' * (num_seeds != 1)} of each network"
+    losses = f"{gram['value']:.4f} (n-gram of order {gram['size']}), {hmm['value']:.4f} (HMM of {hmm['size']} states)"
+    found = [
+        _found(
+            f"The best network {sure} the best HMM",
+            f"Test losses, nats a symbol: {losses}, {net['value']:.4f} ({net['network']}, {net['size']} steps; {seeds}).",
+            gain,
+        )
+    ]
+    first = [row for row in tables["contexts"] if row["symbols_before"] == 2] or list(tables["contexts"])
+    surely = [row for row in first if row["low"] > 0]
+    if surely and best["low"] > 0:
+        largest = sorted(surely, key=lambda row: -row["share"])[:5]
+        shown = ", ".join(f"{row['context']}|{row['next']} ({100 * row['share']:.1f} %)" for row in largest)
+        total = 100 * sum(row["share"] for row in surely)
+        text = f"Largest shares of the whole gain by the symbols before: {shown}. "
+        text += f"{len(surely)} contexts whose interval is above zero make {total:.0f} % of it."
+        found.append(_found("What the network knows beyond the HMM", text))
+    if tables["beliefs"]:
+        rows = Rows(tables["beliefs"]).where(labels="true")
+        top, before = (max(rows.where(network=name), key=lambda row: row["r2"]) for name in ("trained", "untrained"))
+        text = f"R² {top['r2']:.3f} at {top['layer_name']}; untrained network {before['r2']:.3f} at {before['layer_name']}; "
+        text += f"the HMM's own next-symbol law alone {top['from_prediction']:.3f}."
+        effect = Effect(value=top["r2"], low=top["low"], high=top["high"], unit="R²")
+        better = top["low"] > before["high"]
+        title = (
+            f"The HMM's belief is read {'better after training' if better else 'no better after training than before'}"
+        )
+        found.append(_found(title, text, effect))
+    return found
+
+
+def _found(title: str, text: str, effect: Effect | None = None) -> Finding:
+    numbers = (
+        {} if effect is None else {"value": effect.value, "low": effect.low, "high": effect.high, "unit": effect.unit}
+    )
+    return Finding(title=title, text=text, verdict="found", **numbers)  # type: ignore[arg-type]

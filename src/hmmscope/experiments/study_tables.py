@@ -1,0 +1,113 @@
+"""The tables of a study: what losses and counts say, by predictor, position and context."""
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.analysis.intervals import bootstrap_ratio
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.processes.given_sequences import GivenSequences
+from hmmscope.sequences.data import SequenceData
+
+#: Positions are averaged between these.
+EDGES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
+#: A context counts if it occurs so often in the test part; symbols of a context, and how many contexts are kept.
+_OFTEN, _CONTEXT, _KEPT = 10, 3, 200
+
+Curves = NDArray[np.float64]
+
+
+def per_symbol(losses: Curves) -> tuple[float, float, float]:
+    """Mean over symbols with its 95 % interval over pieces."""
+    asked = np.logical_not(np.isnan(losses))
+    return bootstrap_ratio(np.where(asked, losses, 0.0).sum(1), asked.sum(1).astype(np.float64))
+
+
+def grams(data: SequenceData, size: int) -> NDArray[np.int64]:
+    """Numbers of all n-grams of a size, within sequences."""
+    flat, place = data.flat.astype(np.int64), np.concatenate([np.arange(n) for n in data.lengths.tolist()])
+    code = np.zeros(len(flat), np.int64)
+    for back in range(size):
+        code[back:] += flat[: len(flat) - back] * data.num_symbols**back
+    return code[place >= size - 1]
+
+
+def entropies(data: SequenceData, order: int) -> list[dict[str, Any]]:
+    """Entropy of the next symbol given the k before, nats, by counting: too low where contexts are rare."""
+    rows, before = [{"context": -1, "value": math.log(data.num_symbols), "distinct": 1}], 0.0
+    for k in range(order + 1):
+        if data.num_symbols ** (k + 1) >= 2**62:
+            break
+        counts = np.unique(grams(data, k + 1), return_counts=True)[1]
+        share = counts / counts.sum()
+        block = float(-(share * np.log(share)).sum()) + (len(counts) - 1) / (2 * counts.sum())  # Miller and Madow
+        rows.append({"context": k, "value": max(0.0, block - before), "distinct": len(counts)})
+        before = block
+    return rows
+
+
+def positions(losses: dict[str, Curves]) -> Iterator[dict[str, Any]]:
+    """Loss of some predictors by the number of symbols seen."""
+    for name, values in losses.items():
+        edges = [edge for edge in EDGES if edge < values.shape[1]] + [values.shape[1]]
+        for begin, end in pairwise(edges):
+            part = values[:, begin:end]
+            reached = np.logical_not(np.isnan(part)).any(1)
+            if reached.sum() >= 2:
+                value, low, high = per_symbol(part[reached])
+                about = {"name": name, "seen": (begin + end - 1) / 2, "value": value, "low": low, "high": high}
+                yield about | {"pieces": int(reached.sum())}
+
+
+def contexts(corpus: Corpus, gain: Curves) -> list[dict[str, Any]]:
+    """Where the network gains most over the HMM, and where it loses: by the symbols before, the largest sums first."""
+    assert isinstance(corpus.process, GivenSequences)
+    data, num_symbols = corpus.process.data, corpus.num_symbols
+    seen = corpus[0 : len(gain)].observations.numpy().astype(np.int64)
+    rows = []
+    for k in range(1, _CONTEXT + 1):
+        if seen.shape[1] <= k or num_symbols**k >= 2**62:
+            break
+        code = np.zeros((len(seen), seen.shape[1] - k), np.int64)
+        for back in range(1, k + 1):
+            code += seen[:, k - back : seen.shape[1] - back] * num_symbols ** (back - 1)
+        own, after = gain[:, k:], seen[:, k:]
+        asked = np.logical_not(np.isnan(own))
+        codes, where, counts = np.unique(code[asked], return_inverse=True, return_counts=True)
+        sums = np.bincount(where, own[asked])
+        piece = np.nonzero(asked)[0]
+        often = np.flatnonzero(counts >= _OFTEN)
+        order = often[np.argsort(-np.abs(sums[often]), kind="stable")][:_KEPT]
+        for place in order.tolist():
+            inside = where == place
+            by_piece = np.bincount(piece[inside], own[asked][inside], len(seen)).astype(np.float64)
+            number = np.bincount(piece[inside], minlength=len(seen)).astype(np.float64)
+            value, low, high = _ratio(by_piece, number)
+            symbols = np.bincount(after[asked][inside], own[asked][inside], num_symbols)
+            digits = [int(codes[place]) // num_symbols**back % num_symbols for back in range(k - 1, -1, -1)]
+            rows.append(
+                {
+                    "symbols_before": k,
+                    "context": data.as_text(digits),
+                    "next": data.as_text([int(symbols.argmax() if sums[place] > 0 else symbols.argmin())]),
+                    "count": int(counts[place]),
+                    "value": value,
+                    "low": low,
+                    "high": high,
+                    "share": float(sums[place] / np.nansum(gain)),
+                }
+            )
+    return rows
+
+
+def _ratio(top: Curves, bottom: Curves) -> tuple[float, float, float]:
+    """Mean with its interval over the pieces that have the context; without one if only one has it."""
+    has = bottom > 0
+    if has.sum() < 2:
+        value = float(top.sum() / bottom.sum())
+        return value, value, value
+    return bootstrap_ratio(top[has], bottom[has])

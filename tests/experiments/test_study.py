@@ -1,0 +1,172 @@
+"""The study of given sequences: one small one, gone through whole, stopped, resumed and refused."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import hmmscope as hs
+from hmmscope.analysis.curves import evaluate
+from hmmscope.cli import main
+from hmmscope.corpora.layouts import Sequences
+from hmmscope.errors import InputError, RefusedError
+from hmmscope.experiments import study as studies
+from hmmscope.experiments.study_tables import entropies, grams
+from hmmscope.report.drawing import draw_folder
+from hmmscope.report.page import write_page
+
+SMALL = {
+    "length": 12,
+    "states": (1, 2),
+    "restarts": 1,
+    "iterations": 5,
+    "order": 2,
+    "networks": ("rnn",),
+    "max_steps": 30,
+}
+
+
+@pytest.fixture(scope="module")
+def data() -> hs.SequenceData:
+    """Two kinds of runs, with pieces of unequal lengths."""
+    rng = np.random.default_rng(0)
+    rows = ["".join("ab" if rng.random() < 0.5 else "cc" for _ in range(6 + k % 7)) for k in range(80)]
+    return hs.SequenceData(rows, unit="characters", title="pairs")
+
+
+@pytest.fixture(scope="module")
+def study(data: hs.SequenceData, tmp_path_factory: pytest.TempPathFactory) -> studies.Study:
+    return hs.study(data, tmp_path_factory.mktemp("studies") / "pairs", **SMALL)
+
+
+def test_all_predictors_stand_on_the_test_part(study: studies.Study, data: hs.SequenceData) -> None:
+    rows = {row["name"]: row for row in study.table()}
+    families = [row["family"] for row in rows.values()]
+    assert (families.count("n-gram"), families.count("HMM"), families.count("network")) == (3, 2, 1)
+    assert [sum(row["chosen"] for row in rows.values() if row["family"] == f) for f in set(families)] == [1, 1, 1]
+    test = data.cut(12).test
+    counts = np.bincount(data.cut(12).train.flat, minlength=3)
+    share = (counts + 1 / 3) / (counts.sum() + 1)
+    expected = -np.log(share)[test.flat].mean()
+    assert rows["n-gram-0"]["value"] == pytest.approx(expected, rel=1e-9)
+    hmm = hs.load_process(study.path / "hmms" / "2.json")
+    padded, lengths = test.padded()
+    whole = -hs.filter_beliefs(hmm, padded, lengths=lengths).log_likelihood.sum().item() / test.num_observations
+    assert rows["HMM-2"]["value"] == pytest.approx(whole, rel=1e-9)
+    assert rows["HMM-2"]["bits"] == pytest.approx(whole / math.log(2), rel=1e-9)
+    assert all(row["low"] <= row["value"] <= row["high"] for row in rows.values())
+
+
+def test_what_the_network_gains_adds_up(study: studies.Study) -> None:
+    rows = {row["name"]: row for row in study.table()}
+    (best,) = (json.loads(line) for line in (study.path / "tables" / "chosen.jsonl").read_text().splitlines())
+    assert best["value"] == pytest.approx(
+        rows[f"HMM-{best['states']}"]["value"] - rows[best["run"]]["value"], abs=1e-12
+    )
+    contexts = [json.loads(line) for line in (study.path / "tables" / "contexts.jsonl").read_text().splitlines()]
+    assert {row["symbols_before"] for row in contexts} == {1, 2, 3}
+    assert {row["context"] for row in contexts if row["symbols_before"] == 1} <= set("abc")
+    for row in contexts:
+        assert row["low"] <= row["value"] <= row["high"]
+
+
+def test_its_page_and_findings(study: studies.Study) -> None:
+    assert "study" in study._repr_html_().lower()
+    about = json.loads((study.path / "experiment.json").read_text())
+    assert about["command"].startswith("hmmscope study pairs --out pairs --length 12 --states 1,2")
+    findings = json.loads((study.path / "findings.json").read_text())
+    assert "the best HMM" in findings[0]["title"]
+    assert any("belief" in one["title"] for one in findings) == (study.hmm.num_states > 1)
+    draw_folder(study.path)
+    page = write_page([study.path], study.path / "report.html").read_text()
+    assert "A study of pairs" in page
+    assert all(
+        title in page for title in ("How well the next symbol is predicted", "Loss by the number of symbols seen")
+    )
+
+
+def test_it_goes_on_where_it_was(study: studies.Study, data: hs.SequenceData, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (study.path / "tables" / "predictors.jsonl").read_bytes()
+    (study.path / "tables" / "chosen.jsonl").unlink()
+    monkeypatch.setattr(studies, "fit", None)  # what is there is not made again
+    again = hs.study(data, study.path, resume=True, **SMALL)
+    assert (again.path / "tables" / "predictors.jsonl").read_bytes() == before
+    assert torch.equal(again.hmm.transition_SS, study.hmm.transition_SS)
+    with pytest.raises(RefusedError, match="exists"):
+        hs.study(data, study.path, **SMALL)
+    with pytest.raises(RefusedError, match=r"holds another study \(study\.order"):
+        hs.study(data, study.path, resume=True, **SMALL | {"order": 1})
+    with pytest.raises(RefusedError, match="holds another study"):
+        hs.study(data[:40], study.path, resume=True, **SMALL)
+
+
+def test_bad_studies_are_refused(data: hs.SequenceData, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for fields, message in (
+        ({"states": ()}, "states: must be one or several"),
+        ({"networks": ("rn",)}, "did you mean 'rnn'"),
+        ({"length": 1}, "length: must be at least 2"),
+    ):
+        with pytest.raises(InputError, match=message):
+            hs.study(data, tmp_path / "new", **SMALL | fields)
+    with pytest.raises(InputError, match="cannot be split"):
+        hs.study(["abab"], tmp_path / "new", **SMALL)
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "a.txt").write_text("ab\nba\nbb\naab\n")
+    assert main(["study", str(tmp_path / "a.txt")]) == 2
+    assert "--dry-run" in capsys.readouterr().err
+    assert main(["study", str(tmp_path / "a.txt"), "--stats", "3"]) == 2
+    assert "did you mean 'states'" in capsys.readouterr().err
+
+
+def test_entropies_by_counting() -> None:
+    """A period of two: nothing is left once a symbol is known; n-grams do not cross sequences."""
+    data = hs.SequenceData(["abab"] * 50 + ["baba"] * 50, unit="characters")
+    rows = {row["context"]: row["value"] for row in entropies(data, 2)}
+    assert rows[-1] == pytest.approx(math.log(2))
+    assert rows[0] == pytest.approx(math.log(2), abs=0.01)
+    assert rows[1] == pytest.approx(0, abs=0.01)
+    assert len(np.unique(grams(data, 2))) == 2
+    assert len(grams(data, 4)) == 100
+
+
+def test_an_hmm_stands_beside_a_network_on_given_sequences(data: hs.SequenceData) -> None:
+    """The observers of `evaluate`, on every part."""
+    hmm = hs.fit(data.train, 2, num_restarts=1, max_iterations=3).hmm
+    model = hs.make_model("rnn", num_symbols=4, width=8)
+    for stream, part in (("test", data.test), ("evaluate", data.validation)):
+        corpus = hs.Corpus(data, layout=Sequences(length=data.longest, placeholder=True), stream=stream)
+        score = evaluate(model, corpus, num_samples=99, observers={"mine": hmm}, ngram_order=1)
+        padded, lengths = part.padded()
+        expected = -hs.filter_beliefs(hmm, padded, lengths=lengths).log_likelihood.sum().item() / int(lengths.sum())
+        assert np.nanmean(score.measures["mine"]["loss"]) == pytest.approx(expected, rel=1e-9)
+        assert "trained-order-1" in score.measures
+        assert "trained-order-2" not in score.measures
+
+
+def test_the_belief_of_an_hmm_is_read_where_it_is_held(data: hs.SequenceData) -> None:
+    """A network that computes the HMM's belief gives R² one; padding counts for nothing."""
+    hmm = hs.HMM([0.5, 0.5], [[0.8, 0.2], [0.3, 0.7]], [[0.4, 0.4, 0.2], [0.1, 0.1, 0.8]])
+
+    class Holds(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.belief, self.noise = torch.nn.Identity(), torch.nn.Identity()
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            beliefs = hs.filter_beliefs(hmm, tokens).beliefs.float()
+            self.noise(torch.randn(beliefs.shape, generator=torch.Generator().manual_seed(0)))
+            return self.belief(beliefs)[..., [0, 0, 1]]
+
+    corpus = hs.Corpus(data, length=data.longest, stream="test")
+    rows = hs.probe(Holds(), corpus, target="belief", observer=hmm, layers=["belief", "noise"], num_samples=64)
+    found = {(row["layer_name"], row["labels"]): row["r2"] for row in rows}
+    assert found["belief", "true"] == pytest.approx(1, abs=1e-4)
+    assert found["noise", "true"] < 0.3
+    assert found["belief", "shuffled"] < 0.3
+    with pytest.raises(InputError, match="observer: is for the target belief"):
+        hs.probe(Holds(), corpus, target="previous-1", observer=hmm, layers=["belief"])
+    with pytest.raises(InputError, match="observer: must have 3 symbols"):
+        hs.probe(Holds(), corpus, target="belief", observer=hs.load_process("umbrella"), layers=["belief"])
