@@ -11,6 +11,7 @@ Run from the root of the repository:
     docs/experiments/notes/<experiment>.md      what is written by hand, which the page includes
     docs/img/experiments/<experiment>-*.png     the figures
     docs/experiments/ledger.md, results/ledger.json         all claims that results/ decides
+    src/hmmscope/verbs/catalogue.json           what the verbs list, show and claims print
 
 Weights stay where they are. What was kept of the same experiment and scale is replaced.
 """
@@ -34,6 +35,7 @@ from hmmscope.experiments.running import judge_again
 from hmmscope.machine import machine
 from hmmscope.report.plots import figure_png
 from hmmscope.storage import store
+from hmmscope.verbs.catalogue import CATALOGUE, make_catalogue
 
 RESULTS, PAGES, PICTURES = Path("results"), Path("docs/experiments"), Path("docs/img/experiments")
 
@@ -168,6 +170,7 @@ def main() -> None:
             draw(folder, before)
         store.write_text(PAGES / f"{name}.md", "\n".join(page(name)))
         print(PAGES / f"{name}.md")
+    store.write_json(CATALOGUE, make_catalogue())
     entries = ledger(decided())
     store.write_text(PAGES / "ledger.md", "\n".join(as_markdown(entries)) + "\n")
     store.write_json(RESULTS / "ledger.json", [entry.row() for entry in entries])

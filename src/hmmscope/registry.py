@@ -7,10 +7,13 @@ A package of a user's own takes part by an entry point of the group "hmmscope" t
 """
 
 import dataclasses
+import hashlib
 import importlib
 import importlib.metadata
 import pkgutil
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from hmmscope.errors import InputError
@@ -91,6 +94,21 @@ def entries(kind: str) -> dict[str, Any]:
         _scanned.add(PLUGINS)
         _load_plugins()
     return dict(sorted(_found[kind].items()))
+
+
+def has_plugins() -> bool:
+    """Whether another package adds to what is registered."""
+    return bool(importlib.metadata.entry_points(group=PLUGINS))
+
+
+def digest() -> str:
+    """sha256 of all lines of this package that register something; nothing is imported for it."""
+    sha, root = hashlib.sha256(), Path(__file__).parent
+    for folder in sorted({*_FOLDERS.values()}):
+        for path in sorted((root / folder).glob("*.py")):
+            found = re.findall(r"^ *@(?:registry\.\w+|claim)\(\s*.*", path.read_text(), re.MULTILINE)
+            sha.update("\n".join([path.name, *found]).encode())
+    return sha.hexdigest()
 
 
 def _load_plugins() -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -128,6 +129,31 @@ def test_list(call: Callable) -> None:
     assert "umbrella" not in call("list", "models").out
     for line in called.out.splitlines():
         assert not line.startswith("  ") or len(line.split()) >= 3, line  # every name is explained
+
+
+def test_the_catalogue_holds_what_is_registered() -> None:
+    """python scripts/write_pages.py makes it again."""
+    assert json.loads(catalogue.CATALOGUE.read_text()) == catalogue.make_catalogue()
+
+
+def test_without_the_catalogue_all_is_imported_and_said_alike(call: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [["list", "layouts"], ["show", "rnn"], ["claims"]]
+    kept = [call(*words).out for words in lines]
+    monkeypatch.setattr(registry, "digest", lambda: "another line registers something")
+    assert catalogue.catalogue() is None
+    assert [call(*words).out for words in lines] == kept
+
+
+@pytest.mark.parametrize(
+    "words", ["list", "list claims", "show roformer", "show multitask-fig3b", "show umbrella", "claims"]
+)
+def test_verbs_that_need_no_tensor_load_no_torch(words: str) -> None:
+    code = "import sys; from hmmscope.cli import main; code = main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; sys.exit(code)", *words.split()], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) > 5
 
 
 @pytest.mark.parametrize("name", [name for kind in KINDS for name in registry.entries(kind)])

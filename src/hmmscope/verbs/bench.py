@@ -14,7 +14,7 @@ from hmmscope.machine import machine
 from hmmscope.schema import unknown_name
 from hmmscope.storage import store
 from hmmscope.text import say
-from hmmscope.verbs.sources import new_file
+from hmmscope.verbs.endings import new_file
 
 #: What `all` measures.
 WORKS = ("sampling", "filtering", "exact", "mixture", "training", "engine")

@@ -1,8 +1,15 @@
-"""The verbs `list` and `show`: what there is, and what a name means."""
+"""The verbs `list` and `show`: what there is, and what a name means.
 
+Both, and the list of claims, are read from catalogue.json, which `scripts/write_pages.py` makes of what is registered: so
+nothing heavy is imported. Where another package adds something, or a line that registers has changed, all is imported.
+"""
+
+import contextlib
 import dataclasses
 import inspect
+import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +22,7 @@ if TYPE_CHECKING:
     from hmmscope.processes.base import Process
     from hmmscope.processes.hmm import HMM
 
-
+CATALOGUE = Path(__file__).with_name("catalogue.json")
 _KINDS = {
     "processes": "process",
     "models": "model",
@@ -28,32 +35,74 @@ _KINDS = {
 
 def list_names(kind: str | None) -> None:
     """Print names, a line each."""
-    from hmmscope.processes.files import load_process, shipped_processes
-
     kinds = (*_KINDS, "presets")
     if kind is not None and kind not in kinds:
         raise unknown_name("kind", kind, kinds)
-    for plural, singular in _KINDS.items():
-        if kind not in (None, plural):
-            continue
-        say(plural)
-        for name, entry in registry.entries(singular).items():
-            say(f"  {name:<18} {_in_a_line(singular, entry)}")
-        if singular == "process":
-            for name in shipped_processes():
-                say(f"  {name:<18} {load_process(name).title} (shipped)")
-    if kind in (None, "presets"):
-        say("presets")
-        for name, text in PRESETS.items():
-            say(f"  {name:<22} {text}")
+    kept = catalogue()
+    for plural in kinds if kind is None else (kind,):
+        say(kept["list"][plural] if kept else _listed(plural), end="")
 
 
 def show(name: str) -> None:
     """Print what a name means."""
+    from hmmscope.verbs.endings import HMM_FILES
+
+    kept = catalogue()
+    if kept and name in kept["show"]:
+        say(kept["show"][name], end="")
+    elif kept and Path(name).suffix not in HMM_FILES:
+        raise unknown_name("name", name, kept["show"])
+    else:
+        _show(name)
+
+
+def catalogue() -> dict[str, Any] | None:
+    """What catalogue.json holds; None where it does not hold all that is registered."""
+    if registry.has_plugins() or not CATALOGUE.is_file():
+        return None
+    kept: dict[str, Any] = json.loads(CATALOGUE.read_text())
+    return kept if kept["digest"] == registry.digest() else None
+
+
+def make_catalogue() -> dict[str, Any]:
+    """What `list`, `show` and `claims` print, by importing everything."""
+    from hmmscope.evidence.ledger import Entry, as_text
+    from hmmscope.processes.files import shipped_processes
+
+    names = [name for kind in _KINDS.values() for name in registry.entries(kind)]
+    return {
+        "digest": registry.digest(),
+        "list": {plural: _listed(plural) for plural in (*_KINDS, "presets")},
+        "claims": "\n".join(as_text([Entry(claim=claim) for claim in registry.in_order("claim")])) + "\n",
+        "show": {name: _printed(_show, name) for name in [*names, *shipped_processes(), *PRESETS]},
+    }
+
+
+def _printed(function: Callable[[str], None], name: str) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        function(name)
+    return out.getvalue()
+
+
+def _listed(plural: str) -> str:
+    """The names of a kind, a line each, under its name."""
+    from hmmscope.processes.files import load_process, shipped_processes
+
+    if plural == "presets":
+        lines = [f"  {name:<22} {text}" for name, text in PRESETS.items()]
+    else:
+        kind = _KINDS[plural]
+        lines = [f"  {name:<18} {_in_a_line(kind, entry)}" for name, entry in registry.entries(kind).items()]
+        if kind == "process":
+            lines += [f"  {name:<18} {load_process(name).title} (shipped)" for name in shipped_processes()]
+    return "\n".join([plural, *lines]) + "\n"
+
+
+def _show(name: str) -> None:
     from hmmscope.processes.files import load_process, shipped_processes
     from hmmscope.processes.hmm import HMM
     from hmmscope.runs.config import config_from_data
-    from hmmscope.verbs.sources import HMM_FILES
+    from hmmscope.verbs.endings import HMM_FILES
 
     for singular in _KINDS.values():
         entry = registry.entries(singular).get(name)

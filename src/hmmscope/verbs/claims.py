@@ -6,13 +6,18 @@ from hmmscope import registry
 from hmmscope.evidence.ledger import Entry, as_markdown, as_text, ledger
 from hmmscope.storage import store
 from hmmscope.text import say
-from hmmscope.verbs.sources import new_file
+from hmmscope.verbs.catalogue import catalogue
+from hmmscope.verbs.endings import new_file
 
 
 def claims(folders: list[str], out: str | None, quiet: bool) -> None:
     """Print the claims; or with folders of experiments the ledger, and write it if asked to."""
     if out is not None:
         new_file(out, (".md", ".html", ".json", ".jsonl"))
+    kept = None if folders or out else catalogue()
+    if kept:
+        say("" if quiet else kept["claims"], end="")
+        return
     if folders:
         entries = ledger([Path(folder) for folder in folders])
     else:

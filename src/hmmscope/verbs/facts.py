@@ -33,7 +33,8 @@ from hmmscope.schema import require
 from hmmscope.seeds import check_seed
 from hmmscope.storage import store
 from hmmscope.text import say
-from hmmscope.verbs.sources import find_process, new_file
+from hmmscope.verbs.endings import new_file
+from hmmscope.verbs.sources import find_process
 
 #: Sequences that the memory error is summed over where no time is given; beyond, they are sampled.
 _ENUMERATED = 2**16

@@ -7,7 +7,7 @@ from hmmscope.schema import parse_value
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.streaming import SequenceStream
 from hmmscope.text import say
-from hmmscope.verbs.sources import HMM_FILES, new_file
+from hmmscope.verbs.endings import HMM_FILES, new_file
 
 
 def fit(

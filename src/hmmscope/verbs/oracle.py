@@ -24,7 +24,8 @@ from hmmscope.schema import require
 from hmmscope.seeds import check_seed
 from hmmscope.storage import store
 from hmmscope.text import in_a_line, say
-from hmmscope.verbs.sources import find_process, likeliest, new_file, read_observations
+from hmmscope.verbs.endings import new_file
+from hmmscope.verbs.sources import find_process, likeliest, read_observations
 
 #: Positions of a path that are printed.
 _SHOWN = 30

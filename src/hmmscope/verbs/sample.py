@@ -14,7 +14,8 @@ from hmmscope.machine import require_memory
 from hmmscope.processes.base import Process
 from hmmscope.storage import store
 from hmmscope.text import say
-from hmmscope.verbs.sources import find_process, new_file
+from hmmscope.verbs.endings import new_file
+from hmmscope.verbs.sources import find_process
 
 
 def sample(

@@ -1,6 +1,5 @@
 """What verbs read: processes by name or file, observations from files; and where they may write."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import torch
 
 from hmmscope import registry
 from hmmscope.axes import Tensor
-from hmmscope.errors import InputError, RefusedError
+from hmmscope.errors import InputError
 from hmmscope.processes.base import Process
 from hmmscope.processes.files import load_process, shipped_processes
 from hmmscope.processes.linear_gaussian import LinearGaussian
@@ -19,8 +18,8 @@ from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import store
 from hmmscope.storage.mapped import read_npz
 from hmmscope.text import in_a_line
+from hmmscope.verbs.endings import HMM_FILES
 
-HMM_FILES = (".json", ".npz", ".safetensors")
 #: Endings of files with an array `observations`, as `hmmscope sample --out` writes them.
 ARRAY_FILES = (".jsonl", ".npz", ".safetensors")
 
@@ -40,18 +39,6 @@ def find_process(source: str, overrides: Mapping[str, str] | None = None, *, all
 
         return load_hmmer(source, allow_drop_tiny=allow_drop_tiny)
     return load_process(source, allow_drop_tiny=allow_drop_tiny)
-
-
-def new_file(out: str, endings: tuple[str, ...] | None = None) -> None:
-    """Refuse, before any work, a file that exists or cannot be made."""
-    path = Path(out)
-    if endings and path.suffix not in endings:
-        listed = f"{', '.join(endings[:-1])} or {endings[-1]}" if len(endings) > 1 else endings[0]
-        raise InputError(f"out: must end in {listed}, got {out!r}")
-    if os.path.lexists(path):
-        raise RefusedError(f"{path}: exists; choose another --out")
-    if not os.path.isdir(path.parent):
-        raise InputError(f"out: there is no folder {path.parent}")
 
 
 def likeliest(law: list[float], names: tuple[str, ...] | None, count: int = 5) -> str:

@@ -8,6 +8,7 @@ from hmmscope.report.page import write_page
 from hmmscope.runs.dry_run import as_text, estimate
 from hmmscope.schema import parse_spec
 from hmmscope.sequences.data import SequenceData
+from hmmscope.text import say
 from hmmscope.verbs.run import print_findings
 
 
@@ -26,7 +27,7 @@ def study(
     spec: StudySpec = parse_spec(StudySpec, overrides, "")
     source = SequenceData(data, unit=unit, column=column, group=group)
     if not quiet:
-        print(source.describe())
+        say(source.describe())
     work = prepare(source, spec)
     if dry_run:
         _say_what_it_takes(work)
@@ -37,20 +38,20 @@ def study(
     for row in found.table():
         chosen = "  (chosen on the validation part)" if row["chosen"] else ""
         interval = f"[{row['low']:.4f}, {row['high']:.4f}]"
-        print(f"{row['name']:<28} {row['value']:.4f} {interval} nats, {row['bits']:.3f} bits{chosen}")
+        say(f"{row['name']:<28} {row['value']:.4f} {interval} nats, {row['bits']:.3f} bits{chosen}")
     print_findings(found.path)
     draw_folder(found.path)
-    print(f"page: {write_page([found.path], found.path / 'report.html')}")
+    say(f"page: {write_page([found.path], found.path / 'report.html')}")
 
 
 def _say_what_it_takes(work: studies.Prepared) -> None:
     """The parts, the fits, and what the trainings take."""
     for fact in work.facts()[2:]:
-        print(f"{fact['name']:<18} {fact['value']}")
+        say(f"{fact['name']:<18} {fact['value']}")
     spec = work.spec
-    print(f"HMMs               {', '.join(map(str, spec.states))} states, {spec.restarts} starts each")
+    say(f"HMMs               {', '.join(map(str, spec.states))} states, {spec.restarts} starts each")
     for network in spec.networks:
         tried = ", ".join(map(str, work.steps))
-        print(f"{network}: {tried} steps, until more do not help; {spec.seeds} seed(s). The longest training:")
+        say(f"{network}: {tried} steps, until more do not help; {spec.seeds} seed(s). The longest training:")
         config = work.config(network, work.steps[-1], 0)
-        print("\n".join(f"  {line}" for line in as_text(estimate(config), config)))
+        say("\n".join(f"  {line}" for line in as_text(estimate(config), config)))

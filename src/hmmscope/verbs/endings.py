@@ -1,0 +1,21 @@
+"""Where verbs may write, and how files are called."""
+
+import os
+from pathlib import Path
+
+from hmmscope.errors import InputError, RefusedError
+
+#: Endings of files with a process.
+HMM_FILES = (".json", ".npz", ".safetensors")
+
+
+def new_file(out: str, endings: tuple[str, ...] | None = None) -> None:
+    """Refuse, before any work, a file that exists or cannot be made."""
+    path = Path(out)
+    if endings and path.suffix not in endings:
+        listed = f"{', '.join(endings[:-1])} or {endings[-1]}" if len(endings) > 1 else endings[0]
+        raise InputError(f"out: must end in {listed}, got {out!r}")
+    if os.path.lexists(path):
+        raise RefusedError(f"{path}: exists; choose another --out")
+    if not os.path.isdir(path.parent):
+        raise InputError(f"out: there is no folder {path.parent}")
