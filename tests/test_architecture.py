@@ -42,7 +42,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analysis": NAMES | PROBABILITY | {"models", "reprs"},
     "runs": NAMES | COMPONENTS | {"constructions", "storage", "machine", "reprs"},
     "sweeps": NAMES - {"registry", "axes"} | {"training", "runs", "storage"},
-    "experiments": NAMES | COMPONENTS | {"constructions", "runs", "storage", "machine", "evidence", "sweeps"} | {"interop", "reprs"},
+    "experiments": NAMES | COMPONENTS | {"constructions", "runs", "storage", "machine", "evidence", "sweeps"}
+    | {"interop", "reprs"},
     "interop": {"errors", "schema", "axes", "processes", "models", "corpora", "storage"},
     "report": {"errors", "schema", "storage", "evidence", "text"},
     "bench": NAMES | COMPONENTS - {"analysis"} | {"storage", "runs"},
