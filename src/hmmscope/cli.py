@@ -62,10 +62,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--out", required=True, metavar="DIR", help="a new folder")
     run.add_argument("--resume", action="store_true", help="go on with the same experiment in DIR")
-    run.add_argument("--seeds", metavar="N", help="of a seeded experiment, how many or a list: 3, or 0,5,7")
+    run.add_argument("--seeds", metavar="N", help="of a seeded experiment, how many or a list: 3, or 0,5,7, or 7,")
     run.add_argument(
         "--trained", metavar="DIR", help="its pool of trained runs (default: the folder trained beside DIR)"
     )
+    run.add_argument("--first", type=int, metavar="N", help="leave all but N seeds of the plan for later (--resume)")
     run.add_argument("--from", metavar="DIR", dest="kept", help="small files of it, whose parts are not trained again")
     _add_engine(run, None)
 

@@ -10,7 +10,7 @@ from hmmscope.evidence.effects import Estimate
 from hmmscope.evidence.rows import Rows, as_tables
 from hmmscope.experiments.experiment import experiment_named
 from hmmscope.experiments.limits_fig4_mixing import uniform_errors
-from hmmscope.experiments.limits_models import identity, limits_config, shortened
+from hmmscope.experiments.limits_models import RATES, TASKS, identity, limits_config, shortened
 from hmmscope.experiments.limits_tables import (
     WHILE_TRAINING,
     epochs_of,
@@ -28,6 +28,7 @@ from hmmscope.inference.window import window_errors
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import Run, train
+from hmmscope.training.schedules import learning_rate
 from hmmscope.training.spec import TrainingSpec
 from limits_cases import SEEDS, at_rest, budgets
 
@@ -158,6 +159,39 @@ def test_plans_share_the_grid() -> None:
     taught = plans["limits-fig6"]["matmul, RNN, curriculum"]["training"]
     assert taught["curriculum"][-1] == 16
     assert len(set(taught["curriculum"])) == 4
+
+
+def test_the_protocol_that_decides() -> None:
+    """Scale medium: whole sequences, equal sequences, a rate a depth, A5, and nothing that is trained twice."""
+    whole = plan_of("limits-fig3", "medium")
+    assert list(whole)[:2] == ["cyclic-det, RNN", "cyclic-det, 1 layer"]
+    for label, data in whole.items():
+        layers = 0 if "RNN" in label else data["model"]["num_layers"]
+        assert data["layout"]["length"] == 32
+        assert data["training"].get("curriculum", []) == []
+        assert data["training"]["learning_rate"] == RATES[layers]
+        if label.startswith("cyclic"):
+            assert data["process"]["group_order"] == 60
+    for task in TASKS:
+        of_task = [data["training"] for label, data in whole.items() if label.startswith(f"{task},")]
+        assert len(of_task) == 6
+        assert len({(one["num_steps"], one["batch_size"], one["halve_every"]) for one in of_task}) == 1
+        last = config_from_data(whole[f"{task}, 2 layers"]).training
+        steps = range(3 * last.num_steps // 4, last.num_steps)
+        assert min(learning_rate(last, step) for step in steps) >= last.learning_rate / 4  # flat is not frozen
+    depth, lessons = plan_of("limits-depth", "medium"), plan_of("limits-fig6", "medium")
+    assert all(whole[label] == data for label, data in depth.items() if "length" not in label)
+    assert {data["layout"]["length"] for label, data in depth.items() if "length" in label} == {64}
+    assert lessons["cyclic-det, 2 layers"]["training"]["curriculum"] == [4, 8, 16, 32]
+    assert lessons["cyclic-det, 2 layers, no curriculum"] == whole["cyclic-det, 2 layers"]
+
+
+def test_doses_differ_by_the_rate_alone() -> None:
+    for scale in ("smoke", "small", "medium", "gpu"):
+        plan = plan_of("limits-hard-dose", scale)
+        assert len({data["training"]["num_steps"] * data["training"]["batch_size"] for data in plan.values()}) == 1
+        for label, data in plan.items():
+            assert round(1 / data["process"]["prediction_rate"]) == int(label.split()[2].rstrip(","))
 
 
 def test_the_long_run_is_twice_as_long() -> None:

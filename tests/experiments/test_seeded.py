@@ -25,6 +25,7 @@ from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir
 from hmmscope.sweeps.engines import EngineOptions
 from hmmscope.sweeps.grid import run_name
+from hmmscope.verbs import run as verb
 
 WIDTHS = (4, 8)
 
@@ -206,6 +207,16 @@ def test_an_experiment_goes_on_from_its_small_files(tmp_path: Path, apart_at: li
     assert "core-hours" in about["facts"][2]["value"]
 
 
+def test_the_first_seeds_are_whole_and_the_others_come_later(tmp_path: Path) -> None:
+    out = run_experiment("test-seeded", "smoke", tmp_path / "out", first=1, quiet=True)
+    assert len(names(tmp_path / "trained")) == len(WIDTHS)
+    assert store.read_json(out / "experiment.json")["whole_seeds"] == [0]
+    assert (out / "findings.json").exists()
+    run_experiment("test-seeded", "smoke", out, resume=True, quiet=True)
+    assert "whole_seeds" not in store.read_json(out / "experiment.json")
+    assert len(names(tmp_path / "trained")) == 2 * len(WIDTHS)
+
+
 @pytest.mark.parametrize(
     ("change", "why", "measured"),
     [
@@ -242,6 +253,11 @@ def test_what_is_kept_must_be_the_same(
     run_experiment("test-seeded", "smoke", tmp_path / "b" / "out", kept=kept, **change)
     assert len(seen) == measured
     assert why in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("text", "seeds"), [("3", 3), ("0,5", (0, 5)), ("100,", (100,))])
+def test_seeds_are_a_number_or_a_list(text: str, seeds: int | tuple[int, ...]) -> None:
+    assert verb._seeds(text) == seeds
 
 
 def test_only_small_files_of_the_experiment_are_taken(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import hmmscope as hs
+from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.inference.floors import belief_floor
 from hmmscope.kernels.random_arrays import random_permutations, standard_normals, uniforms
@@ -123,6 +124,18 @@ def test_five_cycles_of_five_states_generate_a5():
     orders = [group_order(random_cycles(seed, 5, 2)) for seed in range(300)]
     assert set(orders) == {5, 60}
     assert abs(np.mean(np.array(orders) == 5) - 1 / 6) < 4 * math.sqrt(5 / 36 / 300)
+
+
+def test_cycles_are_drawn_until_they_generate_the_group():
+    for name in ("cyclic-det", "cyclic-rnd", "cyclic-hard"):
+        spec = registry.lookup("process", name)
+        for seed in range(12):
+            cycles = spec(num_symbols=2, group_order=60, seed=seed).cycles()
+            assert group_order(cycles) == 60
+            first = spec(num_symbols=2, seed=seed).cycles()
+            assert torch.equal(cycles, first) == (group_order(first) == 60)
+    with pytest.raises(InputError, match="never generated a group of 7 elements"):
+        spec(num_symbols=2, group_order=7).cycles()
 
 
 def test_pairs_that_never_meet():

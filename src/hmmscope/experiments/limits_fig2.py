@@ -13,8 +13,8 @@ from hmmscope.evidence.figures import Explorer, Figure
 from hmmscope.evidence.panels import curve, level, lines
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import Above, Gate, converged, learned, matched
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
-from hmmscope.experiments.limits_models import TASKS, grid, identity
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, apart
+from hmmscope.experiments.limits_models import TASKS, grid, identity, is_deep
 from hmmscope.experiments.limits_tables import (
     EPOCHS,
     HARD,
@@ -60,6 +60,7 @@ class LimitsFig2(Experiment):
     sizes = {
         "smoke": _sizes(64, 2, 3, 2, 4, 3, 3),
         "small": _sizes(1024, 8, 12, 6, 16, 12, 15),
+        "medium": _sizes(4096, 8, 16, 16, 32, 16, 31),
         "gpu": _sizes(4096, 8, 24, 16, 64, 24, 63),
         "paper": _sizes(16384, 10, 30, 30, 120, 30, 119),  # 10, 30, 30 and 120 of 120 in the paper
     }
@@ -71,10 +72,13 @@ class LimitsFig2(Experiment):
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return grid(scale, choices["tasks"], choices["layers"])
 
+    def cells(self, labels: list[str]) -> dict[str, list[str]]:
+        return apart(labels)
+
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         if group == "epochs":
             return {"epochs": [row for run in runs.values() for row in _epoch_rows(run, sizes)]}
-        of_task = {identity(run)["task"]: run for run in runs.values()}
+        of_task = {identity(run)["task"]: run for run in runs.values() if not is_deep(run)}
         return {"references": [row for task, run in of_task.items() for row in _references(task, run, sizes)]}
 
     def figures(self, tables: Tables) -> list[Figure]:
@@ -132,10 +136,9 @@ def _shown(tables: Tables) -> Figure:
         title="Evaluation loss at one position against training",
         caption=(
             "Distance of the answer from the exact one at the position named, against the sequences seen in training, "
-            "of which the RNN sees more at reduced scales. "
-            "Transformers are trained with the doubling curriculum, so that a position is first seen when "
-            "its stage begins. Of Cyclic-HARD only positions at which the state is asked for count. Bands are 95 % "
-            "intervals over seeds."
+            "of which the RNN sees more at the scales small and gpu. There Transformers are trained with the doubling "
+            "curriculum, so that a position is first seen when its stage begins. Of Cyclic-HARD only positions "
+            "at which the state is asked for count. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )

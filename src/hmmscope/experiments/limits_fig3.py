@@ -11,7 +11,7 @@ from hmmscope.evidence.figures import Explorer, Figure, Series
 from hmmscope.evidence.panels import curve, level, lines, present
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import Above, Below, Gate, room
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, apart
 from hmmscope.experiments.limits_lengths import (
     RATE,
     Lengths,
@@ -33,7 +33,7 @@ from hmmscope.experiments.limits_lengths import (
     slack,
     windows_of,
 )
-from hmmscope.experiments.limits_models import TASKS, grid, identity
+from hmmscope.experiments.limits_models import HEADLINES_FIRST, TASKS, grid, identity, is_deep
 from hmmscope.experiments.limits_tables import (
     EPOCHS,
     FORGETTING,
@@ -79,21 +79,25 @@ class LimitsFig3(Experiment):
     sizes = {
         "smoke": _COMMON | {"samples": 64, "least_count": 8, "window_samples": 32} | _WINDOWS,
         "small": _COMMON | {"samples": 4096, "least_count": 256, "window_samples": 1000} | _WINDOWS,
+        "medium": _COMMON | {"samples": 4096, "least_count": 256, "window_samples": 1000} | _WINDOWS,
         "gpu": _COMMON | {"samples": 8192, "least_count": 512, "window_samples": 1000} | _WINDOWS,
         "paper": _COMMON | {"samples": 8192, "least_count": 512, "window_samples": 1000} | _WINDOWS,
     }
     groups = {"losses": ("positions", "fit-lengths", WHILE_TRAINING), "windows": ("windows",)}
 
     def choices(self, scale: str) -> dict[str, Any]:
-        tasks = ["ran-hmm", "cyclic-det", HARD] if scale == "smoke" else list(TASKS)
+        tasks = ["ran-hmm", "cyclic-det", HARD] if scale == "smoke" else list(HEADLINES_FIRST)
         return {"tasks": tasks, "layers": all_layers(scale)}
+
+    def cells(self, labels: list[str]) -> dict[str, list[str]]:
+        return apart(labels)
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return grid(scale, choices["tasks"], choices["layers"])
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         if group == "windows":
-            of_task = {identity(run)["task"]: run for run in runs.values()}
+            of_task = {identity(run)["task"]: run for run in runs.values() if not is_deep(run)}
             return {"windows": [row for task, run in of_task.items() for row in windows_of(task, run, sizes)]}
         tables: Measured = {"positions": [], "fit-lengths": [], WHILE_TRAINING: []}
         for run in runs.values():

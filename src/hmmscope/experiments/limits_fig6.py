@@ -11,7 +11,7 @@ from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.panels import curve, level, lines
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import Above, Gate, Within, converged, learned
-from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope.experiments.experiment import NUM_SEEDS, SCALES, SEED_INTERVALS, Experiment, Measured, apart
 from hmmscope.experiments.limits_models import depths, grid, identity, label_of, limits_config
 from hmmscope.experiments.limits_tables import (
     EPOCHS,
@@ -47,7 +47,7 @@ class LimitsFig6(Experiment):
     )
     num_seeds = NUM_SEEDS
     intervals = SEED_INTERVALS
-    sizes = dict.fromkeys(("smoke", "small", "gpu", "paper"), _SIZES)
+    sizes = dict.fromkeys(SCALES, _SIZES)
     groups = {"epochs": ("epochs", "fit-lengths")}
 
     def choices(self, scale: str) -> dict[str, Any]:
@@ -57,9 +57,13 @@ class LimitsFig6(Experiment):
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         wanted = (scale, choices["tasks"], choices["layers"])
         without = {f"{label}{_WITHOUT}": data for label, data in grid(*wanted, curriculum=False).items()}
+        lessons = grid(*wanted, curriculum=True)
         recurrent = grid(scale, choices["tasks"], [0])
         taught = {f"{label}{_WITH}": _taught(data) for label, data in recurrent.items()}
-        return grid(*wanted) | without | recurrent | taught
+        return lessons | without | recurrent | taught
+
+    def cells(self, labels: list[str]) -> dict[str, list[str]]:
+        return apart(labels)
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         tables: Measured = {"epochs": [], "fit-lengths": []}
@@ -77,7 +81,7 @@ class LimitsFig6(Experiment):
 
 def _num_stages(scale: str, num_layers: int) -> int:
     """Different lengths that a Transformer of so many layers is trained on."""
-    return len(set(limits_config(scale, "cyclic-det", num_layers)["training"]["curriculum"]))
+    return len(set(limits_config(scale, "cyclic-det", num_layers, curriculum=True)["training"]["curriculum"]))
 
 
 def _taught(data: dict[str, Any]) -> dict[str, Any]:

@@ -6,9 +6,14 @@ number of actions, and fresh samples instead of a fixed set; the curriculum has 
 of the paper's 7 stages. At scale "small" two random 5-cycles are the actions: five times in six they generate the
 alternating group A5, whose word problem is as hard as with five actions, and it is learned sooner.
 
-At a reduced scale the RNN, of which a step costs a fraction, sees `RNN_TIMES` as many sequences as the Transformers of the
-task, with their batch, their learning rate and their distance between evaluations: it can be compared after as many
-sequences, and after a training of its own.
+At the scales smoke, small and gpu the RNN, of which a step costs a fraction, sees `RNN_TIMES` as many sequences as the
+Transformers of the task, with their batch, their learning rate and their distance between evaluations: it can be compared
+after as many sequences, and after a training of its own.
+
+Scale medium is the protocol that decides: sequences of 32, whole from the start (limits-fig6 has the curriculum beside it),
+an RNN with as many sequences, cycles that generate A5, a learning rate for each depth chosen on a seed that is not used
+again, and a rate that is halved only after 7 and 14 of 20 evaluations, so that a training counts as flat while it still
+could move.
 """
 
 import math
@@ -29,10 +34,17 @@ TASKS: dict[str, tuple[str, str, str]] = {
     "matmul": ("matmul", "belief", "MatMul"),
     "cyclic-hard": ("cyclic-hard", "observation", "Cyclic-HARD"),
 }
+#: The tasks in the order of work: what the headlines of the paper are about first.
+HEADLINES_FIRST = ("cyclic-det", "cyclic-hard", "matmul", "cyclic-rnd", "ran-hmm", "ran-lds")
 #: Tasks that forget quickly: a window of constant length is enough.
 FAST = ("ran-hmm", "ran-lds")
 #: Sequences that the RNN sees, as a multiple of those of a Transformer.
 RNN_TIMES = 4
+
+
+def _steps(permutations: int, soft: int, hmm: int, lds: int) -> dict[str, int]:
+    """Steps of a Transformer: on Cyclic-DET and -HARD, on Cyclic-RND and MatMul, on RanHMM, on RanLDS."""
+    return dict(zip(TASKS, (hmm, lds, permutations, soft, soft, permutations), strict=True))
 
 
 @dataclass(frozen=True)
@@ -46,18 +58,42 @@ class _Scale:
     batch_size: int
     learning_rate: float
     warmup_steps: int
-    steps: int  # of a Transformer on the permutations of Cyclic-DET and -HARD, and on the vectors of RanLDS
-    soft_steps: int  # on Cyclic-RND and MatMul
-    fast_steps: int  # on RanHMM
+    steps: dict[str, int]
     depths: tuple[int, ...]
     hard_samples: int
     evaluations: int = 20
+    halvings: int = 5  # stages of the learning rate, each half of the one before
+    curriculum: bool = True
+    rnn_times: int = RNN_TIMES
+    group_order: int = 0  # of what the cycles generate; 60 is A5
+    rates: dict[int, float] | None = None  # of learning, by layers
 
+
+#: Learning rates of scale medium by layers (0 is the RNN): of three the one with the least mean evaluation loss after 1000
+#: steps of Cyclic-DET with seed 100, which nothing else uses. Chosen by scripts/choose_rates.py, which says how.
+RATES = {0: 0.002, 1: 0.002, 2: 0.002, 3: 0.002, 4: 0.002, 5: 0.002}
 
 _SCALES = {
-    "smoke": _Scale(4, 2, 8, 2, 8, 2e-3, 4, 12, 12, 12, (1, 2), 64, 4),
-    "small": _Scale(16, 2, 64, 4, 64, 2e-3, 300, 4000, 2000, 1000, (1, 2, 3, 4), 4096),
-    "gpu": _Scale(64, 5, 256, 8, 512, 1e-3, 500, 5000, 5000, 2000, (1, 2, 3, 4, 5), 16384),
+    "smoke": _Scale(4, 2, 8, 2, 8, 2e-3, 4, _steps(12, 12, 12, 12), (1, 2), 64, 4),
+    "small": _Scale(16, 2, 64, 4, 64, 2e-3, 300, _steps(4000, 2000, 1000, 4000), (1, 2, 3, 4), 4096),
+    "medium": _Scale(
+        32,
+        2,
+        64,
+        4,
+        64,
+        2e-3,
+        300,
+        _steps(10000, 10000, 4000, 4000),
+        (1, 2, 3, 4, 5),
+        4096,
+        halvings=3,
+        curriculum=False,
+        rnn_times=1,
+        group_order=60,
+        rates=RATES,
+    ),
+    "gpu": _Scale(64, 5, 256, 8, 512, 1e-3, 500, _steps(5000, 5000, 2000, 5000), (1, 2, 3, 4, 5), 16384),
 }
 #: Observations in the paper, and in its table of costs.
 PAPER_LENGTH = 120
@@ -105,7 +141,7 @@ def limits_config(
     task: str,
     num_layers: int,
     *,
-    curriculum: bool = True,
+    curriculum: bool | None = None,
     process: dict[str, Any] | None = None,
     model: dict[str, Any] | None = None,
     training: dict[str, Any] | None = None,
@@ -114,10 +150,10 @@ def limits_config(
     """One run of [Limits] as plain configuration.
 
     Args:
-        scale: "smoke", "small", "gpu" or "paper".
+        scale: "smoke", "small", "medium", "gpu" or "paper".
         task: a name in `TASKS`.
         num_layers: of the Transformer; 0 for the RNN.
-        curriculum: train on growing prefixes (Transformers only).
+        curriculum: train on growing prefixes (Transformers only); by default as the scale has it.
         process, model, training: changes to those sections.
         length: observations; by default those of the scale.
 
@@ -148,6 +184,8 @@ def _process(scale: str, task: str, length: int) -> dict[str, Any]:
         found = {"num_states": 3, "num_symbols": 3} if scale == "smoke" and task == "ran-hmm" else {}
     else:
         found = {"num_symbols": _SCALES[scale].num_symbols}
+        if task != "matmul":
+            found["group_order"] = _SCALES[scale].group_order
     return found | ({"prediction_rate": 1 / length} if task == "cyclic-hard" else {})
 
 
@@ -161,7 +199,9 @@ def _model(scale: str, num_layers: int) -> dict[str, Any]:
     return transformer | {"width": sizes.width, "num_heads": sizes.num_heads, "dropout": 0.0}
 
 
-def _training(scale: str, task: str, num_layers: int, length: int, curriculum: bool) -> dict[str, Any]:
+def _training(scale: str, task: str, num_layers: int, length: int, curriculum: bool | None) -> dict[str, Any]:
+    if curriculum is None:
+        curriculum = scale == "paper" or _SCALES[scale].curriculum
     if scale == "paper":
         trajectories = 1_000_000 if task in FAST else 5_000_000
         recipe = limits_recipe(num_layers or None, length=length, num_trajectories=trajectories, curriculum=curriculum)
@@ -170,18 +210,17 @@ def _training(scale: str, task: str, num_layers: int, length: int, curriculum: b
         evaluated = {"evaluate_every": epoch, "evaluate_samples": samples, "checkpoint_every": epoch}
         return recipe | evaluated | _precision(scale, num_layers)
     sizes = _SCALES[scale]
-    of_task = {"ran-hmm": sizes.fast_steps, "cyclic-rnd": sizes.soft_steps, "matmul": sizes.soft_steps}
-    steps, times = of_task.get(task, sizes.steps), 1 if num_layers else RNN_TIMES
+    steps, times = sizes.steps[task], 1 if num_layers else sizes.rnn_times
     epoch = max(1, steps // sizes.evaluations)
     recipe = {
         "num_steps": times * steps,
         "batch_size": sizes.batch_size,
         "schedule": "halving",
-        "learning_rate": sizes.learning_rate,
+        "learning_rate": (sizes.rates or {}).get(num_layers, sizes.learning_rate),
         "warmup_steps": sizes.warmup_steps,
         "warmup_from": 1e-7,
         "epoch_steps": epoch,
-        "halve_every": max(1, times * sizes.evaluations // 5),
+        "halve_every": max(1, -(-times * sizes.evaluations // sizes.halvings)),
         "betas": [0.9, 0.999],
         "evaluate_every": epoch,
         "evaluate_samples": sizes.hard_samples if task == "cyclic-hard" else min(256, sizes.hard_samples),

@@ -78,6 +78,7 @@ def run_experiment(
     engine: EngineOptions | None = None,
     resume: bool = False,
     kept: Path | None = None,
+    first: int | None = None,
     quiet: bool = False,
 ) -> Path:
     """Train, measure and write tables, figures and findings into `out`, which is returned.
@@ -93,6 +94,7 @@ def run_experiment(
         engine: where they are trained; by default worker processes on this machine, one a processor.
         resume: go on with the experiment in `out`.
         kept: a folder with small files of the same experiment and scale, whose parts are taken over and not trained.
+        first: leave all but so many seeds of the plan for later.
         quiet: show no progress.
 
     Raises:
@@ -100,7 +102,7 @@ def run_experiment(
         RefusedError: `out` exists, or holds another plan.
     """
     plan = _plan(name, scale, overrides or {}, seeds)
-    given = {"trained": trained, "engine": engine, "from": kept}
+    given = {"trained": trained, "engine": engine, "from": kept, "first": first}
     wrong = next((option for option, value in given.items() if value is not None), None)
     if plan.seeds is None and wrong is not None:
         raise InputError(f"{wrong}: {name} is not a seeded experiment; leave it out")
@@ -115,7 +117,7 @@ def run_experiment(
     work = Seeded(plan, out, pool, say, quiet)
     if before is not None:
         work.take(before)
-    _run_seeds(work, engine)
+    _run_seeds(work, engine, (plan.seeds or ())[:first])
     return out
 
 
@@ -296,9 +298,9 @@ def _few(labels: list[str]) -> str:
     return ", ".join(labels) if len(labels) <= 12 else str(len(labels))
 
 
-def _run_seeds(work: Seeded, engine: EngineOptions | None) -> None:
+def _run_seeds(work: Seeded, engine: EngineOptions | None, seeds: Sequence[int]) -> None:
     """Train and measure part by part; with an engine that trains several runs at a time, all of them first."""
-    left, plan = work.left(), work.plan
+    left, plan = [part for part in work.left() if part.seed in seeds], work.plan
     configs = [config for part in left for config in part.configs.values()]
     work.say(f"{plan.experiment.name}: {len(configs)} runs in {len(left)} of {len(work.parts)} parts, in {work.pool}")
     engine = default_engine(len(configs), engine, alone=plan.scale == "smoke")

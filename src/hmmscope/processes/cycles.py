@@ -14,6 +14,9 @@ from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed, philox_key
 
+#: Draws of cycles among which some must generate a group of the order that is asked for.
+_DRAWS = 100
+
 
 @dataclass(frozen=True, kw_only=True)
 class CyclesSpec:
@@ -23,16 +26,20 @@ class CyclesSpec:
         num_states: n, states of the automaton.
         num_symbols: m, actions.
         distinct: draw the cycles without replacement.
+        group_order: elements of the group that the cycles generate (60 for A5), drawn again until they do; 0 for any.
         seed: of the instance.
     """
 
     num_states: int = 5
     num_symbols: int = 5
     distinct: bool = False
+    group_order: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
+        most = 100_000
+        require(0 <= self.group_order <= most, "group_order", f"must be in [0, {most}]", self.group_order)
         require(2 <= self.num_states <= 1024, "num_states", "must be in [2, 1024]", self.num_states)
         require(1 <= self.num_symbols <= 4096, "num_symbols", "must be in [1, 4096]", self.num_symbols)
         edges = self.num_states * self.num_symbols
@@ -44,7 +51,19 @@ class CyclesSpec:
 
     def cycles(self) -> Int64[Tensor, "action state"]:
         """`[a, s]` = the state after s under action a."""
-        return random_cycles(self.seed, self.num_states, self.num_symbols, distinct=self.distinct)
+        count = self.num_symbols
+        if not self.group_order:
+            return random_cycles(self.seed, self.num_states, count, distinct=self.distinct)
+        drawn = random_cycles(self.seed, self.num_states, _DRAWS * count)
+        for cycles in drawn.view(_DRAWS, count, self.num_states):
+            if self.distinct and len(cycles.unique(dim=0)) < count:
+                continue
+            if _generate(cycles, self.group_order):
+                return cycles
+        raise InputError(
+            f"group_order: {_DRAWS} times {count} random cycles of {self.num_states} states never generated a group of "
+            f"{self.group_order} elements"
+        )
 
     @property
     def actions(self) -> tuple[str, ...]:
@@ -96,6 +115,14 @@ def group_order(permutations_AS: Int64[Tensor, "action state"], *, limit: int = 
         if len(found) > limit:
             raise InputError(f"permutations: the group has more than {limit} elements")
     return len(found)
+
+
+def _generate(permutations_AS: Int64[Tensor, "action state"], order: int) -> bool:
+    """Whether permutations generate a group of so many elements."""
+    try:
+        return group_order(permutations_AS, limit=order) == order
+    except InputError:  # it has more
+        return False
 
 
 def never_meeting_pairs(cycles_AS: Int64[Tensor, "action state"]) -> list[tuple[int, int]]:

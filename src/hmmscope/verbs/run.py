@@ -29,12 +29,13 @@ def run(
     address: str | None = None,
     slurm: Sequence[str] = (),
     kept: str | None = None,
+    first: int | None = None,
 ) -> None:
     """Run an experiment and write its page; of `all`, every one, see `hmmscope.verbs.paper`."""
     if experiment == "all":
         from hmmscope.verbs.paper import paper
 
-        if overrides or seeds or trained or engine or gpus or address or slurm:
+        if overrides or seeds or trained or kept or first or engine or gpus or address or slurm:
             raise InputError("run all: takes --scale, --out, --resume and --jobs alone")
         return paper("all", scale, out, resume, quiet, jobs)
     asked = engine is not None or jobs is not None or gpus or address is not None or slurm
@@ -49,6 +50,7 @@ def run(
         engine=where if asked else None,
         resume=resume,
         kept=None if kept is None else Path(kept),
+        first=first,
         quiet=quiet,
     )
     draw_folder(folder)
@@ -58,10 +60,14 @@ def run(
 
 
 def _seeds(text: str | None) -> int | tuple[int, ...] | None:
-    """``3`` or ``0,5,7``."""
+    """``3``, or ``0,5,7``, or one seed of that number, ``7,``."""
     if text is None:
         return None
-    return parse_value(tuple[int, ...], text, "seeds") if "," in text else parse_value(int, text, "seeds")
+    return (
+        parse_value(tuple[int, ...], text.removesuffix(","), "seeds")
+        if "," in text
+        else parse_value(int, text, "seeds")
+    )
 
 
 def print_findings(folder: Path) -> None:

@@ -1,0 +1,228 @@
+"""Is depth a limit or a speed: the fit length on Cyclic-DET as a function of training, by depth, at two lengths."""
+
+import math
+from typing import Any
+
+from hmmscope import registry
+from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.effects import Effect, Estimate
+from hmmscope.evidence.figures import Figure, Lines, Series
+from hmmscope.evidence.panels import curve, level, lines
+from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, apart
+from hmmscope.experiments.limits_lengths import RATE, slope
+from hmmscope.experiments.limits_models import grid, identity
+from hmmscope.experiments.limits_tables import (
+    LENGTH_AT_REST,
+    WHILE_TRAINING,
+    each,
+    late_change,
+    layers_of,
+    model_name,
+    never_fitting,
+    over_seeds,
+    training_rows,
+)
+from hmmscope.runs.pipeline import Run
+
+TASK = "cyclic-det"
+
+
+@registry.experiment("limits-depth")
+class LimitsDepth(Experiment):
+    """The runs of Figures 3 and 6 on Cyclic-DET without curriculum, and longer sequences beside them."""
+
+    title = "Is depth a limit or a speed?"
+    summary = (
+        "How far Transformers of growing depth follow five states under two permutations that generate A5, while they "
+        "train on whole sequences. If depth is a limit the fit length of each depth comes to rest below the end of the "
+        "sequence; if it is a speed, more training moves it on, and 2^L is a snapshot."
+    )
+    num_seeds = NUM_SEEDS
+    intervals = SEED_INTERVALS
+    sizes = {scale: {"error_rate": RATE} for scale in ("smoke", "small", "medium", "gpu")}
+    groups = {"lengths": (WHILE_TRAINING,)}
+    #: What shapes the plan: layers at the length of the scale (0), and at a longer one.
+    shapes: dict[str, dict[str, Any]] = {
+        "smoke": {"layers": [0, 1, 2], "long_layers": [1], "long_length": 6},
+        "small": {"layers": [0, 1, 2, 3], "long_layers": [2], "long_length": 32},
+        "medium": {"layers": [0, 1, 2, 3, 4, 5], "long_layers": [2, 4, 6], "long_length": 64},
+        "gpu": {"layers": [0, 1, 2, 3, 4, 5], "long_layers": [2, 4, 6], "long_length": 128},
+    }
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        return dict(self.shapes[scale])
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        length = choices["long_length"]
+        longer = grid(scale, [TASK], choices["long_layers"], curriculum=False, length=length)
+        found = grid(scale, [TASK], choices["layers"], curriculum=False)
+        return found | {f"{label}, length {length}": data for label, data in longer.items()}
+
+    def cells(self, labels: list[str]) -> dict[str, list[str]]:
+        return apart(labels)
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        rows = [row for run in runs.values() for row in training_rows(run, [sizes["error_rate"]], identity(run))]
+        return {WHILE_TRAINING: rows}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        rows = tables[WHILE_TRAINING]
+        return [_by_depth(rows), _by_training(rows)]
+
+    def without_training(self, tables: Tables) -> Tables:
+        return {**tables, WHILE_TRAINING: never_fitting(tables[WHILE_TRAINING])}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+#: Shares of the training at which lengths by depth are shown.
+_SHARES = {0.25: "after a quarter of the training", 0.5: "after half", 1.0: "at the end"}
+
+
+def _by_depth(rows: Rows) -> Figure:
+    return Figure(
+        name="fit-length-by-depth",
+        title="Fit length against depth, and against training",
+        caption=(
+            f"The place between two positions at which the evaluation loss crosses {rows[0]['error_rate']:g}, by one "
+            "evaluation. 2^layers is cut at the end of the sequence. Depths that still moved by a tenth of a doubling or "
+            "more in the last quarter of training, in some seed, are drawn once more as not converged: theirs is the "
+            "length of a budget. Bands are 95 % intervals over seeds."
+        ),
+        panels=tuple(_depth_panel(own) for own in rows.by("longest").values()),
+    )
+
+
+def _depth_panel(rows: Rows) -> Lines:
+    depths, longest = [n for n in layers_of(rows) if n > 0], rows[0]["longest"]
+    deep, ends = rows.where(layers=depths), (float(min(depths)), float(max(depths)))
+    series: list[Series | None] = [
+        curve(
+            Rows(_at(one, share) for one in _runs(deep)),
+            "layers",
+            name,
+            "model" if share == 1 else "control",
+            y="length",
+        )
+        for share, name in _SHARES.items()
+    ]
+    moving = {one[0]["layers"] for one in _runs(deep) if not is_at_rest(one)}
+    last = Rows(_at(one, 1.0) for one in _runs(deep.where(layers=moving)))
+    series.append(curve(last, "layers", "not converged", "other", y="length", bands=False))
+    series.append(
+        Series(name="2^layers", role="baseline", x=tuple(depths), y=tuple(float(min(2**n, longest)) for n in depths))
+    )
+    series.append(level(longest, ends, "end of the sequence", "ceiling"))
+    recurrent = Rows(_at(one, 1.0) | {"at": at} for one in _runs(rows.where(layers=0)) for at in ends)
+    series.append(curve(recurrent, "at", "RNN", "optimum", y="length"))
+    shown: dict[str, Any] = {"x_label": "layers", "y_label": "fit length", "y_min": 0.0, "y_max": 1.08 * longest}
+    return lines(f"Sequences of {longest}", *series, **shown)
+
+
+def _by_training(rows: Rows) -> Figure:
+    panels = []
+    for longest, own in rows.by("longest").items():
+        series = [curve(own.where(layers=n), "sequences", model_name(n), "model", y="length") for n in layers_of(own)]
+        shown: dict[str, Any] = {"x_label": "sequences seen", "y_label": "fit length", "y_min": 0.0, "log_x": True}
+        panels.append(lines(f"Sequences of {longest}", *series, **shown))
+    return Figure(
+        name="fit-length-by-training",
+        title="Fit length while training",
+        caption="As above, over the training on a logarithmic scale. Bands are 95 % intervals over seeds.",
+        panels=tuple(panels),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+def _runs(rows: Rows) -> list[Rows]:
+    """The evaluations of each run."""
+    return list(rows.by("longest", "layers", "seed").values())
+
+
+def _at(own: Rows, share: float) -> dict[str, Any]:
+    """The evaluation of a run at a share of its training, or the last one before."""
+    return max((row for row in own if row["share"] <= share + 1e-9), key=lambda row: row["share"], default=own[0])
+
+
+def _log2(row: dict[str, Any]) -> float:
+    return math.log2(max(row["length"], 1.0))
+
+
+def is_at_rest(own: Rows) -> bool:
+    """Whether the fit length of a run is flat over the last quarter of training, or that of the whole sequence."""
+    change = late_change(own, lambda end, before: _log2(end) - _log2(before))
+    return own[-1]["length"] >= own[0]["longest"] or (change is not None and abs(change) < LENGTH_AT_REST)
+
+
+def last_octave(own: Rows) -> Estimate | None:
+    """Doublings of the fit length over the last doubling of the training; None at the end of the sequence by its half."""
+    half, end = _at(own, 0.5), _at(own, 1.0)
+    return None if half["length"] >= half["longest"] else Estimate(_log2(end) - _log2(half))
+
+
+def _deep(tables: Tables) -> Rows:
+    return Rows(row for row in tables[WHILE_TRAINING] if row["layers"] > 0)
+
+
+def _named(longest: int, layers: int) -> str:
+    return f"{model_name(layers)} of {longest}"
+
+
+@claim(
+    "limits-depth-saturates",
+    experiment="limits-depth",
+    source=OURS,
+    says="Does the fit length of a depth come to rest, or does training go on moving it?",
+    reading="Doublings of the 0.1-fit length over the last doubling of the training, by depth; 0 is rest.",
+)
+def saturates(tables: Tables) -> Seen:
+    """The depth that moves most stands first; whole sequences by half of the training do not count."""
+    found: dict[str, Effect] = {}
+    for (longest, layers), own in _deep(tables).by("longest", "layers").items():
+        effect = over_seeds(own, last_octave, "doublings a doubling of training")
+        if effect is not None:
+            found[_named(longest, layers)] = effect
+    effects = dict(sorted(found.items(), key=lambda item: -item[1].value))
+    known = [(name, one.low, one.high) for name, one in effects.items() if one.low is not None and one.high is not None]
+    moving = [name for name, low, _ in known if low > 0]
+    rests = [name for name, low, high in known if low > -LENGTH_AT_REST and high < LENGTH_AT_REST]
+    said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
+    text = f"Over the last doubling of the training: {said or 'every depth fits the whole sequence'}. "
+    text += f"Surely moving: {', '.join(moving) or 'none'}; surely at rest: {', '.join(rests) or 'none'}."
+    return Seen(effects, text)
+
+
+@claim(
+    "limits-depth-speed",
+    experiment="limits-depth",
+    source=OURS,
+    says="How much sooner does a layer more fit a given length?",
+    reading="Slope of log2 of the sequences seen until the 0.1-fit length stays at 4 or more, against layers.",
+)
+def speed(tables: Tables) -> Seen:
+    """Of the depths that get there, two at least, within seeds, at the shorter sequences."""
+    rows = _deep(tables)
+    rows = rows.where(longest=min(rows.values("longest"), default=0))
+
+    def of_seed(own: Rows) -> Estimate | None:
+        reached = [(float(n), steps_to(one)) for n, one in own.by("layers").items()]
+        known = [(n, Estimate(math.log2(count))) for n, count in reached if count is not None]
+        return slope(known) if len(known) > 1 else None
+
+    effect = over_seeds(rows, of_seed, "doublings of the sequences a layer")
+    counts = each(rows, "layers", lambda own: steps_to(own))
+    said = "; ".join(f"{model_name(n)} {count.value:,.0f}" for n, count in counts.items())
+    return Seen(effect, f"Mean sequences until four positions stay fitted: {said or 'no depth gets there'}.")
+
+
+def steps_to(own: Rows, length: float = 4.0) -> float | None:
+    """Sequences that a run has seen when its fit length is at `length` for good; None if it never is."""
+    ordered = sorted(own, key=lambda row: row["sequences"])
+    below = [i for i, row in enumerate(ordered) if row["length"] < length]
+    first = below[-1] + 1 if below else 0
+    return float(ordered[first]["sequences"]) if first < len(ordered) else None
