@@ -1,75 +1,76 @@
-"""What the quickstart says of a model: in true words, whichever way it comes out, and never that something is reproduced."""
+"""What the quickstart says of its models: in true words, whichever way it comes out."""
 
 import pytest
 
-from hmmscope import registry
 from hmmscope.evidence.claims import OURS, claims_of
 from hmmscope.evidence.findings import Finding
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.experiments.experiment import experiment_named
+from hmmscope.experiments.multitask_predictors import POOLS
 
 
-def tables(model: float = 2.03, counted: float = 1.82) -> Tables:
-    """Loss on HMMs never seen after all demonstrations, of the model and of the n-gram of order 1."""
-    unseen, along = Rows(), Rows()
-    for metric, predictor, end in (
-        ("loss", "model", model), ("loss", "order-1", counted), ("loss", "known-component", 1.5),
-        ("accuracy", "model", 0.3), ("accuracy", "order-1", 0.4), ("accuracy", "known-component", 0.5),
-    ):  # fmt: skip
-        for x, value in ((0, 2.05), (3, end)):
-            row = {"x": x, "metric": metric, "predictor": predictor, "value": value}
-            unseen.append(row | {"low": value - 0.02, "high": value + 0.02})
-    along += unseen
-    gap = {"model: rise in accuracy": 0.1, "model: first accuracy": 0.35, "model: last accuracy": 0.45}
-    gap |= {
-        "optimum: last accuracy": 0.5,
-        "model: last loss": 1.6,
-        "order-1: last loss": 1.8,
-        "optimum: last loss": 1.5,
-    }
-    gap |= {"share of the gap closed": 0.66}
-    rows = Rows(
-        {"quantity": name, "value": value, "low": value - 0.01, "high": value + 0.01} for name, value in gap.items()
-    )
-    probes = Rows(
-        {"model": who, "target": target, "labels": "true", "layer": layer,
-         "accuracy": 0.1 * layer + 0.2 * (who == "trained"), "low": 0.0, "high": 1.0, "ceiling": 0.95, "chance": 0.1}
-        for who in ("trained", "untrained") for target in ("component", "state") for layer in range(3)
-    )  # fmt: skip
-    return {"unseen": unseen, "in-context": along, "last-sequence": along, "gap": rows, "probes": probes}
+def tables(unseen: float = 1.3, counted: float = 1.5) -> Tables:
+    """Losses after all demonstrations on HMMs never seen; of two models, of which the other knows its pool by heart."""
+    effects, along, layers = Rows(), Rows(), Rows()
+    for prompts, beyond in ((10.0, unseen), (1500.0, 2.5)):
+        for pool in POOLS:
+            loss = {"model": 1.1 if pool == "pool" else beyond, "order-1": counted + 0.1, "order-2": counted}
+            loss |= {"retrieval": 1.0 if pool == "pool" else 2.8, "known-component": 0.9, "untrained": 2.1}
+            for predictor, value in loss.items():
+                row = {"prompts": prompts, "pool": pool, "predictor": predictor, "metric": "loss", "value": value}
+                along += [row | {"x": 0, "value": 2.05}, row | {"x": 5}]
+            gains = {"loss above the ceiling": loss["model"] - 0.9, "gain over counting": counted - loss["model"]}
+            for name, value in gains.items():
+                row = {"seed": 0, "prompts": prompts, "network": "trained", "pool": pool, "effect": name}
+                effects.append(row | {"value": value, "low": value - 0.02, "high": value + 0.02})
+        for network, target, layer in (
+            (network, target, layer)
+            for network in ("trained", "untrained")
+            for target in ("previous-1", "previous-2", "previous-3", "component")
+            for layer in range(3)
+        ):
+            value = 0.1 * layer + 0.5 * (network == "trained")
+            row = {"prompts": prompts, "network": network, "target": target, "layer": layer, "accuracy": value}
+            layers.append(row | {"low": value - 0.01, "high": value + 0.01, "chance": 0.06})
+    return {"in-context": along, "effects": effects, "layers": layers, "training": Rows()}
 
 
 def judged(name: str, found: Tables) -> Finding:
-    finding: Finding = registry.lookup("claim", name).judge(found)
-    return finding
+    claim = next(claim for claim in claims_of("quickstart") if claim.name == name)
+    return claim.judge(found)
 
 
 @pytest.mark.parametrize(
-    "model, counted, words",
+    "unseen, counted, words",
     [
-        (2.03, 1.82, "mostly retrieval: in context it learns less than counting does"),
-        (1.6, 1.82, "it learns in context more than pairs of neighbours tell"),
-        (1.81, 1.82, "are not told apart"),
+        (1.3, 1.5, "it does better than counting: it learns in context, and it knows its pool by heart"),
+        (1.3, 1.2, "counting in the prompt does better, without any training"),
+        (1.3, 1.31, "it and counting are not told apart"),
+        (1.11, 1.5, "it learns in context, and that it knows its pool by heart does not show"),
     ],
 )
-def test_learning_in_context_is_measured_on_hmms_never_seen(model: float, counted: float, words: str) -> None:
-    found = judged("quickstart-in-context", tables(model, counted))
+def test_learning_in_context_is_measured_on_hmms_never_seen(unseen: float, counted: float, words: str) -> None:
+    found = judged("quickstart-rarely", tables(unseen, counted))
     assert found.verdict == "found"
     assert words in found.text
-    assert f"from 2.050 nats to {model:.3f}" in found.text
-    assert f"ends at {counted:.3f} and the filter that is told the HMM at 1.500" in found.text
-    assert found.value == pytest.approx(0.1)
+    assert "shown in 10 prompts" in found.text
+    assert (
+        f"on HMMs never seen {unseen:.2f} nats (counting {counted:.2f}, retrieval 2.80, HMM known 0.90)" in found.text
+    )
+    assert found.value == pytest.approx(unseen - 1.1)
 
 
-def test_what_it_holds_stands_beside_the_untrained_model() -> None:
+def test_retrieval_is_not_called_learning_in_context() -> None:
+    found = judged("quickstart-often", tables())
+    assert "shown in 1,500 prompts" in found.text
+    assert "it knows its pool by heart" in found.text
+    assert "learns in context" not in found.text
+
+
+def test_what_the_layers_hold_stands_beside_the_untrained_model() -> None:
     found = judged("quickstart-layers", tables())
-    assert "accuracy 0.40 at layer 2 (0.20 at best before training, 0.95 by the exact posterior)" in found.text
-
-
-def test_the_gap() -> None:
-    found = judged("quickstart-gap", tables())
-    assert "the order-1 in-context n-gram loses 1.800 nats, the model 1.600 and the Bayes mixture 1.500" in found.text
-    assert (found.value, found.low, found.high) == pytest.approx((0.66, 0.65, 0.67))
+    assert "1 back 0.70 at layer 2 (0.20 before training)" in found.text
+    assert found.value == pytest.approx(0.5)
 
 
 def test_the_quickstart_claims_nothing() -> None:
@@ -78,12 +79,10 @@ def test_the_quickstart_claims_nothing() -> None:
     assert all(claim.is_question and claim.source == OURS for claim in asked)
 
 
-def test_counting_and_ceiling_on_hmms_never_seen_are_drawn() -> None:
-    from hmmscope.experiments.quickstart import _in_context_figure
+def test_every_kind_of_prompt_is_drawn_with_its_prompts_per_hmm() -> None:
+    from hmmscope.experiments.quickstart import _in_context
 
-    assert experiment_named("quickstart").without_training(tables()) is not None  # probes have an untrained model
-    unseen = [panel for panel in _in_context_figure(tables()).panels if "never seen" in panel.title]
-    assert len(unseen) == 2
-    for panel in unseen:
-        roles = {series.role for series in panel.series}  # type: ignore[attr-defined]
-        assert roles == {"model", "baseline", "ceiling"}
+    assert experiment_named("quickstart").without_training(tables()) is not None
+    titles = [panel.title for panel in _in_context(tables()["in-context"], "loss", "nats").panels]
+    assert titles[2] == "HMMs never seen; 10 prompts per HMM"
+    assert titles[3] == "HMMs of the pool; 1,500 prompts per HMM"

@@ -15,8 +15,7 @@ from hmmscope.evidence.panels import bar, curve, heatmap, lines
 from hmmscope.evidence.rows import Rows
 from hmmscope.evidence.verdicts import Above, Below, Gate, converged, learned
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured, Tables
-from hmmscope.experiments.quickstart import CONCENTRATION
-from hmmscope.experiments.quickstart import SCALES as QUICKSTART
+from hmmscope.experiments.multitask_models import PARTS, multitask_config
 from hmmscope.experiments.side_by_side import (
     attention_of_networks,
     construct,
@@ -42,7 +41,7 @@ FLAT = 0.1
 
 @registry.experiment(NAME)
 class ConstructionVsTrained(Experiment):
-    """The model of the quickstart, trained for each seed, and a construction for the prompts of that seed."""
+    """The model of Figures 1 to 7 whose HMMs were shown most rarely, and a construction for the prompts of each seed."""
 
     title = "Does a trained network do what the construction does?"
     summary = (
@@ -73,17 +72,7 @@ class ConstructionVsTrained(Experiment):
     )
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        numbers = QUICKSTART[scale]
-        concentration = CONCENTRATION[scale]
-        law = {"transition_concentration": concentration, "emission_concentration": concentration}
-        return {
-            "model": {
-                "process": {"name": "random-mixture", **law, **numbers["process"]},
-                "layout": {"name": "prompts", **numbers["layout"]},
-                "model": {"name": "roformer", **numbers["model"]},
-                "training": numbers["training"] | {"num_threads": 1},
-            }
-        }
+        return {"model": multitask_config(scale, PARTS[scale][-1])}
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         run = runs["model"]

@@ -1,324 +1,172 @@
-"""The whole way in minutes: a mixture of HMMs, a small RoFormer, the exact optimum, and a look inside."""
+"""The whole way in minutes: two pools of HMMs, a small RoFormer on each, the exact answers, and a look inside."""
 
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from hmmscope import registry
-from hmmscope.analysis.curves import Score, evaluate
-from hmmscope.analysis.intervals import bootstrap_ratio, mean_row
-from hmmscope.analysis.probes import MAX_DISTANCE, probe
+from hmmscope.analysis.probes import probe
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.evidence.claims import OURS, Seen, claim
 from hmmscope.evidence.effects import Effect
-from hmmscope.evidence.figures import Bars, Figure, Lines, Series
-from hmmscope.evidence.panels import curve, heatmap, lines
+from hmmscope.evidence.figures import Figure, Lines, Role
+from hmmscope.evidence.panels import curve, lines
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.experiments.experiment import Experiment, Measured
-from hmmscope.experiments.run_page import predictors_panel, training_figure
-from hmmscope.processes.mixture import Mixture
+from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
+from hmmscope.experiments.multitask_fig1 import effects
+from hmmscope.experiments.multitask_models import PARTS, multitask_plan
+from hmmscope.experiments.multitask_predictors import NGRAMS, POOLS, pools_of, prompt_score
+from hmmscope.experiments.multitask_setting import pool_columns, spread
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.storage import rundir
 
-#: Numbers of each scale: process, layout, model, training.
-SCALES: dict[str, dict[str, dict[str, Any]]] = {
-    "smoke": {
-        "process": {"num_components": 4, "num_states": 4, "num_symbols": 4},
-        "layout": {"num_demonstrations": 3, "demonstration_length": 6, "test_length": 6},
-        "model": {"num_layers": 2, "num_heads": 2, "width": 16},
-        "training": {"num_steps": 30, "batch_size": 8, "warmup_steps": 5, "evaluate_every": 10, "checkpoint_every": 15},
-    },
-    "small": {
-        "process": {"num_components": 40, "num_states": 8, "num_symbols": 8},
-        "layout": {"num_demonstrations": 15, "demonstration_length": 6, "test_length": 6},
-        "model": {"num_layers": 4, "num_heads": 4, "width": 96},
-        "training": {"num_steps": 1200, "learning_rate": 3e-3, "num_threads": 2},
-    },
-    "gpu": {
-        "process": {"num_components": 256, "num_states": 32, "num_symbols": 8},
-        "layout": {"num_demonstrations": 15, "demonstration_length": 8, "test_length": 8},
-        "model": {"num_layers": 8, "num_heads": 8, "width": 256},
-        "training": {"num_steps": 6000, "batch_size": 128, "learning_rate": 1e-3},
-    },
-    "paper": {
-        "process": {"num_components": 8192, "num_states": 128, "num_symbols": 16},
-        "layout": {"num_demonstrations": 15, "demonstration_length": 16, "test_length": 16},
-        "model": {"num_layers": 16, "num_heads": 16, "width": 1024},
-        "training": {"num_steps": 4096, "batch_size": 32, "learning_rate": 3e-4, "warmup_steps": 200},
-    },
-}
-CONCENTRATION = {"smoke": 0.1, "small": 0.1, "gpu": 0.03, "paper": 0.01}
+#: What is read of each layer, and how it is called.
+_READ = {"previous-1": "1 back", "previous-2": "2 back", "previous-3": "3 back", "component": "which of 16 HMMs"}
 
 
 @registry.experiment("quickstart")
 class Quickstart(Experiment):
-    """A RoFormer on prompts of a small pool, and every instrument on it once."""
+    """A RoFormer on prompts of a small pool and one on those of a large pool, asked about HMMs that neither has seen."""
 
-    title = "A RoFormer learns a mixture of hidden Markov models"
+    title = "Two RoFormers, few HMMs shown often and many shown rarely"
     summary = (
-        "A decoder is trained from scratch on prompts: demonstrations from one hidden Markov model of a pool, then a test "
-        "sequence of the same one. Which model of the pool it is, and its hidden states, are never shown. Everything that "
-        "the decoder predicts stands beside the exact Bayes-optimal answer."
+        "Two small decoders read as many prompts: demonstrations from one hidden Markov model of a pool, then a test "
+        "sequence of the same one. One pool is small and its HMMs are shown more than a thousand times; in the other each "
+        "is shown about ten times. Both are asked about HMMs of their pool, about held-out pairs of its parts, and about "
+        "HMMs of which they have seen no part. Beside them stand what counting in the prompt reaches, what retrieval from "
+        "the pool reaches, and the filter that is told the HMM."
     )
-    groups = {
-        "predictions": ("in-context", "last-sequence", "gap"),
-        "unseen": ("unseen",),
-        "training": ("training",),
-        "probes": ("probes",),
-        "shuffle": ("shuffle",),
-        "attention": ("attention",),
+    intervals = SEED_INTERVALS
+    num_seeds = {"smoke": 1, "small": 1, "gpu": 1, "paper": 1}
+    groups = {"measurements": ("in-context", "effects", "layers", "training")}
+    sizes = {
+        "smoke": {"samples": 16, "first_position": 4, "probe_samples": 64},
+        "small": {"samples": 128, "first_position": 4, "probe_samples": 512},
+        "gpu": {"samples": 512, "first_position": 4, "probe_samples": 1024},
+        "paper": {"samples": 512, "first_position": 4, "probe_samples": 1024},
     }
 
-    sizes = {
-        "smoke": {"samples": 32, "probe_samples": 64, "probe_components": 2, "shuffle_samples": 8},
-        "small": {"samples": 512, "probe_samples": 512, "probe_components": 16, "shuffle_samples": 64},
-        "gpu": {"samples": 1024, "probe_samples": 2048, "probe_components": 32, "shuffle_samples": 128},
-        "paper": {"samples": 1024, "probe_samples": 2048, "probe_components": 64, "shuffle_samples": 64},
-    }
+    def choices(self, scale: str) -> dict[str, Any]:
+        return {"parts": PARTS[scale]}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        numbers = SCALES[scale]
-        concentration = CONCENTRATION[scale]
-        process = {"transition_concentration": concentration, "emission_concentration": concentration}
-        return {
-            "model": {
-                "process": {"name": "random-mixture", **process, **numbers["process"]},
-                "layout": {"name": "prompts", **numbers["layout"]},
-                "model": {"name": "roformer", **numbers["model"]},
-                "training": dict(numbers["training"]),
-            }
-        }
+        plan = multitask_plan(scale, choices["parts"])
+        if scale == "small":
+            for config in plan.values():
+                config["training"] |= {"num_steps": 1500}
+        return plan
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
-        run = runs["model"]
-        match group:
-            case "predictions":
-                score = evaluate(run.model, run.corpus(), num_samples=sizes["samples"])
-                last = score.demonstrations == score.demonstrations.max()
-                return {
-                    "in-context": score.rows("demonstrations"),
-                    "last-sequence": score.rows("positions", last),
-                    "gap": _gap(score),
-                }
-            case "unseen":
-                return {"unseen": _unseen(run, sizes)}
-            case "training":
-                return {"training": _training_curve(run)}
-            case "probes":
-                return {"probes": _probes(run, sizes)}
-        instrument = registry.lookup("instrument", group)
-        models = {"trained": run.model, "untrained": untrained_twin(run)}
-        rows = [
-            {"model": label} | row
-            for label, model in models.items()
-            for row in instrument(model, run.corpus("probe"), num_samples=sizes["shuffle_samples"])
-        ]
-        return {group: rows}
+        tables: Measured = {name: [] for name in self.groups[group]}
+        for label, run in runs.items():
+            where = {"label": label, **pool_columns(run)}
+            for pool, process in pools_of(run).items():
+                score = prompt_score(run, process, sizes["samples"])
+                rows = score.rows("demonstrations", score.positions >= sizes["first_position"])
+                tables["in-context"] += [where | {"pool": pool} | row for row in rows]
+                tables["effects"] += [where | row for row in effects(score, pool, sizes["first_position"])]
+            tables["layers"] += [where | row for row in _layers(run, sizes["probe_samples"])]
+            records = rundir.read_journal(run.path / "metrics.jsonl")
+            tables["training"] += [
+                where | {key: row[key] for key in ("step", "evaluation_loss")}
+                for row in records
+                if row.get("evaluation_loss") is not None
+            ]
+        return tables
 
     def figures(self, tables: Tables) -> list[Figure]:
-        """Predictions, probes, shuffled positions, attention and the loss over training."""
-        training = tables["training"]
+        """Predictions, layers and the loss over training."""
         return [
-            _in_context_figure(tables),
-            _probe_figure(tables["probes"]),
-            _distance_figure(tables["probes"]),
-            _shuffle_figure(tables["shuffle"]),
-            _attention_figure(tables["attention"]),
-            training_figure(training, training[0]["training_floor"]),
+            _in_context(tables["in-context"], "loss", "nats per observation"),
+            _in_context(tables["in-context"], "accuracy", "accuracy"),
+            _layer_figure(tables["layers"]),
+            _training_figure(tables["training"]),
         ]
 
 
-def _unseen(run: Run, sizes: dict[str, Any]) -> list[dict]:
-    """The same measurement on components that were never trained on, from the same prior."""
-    spec = run.config.process
-    held_out = replace(spec, first_component=spec.first_component + spec.num_components)
-    corpus = Corpus(held_out.build(), layout=run.config.layout, seed=run.config.seed, stream="evaluate")
-    rows = evaluate(run.model, corpus, num_samples=sizes["samples"]).rows("demonstrations")
-    return [row for row in rows if row["predictor"] in ("model", "known-component", "order-1")]
-
-
-def _training_curve(run: Run) -> list[dict]:
-    records = rundir.read_journal(run.path / "metrics.jsonl")
-    assert run.summary is not None
-    floor = {"training_floor": run.summary["training_floor"]}
-    return [
-        {key: record[key] for key in ("step", "loss", "evaluation_loss") if key in record} | floor for record in records
-    ]
-
-
-def _gap(score: Score) -> list[dict]:
-    """What the findings rest on, each with its interval over samples."""
-    first, last = score.demonstrations == 0, score.demonstrations == score.demonstrations.max()
-    accuracy = {name: score.measures[name]["accuracy"] for name in ("model", "optimum")}
-    loss = {name: score.measures[name]["loss"][:, last].mean(1) for name in ("model", "optimum", "order-1")}
+def _layers(run: Run, num_samples: int) -> list[dict]:
+    """Probes of `_READ`, layer by layer, in the trained and the untrained network."""
+    few = Corpus(spread(run.process, 16), layout=run.config.layout, seed=run.config.seed, stream="probe")
     rows = []
-    for name, values in accuracy.items():
-        rise = values[:, last].mean(1) - values[:, first].mean(1)
-        rows.append(_interval_row(f"{name}: rise in accuracy", rise))
-        rows.append(_interval_row(f"{name}: first accuracy", values[:, first].mean(1)))
-        rows.append(_interval_row(f"{name}: last accuracy", values[:, last].mean(1)))
-    rows += [_interval_row(f"{name}: last loss", values) for name, values in loss.items()]
-    closed = np.stack([loss["order-1"] - loss["model"], loss["order-1"] - loss["optimum"]], 1)
-    rows.append(_ratio_row("share of the gap closed", closed))
-    return rows
-
-
-def _interval_row(quantity: str, values: np.ndarray) -> dict:
-    return {"quantity": quantity} | mean_row(values)
-
-
-def _ratio_row(quantity: str, pairs: np.ndarray) -> dict:
-    """Ratio of two means over samples (sample, 2); the interval resamples the pairs."""
-    value, low, high = bootstrap_ratio(pairs[:, 0], pairs[:, 1])
-    return {"quantity": quantity, "value": value, "low": low, "high": high, "samples": len(pairs)}
-
-
-def _probes(run: Run, sizes: dict[str, Any]) -> list[dict]:
-    process, layout, seed = run.process, run.config.layout, run.config.seed
-    assert isinstance(process, Mixture)
-    few = process.first(min(sizes["probe_components"], len(process)))
-    rows = []
-    for label, model in {"trained": run.model, "untrained": untrained_twin(run)}.items():
-        wanted = [("component", Corpus(few, layout=layout, seed=seed, stream="probe"))]
-        wanted += [("state", Corpus(process[0], layout=layout, seed=seed, stream="probe"))]
-        wanted += [(f"previous-{k}", run.corpus("probe")) for k in range(MAX_DISTANCE + 1)]
-        for target, corpus in wanted:
-            found = probe(
-                model, corpus, target=target, num_samples=sizes["probe_samples"], shuffled_labels=label == "trained"
-            )
-            rows += [{"model": label} | row for row in found]
+    for network, model in {"trained": run.model, "untrained": untrained_twin(run)}.items():
+        for target in _READ:
+            corpus = few if target == "component" else run.corpus("probe")
+            found = probe(model, corpus, target=target, num_samples=num_samples, shuffled_labels=False)
+            rows += [{"network": network} | row for row in found]
     return rows
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Figures
 
-_LAYERS: dict[str, Any] = {"x_label": "layer", "y_label": "probe accuracy", "y_min": 0.0, "y_max": 1.02}
+_LOOKS: dict[str, tuple[str, Role]] = {
+    "known-component": ("Bayes filter, HMM known", "ceiling"),
+    "prior": ("Bayes mixture over all pairs", "optimum"),
+    "retrieval": ("Bayes mixture over the pool (retrieval)", "other"),
+    "model": ("model", "model"),
+    "untrained": ("model before training", "control"),
+    "order-1": ("counting in the prompt, order 1", "baseline"),
+    "order-2": ("counting in the prompt, order 2", "baseline"),
+}
 
 
-def _in_context_figure(tables: Tables) -> Figure:
-    demonstrations, position = "demonstrations before the sequence", "position in the test sequence"
-    nats = "nats per observation"
-    return Figure(
-        name="in-context-learning",
-        title="Predictions improve as demonstrations arrive",
-        caption=(
-            "Next-observation accuracy and loss, averaged over the positions of a sequence, against the number of "
-            "demonstrations before it: on HMMs of the pool, and on HMMs that the model never saw; and along the test "
-            "sequence on HMMs of the pool. The optimum knows the pool but not which HMM it is; the ceiling is told. The "
-            "n-grams count in the prompt only: what a model does no better than they do on HMMs never seen is not "
-            "learned in context. Bands are 95 % intervals."
-        ),
-        panels=(
-            predictors_panel(tables["in-context"], "accuracy", "Accuracy, pool", demonstrations, "accuracy"),
-            predictors_panel(tables["in-context"], "loss", "Loss, pool", demonstrations, nats),
-            predictors_panel(tables["unseen"], "accuracy", "Accuracy, HMMs never seen", demonstrations, "accuracy"),
-            predictors_panel(tables["unseen"], "loss", "Loss, HMMs never seen", demonstrations, nats),
-            predictors_panel(
-                tables["last-sequence"], "accuracy", "Accuracy in the test sequence", position, "accuracy"
-            ),
-            predictors_panel(tables["last-sequence"], "loss", "Loss in the test sequence", position, nats),
-        ),
-    )
-
-
-def _probe_figure(rows: Rows) -> Figure:
-    def panel(target: str, title: str) -> Lines:
-        own = rows.where(target=target)
-        trained, before = (own.where(model=model, labels="true") for model in ("trained", "untrained"))
-        shuffled = own.where(model="trained", labels="shuffled")
-        return lines(
-            title,
-            curve(trained, "layer", "trained", "model", y="accuracy"),
-            curve(trained, "layer", "exact posterior", "ceiling", y="ceiling", bands=False),
-            curve(before, "layer", "untrained model", "control", y="accuracy"),
-            curve(shuffled, "layer", "shuffled labels", "control", y="accuracy"),
-            curve(trained, "layer", "commonest class", "baseline", y="chance", bands=False),
-            **_LAYERS,
-        )
-
-    return Figure(
-        name="probes",
-        title="Which HMM, and which hidden state: read layer by layer",
-        caption=(
-            "Accuracy of linear probes (multinomial logistic regression) on samples that neither the model nor the "
-            "probe was trained on. Left: which HMM of the pool, read at the last observation. Right: the hidden state of "
-            "one HMM, at positions 4 and later of the test sequence. Controls: the same model before training, and a "
-            "probe trained on shuffled labels."
-        ),
-        panels=(panel("component", "Which HMM"), panel("state", "Hidden state")),
-    )
-
-
-def _distance_figure(rows: Rows) -> Figure:
+def _in_context(rows: Rows, metric: str, unit: str) -> Figure:
     panels = []
-    for model, title in {"trained": "Trained", "untrained": "Before training"}.items():
-        own = rows.where(model=model, labels="true")
-        back = (own.where(target=f"previous-{k}") for k in range(MAX_DISTANCE + 1))
-        series = [curve(found, "layer", f"{k} back", y="accuracy") for k, found in enumerate(back)]
-        panels.append(lines(title, *series, **_LAYERS))
+    for prompts, of_model in rows.where(metric=metric).by("prompts").items():
+        for pool, own in of_model.by("pool").items():
+            title = f"{POOLS[pool][0].upper()}{POOLS[pool][1:]}; {_shown(prompts)}"
+            series = [curve(own.where(predictor=name), "x", *look) for name, look in _LOOKS.items()]
+            panels.append(lines(title, *series, x_label="demonstrations before the sequence", y_label=unit))
     return Figure(
-        name="previous-observations",
-        title="Which past observations a layer holds",
+        name=f"in-context-{metric}",
+        title=f"{metric.capitalize()} as demonstrations arrive",
         caption=(
-            "Accuracy of linear probes for the observation k steps back, read at positions 4 and later of the test "
-            "sequence, on samples that neither the model nor the probe was trained on. Layer 0 is the embedding."
+            "The next observation, at the later positions of a sequence, against the number of demonstrations before it. "
+            "Top: few HMMs that were shown often; bottom: many that were shown rarely. Retrieval is the exact answer of an "
+            "observer who knows the pool and believes in nothing else: the optimum on the pool. The mixture over all pairs "
+            "is the optimum on held-out pairs. Counting knows the prompt alone. Bands are 95 % intervals over prompts, of "
+            "one training each."
         ),
         panels=tuple(panels),
     )
 
 
-def _shuffle_figure(rows: Rows) -> Figure:
-    looks = {"trained": ("trained", "model"), "untrained": ("untrained model", "control")}
+def _layer_figure(rows: Rows) -> Figure:
+    def panel(own: Rows, title: str) -> Lines:
+        series = [curve(own.where(target=target), "layer", name, y="accuracy") for target, name in _READ.items()]
+        chance = curve(own.where(target="component"), "layer", "chance, which HMM", "baseline", y="chance", bands=False)
+        return lines(title, *series, chance, x_label="layer", y_label="probe accuracy", y_min=0.0, y_max=1.02)
 
-    def panel(metric: str, title: str, y_label: str) -> Lines:
-        own = rows.where(metric=metric)
-        series = [curve(own.where(model=model), "layer", *look, bands=False) for model, look in looks.items()]  # type: ignore[arg-type]
-        return lines(title, *series, x_label="layer", y_label=y_label, y_min=0.0)
-
-    labels = {"x_label": "head", "y_label": "layer", "z_label": "coefficient of variation"}
+    panels = [
+        panel(own.where(network=network), f"{name}; {_shown(prompts)}")
+        for prompts, own in rows.by("prompts").items()
+        for network, name in {"trained": "Trained", "untrained": "Before training"}.items()
+    ]
     return Figure(
-        name="position-shuffle",
-        title="How far attention depends on where demonstrations stand",
+        name="layers",
+        title="What a layer holds",
         caption=(
-            "Whole demonstrations are permuted, and the attention logits from the last token are followed by the identity "
-            "of the key. The coefficient of variation is the standard deviation over permutations relative to the mean "
-            "size of a logit, after removing what softmax ignores; zero means that the layer looks at content, not place."
+            "Accuracy of linear probes on prompts that neither the model nor the probe was trained on: the observation k "
+            "steps back, at positions 4 and later of the test sequence, and which of 16 HMMs of the pool speaks, at the "
+            "last observation. Layer 0 is the embedding. What the network holds before training, it did not learn."
         ),
-        panels=(
-            panel("cv_centred", "Variation of centred logits", "coefficient of variation"),
-            panel("attention_change", "Change of the attention itself", "total variation"),
-            heatmap(
-                "Trained: layer by head", rows.where(model="trained", metric="cv_centred"), "head", "layer", **labels
-            ),
-        ),
+        panels=tuple(panels),
     )
 
 
-def _attention_figure(rows: Rows) -> Figure:
-    trained = rows.where(model="trained")
-    layers = sorted(trained.values("layer"))
-    by_source = trained.where(kind="source")
-    sources = []
-    for source in ("same sequence", "earlier sequences", "delimiters"):
-        shares = {row["layer"]: row["value"] for row in by_source.where(key=source).pool("layer")}
-        sources.append(Series(name=source, y=tuple(shares[layer] for layer in layers)))
-    labels = {"x_label": "columns back", "y_label": "layer", "z_label": "attention"}
+def _training_figure(rows: Rows) -> Figure:
+    series = [
+        curve(own, "step", f"pool with {_shown(prompts)}", y="evaluation_loss")
+        for prompts, own in rows.by("prompts").items()
+    ]
     return Figure(
-        name="attention",
-        title="Where the last token looks",
-        caption="Attention of the last token, averaged over heads and samples: by distance to the key, and by its source.",
-        panels=(
-            heatmap("By distance", trained.where(kind="offset"), "key", "layer", **labels),
-            Bars(
-                title="By source",
-                y_label="attention",
-                categories=tuple(f"layer {layer}" for layer in layers),
-                series=tuple(sources),
-            ),
-        ),
+        name="training",
+        title="Loss over training",
+        caption="Loss on fresh prompts of the own pool, over whole prompts.",
+        panels=(lines("", *series, x_label="step", y_label="nats per observation"),),
     )
+
+
+def _shown(prompts: float) -> str:
+    return f"{prompts:,.3g} prompts per HMM" if prompts < 1000 else f"{prompts:,.0f} prompts per HMM"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -326,82 +174,83 @@ def _attention_figure(rows: Rows) -> Figure:
 
 
 @claim(
-    "quickstart-in-context",
+    "quickstart-often",
     experiment="quickstart",
     source=OURS,
-    says="Does the model learn in context, or does it know its pool?",
-    reading=(
-        "Accuracy with all demonstrations less that with none on HMMs of the pool, beside the loss on HMMs that it "
-        "never saw, where the n-gram of order 1 shows what counting alone reaches; the number is the rise on the pool."
-    ),
+    says="What does the model do whose HMMs were shown often?",
+    reading="Loss above the filter that is told the HMM: the number is that on HMMs never seen less that on the pool.",
 )
-def in_context(tables: Tables) -> Seen:
-    losses = tables["unseen"].where(metric="loss")
-    last = max(losses.values("x"))
-    start = losses.one(predictor="model", x=min(losses.values("x")))
-    end, counted, told = (losses.one(predictor=name, x=last) for name in ("model", "order-1", "known-component"))
-    if end["low"] > counted["high"]:
-        tells = "So what it does on its pool is mostly retrieval: in context it learns less than counting does"
-    elif end["high"] < counted["low"]:
-        tells = "So it learns in context more than pairs of neighbours tell"
-    else:
-        tells = "There it and the n-gram are not told apart"
-    text = (
-        f"On HMMs of the pool accuracy goes from {_value(tables, 'model: first accuracy')} without demonstrations to "
-        f"{_value(tables, 'model: last accuracy')} after the last one; the Bayes mixture over the pool, which "
-        f"retrieves, ends at {_value(tables, 'optimum: last accuracy')}. On HMMs never seen the loss goes from "
-        f"{start['value']:.3f} nats to {end['value']:.3f}, while the n-gram of order 1, which only counts, ends at "
-        f"{counted['value']:.3f} and the filter that is told the HMM at {told['value']:.3f}. {tells}."
-    )
-    return Seen(
-        _effect(tables["gap"].one(quantity="model: rise in accuracy"), "rise in accuracy, HMMs of the pool"), text
-    )
+def often(tables: Tables) -> Seen:
+    return _asked(tables, max(tables["effects"].values("prompts")))
 
 
 @claim(
-    "quickstart-gap",
+    "quickstart-rarely",
     experiment="quickstart",
     source=OURS,
-    says="How near to the optimum does it come?",
-    reading="Share of the gap in loss between the n-gram of order 1 and the Bayes mixture over the pool, last sequence.",
+    says="What does the model do whose HMMs were shown rarely?",
+    reading="Loss above the filter that is told the HMM: the number is that on HMMs never seen less that on the pool.",
 )
-def gap(tables: Tables) -> Seen:
-    share = tables["gap"].one(quantity="share of the gap closed")
-    text = (
-        "At the last sequence, on HMMs of the pool, the order-1 in-context n-gram loses "
-        f"{_value(tables, 'order-1: last loss')} nats, the model {_value(tables, 'model: last loss')} and the Bayes "
-        f"mixture {_value(tables, 'optimum: last loss')}."
-    )
-    return Seen(_effect(share, "share of the gap closed"), text)
+def rarely(tables: Tables) -> Seen:
+    return _asked(tables, min(tables["effects"].values("prompts")))
 
 
 @claim(
     "quickstart-layers",
     experiment="quickstart",
     source=OURS,
-    says="What does it hold, layer by layer?",
-    reading="Probe accuracy for the HMM and for the hidden state at the best layer, beside the same before training.",
+    says="What do its layers hold that they did not hold before training?",
+    reading=(
+        "Probe accuracy at the best layer of the model whose HMMs were shown rarely, beside the same before training; the "
+        "number is the gain for the token one back."
+    ),
 )
 def layers_hold(tables: Tables) -> Seen:
-    rows = tables["probes"].where(labels="true")
+    rows = tables["layers"].where(prompts=min(tables["layers"].values("prompts")))
 
-    def best(target: str, model: str = "trained") -> dict[str, Any]:
-        return max(rows.where(target=target, model=model), key=lambda row: row["accuracy"])
+    def best(target: str, network: str) -> dict[str, Any]:
+        return max(rows.where(target=target, network=network), key=lambda row: row["accuracy"])
 
-    component, state = best("component"), best("state")
-    text = (
-        f"Which HMM it is can be read with accuracy {component['accuracy']:.2f} at layer {component['layer']} "
-        f"({best('component', 'untrained')['accuracy']:.2f} at best before training, {component['ceiling']:.2f} by the "
-        f"exact posterior); the hidden state with {state['accuracy']:.2f} at layer {state['layer']} "
-        f"({best('state', 'untrained')['accuracy']:.2f} before training, {state['ceiling']:.2f} by the exact filter)."
-    )
-    return Seen(_effect(component | {"value": component["accuracy"]}, "probe accuracy, component"), text)
-
-
-def _effect(row: dict[str, Any], unit: str) -> Effect:
-    """The number of one run with its interval over samples."""
-    return Effect(value=row["value"], low=row["low"], high=row["high"], unit=unit)
+    parts = []
+    for target, name in _READ.items():
+        own, before = best(target, "trained"), best(target, "untrained")
+        parts.append(f"{name} {own['accuracy']:.2f} at layer {own['layer']} ({before['accuracy']:.2f} before training)")
+    one, control = best("previous-1", "trained"), best("previous-1", "untrained")
+    gain = one["accuracy"] - control["accuracy"]
+    half = sum((row["high"] - row["low"]) / 2 for row in (one, control))
+    effect = Effect(value=gain, low=gain - half, high=gain + half, unit="probe accuracy, 1 back, above the untrained")
+    return Seen(effect, f"Read at the best layer: {'; '.join(parts)}.")
 
 
-def _value(tables: Tables, quantity: str) -> str:
-    return f"{tables['gap'].one(quantity=quantity)['value']:.3f}"
+def _asked(tables: Tables, prompts: float) -> Seen:
+    """What one model does on its pool and beyond it, in words that follow the intervals."""
+    own = tables["effects"].where(prompts=prompts, network="trained")
+
+    def effect(name: str, pool: str) -> Effect:
+        found = own.where(effect=name, pool=pool).effect()
+        assert found is not None
+        return found
+
+    rows = tables["in-context"].where(prompts=prompts, metric="loss")
+    end = rows.where(x=max(rows.values("x")))
+    parts = []
+    for pool, ended in end.by("pool").items():
+        loss = {row["predictor"]: row["value"] for row in ended}
+        counted = min(loss[name] for name in NGRAMS if name in loss)
+        parts.append(
+            f"on {POOLS[pool]} {loss['model']:.2f} nats (counting {counted:.2f}, retrieval {loss['retrieval']:.2f}, "
+            f"HMM known {loss['known-component']:.2f})"
+        )
+    own_part = own.where(effect="loss above the ceiling")
+    gap = own_part.where(pool="unseen").less(own_part.where(pool="pool"), unit="nats more on HMMs never seen")
+    assert gap is not None
+    counting = effect("gain over counting", "unseen")
+    if (counting.low or 0) > 0:
+        tells = "On HMMs never seen it does better than counting: it learns in context"
+    elif (counting.high or 0) < 0:
+        tells = "On HMMs never seen counting in the prompt does better, without any training"
+    else:
+        tells = "On HMMs never seen it and counting are not told apart"
+    knows = "it knows its pool by heart" if (gap.low or 0) > 0 else "that it knows its pool by heart does not show"
+    text = f"Each HMM was shown in {_shown(prompts).removesuffix(' per HMM')}. After all demonstrations the loss is"
+    return Seen(gap, f"{text} {'; '.join(parts)}. {tells}, and {knows}.")
