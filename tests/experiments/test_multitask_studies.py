@@ -1,5 +1,6 @@
 """The studies of [MultiTask] that vary one thing: their claims on made-up tables, their instruments on known answers."""
 
+import itertools
 import math
 from typing import Any
 
@@ -7,14 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
-from hmmscope.evidence.effects import Estimate
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.experiments import multitask_pool_size as pool_size
 from hmmscope.experiments.experiment import experiment_named
+from hmmscope.experiments.multitask_models import multitask_config
 from hmmscope.experiments.multitask_observability import exponent_of
-from hmmscope.experiments.multitask_pool_size import switch_size
+from hmmscope.experiments.multitask_predictors import pools_of
 from hmmscope.experiments.multitask_studies import end_rows, prompt_config, window_config
 from hmmscope.experiments.multitask_windows import (
     decay_rate,
@@ -27,7 +27,6 @@ from hmmscope.experiments.multitask_windows import (
 )
 from hmmscope.inference.memory_error import memory_error
 from hmmscope.processes.hmm import HMM
-from hmmscope.processes.mixture import Mixture
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import Run, fresh_model, train
 from hmmscope.sweeps.grid import run_name
@@ -263,45 +262,67 @@ def test_without_training_the_untrained_answers_stand_there(study: str) -> None:
     assert len(swapped["end"]) == len(rows)
 
 
-def pool_tables(nearer: dict[int, float]) -> Tables:
-    rows = []
-    for seed in range(3):
-        for size, value in nearer.items():
-            here = {"seed": seed, "components": size, "on": "unseen", "metric": "total_variation"}
-            rows.append(here | {"of": "model, pool", "value": 0.3 + value + 0.001 * seed})
-            rows.append(here | {"of": "model, prior", "value": 0.3})
-            rows.append(here | {"on": "pool", "of": "model, pool", "value": 9.0})
-    prior = [{"seed": seed, "components": n, "value": 1.5 - n / 100} for seed in range(3) for n in (1, 16)]
-    return {"end": Rows(rows), "prior": Rows(prior)}
+def phase_tables(gaps: dict[float, float], inference: float = 4.0, retrieval: float = 16.0) -> Tables:
+    """Three seeds: the gap at the end by prompts per HMM, and steps at which both phases begin, one doubling sharp."""
+    rows = Rows()
+    for seed, (prompts, gap), step in itertools.product(range(3), gaps.items(), (1, 2, 4, 8, 16, 32, 64)):
+        for effect, begins, least, most in (("retrieval", retrieval, 0.0, gap), ("inference", inference, -0.06, 0.1)):
+            value = (least + most) / 2 if step == begins else most if step > begins else least
+            row = {"seed": seed, "label": f"{prompts}", "prompts": prompts, "shown": prompts * step / 64, "step": step}
+            rows.append(row | {"effect": effect, "value": value, "error": 0.01})
+    runs = Rows({"label": f"{prompts}", "seed": seed, "tokens": 1} for prompts in gaps for seed in range(3))
+    return {"phases": rows, "runs": runs}
 
 
-@pytest.mark.parametrize(
-    "nearer, first",
-    [
-        ({1: -0.2, 4: -0.1, 16: 0.1, 64: 0.2}, 16),
-        ({1: 0.2, 4: -0.1, 16: 0.1, 64: 0.2}, 16),
-        ({1: -0.2, 4: -0.1, 16: 0.1, 64: -0.2}, None),
-        ({1: 0.2, 4: 0.1}, 1),
-    ],
-)
-def test_switch_is_where_the_model_stays_nearer_to_the_prior(nearer: dict[int, float], first: int | None) -> None:
-    assert switch_size({size: Estimate(value) for size, value in nearer.items()}) == first
-    found = judged("multitask-switch", pool_tables(nearer))
-    assert f"from this size on: {', '.join(['none' if first is None else str(first)] * 3)}." in found.text
-    assert found.value == pytest.approx(nearer[max(nearer)], abs=0.01)
+def test_the_switch_is_located_between_pools() -> None:
+    found = judged("multitask-switch", phase_tables({16.0: 0.0, 64.0: 0.0, 256.0: 0.2, 1024.0: 0.5}))
+    assert found.value == pytest.approx(7.0)  # half way, on the logarithm, from 64 to 256
+    assert found.low is not None
+    assert found.low < 7.0
+    assert "by seed: 128, 128, 128" in found.text
+    never = judged("multitask-switch", phase_tables({16.0: 0.0, 64.0: 0.05}))
+    assert never.value is None
+    assert "none, none, none" in never.text
 
 
-@pytest.mark.parametrize("change, said", [(0.2, "at best bounds"), (0.001, "which has converged")])
-def test_the_mixture_that_stands_for_the_prior_has_to_converge(change: float, said: str) -> None:
-    tables = pool_tables({1: -0.2, 4: 0.1})
-    for row in tables["prior"]:
-        row["value"] = 1.5 - change * (row["components"] == 16)
-    found = judged("multitask-switch", tables)
-    assert said in found.text
-    assert found.gates[0].is_open == (said == "which has converged")
-    (alone,) = tables["prior"].where(seed=0, components=16)
-    few = {**tables, "prior": Rows([alone])}
-    assert "has converged" not in judged("multitask-switch", few).text  # one size tells nothing
+def test_inference_and_retrieval_are_dated_within_a_training() -> None:
+    found = judged("multitask-inference-first", phase_tables({256.0: 0.2}))
+    assert found.value == pytest.approx(2.0)  # from step 4 to step 16
+    assert "inference at 256 prompts per HMM from step 4, 4, 4" in found.text
+    later = judged("multitask-inference-first", phase_tables({256.0: 0.2}, inference=16.0, retrieval=4.0))
+    assert later.value == pytest.approx(-2.0)
+    assert judged("multitask-inference-first", phase_tables({16.0: 0.0})).value is None
+
+
+class Answers(torch.nn.Module):
+    """Says what it was given, whatever it reads."""
+
+    outputs = "law"
+
+    def __init__(self, law: torch.Tensor) -> None:
+        super().__init__()
+        self.law = law
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.law
+
+
+def test_a_planted_mixture_of_strategies_is_found_in_every_place() -> None:
+    config = config_from_data(multitask_config("smoke", 3))
+    process, planted = config.process.build(), {"retrieval": 0.5, "inference": 0.3, "order-2": 0.2}
+    run = Run(None, config, process, fresh_model(config, process), None)  # type: ignore[arg-type]
+    corpus, batch = pool_size._prompts(run, pool_size.pools_of(run)["unseen"], 8)
+    laws = pool_size.strategy_laws(run, corpus, batch)
+    mixed = sum(weight * laws[name] for name, weight in planted.items())
+    model = torch.zeros(8, config.layout.num_columns - 1, process.num_symbols).double()
+    model[:, config.layout.columns[config.layout.predicted] - 1] = mixed
+    planted_run = Run(None, config, process, Answers(model), None)  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool_size, "pools_of", lambda run: {"unseen": pools_of(run)["unseen"]})
+        tables = pool_size._strategies(planted_run, {"samples": 8, "first_position": 4})
+    found = Rows(tables["weights"]).where(axis="demonstrations", x=3)
+    assert {row["strategy"]: row["value"] for row in found if row["value"] > 1e-3} == pytest.approx(planted, abs=1e-3)
+    assert max(row["value"] for row in tables["left"] if row["quantity"] == "left") < 1e-6
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -361,20 +382,6 @@ def test_end_rows_have_the_optimum_and_the_controls(prompted: Run) -> None:
     assert ("order-1", "loss") in rows
 
 
-def test_pool_rows_on_a_pool_that_is_its_own_prior(prompted: Run) -> None:
-    """The mixture over the pool is at distance zero from itself, and the ceiling is below it."""
-    assert isinstance(prompted.process, Mixture)
-    batch = Corpus(prompted.process, layout=prompted.config.layout, seed=0, stream="evaluate")[0:100]
-    same = pool_size._predictions(prompted.process, batch, prompted)
-    rows = {
-        (row["metric"], row["of"]): row["value"] for row in pool_size._rows(prompted, batch, prompted.process, same)
-    }
-    assert rows["total_variation", "pool, prior"] == 0
-    assert rows["total_variation", "model, pool"] == rows["total_variation", "model, prior"] > 0
-    assert rows["loss", "known"] < rows["loss", "pool"] == rows["loss", "prior"]
-    assert rows["excess", "model"] > 0
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Plans
 
@@ -386,8 +393,9 @@ def names_of(study: str, scale: str = "small") -> set[str]:
 
 
 def test_settings_that_coincide_are_one_run() -> None:
-    shared = names_of("positions") & names_of("heads") & names_of("pool-size")
+    shared = names_of("positions") & names_of("heads")
     assert len(shared) == 1
+    assert names_of("fig1") == names_of("fig7") < names_of("pool-size")
     assert len(names_of("context-length") & names_of("observability")) == 3
     assert not names_of("rank") & names_of("heads")
 

@@ -1,195 +1,293 @@
-"""Retrieval or estimation: what a Transformer learns in context as the pool of HMMs grows."""
+"""Which strategy a Transformer follows, by the size of the pool and by training: counting, retrieval, inference."""
 
-from dataclasses import replace
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from hmmscope import registry
-from hmmscope.analysis.activations import BATCH
+from hmmscope.analysis.curves import known_component_laws, ngram_laws
 from hmmscope.analysis.intervals import mean_row
+from hmmscope.analysis.strategies import Crossing, crossing
+from hmmscope.analysis.strategy_weights import strategy_weights
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.evidence.claims import OURS, Seen, claim
 from hmmscope.evidence.effects import Estimate
-from hmmscope.evidence.figures import Figure, Lines, Role
-from hmmscope.evidence.panels import curve, lines
-from hmmscope.evidence.rows import Rows, Tables, effect_of, minus
-from hmmscope.evidence.verdicts import converged
+from hmmscope.evidence.figures import Figure, Role
+from hmmscope.evidence.panels import curve, heatmap, lines
+from hmmscope.evidence.rows import Rows, Tables, effect_of
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
-from hmmscope.experiments.multitask_predictors import answers
-from hmmscope.experiments.multitask_studies import prompt_config
-from hmmscope.experiments.multitask_windows import divergence
-from hmmscope.experiments.outcomes import FLAT, equal_tokens, flat
-from hmmscope.inference.mixture import filter_known_component
-from hmmscope.inference.optimal import optimal_predictions
+from hmmscope.experiments.multitask_models import PARTS, multitask_plan
+from hmmscope.experiments.multitask_predictors import (
+    MAX_ORDER,
+    POOLS,
+    answers,
+    best_ngram,
+    measured,
+    observers_of,
+    pools_of,
+    smoothed,
+)
+from hmmscope.experiments.multitask_setting import in_regime, pool_columns, setting_rows
+from hmmscope.experiments.outcomes import equal_tokens
+from hmmscope.inference.optimal import optimal_law
+from hmmscope.processes.base import Process
+from hmmscope.processes.composed_cycles import ComposedCycles
 from hmmscope.processes.mixture import Mixture
-from hmmscope.runs.pipeline import Run
+from hmmscope.runs.development import kept_steps
+from hmmscope.runs.pipeline import Run, model_at
 
-#: Component numbers of the fresh pool that stands for the prior, and of the unseen HMMs; no pool reaches them.
-PRIOR_FIRST, UNSEEN_FIRST = 2**20, 2**21
+#: Nats by which the loss on held-out HMMs has to be above that on the pool for retrieval to have set in, and by which the
+#: loss has to be below that of the best n-gram on HMMs never seen for inference to have.
+RETRIEVES, INFERS = 0.1, 0.02
 
 
 @registry.experiment("multitask-pool-size")
 class PoolSize(Experiment):
-    """Pools of 1, 4, 16, ... HMMs at equal steps, judged beside two exact mixtures on the pool and on unseen HMMs."""
+    """The same model at equal tokens on pools of growing size: what it does on the pool and beyond it, and how."""
 
-    title = "Retrieval or estimation as the pool of HMMs grows"
+    title = "Counting, retrieval or inference, as the pool grows and training goes on"
     summary = (
-        "The same decoder is trained for as many steps on pools of 1, 4, 16, ... HMMs ([MultiTask] has 8192). On prompts "
-        "of the pool, and of HMMs that it never saw, it is compared with two exact Bayes predictors: one that knows the "
-        "pool (retrieval), and one that knows only the law from which HMMs are drawn (estimation). The second is a mixture "
-        "over a large fresh pool from that law, which approximates it from above in loss; the table 'prior' has its loss "
-        "for smaller fresh pools."
+        "The same decoder reads as many prompts of pools of growing size, so that each HMM is shown from thousands of times "
+        "to about as rarely as in the paper (16 times). On prompts of the pool, of held-out pairs of its parts and of HMMs "
+        "with new parts, its predictions are taken apart: into the mixture of counting, retrieval and inference over all "
+        "pairs that is nearest to them. Where models keep checkpoints, the same is followed over training."
     )
     intervals = SEED_INTERVALS
     num_seeds = NUM_SEEDS
-    groups = {"end of the prompt": ("end", "prior")}
-
+    groups = {"strategies": ("weights", "left"), "training": ("phases",), "setting": ("setting",)}
     sizes = {
-        "smoke": {"samples": 16, "prior_components": 16, "unseen_components": 16},
-        "small": {"samples": 256, "prior_components": 2048, "unseen_components": 256},
-        "gpu": {"samples": 512, "prior_components": 8192, "unseen_components": 512},
-        "paper": {"samples": 256, "prior_components": 16384, "unseen_components": 256},
+        "smoke": {"samples": 8, "phase_samples": 8, "first_position": 4},
+        "small": {"samples": 256, "phase_samples": 256, "first_position": 4},
+        "medium": {"samples": 256, "phase_samples": 256, "first_position": 4},
+        "gpu": {"samples": 512, "phase_samples": 256, "first_position": 4},
+        "paper": {"samples": 256, "phase_samples": 256, "first_position": 4},
     }
-    varied = {
-        "smoke": [1, 4],
-        "small": [1, 4, 16, 64, 256, 1024],
-        "gpu": [1, 4, 16, 64, 256, 1024, 4096],
-        "paper": [1, 16, 256, 1024, 8192],
-    }
+    varied = {**PARTS, "small": [8, 16, 32, 96]}
 
     def choices(self, scale: str) -> dict[str, Any]:
-        return {"pools": self.varied[scale]}
+        return {"parts": self.varied[scale]}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        return {
-            f"{n} HMM{'s' * (n != 1)}": prompt_config(scale, process={"num_components": n}) for n in choices["pools"]
-        }
+        return multitask_plan(scale, choices["parts"])
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
-        first = next(iter(runs.values()))
-        spec, layout, seed = first.config.process, first.config.layout, first.config.seed
-        prior = replace(spec, first_component=PRIOR_FIRST, num_components=sizes["prior_components"]).build()
-        unseen = replace(spec, first_component=UNSEEN_FIRST, num_components=sizes["unseen_components"]).build()
-        elsewhere = Corpus(unseen, layout=layout, seed=seed, stream="evaluate")[0 : sizes["samples"]]
-        of_prior = _predictions(prior, elsewhere, first)
-        rows = []
-        for run in runs.values():
-            assert isinstance(run.process, Mixture)
-            here = run.corpus()[0 : sizes["samples"]]
-            for on, batch, known, expected in (
-                ("pool", here, run.process, _predictions(prior, here, run)),
-                ("unseen", elsewhere, unseen, of_prior),
-            ):
-                setting = {"components": run.process.num_components, "on": on}
-                rows += [setting | row for row in _rows(run, batch, known, expected)]
-        smaller = sorted({max(1, sizes["prior_components"] // share) for share in (16, 4, 1)})
-        losses = []
-        for n in smaller:
-            law = of_prior if n == prior.num_components else _predictions(prior.first(n), elsewhere, first)
-            losses.append({"components": n} | mean_row(_loss(law, elsewhere, first)))
-        return {"end": rows, "prior": losses}
+        tables: Measured = {name: [] for name in self.groups[group]}
+        look = {
+            "strategies": _strategies,
+            "training": _phases,
+            "setting": lambda run, sizes: {"setting": setting_rows(run)},
+        }
+        for label, run in runs.items():
+            for name, rows in look[group](run, sizes).items():
+                tables[name] += [{"label": label, **pool_columns(run)} | row for row in rows]
+        return tables
+
+    def without_training(self, tables: Tables) -> Tables | None:
+        """None: questions alone are asked here."""
+        return None
 
     def figures(self, tables: Tables) -> list[Figure]:
-        """Losses, and distances between the model and the two mixtures."""
-        rows = tables["end"]
-        panels = [
-            *(_panel(rows.where(on=on, metric="loss"), _LOSSES, f"Loss, {title}") for on, title in _WHERE.items()),
-            *(
-                _panel(rows.where(on=on, metric="total_variation"), _DISTANCES, f"Distance, {title}", "total variation")
-                for on, title in _WHERE.items()
-            ),
-        ]
-        return [
-            Figure(
-                name="pool-size",
-                title="Loss, and which predictor the model is near to",
-                caption=(
-                    "Over the test sequence, by the number of HMMs in the pool; steps and model are the same. Left: loss on "
-                    "prompts of the pool and of unseen HMMs, beside the Bayes mixture over the pool, the Bayes mixture over "
-                    "a large fresh pool (prior) and the filter that is told the HMM. Right: total variation of the model "
-                    "from the two mixtures, and between the two. Bands are 95 % intervals over seeds."
-                ),
-                panels=tuple(panels),
-            )
-        ]
+        return [_weights_figure(tables), _by_demonstration(in_regime(tables)), _phase_figure(tables["phases"])]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Measuring
+def _prompts(run: Run, process: Process, count: int) -> tuple[Corpus, Batch]:
+    corpus = Corpus(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
+    return corpus, corpus[0:count]
 
 
-def _rows(run: Run, batch: Batch, known: Mixture, prior_BTV: Tensor) -> list[dict[str, Any]]:
-    """Losses of the four predictors and distances between them, over the test sequence."""
-    assert isinstance(run.process, Mixture)
-    laws = {
-        "model": answers(run.model, batch, run, _last(run)),
-        "pool": _predictions(run.process, batch, run),
-        "prior": prior_BTV,
-        "known": _known(known, batch, run),
-    }
-    rows = [{"metric": "loss", "of": name} | mean_row(_loss(law, batch, run)) for name, law in laws.items()]
-    for one, other in (("model", "pool"), ("model", "prior"), ("pool", "prior")):
-        distance = (laws[one] - laws[other]).abs().sum(-1).mean(1) / 2
-        rows.append({"metric": "total_variation", "of": f"{one}, {other}"} | mean_row(distance.numpy()))
-    excess = divergence(laws["pool"].flatten(0, 1), laws["model"].flatten(0, 1)).unflatten(0, laws["model"].shape[:2])
-    return [*rows, {"metric": "excess", "of": "model"} | mean_row(excess.mean(1).numpy())]
-
-
-def _last(run: Run) -> np.ndarray:
-    """Numbers of the observations of the test sequence."""
-    index = run.config.layout.sequence_index
-    found: np.ndarray = np.flatnonzero(index == index.max())
+def strategy_laws(run: Run, corpus: Corpus, batch: Batch) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
+    """What each strategy says of every observation: ``uniform``, ``unigram``, ``order-1`` .. ``order-4``, ``retrieval``, and
+    for pools of pairs ``inference``, the Bayes mixture over all of them."""
+    counted = ngram_laws(corpus, batch, MAX_ORDER)
+    found = {"uniform": torch.full_like(counted["order-0"], 1 / corpus.num_symbols), "unigram": counted.pop("order-0")}
+    found |= counted
+    starts, judged = torch.from_numpy(corpus.layout.starts), corpus.layout.predicted
+    for name, pool in observers_of(run).items():
+        assert isinstance(pool, Mixture)
+        believed = pool if isinstance(pool, ComposedCycles) else smoothed(pool, 0.01)
+        law = optimal_law(believed, batch.observations, starts=starts)[:, judged]
+        found["inference" if name == "prior" else name] = law
     return found
 
 
-def _predictions(process: Mixture, batch: Batch, run: Run) -> Float64[Tensor, "batch time symbol"]:
-    """The Bayes predictor of a pool over the test sequence."""
-    starts, last = torch.from_numpy(run.config.layout.starts), _last(run)
-    parts = [
-        optimal_predictions(process, part, starts=starts).predicted_observation[:, last]
-        for part in batch.observations.split(BATCH)
-    ]
-    return torch.cat(parts)
+def _strategies(run: Run, sizes: dict[str, Any]) -> Measured:
+    """Tables "weights" (pool, axis, x, strategy, value, error) and "left" (pool, axis, x, quantity, value).
+
+    The axis is the number of demonstrations, at positions of a sequence from ``first_position`` on, or the position in the
+    last sequence. ``left`` is what the nearest mixture leaves; ``alone``, what the nearest single strategy does.
+    """
+    weights, left = [], []
+    for pool, process in pools_of(run).items():
+        corpus, batch = _prompts(run, process, sizes["samples"])
+        layout, judged = corpus.layout, corpus.layout.predicted
+        laws, law = strategy_laws(run, corpus, batch), answers(run.model, batch, run, judged)
+        number, position = layout.sequence_index[judged], layout.position_in_sequence[judged]
+        late, last = position >= sizes["first_position"], number == number.max()
+        places = {("demonstrations", x): late & (number == x) for x in np.unique(number).tolist()}
+        places |= {("positions", x): last & (position == x) for x in np.unique(position[last]).tolist()}
+        for (axis, x), columns in places.items():
+            chosen = torch.from_numpy(columns)
+            found = strategy_weights(law[:, chosen], {name: one[:, chosen] for name, one in laws.items()})
+            where = {"pool": pool, "axis": axis, "x": x}
+            weights += [
+                where | {"strategy": name, "value": value, "error": found.error[name]}
+                for name, value in found.value.items()
+            ]
+            nearest = min(found.alone.values())
+            left += [where | {"quantity": name, "value": v} for name, v in (("left", found.left), ("alone", nearest))]
+    return {"weights": weights, "left": left}
 
 
-def _known(process: Mixture, batch: Batch, run: Run) -> Float64[Tensor, "batch time symbol"]:
-    """The filter that is told the HMM, over the test sequence."""
-    assert batch.components is not None
-    starts = torch.from_numpy(run.config.layout.starts)
-    told = filter_known_component(process, batch.observations, batch.components, starts=starts)
-    return told.predicted_observation[:, _last(run)]
+def _phases(run: Run, sizes: dict[str, Any]) -> Measured:
+    """Table "phases": (step, shown, effect, value, low, high, samples) at every step that was kept, or the last.
+
+    ``shown`` is the prompts per HMM until that step. Over the test sequence: ``retrieval``, loss on held-out HMMs less that
+    on the pool, each above the filter that is told the HMM; ``inference``, loss of the best n-gram less that of the model
+    on HMMs never seen.
+    """
+    training, pools = run.config.training, pools_of(run)
+    columns = pool_columns(run)
+    last = run.config.layout.sequence_index[run.config.layout.predicted]
+    end, judged = last == last.max(), run.config.layout.predicted
+    known: dict[str, np.ndarray] = {}
+    counted: dict[str, np.ndarray] = {}
+    batches: dict[str, Batch] = {}
+    for pool, process in pools.items():
+        corpus, batch = _prompts(run, process, sizes["phase_samples"])
+        loss = {name: _loss(law, batch, judged, end) for name, law in ngram_laws(corpus, batch, MAX_ORDER).items()}
+        counted[pool], batches[pool] = loss[best_ngram(loss)], batch
+        told = known_component_laws(corpus, batch)
+        assert told is not None
+        known[pool] = _loss(told, batch, judged, end)
+    other = "held-out" if "held-out" in pools else "unseen"
+    rows = []
+    for step in kept_steps(run)[1:] if training.milestones else [training.num_steps]:
+        model = model_at(run, step) if training.milestones else run.model
+        loss = {pool: _loss(answers(model, batch, run, judged), batch, judged, end) for pool, batch in batches.items()}
+        above = {pool: loss[pool] - known[pool] for pool in pools}
+        where = {"step": step, "shown": columns["prompts"] * step / training.num_steps}
+        gap, inside, beyond = above[other].mean() - above["pool"].mean(), above["pool"], above[other]
+        error = math.hypot(inside.std(ddof=1), beyond.std(ddof=1)) / math.sqrt(len(inside))
+        rows.append(where | {"effect": "retrieval", "value": float(gap), "error": error})
+        rows.append(where | {"effect": "inference"} | mean_row(counted["unseen"] - loss["unseen"]))
+    return {"phases": rows}
 
 
-def _loss(law_BTV: Tensor, batch: Batch, run: Run) -> np.ndarray:
-    """Mean cross-entropy of each sample over the test sequence, nats (sample,)."""
-    labels = batch.observations[:, _last(run)]
-    found: np.ndarray = -law_BTV.gather(2, labels[..., None])[..., 0].log().mean(1).numpy()
+def _loss(law: Tensor, batch: Batch, judged: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Mean loss of each prompt at the chosen columns (sample,)."""
+    found: np.ndarray = measured(law, batch.observations[:, judged])["loss"][:, end].mean(1)
     return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Figures
 
-_WHERE = {"pool": "HMMs of the pool", "unseen": "unseen HMMs"}
-_LOSSES: dict[str, tuple[str, Role]] = {
-    "pool": ("Bayes mixture over the pool", "optimum"),
-    "known": ("Bayes filter, HMM known", "ceiling"),
-    "model": ("model", "model"),
-    "prior": ("Bayes mixture over a fresh pool (prior)", "other"),
-}
-_DISTANCES: dict[str, tuple[str, Role]] = {
-    "model, pool": ("model to the pool's mixture", "model"),
-    "model, prior": ("model to the prior's mixture", "other"),
-    "pool, prior": ("between the two mixtures", "baseline"),
+_STRATEGIES: dict[str, tuple[str, Role]] = {
+    "inference": ("inference over all pairs", "optimum"),
+    "retrieval": ("retrieval from the pool", "model"),
+    "counting": ("counting, orders 1 to 4", "baseline"),
+    "unigram": ("unigram", "other"),
+    "uniform": ("uniform", "control"),
 }
 
 
-def _panel(rows: Rows, looks: dict[str, tuple[str, Role]], title: str, unit: str = "nats per observation") -> Lines:
-    series = [curve(rows.where(of=name), "components", *look) for name, look in looks.items()]
-    return lines(title, *series, x_label="HMMs in the pool", y_label=unit, log_x=True)
+def _named(rows: Rows) -> Rows:
+    """With the orders of counting added up, whose shares are not told apart well."""
+    kept = Rows(row for row in rows if not row["strategy"].startswith("order-"))
+    keys = [key for key in (rows[0] if rows else {}) if key not in ("strategy", "value", "error")]
+    orders = Rows(row for row in rows if row["strategy"].startswith("order-"))
+    for group in orders.by(*keys).values():
+        row = {key: group[0][key] for key in keys} | {"strategy": "counting"}
+        error = math.hypot(*(one["error"] for one in group))
+        kept.append(row | {"value": math.fsum(one["value"] for one in group), "error": error})
+    return kept
+
+
+def _end(tables: Tables) -> Rows:
+    rows = tables["weights"].where(axis="demonstrations")
+    return _named(rows.where(x=max(rows.values("x"))))
+
+
+def _weights_figure(tables: Tables) -> Figure:
+    rows = _end(tables)
+    panels = [
+        lines(
+            title[0].upper() + title[1:],
+            *(curve(rows.where(pool=pool, strategy=name), "prompts", *look) for name, look in _STRATEGIES.items()),
+            x_label="prompts per HMM",
+            y_label="weight",
+            log_x=True,
+            y_min=0.0,
+            y_max=1.02,
+        )
+        for pool, title in POOLS.items()
+        if rows.where(pool=pool)
+    ]
+    return Figure(
+        name="weights",
+        title="The strategies in a model's predictions",
+        caption=(
+            "Weights of the mixture of strategies that is nearest to the model's predictions (in KL divergence), after all "
+            "demonstrations, against how often each HMM was shown in training. On prompts of the pool retrieval and "
+            "inference soon say the same, so that their weights are not told apart there."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _by_demonstration(tables: Tables) -> Figure:
+    rows = _named(tables["weights"])
+    panels = [
+        lines(
+            f"{title[0].upper()}{title[1:]}, by {axis.removesuffix('s')}",
+            *(curve(rows.where(pool=pool, axis=axis, strategy=name), "x", *look) for name, look in _STRATEGIES.items()),
+            x_label=label,
+            y_label="weight",
+            y_min=0.0,
+            y_max=1.02,
+        )
+        for pool, title in POOLS.items()
+        for axis, label in (("demonstrations", "demonstrations before"), ("positions", "observations seen"))
+        if rows.where(pool=pool)
+    ]
+    return Figure(
+        name="by-demonstration",
+        title="The strategies along a prompt, in the paper's regime",
+        caption=(
+            f"As in the figure before, for the pool with {_prompts_said(tables)} prompts per HMM: against the "
+            "demonstrations before a sequence, and along the test sequence."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _phase_figure(rows: Rows) -> Figure:
+    named = rows.with_columns(pool=lambda row: f"{row['prompts']:.4g}")
+    shown = {"x_label": "step", "y_label": "prompts per HMM at the end", "z_label": "nats"}
+    titles = {
+        "retrieval": "Retrieval: held-out HMMs less pool",
+        "inference": "Inference: below the best n-gram, HMMs never seen",
+    }
+    maps = [
+        heatmap(t, Rows(named.where(effect=e).pool("step", "pool")), "step", "pool", **shown) for e, t in titles.items()
+    ]
+    return Figure(
+        name="phases",
+        title="Phases of training",
+        caption=(
+            "Left: loss on held-out HMMs less that on the pool, each above the filter that is told the HMM. Right: loss of "
+            "the best in-context n-gram less that of the model on HMMs never seen. Test sequence, means over seeds."
+        ),
+        panels=tuple(maps),
+    )
+
+
+def _prompts_said(tables: Tables) -> str:
+    return ", ".join(f"{value:.4g}" for value in tables["weights"].values("prompts"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -197,84 +295,101 @@ def _panel(rows: Rows, looks: dict[str, tuple[str, Role]], title: str, unit: str
 
 
 @claim(
-    "multitask-switch",
+    "multitask-strategies",
     experiment="multitask-pool-size",
     source=OURS,
-    says="From which size of the pool on does the model estimate in context, and no longer retrieve?",
+    says="Of which strategies does a model's prediction consist?",
     reading=(
-        "The paper has one pool of 8192 HMMs. On prompts of unseen HMMs, total variation of the model to the Bayes "
-        "mixture over its pool less that to the mixture over a large fresh pool, which stands for the prior; the "
-        "number is that at the largest pool."
+        "Weights of the nearest mixture of uniform, unigram, counting (orders 1 to 4), retrieval from the pool and "
+        "inference over all pairs, after all demonstrations; the number is that of retrieval on HMMs never seen where HMMs "
+        "were shown most often, less that where they were shown most rarely."
     ),
 )
-def switch(tables: Tables) -> Seen:
-    rows = tables["end"].where(on="unseen", metric="total_variation")
-    sizes = sorted(rows.values("components"))
-    nearer = {size: _nearer(rows, size) for size in sizes}
-    firsts = [switch_size({size: nearer[size].get(seed) for size in sizes}) for seed in rows.seeds()]
-    listed = ", ".join(f"{size}: {effect_of(nearer[size])}" for size in sizes)
-    priors = tables["prior"]
-    used = sorted(priors.values("components"))
-    losses_by = {size: priors.where(components=size).estimates() for size in used}
-    change = minus(losses_by[used[-1]], losses_by[used[-2]]) if len(used) > 1 else {}
-    gate = converged(
-        {f"seed {seed}": None if one is None else one.value for seed, one in change.items()},
-        FLAT,
-        "loss of the prior's mixture",
-    )
-    losses = ", ".join(f"{size}: {effect_of(losses_by[size])}" for size in used)
-    said = "so the sizes are at best bounds" if not gate.is_open else "which has converged"
-    text = (
-        f"Total variation to the pool's mixture less to the prior's, by size: {listed}. By seed it is above zero from "
-        f"this size on: {', '.join('none' if size is None else str(size) for size in firsts)}. The mixture that stands "
-        f"for the prior is over a fresh pool; its loss by the size of that: {losses}, {said}."
-    )
-    unit = f"total variation to the pool's mixture less to the prior's, {sizes[-1]} HMMs"
-    return Seen(effect_of(nearer[sizes[-1]], unit), text, gates=(gate, equal_tokens(tables), flat(tables)))
+def strategies(tables: Tables) -> Seen:
+    rows = _end(tables)
+    often, rarely = max(rows.values("prompts")), min(rows.values("prompts"))
+
+    def weight(prompts: float, pool: str, name: str) -> Rows:
+        return rows.where(prompts=prompts, pool=pool, strategy=name)
+
+    parts = []
+    for prompts in (often, rarely):
+        for pool in ("pool", "unseen"):
+            found = {name: weight(prompts, pool, name).effect() for name in _STRATEGIES}
+            listed = ", ".join(f"{name} {one.short()}" for name, one in found.items() if one is not None)
+            parts.append(f"{prompts:.4g} prompts per HMM, on {POOLS[pool]}: {listed}")
+    difference = weight(often, "unseen", "retrieval").less(weight(rarely, "unseen", "retrieval"), unit="weight")
+    return Seen(difference, f"{'; '.join(parts)}.")
 
 
 @claim(
-    "multitask-larger-pool",
+    "multitask-switch",
     experiment="multitask-pool-size",
     source=OURS,
-    says="What does a larger pool give, and what does it take?",
+    says="How often must each HMM be shown for the model to retrieve?",
     reading=(
-        "Loss of the model on prompts of its pool and of unseen HMMs; the number is by how much that on unseen HMMs "
-        "falls from the smallest pool to the largest."
+        "Prompts per HMM, at equal tokens, at which the loss on held-out HMMs less that on the pool, each above the filter "
+        "that is told the HMM, crosses 0.1 nats; the number is its base-2 logarithm, interpolated between pools."
     ),
 )
-def larger_pool(tables: Tables) -> Seen:
-    rows = tables["end"].where(metric="loss")
-    sizes = sorted(rows.values("components"))
-
-    def loss(on: str, size: int, of: str) -> Rows:
-        return rows.where(on=on, components=size, of=of)
-
-    parts = [
-        f"{size} HMM{'s' * (size != 1)}: {loss('pool', size, 'model').effect()} ({loss('pool', size, 'pool').effect()}) and "
-        f"{loss('unseen', size, 'model').effect()} ({loss('unseen', size, 'prior').effect()})"
-        for size in (sizes[0], sizes[-1])
-    ]
-    text = (
-        "Loss of the model on prompts of the pool (its Bayes mixture), and on unseen HMMs (the mixture that stands for the "
-        f"prior), in nats: {'; '.join(parts)}."
-    )
-    gain = loss("unseen", sizes[0], "model").less(loss("unseen", sizes[-1], "model"), unit="nats on unseen HMMs")
-    return Seen(gain, text, gates=(equal_tokens(tables), flat(tables)))
+def switch(tables: Tables) -> Seen:
+    rows = tables["phases"].where(effect="retrieval")
+    last = Rows(row for row in rows if row["shown"] == row["prompts"])
+    found = last.per_seed(lambda own: _crossed(own, "prompts", RETRIEVES))
+    listed = ", ".join(f"{x:.4g}: {own.effect()}" for x, own in sorted(last.by("prompts").items()))
+    text = f"By prompts per HMM, the loss on held-out HMMs is above that on the pool by {listed} nats. {_where(found)}"
+    effect = effect_of(_logs(found), "base-2 logarithm of prompts per HMM")
+    return Seen(effect, text, gates=(equal_tokens(tables),))
 
 
-def switch_size(nearer: dict[int, Estimate | None]) -> int | None:
-    """The first size from which on, at all larger sizes too, the model is nearer to the prior's mixture; of one seed."""
-    found = None
-    for size in sorted(nearer, reverse=True):
-        one = nearer[size]
-        if one is None or one.value <= 0:
-            break
-        found = size
-    return found
+@claim(
+    "multitask-inference-first",
+    experiment="multitask-pool-size",
+    source=OURS,
+    says="Does inference come before retrieval in training?",
+    reading=(
+        "Within a training: the step from which on the loss on HMMs never seen stays 0.02 nats below that of the best "
+        "n-gram, and that from which on the gap between held-out HMMs and the pool stays above 0.1; the number is the "
+        "base-2 logarithm of the second over the first, mean over the pools that have both."
+    ),
+)
+def inference_first(tables: Tables) -> Seen:
+    rows, parts = tables["phases"], []
+    both: dict[Any, list[Estimate]] = {seed: [] for seed in rows.seeds()}
+    for prompts, own in sorted(rows.by("prompts").items()):
+        steps = {}
+        for name, level in (("inference", INFERS), ("retrieval", RETRIEVES)):
+            part = own.where(effect=name)
+            steps[name] = part.per_seed(lambda one, level=level: _crossed(one, "step", level))  # type: ignore[misc]
+            said = [f"{found.step:.3g}" for found in steps[name].values() if found is not None]
+            parts.append(f"{name} at {prompts:.4g} prompts per HMM from step {', '.join(said) or 'none on'}")
+        for seed, first in steps["inference"].items():
+            second = steps["retrieval"][seed]
+            if first is not None and second is not None:
+                both[seed].append(Estimate(second.log2_step, second.error) - Estimate(first.log2_step, first.error))
+    means = {
+        seed: Estimate(
+            math.fsum(v.value for v in found) / len(found), math.hypot(*(v.error for v in found)) / len(found)
+        )
+        if found
+        else None
+        for seed, found in both.items()
+    }
+    return Seen(effect_of(means, "doublings of training from inference to retrieval"), f"By seed: {'; '.join(parts)}.")
 
 
-def _nearer(rows: Rows, size: int) -> dict[Any, Estimate | None]:
-    """TV(model, pool) - TV(model, prior) by seed."""
-    own = rows.where(components=size)
-    return minus(own.where(of="model, pool").estimates(), own.where(of="model, prior").estimates())
+def _crossed(rows: Rows, key: str, level: float) -> Crossing | None:
+    """Where one seed's rows cross a level for good."""
+    found = sorted(rows, key=lambda row: row[key])
+    errors = [row["error"] if "error" in row else (row["high"] - row["low"]) / 3.92 for row in found]
+    places = [round(row[key]) if row[key] >= 1 else 1 for row in found]
+    return crossing(places, [row["value"] for row in found], errors, level=level)
+
+
+def _logs(found: Mapping[Any, Crossing | None]) -> dict[Any, Estimate | None]:
+    return {seed: None if one is None else Estimate(one.log2_step, one.error) for seed, one in found.items()}
+
+
+def _where(found: Mapping[Any, Crossing | None]) -> str:
+    said = ", ".join("none" if one is None else f"{one.step:.3g}" for one in found.values())
+    return f"It crosses {RETRIEVES:g} nats at this many, by seed: {said}."

@@ -1,0 +1,114 @@
+"""How much of a model's prediction is which strategy: the mixture of simple predictors that is nearest to its laws.
+
+    minimise over weights w on the simplex   E KL(q || sum_k w_k p_k)
+
+q is the law of the model and p_k those of the predictors, at the same places of the same prompts. The problem is convex, and
+a law that is a mixture of the predictors gives its weights back, where the predictors are linearly independent.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.axes import Float64, Tensor
+from hmmscope.schema import require
+
+#: Parts of the samples that are left out in turn, for the standard errors.
+_PARTS = 20
+#: Weights are found when no condition of optimality is off by more, and after so many steps at the latest.
+_TOLERANCE, _STEPS = 1e-9, 5000
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The nearest mixture.
+
+    Attributes:
+        value: weight of each predictor; they sum to 1.
+        error: standard errors by the jackknife over groups of samples.
+        left: KL divergence of the model from the mixture, nats.
+        alone: KL divergence of the model from each predictor, nats; infinite where that excludes what the model does not.
+    """
+
+    value: dict[str, float]
+    error: dict[str, float]
+    left: float
+    alone: dict[str, float]
+
+
+def strategy_weights(
+    model: Float64[Tensor, "sample place symbol"], predictors: Mapping[str, Float64[Tensor, "sample place symbol"]]
+) -> Weights:
+    """Weights of predictors in the mixture that is nearest to a model's laws.
+
+    Args:
+        model: laws, of at least two samples.
+        predictors: laws by name, at least one of which is positive wherever the model is.
+
+    Raises:
+        InputError: one sample, no predictor, or a law of the model that no mixture allows.
+
+    Source: ours; the steps are those of expectation maximisation for the weights of a mixture, every second one stretched
+    (Varadhan and Roland 2008).
+    """
+    require(len(predictors) >= 1, "predictors", "must be at least one", len(predictors))
+    require(len(model) >= 2, "model", "must have at least 2 samples", len(model))
+    q_BN = model.numpy().reshape(len(model), -1)
+    p_KBN = np.stack([law.numpy().reshape(len(model), -1) for law in predictors.values()])
+    possible = bool((p_KBN.max(0) > 0)[q_BN > 0].all())
+    require(possible, "predictors", "must allow together what the model allows", "a law that none of them has")
+    start = np.full(len(p_KBN), 1 / len(p_KBN))
+    whole = _fit(q_BN, p_KBN, start)
+    parts = np.arange(len(q_BN)) % min(_PARTS, len(q_BN))
+    left_out = np.stack([_fit(q_BN[parts != g], p_KBN[:, parts != g], whole) for g in range(parts.max() + 1)])
+    groups = len(left_out)
+    error = np.sqrt((groups - 1) / groups * ((left_out - left_out.mean(0)) ** 2).sum(0))
+    places = q_BN.sum()
+    entropy = _cross(q_BN, q_BN) / places
+    return Weights(
+        value=dict(zip(predictors, whole.tolist(), strict=True)),
+        error=dict(zip(predictors, error.tolist(), strict=True)),
+        left=float(_cross(q_BN, np.tensordot(whole, p_KBN, 1)) / places - entropy),
+        alone={
+            name: float(_cross(q_BN, p_BN) / places - entropy) for name, p_BN in zip(predictors, p_KBN, strict=True)
+        },
+    )
+
+
+def _cross(q: NDArray[np.float64], p: NDArray[np.float64]) -> float:
+    """-sum q log p, with 0 log 0 = 0."""
+    kept = q > 0
+    with np.errstate(divide="ignore"):
+        return float(-(q[kept] * np.log(p[kept])).sum())
+
+
+def _fit(q: NDArray[np.float64], p: NDArray[np.float64], start: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The weights, from a start; a weight that was zero may rise again."""
+    kept = q > 0
+    q_N, p_KN = q[kept] / q.sum(), p[:, kept]
+
+    def gradient(w: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(p_KN @ (q_N / (w @ p_KN)))
+
+    w = 0.99 * start + 0.01 / len(start)
+    for _ in range(_STEPS):
+        rise = gradient(w)
+        if np.abs(np.where(w > 1e-9, rise - 1, np.maximum(rise - 1, 0))).max() < _TOLERANCE:
+            break
+        once = w * rise
+        twice = once * gradient(once)
+        step, bend = once - w, twice - 2 * once + w
+        size = np.linalg.norm(bend)
+        stretch = -max(1.0, float(np.linalg.norm(step) / size)) if size > 0 else -1.0
+        far = w - 2 * stretch * step + stretch**2 * bend
+        good = far.min() >= 0 and far.sum() > 0 and _value(q_N, p_KN, far) <= _value(q_N, p_KN, twice)
+        w = far / far.sum() if good else twice / twice.sum()
+    w = np.where(w < 1e-9, 0.0, w)
+    return np.asarray(w / w.sum())
+
+
+def _value(q_N: NDArray[np.float64], p_KN: NDArray[np.float64], w: NDArray[np.float64]) -> float:
+    mixed = w @ p_KN
+    return float(-(q_N * np.log(mixed)).sum()) if mixed.min() > 0 else np.inf
