@@ -18,6 +18,7 @@ from hmmscope.experiments import multitask_fig1 as fig1
 from hmmscope.experiments import multitask_fig2 as fig2
 from hmmscope.experiments import multitask_fig7 as fig7
 from hmmscope.experiments import multitask_predictors as predictors
+from hmmscope.experiments.construction_vs_trained import construct
 from hmmscope.experiments.multitask_fig1 import MultiTaskFig1
 from hmmscope.experiments.multitask_models import multitask_config
 from hmmscope.experiments.multitask_setting import gates, in_regime, regime_label
@@ -25,7 +26,7 @@ from hmmscope.experiments.multitask_studies import prompt_config
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.processes.random_hmm import RandomMixtureSpec
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import train, untrained_twin
+from hmmscope.runs.pipeline import Run, train, untrained_twin
 from multitask_tables import CLOSED, DOWN, NONE, OPEN, UP, WAYS, judged, seeded, setting
 
 PROMPTS = Prompts(num_demonstrations=3, demonstration_length=5, test_length=6)
@@ -332,6 +333,33 @@ def test_copying_heads_share_most_of_their_attention(
     swapped = untrained(tables_7(OPEN, aligned, layers))
     assert swapped is not None
     assert judged("multitask-copying-heads", swapped).verdict != "reproduced"
+
+
+@pytest.mark.parametrize("values, verdict", WAYS)
+def test_a_gathering_head_carries_the_token(values: Sequence[float], verdict: str) -> None:
+    rows = Rows()
+    for network, what, ablated in itertools.product(
+        ("trained", "untrained", "constructed"), ("token", "loss"), ("head", "others")
+    ):
+        own = values if (network, what, ablated) == ("trained", "token", "head") else NONE
+        rows += seeded(own, network=network, what=what, ablated=ablated)
+    tables = {"carried": rows}
+    assert judged("multitask-gathering-head-carries", tables).verdict == verdict
+    swapped = untrained(tables)
+    assert swapped is not None
+    assert judged("multitask-gathering-head-carries", swapped).verdict != "reproduced"
+    assert judged("multitask-gathering-head-carries", {**tables, **setting(gain=0.0)}).verdict == "not tested"
+
+
+def test_the_constructions_first_head_carries_the_token_one_back() -> None:
+    """In the network of the theorem nothing but its first head brings the token one back; a later head brings others."""
+    config = config_from_data(multitask_config("smoke", 3))
+    run = Run(None, config, config.process.build(), None, None)  # type: ignore[arg-type]
+    built = construct(run, {"memory_length": 2, "num_steps": 1, "samples": 8})
+    first, second = (fig7.carried_rows(built, run, fig7.Place(layer, 0), 1, 64)[0] for layer in (1, 2))
+    assert first["what"] == "token"
+    assert first["value"] > 0.2
+    assert first["value"] > second["value"] + 0.1
 
 
 def test_sources_of_columns() -> None:
