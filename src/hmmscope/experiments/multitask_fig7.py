@@ -1,6 +1,6 @@
 """[MultiTask] Figure 7: where the last token of the test sequence looks, by layer and head."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from hmmscope.experiments.construction_vs_trained import construct
 from hmmscope.experiments.experiment import Measured
 from hmmscope.experiments.multitask_predictors import answers, measured
 from hmmscope.experiments.multitask_setting import PoolFigure, gates, in_regime
+from hmmscope.models.base import SequenceModel
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require
 
@@ -212,7 +213,9 @@ def carried_rows(model: nn.Module, run: Run, place: Place, num_heads: int, num_s
         right = probe_correct(probe_data(model, corpus, "previous-1", residual_layers(model), num_samples))
         found = {"token": -right[:, right.mean(0).argmax()]}
         if not isinstance(model, MultiTaskTransformer):
-            found["loss"] = measured(answers(model, batch, run, end), batch.observations[:, end])["loss"].mean(1)
+            found["loss"] = measured(
+                answers(cast("SequenceModel", model), batch, run, end), batch.observations[:, end]
+            )["loss"].mean(1)
         return found
 
     intact, lost = measure(), []
