@@ -12,7 +12,7 @@ endif
 
 DEMO := runs/demo
 
-.PHONY: demo test test-soak test-gpu test-page test-slurm test-extras docs format clean
+.PHONY: demo test test-soak test-gpu test-page test-slurm test-extras docs notebooks format clean
 
 demo: .venv/.installed
 	$(BIN)/hmmscope run quickstart --scale small --out $(DEMO) --resume
@@ -47,8 +47,16 @@ test-extras:
 
 docs: .venv/.installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[docs]"
+	mkdir -p docs/_build/extra
+	rm -f docs/_build/extra/ledger-table.html
+	$(BIN)/hmmscope claims results/*/* -q --out docs/_build/extra/ledger-table.html
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
+
+# Runs the notebooks of the documentation in place.
+notebooks: .venv/.installed
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[docs,report,hmm]"
+	$(BIN)/python scripts/run_notebooks.py
 
 format: .venv/.installed
 	$(BIN)/ruff format src tests scripts

@@ -9,9 +9,12 @@ author = "The hmmscope authors"
 copyright = "The hmmscope authors"
 release = version = hmmscope.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx_design", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build", "experiments/notes", "experiments/ledger.md"]
 myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence"]
+nb_execution_mode = "off"  # notebooks are kept with what they printed; make notebooks runs them
+html_extra_path = ["_build/extra"]  # the ledger and the live page, see the Makefile
 html_theme = "furo"
 html_title = "hmmscope"
 templates_path: list[str] = []

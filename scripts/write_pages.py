@@ -12,6 +12,7 @@ Run from the root of the repository:
     docs/img/experiments/<experiment>-*.png     the figures
     docs/experiments/ledger.md, results/ledger.json         all claims that results/ decides
     src/hmmscope/verbs/catalogue.json           what the verbs list, show and claims print
+    docs/gallery.md                             every figure, with the command that makes it
 
 Weights stay where they are. What was kept of the same experiment and scale is replaced.
 """
@@ -149,6 +150,24 @@ def draw(folder: Path, before: dict[str, bytes]) -> None:
         store.write_bytes(PICTURES / _picture(folder, path), buffer.getvalue())
 
 
+def gallery() -> list[str]:
+    """A card for each figure of the largest scale that is kept, with its command."""
+    lines = ["# Gallery", "", "Every figure in `results/`, by experiment. The command stands on its page.", ""]
+    for paper, prefix in (("[MultiTask]", "multitask-"), ("[Limits]", "limits-"), ("Ours", "")):
+        names = [name for name in registry.entries("experiment") if name.startswith(prefix) and kept(name)]
+        if not prefix:
+            names = [name for name in names if not name.startswith(("multitask-", "limits-"))]
+        if names:
+            lines += [f"## {paper}", "", "::::{grid} 1 2 3 3", ":gutter: 2", ""]
+        for folder in [kept(name)[0] for name in names]:
+            for path in sorted((folder / "figures").glob("*.json")):
+                lines += [f":::{{grid-item-card}} {store.read_json(path)['title']}"]
+                lines += [f":img-top: img/experiments/{_picture(folder, path)}", f":link: experiments/{folder.name}"]
+                lines += [":link-type: doc", f"`hmmscope run {folder.name} --scale {folder.parent.name}`", ":::", ""]
+        lines += ["::::", ""] if names else []
+    return lines
+
+
 def decided() -> list[Path]:
     """The folders in results/ that decide claims, by scale and name."""
     return [folder for name in registry.entries("experiment") if claims_of(name) for folder in kept(name)]
@@ -171,6 +190,7 @@ def main() -> None:
         store.write_text(PAGES / f"{name}.md", "\n".join(page(name)))
         print(PAGES / f"{name}.md")
     store.write_json(CATALOGUE, make_catalogue())
+    store.write_text(PAGES.parent / "gallery.md", "\n".join(gallery()))
     entries = ledger(decided())
     store.write_text(PAGES / "ledger.md", "\n".join(as_markdown(entries)) + "\n")
     store.write_json(RESULTS / "ledger.json", [entry.row() for entry in entries])

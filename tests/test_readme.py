@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -78,9 +79,23 @@ def test_pages_of_experiments_are_as_the_command_writes_them() -> None:
             if not (script.PAGES / f"{name}.md").is_file()
             or (script.PAGES / f"{name}.md").read_text("utf-8") != "\n".join(script.page(name))
         ]
+    with contextlib.chdir(ROOT):
+        stale += ["gallery"] * ((ROOT / "docs" / "gallery.md").read_text("utf-8") != "\n".join(script.gallery()))
     assert stale == [], "run python scripts/write_pages.py"
     toctree = (ROOT / "docs" / "experiments.md").read_text("utf-8")
     assert all(f"experiments/{prefix}*\n" in toctree for prefix in ("multitask-", "limits-"))
+
+
+def test_notebooks_are_kept_with_what_they_show() -> None:
+    """`make notebooks` runs them: every cell ran, from the first to the last, and none failed."""
+    paths = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+    assert len(paths) >= 8
+    for path in paths:
+        cells = [cell for cell in json.loads(path.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
+        assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1)), path.name
+        kinds = [output["output_type"] for cell in cells for output in cell["outputs"]]
+        assert "display_data" in kinds, path.name
+        assert "error" not in kinds, path.name
 
 
 def test_links_between_pages() -> None:
