@@ -158,7 +158,7 @@ def gallery() -> list[str]:
         if not prefix:
             names = [name for name in names if not name.startswith(("multitask-", "limits-"))]
         if names:
-            lines += [f"## {paper}", "", "::::{grid} 1 2 3 3", ":gutter: 2", ""]
+            lines += [f"## {paper}", "", "::::{grid} 1 1 2 2", ":gutter: 2", ""]
         for folder in [kept(name)[0] for name in names]:
             for path in sorted((folder / "figures").glob("*.json")):
                 lines += [f":::{{grid-item-card}} {store.read_json(path)['title']}"]
