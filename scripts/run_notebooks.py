@@ -1,7 +1,7 @@
 """Run the notebooks of the documentation, each in an empty folder, and keep what they show.
 
-    python scripts/run_notebooks.py                      all, in place
-    python scripts/run_notebooks.py --check [FILE...]    only whether they run
+python scripts/run_notebooks.py                      all, in place
+python scripts/run_notebooks.py --check [FILE...]    only whether they run
 """
 
 import argparse
@@ -22,7 +22,9 @@ def main() -> None:
     for path in options.files or sorted(NOTEBOOKS.glob("*.ipynb")):
         notebook = nbformat.read(path, 4)
         with tempfile.TemporaryDirectory() as folder:
-            client = NotebookClient(notebook, timeout=1800, record_timing=False, resources={"metadata": {"path": folder}})
+            client = NotebookClient(
+                notebook, timeout=1800, record_timing=False, resources={"metadata": {"path": folder}}
+            )
             client.execute()
         if not options.check:
             nbformat.write(notebook, path)
