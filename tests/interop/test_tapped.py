@@ -1,6 +1,7 @@
 """Models of other libraries under our taps and our instruments: the same as natively, and nothing is left behind."""
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -146,6 +147,17 @@ def test_outputs_are_the_tokens_of_the_symbols() -> None:
     for wrong in ([], [0, 0], [TOKENS], [-1]):
         refuses(lambda wrong=wrong: from_huggingface(theirs, symbols=wrong), "symbols")
     refuses(lambda: from_huggingface(theirs, symbols=[1], num_symbols=1), "num_symbols")
+
+
+def test_a_model_of_transformers_is_trained_and_read(tmp_path: Path) -> None:
+    process = hs.make_process("random-hmm", num_states=2, num_symbols=TOKENS, seed=0)
+    theirs = foreign("llama")
+    before = theirs.lm_head.weight.detach().clone()
+    run = hs.train(process, tmp_path / "run", model=theirs, length=6, num_steps=2, num_samples=8)
+    assert run.model is theirs
+    assert not theirs.lm_head.weight.equal(before)
+    rows = hs.probe(from_huggingface(run.model), run.corpus("probe"), target="previous-0", num_samples=16)
+    assert rows[0]["accuracy"] > 0.9  # the embedding holds the token
 
 
 def test_an_instrument_leaves_the_mode_as_it_was() -> None:
