@@ -1,6 +1,6 @@
 """Small tables for notebooks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -26,3 +26,53 @@ def html_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else escape(str(value))
+
+
+class Table(list[dict[str, Any]]):
+    """Rows of an instrument, that a notebook shows as a table: a list, and ready for pandas or polars.
+
+    Args:
+        rows: with the same columns.
+        title: of the table.
+        x, y: columns of the picture.
+        by: columns that tell its curves apart.
+    """
+
+    def __init__(self, rows: Iterable[dict[str, Any]], title: str, *, x: str, y: str, by: Sequence[str]) -> None:
+        super().__init__(rows)
+        self.title, self.x, self.y, self.by = title, x, y, tuple(by)
+
+    def table(self) -> list[dict[str, Any]]:
+        """The rows."""
+        return list(self)
+
+    def plot(self) -> Any:
+        """A Matplotlib figure of `y` over `x`, with intervals where the rows have them."""
+        return plot_rows(self, self.title, x=self.x, y=self.y, by=self.by)
+
+    def _repr_html_(self) -> str:
+        return html_rows(self.title, self)
+
+
+def plot_rows(rows: Sequence[Mapping[str, Any]], title: str, *, x: str, y: str, by: Sequence[str]) -> Any:
+    """A Matplotlib figure: a curve of column `y` over column `x` for each value of the columns `by`."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.0, 3.2), layout="constrained")
+    axes = figure.subplots()
+    curves: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row.get(y) is not None:
+            curves.setdefault(tuple(row[name] for name in by), []).append(row)
+    for names, own in curves.items():
+        own = sorted(own, key=lambda row: row[x])
+        (line,) = axes.plot(
+            [row[x] for row in own], [row[y] for row in own], marker=".", label=", ".join(map(str, names))
+        )
+        ends = [[row.get(end) for row in own] for end in ("low", "high")]
+        if None not in [*ends[0], *ends[1]]:
+            axes.fill_between([row[x] for row in own], *ends, alpha=0.2, color=line.get_color(), linewidth=0)
+    axes.set(title=title, xlabel=x.replace("_", " "), ylabel=y.replace("_", " "))
+    if len(curves) > 1:
+        axes.legend(fontsize="small")
+    return figure

@@ -170,3 +170,17 @@ def test_the_belief_of_an_hmm_is_read_where_it_is_held(data: hs.SequenceData) ->
         hs.probe(Holds(), corpus, target="previous-1", observer=hmm, layers=["belief"])
     with pytest.raises(InputError, match="observer: must have 3 symbols"):
         hs.probe(Holds(), corpus, target="belief", observer=hs.load_process("umbrella"), layers=["belief"])
+
+
+def test_tables_and_pictures_of_scores_runs_probes_and_studies(study: studies.Study) -> None:
+    run = study.run
+    score = evaluate(run.model, run.corpus(), num_samples=20)
+    probed = hs.probe(run.model, run.corpus(), target="previous-1", layers=["residual.1"], num_samples=20)
+    for thing, curves in ((score, len(score.measures)), (probed, 2), (run, 2), (study, 3)):
+        assert isinstance(thing.table(), list)
+        assert isinstance(thing.table()[0], dict)
+        assert "<table>" in thing._repr_html_()
+        (axes,) = thing.plot().axes
+        assert len(axes.lines) == curves
+    row = next(row for row in probed if row["labels"] == "true")
+    assert probed.plot().axes[0].lines[0].get_ydata()[0] == row["accuracy"]

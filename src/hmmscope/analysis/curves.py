@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from hmmscope.processes.base import Process
 from hmmscope.processes.fresh import FreshHMMs
 from hmmscope.processes.given_sequences import JUDGING, GivenSequences
 from hmmscope.processes.mixture import Mixture
-from hmmscope.reprs import html_rows
+from hmmscope.reprs import html_rows, plot_rows
 from hmmscope.schema import require
 
 #: A model whose loss is below the optimum by more than this many standard errors is leaking, or the optimum is wrong.
@@ -126,6 +127,12 @@ class Score:
             {"predictor": name} | {metric: float(np.nanmean(values)) for metric, values in metrics.items()}
             for name, metrics in self.measures.items()
         ]
+
+    def plot(self) -> Any:
+        """A Matplotlib figure of the loss of each predictor by position, or by demonstrations where there are some."""
+        axis = "demonstrations" if len(set(self.demonstrations.tolist())) > 1 else "positions"
+        rows = [row for row in self.rows(axis) if row["metric"] == "loss"]
+        return plot_rows([row | {axis: row["x"]} for row in rows], "Loss", x=axis, y="value", by=("predictor",))
 
     def __repr__(self) -> str:
         samples, columns = self.measures["model"]["loss"].shape

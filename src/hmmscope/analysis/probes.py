@@ -19,6 +19,7 @@ from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.mixture import Mixture
+from hmmscope.reprs import Table
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import numpy_generator
 
@@ -116,7 +117,7 @@ def probe(
                     "samples": num_samples,
                 }
             )
-    return rows
+    return Table(rows, f"probe of {target}", x="layer", y="accuracy", by=("labels",))
 
 
 def _belief_rows(
@@ -132,11 +133,12 @@ def _belief_rows(
 
     rows = geometry(model, corpus, layers=names, num_samples=num_samples, seed=seed, observer=observer)
     kept = ("layer", "layer_name", "r2", "low", "high", "ceiling", "from_prediction", "samples")
-    return [
+    found = (
         {"target": "belief", "labels": row["targets"], "chance": 0.0} | {key: row[key] for key in kept}
         for row in rows
         if row["target"] == BELIEF and (shuffled or row["targets"] == "true")
-    ]
+    )
+    return Table(found, "probe of belief", x="layer", y="r2", by=("labels",))
 
 
 def probe_data(model: nn.Module, corpus: Corpus, target: str, names: Sequence[str], num_samples: int) -> ProbeData:

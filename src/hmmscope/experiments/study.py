@@ -36,7 +36,7 @@ from hmmscope.models.base import parameter_count
 from hmmscope.processes.files import load_process
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.processes.hmm import HMM
-from hmmscope.reprs import html_rows
+from hmmscope.reprs import html_rows, plot_rows
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.fitting import fit
 from hmmscope.runs.pipeline import Run, engine_of, ports_of, train, untrained_twin
@@ -116,6 +116,10 @@ class Study:
     def table(self) -> list[dict[str, Any]]:
         """A row for each predictor: what it loses on the test part, nats a symbol, with its interval."""
         return store.read_table(self.path / "tables" / "predictors.jsonl")
+
+    def plot(self) -> Any:
+        """A Matplotlib figure of all predictors: test loss over the number of their parameters."""
+        return plot_rows(self.table(), f"Study of {self.path.name}", x="parameters", y="value", by=("family",))
 
     def __repr__(self) -> str:
         return f"Study({str(self.path)!r}, {len(self.table())} predictors)"

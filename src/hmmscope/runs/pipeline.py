@@ -24,11 +24,11 @@ from hmmscope.processes.base import Process
 from hmmscope.processes.files import load_process
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.processes.linear_gaussian import LinearGaussian
-from hmmscope.reprs import html_table
+from hmmscope.reprs import html_table, plot_rows
 from hmmscope.runs.config import RunConfig, config_from_data, configure
 from hmmscope.schema import require
 from hmmscope.storage import store
-from hmmscope.storage.rundir import RunDir, config_difference
+from hmmscope.storage.rundir import RunDir, config_difference, read_journal
 from hmmscope.training.distributed import World, joined
 from hmmscope.training.engines import Choice, choose_engine
 from hmmscope.training.parallel import check_processes, make_engine
@@ -71,6 +71,19 @@ class Run:
     def _repr_html_(self) -> str:
         rows: dict[str, Any] = {"model": self.config.model.name, "process": repr(self.process), "folder": self.path}
         return html_table("Run", rows | (self.summary or {"state": "not finished"}))
+
+    def table(self) -> list[dict[str, Any]]:
+        """The records of its training: step, loss, and the evaluation loss where it was evaluated."""
+        return list(read_journal(self.path / "metrics.jsonl"))
+
+    def plot(self) -> Any:
+        """A Matplotlib figure of the losses over training."""
+        rows = [
+            {"step": row["step"], "of": name, "loss": row.get(key)}
+            for name, key in (("training batch", "loss"), ("evaluation", "evaluation_loss"))
+            for row in self.table()
+        ]
+        return plot_rows(rows, repr(self.process), x="step", y="loss", by=("of",))
 
     def corpus(self, stream: str = "evaluate") -> Corpus:
         """Samples of the run's process and layout; streams "evaluate" and "probe" are never trained on."""

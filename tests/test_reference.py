@@ -1,0 +1,53 @@
+"""The reference of the interface is complete, and everything in it exists."""
+
+import importlib
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import hmmscope as hs
+
+PAGE = (Path(__file__).parents[1] / "docs" / "reference.md").read_text()
+DOCUMENTED = re.findall(r"^\.\. auto(\w+):: (hmmscope[\w.]*)\n((?:   :.*\n)*)", PAGE, re.MULTILINE)
+
+
+def found(name: str) -> object:
+    """What a dotted name stands for; AttributeError or ImportError if for nothing."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            thing: object = importlib.import_module(".".join(parts[:count]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[count:]:
+            thing = getattr(thing, part)
+        return thing
+    raise ImportError(name)
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    documented = [found(name) for _, name, _ in DOCUMENTED]
+    public = {name: getattr(hs, name) for name in hs.__all__ if name != "__version__"}
+    modules = {module.__name__ for module in documented if isinstance(module, ModuleType)}
+    missing = [
+        name
+        for name, thing in public.items()
+        if not isinstance(thing, ModuleType)
+        and not any(thing is other for other in documented)
+        and getattr(thing, "__module__", "") not in modules
+    ]
+    assert ", ".join(missing) == ""
+    for name, thing in public.items():
+        assert not isinstance(thing, ModuleType) or f"hmmscope.{name}." in PAGE, name
+
+
+@pytest.mark.parametrize("kind, name, options", DOCUMENTED, ids=[name for _, name, _ in DOCUMENTED])
+def test_every_documented_name_exists(kind: str, name: str, options: str) -> None:
+    thing = found(name)
+    assert thing.__doc__
+    members = re.search(r":members: (.+)", options)
+    fields = getattr(thing, "__dataclass_fields__", {})
+    for member in members[1].split(", ") if members else ():
+        assert hasattr(thing, member) or member in fields, f"{name}.{member}"
