@@ -12,7 +12,7 @@ endif
 
 DEMO := runs/demo
 
-.PHONY: demo test test-soak test-gpu test-page test-slurm test-extras docs notebooks format clean
+.PHONY: demo test test-slow test-soak test-gpu test-page test-slurm test-extras docs notebooks format clean
 
 demo: .venv/.installed
 	$(BIN)/hmmscope run quickstart --scale small --out $(DEMO) --resume
@@ -22,6 +22,9 @@ test: .venv/.installed
 	$(BIN)/ruff check src tests scripts
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+test-slow: .venv/.installed
+	$(BIN)/pytest -m slow
 
 test-soak: .venv/.installed
 	$(BIN)/pytest -m soak -n 0 --timeout 5000

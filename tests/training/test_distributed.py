@@ -29,13 +29,24 @@ SCRIPT = Path(__file__).with_name("distributed_script.py")
 GONE = "has ended or does not answer; go on from the last checkpoint with --resume"
 
 
+class Reports(dict[str, dict]):
+    """What the script saw, by mode, which runs when it is asked for."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def __missing__(self, mode: str) -> dict:
+        self[mode] = run_script(self.root / mode, mode)[mode]
+        return self[mode]
+
+
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
-    """What the script saw, by mode."""
-    return run_script(tmp_path_factory.mktemp("processes"), "exact", "ends", "numbers", "close")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    return Reports(tmp_path_factory.mktemp("processes"))
 
 
 def run_script(folder: Path, *modes: str) -> dict[str, dict]:
+    folder.mkdir(exist_ok=True)
     done = subprocess.run([sys.executable, str(SCRIPT), str(folder), *modes], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found: dict[str, dict] = json.loads(done.stdout.splitlines()[-1])
@@ -46,7 +57,7 @@ def run_script(folder: Path, *modes: str) -> dict[str, dict]:
 # The bits of one process
 
 
-def test_the_same_bytes_from_any_number_of_processes(reports: dict[str, dict]) -> None:
+def test_the_same_bytes_from_any_number_of_processes(reports: Reports) -> None:
     found = reports["exact"]
     for size in (1, 2, 4):
         assert found[str(size)]["codes"] == [0] * size
@@ -55,7 +66,7 @@ def test_the_same_bytes_from_any_number_of_processes(reports: dict[str, dict]) -
     assert {"metrics.jsonl", "done.json", "evaluation.jsonl"} < found["1"]["fingerprint"].keys()
 
 
-def test_numbers_of_processes_take_turns(reports: dict[str, dict]) -> None:
+def test_numbers_of_processes_take_turns(reports: Reports) -> None:
     found = reports["exact"]
     assert found["killed under 2"]["codes"] == [5, -signal.SIGKILL]
     assert found["killed under 2"]["errors"] == [f"error[5] torchrun: rank 1 of 2 {GONE}"]
@@ -70,7 +81,8 @@ def test_numbers_of_processes_take_turns(reports: dict[str, dict]) -> None:
         assert found[end]["fingerprint"] == found["1"]["fingerprint"]
 
 
-def test_fingerprints_differ_where_bits_do(reports: dict[str, dict]) -> None:
+@pytest.mark.slow
+def test_fingerprints_differ_where_bits_do(reports: Reports) -> None:
     """The comparison above can fail: DDP gives other bits."""
     found = reports["close"]
     assert found["ddp 1"]["fingerprint"] != found["ddp 2"]["fingerprint"]
@@ -80,8 +92,9 @@ def test_fingerprints_differ_where_bits_do(reports: dict[str, dict]) -> None:
 # DDP and FSDP2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
-def test_close_to_one_process(mode: str, reports: dict[str, dict]) -> None:
+def test_close_to_one_process(mode: str, reports: Reports) -> None:
     found = reports["close"]
     for size in (1, 2, 3):
         assert found[f"{mode} {size}"]["codes"] == [0] * size
@@ -91,8 +104,9 @@ def test_close_to_one_process(mode: str, reports: dict[str, dict]) -> None:
         assert 0 < found[f"{mode} apart"][size]["losses"] < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
-def test_resumed_with_as_many_processes_gives_the_same_bytes(mode: str, reports: dict[str, dict]) -> None:
+def test_resumed_with_as_many_processes_gives_the_same_bytes(mode: str, reports: Reports) -> None:
     found = reports["close"]
     assert sorted(found[f"{mode} killed"]["codes"]) == [-signal.SIGKILL, 5, 5]
     assert found[f"{mode} killed"]["errors"] == [f"error[5] torchrun: rank 1 of 3 {GONE}"]
@@ -100,8 +114,9 @@ def test_resumed_with_as_many_processes_gives_the_same_bytes(mode: str, reports:
     assert found[f"{mode} again"]["fingerprint"] == found[f"{mode} 3"]["fingerprint"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
-def test_resumed_with_another_number_of_processes(mode: str, reports: dict[str, dict]) -> None:
+def test_resumed_with_another_number_of_processes(mode: str, reports: Reports) -> None:
     found = reports["close"]
     assert found[f"{mode} fewer"]["codes"] == [0]
     assert found[f"{mode} fewer"]["errors"] == []
@@ -112,14 +127,14 @@ def test_resumed_with_another_number_of_processes(mode: str, reports: dict[str, 
 # One ends, all end
 
 
-def test_the_leader_dies(reports: dict[str, dict]) -> None:
+def test_the_leader_dies(reports: Reports) -> None:
     found = reports["ends"]["leader dies"]
     assert found["codes"] == [-signal.SIGKILL, 5, 5]
     ours = [line for line in found["errors"] if line.startswith("error[")]
     assert ours == [f"error[5] torchrun: rank 0 of 3 {GONE}"]
 
 
-def test_a_process_that_stands_still_is_noticed(reports: dict[str, dict]) -> None:
+def test_a_process_that_stands_still_is_noticed(reports: Reports) -> None:
     found = reports["ends"]["one stops"]
     assert found["codes"] == [5]
     assert found["errors"] == [f"error[5] torchrun: rank 1 of 2 {GONE}"]
@@ -134,7 +149,7 @@ def test_a_process_that_stands_still_is_noticed(reports: dict[str, dict]) -> Non
         ("other weights", 5, "step 7: the processes have come to different weights"),
     ],
 )
-def test_what_one_refuses_ends_all_with_one_line(case: str, code: int, words: str, reports: dict[str, dict]) -> None:
+def test_what_one_refuses_ends_all_with_one_line(case: str, code: int, words: str, reports: Reports) -> None:
     found = reports["ends"][case]
     assert set(found["codes"]) == {code}
     assert len(found["errors"]) == 1
@@ -142,13 +157,13 @@ def test_what_one_refuses_ends_all_with_one_line(case: str, code: int, words: st
     assert words in found["errors"][0]
 
 
-def test_nothing_is_made_when_processes_cannot_share(reports: dict[str, dict]) -> None:
+def test_nothing_is_made_when_processes_cannot_share(reports: Reports) -> None:
     assert reports["ends"]["grains"]["made"] is False
 
 
 @pytest.mark.parametrize("mode", ["exact", "ddp", "fsdp"])
 @pytest.mark.parametrize("what", ["loss", "gradient"])
-def test_bad_numbers_in_one_process_stop_all(mode: str, what: str, reports: dict[str, dict]) -> None:
+def test_bad_numbers_in_one_process_stop_all(mode: str, what: str, reports: Reports) -> None:
     found = reports["numbers"][f"{mode} {what}"]
     assert found["codes"] == [6, 6]
     named = "loss" if what == "loss" else "gradient of embedding.weight"
