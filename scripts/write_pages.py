@@ -89,7 +89,7 @@ def _scales(experiment: Experiment) -> list[str]:
         "## Run it",
         "",
         "```",
-        f"hmmscope run {experiment.name} --scale small --out runs/{experiment.name}",
+        f"hmmscope run {experiment.name} --scale {experiment.scales[1]} --out runs/{experiment.name}",
         "```",
         "",
     ]
