@@ -39,8 +39,8 @@ class OwnProcess(MultiTaskFig1):
     title = "The paper's own process, at its own size, with a smaller model"
     summary = (
         "8192 hidden Markov models of 128 states and 16 symbols, and 131,072 prompts of them, each read once, are the data "
-        "of [MultiTask]. A model of 6 layers and width 128, which two cores can train, stands in the place of the paper's (16 "
-        "layers, width 1024). Beside it stand the exact Bayes mixture over the pool and what counting reaches."
+        "of [MultiTask]. A model of 6 layers and width 128, which two cores can train, stands in the place of the paper's "
+        "(16 layers, width 1024). Beside it stand the exact Bayes mixture over the pool and what counting reaches."
     )
     num_seeds = {"smoke": 2, "medium": 3}
     sizes = {
