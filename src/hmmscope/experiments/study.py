@@ -210,8 +210,8 @@ class Prepared:
     def steps(self) -> tuple[int, ...]:
         """Optimiser steps of the trainings that are tried, from the shortest on."""
         each = self.parts[0].num_observations / (self.spec.batch_size * self.layout.length)
-        counts = [min(self.spec.max_steps, max(50, round(passes * each))) for passes in PASSES]
-        return tuple(sorted({*counts}))
+        counts = [max(50, round(passes * each)) for passes in PASSES]
+        return tuple(sorted({count for count in counts if count <= self.spec.max_steps})) or (self.spec.max_steps,)
 
     def engine(self, network: str) -> str:
         """Of all trainings of a network: that of the longest, so that all have the same."""
