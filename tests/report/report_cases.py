@@ -374,8 +374,8 @@ def copy_of(folder: Path, path: Path, change: Callable[[dict], dict]) -> Path:
 
 
 def render(folders: list[Path]) -> str:
-    """The page without the weight of Plotly."""
-    return page.render_page([read_experiment(path) for path in folders], "\n/* plotly */")
+    """The page of these folders."""
+    return page.render_page([read_experiment(path) for path in folders])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -397,7 +397,6 @@ FIGURE = "figures/00-in-context.json"
 DAMAGE: dict[str, tuple[type[Exception], str, Callable[[Path], Any]]] = {
     "no experiment.json": (InputError, "experiment.json", lambda path: (path / "experiment.json").unlink()),
     "no findings.json": (InputError, "findings.json", lambda path: (path / "findings.json").unlink()),
-    "no png": (InputError, "00-in-context.png", lambda path: (path / FIGURE).with_suffix(".png").unlink()),
     "cut": (DamagedError, "experiment.json", lambda path: (path / "experiment.json").write_text('{"experi')),
     "list": (DamagedError, "experiment.json", lambda path: (path / "experiment.json").write_text("[]")),
     "missing title": (DamagedError, "experiment.json.*title", edited("experiment.json", lambda d: {
@@ -413,7 +412,6 @@ DAMAGE: dict[str, tuple[type[Exception], str, Callable[[Path], Any]]] = {
     "nan": (DamagedError, "findings.json", lambda path: (path / "findings.json").write_text("[NaN]")),
     "figure": (DamagedError, FIGURE, edited(FIGURE, lambda d: d | {"name": "a/b"})),
     "figure of text": (DamagedError, FIGURE, lambda path: (path / FIGURE).write_text('"a"')),
-    "not a png": (DamagedError, "not a PNG", lambda path: (path / FIGURE).with_suffix(".png").write_text("<svg>")),
     "table": (DamagedError, "t.jsonl:2", lambda path: (path / "tables" / "t.jsonl").write_text('{"a": 1}\n[1]\n')),
     "cut table": (DamagedError, "t.jsonl:1", lambda path: (path / "tables" / "t.jsonl").write_text('{"a": 1}')),
 }  # fmt: skip
@@ -472,7 +470,6 @@ def hostile_folder(path: Path, payload: str) -> Path:
     (path / "findings.json").write_text(json.dumps([finding]))
     figure = a_figure(*panels, title=p, caption=p)
     (path / "figures" / "00-f.json").write_text(json.dumps(figure.to_data()))
-    (path / "figures" / "00-f.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     (path / "tables" / "t.jsonl").write_text(json.dumps({p: p, "other": [p]}) + "\n")
     return path
 

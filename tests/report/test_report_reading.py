@@ -14,7 +14,7 @@ from hmmscope.experiments import multitask_fig2 as fig2
 from hmmscope.experiments import multitask_fig7 as fig7
 from hmmscope.experiments.run_page import describe_run
 from hmmscope.machine import machine_line
-from hmmscope.report import interactive, look, page, plots
+from hmmscope.report import interactive, look, plots
 from hmmscope.report.explorer import MOST_CURVES, selected, still
 from hmmscope.report.folder import read_experiment
 from hmmscope.report.text import format_cell, shorten
@@ -37,10 +37,6 @@ from report_cases import (
 )
 
 
-def plot(panel: Any, columns: int = 1) -> dict[str, Any]:
-    return interactive.panel_plot(panel, look.looks(a_figure(panel)), columns)
-
-
 def contrast(color: str) -> float:
     """With white, by WCAG 2.1."""
     parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
@@ -52,56 +48,8 @@ def contrast(color: str) -> float:
 # Hover
 
 
-def test_hover_is_written_in_ink() -> None:
-    label = plot(lines())["layout"]["hoverlabel"]
-    assert label["font"]["color"] == look.INK
-    assert contrast(label["font"]["color"]) > 7
-
-
-def test_a_bar_names_its_category_in_full() -> None:
-    names = ("a category with a long name (1)", "a category with a long name (3)")
-    series = (line(x=(), low=(0, 0), high=(1, 1)), line(x=(), name="b"), line(x=(), name="c", role="optimum"))
-    one, two, mark = plot(bars(categories=names, series=series))["data"]
-    assert one["customdata"] == [(0.0, 1.0, names[0]), (0.0, 1.0, names[1])]
-    assert two["customdata"] == [(None, None, names[0]), (None, None, names[1])]
-    assert [values[2] for values in mark["customdata"]] == [names[0]] * 3 + [names[1]] * 3
-    assert all(trace["hovertemplate"].startswith("%{customdata[2]}: %{y") for trace in (one, two, mark))
-    assert "[%{customdata[0]" in one["hovertemplate"]
-    assert "[" not in two["hovertemplate"].removeprefix("%{customdata[2]}")
-
-
-@pytest.mark.parametrize(("count", "mode", "begin"), [(5, "x unified", "%{y"), (6, "closest", "%{x")])
-def test_many_curves_tell_their_values_one_at_a_time(count: int, mode: str, begin: str) -> None:
-    drawn = plot(lines(series=tuple(line(name=f"model {name}") for name in "abcdef"[:count])))
-    assert drawn["layout"]["hovermode"] == mode
-    assert all(trace["hovertemplate"].startswith(begin) for trace in drawn["data"])
-
-
-def test_an_explorer_has_both_ways_to_hover() -> None:
-    data = plot(explorer())["explorer"]
-    assert data["unified"] == 5
-    assert [data["hover"][key].startswith("%{x") for key in ("00", "01", "10", "11")] == [True, True, False, False]
-    assert ["customdata" in data["hover"][key] for key in ("00", "01", "10", "11")] == [False, True, False, True]
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Axes and labels
-
-
-@pytest.mark.parametrize(("values", "ticks"), [((1.0, 3.0), None), ((0.02, 0.5), None), ((0.001, 1.0), 1)])
-def test_a_short_logarithmic_axis_chooses_its_ticks(values: tuple[float, float], ticks: int | None) -> None:
-    x = tuple(values[0] * (values[1] / values[0]) ** (i / 10) for i in range(11))
-    axes = plot(lines(series=(line(x=x, y=x),), log_x=True, log_y=True))["layout"]
-    assert axes["xaxis"].get("dtick") == ticks
-    assert axes["yaxis"].get("dtick") == ticks
-    assert axes["yaxis"]["type"] == "log"
-
-
-def test_an_axis_from_zero_leaves_room_above() -> None:
-    assert plot(lines(y_min=0.0))["layout"]["yaxis"]["rangemode"] == "tozero"
-    assert plot(bars(y_min=0.0))["layout"]["yaxis"]["rangemode"] == "tozero"
-    assert "rangemode" not in plot(lines())["layout"]["yaxis"]
-    assert "rangemode" not in plot(lines(y_min=1.0, log_y=True))["layout"]["yaxis"]
 
 
 def test_labels_are_cut_in_the_middle_and_stay_apart() -> None:
@@ -120,7 +68,7 @@ def test_labels_are_cut_in_the_middle_and_stay_apart() -> None:
 
 def test_labels_of_bars_stay_apart_in_both_renderings() -> None:
     panel = bars(categories=("linear-attention (1)", "linear-attention (3)"))
-    assert len(set(plot(panel)["layout"]["xaxis"]["ticktext"])) == 2
+    assert len(set(interactive.panel_data(panel, list(look.looks(a_figure(panel))))["short"])) == 2
     (axes,) = plots.draw(a_figure(panel)).axes
     assert len({label.get_text() for label in axes.get_xticklabels()}) == 2
 
@@ -128,20 +76,11 @@ def test_labels_of_bars_stay_apart_in_both_renderings() -> None:
 @pytest.mark.parametrize(("columns", "most"), [(1, 16), (2, 10), (3, 6)])
 def test_a_heat_map_has_as_many_labels_as_fit(columns: int, most: int) -> None:
     panel = heat(x=range(33), y=("c",), z=((0.5,) * 33,))
-    assert most / 2 < len(plot(panel, columns)["layout"]["xaxis"]["ticktext"]) <= most
+    assert most / 2 < len(interactive.panel_data(panel, [], columns)["short"]["x"]) <= most
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Curves
-
-
-def test_a_long_curve_has_its_markers_too() -> None:
-    many = tuple(float(i) for i in range(100))
-    model, optimum = plot(lines(series=(line(x=many, y=many), line(x=many, y=many, name="o", role="optimum"))))["data"]
-    assert model["mode"] == "lines+markers"
-    assert model["marker"]["maxdisplayed"] == 12
-    assert optimum["mode"] == "lines"
-    assert plot(explorer())["explorer"]["markers"] == 12
 
 
 def test_every_colour_stands_out_from_the_page() -> None:
@@ -183,8 +122,9 @@ def test_an_explorer_can_have_a_logarithmic_x_axis() -> None:
     panel = explorer(curve(x=(0.0, 100.0)), curve("a", "c", x=(1.0, 10.0)), log_x=True)
     assert panel.num_hidden == 1
     assert still(panel).log_x
-    assert plot(panel)["layout"]["xaxis"]["type"] == "log"
-    assert plot(panel)["layout"]["xaxis"]["tickvals"] == [1.0, 10.0, 100.0]
+    data = interactive.panel_data(panel, [])
+    assert data["log_x"]
+    assert data["ticks"] == [1.0, 10.0, 100.0]
     assert plots.draw(a_figure(panel)).axes[0].get_xscale() == "log"
     data = a_figure(panel).to_data()
     assert Figure.from_data(data).panels[0] == panel
@@ -238,12 +178,6 @@ def test_long_tables_scroll_in_a_box_under_their_header(folder: Path) -> None:
     assert "td.right { white-space: nowrap; }" in source
 
 
-def test_the_command_is_seen_at_once(folder: Path) -> None:
-    source = render([folder])
-    command = source.index(read_experiment(folder).about.command)
-    assert source.rfind("<details>", 0, command) == -1
-
-
 def test_the_page_of_a_run_has_its_day_and_machine(tmp_path: Path) -> None:
     config = config_from_data(
         {
@@ -262,13 +196,6 @@ def test_the_page_of_a_run_has_its_day_and_machine(tmp_path: Path) -> None:
 def test_print_keeps_the_warning(folder: Path) -> None:
     style = render([folder])
     assert ".invalid { color: #b42318; background: none; border: 2px solid; }" in style[style.index("@media print") :]
-
-
-def test_a_finger_moves_the_page_and_a_zoom_can_be_undone() -> None:
-    script = page.resource("page.js")
-    assert 'if (matchMedia("(pointer: coarse)").matches)' in script
-    assert "plot.layout.dragmode = false" in script
-    assert 'panel.on("plotly_relayout"' in script
 
 
 def test_folders_without_a_page_say_what_they_are(tmp_path: Path) -> None:

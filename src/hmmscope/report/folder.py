@@ -1,5 +1,6 @@
 """The folder of one experiment, read and checked. Links are not followed and nothing in it is executed."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +10,7 @@ from hmmscope.errors import DamagedError, InputError
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.findings import Finding
 from hmmscope.schema import parse_spec
-from hmmscope.storage import disk, store
-
-_PNG = b"\x89PNG\r\n\x1a\n"
-_PNG_LIMIT = 16 << 20
+from hmmscope.storage import store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +51,6 @@ class About:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn:
-    """A figure and its PNG."""
-
-    figure: Figure
-    png: bytes
-
-
-@dataclass(frozen=True, kw_only=True)
 class Table:
     """The rows of tables/NAME.jsonl."""
 
@@ -70,14 +60,15 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """All that a page shows of one folder; `path` is where it was read."""
+    """All that a page shows of one folder; `path` is where it was read, `live` what live.json holds, if it is there."""
 
     path: Path
     about: About
     config: Mapping[str, Any]
     findings: tuple[Finding, ...]
-    figures: tuple[Drawn, ...]
+    figures: tuple[Figure, ...]
     tables: tuple[Table, ...]
+    live: dict[str, Any] | None = None
 
 
 def read_experiment(folder: Path) -> Experiment:
@@ -105,6 +96,7 @@ def read_experiment(folder: Path) -> Experiment:
         config=config,
         findings=_findings(findings, findings_path),
         figures=tuple(_read_figure(path) for path in _listed(folder / "figures", ".json")),
+        live=_read_live(folder / "live.json"),
         tables=tuple(
             Table(name=path.stem, rows=store.read_table(_present(path)))
             for path in _listed(folder / "tables", ".jsonl")
@@ -126,17 +118,28 @@ def _refuse_other(folder: Path) -> None:
         )
 
 
-def _read_figure(path: Path) -> Drawn:
+def _read_figure(path: Path) -> Figure:
     data = store.read_json(_present(path), own=True)
     try:
-        figure = Figure.from_data(data, "figure")
+        return Figure.from_data(data, "figure")
     except InputError as error:
         raise DamagedError(f"{path}: {_line(error)}") from error
-    picture = _present(path.with_suffix(".png"))
-    png = disk.read_bytes(picture, own=True, limit=_PNG_LIMIT)
-    if not png.startswith(_PNG):
-        raise DamagedError(f"{picture}: not a PNG image")
-    return Drawn(figure=figure, png=png)
+
+
+def _read_live(path: Path) -> dict[str, Any] | None:
+    """The data of a live section; the script that reads it checks the rest."""
+    if not os.path.lexists(path):
+        return None
+    data = store.read_json(_present(path), own=True)
+    parts = ("model", "tensors", "process", "layout", "readouts")
+    if not isinstance(data, dict) or any(part not in data for part in parts):
+        raise DamagedError(f"{path}: must be a mapping with {', '.join(parts)}")
+    process, model = data["process"], data["model"]
+    if not isinstance(process, dict) or not isinstance(process.get("states"), list) or "mixture" not in process:
+        raise DamagedError(f"{path}: process: must be a mapping with states and mixture")
+    if not isinstance(model, dict) or "heads" not in model:
+        raise DamagedError(f"{path}: model: must be a mapping with heads")
+    return data
 
 
 def _findings(data: Any, path: Path) -> tuple[Finding, ...]:

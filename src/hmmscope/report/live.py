@@ -6,19 +6,14 @@ from typing import Any
 from markupsafe import Markup
 
 from hmmscope import __version__
-from hmmscope.report.page import json_element, policy, resource, template
+from hmmscope.report.page import LIVE_SCRIPTS, is_triangular, json_element, policy, resource, template
 from hmmscope.report.text import format_number
 from hmmscope.storage import store
-
-#: In the order in which they build on one another.
-SCRIPTS = tuple(
-    f"live/{name}.js" for name in ("numbers", "network", "process", "session", "pictures", "timeline", "explore")
-)
 
 
 def write_live_page(data: dict[str, Any], out: Path) -> Path:
     """Write the page of what `hmmscope.runs.live.live_data` gave to `out`, at once and whole; returns `out`."""
-    scripts = [resource(name) for name in (*SCRIPTS, "theme.js", "live/start.js")]
+    scripts = [resource(name) for name in (*LIVE_SCRIPTS, "theme.js", "live/start.js")]
     page = template("live/explore.html.j2").render(
         data=data,
         triangular=is_triangular(data),
@@ -31,11 +26,6 @@ def write_live_page(data: dict[str, Any], out: Path) -> Path:
     )
     store.write_text(Path(out), page)
     return Path(out)
-
-
-def is_triangular(data: dict[str, Any]) -> bool:
-    """Whether beliefs are drawn in a triangle: of three states, and one process."""
-    return len(data["process"]["states"]) == 3 and not data["process"]["mixture"]
 
 
 def about_text(data: dict[str, Any]) -> str:

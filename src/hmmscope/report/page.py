@@ -1,13 +1,14 @@
 """One HTML page of one experiment or several: whole in a single file, and for any reader, without a network.
 
-The content policy lets two scripts run, by their digests, and lets nothing be fetched. Text from the folders reaches
-the page in two ways only: through Jinja's escaping, and as JSON in which no character can end the element around it.
+The content policy lets the page's own scripts run, by their digests, and lets nothing be fetched. Text from the folders
+reaches the page in two ways only: through Jinja's escaping, and as JSON in which no character can end the element around it.
 """
 
 import base64
 import hashlib
 import json
 import os
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from hmmscope.errors import InputError, ResourceError
-from hmmscope.evidence.figures import Explorer, Figure, Lines, Panel
-from hmmscope.report import look, text
+from hmmscope.errors import InputError
+from hmmscope.evidence.figures import Explorer, Figure, Lines
+from hmmscope.report import text
 from hmmscope.report.compare import compare
 from hmmscope.report.differences import (
     MOST_ROWS,
@@ -27,12 +28,15 @@ from hmmscope.report.differences import (
     num_seeds,
     verdict_summary,
 )
-from hmmscope.report.explorer import first_text, first_values
 from hmmscope.report.folder import Experiment, Table, read_experiment
-from hmmscope.report.interactive import panel_plot
+from hmmscope.report.interactive import figure_data
 from hmmscope.storage import store
 from hmmscope.text import visible
 
+#: The scripts of the live section, in the order in which they build on one another.
+LIVE_SCRIPTS = tuple(
+    f"live/{name}.js" for name in ("numbers", "network", "process", "session", "pictures", "timeline", "explore")
+)
 NUM_ROWS = 200
 LONG = 12  # rows of a table that scrolls in a box of its own
 
@@ -40,49 +44,49 @@ LONG = 12  # rows of a table that scrolls in a box of its own
 def write_page(folders: list[Path], out: Path) -> Path:
     """Write the page of the experiments in `folders` to `out`, replacing it at once and whole; returns `out`.
 
-    Of several experiments each has a section, after the figures they have in common drawn together.
+    Of several experiments each has a section, after the figures they have in common drawn together. The folders are read
+    and nothing is written into them.
 
     Raises:
         InputError: no folder, one given twice, or a file missing.
         DamagedError: a file that is not what it should be.
-        ResourceError: Plotly is not installed, or the disk does not allow it.
+        ResourceError: the disk does not allow it.
     """
     if not folders:
         raise InputError("report: needs the folder of an experiment")
-    bundle = _plotly()
     experiments = [read_experiment(Path(folder)) for folder in folders]
-    store.write_text(Path(out), render_page(experiments, bundle))
+    store.write_text(Path(out), render_page(experiments))
     return Path(out)
 
 
-def render_page(experiments: list[Experiment], bundle: str) -> str:
-    """The page as text, with the script `bundle` that defines Plotly."""
+def render_page(experiments: list[Experiment]) -> str:
+    """The page as text."""
     labels = _labels([experiment.path for experiment in experiments])
-    plots: list[dict[str, Any]] = []
+    figures: list[dict[str, Any]] = []
     compared = []
     if len(experiments) > 1:
-        from hmmscope.report.plots import figure_png
-
-        figures = compare(
-            {
-                label: [drawn.figure for drawn in experiment.figures]
-                for label, experiment in zip(labels, experiments, strict=True)
-            }
-        )
-        compared = [_figure(figure, figure_png(figure), plots) for figure in figures]
-    together = _together(experiments, labels)
-    sections = [_section(one, label, plots) for one, label in zip(experiments, labels, strict=True)]
-    script, style = resource("page.js"), resource("page.css")
+        found = {label: list(one.figures) for label, one in zip(labels, experiments, strict=True)}
+        compared = [_figure(figure, figures, "compared") for figure in compare(found)]
+    sections = [
+        _section(one, label, figures, f"experiment-{number}")
+        for number, (one, label) in enumerate(zip(experiments, labels, strict=True), 1)
+    ]
+    live = experiments[0].live if len(experiments) == 1 else None
+    scripts = ["theme.js", "chart.js", "page.js", *((*LIVE_SCRIPTS, "live/start.js") if live else ())]
+    texts = [resource(name) for name in scripts]
+    styles = ["base.css", "page.css", *(["live/explore.css"] if live else [])]
     return template("page.html.j2").render(
         sections=sections,
         compared=compared,
-        together=together,
+        together=_together(experiments, labels),
         footers=list(dict.fromkeys((one.about.version, one.about.intervals) for one in experiments)),
-        policy=policy([bundle, script]),
-        bundle=Markup(bundle),
-        script=Markup(script),
-        style=Markup(style),
-        plots=Markup(json_element(plots)),
+        policy=policy(texts),
+        scripts=[Markup(script) for script in texts],
+        style=Markup("".join(map(resource, styles))),
+        figures=Markup(json_element(figures)),
+        live=live,
+        live_data=Markup(json_element(live)),
+        triangular=live is not None and is_triangular(live),
     )
 
 
@@ -100,72 +104,43 @@ def _together(experiments: list[Experiment], labels: list[str]) -> dict[str, Any
     }
 
 
-def _section(experiment: Experiment, label: str, plots: list[dict[str, Any]]) -> dict[str, Any]:
+def _section(experiment: Experiment, label: str, data: list[dict[str, Any]], anchor: str) -> dict[str, Any]:
+    findings = [finding_view(finding) for finding in experiment.findings]
+    figures = [_figure(figure, data, anchor) for figure in experiment.figures]
     return {
+        "anchor": anchor,
         "label": label,
         "about": experiment.about,
         "config": json.dumps(experiment.config, indent=2, ensure_ascii=False),
         "seeds": num_seeds(experiment),
         "verdicts": verdict_summary(experiment.findings),
-        "findings": [finding_view(finding) for finding in experiment.findings],
-        "figures": [_figure(drawn.figure, drawn.png, plots) for drawn in experiment.figures],
+        "lead": findings[0] | {"text": _first_sentence(findings[0]["text"])} if findings else None,
+        "findings": findings,
+        "figures": figures,
         "tables": [_table(table, label) for table in experiment.tables],
     }
 
 
-def _figure(figure: Figure, png: bytes, plots: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the template shows of a figure; its panels are added to `plots`, where the script finds them by number."""
-    found = look.looks(figure)
-    bars = not any(isinstance(panel, Lines) for panel in figure.panels)
-    columns = {1: 1, 2: 2, 4: 2}.get(len(figure.panels), 3)
-    panels = []
-    for panel in figure.panels:
-        panels.append({"title": panel.title, "number": len(plots), "choices": _choices(panel)})
-        plots.append(panel_plot(panel, found, columns))
+def _first_sentence(words: str) -> str:
+    """Up to the first full stop that ends a sentence."""
+    found = re.match(r".*?[.!?](?=\s+[A-Z]|\s*$)", words, re.DOTALL)
+    return found.group() if found else words
+
+
+def _figure(figure: Figure, data: list[dict[str, Any]], section: str) -> dict[str, Any]:
+    """What the template shows of a figure; its values are added to `data`, where the script finds them by number."""
+    data.append(figure_data(figure))
+    axes = [panel for panel in figure.panels if isinstance(panel, Lines | Explorer)]
     return {
+        "number": len(data) - 1,
+        "anchor": f"{section}-{figure.name}",
+        "name": figure.name,
         "title": figure.title,
         "caption": figure.caption,
-        "hidden": sum(panel.num_hidden for panel in figure.panels if isinstance(panel, Lines | Explorer)),
-        "cut": sum(panel.num_cut for panel in figure.panels if isinstance(panel, Lines | Explorer)),
-        "picture": [words for panel in figure.panels if isinstance(panel, Explorer) for words in _picture(panel)],
-        "png": base64.b64encode(png).decode(),
-        "panels": panels,
-        "columns": columns,
-        "legend": [
-            {
-                "name": name,
-                "look": how,
-                "path": look.MARKER_PATHS.get(how.marker, ""),
-                "dash": " ".join(f"{1.5 * part:g}" for part in how.dash),
-                "bar": bars and role not in look.MARKS,
-            }
-            for (role, name), how in found.items()
-        ],
+        "columns": data[-1]["columns"],
+        "hidden": sum(panel.num_hidden for panel in axes),
+        "cut": sum(panel.num_cut for panel in axes),
     }
-
-
-def _choices(panel: Panel) -> list[dict[str, Any]]:
-    """The lists of an explorer; other panels have none."""
-    if not isinstance(panel, Explorer):
-        return []
-    return [
-        {
-            "name": name,
-            "options": panel.options(name),
-            "all": name == panel.overlay and len(panel.options(name)) > 1,
-            "first": panel.first(name),
-        }
-        for name in panel.choices
-    ]
-
-
-def _picture(panel: Explorer) -> list[str]:
-    """What the picture of an explorer shows, for those who have the page on paper; nothing where that is all of it."""
-    if not first_text(panel):
-        return []
-    overlaid = f"every {panel.overlay} at " if len(panel.options(panel.overlay)) > 1 else ""
-    chosen = ", ".join(f"{choice} {value}" for choice, value in first_values(panel).items())
-    return [f"{panel.title}: {overlaid}{chosen}" if panel.title else f"{overlaid}{chosen}"]
 
 
 def _table(table: Table, label: str) -> dict[str, Any]:
@@ -175,11 +150,17 @@ def _table(table: Table, label: str) -> dict[str, Any]:
     return {
         "name": table.name,
         "columns": [(column, numeric[column]) for column in columns],
-        "rows": [[(text.format_cell(row.get(column)), numeric[column]) for column in columns] for row in shown],
+        "rows": [[_cell(row.get(column), numeric[column]) for column in columns] for row in shown],
         "long": len(shown) > LONG,
         "count": len(table.rows),
         "place": f"{label}/tables/{table.name}.jsonl",
     }
+
+
+def _cell(value: Any, right: bool) -> tuple[str, bool, str | None]:
+    """What is shown, whether to the right, and the number in full where that is more."""
+    shown = text.format_cell(value)
+    return shown, right, repr(value) if isinstance(value, float) and repr(value) != shown else None
 
 
 def _labels(paths: list[Path]) -> list[str]:
@@ -215,26 +196,19 @@ def template(name: str) -> jinja2.Template:
 
 
 def policy(scripts: list[str]) -> str:
-    """The content policy: these scripts, images inside the file, and nothing fetched from anywhere.
+    """The content policy: these scripts, and nothing fetched from anywhere.
 
-    Plotly places its labels by style attributes, so styles inside the page are allowed; they cannot fetch either.
+    Styles inside the page are allowed, since a chart places things by style attributes; they cannot fetch either.
     """
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 def resource(name: str) -> str:
     return "\n" + resources.files("hmmscope.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _plotly() -> str:
-    """The script of Plotly, as it may stand inside an element."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise ResourceError("the page needs plotly: pip install 'hmmscope[report]'") from None
-    return "\n" + get_plotlyjs().replace("\r\n", "\n").replace("</script", "<\\/script").replace("<!--", "<\\!--")
+def is_triangular(live: dict[str, Any]) -> bool:
+    """Whether beliefs are drawn in a triangle: of three states, and one process."""
+    return len(live["process"]["states"]) == 3 and not live["process"]["mixture"]

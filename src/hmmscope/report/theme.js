@@ -11,5 +11,8 @@
   };
   set(dark.matches ? "dark" : "light");
   dark.addEventListener("change", () => set(dark.matches ? "dark" : "light"));
+  let before = null;
+  window.addEventListener("beforeprint", () => ((before = document.documentElement.dataset.theme), set("light")));
+  window.addEventListener("afterprint", () => before && set(before));
   button.addEventListener("click", () => set(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
 })();

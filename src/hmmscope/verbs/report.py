@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from hmmscope.errors import InputError
-from hmmscope.report.drawing import draw_folder
 from hmmscope.report.page import write_page
 from hmmscope.storage.disk import refuse_special
 from hmmscope.text import say
@@ -15,6 +14,4 @@ def report(folders: list[str], out: str, quiet: bool) -> None:
         raise InputError(f"out: must end in .html, got {out!r}")
     refuse_special(Path(out))
     paths = [Path(folder) for folder in folders]
-    for path in paths:
-        draw_folder(path)
     say(f"page: {write_page(paths, Path(out))}")
