@@ -337,7 +337,9 @@ class Tree(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, [(name, "" if name == "alt" else value) for name, value in attrs]))
+        self.tags.append(
+            (tag, [(name, "" if name in ("aria-label", "data-table") else value) for name, value in attrs])
+        )
         self._inside = tag
         if tag == "script":
             self.scripts.append("")

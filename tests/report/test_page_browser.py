@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -19,95 +20,102 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_page(folders, root / "page.html")
 
 
-def wait_for_plots(watched: Watched) -> int:
-    """Waits until each panel has drawn; returns how many there are."""
-    count: int = watched.page.locator("[data-plot]").count()
-    # By a locator, since the content policy forbids the evaluation that wait_for_function polls with.
-    watched.page.locator("[data-plot] .cartesianlayer .subplot").nth(count - 1).wait_for(state="attached")
-    return count
+def panels(watched: Watched) -> Any:
+    """The panels that are drawn."""
+    return watched.page.locator("[data-figure] .plot > svg")
 
 
 def test_every_figure_is_drawn_without_network_or_complaint(browser: Any, page_file: Path) -> None:
-    watched = Watched(browser, page_file, viewport={"width": 1200, "height": 900})
-    count = wait_for_plots(watched)
-    assert count == 13 + 13 + 18
-    assert watched.page.locator(".js-plotly-plot").count() == count
-    assert watched.page.locator("figure.live").count() == watched.page.locator("figure").count()
-    assert watched.page.locator("img.picture:visible").count() == 0
-    assert watched.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    assert watched.page.evaluate("document.querySelector('#experiment-1 [data-plot]').layout.yaxis.range[0]") == 0
+    watched = Watched(browser, page_file, viewport={"width": 1400, "height": 900})
+    assert panels(watched).count() == 13 + 13 + 18
+    assert all(panels(watched).nth(i).locator("path, rect, circle").count() > 1 for i in range(13))
+    watched.assert_fits()
+    watched.assert_quiet()
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_lead_figure_stands_in_the_first_600_pixels(browser: Any, tmp_path: Path, width: int, scheme: Any) -> None:
+    file = write_page([demo_folder(tmp_path / "one")], tmp_path / "page.html")
+    watched = Watched(browser, file, viewport={"width": width, "height": 844}, color_scheme=scheme)
+    assert panels(watched).first.bounding_box()["y"] < 600
+    watched.assert_fits()
     watched.assert_quiet()
 
 
 def test_the_legend_hides_a_series_in_every_panel_of_its_figure(browser: Any, page_file: Path) -> None:
     watched = Watched(browser, page_file)
-    wait_for_plots(watched)
     figure = watched.page.locator("#experiment-1 figure").first
-    curves = figure.locator(".scatterlayer .trace")
+    curves = figure.locator(".plot path[stroke]")
     before = curves.count()
     button = figure.get_by_role("button", name="2-gram of the prompt")
     button.click()
     assert button.get_attribute("aria-pressed") == "false"
     assert curves.count() == before - 2
-    button.click()
+    button.press("Enter")
     assert curves.count() == before
     watched.assert_quiet()
 
 
-def test_the_lists_of_an_explorer_choose_its_curves(browser: Any, page_file: Path) -> None:
+def test_lists_and_sliders_of_an_explorer_choose_its_curves(browser: Any, page_file: Path) -> None:
     watched = Watched(browser, page_file)
-    wait_for_plots(watched)
-    box = watched.page.locator("#experiment-1 [data-explorer]")
+    box = watched.page.locator("#experiment-1 figure", has=watched.page.locator("select"))
     task, model, length = (box.get_by_label(name) for name in ("task", "model", "length"))
-    legend = box.locator("[data-legend] button")
-    curves = box.locator(".scatterlayer .trace")
+    legend = box.locator(".choices + .legend button")
+    curves = box.locator(".plot path[stroke]")
     assert legend.all_text_contents() == ["1 layer", "2 layers", "3 layers", "Bayes filter"]
     legend.nth(1).click()
     assert curves.count() == 3
-    task.focus()
-    watched.page.keyboard.press("ArrowDown")  # the lists are the browser's own, so the keyboard moves them
-    assert task.input_value() == "1"
-    assert legend.all_text_contents() == ["1 layer", "2 layers", "3 layers", "Bayes filter"]
+    task.select_option("1")
     assert legend.nth(1).get_attribute("aria-pressed") == "false"
-    assert curves.count() == 3
     legend.nth(1).click()
     assert curves.count() == 4
     length.select_option("")
-    assert task.input_value() == "1"
     assert model.input_value() == ""
     assert legend.all_text_contents()[:3] == ["16, 1 layer", "32, 1 layer", "16, 2 layers"]
     assert curves.count() == 7
-    model.select_option("2")
-    assert legend.all_text_contents() == ["16, 3 layers", "32, 3 layers", "Bayes filter"]
     watched.assert_quiet()
 
 
-def test_hovering_shows_the_value_with_its_interval(browser: Any, page_file: Path) -> None:
+def test_hovering_tells_values_in_every_panel_with_the_axis_and_so_do_the_arrow_keys(
+    browser: Any, page_file: Path
+) -> None:
     watched = Watched(browser, page_file)
-    wait_for_plots(watched)
-    panel = watched.page.locator("#experiment-1 [data-plot]").first
-    panel.scroll_into_view_if_needed()
-    panel.hover()
-    label = panel.locator(".hoverlayer")
-    label.get_by_text("Transformer").wait_for()
-    shown = label.text_content()
+    figure = watched.page.locator("#experiment-1 figure").first
+    first, second = figure.locator(".tip").all()
+    figure.locator(".plot > svg").first.hover()
+    assert first.is_visible()
+    assert second.is_visible()
+    shown = first.text_content()
+    assert "demonstrations 8" in shown
+    assert "Transformer" in shown
     assert "[" in shown
-    assert "component known" in shown
+    figure.locator(".plot > svg").nth(1).focus()
+    watched.page.keyboard.press("End")
+    assert "demonstrations 16" in second.text_content()
+    watched.page.keyboard.press("Escape")
+    assert not second.is_visible()
     watched.assert_quiet()
 
 
-def test_without_scripts_the_pictures_are_shown(browser: Any, page_file: Path) -> None:
-    watched = Watched(browser, page_file, java_script_enabled=False)
-    figures = watched.page.locator("figure").count()
-    assert watched.page.locator("img.picture:visible").count() == figures > 0
-    assert watched.page.locator(".interactive:visible").count() == 0
-
-
-def test_a_narrow_screen_does_not_scroll_sideways(browser: Any, page_file: Path) -> None:
-    watched = Watched(browser, page_file, viewport={"width": 390, "height": 800})
-    wait_for_plots(watched)
-    assert watched.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    watched.assert_quiet()
+def test_figures_and_tables_can_be_taken_away(browser: Any, page_file: Path) -> None:
+    watched = Watched(browser, page_file, accept_downloads=True)
+    figure = watched.page.locator("#experiment-1 figure").first
+    with watched.page.expect_download() as svg:
+        figure.get_by_role("button", name="SVG").click()
+    root = ElementTree.fromstring(Path(svg.value.path()).read_text(encoding="utf-8"))
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "var(" not in ElementTree.tostring(root, encoding="unicode")
+    with watched.page.expect_download() as table:
+        figure.get_by_role("button", name="CSV").click()
+    lines = Path(table.value.path()).read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "panel,series,x,y,low,high"
+    assert len(lines) == 1 + 2 * 5 * 17
+    details = watched.page.locator("#experiment-1 details", has=watched.page.locator("[data-table]")).first
+    details.locator("summary").click()
+    with watched.page.expect_download() as rows:
+        details.get_by_role("button", name="CSV").click()
+    assert len(Path(rows.value.path()).read_text(encoding="utf-8").splitlines()) == 201
 
 
 def test_hostile_text_does_nothing(browser: Any, tmp_path: Path) -> None:
@@ -116,13 +124,11 @@ def test_hostile_text_does_nothing(browser: Any, tmp_path: Path) -> None:
         folder = hostile_folder(tmp_path / str(number), payload)
         file = write_page([folder], tmp_path / f"{number}.html")
         watched = Watched(browser, file)
-        wait_for_plots(watched)
-        tags = (
-            "() => [...document.querySelectorAll('main *')].filter(e => !e.closest('[data-plot]')).map(e => e.tagName)"
-        )
+        assert panels(watched).count()
+        tags = "() => [...document.querySelectorAll('main *')].filter(e => !e.closest('[data-figure]')).map(e => e.tagName)"
         found = (
             watched.page.evaluate(tags),
-            watched.page.locator("[data-plot] a, [data-plot] b, [data-plot] img").count(),
+            watched.page.locator("[data-figure] a, [data-figure] b, [data-figure] img").count(),
         )
         harmless = harmless or found
         assert found == harmless, payload
