@@ -45,7 +45,7 @@ test-slurm: .venv/.installed
 test-extras:
 	test -x .venv-extras/bin/python || $(PYTHON) -m venv $(VENV_OPTIONS) .venv-extras
 	.venv-extras/bin/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) \
-		-e ".[report,hmm,models,test,lens,ray,slurm,hmmer,peers]"
+		-e ".[hmm,models,test,lens,ray,slurm,hmmer,peers]"
 	.venv-extras/bin/pytest -rs tests/interop tests/models tests/sweeps/test_sweep_engines.py
 
 docs: .venv/.installed
@@ -58,7 +58,7 @@ docs: .venv/.installed
 
 # Runs the notebooks of the documentation in place.
 notebooks: .venv/.installed
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[docs,report,hmm]"
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[docs,hmm]"
 	$(BIN)/python scripts/run_notebooks.py
 
 format: .venv/.installed
@@ -70,5 +70,5 @@ clean:
 
 .venv/.installed: pyproject.toml constraints/torch.txt
 	$(PYTHON) -m venv $(VENV_OPTIONS) .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[report,hmm,models,test]"
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[hmm,models,test]"
 	touch $@

@@ -291,8 +291,8 @@ def test_planted_cycle_is_found() -> None:
 
 
 def test_planted_extra_and_planted_length_are_found() -> None:
-    assert extras({"a.py": "import plotly\n"}) == ["a.py:1: plotly"]
-    assert extras({"a.py": "def f():\n    import plotly\n"}) == []
+    assert extras({"a.py": "import hmmlearn\n"}) == ["a.py:1: hmmlearn"]
+    assert extras({"a.py": "def f():\n    import hmmlearn\n"}) == []
     assert too_long({"a.py": "x\n" * 501, "b.py": "x\n" * 500}) == ["a.py"]
 
 

@@ -1,5 +1,6 @@
 """The page in a browser, from disk: it draws every figure, fetches nothing, and runs nothing that it was given (F4, F6)."""
 
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -87,7 +88,7 @@ def test_hovering_tells_values_in_every_panel_with_the_axis_and_so_do_the_arrow_
     assert first.is_visible()
     assert second.is_visible()
     shown = first.text_content()
-    assert "demonstrations 8" in shown
+    assert re.search(r"demonstrations \d+Transformer", shown)
     assert "Transformer" in shown
     assert "[" in shown
     figure.locator(".plot > svg").nth(1).focus()

@@ -100,7 +100,6 @@ def test_train_analyse_report(call: Callable, tmp_path: Path) -> None:
     assert len(analysed.out.splitlines()) == 4
     assert call("analyse", "run", "probe", "--target", "previous-1", "--seed", 8, "-q").out.count("\n") == 1
     assert len([*(tmp_path / "run" / "analysis").iterdir()]) == 2  # another option, another table
-    pytest.importorskip("plotly")
     reported = call("report", "run", "-o", "page.html")
     assert (reported.code, reported.error, reported.out) == (0, "", "page: page.html\n")
     page = (tmp_path / "page.html").read_text()

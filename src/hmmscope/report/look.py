@@ -28,7 +28,7 @@ _OTHER = ("#5b4b8a", "#b0566b", "#2f7d7d", "#a07020", "#4f6ea8", "#6b6b6b")
 _MARKERS = ("square", "triangle-up", "diamond", "triangle-down", "x", "cross")
 _MODEL_MARKERS = ("circle", "triangle-up", "square", "diamond", "triangle-down", "cross")
 _DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (2, 2), (6, 2, 1, 2))
-#: Markers by Plotly's names as shapes for legends, around the middle of a box of 26 to 12.
+#: Markers as shapes, around the middle of a box of 26 to 12.
 MARKER_PATHS = {
     "circle": "M9.8 6a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0 -6.4 0z",
     "square": "M10 3h6v6h-6z",
@@ -58,7 +58,7 @@ class Look:
         color: as ``#rrggbb``.
         width: of the line, in points.
         dash: lengths of stroke and gap in turn, in points; empty is a whole line.
-        marker: a name of Plotly's, or empty.
+        marker: a name in `MARKER_PATHS`, or empty.
         level: what is drawn over what.
         opacity: of the band; strongest for models, so that the bands of references do not bury them.
     """

@@ -254,20 +254,6 @@ def _draw_points(axes: Axes, panel: Points) -> None:
         axes.set_axis_off()
 
 
-def points_image(panel: Points, ends: tuple[tuple[float, float], tuple[float, float]]) -> bytes:
-    """The points alone as a PNG with nothing behind them, between these ends of x and y."""
-    with _style():
-        (left, right), (bottom, top) = ends
-        long = max(right - left, top - bottom)
-        canvas = Canvas(figsize=(6 * max((right - left) / long, 0.05), 6 * max((top - bottom) / long, 0.05)))
-        axes = canvas.add_axes((0, 0, 1, 1), xlim=(left, right), ylim=(bottom, top))
-        axes.set_axis_off()
-        axes.scatter(panel.x, panel.y, c=panel.colours, s=max(6.0, 60000 / len(panel.x)), linewidths=0)
-        stream = io.BytesIO()
-        canvas.savefig(stream, format="png", dpi=200, transparent=True, metadata={"Software": None})
-        return stream.getvalue()
-
-
 def _x_labels(axes: Axes, labels: tuple[str, ...], shown: list[int], width: float, shift: float = 0) -> None:
     """Labels below the axis, turned if `width` inches do not hold them side by side."""
     short = shorten([labels[i] for i in shown])

@@ -43,7 +43,7 @@ def checks() -> Iterator[tuple[str, bool, str]]:
     yield "disk", *_disk()
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none; everything runs on the processor"
     yield "GPU", True, gpu
-    for module, extra, purpose in (("plotly", "report", "pages"), ("hmmlearn", "hmm", "Baum-Welch and import")):
+    for module, extra, purpose in (("hmmlearn", "hmm", "Baum-Welch and import"),):
         present = importlib.util.find_spec(module) is not None
         yield module, True, "present" if present else f"absent; {purpose} need pip install 'hmmscope[{extra}]'"
 

@@ -9,7 +9,7 @@ from hmmscope.text import say
 
 
 def report(folders: list[str], out: str, quiet: bool) -> None:
-    """Draw the figures of the folders and write one page."""
+    """Write one page of the folders."""
     if Path(out).suffix not in (".html", ".htm"):  # a page replaces an older one, and nothing else
         raise InputError(f"out: must end in .html, got {out!r}")
     refuse_special(Path(out))
