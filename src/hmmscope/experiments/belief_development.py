@@ -18,7 +18,7 @@ from hmmscope.runs.pipeline import Run
 CHAINS = "fresh-markov-chains"
 #: What is trained: process and architecture, with their names in figures.
 MODELS = {
-    (CHAINS, "roformer"): "RoFormer, Markov chains in context",
+    (CHAINS, "roformer"): "RoFormer, Markov chains",
     ("mess3", "roformer"): "RoFormer, Mess3",
     ("rrxor", "rnn"): "RNN, RRXOR",
 }

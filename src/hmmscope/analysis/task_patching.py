@@ -1,0 +1,185 @@
+"""Task patching: does a model take the component of another prompt for its own, when only that is written into a layer?
+
+Prompt B is read with the demonstrations of prompt A in place of its own: what then differs in the stream of the test
+sequence is what the model keeps of its task. The subspace that such differences span is patched into the run on B, and the
+prediction is compared with the filter of A's component on B's test sequence.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.analysis.activations import BATCH, as_law, capture, inference_mode, model_outputs, residual_layers
+from hmmscope.analysis.belief_interventions import DISTANCES, exact_answers
+from hmmscope.analysis.geometry import belief_times
+from hmmscope.analysis.interventions import Edit, intervene, move_within
+from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.errors import InputError
+from hmmscope.inference.mixture import filter_known_component
+from hmmscope.processes.mixture import Mixture
+from hmmscope.schema import require, unknown_name
+from hmmscope.seeds import torch_generator
+
+#: Directions in which the streams differ by less than this share of the most are rounding.
+SHARE = 1e-6
+
+
+@registry.instrument("task-patching")
+def task_patching(
+    model: nn.Module,
+    corpus: Corpus,
+    *,
+    layers: Sequence[str] | None = None,
+    num_samples: int = 256,
+    rank: int = 0,
+    columns: str = "test",
+    num_random: int = 4,
+    seed: int = 0,
+) -> list[dict]:
+    """Write the task of prompt A into the run on prompt B, one layer at a time.
+
+    The task's subspace is that of the leading directions of stream(A's demonstrations, B's test) - stream(B), over three
+    quarters of the pairs; it is moved to its value under A's demonstrations in the rest. ``whole`` moves the whole stream,
+    ``random`` subspaces of as many dimensions.
+
+    The value is the share of the way that the predictions in the test sequence go to a reference,
+
+        1 - D(reference, model after) / D(reference, model before);
+
+    the reference is the ``filter`` of A's component on B's test sequence, or the ``model`` that reads A's demonstrations,
+    which says how much of what the model knows of its task is in this layer. D is the KL divergence in nats, and total
+    variation; where the former is infinite, or there is no way to go, there are no rows.
+
+    Args:
+        model: any module; models of this library are changed at their residual taps.
+        corpus: prompts of a mixture, with demonstrations.
+        layers: module names, if the model has no residual taps.
+        num_samples: prompts in all, each with a partner of another component.
+        rank: dimensions of the task's subspace; 0 for all in which the streams differ.
+        columns: where it is moved: "test", the columns of the test sequence, or "all".
+        num_random: random subspaces, averaged.
+        seed: of the random subspaces and of the bootstrap.
+
+    Returns:
+        Rows (layer, layer_name, subspace, rank, reference, metric, value, low, high, error, before, after, samples).
+        Intervals are 95 % over the changed prompts.
+
+    Raises:
+        InputError: no mixture, prompts without demonstrations, or of one component only.
+
+    Source: ours; task vectors as in Hendel et al. (2023), "In-context learning creates task vectors".
+    """
+    require(num_samples >= 16, "num_samples", "must be at least 16, to fit and to change", num_samples)
+    require(rank >= 0, "rank", "must be at least 0", rank)
+    names = list(layers) if layers is not None else residual_layers(model)
+    if columns not in ("test", "all"):
+        raise unknown_name("columns", columns, ("test", "all"))
+    pairs, rows = _Pairs(model, corpus, num_samples, names, everywhere=columns == "all"), []
+    for layer, name in enumerate(names):
+        own, other = pairs.streams[name]
+        moved = (other - own)[: pairs.first, pairs.columns].flatten(0, 1).double()
+        sizes, directions = torch.linalg.svd(moved, full_matrices=False)[1:]
+        count = int((sizes > SHARE * sizes[0]).sum())
+        count = min(count, rank) if rank else count
+        if not count:  # nothing of the task is in this layer
+            continue
+        generator = torch_generator(seed, "probe")
+        random = [
+            torch.randn(count, moved.shape[1], generator=generator, dtype=torch.float64) for _ in range(num_random)
+        ]
+        chosen = {"task": [directions[:count]], "random": random, "whole": [torch.eye(moved.shape[1]).double()]}
+        for subspace, bases in chosen.items():
+            after = [pairs.answers({name: pairs.edit(name, basis)}) for basis in bases]
+            for (reference, metric), (before, found) in pairs.distances(after).items():
+                if not np.isfinite([before, found]).all():
+                    continue
+                means = resampled_curves(np.stack([before, found], 1), seed=seed)
+                if not (means[:, 0] > 0).all():  # no way to go
+                    continue
+                about = {"layer": layer, "layer_name": name, "subspace": subspace, "rank": count}
+                about |= {"reference": reference, "metric": metric} | with_interval(1 - means[:, 1] / means[:, 0])
+                numbers = {"before": before.mean().item(), "after": found.mean().item(), "samples": len(before)}
+                rows.append(about | numbers)
+    return rows
+
+
+class _Pairs:
+    """Prompts, the same with the demonstrations of another one, and what is to be said of both.
+
+    Attributes:
+        first: number of the first pair that is changed; those before it tell the subspace.
+        columns: of the test sequence.
+        streams: by layer (pair, column, width), of prompts and of the others.
+    """
+
+    def __init__(
+        self, model: nn.Module, corpus: Corpus, num_samples: int, names: Sequence[str], *, everywhere: bool
+    ) -> None:
+        process, layout = corpus.process, corpus.layout
+        batch, last = corpus[0:num_samples], belief_times(corpus)
+        if not isinstance(process, Mixture) or batch.components is None or last[0] == 0:
+            raise InputError(
+                "corpus: must be prompts of a mixture, with demonstrations, so that there is a task to patch"
+            )
+        donor = _of_another_component(batch.components)
+        mixed = torch.cat([batch.observations[donor][:, : last[0]], batch.observations[:, last]], 1)
+        self._model, self.columns, self._everywhere = model, torch.from_numpy(layout.columns[last]), everywhere
+        self.first = (3 * num_samples) // 4
+        swapped = layout.tokens(mixed, corpus.num_symbols)
+        plain, changed = (_streams(model, names, tokens) for tokens in (batch.tokens, swapped))
+        self.streams = {name: (plain[name], changed[name]) for name in names}
+        self._tokens, self._symbols = batch.tokens[self.first :], corpus.num_symbols
+        components, test = batch.components[donor][self.first :], batch.observations[self.first :][:, last]
+        known = filter_known_component(process, test, components)
+        filtered = exact_answers(process.law, known.beliefs, components)
+        self._references = {"filter": filtered, "model": self._answers(swapped[self.first :], {})}
+        self._before = self.answers({})
+
+    def edit(self, name: str, basis_RD: Float64[Tensor, "direction width"]) -> Edit:
+        """Moves the subspace to its value under the other demonstrations."""
+        positions = None if self._everywhere else self.columns
+        return move_within(basis_RD, self.streams[name][1][self.first :], positions=positions)
+
+    def answers(self, edits: dict[str, Edit]) -> Float64[Tensor, "pair position symbol"]:
+        """What the model says in the test sequences of the prompts that are changed."""
+        return self._answers(self._tokens, edits)
+
+    def _answers(self, tokens: Tensor, edits: dict[str, Edit]) -> Tensor:
+        with inference_mode(self._model) as device, intervene(self._model, edits):
+            outputs = model_outputs(self._model, tokens.to(device), self._symbols)
+        return as_law(self._model, outputs[:, self.columns])
+
+    def distances(self, after: list[Tensor]) -> dict[tuple[str, str], tuple[Curves, Curves]]:
+        """Before and after, by reference and metric, of each pair; means over positions and edits."""
+        return {
+            (reference, metric): (
+                distance(law, self._before).mean(1).numpy(),
+                torch.stack([distance(law, found).mean(1) for found in after]).mean(0).numpy(),
+            )
+            for reference, law in self._references.items()
+            for metric, distance in DISTANCES.items()
+        }
+
+
+def _streams(model: nn.Module, names: Sequence[str], tokens: Int64[Tensor, "sample column"]) -> dict[str, Tensor]:
+    """What named modules give (sample, column, width), in batches, on the processor."""
+    parts: dict[str, list[Tensor]] = {name: [] for name in names}
+    with inference_mode(model) as device:
+        for part in tokens.split(BATCH):
+            for name, x in capture(model, names, part.to(device), lambda x: x.cpu()).items():
+                parts[name].append(x)
+    return {name: torch.cat(values) for name, values in parts.items()}
+
+
+def _of_another_component(components: Int64[Tensor, "sample"]) -> Int64[Tensor, "sample"]:
+    """For each sample the next one, round the end, of another component."""
+    count = len(components)
+    ahead = (torch.arange(count)[:, None] + torch.arange(1, count)) % count
+    differs = components[ahead] != components[:, None]
+    require(bool(differs.any(1).all()), "corpus", "must have prompts of two components", int(components[0]))
+    return ahead[torch.arange(count), differs.int().argmax(1)]
