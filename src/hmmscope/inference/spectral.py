@@ -1,0 +1,139 @@
+"""Observable operators: processes as products of matrices that need not be probabilities, and how they are learned.
+
+    P(o_0 .. o_{T-1}) = start · A[o_0] · ... · A[o_{T-1}] · end
+
+Every HMM is such a process (A[v] = labelled[v]). Others are of no HMM with finitely many states. The least dimension is the
+rank of the Hankel matrix [P(prefix, suffix)], from which the operators are read by its singular vectors.
+"""
+
+import cmath
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from hmmscope.axes import Float64, Int, Int64, Tensor
+from hmmscope.inference.memory import all_sequences
+from hmmscope.processes.combine import as_labelled
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.schema import require
+
+#: Singular values below this share of the largest are zero in an exact Hankel matrix: what rounding leaves.
+RANK = 1e-9
+#: From words (word, time) to their probabilities (word,).
+WordLaw = Callable[[Int64[Tensor, "word time"]], Float64[Tensor, "word"]]
+
+
+@dataclass(frozen=True)
+class Operators:
+    """Operators of a process of V symbols in R dimensions; their entries have any sign.
+
+    Attributes:
+        start: (rank,).
+        step: `[v]` of symbol v (symbol, rank, rank).
+        end: (rank,).
+        singular_values: of the Hankel matrix that they were read from, if they were, descending.
+    """
+
+    start: Float64[Tensor, "rank"]
+    step: Float64[Tensor, "symbol rank rank"]
+    end: Float64[Tensor, "rank"]
+    singular_values: Float64[Tensor, "value"] | None = None
+
+    @classmethod
+    def of(cls, process: HMM | LabelledHMM) -> "Operators":
+        """Of a process of S states, in as many dimensions; to the rounding of labelled probabilities to 2^-32."""
+        same = as_labelled(process)
+        return cls(same.initial_S, same.labelled_VSS, torch.ones(same.num_states, dtype=torch.float64))
+
+    def probabilities(self, words: Int[Tensor, "word time"]) -> Float64[Tensor, "word"]:
+        """P(word); of operators that were learned from estimates it may lie outside of [0, 1]."""
+        state = self.start.expand(len(words), -1)
+        for t in range(words.shape[1]):
+            state = torch.einsum("br,brq->bq", state, self.step[words[:, t]])
+        return state @ self.end
+
+    def next_observation(self, observations: Int[Tensor, "batch time"]) -> Float64[Tensor, "batch time symbol"]:
+        """P(o_{t+1} | o_0..o_t), normalised at every step.
+
+        Cost: O(batch * time * R^2).
+        """
+        state, laws = self.start.expand(len(observations), -1), []
+        for t in range(observations.shape[1]):
+            state = torch.einsum("br,brq->bq", state, self.step[observations[:, t]])
+            state = state / (state @ self.end)[:, None]
+            laws.append(torch.einsum("br,vrq,q->bv", state, self.step, self.end))
+        return torch.stack(laws, 1)
+
+
+def probability_clock(angle: float = 1.0, damping: float = 0.5, height: float = 0.5) -> Operators:
+    """A process in three dimensions that no HMM of finitely many states has, if `angle` is no rational part of 2π.
+
+    Symbol 1 turns a vector by the angle and weakens it; symbol 0 brings it back. So the probability of a 0 after n ones
+    oscillates with n for ever, at a period that no finite chain has.
+
+    Source: the probability clock of Jaeger (2000), "Observable operator models for discrete stochastic time series".
+
+    Args:
+        angle: of the turn, radians.
+        damping: factor of each turn, in (0, 1).
+        height: of the oscillation, from 0 to (1 - damping) / |1 - damping exp(i angle)|, so that no probability is negative.
+
+    Raises:
+        InputError: out of range.
+    """
+    require(0 < damping < 1, "damping", "must be in (0, 1)", damping)
+    most = (1 - damping) / abs(1 - damping * cmath.exp(1j * angle))
+    require(0 <= height <= most, "height", f"must be in [0, {most:.4g}] for this angle and damping", height)
+    turn = torch.eye(3, dtype=torch.float64)
+    c, s = math.cos(angle), math.sin(angle)
+    turn[1:, 1:] = torch.tensor([[c, -s], [s, c]], dtype=torch.float64)
+    ones = damping * turn
+    # Weight of the state after n ones: damping^n (1 + height cos(n angle)); what is missing to one is the 0.
+    end, start = torch.tensor([1.0, 1.0, 0.0]).double(), torch.tensor([1.0, height, 0.0]).double()
+    start = start / (start @ end)
+    back = torch.outer(end - ones @ end, start)
+    return Operators(start, torch.stack([back, ones]), end)
+
+
+def learn_operators(law: WordLaw, num_symbols: int, *, length: int = 3, rank: int = 0) -> Operators:
+    """The operators of a process of which the probabilities of words are known, exactly or as a model gives them.
+
+    H = [P(p s)] over words p, s of up to `length` symbols;  H = U D Vᵀ, cut to the rank;
+    A[v] = D⁻¹ Uᵀ [P(p v s)] V,  start = [P(s)] V,  end = D⁻¹ Uᵀ [P(p)]
+
+    Args:
+        law: probabilities of words, such as `Operators.of(hmm).probabilities`.
+        num_symbols: V.
+        length: of the longest prefixes and suffixes; 2 * length + 1 symbols are asked for.
+        rank: dimensions; 0 for the rank of H up to rounding, which of an exact H is the least number that will do, if
+            words are long enough.
+
+    Raises:
+        InputError: more words than can be enumerated.
+
+    Source: Hsu, Kakade, Zhang (2009), "A spectral algorithm for learning hidden Markov models"; Balle et al. (2014).
+    """
+    require(length >= 1, "length", "must be at least 1", length)
+    words = [all_sequences(num_symbols, size) for size in range(length + 1)]
+
+    def joined(middle: list[int]) -> Float64[Tensor, "prefix suffix"]:
+        rows = []
+        for before in words:
+            row = []
+            for after in words:
+                parts = [before.repeat_interleave(len(after), 0), after.repeat(len(before), 1)]
+                parts.insert(1, torch.tensor(middle, dtype=torch.int64).expand(len(parts[0]), -1))
+                row.append(law(torch.cat(parts, 1)).view(len(before), len(after)))
+            rows.append(torch.cat(row, 1))
+        return torch.cat(rows)
+
+    hankel = joined([])
+    left, sizes, right = torch.linalg.svd(hankel, full_matrices=False)
+    count = rank or int((sizes > RANK * sizes[0]).sum())
+    require(count <= len(sizes), "rank", f"must be at most {len(sizes)} for words of this length", rank)
+    back, onto = (left[:, :count] / sizes[:count]).T, right[:count].T
+    step = torch.stack([back @ joined([symbol]) @ onto for symbol in range(num_symbols)])
+    return Operators(hankel[0] @ onto, step, back @ hankel[:, 0], sizes)
