@@ -36,6 +36,7 @@ from hmmscope.experiments.running import judge_again
 from hmmscope.machine import machine
 from hmmscope.report.plots import figure_png
 from hmmscope.storage import store
+from hmmscope.storage.seals import check_seal
 from hmmscope.verbs.catalogue import CATALOGUE, make_catalogue
 
 RESULTS, PAGES, PICTURES = Path("results"), Path("docs/experiments"), Path("docs/img/experiments")
@@ -43,6 +44,7 @@ RESULTS, PAGES, PICTURES = Path("results"), Path("docs/experiments"), Path("docs
 
 def keep(folder: Path) -> None:
     """Copy the small files of an experiment, finished or not."""
+    check_seal(folder)
     about = store.read_json(folder / "experiment.json")
     out = RESULTS / about["scale"] / about["experiment"]
     if out.exists():

@@ -204,8 +204,8 @@ ON_DISK = (
     Fault(
         "metrics not synced before a checkpoint",
         "storage/rundir.py",
-        "        self.metrics.sync()\n        document =",
-        "        document =",
+        "        self.metrics.sync()\n        journal =",
+        "        journal =",
         (_POWER,),
     ),
     Fault(
@@ -231,24 +231,24 @@ ON_DISK = (
     ),
     Fault(
         "a journal that is not cut at its checkpoint",
-        "storage/store.py",
+        "storage/journal.py",
         'no line ends at byte {length}")\n        self._cut(length)',
         'no line ends at byte {length}")',
         ("storage/test_store.py::test_journal_truncate",),
     ),
     Fault(
         "a torn line kept",
-        "storage/store.py",
-        "        if self.length < size + len(tail):",
+        "storage/journal.py",
+        "        if self.length < len(data):",
         "        if False:",
         ("storage/test_store.py::test_journal_cut_at_every_length",),
     ),
     Fault(
-        "checksums of journal lines unchecked",
-        "storage/store.py",
-        'if checksum != b"%08x" % zlib.crc32(body):',
-        "if not checksum:",
-        ("storage/test_store.py::test_every_flipped_bit_of_a_journal",),
+        "lines before a checkpoint unchecked",
+        "storage/rundir.py",
+        "[:length]) != before:",
+        "[:length]) == '':",
+        ("storage/test_rundir.py::test_lines_before_a_checkpoint_are_as_they_were_written",),
     ),
     Fault(
         "short writes taken for whole ones",

@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reprs": set(),
     "analysis": NAMES | PROBABILITY | {"models", "reprs"},
     "runs": NAMES | COMPONENTS | {"constructions", "storage", "machine", "reprs"},
-    "sweeps": NAMES - {"registry", "axes"} | {"training", "runs", "storage"},
+    "sweeps": NAMES - {"registry", "axes"} | {"training", "runs", "storage", "machine"},
     "experiments": NAMES | COMPONENTS | {"constructions", "runs", "storage", "machine", "evidence", "sweeps"}
     | {"interop", "reprs"},
     "interop": {"errors", "schema", "axes", "processes", "models", "corpora", "storage"},

@@ -13,7 +13,7 @@ import pytest
 import hmmscope
 
 PACKAGE = Path(hmmscope.__file__).parent
-WRITERS = {"storage/disk.py", "storage/store.py", "storage/rundir.py"}
+WRITERS = {"storage/disk.py", "storage/store.py", "storage/rundir.py", "storage/journal.py"}
 #: Who opens other files than those of users: the system's own, and those of this package.
 OPENERS = {"storage/disk.py", "machine.py", "bench/curve.py", "engine/tiles.py", "report/page.py", "report/drawing.py"}
 OPENERS |= {"interop/huggingface.py"}  # by transformers, which reads safetensors alone

@@ -208,8 +208,11 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--repeats", type=int, default=5, help="rounds; the median counts")
     bench.add_argument("--out", metavar="FILE", help="write the table as .json, with date and machine")
 
+    verify = verb("verify", "whether folders are as they were written, and their numbers follow from what is in them")
+    verify.add_argument("folders", nargs="+", metavar="FOLDER", help="of runs, experiments, sweeps, pools")
+
     verb("doctor", "check this installation: versions, exact bits, disk, memory, extras")
-    for sub in (run, paper, train, sweep, study, analyse, sample, oracle, fit, export, claims, report, explore):
+    for sub in (run, paper, train, sweep, study, analyse, sample, oracle, fit, export, claims, report, explore, verify):
         sub.add_argument("-q", "--quiet", action="store_true", help="print results only")
     return parser
 

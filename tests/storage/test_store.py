@@ -14,7 +14,7 @@ import torch
 
 from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
 from hmmscope.storage import disk, store
-from hmmscope.storage.store import Journal, read_journal
+from hmmscope.storage.journal import Journal, read_journal
 from rundir_faults import flipped
 
 

@@ -1,17 +1,23 @@
 """Sweeps: what a grid means and refuses, what its folder says, what is tried again, and the table."""
 
 import json
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hmmscope import cli
-from hmmscope.errors import DamagedError, InputError, RefusedError
+from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
+from hmmscope.processes.files import load_process
 from hmmscope.runs.config import RunConfig
 from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir
+from hmmscope.storage.seals import read_seal
 from hmmscope.sweeps import jobs
 from hmmscope.sweeps.driver import run_sweep
 from hmmscope.sweeps.grid import config_digest, expand, extend_folder, load_points, make_folder, read_grid, run_name
@@ -362,7 +368,7 @@ def test_a_damaged_result_is_a_failed_row(tmp_path: Path) -> None:
     (jobs.run_folder(out, points[1].name) / "done.json").write_text("{")
     rows = table_rows(out, points)
     assert [row["state"] for row in rows] == ["done", "failed", "done"]
-    assert rows[1]["reason"].startswith(f"runs/{points[1].name}/done.json: not JSON")
+    assert rows[1]["reason"].startswith(f"runs/{points[1].name}/done.json: 1 bytes, which is not what the seal says")
     assert table_text(rows)[-1] == f"{points[1].name}: {rows[1]['reason']}"
 
 
@@ -431,3 +437,80 @@ def test_failed_runs_are_the_exit_code(
     said = capsys.readouterr()
     assert said.err == f"done     {name}  excess 0.2500 (best 0.2500)\n"
     assert said.out.endswith(f"table: {out}/table.jsonl\n")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# What a folder is, and what stands in its table
+
+
+def test_a_process_file_that_was_exchanged_is_another_run(tmp_path: Path) -> None:
+    path, data = tmp_path / "mine.json", {"process": {"name": "file", "path": str(tmp_path / "mine.json")}}
+    load_process("umbrella").save(path)
+    first = expand({"base": data})
+    (tmp_path / "moved.json").write_bytes(path.read_bytes())
+    assert (
+        expand({"base": {"process": {"name": "file", "path": str(tmp_path / "moved.json")}}})[0].name == first[0].name
+    )
+    out = tmp_path / "sweep"
+    run_sweep(first, out, Scripted(out, {}))
+    path.unlink()
+    load_process("dishonest-casino").save(path)
+    second = expand({"base": data})
+    assert second[0].name != first[0].name
+    with pytest.raises(RefusedError, match=r"process\.digest"):
+        run_sweep(second, out, Scripted(out, {}))
+    with pytest.raises(DamagedError, match="the process has changed"):
+        first[0].config.process.build()
+
+
+def test_a_sweep_is_no_pool_and_a_pool_no_sweep(tmp_path: Path) -> None:
+    points = expand(RATES)
+    for shared, other in ((True, "a pool"), (False, "a sweep")):
+        out = tmp_path / str(shared)
+        run_sweep(points, out, Scripted(out, {}), shared=shared)
+        seal = read_seal(out)
+        assert seal is not None
+        assert (seal.kind, len(seal.bound["runs"])) == ("pool" if shared else "sweep", 3)
+        with pytest.raises(RefusedError, match=f"holds {other}"):
+            run_sweep(points, out, Scripted(out, {}), shared=not shared)
+
+
+def test_the_table_is_of_the_grid_as_it_is_when_it_is_written(tmp_path: Path) -> None:
+    """A driver whose grid was extended meanwhile ends last, and loses no row."""
+    points, out = expand(RATES), tmp_path / "sweep"
+
+    class Extended(Scripted):
+        def submit(self, names: Any) -> None:
+            super().submit(names)
+            extend_folder(out, points)
+
+    assert len(run_sweep(points[:1], out, Extended(out, {}))) == 1
+    assert [row["state"] for row in store.read_table(out / "table.jsonl")] == ["done", "waiting", "waiting"]
+
+
+def test_a_finished_sweep_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points, out = expand(RATES), tmp_path / "sweep"
+    rows = run_sweep(points, out, Scripted(out, {}))
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert run_sweep(points, out, Scripted(out, {})) == rows
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+def test_a_full_disk_stops_the_sweep_with_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points, out = expand(RATES), tmp_path / "sweep"
+    monkeypatch.setattr("hmmscope.sweeps.driver.shutil.disk_usage", lambda path: SimpleNamespace(free=100))
+    engine = Scripted(out, {points[0].name: [5]})
+    with pytest.raises(ResourceError, match="the disk is full"):
+        run_sweep(points, out, engine)
+    assert not (out / "failures").exists()
+
+
+def test_a_run_at_work_says_how_far_it_is(tmp_path: Path) -> None:
+    points, out = expand(RATES), tmp_path / "sweep"
+    make_folder(out, points)
+    with RunDir.create(jobs.run_folder(out, points[0].name), points[0].config.to_data()) as run:
+        run.metrics.append({"step": 7})
+        row = table_rows(out, points)[0]
+    assert row["state"] == "running"
+    assert re.fullmatch(rf"step 7, \d+ s ago, process {os.getpid()} on .+", row["reason"])

@@ -13,7 +13,7 @@ from hmmscope.evidence.effects import false_discovery
 from hmmscope.evidence.findings import Finding
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import VERDICTS
-from hmmscope.storage import store
+from hmmscope.storage import seals, store
 
 #: Scales from the smallest on.
 SCALES = ("smoke", "small", "medium", "gpu", "paper")
@@ -34,6 +34,7 @@ class Entry:
         finished: whether all seeds are whole.
         exploratory: why the verdict is not a confirmation, or None: the rule was written, or changed, after its data.
         invalid: why its numbers cannot be right, or None.
+        sealed: whether the folder has a seal, which says that it is as it was written.
     """
 
     claim: Claim
@@ -46,6 +47,7 @@ class Entry:
     finished: bool = True
     exploratory: str | None = None
     invalid: str | None = None
+    sealed: bool = True
 
     def where(self) -> str:
         """``small, 3 seeds``."""
@@ -62,7 +64,8 @@ class Entry:
         row |= {key: getattr(finding, key) for key in ("verdict", "value", "low", "high", "unit", "p", "q", "text")}
         row |= {"seeds_needed": finding.seeds_needed, "gates": [vars(gate) for gate in finding.gates]}
         row |= {"folder": self.folder, "scale": self.scale, "seeds": self.seeds, "exploratory": self.exploratory}
-        return row | {"created": self.created, "version": self.version, "invalid": self.invalid}
+        row |= {"created": self.created, "version": self.version, "invalid": self.invalid}
+        return row if self.sealed else row | {"sealed": False}
 
 
 def ledger(folders: Sequence[Path]) -> list[Entry]:
@@ -72,7 +75,7 @@ def ledger(folders: Sequence[Path]) -> list[Entry]:
 
     Raises:
         InputError: a folder is not that of a finished experiment, or of one that decides no claim.
-        DamagedError: its files are not as they were written.
+        DamagedError: its files are not as its seal says.
     """
     found = [entry for folder in folders for entry in _entries(Path(folder))]
     largest: dict[str, tuple[bool, int]] = {}
@@ -106,7 +109,7 @@ def _entries(folder: Path) -> list[Entry]:
     for one in found:
         try:
             finding = one.judge(tables)
-        except (LookupError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             rule = "its tables are not those of this version"
             raise DamagedError(f"{folder}: {one.name}: {rule} ({type(error).__name__}: {error})") from error
         seeds = about.get("whole_seeds", config.get("seeds"))
@@ -122,6 +125,7 @@ def _entries(folder: Path) -> list[Entry]:
                 finished="whole_seeds" not in about,
                 exploratory=_exploratory(one, about),
                 invalid=about.get("invalid"),
+                sealed=seals.read_seal(folder) is not None,
             )
         )
     return entries
@@ -153,6 +157,7 @@ def read_tables(folder: Path) -> tuple[dict[str, Any], Tables]:
     path = folder / "experiment.json"
     if not os.path.lexists(path) or not os.path.lexists(folder / "findings.json"):
         raise InputError(f"{folder}: not the folder of a finished experiment")
+    seals.check_seal(folder)
     about = store.read_json(path, own=True)
     if not isinstance(about, dict) or not isinstance(about.get("experiment"), str):
         raise DamagedError(f"{path}: must be a mapping with the name of an experiment")
@@ -221,7 +226,8 @@ def _verdict(entry: Entry) -> tuple[str, str, str, str]:
 
 
 def _place(entry: Entry) -> str:
-    return entry.where() + (" (exploratory)" if entry.exploratory else "")
+    marks = [word for word, said in (("exploratory", entry.exploratory), ("unsealed", not entry.sealed)) if said]
+    return entry.where() + (f" ({', '.join(marks)})" if marks else "")
 
 
 def law_of(finding: Finding) -> str:

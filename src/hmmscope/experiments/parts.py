@@ -10,6 +10,7 @@ the code that measures is the same.
 """
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from hmmscope.experiments.experiment import ALL, Experiment, Measured
 from hmmscope.machine import machine_line
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.storage import store
+from hmmscope.storage.seals import check_seal
 from hmmscope.sweeps.grid import config_digest
 
 INDEX = "parts.jsonl"
@@ -55,15 +57,31 @@ class Part:
 
     def is_in(self, out: Path) -> bool:
         """Whether it is measured, by the same code."""
-        path = self.path(out)
-        return os.path.lexists(path) and store.read_json(path, own=True).get("code") == self.code
+        return os.path.lexists(self.path(out)) and self.read(out)["code"] == self.code
+
+    def read(self, out: Path) -> dict[str, Any]:
+        """What is in its file: how it was made, and its tables.
+
+        Raises:
+            DamagedError: it is not as it was written.
+        """
+        found = store.read_json(self.path(out), own=True)
+        # A part without a digest is one of before there were any.
+        if not isinstance(found, dict) or found.pop("sha256", _digest(found)) != _digest(found):
+            raise DamagedError(f"{self.path(out)}: altered; remove it to have it measured again")
+        return found
 
     def write(self, out: Path, tables: Measured, *, machine: str | None = None, created: str | None = None) -> None:
         """Its file, made here and today unless said otherwise."""
         path = self.path(out)
         store.make_folder(path.parent)
         made = {"code": self.code, "machine": machine or machine_line(), "created": created or date.today().isoformat()}
-        store.write_json(path, {**made, "tables": tables})
+        part = json.loads(store.json_bytes({**made, "tables": tables}, str(path)))
+        store.write_json(path, {**part, "sha256": _digest(part)})
+
+
+def _digest(part: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()
 
 
 def measurement_code(experiment: Experiment) -> str:
@@ -82,7 +100,7 @@ def write_tables(out: Path, names: Sequence[str], parts: Sequence[Part]) -> None
     for part in parts:
         if not part.is_in(out):
             continue
-        made = store.read_json(part.path(out), own=True)
+        made = part.read(out)
         found = made.pop("tables")
         for name in names:
             tables[name] += [{"seed": part.seed} | row for row in found.get(name, ())]
@@ -110,6 +128,7 @@ class Kept:
         for file in ("experiment.json", INDEX):
             if not (folder / file).is_file():
                 raise InputError(f"--from {folder}: has no {file}; give the folder of an experiment with seeds")
+        check_seal(folder)
         self.folder, self.about = folder, store.read_json(folder / "experiment.json", own=True)
         found = (self.about.get("experiment"), self.about.get("scale"))
         if found != (name, scale):

@@ -14,14 +14,15 @@ from pathlib import Path
 
 import torch
 
-from hmmscope.errors import RefusedError, ResourceError
+from hmmscope.errors import HmmscopeError, RefusedError, ResourceError
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.pipeline import train
 from hmmscope.sweeps.driver import run_sweep
 from hmmscope.sweeps.engines import EngineOptions
 from hmmscope.sweeps.grid import Point, extend_folder, make_folder, run_name
-from hmmscope.sweeps.jobs import in_use, is_done, run_folder
-from hmmscope.sweeps.table import Board
+from hmmscope.sweeps.jobs import Outcome, clear_failure, in_use, is_done, run_folder, taking_part, write_failure
+from hmmscope.sweeps.table import Board, write_results
+from hmmscope.training.signals import Interrupted
 
 
 def train_in_pool(
@@ -43,24 +44,36 @@ def train_in_pool(
     points = {run_name(config): Point(run_name(config), {"seed": config.seed}, config) for config in configs}
     wanted = [point for name, point in points.items() if not is_done(pool, name)]
     if wanted and engine is None:
-        make_folder(pool, wanted)
-        extend_folder(pool, wanted, shared=True)
-        _train_here(wanted, pool, quiet)
+        make_folder(pool, wanted, shared=True)
+        with taking_part(pool):
+            extend_folder(pool, wanted, shared=True)
+            failed = _train_here(wanted, pool, quiet)
+            write_results(pool, shared=True)
+        _refuse_failed(pool, failed, len(wanted))
     elif wanted and engine is not None:
         with Board(pool, wanted, quiet=quiet) as board:
             rows = run_sweep(wanted, pool, engine.make(pool), watcher=board, shared=True)
-        failed = [row for row in rows if row["state"] != "done"]
-        if failed:
-            raise ResourceError(
-                f"{pool}: {len(failed)} of {len(rows)} runs failed, such as {failed[0]['run']} ({failed[0]['reason']}); "
-                "the others are there, and the same command with --resume tries these again"
-            )
+        failed = [(row["run"], row["reason"]) for row in rows if row["state"] != "done"]
+        _refuse_failed(pool, failed, len(rows))
     return [run_folder(pool, run_name(config)) for config in configs]
 
 
-def _train_here(points: Sequence[Point], pool: Path, quiet: bool) -> None:
-    """One after the other; a run that another process is at work on comes last, and is waited for."""
-    left = list(points)
+def _refuse_failed(pool: Path, failed: Sequence[tuple[str, str]], count: int) -> None:
+    if failed:
+        name, reason = failed[0]
+        raise ResourceError(
+            f"{pool}: {len(failed)} of {count} runs failed, such as {name} ({reason}); the others are there, and the "
+            "same command with --resume tries these again"
+        )
+
+
+def _train_here(points: Sequence[Point], pool: Path, quiet: bool) -> list[tuple[str, str]]:
+    """One after the other; a run that another process is at work on comes last, and is waited for.
+
+    Returns:
+        name and reason of those that failed, which end no other.
+    """
+    left, failed = list(points), []
     while left:
         free = next((point for point in left if not in_use(pool, point.name)), None)
         if free is None:
@@ -69,12 +82,20 @@ def _train_here(points: Sequence[Point], pool: Path, quiet: bool) -> None:
         left.remove(free)
         if is_done(pool, free.name):
             continue
+        clear_failure(pool, free.name)
         try:
             train(free.config, run_folder(pool, free.name), resume=True, quiet=quiet)
-        except RefusedError:
-            if not in_use(pool, free.name):
-                raise
-            left.append(free)
+        except Interrupted:
+            raise
+        except RefusedError as error:
+            if in_use(pool, free.name):
+                left.append(free)
+            else:
+                failed.append((free.name, f"error[{error.exit_code}] {error}"))
+        except HmmscopeError as error:
+            failed.append((free.name, f"error[{error.exit_code}] {error}"))
+            write_failure(pool, Outcome(free.name, error.exit_code, failed[-1][1]), 1)
+    return failed
 
 
 def default_engine(num_runs: int, asked: EngineOptions | None, *, alone: bool = False) -> EngineOptions | None:

@@ -10,10 +10,10 @@ from hmmscope.evidence.findings import Finding
 from hmmscope.evidence.panels import curve, lines
 from hmmscope.evidence.rows import Rows
 from hmmscope.experiments.running import run_facts
-from hmmscope.machine import machine_line
+from hmmscope.machine import environment, machine_line
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.runs.pipeline import Run
-from hmmscope.storage import store
+from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import read_journal
 
 #: How each predictor of `evaluate` is called and drawn, in the order of legends.
@@ -109,6 +109,8 @@ def describe_run(run: Run, command: str = "hmmscope train") -> None:
     )
     records = read_journal(run.path / "metrics.jsonl")
     training = training_figure(records, run.summary["training_floor"], target.unit)
+    seals.check_seal(run.path)
+    seals.remove_seal(run.path)
     store.make_folder(run.path / "figures")
     for number, figure in enumerate((predictions, training), 1):
         store.write_json(run.path / "figures" / f"{number:02d}-{figure.name}.json", figure.to_data())
@@ -129,6 +131,7 @@ def describe_run(run: Run, command: str = "hmmscope train") -> None:
         "intervals": "Intervals are 95 % bootstrap intervals over samples (1000 resamples).",
     }
     store.write_json(run.path / "experiment.json", description)
+    seals.write_seal(run.path, "run", {"finished_by": environment()})
 
 
 def _distance_finding(summary: dict, kind: str) -> Finding:

@@ -5,6 +5,7 @@
       runs/<label>/                          one run folder for each model trained
       tables/<name>.jsonl                    measurements, the only input of figures and findings
       figures/<nn-name>.json                 figures as data; `report` draws them and makes the page
+      seal.json                              digests of all this, of the seals of the runs, and what measured it
 
 A seeded experiment has its runs in a pool that it may share with others, by default the folder "trained" beside OUT, and
 is measured part by part, see `hmmscope.experiments.parts`. An interrupted experiment goes on where it was.
@@ -20,20 +21,20 @@ from typing import Any
 
 from hmmscope import __version__
 from hmmscope.corpora.targets import make_target
-from hmmscope.errors import InputError, RefusedError
+from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.evidence.ledger import read_tables, rules_of, tables_of
 from hmmscope.evidence.rows import Tables
 from hmmscope.experiments.experiment import SCALES, Experiment, Measured, experiment_named
 from hmmscope.experiments.outcomes import last_quarter
 from hmmscope.experiments.parts import Kept, Part, measurement_code, write_tables
 from hmmscope.experiments.pool import default_engine, train_in_pool
-from hmmscope.machine import machine_line
+from hmmscope.machine import environment, machine_line
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.dry_run import budget
 from hmmscope.runs.pipeline import Run, load_run, ports_of, train
 from hmmscope.schema import parse_value, unknown_name
 from hmmscope.seeds import check_seed
-from hmmscope.storage import store
+from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir, config_difference, read_journal
 from hmmscope.sweeps.engines import EngineOptions
 from hmmscope.text import say as say_aloud
@@ -109,16 +110,25 @@ def run_experiment(
     before = None if kept is None else Kept(kept, name, scale)
     pool = out.parent / "trained" if trained is None else trained
     _claim_folder(out, plan, resume, overrides, seeds, trained, before)
+    seals.check_seal(out)
+    seals.remove_seal(out)
     say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: say_aloud(line, flush=True))
     if plan.seeds is None:
         facts, invalid = _run_once(plan, out, say, quiet)
         _write_results(plan.experiment, out, facts, invalid)
+        _seal(out, [out / "runs" / label for label in plan.configs])
         return out
     work = Seeded(plan, out, pool, say, quiet)
     if before is not None:
         work.take(before)
     _run_seeds(work, engine, (plan.seeds or ())[:first])
+    rows = store.read_table(out / "tables" / "runs.jsonl")
+    _seal(out, [folder for row in rows if (folder := pool / "runs" / row["run"]).is_dir()])
     return out
+
+
+def _seal(out: Path, runs: Sequence[Path]) -> None:
+    seals.write_seal(out, "experiment", {"measured_by": environment(), "runs": seals.digests(runs)})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -265,7 +275,7 @@ class Seeded:
         for group in experiment.groups:
             self.say(f"{experiment.name}: measuring {group}, {part}")
             tables |= _measure(experiment, runs, group, self.plan.sizes)
-        rows = [_run_row(label, folder) for label, folder in zip(part.configs, folders, strict=True)]
+        rows = [run_row(label, folder) for label, folder in zip(part.configs, folders, strict=True)]
         part.write(self.out, tables | {"runs": rows})
 
     def write(self) -> None:
@@ -313,7 +323,7 @@ def _run_seeds(work: Seeded, engine: EngineOptions | None, seeds: Sequence[int])
         work.write()
 
 
-def _run_row(label: str, folder: Path) -> dict[str, Any]:
+def run_row(label: str, folder: Path) -> dict[str, Any]:
     """A line of the table of runs."""
     opened = RunDir.open(folder)
     config, summary = config_from_data(opened.config), opened.done or {}
@@ -364,14 +374,23 @@ def judge_again(folder: Path) -> None:
         InputError, DamagedError: see `hmmscope.evidence.ledger.ledger`.
     """
     about, tables = read_tables(folder)
+    seal = seals.read_seal(folder)
+    seals.remove_seal(folder)
     _write_judgements(experiment_named(about["experiment"]), folder, tables)
+    seals.write_seal(folder, "experiment", seal.bound if seal else {"sealed_by": environment()})
 
 
 def _write_judgements(experiment: Experiment, out: Path, tables: Tables) -> None:
     store.make_folder(out / "figures")
-    for number, figure in enumerate(experiment.figures(tables), 1):
-        store.write_json(out / "figures" / f"{number:02d}-{figure.name}.json", figure.to_data())
-    store.write_json(out / "findings.json", [finding.to_data() for finding in experiment.findings(tables)])
+    for name, data in judgements(experiment, tables).items():
+        store.write_json(out / name, data)
+
+
+def judgements(experiment: Experiment, tables: Tables) -> dict[str, Any]:
+    """What follows from the tables by the rules as they are now: figures and findings, by the names of their files."""
+    figures = enumerate(experiment.figures(tables), 1)
+    found: dict[str, Any] = {f"figures/{number:02d}-{figure.name}.json": figure.to_data() for number, figure in figures}
+    return found | {"findings.json": [finding.to_data() for finding in experiment.findings(tables)]}
 
 
 def _claim_folder(
@@ -390,7 +409,9 @@ def _claim_folder(
             raise RefusedError(f"{out}: exists; choose another --out or add --resume")
         if not path.exists():
             raise RefusedError(f"{out}: exists and is not the folder of an experiment; choose another --out")
-        before = store.read_json(path)
+        before = store.read_json(path, own=True)
+        if not isinstance(before, dict) or not isinstance(before.get("config"), dict):
+            raise DamagedError(f"{path}: must be a mapping with a mapping 'config'")
         if before.get("experiment") != experiment.name:
             raise RefusedError(f"{out}: holds the experiment {before.get('experiment')}; choose another --out")
         difference = config_difference(before["config"], config)

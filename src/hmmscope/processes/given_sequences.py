@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hmmscope import registry
 from hmmscope.axes import Tensor
-from hmmscope.errors import InputError
+from hmmscope.errors import DamagedError, InputError
 from hmmscope.kernels.philox import MAX_SAMPLES
 from hmmscope.kernels.random_arrays import random_permutations, uniforms
 from hmmscope.processes.base import Paths, Process
@@ -167,6 +167,7 @@ class DataSpec:
         symbols: names of the symbols; none for those that occur.
         cut: cut sequences into pieces of this length before they are split; 0 to leave them.
         split_seed: of the split into training, validation and test.
+        digest: what the sequences must have, or empty.
     """
 
     #: A run keeps a copy of the process in its folder.
@@ -179,6 +180,7 @@ class DataSpec:
     symbols: tuple[str, ...] = ()
     cut: int = 0
     split_seed: int = 0
+    digest: str = ""
 
     def __post_init__(self) -> None:
         check_seed(self.split_seed, "split_seed")
@@ -187,4 +189,7 @@ class DataSpec:
     def build(self) -> GivenSequences:
         given = {name: getattr(self, name) or None for name in ("unit", "column", "group")}
         data = SequenceData(self.path, **given, symbols=self.symbols or None, seed=self.split_seed)
-        return GivenSequences(data.cut(self.cut) if self.cut else data)
+        found = GivenSequences(data.cut(self.cut) if self.cut else data)
+        if self.digest and found.digest != self.digest:
+            raise DamagedError(f"{self.path}: has changed (its digest is {found.digest[:12]}, not {self.digest[:12]})")
+        return found

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ from hmmscope.errors import DamagedError, InputError
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.findings import Finding
 from hmmscope.schema import parse_spec
-from hmmscope.storage import store
+from hmmscope.storage import seals, store
+
+UNSEALED = "none, so nothing says that these files are as they were written"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +85,7 @@ def read_experiment(folder: Path) -> Experiment:
         raise InputError(f"{folder}: not a folder of an experiment")
     if not (folder / "experiment.json").is_file():
         _refuse_other(folder)
+    seal = seals.check_seal(folder, weights=False)
     about_path, findings_path = _present(folder / "experiment.json"), _present(folder / "findings.json")
     about = store.read_json(about_path, own=True)
     if not isinstance(about, dict) or not isinstance(about.get("config"), dict):
@@ -92,7 +95,7 @@ def read_experiment(folder: Path) -> Experiment:
     findings = store.read_json(findings_path, own=True)
     return Experiment(
         path=folder,
-        about=_parse(About, about, about_path),
+        about=_with_seal(_parse(About, about, about_path), seal is not None),
         config=config,
         findings=_findings(findings, findings_path),
         figures=tuple(_read_figure(path) for path in _listed(folder / "figures", ".json")),
@@ -102,6 +105,10 @@ def read_experiment(folder: Path) -> Experiment:
             for path in _listed(folder / "tables", ".jsonl")
         ),
     )
+
+
+def _with_seal(about: About, sealed: bool) -> About:
+    return about if sealed else replace(about, facts=(*about.facts, Fact(name="seal", value=UNSEALED)))
 
 
 def _refuse_other(folder: Path) -> None:

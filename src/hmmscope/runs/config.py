@@ -204,6 +204,14 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
     return RunConfig(**merged)
 
 
+def pinned(config: RunConfig) -> RunConfig:
+    """With the digest of what the file of its process holds now, so that nobody can exchange the file unseen."""
+    spec: Any = config.process
+    if not hasattr(spec, "path") or getattr(spec, "digest", None) != "":
+        return config
+    return replace(config, process=replace(spec, digest=spec.build().digest))
+
+
 def load_config(path: Path, overrides: dict[str, str] | None = None) -> RunConfig:
     """A RunConfig from a YAML or JSON file."""
     return config_from_data(read_yaml(path), overrides)

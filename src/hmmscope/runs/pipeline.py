@@ -1,6 +1,7 @@
 """Process -> corpus -> model -> training -> score: a run from its configuration, and back from its folder."""
 
 import copy
+import math
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,7 +15,7 @@ import torch
 from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import Target, make_target
-from hmmscope.errors import DamagedError, InputError, RefusedError
+from hmmscope.errors import DamagedError, InputError, NonFiniteError, RefusedError
 from hmmscope.machine import require_memory
 from hmmscope.models.base import ModelSpec, Ports, SequenceModel, cost_of, parameter_count
 from hmmscope.models.block_cot import feedback_width
@@ -29,6 +30,7 @@ from hmmscope.runs.config import RunConfig, config_from_data, configure
 from hmmscope.schema import require
 from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir, config_difference, read_journal
+from hmmscope.storage.seals import check_seal
 from hmmscope.training.distributed import World, joined
 from hmmscope.training.engines import Choice, choose_engine
 from hmmscope.training.parallel import check_processes, make_engine
@@ -211,7 +213,9 @@ def train(
             if in_parts:
                 net = load_run(path).model.to(next(net.parameters()).device)
             score = evaluate(net, evaluation, num_samples=num_samples, target=asked, block_length=spec.block_length)
-            summary = summarise(score, net, config, floor)
+            if not math.isfinite(score.loss):
+                raise NonFiniteError(f"{path}: the loss after training is not finite; lower training.learning_rate")
+            summary = summarise(score, net, config, floor) | {"num_samples": num_samples}
             store.write_table(path / "evaluation.jsonl", _score_rows(score))
             folder.mark_done(summary)
     return replace(run, model=unwrapped(net), summary=summary)
@@ -288,6 +292,8 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None) -> Run:
     elif model is not None:
         raise InputError(f"model: {path} has a model of its own, {config.model.name}")
     net = fresh_model(config, process)
+    if folder.done is not None:
+        check_seal(folder.path)
     found = folder.load_checkpoint()
     if found is None:
         raise InputError(f"{path}: the run has no checkpoint yet; train it with --resume")

@@ -4,7 +4,7 @@
     metrics.jsonl                             records that a seed fixes to the bit
     timing.jsonl                              records that depend on the clock
     checkpoints/step-000000100/               one <group>.safetensors a group, state.json, manifest.json
-    done.json                                 summary of a finished run
+    done.json  seal.json                      summary of a finished run, and digests of all that is in it
     lock                                      held by the process that writes
 
 All paths inside are relative, so a run may be renamed or copied. Files that are not ours are neither read nor removed.
@@ -16,18 +16,19 @@ import hashlib
 import json
 import os
 import re
+import socket
 import warnings
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmmscope.errors import DamagedError, HmmscopeError, InputError, NonFiniteError, RefusedError, ResourceError
 from hmmscope.machine import environment
-from hmmscope.storage import disk, store
+from hmmscope.storage import disk, seals, store
+from hmmscope.storage.journal import Journal, read_journal
 from hmmscope.storage.store import (
-    Journal,
     new_folder,
-    read_journal,
     read_json,
     read_table,
     read_tensors,
@@ -159,6 +160,8 @@ class RunDir:
             journal.close()
         self._journals.clear()
         if self._lock_fd >= 0:
+            with suppress(OSError):  # the host is nobody's business once the work is done
+                os.ftruncate(self._lock_fd, 0)
             os.close(self._lock_fd)
             self._lock_fd = -1
 
@@ -313,17 +316,23 @@ class RunDir:
     # ----------------------------------------------------------------------------------------------------------------
 
     def mark_done(self, summary: dict) -> None:
-        """Say that the run is complete: sync the journals, then write done.json."""
+        """Say that the run is complete: sync the journals, seal all that is there, then write done.json.
+
+        A seal without done.json is that of a run which was stopped in between, and says nothing.
+        """
         self.metrics.sync()
         self.timing.sync()
-        write_json(self.path / "done.json", summary)
+        done = store.json_bytes(summary, "done")
+        seals.write_seal(self.path, "run", {"finished_by": environment()}, coming={"done.json": done})
+        write_bytes(self.path / "done.json", done)
 
     @property
     def done(self) -> dict | None:
-        """The summary of a complete run, or None."""
+        """The summary of a complete run, whose files are as its seal says, or None."""
         path = self.path / "done.json"
         if not os.path.lexists(path):
             return None
+        seals.check_seal(self.path, weights=False)
         summary = read_json(path, own=True)
         if not isinstance(summary, dict):
             raise DamagedError(f"{path}: not a summary")
@@ -366,10 +375,10 @@ def _take_lock(path: Path) -> int:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(fd, 0)
-            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+            os.pwrite(fd, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
             return fd
         except BlockingIOError:
-            owner = os.pread(fd, 20, 0).strip().decode(errors="replace") or "unknown"
+            owner = os.pread(fd, 200, 0).strip().decode(errors="replace") or "unknown"
             os.close(fd)
             raise RefusedError(
                 f"{path.parent}: in use by process {owner}; wait until it ends, or choose another run"

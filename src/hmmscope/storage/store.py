@@ -5,12 +5,10 @@ committed in the same way, with a manifest of sizes and SHA-256 digests. So a re
 whole, whatever was killed or switched off, and never a half of either. Nothing is ever unpickled.
 """
 
-import errno
 import hashlib
 import json
 import os
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +43,7 @@ def write_json(path: Path, obj: Any) -> None:
 
 def json_bytes(obj: Any, where: str) -> bytes:
     """The bytes of `write_json`; `where` begins the error."""
-    return _dump(obj, where, indent=1, ensure_ascii=False) + b"\n"
+    return dump(obj, where, indent=1, ensure_ascii=False) + b"\n"
 
 
 def read_json(path: Path, *, limit: int = 64 << 20, own: bool = False) -> Any:
@@ -57,7 +55,7 @@ def read_json(path: Path, *, limit: int = 64 << 20, own: bool = False) -> Any:
         InputError: missing, not a regular file (a pipe, a folder), or above `limit`.
         DamagedError: not JSON; the message names the file and the position.
     """
-    return _parse(disk.read_bytes(path, own=own, limit=limit), str(path))
+    return parse(disk.read_bytes(path, own=own, limit=limit), str(path))
 
 
 def read_text(path: Path, *, limit: int) -> str:
@@ -76,8 +74,8 @@ def write_table(path: Path, rows: list[dict]) -> None:
     """Write rows as JSON lines. None is a missing value; NaN and infinity are refused with their row and key."""
     for number, row in enumerate(rows):
         for key, value in row.items():
-            _dump(value, f"{path}: row {number}, {key!r}")
-    write_bytes(path, b"".join(_dump(row, str(path)) + b"\n" for row in rows))
+            dump(value, f"{path}: row {number}, {key!r}")
+    write_bytes(path, b"".join(dump(row, str(path)) + b"\n" for row in rows))
 
 
 def read_table(path: Path, *, limit: int = 1 << 30) -> list[dict]:
@@ -90,7 +88,7 @@ def read_table(path: Path, *, limit: int = 1 << 30) -> list[dict]:
     *lines, tail = disk.read_bytes(path, own=False, limit=limit).split(b"\n")
     if tail:
         raise DamagedError(f"{path}:{len(lines) + 1}: the last line is incomplete")
-    rows = [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    rows = [parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise DamagedError(f"{path}:{number}: not a JSON object")
@@ -153,7 +151,7 @@ def _split_header(data: bytes) -> tuple[dict[str, Any], bytes]:
     return json.loads(data[8:end]), data[end:]
 
 
-def _dump(obj: Any, where: str, **options: Any) -> bytes:
+def dump(obj: Any, where: str, **options: Any) -> bytes:
     """JSON bytes; NumPy and torch scalars become numbers."""
 
     def scalar(value: Any) -> Any:
@@ -167,7 +165,7 @@ def _dump(obj: Any, where: str, **options: Any) -> bytes:
         raise InputError(f"{where}: {_line(error)}") from error
 
 
-def _parse(data: bytes, where: str) -> Any:
+def parse(data: bytes, where: str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
@@ -246,14 +244,39 @@ def make_folder(path: Path) -> None:
 
 def write_manifest(folder: Path) -> None:
     """Write manifest.json: the size and SHA-256 of every file that `folder` holds now."""
-    files = {}
-    for file in _contents(folder)[0]:
-        with disk.reading(file, own=True) as stream:
-            files[file.relative_to(folder).as_posix()] = {
-                "size": os.fstat(stream.fileno()).st_size,
-                "sha256": hashlib.file_digest(stream, "sha256").hexdigest(),
-            }
+    files = file_entries(folder, [file.relative_to(folder).as_posix() for file in _contents(folder)[0]])
     write_json(folder / MANIFEST, {"format": FORMAT, "version": VERSION, "files": files})
+
+
+def file_entries(folder: Path, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Size and SHA-256 of files by name, as a manifest holds them."""
+    entries = {}
+    for name in names:
+        with disk.reading(folder / name, own=True) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            entries[name] = {"size": size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+    return entries
+
+
+def check_entries(folder: Path, entries: dict[str, Any], where: str) -> None:
+    """Compare files with what `where` says of them.
+
+    Raises:
+        DamagedError: the first that is missing, longer, shorter, altered, a link, or a name that leaves the folder.
+    """
+    for name, expected in entries.items():
+        file, parts = folder / name, Path(name).parts
+        if not parts or Path(name).is_absolute() or ".." in parts or "\0" in name:
+            raise DamagedError(f"{folder / where}: names {name!r}, which is no file in the folder")
+        for parent in list(file.parents)[: len(parts) - 1]:
+            if parent.is_symlink():
+                raise DamagedError(f"{parent}: a symbolic link, which is not followed")
+        with disk.reading(file, own=True) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if not isinstance(expected, dict) or expected.keys() != {"size", "sha256"} or size != expected["size"]:
+                raise DamagedError(f"{file}: {size} bytes, which is not what the {Path(where).stem} says")
+            if hashlib.file_digest(stream, "sha256").hexdigest() != expected["sha256"]:
+                raise DamagedError(f"{file}: altered (its SHA-256 is not the {Path(where).stem}'s)")
 
 
 def verify_folder(path: Path, *, exact: bool = True) -> dict:
@@ -277,14 +300,7 @@ def verify_folder(path: Path, *, exact: bool = True) -> dict:
         found = {file.relative_to(path).as_posix() for file in _contents(path)[0]} - {MANIFEST}
         if found != files.keys():
             raise DamagedError(f"{path / min(found ^ files.keys())}: missing, or not in the manifest")
-    for name, expected in files.items():
-        file = path / name
-        with disk.reading(file, own=True) as stream:
-            size = os.fstat(stream.fileno()).st_size
-            if not isinstance(expected, dict) or expected.keys() != {"size", "sha256"} or size != expected["size"]:
-                raise DamagedError(f"{file}: {size} bytes, which is not what the manifest says")
-            if hashlib.file_digest(stream, "sha256").hexdigest() != expected["sha256"]:
-                raise DamagedError(f"{file}: altered (its SHA-256 is not the manifest's)")
+    check_entries(path, files, MANIFEST)
     return manifest
 
 
@@ -295,6 +311,13 @@ def remove_folder(path: Path) -> None:
         disk.rename(path, temporary)
         disk.fsync_dir(path.parent)
         disk.remove_tree(temporary)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, durably."""
+    with disk.writing(path, 0):
+        disk.unlink(path)
+        disk.fsync_dir(path.parent)
 
 
 def move_folder(path: Path, new: Path) -> None:
@@ -333,130 +356,3 @@ def _contents(folder: Path) -> tuple[list[Path], list[Path]]:
         else:
             raise DamagedError(f"{entry.path}: a link or not a regular file; remove it")
     return files, folders
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Journals
-
-
-class Journal:
-    """A file of records to which lines are only added: JSON Lines, as pandas and jq read them.
-
-    One writer at a time (in a run: who holds the lock). A line that a crash cut is removed on opening.
-    `length` is the size in bytes and `digest` the SHA-256 of them all; a checkpoint stores both, which shows whether the
-    lines before it are as they were written, and a resumed run calls `truncate` with the length.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = Path(path)
-        self._sync_failed = False
-        with disk.writing(self.path, 0):
-            new = not os.path.lexists(self.path)
-            self._fd = disk.open_own(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-            if new:
-                disk.fsync_dir(self.path.parent)
-        data = self._read()
-        *lines, tail = data.split(b"\n")
-        self.length = len(data) - len(tail)
-        if lines and not tail and _record(lines[-1]) is None:
-            self.length -= len(lines[-1]) + 1
-        self._running = hashlib.sha256(data[: self.length])
-        if self.length < len(data):
-            self._cut(self.length)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the first `length` bytes."""
-        return self._running.hexdigest()
-
-    def append(self, record: dict) -> None:
-        """Add a record, whole or not at all. It is safe from a crash of the machine only after `sync`.
-
-        Raises:
-            InputError: NaN, infinity or an object that JSON does not know.
-            ResourceError: the disk is full; the journal ends where it ended before.
-        """
-        line = _dump(record, f"{self.path.name}: record") + b"\n"
-        with disk.writing(self.path, len(line)):
-            try:
-                if disk.write(self._fd, line) < len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                self.length += len(line)
-                self._running.update(line)
-            except BaseException:
-                with suppress(OSError):
-                    disk.truncate(self._fd, self.length)
-                raise
-
-    def sync(self) -> None:
-        """Make all records safe from a crash of the machine. A failed sync is final: the system may drop the data."""
-        with disk.writing(self.path, 0):
-            if self._sync_failed:
-                raise OSError(errno.EIO, "an earlier sync failed")
-            try:
-                disk.fsync(self._fd)
-            except OSError:
-                self._sync_failed = True
-                raise
-
-    def truncate(self, length: int) -> None:
-        """Forget all records after the first `length` bytes.
-
-        Raises:
-            DamagedError: the journal is shorter, or no line ends there.
-        """
-        if not 0 <= length <= self.length:
-            raise DamagedError(f"{self.path}: {self.length} bytes, but {length} were recorded")
-        if length == self.length:
-            return
-        if length and os.pread(self._fd, 1, length - 1) != b"\n":
-            raise DamagedError(f"{self.path}: no line ends at byte {length}")
-        self._cut(length)
-
-    def close(self) -> None:
-        """Close the file; a second call does nothing."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def _cut(self, length: int) -> None:
-        with disk.writing(self.path, 0):
-            disk.truncate(self._fd, length)
-        self.length = length
-        self._running = hashlib.sha256(self._read())
-
-    def _read(self) -> bytes:
-        with os.fdopen(os.dup(self._fd), "rb") as file:
-            file.seek(0)
-            return file.read()
-
-
-def read_journal(path: Path, *, limit: int = 1 << 30) -> list[dict]:
-    """The records of a journal. A last line that a crash cut is left out without a word.
-
-    Raises:
-        InputError: missing, or above `limit` bytes.
-        DamagedError: a line other than the last is no record, named by number; or the file is a link.
-    """
-    if not os.path.lexists(path):
-        raise InputError(f"{path}: no such journal")
-    *lines, tail = disk.read_bytes(path, own=True, limit=limit).split(b"\n")
-    records = []
-    for number, line in enumerate(lines, 1):
-        record = _record(line)
-        if record is not None:
-            records.append(record)
-        elif tail or number < len(lines):
-            raise DamagedError(f"{path}:{number}: damaged line")
-    return records
-
-
-def _record(line: bytes) -> dict | None:
-    """The record of one line, or None if it is torn or altered."""
-    body, tab, checksum = line.partition(b"\t")  # JSON has no tab; before 0.3 a CRC32 stood behind one
-    if tab and checksum != b"%08x" % zlib.crc32(body):
-        return None
-    with suppress(DamagedError):
-        record = _parse(body, "")
-        return record if isinstance(record, dict) else None
-    return None

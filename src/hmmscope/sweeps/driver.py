@@ -4,6 +4,8 @@ There is no database. What is done, running or begun is read off the run folders
 started again, extended, moved to another engine, or worked on from several machines that share its folder.
 """
 
+import os
+import shutil
 import signal
 import time
 from collections import Counter
@@ -11,16 +13,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from hmmscope.errors import ResourceError
 from hmmscope.runs.pipeline import warm_up
 from hmmscope.schema import require
-from hmmscope.sweeps.grid import Point, extend_folder, make_folder
+from hmmscope.storage.seals import check_seal
+from hmmscope.sweeps.grid import Point, extend_folder, load_points, make_folder
 from hmmscope.sweeps.jobs import Outcome, clear_failure, in_use, is_done, newest_step, taking_part, write_failure
 from hmmscope.sweeps.local import LocalEngine
-from hmmscope.sweeps.table import table_rows, write_sweep_table
+from hmmscope.sweeps.table import table_rows, write_results
 from hmmscope.training.signals import Interrupted, deferred_signals
 
 _SECONDS_BETWEEN_LOOKS = 0.05
 _SECONDS_ELSEWHERE = 1.0
+#: With fewer bytes free a disk is full: another attempt would end in the same way, and so would the record of this one.
+_FULL = 1 << 20
 
 
 class Engine(Protocol):
@@ -73,7 +79,7 @@ def run_sweep(
         out: a new folder, or that of the same sweep, or of a part of it.
         engine: where the workers run.
         retries: further attempts at a run that failed, in this call. Bad input, damaged files and non-finite numbers are not
-            tried again. An attempt that was told to stop after it had saved new steps (a preempted job) does not count.
+            tried again. An attempt that saved new steps before it ended does not count.
         watcher: is told what happens.
         shared: the folder is a pool of runs of several grids: others stay, and no table is written.
 
@@ -82,23 +88,33 @@ def run_sweep(
 
     Raises:
         RefusedError: `out` is something else, or has runs that `points` has not.
+        ResourceError: the disk is full; the workers have ended.
         Interrupted: SIGINT or SIGTERM; the workers have saved and ended.
     """
     require(0 <= retries <= 1000, "retries", "must be in [0, 1000]", retries)
     out = out.absolute()
+    if not shared and _is_finished(out, points):
+        return table_rows(out, points)
     try:
-        make_folder(out, list(points))
+        make_folder(out, list(points), shared=shared)
         with taking_part(out), deferred_signals() as received:
             extend_folder(out, list(points), shared=shared)
             if isinstance(engine, LocalEngine):  # before its workers compile the same, each for itself
                 warm_up(point.config for point in points if not is_done(out, point.name))
             _Sweep([point.name for point in points], out, engine, retries, watcher).run(received)
+            write_results(out, shared=shared)
             rows = table_rows(out, points)
-            if not shared:
-                write_sweep_table(out, rows)
     finally:
         engine.stop()
     return rows
+
+
+def _is_finished(out: Path, points: Sequence[Point]) -> bool:
+    """Whether the folder has all these runs, sealed, and cannot be written; there is then nothing to write."""
+    if not os.path.lexists(out / "grid.json") or os.access(out, os.W_OK):
+        return False
+    names = {point.name for point in load_points(out)}
+    return check_seal(out) is not None and all(point.name in names and is_done(out, point.name) for point in points)
 
 
 class _Sweep:
@@ -157,10 +173,12 @@ class _Sweep:
             self._done(name)
         elif outcome.kind == "busy":
             self._elsewhere.append(name)
-        elif outcome.kind == "stopped" and newest_step(self._out, name) > self._steps[name]:
+        elif not outcome.final and newest_step(self._out, name) > self._steps[name]:  # it came further than before
             self._steps[name] = newest_step(self._out, name)
             self._waiting.append(name)
         else:
+            if outcome.exit_code == ResourceError.exit_code and shutil.disk_usage(self._out).free < _FULL:
+                raise ResourceError(f"{self._out}: the disk is full ({outcome.reason}); the same command goes on")
             self._attempts[name] += 1
             again = not outcome.final and self._attempts[name] <= self._retries
             if again:

@@ -22,16 +22,18 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedError
-from hmmscope.runs.config import RunConfig, config_from_data, read_yaml
+from hmmscope.runs.config import RunConfig, config_from_data, pinned, read_yaml
 from hmmscope.runs.presets import PRESETS, preset
 from hmmscope.schema import parse_value, require, shown, unknown_name
 from hmmscope.seeds import check_seed
-from hmmscope.storage import disk, store
+from hmmscope.storage import disk, seals, store
+from hmmscope.storage.rundir import config_difference
 
 _KEYS = ("base", "vary", "also", "seeds", "instances")
 _SECTIONS = ("process", "layout", "model", "target", "training", "seed")
@@ -71,9 +73,12 @@ def config_digest(config: RunConfig) -> str:
     """SHA-256 of the configuration as JSON with sorted keys and no spaces, in hexadecimal.
 
     ``training.device`` and ``training.engine`` are left out: "auto" becomes another one on another machine, and a sweep
-    that moves there must find its runs again. Everything else is in; ``training.milestones`` where there are any.
+    that moves there must find its runs again. Of a process in a file the digest stands for the path, see `pinned`.
+    Everything else is in; ``training.milestones`` where there are any.
     """
     data = config.to_data()
+    if data["process"].get("digest"):
+        data["process"].pop("path", None)
     del data["training"]["device"]
     data["training"].pop("engine", None)
     if not data["training"].get("milestones"):
@@ -125,11 +130,15 @@ def expand(data: object, overrides: Mapping[str, str] | None = None) -> list[Poi
     chosen = [*_product(axes), *extra]
     columns = _columns([key for key, _ in axes], [changes for _, changes in extra])
     points = []
+    contents: dict[Any, Any] = {}
     for names, changes in chosen:
         for seed in seeds or (None,):
             all_changes = {**dict(overrides or {}), **copy.deepcopy(changes), **_seed_changes(seed, instances, changes)}
             _check_overlap(all_changes)
             config = config_from_data(copy.deepcopy(base), all_changes)
+            if config.process not in contents:
+                contents[config.process] = pinned(config).process
+            config = replace(config, process=contents[config.process])
             data_of = config.to_data()
             varied = {column: names.get(column, _value(data_of, column)) for column in columns}
             points.append(Point(run_name(config), varied | {"seed": config.seed}, config))
@@ -274,23 +283,40 @@ def _check_overlap(changes: Mapping[str, Any]) -> None:
 # The folder of a sweep: grid.json says which runs it has.
 
 
-def make_folder(out: Path, points: list[Point]) -> None:
-    """Make the folder of a sweep with its grid.json, unless there is one.
+def make_folder(out: Path, points: list[Point], *, shared: bool = False) -> None:
+    """Make the folder of a sweep, or with `shared` of a pool, with its grid.json, unless there is one.
 
     Raises:
         RefusedError: `out` is something else.
     """
+    kind = "pool" if shared else "sweep"
     if not os.path.lexists(out):
         store.make_folder(out.parent)
         try:
             with store.new_folder(out, manifest=False) as folder:
-                store.write_json(folder / "grid.json", _document(points))
+                store.write_json(folder / "grid.json", {"kind": kind, "points": _data(points)})
                 store.make_folder(folder / "runs")
         except RefusedError:  # another process was faster
             if not os.path.lexists(out):
                 raise
     if not os.path.lexists(out / "grid.json"):
         raise RefusedError(f"{out}: exists and is not the folder of a sweep; choose another --out")
+    found = _read_grid(out)["kind"]
+    if found not in (kind, None):
+        other = "a pool of runs that experiments share" if found == "pool" else "a sweep"
+        raise RefusedError(f"{out}: holds {other}, not a {kind}; choose another folder")
+
+
+@contextmanager
+def changing_grid(out: Path) -> Iterator[None]:
+    """Of several that change grid.json or what follows from it, one after the other."""
+    with disk.writing(out, 0):
+        lock = disk.open_own(out / "grid.lock", os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def extend_folder(out: Path, points: list[Point], *, shared: bool = False) -> None:
@@ -304,23 +330,23 @@ def extend_folder(out: Path, points: list[Point], *, shared: bool = False) -> No
     Raises:
         RefusedError: it has runs that `points` has not, and is not shared.
     """
-    lock = disk.open_own(out / "grid.lock", os.O_RDWR | os.O_CREAT)  # of several that extend it, one after the other
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        before, document = _read_points(out), _document(points)
+    with changing_grid(out):
+        before, data = _read_grid(out), _data(points)
         names = {point.name for point in points}
-        others = [point for point in before if point["name"] not in names]
+        others = [point for point in before["points"] if point["name"] not in names]
         if others and not shared:
             rule = f"has {len(others)} runs that this grid has not, such as {others[0]['name']}"
+            if not names & {point["name"] for point in before["points"]}:
+                rule += f" ({'; '.join(config_difference(others[0]['config'], data[0]['config'])[:4])})"
             raise RefusedError(f"{out}: {rule}; a sweep can be extended, not cut: add them, or choose another --out")
-        if others + document["points"] != before:
-            store.write_json(out / "grid.json", {"points": others + document["points"]})
-    finally:
-        os.close(lock)
+        if others + data != before["points"] or before["kind"] is None:
+            seals.remove_seal(out)
+            kind = "pool" if shared else "sweep"
+            store.write_json(out / "grid.json", {"kind": kind, "points": others + data})
 
 
-def _document(points: list[Point]) -> dict[str, Any]:
-    return {"points": [{"name": p.name, "varied": p.varied, "config": p.config.to_data()} for p in points]}
+def _data(points: list[Point]) -> list[dict[str, Any]]:
+    return [{"name": p.name, "varied": p.varied, "config": p.config.to_data()} for p in points]
 
 
 def load_points(out: Path) -> list[Point]:
@@ -330,18 +356,19 @@ def load_points(out: Path) -> list[Point]:
         InputError: not the folder of a sweep.
         DamagedError: grid.json is not as it was written.
     """
-    return [_point(out, data) for data in _read_points(out)]
+    return [_point(out, data) for data in _read_grid(out)["points"]]
 
 
 def load_point(out: Path, name: str) -> Point:
     """One point by its name."""
-    for data in _read_points(out):
+    for data in _read_grid(out)["points"]:
         if data["name"] == name:
             return _point(out, data)
     raise InputError(f"{out}: its grid has no run {name}")
 
 
-def _read_points(out: Path) -> list[dict[str, Any]]:
+def _read_grid(out: Path) -> dict[str, Any]:
+    """Its kind, sweep or pool (None in folders of before 0.3), and its points."""
     path = out / "grid.json"
     if not os.path.lexists(path):
         raise InputError(f"{out}: not the folder of a sweep (it has no grid.json)")
@@ -349,9 +376,9 @@ def _read_points(out: Path) -> list[dict[str, Any]]:
     points = document.get("points") if isinstance(document, dict) else None
     keys = {"name", "varied", "config"}
     whole = isinstance(points, list) and all(isinstance(p, dict) and p.keys() == keys for p in points)
-    if not isinstance(points, list) or not whole:
+    if not whole or document.get("kind") not in ("sweep", "pool", None):
         raise DamagedError(f"{path}: not a grid of runs")
-    return points
+    return {"kind": document.get("kind"), "points": points}
 
 
 def _point(out: Path, data: dict[str, Any]) -> Point:

@@ -5,6 +5,7 @@ which end with the process that holds them; what no process of the sweep holds a
 """
 
 import fcntl
+import json
 import os
 import re
 import signal
@@ -94,7 +95,8 @@ def in_use(out: Path, name: str) -> bool:
 @contextmanager
 def taking_part(out: Path) -> Iterator[None]:
     """Hold the shared lock of a sweep, as all its processes do. Whoever comes alone removes what killed ones left."""
-    lock = disk.open_own(out / "lock", os.O_RDWR | os.O_CREAT)
+    with disk.writing(out, 0):
+        lock = disk.open_own(out / "lock", os.O_RDWR | os.O_CREAT)
     try:
         with suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,6 +116,23 @@ def newest_step(out: Path, name: str) -> int:
     return 0
 
 
+def heartbeat(out: Path, name: str) -> str:
+    """``step 120, 35 s ago, process 123 on host``: how far a run at work is, when it last said so, and where it runs."""
+    folder, said = run_folder(out, name), []
+    with suppress(OSError, HmmscopeError, LookupError, ValueError):
+        with disk.reading(folder / "metrics.jsonl", own=True) as file:
+            info = os.fstat(file.fileno())
+            file.seek(max(0, info.st_size - _LOG_TAIL))
+            lines = file.read(_LOG_TAIL).splitlines()
+        said = [f"step {json.loads(lines[-1])['step']}" if lines else "no step yet"]
+        said.append(f"{max(0, round(time.time() - info.st_mtime))} s ago")
+    with suppress(HmmscopeError):
+        said.append(
+            f"process {disk.read_bytes(folder / 'lock', own=True, limit=1000).decode(errors='replace').strip()}"
+        )
+    return ", ".join(said)
+
+
 def failure_path(out: Path, name: str) -> Path:
     """Where the record of a failed run is; beside the run folders, since a run may fail before it has one."""
     return out / "failures" / f"{name}.json"
@@ -121,7 +140,8 @@ def failure_path(out: Path, name: str) -> Path:
 
 def write_failure(out: Path, outcome: Outcome, attempts: int) -> None:
     """Record why a run failed: ``reason``, ``exit_code`` (negative: a signal) and ``attempts``."""
-    store.make_folder(out / "failures")
+    if not os.path.isdir(out / "failures"):
+        store.make_folder(out / "failures")
     record = {"reason": outcome.reason, "exit_code": outcome.exit_code, "attempts": attempts}
     store.write_json(failure_path(out, outcome.name), record)
 

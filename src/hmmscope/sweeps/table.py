@@ -10,11 +10,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from hmmscope.errors import DamagedError, HmmscopeError
-from hmmscope.storage import store
+from hmmscope.errors import DamagedError, HmmscopeError, InputError
+from hmmscope.machine import environment
+from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir
-from hmmscope.sweeps.grid import SUMMARY, Point
-from hmmscope.sweeps.jobs import Outcome, failure_of, run_folder, state_of
+from hmmscope.sweeps.grid import SUMMARY, Point, changing_grid, load_points
+from hmmscope.sweeps.jobs import Outcome, failure_of, heartbeat, is_done, run_folder, state_of
+from hmmscope.text import in_a_line
 
 
 def table_rows(out: Path, points: Sequence[Point]) -> list[dict[str, Any]]:
@@ -31,18 +33,26 @@ def table_rows(out: Path, points: Sequence[Point]) -> list[dict[str, Any]]:
             state: str = state_of(out, point.name)
             if state == "done":
                 summary = RunDir.open(run_folder(out, point.name)).done or {}
+            elif state == "running":
+                reason = heartbeat(out, point.name)
             elif state == "failed":
                 reason = (failure_of(out, point.name) or {}).get("reason")
-        except DamagedError as error:
+        except (DamagedError, InputError) as error:  # a damaged run is one row, not the end of the table
             state, reason = "failed", str(error).replace(f"{out}/", "")
         ended = {key: summary.get(key) for key in SUMMARY}
         rows.append({"run": point.name, **point.varied, "state": state, "reason": reason, **ended})
     return rows
 
 
-def write_sweep_table(out: Path, rows: list[dict[str, Any]]) -> None:
-    """Write OUT/table.jsonl."""
-    store.write_table(out / "table.jsonl", rows)
+def write_results(out: Path, *, shared: bool) -> None:
+    """Write OUT/table.jsonl, of all runs that the grid has at this instant, and seal the folder; a pool has no table."""
+    with changing_grid(out):
+        points = load_points(out)
+        seals.remove_seal(out)
+        if not shared:
+            store.write_table(out / "table.jsonl", table_rows(out, points))
+        done = [run_folder(out, point.name) for point in points if is_done(out, point.name)]
+        seals.write_seal(out, "pool" if shared else "sweep", {"by": environment(), "runs": seals.digests(done)})
 
 
 def table_text(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -55,7 +65,7 @@ def table_text(rows: Sequence[dict[str, Any]]) -> list[str]:
     cells = [columns, *([_cell(row[column]) for column in columns] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     lines = ["  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in cells]
-    return lines + [f"{row['run']}: {row['reason']}" for row in rows if row["reason"]]
+    return lines + [in_a_line(f"{row['run']}: {row['reason']}") for row in rows if row["reason"]]
 
 
 def _cell(value: object) -> str:
@@ -121,7 +131,7 @@ class Board:
             excess = (RunDir.open(run_folder(self._out, name)).done or {}).get("excess")
         except HmmscopeError:
             return None
-        if excess is not None and excess < self._best:
+        if isinstance(excess, int | float) and excess < self._best:
             self._best, self._best_name = excess, name
         return excess
 

@@ -98,7 +98,8 @@ def main(out: str, name: str) -> int:
 
 def say(code: int, message: str) -> int:
     """Tell the parent why this worker ends; see `jobs.Job`."""
-    print(f"error[{code}] {' '.join(message.split())}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # the log lies on the same disk, which may be full
+        print(f"error[{code}] {' '.join(message.split())}", file=sys.stderr, flush=True)
     return code
 
 

@@ -18,7 +18,10 @@ class Interrupted(HmmscopeError):
 
 @contextmanager
 def deferred_signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM instead of dying in the middle of a step; a second one ends the process at once."""
+    """Collect SIGINT and SIGTERM instead of dying in the middle of a step; a second one ends the process at once.
+
+    One that nobody has answered by an exception when the work ends is given to the handler of before.
+    """
     received: list[int] = []
 
     def remember(signum: int, frame: FrameType | None) -> None:
@@ -37,3 +40,5 @@ def deferred_signals() -> Iterator[list[int]]:
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
+    if received:  # in the last step, too late for the work to stop by itself
+        signal.raise_signal(received[0])

@@ -27,6 +27,9 @@ from hmmscope.training.state import resolve_device, restore_weights, save_state
 from hmmscope.training.trackers import Quietly, Tracker
 from hmmscope.training.updates import make_optimiser
 
+#: A checkpoint is saved after this time at the latest, whatever the number of steps.
+SECONDS_WITHOUT_CHECKPOINT = 300.0
+
 
 class Lessons:
     """The batches of a training as functions of the step: which samples, how long, and what is asked.
@@ -132,6 +135,7 @@ def train_model(
     shown, tokens, flops, told = "", 0, 0.0, Quietly(tracker)
     with deferred_signals() as received, progress, closing(told):
         begun = time.monotonic(), time.process_time()
+        saved = begun[0]
         for step in range(restored.step, spec.num_steps):
             batch, asked = lessons.batch(step, engine.rows(step))
             samples, columns = num_samples(spec, step), batch.tokens.shape[1]
@@ -148,13 +152,16 @@ def train_model(
             if run is not None:
                 run.metrics.append(record)
             told.log(record)
-            signum = world.largest(received[0] if received else 0)
-            if (step + 1) % spec.checkpoint_every == 0 or step + 1 in milestones or signum or done:
+            overdue = run is not None and time.monotonic() - saved > SECONDS_WITHOUT_CHECKPOINT
+            asked_to = world.largest(received[0] if received else int(overdue))  # no signal is 1 (SIGHUP) here
+            signum = asked_to if asked_to > 1 else 0
+            if (step + 1) % spec.checkpoint_every == 0 or step + 1 in milestones or asked_to or done:
+                saved = time.monotonic()
                 save_state(model, optimiser, run, step + 1, world, milestones)
                 if run is not None:
                     run.timing.append(_timing(step + 1, tokens, flops, begun, device))
             progress.update(step + 1, f"loss {loss:.3f}  {shown or beside}")
-            if signum and not done:
+            if signum:
                 world.meet()  # the leader has saved
                 name, where = signal.Signals(signum).name, "" if run is None else f"{run.path}: "
                 raise Interrupted(f"{where}stopped by {name} after step {step + 1}; go on with --resume", signum)

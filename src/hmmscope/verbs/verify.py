@@ -1,0 +1,123 @@
+"""The verb `verify`: whether folders are as they were written, and whether their numbers follow from what is in them."""
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hmmscope.analysis.curves import evaluate
+from hmmscope.errors import DamagedError, InputError, RefusedError
+from hmmscope.evidence.ledger import read_tables
+from hmmscope.experiments.experiment import experiment_named
+from hmmscope.experiments.running import judgements, run_row
+from hmmscope.models.given import GivenModelSpec
+from hmmscope.runs.config import config_from_data
+from hmmscope.runs.pipeline import load_run
+from hmmscope.storage import seals, store
+from hmmscope.storage.rundir import RunDir
+from hmmscope.sweeps.grid import load_points
+from hmmscope.sweeps.jobs import is_done, run_folder
+from hmmscope.sweeps.table import table_rows
+from hmmscope.text import say
+
+#: Numbers that are computed again, of the same tables or of the same weights, on whatever machine.
+_TABLES, _WEIGHTS = 1e-9, 1e-4
+
+
+def verify(folders: list[str], quiet: bool) -> None:
+    """Check the seal of each folder, derive again what follows from its files, and say what was done.
+
+    Raises:
+        DamagedError: the first difference.
+        RefusedError: all that is there agrees, but a folder has no seal.
+    """
+    unsealed = []
+    for folder in map(Path, folders):
+        seal = seals.check_seal(folder) if folder.is_dir() else None
+        kind = seal.kind if seal else _kind_of(folder)
+        if seal is None:
+            unsealed.append(folder)
+        begin = f"{len(seal.files)} files are as they were sealed" if seal else "no seal"
+        said = [begin, *_CHECKS[kind](folder)]
+        if not quiet:
+            say(f"{folder}: {kind}: {'; '.join(said)}")
+    if unsealed:
+        raise RefusedError(f"{unsealed[0]}: has no seal, so nothing says that its files are as they were written")
+
+
+def _kind_of(folder: Path) -> str:
+    kinds = {"config.json": "run", "experiment.json": "experiment", "grid.json": "sweep"}
+    for name, kind in kinds.items():
+        if os.path.lexists(folder / name):
+            return kind
+    raise InputError(f"{folder}: not the folder of a run, an experiment, a sweep or a pool")
+
+
+def _run(folder: Path) -> list[str]:
+    """The score again, from the weights."""
+    opened = RunDir.open(folder)
+    summary, config = opened.done, config_from_data(opened.config)
+    if isinstance(config.model, GivenModelSpec):
+        return ["the score is of a module that was handed over, and not computed again"]
+    run = load_run(folder)
+    if summary is None:
+        return ["not finished; its newest checkpoint is whole"]
+    held = {"num_samples": summary.get("num_samples", 256), "block_length": config.training.block_length}
+    score = evaluate(run.model, run.corpus("evaluate"), target=run.target, **held)
+    _same(summary["loss"], score.loss, f"{folder / 'done.json'}: loss", _WEIGHTS)
+    return [f"the loss of its weights on {held['num_samples']} samples is {score.loss:.6f} again"]
+
+
+def _experiment(folder: Path) -> list[str]:
+    """Figures and findings again, from the tables; tables from their parts, rows of runs from the runs beside."""
+    about, tables = read_tables(folder)
+    experiment = experiment_named(about["experiment"])
+    derived = judgements(experiment, tables)
+    for name, data in derived.items():
+        _same(store.read_json(folder / name, own=True), data, f"{folder / name}: ", _TABLES)
+    said = [f"{len(derived)} files of figures and findings follow from {len(tables)} tables"]
+    pool, rows, found = folder.parent / "trained", list(tables.get("runs", ())), 0
+    for row in [rows[0], rows[-1]] if rows else []:
+        if (run_folder(pool, row["run"]) / "done.json").is_file():
+            again = {"seed": row["seed"]} | run_row(row["label"], run_folder(pool, row["run"]))
+            _same(row, again, f"{folder / 'tables' / 'runs.jsonl'}: {row['run']}: ", _TABLES)
+            found += 1
+    return [*said, f"{found} rows of runs follow from the runs in {pool}"] if found else said
+
+
+def _sweep(folder: Path) -> list[str]:
+    """The table again, from the runs, and of one run the score."""
+    points = load_points(folder)
+    said = [f"{len(points)} runs"]
+    if (folder / "table.jsonl").is_file():
+        for stored, row in zip(store.read_table(folder / "table.jsonl"), table_rows(folder, points), strict=True):
+            _same(stored, row, f"{folder / 'table.jsonl'}: {row['run']}: ", _TABLES)
+        said = [f"{len(points)} rows follow from the runs"]
+    done = [point.name for point in points if is_done(folder, point.name)]
+    for name in done:
+        seals.check_seal(run_folder(folder, name))
+    return said + ([f"{done[0]}: {_run(run_folder(folder, done[0]))[0]}"] if done else [])
+
+
+_CHECKS: dict[str, Callable[[Path], list[str]]] = {
+    "run": _run,
+    "experiment": _experiment,
+    "sweep": _sweep,
+    "pool": _sweep,
+}
+
+
+def _same(stored: Any, again: Any, where: str, tolerance: float) -> None:
+    """DamagedError with the first place where two values differ."""
+    if isinstance(stored, dict) and isinstance(again, dict) and stored.keys() == again.keys():
+        for key, value in stored.items():
+            _same(value, again[key], f"{where}.{key}".replace(": .", ": "), tolerance)
+    elif isinstance(stored, list) and isinstance(again, list | tuple) and len(stored) == len(again):
+        for number, (one, other) in enumerate(zip(stored, again, strict=True)):
+            _same(one, other, f"{where}[{number}]", tolerance)
+    elif isinstance(stored, float) and isinstance(again, float | int):
+        if not math.isclose(stored, again, rel_tol=tolerance, abs_tol=tolerance):
+            raise DamagedError(f"{where} is {stored}, and {float(again)} when it is computed again")
+    elif stored != again:
+        raise DamagedError(f"{where} is {str(stored)[:80]}, and {str(again)[:80]} when it is derived again")

@@ -1,0 +1,146 @@
+"""Seals: no changed byte passes, in a run or in what is kept of an experiment, and readers refuse what is damaged."""
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hmmscope.errors import DamagedError
+from hmmscope.evidence.ledger import as_text, ledger
+from hmmscope.report.folder import UNSEALED, read_experiment
+from hmmscope.storage import seals, store
+from hmmscope.storage.rundir import RunDir
+from hmmscope.storage.seals import check_seal, read_seal, remove_seal, write_seal
+from rundir_cases import run, small_tensors  # noqa: F401 - a fixture
+from rundir_faults import flipped
+
+RESULTS = Path(__file__).parents[2] / "results" / "small"
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
+
+
+def alterations(path: Path, rng: random.Random) -> Iterator[bytes]:
+    """The file with a bit turned, cut, lengthened, or, if it is text, with another space."""
+    data = path.read_bytes()
+    yield flipped(data, rng.randrange(8 * len(data)))
+    yield data[: rng.randrange(len(data))]
+    yield data + b" "
+    if b" " in data:
+        yield data.replace(b" ", b"\t", 1)
+
+
+def assert_every_change_is_found(folder: Path) -> int:
+    rng, count = random.Random(0), 0
+    assert check_seal(folder) is not None
+    for path in files(folder):
+        before = path.read_bytes()
+        for data in alterations(path, rng) if before else [b" "]:
+            path.write_bytes(data)
+            with pytest.raises(DamagedError):
+                check_seal(folder)
+            count += 1
+        path.unlink()
+        if path.name != seals.SEAL:
+            with pytest.raises(DamagedError):
+                check_seal(folder)
+        path.write_bytes(before)
+    assert check_seal(folder) is not None
+    return count
+
+
+@pytest.mark.parametrize("name", ["multitask-lemma1", "limits-fig6"])
+def test_every_change_of_kept_results_is_found(tmp_path: Path, name: str) -> None:
+    shutil.copytree(RESULTS / name, tmp_path / name)
+    assert assert_every_change_is_found(tmp_path / name) > 20
+
+
+def test_all_kept_results_are_as_they_were_sealed() -> None:
+    found = {folder.name: check_seal(folder) for folder in sorted(RESULTS.iterdir())}
+    assert len(found) > 20
+    assert {name for name, seal in found.items() if seal is None} == set()
+
+
+def test_every_change_of_a_finished_run_is_found(run: RunDir) -> None:
+    run.timing.append({"step": 2, "seconds": 0.5})
+    run.mark_done({"loss": 0.5})
+    shutil.rmtree(run.path / "checkpoints" / "step-000000001")  # the seal is of the last one
+    for weights in (run.path / "checkpoints").rglob("*.safetensors"):
+        weights.unlink()  # their digests are in the manifest, which the seal names
+    (run.path / "checkpoints" / "step-000000002" / "state.json").unlink()
+    assert assert_every_change_is_found(run.path) > 20
+
+
+def test_the_summary_of_a_damaged_run_is_not_read(run: RunDir) -> None:
+    run.mark_done({"loss": 0.5})
+    assert RunDir.open(run.path).done == {"loss": 0.5}
+    lines = (run.path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (run.path / "metrics.jsonl").write_bytes(b"".join(lines[:-1]))
+    with pytest.raises(DamagedError, match=r"metrics\.jsonl: .* bytes, which is not what the seal says"):
+        _ = RunDir.open(run.path).done
+
+
+def test_a_seal_before_the_done_mark_says_nothing(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is stopped between the two goes on as if neither were there."""
+    with monkeypatch.context() as patch:
+        patch.setattr("hmmscope.storage.rundir.write_bytes", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run.mark_done({"loss": 0.5})
+    assert run.done is None
+    run.metrics.append({"step": 3})
+    run.save_checkpoint(3, small_tensors(3), {})
+    run.mark_done({"loss": 0.25})
+    assert RunDir.open(run.path).done == {"loss": 0.25}
+
+
+def test_names_that_leave_the_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "outside.json").write_text("{}\n")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "folder" / "link").symlink_to(tmp_path)
+    entry = store.file_entries(tmp_path, ["outside.json"])["outside.json"]
+    for name in ("../outside.json", str(tmp_path / "outside.json"), "link/outside.json", "", "a\0b"):
+        with pytest.raises(DamagedError):
+            store.check_entries(folder, {name: entry}, "seal.json")
+
+
+def test_a_figure_that_the_seal_does_not_name_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(RESULTS / "limits-fig6", tmp_path / "kept")
+    (tmp_path / "kept" / "figures" / "99-more.json").write_text("{}\n")
+    with pytest.raises(DamagedError, match=r"99-more\.json: not in the seal"):
+        check_seal(tmp_path / "kept")
+
+
+def test_claims_and_report_refuse_what_is_damaged_and_mark_what_is_unsealed(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    shutil.copytree(RESULTS / "limits-table1", kept)
+    for figure in (kept / "figures").glob("*.json"):
+        figure.with_suffix(".png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    assert "unsealed" not in "\n".join(as_text(ledger([kept])))
+    assert UNSEALED not in [fact.value for fact in read_experiment(kept).about.facts]
+    table = next((kept / "tables").glob("*.jsonl"))
+    before = table.read_bytes()
+    table.write_bytes(before.replace(b"0", b"1", 1))
+    for reader in (lambda: ledger([kept]), lambda: read_experiment(kept)):
+        with pytest.raises(DamagedError, match=f"{table.name}: altered"):
+            reader()
+    table.write_bytes(before)
+    remove_seal(kept)
+    assert "unsealed" in "\n".join(as_text(ledger([kept])))
+    assert ledger([kept])[0].row()["sealed"] is False
+    assert UNSEALED in [fact.value for fact in read_experiment(kept).about.facts]
+
+
+def test_a_seal_of_another_version_or_shape_is_damage(tmp_path: Path) -> None:
+    write_seal(tmp_path, "pool", {})
+    document = store.read_json(tmp_path / seals.SEAL)
+    for change in ({"version": 2}, {"kind": "folder"}, {"more": 1}, {"format": "x"}, {"files": {"a": 1}}):
+        store.write_json(tmp_path / seals.SEAL, document | change)
+        with pytest.raises(DamagedError, match=r"seal\.json"):
+            read_seal(tmp_path)
+    remove_seal(tmp_path)
+    remove_seal(tmp_path)
+    assert read_seal(tmp_path) is None
