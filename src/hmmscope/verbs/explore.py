@@ -5,8 +5,9 @@ from pathlib import Path
 from hmmscope.report.live import write_live_page
 from hmmscope.runs.live import live_data
 from hmmscope.runs.pipeline import load_run
+from hmmscope.text import say
 
 
 def explore(run: str, out: str, quiet: bool) -> None:
     """Write the live page of a run."""
-    print(f"page: {write_live_page(live_data(load_run(run)), Path(out))}")
+    say(f"page: {write_live_page(live_data(load_run(run)), Path(out))}")
