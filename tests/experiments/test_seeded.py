@@ -23,8 +23,10 @@ from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir
+from hmmscope.storage.seals import read_seal, remove_seal
 from hmmscope.sweeps.engines import EngineOptions
 from hmmscope.sweeps.grid import run_name
+from hmmscope.sweeps.jobs import taking_part
 from hmmscope.verbs import run as verb
 
 WIDTHS = (4, 8)
@@ -268,6 +270,9 @@ def test_only_small_files_of_the_experiment_are_taken(tmp_path: Path) -> None:
         run_experiment("test-seeded", "smoke", tmp_path / "b", kept=tmp_path / "nothing", quiet=True)
     rows = store.read_table(out / "tables" / "losses.jsonl")
     store.write_table(out / "tables" / "losses.jsonl", rows[1:])
+    with pytest.raises(DamagedError, match=r"losses\.jsonl: \d+ bytes, which is not what the seal says"):
+        run_experiment("test-seeded", "smoke", tmp_path / "b", kept=out, quiet=True)
+    remove_seal(out)
     with pytest.raises(DamagedError, match=r"parts\.jsonl: does not fit the tables"):
         run_experiment("test-seeded", "smoke", tmp_path / "b", kept=out, quiet=True)
     assert not (tmp_path / "b").exists()
@@ -315,12 +320,40 @@ def test_a_pool_keeps_the_runs_of_others(tmp_path: Path) -> None:
     assert not (pool / "table.jsonl").exists()
 
 
-def test_a_failed_run_is_named_and_the_others_are_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", [EngineOptions(jobs=1), None])
+def test_a_failed_run_is_named_and_the_others_are_there(engine: EngineOptions | None, tmp_path: Path) -> None:
     pool = tmp_path / "pool"
     bad = config(4, learning_rate=1e30, warmup_steps=0, num_steps=20)
-    with pytest.raises(ResourceError, match=r"1 of 2 runs failed.*not finite"):
-        train_in_pool([bad, config(6)], pool, EngineOptions(jobs=1), quiet=True)
+    with pytest.raises(ResourceError, match=rf"1 of 2 runs failed, such as {run_name(bad)} \(error\[6\].*not finite"):
+        train_in_pool([bad, config(6)], pool, engine, quiet=True)
     assert (pool / "runs" / run_name(config(6)) / "done.json").exists()
+
+
+def test_who_trains_in_this_process_holds_the_lock_of_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another driver that comes meanwhile removes nothing that a live process works on."""
+    pool = tmp_path / "pool"
+
+    def train(config: RunConfig, out: Path, **options: Any) -> Run:
+        live = out.parent / f".tmp-{out.name}-0123456789abcdef"
+        live.mkdir()
+        with taking_part(pool):
+            assert live.exists()
+        live.rmdir()
+        return pipeline.train(config, out, **options)
+
+    monkeypatch.setattr(pool_module, "train", train)
+    train_in_pool([config(4)], pool, quiet=True)
+    seal = read_seal(pool)
+    assert seal is not None
+    assert (seal.kind, list(seal.bound["runs"])) == ("pool", [run_name(config(4))])
+
+
+def test_an_altered_part_is_not_used_again(tmp_path: Path) -> None:
+    out = run_experiment("test-seeded", "smoke", tmp_path / "out", quiet=True)
+    part = next((out / "parts").rglob("*.json"))
+    part.write_text(part.read_text().replace("0", "1", 1))
+    with pytest.raises(DamagedError, match="altered"):
+        run_experiment("test-seeded", "smoke", out, resume=True, quiet=True)
 
 
 def test_runs_that_another_process_trains_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

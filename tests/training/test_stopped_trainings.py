@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import signal
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,6 +26,7 @@ from hmmscope.runs.pipeline import load_run, train
 from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import trainer
+from hmmscope.training.signals import Interrupted, deferred_signals
 from training_cases import at_loss, config, own, partial, reseal, stopped, whole  # noqa: F401 - fixtures
 from training_crash import CONFIG, EVERY, fingerprint, run
 
@@ -73,6 +75,42 @@ def test_weights_that_overflow_are_not_saved(at_loss: Callable, partial: Path, m
     with pytest.raises(NonFiniteError, match=r"step 42: model: 'head\.bias' is not finite"):
         run(partial)
     assert RunDir.open(partial).checkpoint_steps() == [28, 35]
+
+
+def test_a_signal_in_the_last_step_is_not_lost(partial: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = trainer.train_step
+
+    def signalled(*given: Any) -> tuple[float, float]:
+        if given[5] == config().training.num_steps - 1:
+            signal.raise_signal(signal.SIGINT)
+        return step(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "train_step", signalled)
+        with pytest.raises(Interrupted, match="stopped by SIGINT"):
+            run(partial)
+    assert RunDir.open(partial).done is None
+    run(partial)
+    assert fingerprint(partial) == fingerprint(whole)
+
+
+def test_a_signal_that_nobody_answered_is_given_on() -> None:
+    with pytest.raises(KeyboardInterrupt), deferred_signals():
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_checkpoint_is_saved_by_time(tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "SECONDS_WITHOUT_CHECKPOINT", -1.0)
+    saved, save = [], trainer.save_state
+
+    def counted(*given: Any) -> None:
+        saved.append(given[3])
+        save(*given)
+
+    monkeypatch.setattr(trainer, "save_state", counted)
+    run(tmp_path / "run")
+    assert saved == list(range(1, config().training.num_steps + 1))
+    assert (tmp_path / "run" / "done.json").read_bytes() == (whole / "done.json").read_bytes()
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ from hmmscope.seeds import check_seed
 from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import store
 from hmmscope.storage.rundir import config_difference
+from hmmscope.text import say as say_aloud
 from hmmscope.training.spec import TrainingSpec
 
 #: Networks whose sizes are chosen here; others have their own defaults.
@@ -156,7 +157,7 @@ def study(
     work = prepare(source, spec or StudySpec(**fields))
     path = Path(out)
     _claim(path, work, resume)
-    say: Callable[[str], None] = (lambda text: None) if quiet else (lambda text: print(text, flush=True))
+    say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: say_aloud(line, flush=True))
     hmms = _fit_all(work, path, say, quiet)
     runs = _train_all(work, path, say, quiet)
     best = _measure_all(work, path, hmms, runs, say)

@@ -21,7 +21,7 @@ SEAL = "seal.json"
 FORMAT, VERSION = "hmmscope-seal", 1
 KINDS = ("run", "experiment", "sweep", "pool")
 #: What a seal names. Where it names findings, readers take every figure and table that they find.
-_NAMED = ("*.json", "*.jsonl", "*.safetensors", "figures/*.json", "tables/*.json*", "parts/*/*.json*")
+_NAMED = ("*.json", "*.jsonl", "*.safetensors", "figures/*.json", "tables/*.jsonl")
 _LISTED = ("figures/*.json", "tables/*.jsonl")
 _MOST_BYTES = 64 << 20
 
