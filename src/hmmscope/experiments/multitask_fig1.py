@@ -75,12 +75,12 @@ class MultiTaskFig1(PoolFigure):
     def drawn(self, tables: Tables) -> list[Figure]:
         """Accuracy and loss, of all kinds of prompts and along both axes."""
         told = (
-            f"Accuracy of the next observation on fresh prompts. Left: against the number of demonstrations, at the later "
-            f"positions of a sequence ({_positions(tables)}). Right: along the test sequence, after all demonstrations. "
-            "Top: HMMs of the pool, where the Bayes mixture over the pool is the optimum. Then, for pools of pairs, "
-            "held-out pairs, where that over all pairs is the optimum. Bottom: HMMs never seen, where the mixture over the "
-            "pool is what retrieval gives and no optimum is known. The ceiling is told the HMM. N-grams and the network of "
-            "Theorem 1 know the prompt only; the latter speaks where its window lies inside the sequence. "
+            "Accuracy of the next observation on fresh prompts. First row: against the number of demonstrations, at the "
+            f"later positions of a sequence ({_positions(tables)}). Second row: along the test sequence, after all "
+            "demonstrations. On HMMs of the pool the Bayes mixture over the pool is the optimum, on held-out pairs that over "
+            "all pairs; on HMMs never seen the mixture over the pool is what retrieval gives, and no optimum is known. The "
+            "ceiling is told the HMM. N-grams and the network of Theorem 1 know the prompt only; the latter speaks where its "
+            "window lies inside the sequence. "
         )
         lost = (
             "Negative log-likelihood of the next observation, as in the figure on accuracy. The network of Theorem 1 has "
@@ -162,7 +162,6 @@ _PREDICTORS: dict[str, tuple[str, Role]] = {
 #: Roles whose curves have bands; ten of them would hide each other.
 _BANDS = ("model", "optimum", "ceiling")
 _AXES = {"demonstrations": "demonstrations before the sequence", "positions": "observations of the sequence seen"}
-_BY = {"demonstrations": "demonstrations", "positions": "position"}
 _THEOREM = "theorem1-"
 
 
@@ -171,7 +170,7 @@ def _by_prompts(tables: Tables) -> Figure:
     panels = []
     for metric, unit in (("accuracy", "accuracy"), ("loss", "nats per observation")):
         for pool, title in _pools(tables).items():
-            end = _end(tables, pool, metric)
+            end = _end(tables, pool, metric).with_columns(prompts=lambda row: float(f"{row['prompts']:.3g}"))
             shown = {name: look for name, look in _PREDICTORS.items() if name not in ("order-0", "order-1")}
             series = [
                 curve(end.where(predictor=p), "prompts", *look, bands=look[1] in _BANDS) for p, look in shown.items()
@@ -205,13 +204,13 @@ def _panels(tables: Tables, metric: str, y_label: str) -> tuple[Lines, ...]:
     """All kinds of prompts, along both axes."""
     return tuple(
         lines(
-            f"{title}, by {_BY[axis]}",
+            title,
             *_curves(tables[axis].where(pool=pool, metric=metric)),
             x_label=label,
             y_label=y_label,
         )
-        for pool, title in _pools(tables).items()
         for axis, label in _AXES.items()
+        for pool, title in _pools(tables).items()
     )
 
 
