@@ -77,10 +77,10 @@ class MultiTaskFig1(PoolFigure):
         told = (
             "Accuracy of the next observation on fresh prompts. First row: against the number of demonstrations, at the "
             f"later positions of a sequence ({_positions(tables)}). Second row: along the test sequence, after all "
-            "demonstrations. On HMMs of the pool the Bayes mixture over the pool is the optimum, on held-out pairs that over "
-            "all pairs; on HMMs never seen the mixture over the pool is what retrieval gives, and no optimum is known. The "
-            "ceiling is told the HMM. N-grams and the network of Theorem 1 know the prompt only; the latter speaks where its "
-            "window lies inside the sequence. "
+            "demonstrations. On HMMs of the pool the Bayes mixture over the pool is the optimum, on held-out pairs that "
+            "over all pairs; on HMMs never seen the mixture over the pool is what retrieval gives, and no optimum is known. "
+            "The ceiling is told the HMM. N-grams and the network of Theorem 1 know the prompt only; the latter speaks "
+            "where its window lies inside the sequence. "
         )
         lost = (
             "Negative log-likelihood of the next observation, as in the figure on accuracy. The network of Theorem 1 has "
