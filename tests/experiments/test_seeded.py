@@ -301,6 +301,12 @@ def test_an_experiment_without_seeds_takes_none(tmp_path: Path, capsys: pytest.C
     assert not list(tmp_path.iterdir())
 
 
+def test_runs_that_did_not_record_processor_time_have_none() -> None:
+    records = [{"seconds": 1.0}, {"seconds": 3.0}, {"seconds": 0.5}]
+    assert running._seconds(records, "seconds") == 3.5
+    assert running._seconds(records, "processor_seconds") is None
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The pool
 

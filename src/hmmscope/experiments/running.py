@@ -340,8 +340,10 @@ def run_row(label: str, folder: Path) -> dict[str, Any]:
 def _seconds(records: Sequence[Mapping[str, Any]], column: str) -> float | None:
     """Seconds of training, from records whose clock starts anew where a run was taken up again; None without any."""
     times = [record[column] for record in records if column in record]
+    if not times:
+        return None
     ends = [now for now, later in zip(times, [*times[1:], 0.0], strict=True) if later < now]
-    return sum(ends) if ends else None
+    return sum(ends)
 
 
 def _invalid(summaries: Mapping[str, Mapping[str, Any] | None]) -> str | None:
