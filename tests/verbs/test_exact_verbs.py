@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from hmmscope.kernels.ngram import ngram_predictions
 from hmmscope.processes.files import load_process
 from hmmscope.processes.make import make_process
 from hmmscope.storage import store
+from hmmscope.verbs import sources
 from hmmscope.verbs.sources import read_observations
 
 CASINO = "1 3 6 6 6 2 6 1 6 6"
@@ -264,6 +266,16 @@ def test_fit_of_numbers_and_unequal_lengths(call: Callable) -> None:
     assert (fitted.num_states, fitted.num_symbols, fitted.symbols) == (1, 5, None)
     counts = np.array([2, 2, 2, 0, 0]) + 0.1
     np.testing.assert_allclose(fitted.emission_SV[0], counts / counts.sum(), atol=2**-31)
+
+
+def test_a_large_build_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "_LARGE", 3 * 4 * 8)
+    sizes = {"process.num_components": "3", "process.num_states": "4", "process.num_symbols": "4"}
+    with pytest.warns(UserWarning, match="building 3 HMMs of 4 states"):
+        sources.find_process("random-mixture", sizes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sources.find_process("random-mixture", sizes | {"process.num_components": "2"})
 
 
 def test_fit_chooses_among_sizes_and_streams(call: Callable) -> None:

@@ -1,5 +1,6 @@
 """What verbs read: processes by name or file, observations from files; and where they may write."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from hmmscope.storage.mapped import read_npz
 from hmmscope.text import in_a_line
 from hmmscope.verbs.endings import HMM_FILES
 
+#: Probabilities of a process from which on its building is announced.
+_LARGE = 2**24
 #: Endings of files with an array `observations`, as `hmmscope sample --out` writes them.
 ARRAY_FILES = (".jsonl", ".npz", ".safetensors")
 
@@ -28,7 +31,9 @@ def find_process(source: str, overrides: Mapping[str, str] | None = None, *, all
     """A registered process by name with fields changed, a shipped one, or one from a file (HMMER profiles too)."""
     fields = {key.removeprefix("process."): value for key, value in (overrides or {}).items()}
     if source in registry.entries("process"):
-        built: Process = registry.build_spec("process", {"name": source, **fields}, "process").build()
+        spec = registry.build_spec("process", {"name": source, **fields}, "process")
+        _warn_of_a_large_build(spec)
+        built: Process = spec.build()
         return built
     if Path(source).suffix not in (*HMM_FILES, ".hmm") and source not in shipped_processes():
         raise unknown_name("process", source, [*registry.entries("process"), *shipped_processes()])
@@ -39,6 +44,18 @@ def find_process(source: str, overrides: Mapping[str, str] | None = None, *, all
 
         return load_hmmer(source, allow_drop_tiny=allow_drop_tiny)
     return load_process(source, allow_drop_tiny=allow_drop_tiny)
+
+
+def _warn_of_a_large_build(spec: object) -> None:
+    """A warning, before it begins, of a mixture that takes seconds and much memory to build."""
+    sizes = [getattr(spec, name, 0) for name in ("num_components", "num_states", "num_symbols")]
+    numbers = sizes[0] * sizes[1] * (sizes[1] + sizes[2])
+    if numbers >= _LARGE:
+        warnings.warn(
+            f"building {sizes[0]:,} HMMs of {sizes[1]} states, about {8 * numbers / 2**30:.1f} GiB; --num_components 100 "
+            "is a smaller pool",
+            stacklevel=3,
+        )
 
 
 def likeliest(law: list[float], names: tuple[str, ...] | None, count: int = 5) -> str:
