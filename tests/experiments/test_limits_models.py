@@ -194,6 +194,13 @@ def test_doses_differ_by_the_rate_alone() -> None:
             assert round(1 / data["process"]["prediction_rate"]) == int(label.split()[2].rstrip(","))
 
 
+def test_architectures_see_as_many_sequences() -> None:
+    for scale in ("smoke", "small", "medium"):
+        plan = plan_of("limits-architectures", scale)
+        assert len({data["training"]["num_steps"] * data["training"]["batch_size"] for data in plan.values()}) == 1
+    assert {data["layout"]["length"] for data in plan.values()} == {32}
+
+
 def test_the_long_run_is_twice_as_long() -> None:
     plan = plan_of("limits-table4", "paper")
     short, long = plan["matmul, 7 layers"], plan["long, matmul, 7 layers"]

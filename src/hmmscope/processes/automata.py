@@ -60,19 +60,19 @@ class WordProblemSpec:
     State t = symbol_t * state_{t-1} (latest on the left); element 0 is the identity, where it starts. `num_generators`
     picks that many elements other than the identity at random as the symbols; zero takes all elements.
 
-    Z60 is solvable and abelian, A5 and S5 are not solvable, so their word problem is complete for NC1.
+    Z2 is parity. Z60 is solvable and abelian, A5 and S5 are not solvable, so their word problem is complete for NC1.
 
     Source: Barrington (1989); as a test of state tracking Merrill, Petty and Sabharwal (2024), "The illusion of state in
     state-space models".
     """
 
-    group: Literal["Z60", "A5", "S5", "S3"] = "A5"
+    group: Literal["Z2", "Z60", "A5", "S5", "S3"] = "A5"
     num_generators: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        size = {"Z60": 60, "A5": 60, "S5": 120, "S3": 6}[self.group]
+        size = {"Z2": 2, "Z60": 60, "A5": 60, "S5": 120, "S3": 6}[self.group]
         ok = 0 <= self.num_generators < size
         require(ok, "num_generators", f"must be in [0, {size - 1}] for {self.group}", self.num_generators)
 
