@@ -135,4 +135,5 @@ def test_text_of_a_process_cannot_leave_its_place(data: dict[str, Any], tmp_path
 
 def test_the_verb_refuses_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explore", str(tmp_path / "none")]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert main(["explore", str(tmp_path / "none"), "-o", str(tmp_path / "page.json")]) == 2
+    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()][1] == "error[2] out"

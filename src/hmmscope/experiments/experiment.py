@@ -58,6 +58,10 @@ class Experiment(ABC):
         """The models to train: plain configurations by label."""
         return {}
 
+    def live_run(self, scale: str, labels: list[str]) -> str | None:
+        """The label of the run that the page computes live, if there is one."""
+        return None
+
     def cells(self, labels: list[str]) -> dict[str, list[str]]:
         """Which models of a seed are measured together, by name, in the order of work; by default all in one part.
 

@@ -31,6 +31,7 @@ from hmmscope.experiments.pool import default_engine, train_in_pool
 from hmmscope.machine import environment, machine_line
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.dry_run import budget
+from hmmscope.runs.live import live_data
 from hmmscope.runs.pipeline import Run, load_run, ports_of, train
 from hmmscope.schema import parse_value, unknown_name
 from hmmscope.seeds import check_seed
@@ -276,6 +277,9 @@ class Seeded:
             self.say(f"{experiment.name}: measuring {group}, {part}")
             tables |= _measure(experiment, runs, group, self.plan.sizes)
         rows = [run_row(label, folder) for label, folder in zip(part.configs, folders, strict=True)]
+        live = experiment.live_run(self.plan.scale, list(self.plan.configs))
+        if live in runs and not os.path.lexists(self.out / "live.json"):
+            store.write_json(self.out / "live.json", live_data(runs[live]))
         part.write(self.out, tables | {"runs": rows})
 
     def write(self) -> None:

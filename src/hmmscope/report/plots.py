@@ -82,12 +82,6 @@ def figure_files(figure: Figure, mark: str | None = None) -> dict[str, bytes]:
         return {"pdf": pdf, "png": _saved(canvas, "png", {"Software": None, "Comment": mark})}
 
 
-def figure_png(figure: Figure) -> bytes:
-    """The bytes of ``NAME.png`` alone."""
-    with _style():
-        return _saved(_draw(figure), "png", {"Software": None})
-
-
 def _saved(canvas: Canvas, suffix: str, metadata: dict[str, str | None]) -> bytes:
     stream = io.BytesIO()
     canvas.savefig(stream, format=suffix, dpi=220, metadata=metadata)

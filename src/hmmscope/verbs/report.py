@@ -10,8 +10,13 @@ from hmmscope.text import say
 
 def report(folders: list[str], out: str, quiet: bool) -> None:
     """Write one page of the folders."""
-    if Path(out).suffix not in (".html", ".htm"):  # a page replaces an older one, and nothing else
+    place = page_place(out)
+    say(f"page: {write_page([Path(folder) for folder in folders], place)}")
+
+
+def page_place(out: str) -> Path:
+    """Where a page may be written: a page replaces an older one, and nothing else."""
+    if Path(out).suffix not in (".html", ".htm"):
         raise InputError(f"out: must end in .html, got {out!r}")
     refuse_special(Path(out))
-    paths = [Path(folder) for folder in folders]
-    say(f"page: {write_page(paths, Path(out))}")
+    return Path(out)
