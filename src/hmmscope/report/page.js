@@ -61,7 +61,7 @@ class FigureView {
       view.tip = Charts.node("div", { class: "tip", role: "status", hidden: true });
       view.plot = Charts.node("div", { class: "plot", style: `height:${FigureView.HEIGHT[this.data.columns]}px` }, view.svg, view.tip);
       const box = Charts.node("div", {});
-      if (panel.title) box.append(Charts.node("h4", {}, panel.title));
+      if (panel.title) box.append(Charts.node("p", { class: "panel" }, panel.title));
       if (panel.kind === "explorer") box.append(...this.#choices(view));
       box.append(view.plot);
       return box;
