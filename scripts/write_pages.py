@@ -34,7 +34,7 @@ from hmmscope.experiments.experiment import Experiment, experiment_named
 from hmmscope.experiments.parts import INDEX
 from hmmscope.experiments.running import judge_again
 from hmmscope.machine import machine
-from hmmscope.report.plots import figure_png
+from hmmscope.report.plots import figure_files
 from hmmscope.storage import store
 from hmmscope.storage.seals import check_seal
 from hmmscope.verbs.catalogue import CATALOGUE, make_catalogue
@@ -146,7 +146,7 @@ def draw(folder: Path, before: dict[str, bytes]) -> None:
         if (PICTURES / _picture(folder, path)).is_file() and before.get(path.name) == path.read_bytes():
             continue
         buffer = io.BytesIO()
-        png = figure_png(Figure.from_data(store.read_json(path)))
+        png = figure_files(Figure.from_data(store.read_json(path)))["png"]
         Image.open(io.BytesIO(png)).convert("RGB").quantize(128).save(buffer, "PNG", optimize=True)
         store.make_folder(PICTURES)
         store.write_bytes(PICTURES / _picture(folder, path), buffer.getvalue())
