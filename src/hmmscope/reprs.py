@@ -69,9 +69,9 @@ def plot_rows(rows: Sequence[Mapping[str, Any]], title: str, *, x: str, y: str, 
         (line,) = axes.plot(
             [row[x] for row in own], [row[y] for row in own], marker=".", label=", ".join(map(str, names))
         )
-        ends = [[row.get(end) for row in own] for end in ("low", "high")]
-        if None not in [*ends[0], *ends[1]]:
-            axes.fill_between([row[x] for row in own], *ends, alpha=0.2, color=line.get_color(), linewidth=0)
+        if all(row.get(end) is not None for row in own for end in ("low", "high")):
+            low, high = ([row[end] for row in own] for end in ("low", "high"))
+            axes.fill_between([row[x] for row in own], low, high, alpha=0.2, color=line.get_color(), linewidth=0)
     axes.set(title=title, xlabel=x.replace("_", " "), ylabel=y.replace("_", " "))
     if len(curves) > 1:
         axes.legend(fontsize="small")

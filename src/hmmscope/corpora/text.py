@@ -150,7 +150,8 @@ class _Read:
 def _read(tokenizer: Any, names: Sequence[str], between: str, prefix: str) -> _Read:
     """InputError where a name is not one token of its own."""
     encoded = tokenizer.encode(prefix + between.join(names))
-    columns, begin = [], len(prefix)
+    columns: list[int] = []
+    begin = len(prefix)
     for name in names:
         first, last = (encoded.char_to_token(place) for place in (begin, begin + len(name) - 1))
         if first is None or first != last or (columns and first == columns[-1]):

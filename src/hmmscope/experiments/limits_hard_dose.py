@@ -162,8 +162,8 @@ def dose_slope(tables: Tables) -> Seen:
         return None if deep is None or flat is None else deep - flat
 
     parts = {
-        name: over_seeds(rows, lambda own, flat=flat: fall(own, flat))
-        for name, flat in (("Transformer", False), ("RNN", True))
+        "Transformer": over_seeds(rows, lambda own: fall(own, False)),
+        "RNN": over_seeds(rows, lambda own: fall(own, True)),
     }
     text = f"Doublings of the fit length a doubling of the distance: {told({k: v for k, v in parts.items() if v})}."
     lead = over_seeds(tables["positions"].where(layers=0), _lead)

@@ -53,7 +53,7 @@ class OwnProcess(MultiTaskFig1):
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         law = {"transition_concentration": CONCENTRATION, "emission_concentration": CONCENTRATION}
-        first = {
+        first: dict[str, dict[str, Any]] = {
             "process": {"name": "random-mixture", **law},
             "layout": {"name": "prompts"},
             "model": {"name": "roformer"},

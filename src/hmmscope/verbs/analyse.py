@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from typing import Any
 
 from hmmscope import registry
 from hmmscope.runs import development
@@ -20,7 +21,7 @@ def analyse(run: str, instrument: str, quiet: bool, overrides: dict[str, str], o
         for name, parameter in inspect.signature(tool).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
-    options = {}
+    options: dict[str, Any] = {}
     for key, value in overrides.items():
         if key not in known:
             raise unknown_name(f"--{key}", key, known)
