@@ -277,7 +277,7 @@ IN_MEASUREMENTS = (
     Fault(
         "the trained model in place of the untrained one",
         "runs/pipeline.py",
-        "    return fresh_model(run.config, run.process)",
+        "    return model_at(run, 0)",
         "    return run.model",
         ("analysis/test_scored_runs.py::test_the_twin_is_the_model_before_training",),
     ),

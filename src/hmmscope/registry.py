@@ -77,9 +77,9 @@ def claim(name: str) -> Callable[[T], T]:
 
 
 def in_order(kind: str) -> list[Any]:
-    """Everything registered of a kind, in the order of the modules and of their lines."""
+    """Everything registered of a kind, in the order of the modules and of their lines, whatever was imported first."""
     entries(kind)
-    return list(_found[kind].values())
+    return sorted(_found[kind].values(), key=lambda entry: str(getattr(entry, "measure", entry).__module__))
 
 
 def entries(kind: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from hmmscope.training.compiled import Compiled
 from hmmscope.training.parallel import Single
 
 
+@pytest.mark.slow
 def test_both_engines_take_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
     for kind in (Single, Compiled):

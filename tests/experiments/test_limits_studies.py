@@ -447,6 +447,7 @@ def test_a_process_that_forgets() -> None:
     assert verdict(name, swapped("limits-architectures", tables(0.01))) != "reproduced"
 
 
+@pytest.mark.slow
 def test_architectures_of_every_name_can_be_planned() -> None:
     """Also those that need an extra: the plan names them, and the model says what is missing."""
     from hmmscope.experiments.limits_architectures import ARCHITECTURES, TASKS

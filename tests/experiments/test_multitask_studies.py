@@ -307,6 +307,7 @@ class Answers(torch.nn.Module):
         return self.law
 
 
+@pytest.mark.slow
 def test_a_planted_mixture_of_strategies_is_found_in_every_place() -> None:
     config = config_from_data(multitask_config("smoke", 3))
     process, planted = config.process.build(), {"retrieval": 0.5, "inference": 0.3, "order-2": 0.2}

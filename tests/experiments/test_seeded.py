@@ -125,6 +125,7 @@ def test_one_number_of_the_plan_and_of_the_measurements(tmp_path: Path) -> None:
         run_experiment("test-seeded", "smoke", out, overrides=changes, seeds=2, resume=True, quiet=True)
 
 
+@pytest.mark.slow
 def test_workers_and_this_process_train_alike(tmp_path: Path) -> None:
     here = run_experiment("test-seeded", "smoke", tmp_path / "here" / "out", quiet=True)
     options = EngineOptions(jobs=2)

@@ -3,7 +3,6 @@
 import functools
 import itertools
 import math
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -445,8 +444,8 @@ def test_without_pyhmmer_the_extra_is_named(monkeypatch, tmp_path, capsys):
 
 def fake_pyhmmer(monkeypatch, profiles):
     class HMMFile:
-        def __init__(self, path):
-            if Path(path).read_text() != "HMMER":
+        def __init__(self, file):
+            if file.read() != b"HMMER":
                 raise ValueError("format not recognized\nby HMMER")
 
         def __enter__(self):
@@ -470,7 +469,7 @@ def test_profile_files(monkeypatch, tmp_path, capsys):
     shown = capsys.readouterr().out
     expected = math.log(core_probability(profile, (0, 1, 2)))
     assert f"sequence 1: 4 observations, log-likelihood {expected:.4f}"[:-1] in shown
-    refuses(lambda: load_hmmer(tmp_path / "none.hmm"), "no file")
+    refuses(lambda: load_hmmer(tmp_path / "none.hmm"), "No such file")
     fake_pyhmmer(monkeypatch, [])
     refuses(lambda: load_hmmer(path), "holds no profile")
     fake_pyhmmer(monkeypatch, [profile, profile])

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from hmmscope.errors import InputError, ResourceError
+from hmmscope.processes.files import load_process
 from hmmscope.storage import store
 from hmmscope.sweeps import jobs
 from hmmscope.sweeps.driver import run_sweep
@@ -154,9 +155,11 @@ def test_a_killed_driver_takes_its_workers_along(tmp_path: Path) -> None:
 def test_workers_say_why_they_fail(tmp_path: Path) -> None:
     """A process file that is not there; a killed worker; and a run folder with other content."""
     out = tmp_path / "sweep"
+    load_process("umbrella").save(tmp_path / "none.json")
     missing = {"process": {"name": "file", "path": str(tmp_path / "none.json")}}
     points = [*expand({"base": BASE | missing}), *expand(LONG | {"seeds": 1}), *small(1)]
     make_folder(out, points)
+    (tmp_path / "none.json").unlink()
     with (out / "runs" / points[2].name).open("w") as file:
         file.write("a file\n")
     engine = LocalEngine(out, 3)

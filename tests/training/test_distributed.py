@@ -194,6 +194,7 @@ def torchrun(folder: Path, *options: str, **training: Any) -> subprocess.Popen[s
     return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
+@pytest.mark.slow
 def test_torchrun(tmp_path: Path) -> None:
     started = torchrun(tmp_path, num_steps=9)
     out, errors = started.communicate(timeout=300)

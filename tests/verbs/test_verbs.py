@@ -17,6 +17,7 @@ from hmmscope.processes.files import load_process
 from hmmscope.processes.hmm import HMM
 from hmmscope.storage import store
 from hmmscope.storage.rundir import read_journal
+from hmmscope.training import progress
 
 
 def test_oracle_of_the_textbook(call: Callable, tmp_path: Path) -> None:
@@ -135,7 +136,9 @@ def test_train_with_other_defaults_by_name(call: Callable, tmp_path: Path) -> No
     assert (config["process"]["name"], config["process"]["num_states"]) == ("markov-chain", 3)
 
 
-def test_progress_is_lines_without_a_terminal(call: Callable, tmp_path: Path) -> None:
+def test_progress_is_lines_without_a_terminal(call: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call("train", "umbrella", "--out", "short", *TINY).error == ""  # not spoken of
+    monkeypatch.setattr(progress, "_SHORT", -1.0)
     called = call("train", "umbrella", "--out", "run", *TINY)
     assert called.code == 0
     assert re.fullmatch(r"training 4/4 .* loss .* \(Bayes floor .*\)\n", called.error)
