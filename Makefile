@@ -52,7 +52,7 @@ docs: .venv/.installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[docs]"
 	mkdir -p docs/_build/extra
 	rm -f docs/_build/extra/ledger-table.html
-	$(BIN)/hmmscope claims results/*/* -q --out docs/_build/extra/ledger-table.html
+	$(BIN)/hmmscope claims $(wildcard results/small/* results/medium/*) -q --out docs/_build/extra/ledger-table.html
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
 
