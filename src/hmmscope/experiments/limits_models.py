@@ -69,8 +69,8 @@ class _Scale:
     rates: dict[int, float] | None = None  # of learning, by layers
 
 
-#: Learning rates of scale medium by layers (0 is the RNN), not chosen yet: scripts/choose_rates.py takes of three the one with
-#: the least mean evaluation loss after 1000 steps of Cyclic-DET with seed 100, which nothing else uses.
+#: Learning rates of scale medium by layers (0 is the RNN), not chosen yet: scripts/choose_rates.py takes of three the one
+#: with the least mean evaluation loss after 1000 steps of Cyclic-DET with seed 100, which nothing else uses.
 RATES = {0: 0.002, 1: 0.002, 2: 0.002, 3: 0.002, 4: 0.002, 5: 0.002}
 
 _SCALES = {
