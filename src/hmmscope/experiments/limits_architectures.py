@@ -104,12 +104,8 @@ class Architectures(Experiment):
         "small": {"tasks": ["cyclic-det", "word-problem", "mess3"], "architectures": DEFAULT}
         | {"layers": [1, 3], "steps": 1000, "recurrent_steps": 1000},
         "medium": {"tasks": ["cyclic-det", "parity", "word-problem-z60", "word-problem-a5", "word-problem-s5"]}
-        | {
-            "architectures": [*DEFAULT, "transformer-learned"],
-            "layers": [1, 4],
-            "steps": 3000,
-            "recurrent_steps": 3000,
-        },
+        | {"architectures": [*DEFAULT, "transformer-learned"], "layers": [1, 4]}
+        | {"steps": 3000, "recurrent_steps": 3000},
         "gpu": _FOUR | {"layers": [1, 2, 4], "steps": 0, "recurrent_steps": 0},
         "paper": _FOUR | {"layers": [1, 4, 7], "steps": 0, "recurrent_steps": 0},
     }
@@ -254,10 +250,8 @@ def _fit_figure(rows: Rows) -> Figure:
     """Fit length by architecture, a panel a task."""
     panels = []
     for task, own in rows.by("task").items():
-        found, whole = (
-            own.pool("architecture", "layers", value="fit_0.1"),
-            own.pool("task", value="length")[0]["length"],
-        )
+        found = own.pool("architecture", "layers", value="fit_0.1")
+        whole = own.pool("task", value="length")[0]["length"]
         low, high = (tuple(min(max(row[end], 0.0), whole) for row in found) for end in ("low", "high"))
         panels.append(
             bars(

@@ -58,8 +58,7 @@ from hmmscope.experiments.limits_tables import (
 )
 from hmmscope.runs.pipeline import Run
 
-_COMMON = {"error_rates": [0.05, 0.1], "definition": "prefix", "last_epochs": 3}
-_WINDOWS = {"windows": [0, 1, 2, 4]}
+_COMMON = {"error_rates": [0.05, 0.1], "definition": "prefix", "last_epochs": 3, "windows": [0, 1, 2, 4]}
 
 
 @registry.experiment("limits-fig3")
@@ -77,11 +76,11 @@ class LimitsFig3(Experiment):
     num_seeds = NUM_SEEDS
     intervals = SEED_INTERVALS
     sizes = {
-        "smoke": _COMMON | {"samples": 64, "least_count": 8, "window_samples": 32} | _WINDOWS,
-        "small": _COMMON | {"samples": 4096, "least_count": 256, "window_samples": 1000} | _WINDOWS,
-        "medium": _COMMON | {"samples": 4096, "least_count": 256, "window_samples": 1000} | _WINDOWS,
-        "gpu": _COMMON | {"samples": 8192, "least_count": 512, "window_samples": 1000} | _WINDOWS,
-        "paper": _COMMON | {"samples": 8192, "least_count": 512, "window_samples": 1000} | _WINDOWS,
+        "smoke": _COMMON | {"samples": 64, "least_count": 8, "window_samples": 32},
+        "small": _COMMON | {"samples": 4096, "least_count": 256, "window_samples": 1000},
+        "medium": _COMMON | {"samples": 4096, "least_count": 256, "window_samples": 1000},
+        "gpu": _COMMON | {"samples": 8192, "least_count": 512, "window_samples": 1000},
+        "paper": _COMMON | {"samples": 8192, "least_count": 512, "window_samples": 1000},
     }
     groups = {"losses": ("positions", "fit-lengths", WHILE_TRAINING), "windows": ("windows",)}
 
@@ -210,14 +209,8 @@ def _explorer(tables: Tables) -> Figure:
     for task, own in models(tables).by("task").items():
         curves += [explored(one, (task_title(task), model_name(n))) for n, one in _curves(own).items()]
         curves += [explored(one, (task_title(task), ""), one.name) for one in _baselines(tables, task)]
-    panel = Explorer(
-        title="",
-        x_label="position",
-        y_label="evaluation loss",
-        choices=("task", "model"),
-        curves=tuple(curves),
-        y_min=0.0,
-    )
+    shown: dict[str, Any] = {"x_label": "position", "y_label": "evaluation loss", "y_min": 0.0}
+    panel = Explorer(title="", choices=("task", "model"), curves=tuple(curves), **shown)
     return Figure(
         name="every-model",
         title="Every task and model",
@@ -407,9 +400,8 @@ def hard_below_det(tables: Tables) -> Seen:
         return min(log2(easy[n]) - log2(hard[n]) for n in easy.keys() & hard.keys())
 
     text = by_depth(tables, ("cyclic-det", HARD))
-    return Seen(
-        both_cycles(tables, least, "doublings, least depth"), text, gates=(at_rest(tables, ("cyclic-det", HARD)),)
-    )
+    effects = both_cycles(tables, least, "doublings, least depth")
+    return Seen(effects, text, gates=(at_rest(tables, ("cyclic-det", HARD)),))
 
 
 @claim(
@@ -450,9 +442,8 @@ def error_rates_close(tables: Tables) -> Seen:
         if not found:
             return None
         error = math.hypot(*(part.error / loose.value for strict, loose in found for part in (strict, loose)))
-        return Estimate(
-            math.fsum(strict.value / loose.value for strict, loose in found) / len(found), error / len(found)
-        )
+        mean = math.fsum(strict.value / loose.value for strict, loose in found) / len(found)
+        return Estimate(mean, error / len(found))
 
     effect = over_seeds(models(tables).where(layers=deep(tables)), share, "mean ratio")
     text = "" if effect is None else f"The 0.05-fit length is {effect.short()} of the 0.1-fit length."

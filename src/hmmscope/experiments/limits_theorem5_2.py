@@ -142,17 +142,10 @@ def _depth(sizes: dict[str, Any]) -> Measured:
                 wrong_T += wrong_BT.double().mean(0) / len(samples)
                 first = wrong_BT.any(0).nonzero()
                 if layers >= needed - 1:
-                    rows.append(
-                        {
-                            "length": length,
-                            "instance": seed,
-                            "layers": layers,
-                            "needed": needed,
-                            "first_wrong": int(first[0]) if len(first) else None,
-                            "predicted": None if layers == needed else 2**layers + 1,
-                            "all_wrong_there": bool(wrong_BT[:, 2**layers + 1].all()) if layers < needed else None,
-                        }
-                    )
+                    predicted = None if layers == needed else 2**layers + 1
+                    found = {"first_wrong": int(first[0]) if len(first) else None, "predicted": predicted}
+                    found["all_wrong_there"] = None if predicted is None else bool(wrong_BT[:, predicted].all())
+                    rows.append({"length": length, "instance": seed, "layers": layers, "needed": needed} | found)
             if length == longest:
                 by_position += [
                     {"layers": layers, "position": t, "wrong": float(wrong_T[t])} for t in range(1, length + 1)
@@ -189,21 +182,16 @@ def _trade_off(sizes: dict[str, Any]) -> Measured:
         a, b = 2 * torch.rand(2, sizes["points"], generator=generator, dtype=torch.float64) - 1
         for exponent in range(1, 28):
             scale = 2.0**exponent
-            found = {p: (row - a * b) for p, row in _rounded(a, b, sizes["bits"], scale)}
-            found[53] = gelu_product(a, b, scale) - a * b
+            rounded = rounded_gelu_product(a, b, sizes["bits"], [scale] * len(sizes["bits"]))
+            products = {**dict(zip(sizes["bits"], rounded, strict=True)), 53: gelu_product(a, b, scale)}
             rows += [
-                {"instance": seed, "bits": p, "log2_scale": exponent, "error": float(error.abs().max())}
-                for p, error in found.items()
+                {"instance": seed, "bits": p, "log2_scale": exponent, "error": largest_error(product, a * b)}
+                for p, product in products.items()
             ]
         for p in (*sizes["bits"], 53):
             kept = [row for row in rows if row["instance"] == seed and row["bits"] == p]
             best.append(min(kept, key=lambda row: row["error"]))
     return {"trade-off": rows, "best-scales": best}
-
-
-def _rounded(a: torch.Tensor, b: torch.Tensor, bits: list[int], scale: float) -> list[tuple[int, torch.Tensor]]:
-    found = rounded_gelu_product(a, b, bits, [scale] * len(bits))
-    return list(zip(bits, found, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -304,8 +292,9 @@ def _scale_figure(tables: Tables) -> Figure:
     bits = sorted(rows.values("bits"))
     shown = [*bits[:-1][:: max(1, (len(bits) - 1) // 4)][:4], bits[-1]]
     best = Rows(row for row in tables["best-scales"] if row["bits"] != 53)
-    theory = ranges(best, "bits").with_columns(theory=lambda row: 2 ** (-2 * row["bits"] / 3))
-    theory = Rows({"bits": row["bits"], "value": row["theory"]} for row in theory)
+    theory = Rows({"bits": p, "value": 2 ** (-2 * p / 3)} for p in bits[:-1])
+    of_scale = [band(rows.where(bits=p), "scale", f"{p} bits", "model") for p in shown]
+    of_bits = [band(best, "bits", "best λ", "model"), plain(theory, "bits", "2^(-2p/3)", "ceiling")]
     return Figure(
         name="gadget-scale",
         title="The constant of the product gadget: truncation against cancellation",
@@ -314,22 +303,8 @@ def _scale_figure(tables: Tables) -> Figure:
             "p bits and in float64 (53 bits); median, with the range over sets of factors. Right: the error at the best λ."
         ),
         panels=(
-            lines(
-                "",
-                *(band(rows.where(bits=p), "scale", f"{p} bits", "model") for p in shown),
-                x_label="λ",
-                y_label="error of a product",
-                log_x=True,
-                log_y=True,
-            ),
-            lines(
-                "",
-                band(best, "bits", "best λ", "model"),
-                plain(theory, "bits", "2^(-2p/3)", "ceiling"),
-                x_label="significand bits p",
-                y_label="error at the best λ",
-                log_y=True,
-            ),
+            lines("", *of_scale, x_label="λ", y_label="error of a product", log_x=True, log_y=True),
+            lines("", *of_bits, x_label="significand bits p", y_label="error at the best λ", log_y=True),
         ),
     )
 

@@ -182,15 +182,9 @@ def _floats(sizes: dict[str, Any]) -> Measured:
                 continue
             errors = []
             for scale in [2.0**k for k in GELU_POWERS[numbers]] if gelu else [None]:
-                net = limits_theorem5_3(
-                    hmm,
-                    length,
-                    variant=variant,
-                    product="gelu" if gelu else "bilinear",
-                    division="mlp" if variant == "disjoint" else "division",
-                    gelu_scale=scale,
-                    dtype=DTYPES[numbers],
-                )
+                options: dict[str, Any] = {"product": "gelu" if gelu else "bilinear", "variant": variant}
+                options["division"] = "mlp" if variant == "disjoint" else "division"
+                net = limits_theorem5_3(hmm, length, gelu_scale=scale, dtype=DTYPES[numbers], **options)
                 errors.append(float((net(batch.tokens)[:, 1:].double() - exact).abs().max()))
             best = min(filter(math.isfinite, errors), default=None)
             names = {"arrangement": name, "numbers": numbers, "instance": seed, "length": length}
@@ -232,6 +226,9 @@ def _bound(lengths: list[int]) -> Series:
 
 
 def _precision_figure(rows: Rows) -> Figure:
+    shares: list[tuple[float, str, Role]] = [(1.0, "recommended bits", "model"), (0.5, "half the rate", "control")]
+    series = [band(rows.where(share=share), "length", name, role) for share, name, role in shares]
+    series.append(_bound(sorted(rows.values("length"))))
     return Figure(
         name="error-in-bits",
         title="Below e^-T with bits in proportion to T",
@@ -241,15 +238,7 @@ def _precision_figure(rows: Rows) -> Figure:
             "sampled and the least likely sequence). p = T(1 + ln C)/ln 2 + 24, or half of the first term + 24."
         ),
         panels=(
-            lines(
-                "",
-                band(rows.where(share=1.0), "length", "recommended bits", "model"),
-                band(rows.where(share=0.5), "length", "half the rate", "control"),
-                _bound(sorted(rows.values("length"))),
-                x_label="length T (observations)",
-                y_label="largest error of a probability",
-                log_y=True,
-            ),
+            lines("", *series, x_label="length T (observations)", y_label="largest error of a probability", log_y=True),
         ),
     )
 
@@ -292,19 +281,13 @@ def _floats_figure(rows: Rows) -> Figure:
     def panel(numbers: str) -> Lines:
         kept = rows.where(numbers=numbers)
         finite = Rows(row for row in kept if row["error"])
-        return lines(
-            numbers,
-            *(
-                band(finite.where(arrangement=n), "length", n, "model" if n == "exact products, own slot" else "other")
-                for n in rows.values("arrangement")
-            ),
-            _bound(sorted(kept.values("length"))),
-            x_label="length T (observations)",
-            y_label="largest error of a probability",
-            y_min=1e-17,
-            y_max=1e4,
-            log_y=True,
-        )
+        series = [
+            band(finite.where(arrangement=n), "length", n, "model" if n == "exact products, own slot" else "other")
+            for n in rows.values("arrangement")
+        ]
+        series.append(_bound(sorted(kept.values("length"))))
+        shown: dict[str, Any] = {"x_label": "length T (observations)", "y_label": "largest error of a probability"}
+        return lines(numbers, *series, **shown, y_min=1e-17, y_max=1e4, log_y=True)
 
     return Figure(
         name="error-in-floats",
@@ -328,16 +311,12 @@ def _normaliser_figure(rows: Rows) -> Figure:
             found = Rows({"stage": stage, "value": pick(row[column] for row in group)} for stage, group in stages)
             return plain(found, "stage", name, role)
 
-        return lines(
-            title,
+        series = [
             ends("log10_high", max, "largest sum", "model"),
             ends("log10_low", min, "smallest sum", "other"),
             ends("log10_bound", max, "bound C^(T / 2^k) + 1", "ceiling"),
-            x_label="stage k",
-            y_label="log10 of the sum",
-            y_min=-2.0,
-            y_max=40.0,
-        )
+        ]
+        return lines(title, *series, x_label="stage k", y_label="log10 of the sum", y_min=-2.0, y_max=40.0)
 
     return Figure(
         name="normaliser-sums",

@@ -282,6 +282,9 @@ def _failure_figure(tables: Tables) -> Figure:
     heads, positions = tables["heads"], tables["positions"]
     counts, widths = sorted(heads.values("heads"), reverse=True), positions.where(positions="absolute").values("width")
     rotating = max(row["wrong"] for row in positions.where(positions="rotating pair"))
+    of_heads = [
+        band(heads.where(heads=n), "steps", f"{n} heads", "other" if n < counts[0] else "model") for n in counts
+    ]
     return Figure(
         name="failures",
         title="Where the construction fails",
@@ -291,16 +294,7 @@ def _failure_figure(tables: Tables) -> Figure:
             "the matrix that shifts them best, against the number of their coordinates."
         ),
         panels=(
-            lines(
-                "Heads",
-                *(
-                    band(heads.where(heads=n), "steps", f"{n} heads", "other" if n < counts[0] else "model")
-                    for n in counts
-                ),
-                x_label="gradient layers",
-                y_label="distance from least squares",
-                log_y=True,
-            ),
+            lines("Heads", *of_heads, x_label="gradient layers", y_label="distance from least squares", log_y=True),
             lines(
                 "Positions",
                 band(positions.where(positions="absolute"), "width", "absolute", y="wrong"),
