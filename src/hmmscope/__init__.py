@@ -9,6 +9,7 @@ _HOME = {
     "HMM": "processes.hmm",
     "LabelledHMM": "processes.labelled",
     "Mixture": "processes.mixture",
+    "GeneralisedHMM": "processes.generalised",
     "LinearGaussian": "processes.linear_gaussian",
     "MatrixProduct": "processes.matrix_product",
     "make_process": "processes.make",
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
     from hmmscope.inference.stationary import stationary_distribution as stationary_distribution
     from hmmscope.models.make import make_model as make_model
     from hmmscope.processes.files import load_process as load_process
+    from hmmscope.processes.generalised import GeneralisedHMM as GeneralisedHMM
     from hmmscope.processes.hmm import HMM as HMM
     from hmmscope.processes.labelled import LabelledHMM as LabelledHMM
     from hmmscope.processes.linear_gaussian import LinearGaussian as LinearGaussian

@@ -6,7 +6,7 @@ import torch
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.memory import all_sequences
-from hmmscope.inference.spectral import Operators, learn_operators, probability_clock
+from hmmscope.inference.spectral import Operators, learn_operators
 from hmmscope.processes.combine import product
 from hmmscope.processes.make import make_process
 
@@ -30,7 +30,7 @@ def test_dimensions_of_independent_factors_multiply() -> None:
 
 
 def test_a_process_that_is_no_hmm() -> None:
-    clock = probability_clock()
+    clock = Operators.of(make_process("probability-clock"))
     words = all_sequences(2, 8)
     law = clock.probabilities(words)
     assert law.min() > 0
@@ -54,6 +54,3 @@ def test_a_lower_rank_is_worse_and_a_wrong_one_is_refused() -> None:
     assert (short.probabilities(words) - exact.probabilities(words)).abs().max() > 1e-4
     with pytest.raises(InputError, match="rank: must be at most 3"):
         learn_operators(exact.probabilities, 2, length=1, rank=4)
-    for wrong, what in ({"damping": 1.0}, "damping"), ({"height": 0.7}, r"height: must be in \[0, 0.59"):
-        with pytest.raises(InputError, match=what):
-            probability_clock(**wrong)

@@ -19,6 +19,7 @@ from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.mixture import filter_known_component, filter_mixture
 from hmmscope.processes.base import Process
+from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
@@ -93,7 +94,7 @@ def geometry(
     """Held-out R² of belief states, and of the next-observation law, as affine functions of each layer.
 
     Read after every observation of the last sequence of each sample:
-        ``belief``: P(state | observations) under the true component;
+        ``belief``: P(state | observations) under the true component; the predictive vector of a `GeneralisedHMM`;
         ``belief, component unknown``: the same of the observer who does not know the component (mixtures);
         ``next observation``: the law of the next observation, that observer's.
 
@@ -189,7 +190,7 @@ def _targets(
     if process.num_symbols != corpus.num_symbols:
         raise InputError(f"observer: must have {corpus.num_symbols} symbols, got {process!r}")
     starts = torch.from_numpy(corpus.layout.starts)
-    if isinstance(process, HMM | LabelledHMM):
+    if isinstance(process, HMM | LabelledHMM | GeneralisedHMM):
         single = filter_beliefs(process, batch.observations, starts=starts)
         return {BELIEF: single.beliefs, PREDICTION: single.next_observation}
     if not isinstance(process, Mixture) or batch.components is None:

@@ -9,6 +9,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.compiled import run_filter
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.ragged import blank, check_ragged
+from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import Law, symbol_law
@@ -40,7 +41,7 @@ class FilterResult:
 
 
 def filter_beliefs(
-    hmm: HMM | LabelledHMM,
+    hmm: HMM | LabelledHMM | GeneralisedHMM,
     observations: Int[Tensor, "batch time"],
     *,
     starts: object = None,
@@ -55,6 +56,9 @@ def filter_beliefs(
     and for a labelled HMM, whose state t is the state after observation t,
 
     belief_0 ∝ initial @ labelled[o_0];  belief_t ∝ belief_{t-1} @ labelled[o_t]
+
+    Of a `GeneralisedHMM` it is the predictive vector, whose entries sum to one and may be negative; words that the process
+    never says have probabilities of the size of rounding there, not zero.
 
     Source: [Limits] Eq. (A.3), written for row-stochastic matrices (the paper transposes).
 

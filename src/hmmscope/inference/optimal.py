@@ -12,6 +12,7 @@ from hmmscope.inference.mixture import filter_mixture, predicted_before
 from hmmscope.inference.urns import dirichlet_chain_predictions
 from hmmscope.processes.base import Process
 from hmmscope.processes.fresh import FreshHMMs, FreshMarkovChains
+from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.mixture import Mixture
@@ -45,9 +46,11 @@ def optimal_predictions(
     Raises:
         InputError: a process without an exact answer; the message says why there is none.
     """
-    if isinstance(process, HMM | LabelledHMM):
+    if isinstance(process, HMM | LabelledHMM | GeneralisedHMM):
         single = filter_beliefs(process, observations, starts=starts)
         before = predicted_before(single.first_observation, single.next_observation)
+        if isinstance(process, GeneralisedHMM):
+            before = before.clamp_min(0.0)  # zero up to rounding
         return OptimalPredictions(before, single.log_likelihood_terms, None)
     if isinstance(process, Mixture):
         mixed = filter_mixture(process, observations, starts=starts)

@@ -6,8 +6,6 @@ Every HMM is such a process (A[v] = labelled[v]). Others are of no HMM with fini
 rank of the Hankel matrix [P(prefix, suffix)], from which the operators are read by its singular vectors.
 """
 
-import cmath
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +14,7 @@ import torch
 from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.inference.memory import all_sequences
 from hmmscope.processes.combine import as_labelled
+from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.schema import require
@@ -43,9 +42,9 @@ class Operators:
     singular_values: Float64[Tensor, "value"] | None = None
 
     @classmethod
-    def of(cls, process: HMM | LabelledHMM) -> "Operators":
+    def of(cls, process: HMM | LabelledHMM | GeneralisedHMM) -> "Operators":
         """Of a process of S states, in as many dimensions; to the rounding of labelled probabilities to 2^-32."""
-        same = as_labelled(process)
+        same = process if isinstance(process, GeneralisedHMM) else as_labelled(process)
         return cls(same.initial_S, same.labelled_VSS, torch.ones(same.num_states, dtype=torch.float64))
 
     def probabilities(self, words: Int[Tensor, "word time"]) -> Float64[Tensor, "word"]:
@@ -66,36 +65,6 @@ class Operators:
             state = state / (state @ self.end)[:, None]
             laws.append(torch.einsum("br,vrq,q->bv", state, self.step, self.end))
         return torch.stack(laws, 1)
-
-
-def probability_clock(angle: float = 1.0, damping: float = 0.5, height: float = 0.5) -> Operators:
-    """A process in three dimensions that no HMM of finitely many states has, if `angle` is no rational part of 2π.
-
-    Symbol 1 turns a vector by the angle and weakens it; symbol 0 brings it back. So the probability of a 0 after n ones
-    oscillates with n for ever, at a period that no finite chain has.
-
-    Source: the probability clock of Jaeger (2000), "Observable operator models for discrete stochastic time series".
-
-    Args:
-        angle: of the turn, radians.
-        damping: factor of each turn, in (0, 1).
-        height: of the oscillation, from 0 to (1 - damping) / |1 - damping exp(i angle)|, so that no probability is negative.
-
-    Raises:
-        InputError: out of range.
-    """
-    require(0 < damping < 1, "damping", "must be in (0, 1)", damping)
-    most = (1 - damping) / abs(1 - damping * cmath.exp(1j * angle))
-    require(0 <= height <= most, "height", f"must be in [0, {most:.4g}] for this angle and damping", height)
-    turn = torch.eye(3, dtype=torch.float64)
-    c, s = math.cos(angle), math.sin(angle)
-    turn[1:, 1:] = torch.tensor([[c, -s], [s, c]], dtype=torch.float64)
-    ones = damping * turn
-    # Weight of the state after n ones: damping^n (1 + height cos(n angle)); what is missing to one is the 0.
-    end, start = torch.tensor([1.0, 1.0, 0.0]).double(), torch.tensor([1.0, height, 0.0]).double()
-    start = start / (start @ end)
-    back = torch.outer(end - ones @ end, start)
-    return Operators(start, torch.stack([back, ones]), end)
 
 
 def learn_operators(law: WordLaw, num_symbols: int, *, length: int = 3, rank: int = 0) -> Operators:

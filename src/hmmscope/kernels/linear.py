@@ -1,4 +1,4 @@
-"""Paths of linear systems with given noise, summed in a fixed order: the same bits for any batch."""
+"""Paths of linear systems and of matrix processes with given noise, summed in a fixed order: the same bits for any batch."""
 
 import numba
 import numpy as np
@@ -40,3 +40,55 @@ def _linear(initial, transition, output, state_noise, output_noise, starts, obse
                 for j in range(states.shape[2]):
                     total += output[i, j] * states[b, t, j]
                 observations[b, t, i] = total
+
+
+def generalised_paths(
+    initial: NDArray[np.float64],
+    labelled: NDArray[np.float64],
+    drawn: NDArray[np.float64],
+    starts: NDArray[np.bool_],
+    rounding: float,
+) -> NDArray[np.int64]:
+    """Symbols (B, T) of vector_t ∝ vector_{t-1} @ labelled[o_t], whose sum before scaling is P(o_t | o_0..o_{t-1}).
+
+    The symbol is the first whose cumulative probability exceeds the number drawn from (0, 1); those up to `rounding`
+    count as zero.
+    """
+    symbols = np.empty(drawn.shape, np.int64)
+    _generalised(initial, np.ascontiguousarray(labelled), drawn, starts, rounding, symbols)
+    return symbols
+
+
+@numba.njit(cache=True, nogil=True)
+def _generalised(initial, labelled, drawn, starts, rounding, symbols):  # type: ignore[no-untyped-def]
+    size = len(initial)
+    vector, following, sums = np.empty(size), np.empty(size), labelled.sum(2)
+    law = np.empty(len(labelled))
+    for b in range(symbols.shape[0]):
+        for t in range(symbols.shape[1]):
+            if starts[t]:
+                vector[:] = initial
+            whole = 0.0
+            for v in range(len(law)):
+                law[v] = 0.0
+                for i in range(size):
+                    law[v] += vector[i] * sums[v, i]
+                if law[v] <= rounding:
+                    law[v] = 0.0
+                whole += law[v]
+            left = drawn[b, t] * whole
+            chosen = -1
+            for v in range(len(law)):
+                if law[v] > 0.0:
+                    chosen = v
+                    left -= law[v]
+                    if left < 0.0:
+                        break
+            symbols[b, t] = chosen
+            total = 0.0
+            for j in range(size):
+                following[j] = 0.0
+                for i in range(size):
+                    following[j] += vector[i] * labelled[chosen, i, j]
+                total += following[j]
+            vector[:] = following / total

@@ -17,6 +17,7 @@ from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.processes.base import Process
 from hmmscope.processes.composed_cycles import ComposedCycles
 from hmmscope.processes.fresh import FreshHMMs
+from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
@@ -32,7 +33,17 @@ ENDINGS = (".json", ".npz", ".safetensors")
 #: The kinds of process that have files, by what these call themselves. A file that says nothing is an HMM.
 KINDS: dict[str, type[Process]] = {
     kind.file_format: kind
-    for kind in (HMM, LabelledHMM, Mixture, LinearGaussian, MatrixProduct, FreshHMMs, ComposedCycles, GivenSequences)
+    for kind in (
+        HMM,
+        LabelledHMM,
+        GeneralisedHMM,
+        Mixture,
+        LinearGaussian,
+        MatrixProduct,
+        FreshHMMs,
+        ComposedCycles,
+        GivenSequences,
+    )
 }
 _TEXTS = ("title", "source")
 #: Numbers that a JSON file holds at most: what `store.read_json` reads again.

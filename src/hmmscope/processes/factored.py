@@ -1,0 +1,68 @@
+"""Factored processes: several Mess3 at once, independent or each driven by the one before it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from hmmscope import registry
+from hmmscope.axes import Float64, Tensor
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.textbook import Mess3Spec, stationary_start
+from hmmscope.schema import require
+
+
+@registry.process("factored-mess3")
+@dataclass(frozen=True, kw_only=True)
+class FactoredMess3Spec:
+    """Mess3 factors side by side; a symbol says the symbols of all of them (first factor slowest), a state the states.
+
+    ``independent``: nothing passes between factors. ``conditional``: a factor goes to another state with probability
+    `driven` each, instead of `switch`, where the factor before it emits symbol 0. ``hidden``: where that factor goes to
+    state 0. In the first two, the belief is the product of the beliefs of the factors, whatever was seen; in the last it
+    is not.
+
+    Source: the processes of Shai et al. (2026), "Transformers learn factored representations", are of these three kinds;
+    the numbers are ours.
+    """
+
+    num_factors: int = 2
+    switch: float = 0.05
+    emission: float = 0.75
+    driven: float = 0.3
+    coupling: Literal["independent", "conditional", "hidden"] = "independent"
+
+    def __post_init__(self) -> None:
+        require(1 <= self.num_factors <= 4, "num_factors", "must be in [1, 4]", self.num_factors)
+        require(0 <= self.driven <= 0.5, "driven", "must be in [0, 0.5]", self.driven)
+        Mess3Spec(switch=self.switch, emission=self.emission)
+
+    def build(self) -> LabelledHMM:
+        plain, driven = (
+            Mess3Spec(switch=switch, emission=self.emission).build().labelled_VSS
+            for switch in (self.switch, self.switch if self.coupling == "independent" else self.driven)
+        )
+        joint = plain
+        for _ in range(self.num_factors - 1):
+            size = len(joint)
+            last = torch.arange(size) % 3 == 0  # symbols, and states, in which the factor before is at 0
+            mask = last[:, None, None] if self.coupling == "conditional" else last[None, None, :]
+            parts = [
+                torch.einsum("vij,wkl->vwikjl", joint * chosen, one) for chosen, one in ((~mask, plain), (mask, driven))
+            ]
+            joint = (parts[0] + parts[1]).reshape(3 * size, 3 * size, 3 * size)
+        title = f"{self.num_factors} {self.coupling} factors of Mess3"
+        return stationary_start(joint, title=title, source="after Shai et al. (2026)")
+
+
+def factor_beliefs(
+    beliefs: Float64[Tensor, "*batch state"], num_factors: int
+) -> list[Float64[Tensor, "*batch factor_state"]]:
+    """The marginal belief of each factor of equally many states, from the belief of all at once."""
+    size = round(beliefs.shape[-1] ** (1 / num_factors))
+    apart = beliefs.unflatten(-1, (size,) * num_factors)
+    first = beliefs.ndim - 1
+    return [
+        apart.sum([first + other for other in range(num_factors) if other != factor]) if num_factors > 1 else apart
+        for factor in range(num_factors)
+    ]

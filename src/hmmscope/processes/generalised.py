@@ -1,0 +1,249 @@
+"""Generalised hidden Markov models: the same products of matrices, whose entries may be negative."""
+
+import cmath
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope import registry
+from hmmscope.axes import Float64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.kernels.linear import generalised_paths
+from hmmscope.kernels.philox import MAX_SAMPLES
+from hmmscope.kernels.random_arrays import uniforms
+from hmmscope.processes.base import Paths, Process
+from hmmscope.processes.hmm import texts
+from hmmscope.processes.laws import EdgeEmitting
+from hmmscope.processes.orthogonal import float_digest
+from hmmscope.processes.rows import as_float64, require_shape
+from hmmscope.schema import require
+from hmmscope.seeds import philox_key
+
+#: How far sums may be from one, and a probability below zero; below it a probability counts as zero.
+ROUNDING = 1e-12
+#: Words whose probabilities are looked at before a process is believed.
+_MOST_WORDS = 20_000
+
+
+class GeneralisedHMM(Process):
+    """A process of the form of a `LabelledHMM` whose matrices may have negative entries, as long as no word has.
+
+        P(o_0 .. o_T) = initial · labelled[o_0] ··· labelled[o_T] · (1, .., 1)
+
+    The vector after a word, divided by its sum, is the predictive vector: what the belief is to an HMM, though its entries
+    are no probabilities of anything. `filter_beliefs` gives it. There are no hidden states: those of a sample are zeros.
+    Quantum models, and others that no HMM with finitely many states equals, are of this kind. Entries are floats: the last
+    bits of probabilities are the platform's, and those below 1e-12 count as zero when symbols are drawn.
+
+    Attributes:
+        initial_S: predictive vector before the first symbol, sums to one.
+        labelled_VSS: one matrix for each symbol; the entries `[:, i, :]` sum to one for each i.
+
+    Args:
+        initial: (S,).
+        labelled: (V, S, S).
+        title, source: free text.
+
+    Raises:
+        InputError: other shapes or sums, or a word with a negative probability. The shortest words are looked at, about
+            twenty thousand; whether all are non-negative cannot be decided in general.
+
+    Source: Upper (1997), "Theory and algorithms for hidden Markov models and generalized hidden Markov models"; the
+    observable operator models of Jaeger (2000).
+    """
+
+    file_format = "hmmscope-generalised-hmm"
+    file_arrays = ("initial", "labelled")
+    file_fields = ("title", "source")
+
+    def __init__(self, initial: object, labelled: object, *, title: str = "", source: str = "") -> None:
+        first, matrices = as_float64("initial", initial), as_float64("labelled", labelled)
+        require_shape("initial", first, (None,))
+        require_shape("labelled", matrices, (None, len(first), len(first)))
+        if not (np.isfinite(first).all() and np.isfinite(matrices).all() and matrices.size):
+            raise InputError("labelled: must be finite numbers of at least one symbol and dimension")
+        for name, total in (("initial", first.sum()), *_row_sums(matrices)):
+            require(abs(total - 1) < 1e-9, name, "must sum to 1 within 1e-09", float(total))
+        self.initial_S, self.labelled_VSS = torch.from_numpy(first), torch.from_numpy(matrices)
+        self.num_symbols, self.num_states = matrices.shape[:2]
+        self.weights_M = torch.ones(1, dtype=torch.float64)
+        self.law = EdgeEmitting(self.initial_S[None], self.labelled_VSS[None])
+        self.title, self.source = title, source
+        words = self.initial_S[None]
+        while len(words) * self.num_symbols <= _MOST_WORDS:
+            words = torch.einsum("bi,vij->bvj", words, self.labelled_VSS).flatten(0, 1)
+            least = float(words.sum(1).min())
+            require(least > -ROUNDING, "labelled", "must give no word a negative probability", least)
+            if self.num_symbols == 1:
+                break
+
+    @classmethod
+    def in_frame(cls, start: Tensor, step: Tensor, end: Tensor, frame: Tensor, **named: str) -> "GeneralisedHMM":
+        """The process start · step[o_0] ··· step[o_T] · end, with vectors written as sums of the rows of `frame`.
+
+        Args:
+            start: (S,).
+            step: (V, S, S).
+            end: (S,).
+            frame: S independent rows, each with row · end = 1 (S, S).
+            named: title and source.
+        """
+        back = torch.linalg.pinv(frame)
+        return cls(start @ back, frame @ step @ back, **named)
+
+    @cached_property
+    def law_digest(self) -> str:
+        """sha256 of sizes and matrices, these rounded to multiples of 2^-32."""
+        header = f"hmmscope-process/1/GeneralisedHMM/{self.num_states}/{self.num_symbols}"
+        return float_digest(header, self.initial_S, self.labelled_VSS)
+
+    def file_tensors(self) -> dict[str, Tensor]:
+        return {"initial": self.initial_S, "labelled": self.labelled_VSS}
+
+    @classmethod
+    def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "GeneralisedHMM":
+        return cls(data["initial"], data["labelled"], **texts(data))
+
+    def sample_components(self, indices: NDArray[np.int64], seed: int, stream: str) -> NDArray[np.int64]:
+        """Zeros: there is one component."""
+        return np.zeros(len(indices), np.int64)
+
+    def sample_paths(
+        self, indices: NDArray[np.int64], starts: NDArray[np.bool_], seed: int, stream: str = "corpus"
+    ) -> Paths:
+        """As for every process; symbols by inversion of P(o_t | o_0..o_{t-1}), and zeros as states."""
+        if indices.size and (indices.min() < 0 or indices.max() >= MAX_SAMPLES):
+            raise InputError(f"indices: samples are numbered from 0 to 2^40 - 1, got {indices.min()}..{indices.max()}")
+        drawn = uniforms(philox_key(seed, stream), indices, len(starts), 1)[..., 0]
+        symbols = generalised_paths(self.initial_S.numpy(), self.labelled_VSS.numpy(), drawn, starts, ROUNDING)
+        return Paths(torch.from_numpy(symbols), torch.zeros(symbols.shape, dtype=torch.int64), None)
+
+    def __repr__(self) -> str:
+        title = f", title={self.title!r}" if self.title else ""
+        return f"GeneralisedHMM(num_states={self.num_states}, num_symbols={self.num_symbols}{title})"
+
+
+def _row_sums(matrices: NDArray[np.float64]) -> list[tuple[str, float]]:
+    """For each row of the matrices its name in errors and its sum over symbols and columns."""
+    return [(f"labelled[:, {i}]", float(total)) for i, total in enumerate(matrices.sum((0, 2)))]
+
+
+#: Corners of a triangle around the unit circle, by one and the two coordinates: where Bloch vectors lie inside.
+_TRIANGLE: Float64[Tensor, "3 3"] = torch.tensor(
+    [[1.0, 2 * math.cos(turn), 2 * math.sin(turn)] for turn in (math.pi / 2, 7 * math.pi / 6, 11 * math.pi / 6)],
+    dtype=torch.float64,
+)
+
+
+@registry.process("bloch-walk")
+@dataclass(frozen=True, kw_only=True)
+class BlochWalkSpec:
+    """A walk of one qubit, watched through four weak measurements along two axes: no HMM of finitely many states.
+
+    Kraus operators (alpha 1 ± beta σ) / √(4 (alpha² + beta²)) with the Pauli matrices σ_z (symbols 0, 1) and σ_x (2, 3). The
+    qubit stays in the x-z plane: its predictive vector has two dimensions, in a triangle around Bloch's disc.
+
+    Source: Riechers, Elliott and Shai (2025), "Neural networks leverage nominally quantum and post-quantum
+    representations", where alpha is 1 and beta √51: much weaker measurements, in which the past is worth .007 nats a symbol.
+    """
+
+    alpha: float = 1.0
+    beta: float = 3.0
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta"):
+            require(getattr(self, name) > 0, name, "must be positive", getattr(self, name))
+
+    def build(self) -> GeneralisedHMM:
+        both = self.alpha**2 + self.beta**2
+        shrink, turn = (self.alpha**2 - self.beta**2) / both, 2 * self.alpha * self.beta / both
+        steps = torch.zeros(4, 3, 3, dtype=torch.float64)  # on (1, x, z): the measured axis mixes with 1
+        for symbol, (axis, sign) in enumerate(((2, 1), (2, -1), (1, 1), (1, -1))):
+            steps[symbol].fill_diagonal_(1.0)
+            steps[symbol, 3 - axis, 3 - axis] = shrink
+            steps[symbol, 0, axis] = steps[symbol, axis, 0] = sign * turn
+        one = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+        source = "Riechers, Elliott and Shai (2025)"
+        return GeneralisedHMM.in_frame(one, steps / 4, one, _TRIANGLE, title="Bloch walk", source=source)
+
+
+@registry.process("post-quantum")
+@dataclass(frozen=True, kw_only=True)
+class PostQuantumSpec:
+    """Three dimensions that not even a quantum model of finitely many dimensions has.
+
+    On vectors (x, 1, ln x), with weights: symbols 1 and 2 multiply x by `grow` and by `shrink`; symbol 0 has the weight
+    x - 1 - ln x >= 0 and begins anew from x = 1. All is divided by the largest eigenvalue of the sum. The curve is no
+    solution of polynomials, as the states of quantum models are.
+
+    Source: after Fanizza, Lumbreras and Winter (2024), "Quantum theory in finite dimension cannot explain every general
+    process with finite memory"; the logarithms of the two factors have to be no rational multiples of one another.
+    """
+
+    grow: float = 2.0
+    shrink: float = 0.2
+
+    def __post_init__(self) -> None:
+        require(1 < self.grow <= 100, "grow", "must be in (1, 100]", self.grow)
+        require(0.01 <= self.shrink < 1, "shrink", "must be in [0.01, 1)", self.shrink)
+
+    def build(self) -> GeneralisedHMM:
+        again, weight = (torch.tensor(row, dtype=torch.float64) for row in ([1.0, 1.0, 0.0], [1.0, -1.0, -1.0]))
+        steps = [torch.outer(weight, again)]
+        for factor in (self.grow, self.shrink):
+            matrix = torch.diag(torch.tensor([factor, 1.0, 1.0], dtype=torch.float64))
+            matrix[1, 2] = math.log(factor)
+            steps.append(matrix)
+        step = torch.stack(steps)
+        largest, end = _leading(step.sum(0))
+        _, start = _leading(step.sum(0).T)
+        curve = torch.tensor([[x, 1.0, math.log(x)] for x in (self.grow, 1.0, self.shrink)], dtype=torch.float64)
+        frame = curve / (curve @ end)[:, None]
+        named = {"title": "post-quantum process", "source": "Fanizza, Lumbreras and Winter (2024)"}
+        return GeneralisedHMM.in_frame(start / (start @ end), step / largest, end, frame, **named)
+
+
+def _leading(matrix: Tensor) -> tuple[float, Tensor]:
+    """The eigenvalue of largest real part, which is real here, and its right eigenvector."""
+    values, vectors = np.linalg.eig(matrix.numpy())
+    first = int(values.real.argmax())
+    return float(values[first].real), torch.from_numpy(np.ascontiguousarray(vectors[:, first].real))
+
+
+@registry.process("probability-clock")
+@dataclass(frozen=True, kw_only=True)
+class ProbabilityClockSpec:
+    """Three dimensions that no HMM of finitely many states has, if `angle` is no rational part of 2π.
+
+    Symbol 1 turns a vector by the angle (radians) and weakens it by `damping`; symbol 0 brings it back. So the probability
+    of a 0 after n ones oscillates with n for ever, at a period that no finite chain has. `height` of the oscillation is at
+    most (1 - damping) / |1 - damping exp(i angle)|, so that no probability is negative.
+
+    Source: the probability clock of Jaeger (2000), "Observable operator models for discrete stochastic time series".
+    """
+
+    angle: float = 1.0
+    damping: float = 0.5
+    height: float = 0.5
+
+    def __post_init__(self) -> None:
+        require(0 < self.damping < 1, "damping", "must be in (0, 1)", self.damping)
+        most = (1 - self.damping) / abs(1 - self.damping * cmath.exp(1j * self.angle))
+        require(0 < self.height <= most, "height", f"must be in (0, {most:.4g}]", self.height)
+
+    def build(self) -> GeneralisedHMM:
+        c, s = math.cos(self.angle), math.sin(self.angle)
+        turn = torch.tensor([[1, 0, 0], [0, c, -s], [0, s, c]], dtype=torch.float64)
+        ones = self.damping * turn
+        # Weight of the state after n ones: damping^n (1 + height cos(n angle)); what is missing to one is the 0.
+        end = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
+        start = torch.tensor([1.0, self.height, 0.0], dtype=torch.float64) / (1 + self.height)
+        step = torch.stack([torch.outer(end - ones @ end, start), ones])
+        frame = torch.tensor([[1 - x, x, y] for x, y in ((0.0, 1.0), (0.5, 0.0), (0.0, -1.0))], dtype=torch.float64)
+        return GeneralisedHMM.in_frame(start, step, end, frame, title="probability clock", source="Jaeger (2000)")
