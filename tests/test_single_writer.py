@@ -15,7 +15,7 @@ import hmmscope
 PACKAGE = Path(hmmscope.__file__).parent
 WRITERS = {"storage/disk.py", "storage/store.py", "storage/rundir.py", "storage/journal.py"}
 #: Who opens other files than those of users: the system's own, and those of this package.
-OPENERS = {"storage/disk.py", "machine.py", "bench/curve.py", "engine/tiles.py", "report/page.py", "report/drawing.py"}
+OPENERS = {"storage/disk.py", "machine.py", "bench/curve.py", "engine/phases.py", "report/page.py", "report/drawing.py"}
 OPENERS |= {"registry.py", "verbs/catalogue.py"}
 OPENERS |= {"interop/huggingface.py", "interop/pretrained.py"}  # by transformers, which reads safetensors alone
 #: Who prints: `say`, and what tells of errors and progress on the standard error.

@@ -7,30 +7,31 @@
 Queries come in blocks; a block looks at the keys up to its own end, and what lies after a query is zero.
 """
 
-from typing import Any, NamedTuple
-
-from numba import njit
+from typing import NamedTuple
 
 from hmmscope.engine.functions import exponential
-from hmmscope.engine.tiles import FLAGS, LANES, flat, lane_product, lanes_sum, lanes_take, lanes_times, lanes_top, wide
+from hmmscope.engine.phases import X0, X1, X2, X3, phase
+from hmmscope.engine.tiles import FLAGS, LANES, lane_product, lanes_sum, lanes_take, lanes_times, lanes_top, wide
 
 
 class Heads(NamedTuple):
     """Arrays of one head of a group of lanes: (step, head width, lane), and `p` and `ds` (query of a block, step, lane)."""
 
-    q: Any
-    k: Any
-    v: Any
-    mixed: Any
-    dq: Any
-    dk: Any
-    dv: Any
-    p: Any
-    ds: Any
+    q: X3
+    k: X3
+    v: X3
+    mixed: X3
+    dq: X3
+    dk: X3
+    dv: X3
+    p: X1
+    ds: X1
 
 
-@njit(fastmath=FLAGS)
-def _gather(x, feature, group, samples, steps, size, scale, cos, sin, own):  # type: ignore[no-untyped-def]
+@phase(fastmath=FLAGS)
+def _gather(
+    x: X3, feature: int, group: int, samples: int, steps: int, size: int, scale: X0, cos: X2, sin: X2, own: X3
+) -> None:
     """own[t, d] = features `feature` .. of a group of lanes, turned by cos and sin where they are given, times `scale`."""
     wide()
     half = size // 2
@@ -50,8 +51,10 @@ def _gather(x, feature, group, samples, steps, size, scale, cos, sin, own):  # t
                     )
 
 
-@njit(fastmath=FLAGS)
-def _scatter(own, feature, group, samples, steps, size, scale, cos, sin, x):  # type: ignore[no-untyped-def]
+@phase(fastmath=FLAGS)
+def _scatter(
+    own: X3, feature: int, group: int, samples: int, steps: int, size: int, scale: X0, cos: X2, sin: X2, x: X3
+) -> None:
     """The gradient of `_gather`: the same places, turned back."""
     wide()
     half = size // 2
@@ -70,47 +73,46 @@ def _scatter(own, feature, group, samples, steps, size, scale, cos, sin, x):  # 
                     )
 
 
-@njit(fastmath=FLAGS, error_model="numpy")
-def _softmax(s, at, count, end, values):  # type: ignore[no-untyped-def]
-    """The first `count` vectors of s from `at` on <- their softmax, and zero up to `end`."""
+@phase(fastmath=FLAGS)
+def _patterns(q: X3, k: X3, begin: int, end: int, size: int, p: X1, values: X1, zeros: X1) -> None:
+    """Rows of softmax(q_t · k_u) of the queries begin .. end - 1 over the keys before `end`; zero after the query."""
     wide()
-    one = s.dtype.type(1)
-    lanes_top(s, at, count, values)
-    lanes_take(s, at, count, values)
-    part = s[at : at + count * LANES]
-    for i in range(count * LANES):
-        part[i] = exponential(part[i])
-    lanes_sum(s, at, count, values)
-    for lane in range(LANES):
-        values[lane] = one / values[lane]
-    lanes_times(s, at, count, values)
-    part = s[at + count * LANES : at + end * LANES]
-    for i in range(len(part)):
-        part[i] = 0
-
-
-@njit(fastmath=FLAGS)
-def _softmax_backward(p, ds, at, end, values, zeros):  # type: ignore[no-untyped-def]
-    """ds <- p (ds - sum p ds), of `end` vectors from `at` on, where p is zero after the query."""
-    wide()
-    lane_product(1, 1, end, p, at, 0, LANES, ds, at, 0, LANES, values, 0, 0, 0, False, zeros)
-    lanes_take(ds, at, end, values)
-    into, of = ds[at : at + end * LANES], p[at : at + end * LANES]
-    for i in range(end * LANES):
-        into[i] *= of[i]
-
-
-@njit
-def _patterns(q, k, begin, end, size, p, values, zeros):  # type: ignore[no-untyped-def]
-    """Rows of softmax(q_t · k_u) of the queries begin .. end - 1 over the keys before `end`."""
-    row, key = size * LANES, end * LANES
+    one, row, key = p.dtype.type(1), size * LANES, end * LANES
     lane_product(end - begin, end, size, q, begin * row, row, LANES, k, 0, row, LANES, p, 0, key, LANES, False, zeros)
     for t in range(begin, end):
-        _softmax(p, (t - begin) * key, t + 1, end, values)
+        at, count = (t - begin) * key, t + 1
+        lanes_top(p, at, count, values)
+        lanes_take(p, at, count, values)
+        part = p[at : at + count * LANES]
+        for i in range(count * LANES):
+            part[i] = exponential(part[i])
+        lanes_sum(p, at, count, values)
+        for lane in range(LANES):
+            values[lane] = one / values[lane]
+        lanes_times(p, at, count, values)
+        part = p[at + count * LANES : at + key]
+        for i in range(len(part)):
+            part[i] = 0
 
 
-@njit(fastmath=FLAGS)
-def attend(qkv, heads, scale, cos, sin, none, samples, steps, work, values, zeros, out):  # type: ignore[no-untyped-def]
+@phase(fastmath=FLAGS)
+def _softmax_backward(p: X1, ds: X1, rows: int, end: int, values: X1, zeros: X1) -> None:
+    """ds <- p (ds - sum p ds) of `rows` queries over `end` keys, where p is zero after the query."""
+    wide()
+    for t in range(rows):
+        at = t * end * LANES
+        lane_product(1, 1, end, p, at, 0, LANES, ds, at, 0, LANES, values, 0, 0, 0, False, zeros)
+        lanes_take(ds, at, end, values)
+        into, of = ds[at : at + end * LANES], p[at : at + end * LANES]
+        for i in range(end * LANES):
+            into[i] *= of[i]
+
+
+@phase(fastmath=FLAGS)
+def attend(
+    qkv: X3, heads: int, scale: float, cos: X2, sin: X2, none: X2, samples: int, steps: int,
+    work: Heads, values: X1, zeros: X1, out: X3,
+) -> None:  # fmt: skip
     """Mixed values `out` (panels, width, panel) of queries, keys, values (panels, 3 width, panel).
 
     Args:
@@ -121,7 +123,7 @@ def attend(qkv, heads, scale, cos, sin, none, samples, steps, work, values, zero
     wide()
     width = out.shape[1]
     size = width // heads
-    one, row, p, block = zeros.dtype.type(1), size * LANES, flat(work.p), work.p.shape[0]
+    one, row, block = 1.0, size * LANES, len(work.p) // (steps * LANES)
     for group in range(samples // LANES):
         for head in range(heads):
             at = head * size
@@ -131,16 +133,19 @@ def attend(qkv, heads, scale, cos, sin, none, samples, steps, work, values, zero
             for begin in range(0, steps, block):
                 end = min(begin + block, steps)
                 key = end * LANES
-                _patterns(work.q, work.k, begin, end, size, p, values, zeros)
+                _patterns(work.q, work.k, begin, end, size, work.p, values, zeros)
                 lane_product(
-                    end - begin, size, end, p, 0, key, LANES, work.v, 0, LANES, row,
+                    end - begin, size, end, work.p, 0, key, LANES, work.v, 0, LANES, row,
                     work.mixed, begin * row, row, LANES, False, zeros,
                 )  # fmt: skip
             _scatter(work.mixed, at, group, samples, steps, size, one, none, none, out)
 
 
-@njit(fastmath=FLAGS)
-def attend_backward(dout, qkv, heads, scale, cos, sin, none, samples, steps, work, values, zeros):  # type: ignore[no-untyped-def]
+@phase(fastmath=FLAGS)
+def attend_backward(
+    dout: X3, qkv: X3, heads: int, scale: float, cos: X2, sin: X2, none: X2, samples: int, steps: int,
+    work: Heads, values: X1, zeros: X1,
+) -> None:  # fmt: skip
     """Gradients of queries, keys and values in the place of `qkv`, from that of the mixed values. See `attend`.
 
     The patterns of a block of queries are computed again, which costs less than to keep them all.
@@ -148,8 +153,8 @@ def attend_backward(dout, qkv, heads, scale, cos, sin, none, samples, steps, wor
     wide()
     width = dout.shape[1]
     size = width // heads
-    one, row, block = zeros.dtype.type(1), size * LANES, work.p.shape[0]
-    p, ds = flat(work.p), flat(work.ds)
+    one, row, block = 1.0, size * LANES, len(work.p) // (steps * LANES)
+    p, ds = work.p, work.ds
     for group in range(samples // LANES):
         for head in range(heads):
             at = head * size
@@ -162,49 +167,18 @@ def attend_backward(dout, qkv, heads, scale, cos, sin, none, samples, steps, wor
                 rows, key, here = end - begin, end * LANES, begin * row
                 _patterns(work.q, work.k, begin, end, size, p, values, zeros)
                 lane_product(
-                    rows,
-                    end,
-                    size,
-                    work.mixed,
-                    here,
-                    row,
-                    LANES,
-                    work.v,
-                    0,
-                    row,
-                    LANES,
-                    ds,
-                    0,
-                    key,
-                    LANES,
-                    False,
-                    zeros,
-                )
-                for t in range(rows):
-                    _softmax_backward(p, ds, t * key, end, values, zeros)
+                    rows, end, size, work.mixed, here, row, LANES, work.v, 0, row, LANES,
+                    ds, 0, key, LANES, False, zeros,
+                )  # fmt: skip
+                _softmax_backward(p, ds, rows, end, values, zeros)
                 lane_product(
                     rows, size, end, ds, 0, key, LANES, work.k, 0, LANES, row, work.dq, here, row, LANES, False, zeros
                 )
                 for weights, of, into in ((ds, work.q, work.dk), (p, work.mixed, work.dv)):
                     lane_product(
-                        begin,
-                        size,
-                        rows,
-                        weights,
-                        0,
-                        LANES,
-                        key,
-                        of,
-                        here,
-                        LANES,
-                        row,
-                        into,
-                        0,
-                        row,
-                        LANES,
-                        True,
-                        zeros,
-                    )
+                        begin, size, rows, weights, 0, LANES, key, of, here, LANES, row,
+                        into, 0, row, LANES, True, zeros,
+                    )  # fmt: skip
                     lane_product(
                         rows, size, rows, weights, begin * LANES, LANES, key, of, here, LANES, row,
                         into, here, row, LANES, False, zeros,

@@ -7,14 +7,13 @@
 A chunk runs forward through all layers, through head and loss panel by panel, and back. `Sums` has the gradients of `Maps`.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from numba import njit
-
-from hmmscope.engine.attention import attend, attend_backward
+from hmmscope.engine.attention import Heads, attend, attend_backward
 from hmmscope.engine.folding import fold, unfold
 from hmmscope.engine.functions import gelu
 from hmmscope.engine.panels import (
+    Asked,
     add_outer,
     add_rows,
     columns_of,
@@ -26,7 +25,8 @@ from hmmscope.engine.panels import (
     read_backward,
     turned,
 )
-from hmmscope.engine.tiles import FLAGS, kept, product, transpose, wide
+from hmmscope.engine.phases import I1, I2, X1, X2, X3, X4, entry, phase
+from hmmscope.engine.tiles import FLAGS, product, transpose, wide
 
 
 class Shape(NamedTuple):
@@ -47,47 +47,47 @@ class Maps(NamedTuple):
     read (token or input, width).
     """
 
-    qkv: Any
-    qkv_bias: Any
-    out: Any
-    out_bias: Any
-    hidden: Any
-    hidden_bias: Any
-    back: Any
-    back_bias: Any
-    head: Any
-    head_bias: Any
-    table: Any
-    place: Any
+    qkv: X3
+    qkv_bias: X2
+    out: X3
+    out_bias: X2
+    hidden: X3
+    hidden_bias: X2
+    back: X3
+    back_bias: X2
+    head: X2
+    head_bias: X1
+    table: X2
+    place: X2
 
 
 class Work(NamedTuple):
     """Arrays of a chunk; what forward leaves for backward comes by layer."""
 
-    x: Any
-    hat: Any
-    scale: Any
-    qkv: Any
-    mixed: Any
-    hat2: Any
-    scale2: Any
-    slope: Any
-    active: Any
-    turn: Any
-    rows: Any
-    panel: Any
-    lines: Any
-    z: Any
-    y: Any
-    head: Any
-    cos: Any
-    sin: Any
-    none: Any
-    zeros: Any
+    x: X3
+    hat: X4
+    scale: X3
+    qkv: X4
+    mixed: X4
+    hat2: X4
+    scale2: X3
+    slope: X4
+    active: X4
+    turn: X2
+    rows: X2
+    panel: X2
+    lines: X2
+    z: X2
+    y: X2
+    head: Heads
+    cos: X2
+    sin: X2
+    none: X2
+    zeros: X1
 
 
-@njit(fastmath=FLAGS)
-def _activate(h, used, active):  # type: ignore[no-untyped-def]
+@phase(fastmath=FLAGS)
+def _activate(h: X2, used: int, active: X2) -> None:
     """active = gelu(h), h <- its derivative."""
     wide()
     for i in range(h.shape[0]):
@@ -97,34 +97,14 @@ def _activate(h, used, active):  # type: ignore[no-untyped-def]
             h[i, j] = slope
 
 
-@njit(fastmath=FLAGS)
-def _normed(shape, x, used, hat, scale, mean):  # type: ignore[no-untyped-def]
-    if shape.normed:
-        normalise(x, used, hat, scale, mean)
-    else:
-        for i in range(x.shape[0]):
-            for j in range(used):
-                hat[i, j] = x[i, j]
-
-
-@njit(fastmath=FLAGS)
-def _normed_backward(shape, hat, scale, dhat, used, dx, lines):  # type: ignore[no-untyped-def]
-    if shape.normed:
-        normalise_backward(hat, scale, dhat, used, dx, lines[0], lines[1])
-    else:
-        for i in range(dx.shape[0]):
-            for j in range(used):
-                dx[i, j] += dhat[i, j]
-
-
-@njit(fastmath=FLAGS)
-def _forward_layer(shape, maps, work, layer):  # type: ignore[no-untyped-def]
+@phase(fastmath=FLAGS)
+def _forward_layer(shape: Shape, maps: Maps, work: Work, layer: int) -> None:
     panels, width, size = work.x.shape
     steps, samples, top = shape.steps, shape.samples, work.lines
     for panel in range(panels):
         used = columns_of(panel, steps, samples, size)
         at = panel * width * size
-        _normed(shape, work.x[panel], used, work.hat[layer, panel], work.scale[layer, panel], top[0])
+        normalise(shape.normed, work.x[panel], used, work.hat[layer, panel], work.scale[layer, panel], top[0])
         product(
             3 * width, used, 1, width, maps.qkv[layer], 0, width, 1, 0, work.hat[layer], at, size, 0,
             work.qkv[layer], 3 * at, size, False, maps.qkv_bias[layer], 0,
@@ -143,7 +123,7 @@ def _forward_layer(shape, maps, work, layer):  # type: ignore[no-untyped-def]
         if shape.hidden == 0:
             continue
         over = panel * shape.hidden * size
-        _normed(shape, work.x[panel], used, work.hat2[layer, panel], work.scale2[layer, panel], top[0])
+        normalise(shape.normed, work.x[panel], used, work.hat2[layer, panel], work.scale2[layer, panel], top[0])
         product(
             shape.hidden, used, 1, width, maps.hidden[layer], 0, width, 1, 0, work.hat2[layer], at, size, 0,
             work.slope[layer], over, size, False, maps.hidden_bias[layer], 0,
@@ -155,16 +135,16 @@ def _forward_layer(shape, maps, work, layer):  # type: ignore[no-untyped-def]
         )  # fmt: skip
 
 
-@njit(fastmath=FLAGS)
-def _times(slope, change, used):  # type: ignore[no-untyped-def]
+@phase(fastmath=FLAGS)
+def _times(slope: X2, change: X2, used: int) -> None:
     wide()
     for i in range(slope.shape[0]):
         for j in range(used):
             slope[i, j] *= change[i, j]
 
 
-@njit(fastmath=FLAGS)
-def _backward_layer(shape, maps, sums, work, layer):  # type: ignore[no-untyped-def]
+@phase(fastmath=FLAGS)
+def _backward_layer(shape: Shape, maps: Maps, sums: Maps, work: Work, layer: int) -> None:
     """Of the gradient `work.x` of the stream after a layer that of the stream before it, in its place."""
     dx, steps, samples, zeros, hidden = work.x, shape.steps, shape.samples, work.zeros, shape.hidden
     panels, width, size = dx.shape
@@ -189,8 +169,15 @@ def _backward_layer(shape, maps, sums, work, layer):  # type: ignore[no-untyped-
                 width, used, 1, hidden, maps.hidden[layer], 0, 1, width, 0, slope, panel * hidden * size, size, 0,
                 work.panel, 0, size, False, zeros, 0,
             )  # fmt: skip
-            _normed_backward(
-                shape, work.hat2[layer, panel], work.scale2[layer, panel], work.panel, used, dx[panel], work.lines
+            normalise_backward(
+                shape.normed,
+                work.hat2[layer, panel],
+                work.scale2[layer, panel],
+                work.panel,
+                used,
+                dx[panel],
+                work.lines[0],
+                work.lines[1],
             )
     mixed, qkv = work.mixed[layer], work.qkv[layer]
     add_rows(dx, steps, samples, sums.out_bias[layer])
@@ -215,44 +202,46 @@ def _backward_layer(shape, maps, sums, work, layer):  # type: ignore[no-untyped-
             width, used, 1, 3 * width, maps.qkv[layer], 0, 1, width, 0, qkv, panel * 3 * width * size, size, 0,
             work.panel, 0, size, False, zeros, 0,
         )  # fmt: skip
-        _normed_backward(
-            shape, work.hat[layer, panel], work.scale[layer, panel], work.panel, used, dx[panel], work.lines
+        normalise_backward(
+            shape.normed,
+            work.hat[layer, panel],
+            work.scale[layer, panel],
+            work.panel,
+            used,
+            dx[panel],
+            work.lines[0],
+            work.lines[1],
         )
 
 
-@kept
-@njit(nogil=True, fastmath=FLAGS)
-def decoder_chunk(shape, maps, sums, work, asked, first, count):  # type: ignore[no-untyped-def]
+@entry(fastmath=FLAGS)
+def decoder_chunk(shape: Shape, maps: Maps, sums: Maps, work: Work, asked: Asked, first: int, count: int) -> float:
     """Loss of the samples first .. first + count - 1 of a batch; gradients of the maps are added to `sums`."""
     x, steps, samples = work.x, shape.steps, shape.samples
     layers, (panels, width, size) = maps.qkv.shape[0], x.shape
-    read(asked.tokens, asked.vectors, first, count, samples, maps.table, maps.place, work.rows, x)
+    read(asked, first, count, samples, maps.table, maps.place, work.rows, x)
     for layer in range(layers):
         _forward_layer(shape, maps, work, layer)
     loss = 0.0
     hat, scale = work.rows.reshape(width, size), work.lines[2]
     for panel in range(panels):
         used = columns_of(panel, steps, samples, size)
-        labels_of_panel(
-            asked.ids, asked.values, asked.columns, first, count, samples, panel, used, size, asked.weight,
-            work.y, work.lines[3],
-        )  # fmt: skip
-        _normed(shape, x[panel], used, hat, scale, work.lines[0])
+        labels_of_panel(asked, first, count, samples, panel, used, size, work.y, work.lines[3])
+        normalise(shape.normed, x[panel], used, hat, scale, work.lines[0])
         loss += judge(
             hat, used, maps.head, maps.head_bias, work.z, work.y, work.lines[3], asked.kind, work.panel,
             sums.head, sums.head_bias, work.turn, work.lines[0], work.lines[1], work.zeros,
         )  # fmt: skip
         x[panel] = 0
-        _normed_backward(shape, hat, scale, work.panel, used, x[panel], work.lines)
+        normalise_backward(shape.normed, hat, scale, work.panel, used, x[panel], work.lines[0], work.lines[1])
     for layer in range(layers - 1, -1, -1):
         _backward_layer(shape, maps, sums, work, layer)
-    read_backward(asked.tokens, asked.vectors, first, count, samples, sums.table, sums.place, work.rows, x)
+    read_backward(asked, first, count, samples, sums.table, sums.place, work.rows, x)
     return loss
 
 
-@kept
-@njit(nogil=True, fastmath=FLAGS)
-def decoder_maps(theta, blocks, ends, fixed, features, maps):  # type: ignore[no-untyped-def]
+@entry(fastmath=FLAGS)
+def decoder_maps(theta: X1, blocks: I2, ends: I1, fixed: X2, features: X2, maps: Maps) -> None:
     """`maps` from the parameters.
 
     Args:
@@ -288,9 +277,8 @@ def decoder_maps(theta, blocks, ends, fixed, features, maps):  # type: ignore[no
             maps.place[step, i] = number
 
 
-@kept
-@njit(nogil=True, fastmath=FLAGS)
-def decoder_gradient(theta, blocks, ends, features, sums, gradient):  # type: ignore[no-untyped-def]
+@entry(fastmath=FLAGS)
+def decoder_gradient(theta: X1, blocks: I2, ends: I1, features: X2, sums: Maps, gradient: X1) -> None:
     """`gradient` by parameter from `sums`; see `decoder_maps`."""
     for layer in range(blocks.shape[0]):
         b = blocks[layer]

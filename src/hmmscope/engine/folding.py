@@ -14,13 +14,12 @@ so that no chunk of samples ever meets gain and shift. Offsets below 0 stand for
 
 import math
 
-from numba import njit
+from hmmscope.engine.phases import X1, X2, entry, phase
+from hmmscope.engine.tiles import FLAGS, SUMS, wide
 
-from hmmscope.engine.tiles import FLAGS, SUMS, kept, wide
 
-
-@njit(fastmath=SUMS)
-def fold(theta, matrix, bias, gain, shift, folded, moved):  # type: ignore[no-untyped-def]
+@phase(fastmath=SUMS)
+def fold(theta: X1, matrix: int, bias: int, gain: int, shift: int, folded: X2, moved: X1) -> None:
     """`folded` and `moved` from the offsets of map, bias, gain and shift in `theta`."""
     wide()
     rows, cols = folded.shape
@@ -39,8 +38,8 @@ def fold(theta, matrix, bias, gain, shift, folded, moved):  # type: ignore[no-un
             moved[o] = part
 
 
-@njit(fastmath=FLAGS)
-def unfold(theta, matrix, bias, gain, shift, folded, moved, gradient):  # type: ignore[no-untyped-def]
+@phase(fastmath=FLAGS)
+def unfold(theta: X1, matrix: int, bias: int, gain: int, shift: int, folded: X2, moved: X1, gradient: X1) -> None:
     """The gradient by parameter, written to `gradient`, from those of `folded` and `moved`."""
     wide()
     rows, cols = folded.shape
@@ -67,9 +66,8 @@ def unfold(theta, matrix, bias, gain, shift, folded, moved, gradient):  # type: 
             dshift[i] += line[i] * g
 
 
-@kept
-@njit(nogil=True, fastmath=SUMS)
-def norm_of(gradient):  # type: ignore[no-untyped-def]
+@entry(fastmath=SUMS)
+def norm_of(gradient: X1) -> float:
     """Euclidean norm, summed in float64; not finite if a number is not."""
     total = 0.0
     for i in range(gradient.shape[0]):
@@ -77,18 +75,19 @@ def norm_of(gradient):  # type: ignore[no-untyped-def]
     return math.sqrt(total)
 
 
-@kept
-@njit(nogil=True, fastmath=FLAGS)
-def add_up(sums):  # type: ignore[no-untyped-def]
+@entry(fastmath=FLAGS)
+def add_up(sums: X2) -> None:
     """sums[0] + sums[1] + ..., in this order, in the place of the first."""
     for part in range(1, sums.shape[0]):
         for i in range(sums.shape[1]):
             sums[0, i] += sums[part, i]
 
 
-@kept
-@njit(nogil=True, fastmath=FLAGS, error_model="numpy")
-def adamw(theta, gradient, first, second, scale, rate, beta1, beta2, epsilon, decay, step):  # type: ignore[no-untyped-def]
+@entry(fastmath=FLAGS)
+def adamw(
+    theta: X1, gradient: X1, first: X1, second: X1, scale: float, rate: float, beta1: float, beta2: float,
+    epsilon: float, decay: float, step: int,
+) -> None:  # fmt: skip
     """One step of AdamW (Loshchilov and Hutter 2019) as torch takes it; `step` counts from 1.
 
     g = scale gradient;  m = m + (1 - beta1)(g - m);  v = beta2 v + (1 - beta2) g^2

@@ -145,7 +145,7 @@ def decoder_work(
         lines=of(4, panel),
         z=of(sizes.outputs, panel),
         y=of(sizes.outputs, panel),
-        head=Heads(*(of(steps, head, LANES) for _ in range(7)), *(of(block, steps, LANES) for _ in range(2))),
+        head=Heads(*(of(steps, head, LANES) for _ in range(7)), *(of(block * steps * LANES) for _ in range(2))),
         cos=cos,
         sin=sin,
         none=np.empty((0, head), dtype),

@@ -7,22 +7,30 @@ last sample repeat it and have no weight in the loss, so that all their gradient
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from numba import njit
 
 from hmmscope.engine.functions import exponential
+from hmmscope.engine.phases import I1, I2, X1, X2, X3, phase
 from hmmscope.engine.tiles import FLAGS, SUMS, product, transpose, wide
 
 
 class Asked(NamedTuple):
-    """What a step reads and is asked for, see `read` and `labels_of_panel`; `kind` is that of `judge`."""
+    """What a step reads and is asked for. Of `tokens` and `vectors`, and of `ids` and `values`, one has no numbers.
 
-    tokens: Any
-    vectors: Any
-    ids: Any
-    values: Any
-    columns: Any
+    Attributes:
+        tokens, vectors: (sample, step) and (sample, step, input).
+        ids, values: labels (sample, judged), negative where nothing is asked, or (sample, judged, output).
+        columns: for each step which judged column it is, -1 for none.
+        kind: 0 for cross-entropy, 1 for squared error.
+    """
+
+    tokens: I2
+    vectors: X3
+    ids: I2
+    values: X3
+    columns: I1
     weight: float
     kind: int
 
@@ -33,19 +41,19 @@ def columns_of(panel, steps, samples, width):  # type: ignore[no-untyped-def]
     return min(width, steps * samples - panel * width)
 
 
-@njit(fastmath=FLAGS)
-def read(tokens, vectors, first, count, samples, table, place, rows, x):  # type: ignore[no-untyped-def]
+@phase(fastmath=FLAGS)
+def read(asked: Asked, first: int, count: int, samples: int, table: X2, place: X2, rows: X2, x: X3) -> None:
     """x = table[token] + place[position]; of vectors place[position] + sum_i vector_i table[i].
 
     Args:
-        tokens, vectors: (sample, step) and (sample, step, input); the one without numbers is not read.
         first, count: which samples.
         rows: scratch (panel, width).
         x: (panels, width, panel), written.
     """
     wide()
     panels, width, size = x.shape
-    steps, inputs = tokens.shape[1] if vectors.shape[0] == 0 else vectors.shape[1], vectors.shape[2]
+    tokens, vectors = asked.tokens, asked.vectors
+    steps, inputs = len(asked.columns), vectors.shape[2]
     for panel in range(panels):
         used = columns_of(panel, steps, samples, size)
         for column in range(used):
@@ -65,12 +73,13 @@ def read(tokens, vectors, first, count, samples, table, place, rows, x):  # type
         transpose(used, width, rows, 0, width, x, panel * width * size, size)
 
 
-@njit(fastmath=FLAGS)
-def read_backward(tokens, vectors, first, count, samples, table, place, rows, dx):  # type: ignore[no-untyped-def]
+@phase(fastmath=FLAGS)
+def read_backward(asked: Asked, first: int, count: int, samples: int, table: X2, place: X2, rows: X2, dx: X3) -> None:
     """table[token] += dx, place[position] += dx; of vectors table[i] += vector_i dx.  As `read`, with gradients."""
     wide()
     panels, width, size = dx.shape
-    steps, inputs = tokens.shape[1] if vectors.shape[0] == 0 else vectors.shape[1], vectors.shape[2]
+    tokens, vectors = asked.tokens, asked.vectors
+    steps, inputs = len(asked.columns), vectors.shape[2]
     for panel in range(panels):
         used = columns_of(panel, steps, samples, size)
         transpose(width, used, dx, panel * width * size, size, rows, 0, width)
@@ -91,11 +100,18 @@ def read_backward(tokens, vectors, first, count, samples, table, place, rows, dx
                         table[k, i] += number * rows[column, i]
 
 
-@njit(fastmath=FLAGS, error_model="numpy")
-def normalise(x, used, hat, scale, mean):  # type: ignore[no-untyped-def]
-    """hat = (x - mean) scale, scale = 1/sqrt(variance + 1e-5), over the features of each column; the affine part of a
-    layer norm is folded into the map that follows it, see `folding`."""
+@phase(fastmath=FLAGS)
+def normalise(normed: int, x: X2, used: int, hat: X2, scale: X1, mean: X1) -> None:
+    """hat = (x - mean) scale, scale = 1/sqrt(variance + 1e-5), over the features of each column; or hat = x.
+
+    The affine part of a layer norm is folded into the map that follows it, see `folding`.
+    """
     wide()
+    if normed == 0:
+        for i in range(x.shape[0]):
+            for j in range(used):
+                hat[i, j] = x[i, j]
+        return
     width = x.shape[0]
     share, small, one = x.dtype.type(1 / width), x.dtype.type(1e-5), x.dtype.type(1)
     for j in range(used):
@@ -118,10 +134,15 @@ def normalise(x, used, hat, scale, mean):  # type: ignore[no-untyped-def]
             hat[i, j] *= scale[j]
 
 
-@njit(fastmath=FLAGS)
-def normalise_backward(hat, scale, dhat, used, dx, mean, along):  # type: ignore[no-untyped-def]
-    """dx += scale (dhat - mean(dhat) - hat mean(hat dhat)), means over the features of each column."""
+@phase(fastmath=FLAGS)
+def normalise_backward(normed: int, hat: X2, scale: X1, dhat: X2, used: int, dx: X2, mean: X1, along: X1) -> None:
+    """dx += scale (dhat - mean(dhat) - hat mean(hat dhat)), means over the features of each column; or dx += dhat."""
     wide()
+    if normed == 0:
+        for i in range(dx.shape[0]):
+            for j in range(used):
+                dx[i, j] += dhat[i, j]
+        return
     width = hat.shape[0]
     share = hat.dtype.type(1 / width)
     for j in range(used):
@@ -139,34 +160,34 @@ def normalise_backward(hat, scale, dhat, used, dx, mean, along):  # type: ignore
             dx[i, j] += scale[j] * (dhat[i, j] - mean[j] - hat[i, j] * along[j])
 
 
-@njit
-def labels_of_panel(ids, values, asked, first, count, samples, panel, used, width, weight, y, w):  # type: ignore[no-untyped-def]
+@phase()
+def labels_of_panel(
+    asked: Asked, first: int, count: int, samples: int, panel: int, used: int, width: int, y: X2, w: X1
+) -> None:
     """The labels of a panel's columns times their weight, which is 0 where nothing is asked or nobody is.
 
     Args:
-        ids, values: labels (sample, judged), negative where nothing is asked, or (sample, judged, output); the one without
-            numbers is not read.
-        asked: for each step which judged column it is, -1 for none.
         y, w: (output, panel), (panel,), written.
     """
+    ids, values, columns, weight = asked.ids, asked.values, asked.columns, asked.weight
     for v in range(y.shape[0]):
         for j in range(used):
             y[v, j] = 0
     for j in range(used):
         step, lane = divmod(panel * width + j, samples)
         w[j] = 0
-        if lane >= count or asked[step] < 0 or (values.shape[2] == 0 and ids[first + lane, asked[step]] < 0):
+        if lane >= count or columns[step] < 0 or (values.shape[2] == 0 and ids[first + lane, columns[step]] < 0):
             continue
         w[j] = weight
         if values.shape[2] == 0:
-            y[ids[first + lane, asked[step]], j] = weight
+            y[ids[first + lane, columns[step]], j] = weight
         else:
             for v in range(y.shape[0]):
-                y[v, j] = weight * values[first + lane, asked[step], v]
+                y[v, j] = weight * values[first + lane, columns[step], v]
 
 
-@njit(fastmath=SUMS, error_model="numpy")
-def cross_entropy(z, y, used, top, total, mass):  # type: ignore[no-untyped-def]
+@phase(fastmath=SUMS)
+def cross_entropy(z: X2, y: X2, used: int, top: X1, total: X1, mass: X1) -> float:
     """loss = sum_v y_v (log sum_u exp z_u - z_v);  z <- dz = softmax(z) sum_v y_v - y, for weighted laws y of columns."""
     wide()
     one = z.dtype.type(1)
@@ -196,8 +217,8 @@ def cross_entropy(z, y, used, top, total, mass):  # type: ignore[no-untyped-def]
     return loss
 
 
-@njit(fastmath=SUMS, error_model="numpy")
-def squared_error(z, y, used, w):  # type: ignore[no-untyped-def]
+@phase(fastmath=SUMS)
+def squared_error(z: X2, y: X2, used: int, w: X1) -> float:
     """loss = w (z - y)^2;  z <- dz = 2 w (z - y). The labels come times their weight."""
     loss = 0.0
     none, two = z.dtype.type(0), z.dtype.type(2)
@@ -213,8 +234,8 @@ def squared_error(z, y, used, w):  # type: ignore[no-untyped-def]
     return loss
 
 
-@njit(fastmath=SUMS)
-def add_rows(x, steps, samples, total):  # type: ignore[no-untyped-def]
+@phase(fastmath=SUMS)
+def add_rows(x: X3, steps: int, samples: int, total: X1) -> None:
     """total += x summed over columns: the gradient of a bias."""
     wide()
     for panel in range(x.shape[0]):
@@ -226,8 +247,8 @@ def add_rows(x, steps, samples, total):  # type: ignore[no-untyped-def]
             total[i] += part
 
 
-@njit
-def turned(x, steps, samples, result):  # type: ignore[no-untyped-def]
+@phase()
+def turned(x: X3, steps: int, samples: int, result: X2) -> None:
     """result[n, i] = x[i, n] of all columns."""
     panels, width, size = x.shape
     for panel in range(panels):
@@ -235,8 +256,8 @@ def turned(x, steps, samples, result):  # type: ignore[no-untyped-def]
         transpose(width, used, x, panel * width * size, size, result, panel * size * width, width)
 
 
-@njit
-def add_outer(dy, x, steps, samples, width, total, zeros):  # type: ignore[no-untyped-def]
+@phase()
+def add_outer(dy: X3, x: X2, steps: int, samples: int, width: int, total: X2, zeros: X1) -> None:
     """total[o, i] += sum_n dy[o, n] x[n, i]: the gradient of a map, with x as `turned` leaves it."""
     rows, size = dy.shape[1:]
     whole = (steps * samples) // size
@@ -247,12 +268,12 @@ def add_outer(dy, x, steps, samples, width, total, zeros):  # type: ignore[no-un
     product(rows, width, min(last, 1), last, dy, at, size, 1, 0, x, begin, width, 0, total, 0, width, True, zeros, 0)
 
 
-@njit(fastmath=SUMS)
-def judge(hat, used, head, bias, z, y, w, kind, dhat, total, total_bias, turn, top, mass, zeros):  # type: ignore[no-untyped-def]
-    """Head and loss of a panel: z = head hat + bias, then dz in its place; dhat = head^T dz; gradients of head and bias.
-
-    kind: 0 for cross-entropy, 1 for squared error.
-    """
+@phase(fastmath=SUMS)
+def judge(
+    hat: X2, used: int, head: X2, bias: X1, z: X2, y: X2, w: X1, kind: int, dhat: X2,
+    total: X2, total_bias: X1, turn: X2, top: X1, mass: X1, zeros: X1,
+) -> float:  # fmt: skip
+    """Head and loss of a panel: z = head hat + bias, then dz in its place; dhat = head^T dz; gradients of head and bias."""
     outputs, size = z.shape
     width = hat.shape[0]
     product(outputs, used, 1, width, head, 0, width, 1, 0, hat, 0, size, 0, z, 0, size, False, bias, 0)

@@ -7,13 +7,12 @@
 A panel is one position, so that a step of the recursion is one product; states are arrays (layer, 1 + step, width, sample).
 """
 
-from typing import Any, NamedTuple
-
-from numba import njit
+from typing import NamedTuple
 
 from hmmscope.engine.functions import tangent
-from hmmscope.engine.panels import add_outer, add_rows, judge, labels_of_panel, read, read_backward, turned
-from hmmscope.engine.tiles import FLAGS, kept, product, wide
+from hmmscope.engine.panels import Asked, add_outer, add_rows, judge, labels_of_panel, read, read_backward, turned
+from hmmscope.engine.phases import I1, I2, X1, X2, X3, X4, entry, phase
+from hmmscope.engine.tiles import FLAGS, product, wide
 
 
 class Cells(NamedTuple):
@@ -28,32 +27,32 @@ class CellMaps(NamedTuple):
     """Maps by layer: recur (layer, width, width), feed (layer - 1, width, width) and bias (layer - 1, width) of all but the
     first, initial states (layer, width); table (token or input, width) and place (step, width) of the first; head."""
 
-    recur: Any
-    feed: Any
-    bias: Any
-    initial: Any
-    table: Any
-    place: Any
-    head: Any
-    head_bias: Any
+    recur: X3
+    feed: X3
+    bias: X2
+    initial: X2
+    table: X2
+    place: X2
+    head: X2
+    head_bias: X1
 
 
 class CellWork(NamedTuple):
     """Arrays of a chunk."""
 
-    h: Any
-    dh: Any
-    turn: Any
-    rows: Any
-    panel: Any
-    lines: Any
-    z: Any
-    y: Any
-    zeros: Any
+    h: X4
+    dh: X3
+    turn: X2
+    rows: X2
+    panel: X2
+    lines: X2
+    z: X2
+    y: X2
+    zeros: X1
 
 
-@njit(fastmath=FLAGS)
-def _apply(relu, h):  # type: ignore[no-untyped-def]
+@phase(fastmath=FLAGS)
+def _apply(relu: int, h: X2) -> None:
     wide()
     zero = h.dtype.type(0)
     for i in range(h.shape[0]):
@@ -65,8 +64,8 @@ def _apply(relu, h):  # type: ignore[no-untyped-def]
                 h[i, j] = tangent(h[i, j])
 
 
-@njit(fastmath=FLAGS)
-def _apply_backward(relu, h, dh):  # type: ignore[no-untyped-def]
+@phase(fastmath=FLAGS)
+def _apply_backward(relu: int, h: X2, dh: X2) -> None:
     """dh <- f' dh, with f' from the state itself: 1 where h > 0, or 1 - h^2."""
     wide()
     zero, one = h.dtype.type(0), h.dtype.type(1)
@@ -79,9 +78,10 @@ def _apply_backward(relu, h, dh):  # type: ignore[no-untyped-def]
                 dh[i, j] *= one - h[i, j] * h[i, j]
 
 
-@kept
-@njit(nogil=True, fastmath=FLAGS)
-def recurrent_chunk(shape, maps, sums, work, asked, first, count):  # type: ignore[no-untyped-def]
+@entry(fastmath=FLAGS)
+def recurrent_chunk(
+    shape: Cells, maps: CellMaps, sums: CellMaps, work: CellWork, asked: Asked, first: int, count: int
+) -> float:
     """Loss of the samples first .. first + count - 1 of a batch; gradients of the maps are added to `sums`."""
     steps, samples, zeros, dh = shape.steps, shape.samples, work.zeros, work.dh
     layers, width = maps.initial.shape
@@ -91,7 +91,7 @@ def recurrent_chunk(shape, maps, sums, work, asked, first, count):  # type: igno
         for i in range(width):
             h[0, i] = maps.initial[layer, i]
         if layer == 0:
-            read(asked.tokens, asked.vectors, first, count, samples, maps.table, maps.place, work.rows, h[1:])
+            read(asked, first, count, samples, maps.table, maps.place, work.rows, h[1:])
         for step in range(steps):
             at = (step + 1) * cell
             if layer:
@@ -106,10 +106,7 @@ def recurrent_chunk(shape, maps, sums, work, asked, first, count):  # type: igno
             _apply(shape.relu, h[step + 1])
     loss = 0.0
     for step in range(steps):
-        labels_of_panel(
-            asked.ids, asked.values, asked.columns, first, count, samples, step, samples, samples, asked.weight,
-            work.y, work.lines[3],
-        )  # fmt: skip
+        labels_of_panel(asked, first, count, samples, step, samples, samples, work.y, work.lines[3])
         loss += judge(
             work.h[layers - 1, step + 1], samples, maps.head, maps.head_bias, work.z, work.y, work.lines[3], asked.kind,
             dh[step], sums.head, sums.head_bias, work.turn, work.lines[0], work.lines[1], zeros,
@@ -131,7 +128,7 @@ def recurrent_chunk(shape, maps, sums, work, asked, first, count):  # type: igno
         turned(h[:steps], steps, samples, work.turn)
         add_outer(dh, work.turn, steps, samples, width, sums.recur[layer], zeros)
         if layer == 0:
-            read_backward(asked.tokens, asked.vectors, first, count, samples, sums.table, sums.place, work.rows, dh)
+            read_backward(asked, first, count, samples, sums.table, sums.place, work.rows, dh)
             continue
         add_rows(dh, steps, samples, sums.bias[layer - 1])
         turned(work.h[layer - 1, 1:], steps, samples, work.turn)
@@ -147,9 +144,8 @@ def recurrent_chunk(shape, maps, sums, work, asked, first, count):  # type: igno
     return loss
 
 
-@kept
-@njit(nogil=True, fastmath=FLAGS)
-def recurrent_maps(theta, layers, ends, maps):  # type: ignore[no-untyped-def]
+@entry(fastmath=FLAGS)
+def recurrent_maps(theta: X1, layers: I2, ends: I1, maps: CellMaps) -> None:
     """`maps` from the parameters.
 
     Args:
@@ -180,9 +176,8 @@ def recurrent_maps(theta, layers, ends, maps):  # type: ignore[no-untyped-def]
             maps.head[v, i] = theta[ends[1] + v * width + i]
 
 
-@kept
-@njit(nogil=True, fastmath=FLAGS)
-def recurrent_gradient(layers, ends, sums, gradient):  # type: ignore[no-untyped-def]
+@entry(fastmath=FLAGS)
+def recurrent_gradient(layers: I2, ends: I1, sums: CellMaps, gradient: X1) -> None:
     """`gradient` by parameter from `sums`; see `recurrent_maps`."""
     inputs, width = sums.table.shape
     for layer in range(layers.shape[0]):

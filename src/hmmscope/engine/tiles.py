@@ -9,42 +9,20 @@ side. Each number of the result is one chain of fused multiply-adds over k, so i
 the width of the vectors. Nothing here checks bounds: sizes are checked where work arrays are made (`layout`).
 """
 
-import hashlib
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 from llvmlite import ir
-from numba import extending, njit, types
+from numba import types
 from numba.core import cgutils
 from numba.core.registry import cpu_target
-from numba.np.arrayobj import populate_array
+
+from hmmscope.engine.phases import X1, Row, intrinsic, phase
 
 #: What the compiler may do to arithmetic. No "nnan" and no "ninf": numbers that are not finite are looked for. A loop over
 #: several arrays is compiled twice, with and without vectors, and where the arrays lie decides which is run; so sums are
 #: reordered (`SUMS`) only in loops that write nothing, and "arcp", which holds for vectors alone, is never given.
 FLAGS = {"contract", "nsz"}
 SUMS = {"reassoc", "contract", "nsz"}
-
-
-def _text() -> str:
-    digest = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
-
-
-_TEXT = _text()
-
-
-def kept(function: Any) -> Any:
-    """Keep what was compiled for later processes, as long as no file of the engine changes.
-
-    numba by itself looks at the file of the function alone, and would go on with old code of the others.
-    """
-    function.enable_caching()
-    function._cache._cache_file._source_stamp = _TEXT
-    return function
 
 
 def _lanes() -> int:
@@ -56,9 +34,29 @@ def _lanes() -> int:
 #: Numbers of a vector, and the most vectors of a row of a tile: 64 columns with AVX-512, 16 without.
 LANES = _lanes()
 VECTORS = 4 if LANES == 16 else 2
-intrinsic: Any = extending.intrinsic
-_int, _bool = np.int64, np.bool_  # a constant has a type of its own in compiled code
 _I64, _I32 = ir.IntType(64), ir.IntType(32)
+
+
+class _Sums(NamedTuple):
+    """What a tile sums: `outer` blocks of `inner` terms; arrays, places of the first numbers, strides; and the biases."""
+
+    outer: Any
+    inner: Any
+    A: Any
+    a: Any
+    a_row: Any
+    a_k: Any
+    a_outer: Any
+    B: Any
+    b: Any
+    b_col: Any
+    b_k: Any
+    b_outer: Any
+    C: Any
+    c: Any
+    c_row: Any
+    c_col: Any
+    bias: Any
 
 
 class _Emitter:
@@ -102,83 +100,120 @@ class _Emitter:
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, self._fma_name), [a, b, c])
 
 
-def _tile(rows: int, vectors: int, spread: bool) -> Any:
-    """A tile as a function for compiled code; A is read by single numbers (`spread`) or by vectors, one a lane.
+def _write_tile(e: _Emitter, rows: int, vectors: int, spread: bool, sums: _Sums, add: Any, bias: Any) -> None:
+    """Write a tile; A is read by single numbers (`spread`) or by vectors, one a lane. Every stride is in numbers.
 
-    The sum runs over `outer` blocks of `inner` terms. Every stride is in numbers.
+    The sum runs over `outer` blocks of `inner` terms; `bias` is of the first row.
     """
+    builder, s = e.builder, sums
+    cells = [(row, col) for row in range(rows) for col in range(vectors)]
+    places = [e.at(e.at(s.c, s.c_row, row), s.c_col, col) for row, col in cells]
+    zero, one = ir.Constant(_I64, 0), ir.Constant(_I64, 1)
+    biases = [e.spread(s.bias, e.at(bias, one, row)) for row in range(rows)]
+    begin = builder.block
+    adding, outside, inside, after, end = (
+        builder.append_basic_block(name) for name in ("adding", "outside", "inside", "after", "end")
+    )
+    builder.cbranch(add, adding, outside)
+
+    builder.position_at_end(adding)
+    before = [builder.fadd(e.load(s.C, place), biases[row]) for (row, _), place in zip(cells, places, strict=True)]
+    builder.branch(outside)
+
+    builder.position_at_end(outside)
+    count, a_now, b_now = (builder.phi(_I64) for _ in range(3))
+    for phi, value in ((count, zero), (a_now, s.a), (b_now, s.b)):
+        phi.add_incoming(value, begin)
+        phi.add_incoming(value, adding)
+    totals = [builder.phi(e.vector) for _ in cells]
+    for phi, (row, _), value in zip(totals, cells, before, strict=True):
+        phi.add_incoming(biases[row], begin)
+        phi.add_incoming(value, adding)
+    builder.branch(inside)
+
+    builder.position_at_end(inside)
+    k, a_k_now, b_k_now = (builder.phi(_I64) for _ in range(3))
+    inner_totals = [builder.phi(e.vector) for _ in cells]
+    b_vectors = [e.load(s.B, e.at(b_k_now, s.b_col, col)) for col in range(vectors)]
+    a_read = e.spread if spread else e.load
+    a_vectors = [a_read(s.A, e.at(a_k_now, s.a_row, row)) for row in range(rows)]
+    grown = [e.fma(a_vectors[row], b_vectors[col], phi) for (row, col), phi in zip(cells, inner_totals, strict=True)]
+    for phi, start, step in ((k, zero, one), (a_k_now, a_now, s.a_k), (b_k_now, b_now, s.b_k)):
+        phi.add_incoming(start, outside)
+        phi.add_incoming(builder.add(phi, step), inside)
+    for phi, start, value in zip(inner_totals, totals, grown, strict=True):
+        phi.add_incoming(start, outside)
+        phi.add_incoming(value, inside)
+    builder.cbranch(builder.icmp_signed("<", builder.add(k, one), s.inner), inside, after)
+
+    builder.position_at_end(after)
+    for phi, step in ((count, one), (a_now, s.a_outer), (b_now, s.b_outer)):
+        phi.add_incoming(builder.add(phi, step), after)
+    for phi, value in zip(totals, grown, strict=True):
+        phi.add_incoming(value, after)
+    builder.cbranch(builder.icmp_signed("<", builder.add(count, one), s.outer), outside, end)
+
+    builder.position_at_end(end)
+    for value, place in zip(grown, places, strict=True):
+        e.store(value, s.C, place)
+
+
+def _lane_tile(rows: int, vectors: int) -> Any:
+    """A tile of `lane_product`, whose A is read by vectors, as a function for compiled code."""
 
     @intrinsic
-    def tile(  # type: ignore[no-untyped-def]
-        typing, outer, inner, A, a, a_row, a_k, a_outer, B, b, b_col, b_k, b_outer, C, c, c_row, c_col, add, bias, first
-    ):
+    def tile(typing, inner, A, a, a_row, a_k, B, b, b_col, b_k, C, c, c_row, c_col, add, zeros):  # type: ignore[no-untyped-def]
         i = types.int64
-        signature = types.void(i, i, A, i, i, i, i, B, i, i, i, i, C, i, i, i, types.boolean, bias, i)
 
         def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
             e = _Emitter(context, builder, A.dtype)
-            outer, inner, A_, a, a_row, a_k, a_outer, B_, b, b_col, b_k, b_outer, C_, c, c_row, c_col = arguments[:16]
-            add, bias_, first = arguments[16:]
-            in_a, in_b, in_c, in_bias = e.data(A, A_), e.data(B, B_), e.data(C, C_), e.data(bias, bias_)
-            cells = [(row, col) for row in range(rows) for col in range(vectors)]
-            places = [e.at(e.at(c, c_row, row), c_col, col) for row, col in cells]
+            inner, A_, a, a_row, a_k, B_, b, b_col, b_k, C_, c, c_row, c_col, add, zeros_ = arguments
             zero, one = ir.Constant(_I64, 0), ir.Constant(_I64, 1)
-            biases = [e.spread(in_bias, e.at(first, one, row)) for row in range(rows)]
-            begin = builder.block
-            adding, outside, inside, after, end = (
-                builder.append_basic_block(name) for name in ("adding", "outside", "inside", "after", "end")
-            )
-            builder.cbranch(builder.trunc(add, ir.IntType(1)), adding, outside)
-
-            builder.position_at_end(adding)
-            before = [
-                builder.fadd(e.load(in_c, place), biases[row]) for (row, _), place in zip(cells, places, strict=True)
-            ]
-            builder.branch(outside)
-
-            builder.position_at_end(outside)
-            count, a_now, b_now = (builder.phi(_I64) for _ in range(3))
-            for phi, value in ((count, zero), (a_now, a), (b_now, b)):
-                phi.add_incoming(value, begin)
-                phi.add_incoming(value, adding)
-            sums = [builder.phi(e.vector) for _ in cells]
-            for phi, (row, _), value in zip(sums, cells, before, strict=True):
-                phi.add_incoming(biases[row], begin)
-                phi.add_incoming(value, adding)
-            builder.branch(inside)
-
-            builder.position_at_end(inside)
-            k, a_k_now, b_k_now = (builder.phi(_I64) for _ in range(3))
-            inner_sums = [builder.phi(e.vector) for _ in cells]
-            b_vectors = [e.load(in_b, e.at(b_k_now, b_col, col)) for col in range(vectors)]
-            a_read = e.spread if spread else e.load
-            a_vectors = [a_read(in_a, e.at(a_k_now, a_row, row)) for row in range(rows)]
-            grown = [
-                e.fma(a_vectors[row], b_vectors[col], phi) for (row, col), phi in zip(cells, inner_sums, strict=True)
-            ]
-            for phi, start, step in ((k, zero, one), (a_k_now, a_now, a_k), (b_k_now, b_now, b_k)):
-                phi.add_incoming(start, outside)
-                phi.add_incoming(builder.add(phi, step), inside)
-            for phi, start, value in zip(inner_sums, sums, grown, strict=True):
-                phi.add_incoming(start, outside)
-                phi.add_incoming(value, inside)
-            builder.cbranch(builder.icmp_signed("<", builder.add(k, one), inner), inside, after)
-
-            builder.position_at_end(after)
-            for phi, step in ((count, one), (a_now, a_outer), (b_now, b_outer)):
-                phi.add_incoming(builder.add(phi, step), after)
-            for phi, value in zip(sums, grown, strict=True):
-                phi.add_incoming(value, after)
-            builder.cbranch(builder.icmp_signed("<", builder.add(count, one), outer), outside, end)
-
-            builder.position_at_end(end)
-            for value, place in zip(grown, places, strict=True):
-                e.store(value, in_c, place)
+            sums = _Sums(
+                one, inner, e.data(A, A_), a, a_row, a_k, zero, e.data(B, B_), b, b_col, b_k, zero,
+                e.data(C, C_), c, c_row, c_col, e.data(zeros, zeros_),
+            )  # fmt: skip
+            _write_tile(e, rows, vectors, False, sums, builder.trunc(add, ir.IntType(1)), zero)
             return context.get_dummy_value()
 
-        return signature, emit
+        return types.void(i, A, i, i, i, B, i, i, i, C, i, i, i, types.boolean, zeros), emit
 
     return tile
+
+
+def _stripe(vectors: int) -> Any:
+    """All rows of a product whose columns are that many vectors, in tiles of 6, then 4, 2 and 1 rows."""
+
+    @intrinsic
+    def stripe(  # type: ignore[no-untyped-def]
+        typing, rows, outer, inner, A, a, a_row, a_k, a_outer, B, b, b_k, b_outer, C, c, c_row, add, bias, first
+    ):
+        i = types.int64
+
+        def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            e = _Emitter(context, builder, A.dtype)
+            rows, outer, inner, A_, a, a_row, a_k, a_outer, B_, b, b_k, b_outer, C_, c, c_row, add, bias_, first = (
+                arguments
+            )
+            adding, done, col = builder.trunc(add, ir.IntType(1)), ir.Constant(_I64, 0), ir.Constant(_I64, LANES)
+            sums = _Sums(
+                outer, inner, e.data(A, A_), a, a_row, a_k, a_outer, e.data(B, B_), b, col, b_k, b_outer,
+                e.data(C, C_), c, c_row, col, e.data(bias, bias_),
+            )  # fmt: skip
+            for height in (6, 4, 2, 1):
+                count = builder.udiv(builder.sub(rows, done), ir.Constant(_I64, height))
+                with cgutils.for_range(builder, count) as loop:
+                    row = builder.add(done, builder.mul(loop.index, ir.Constant(_I64, height)))
+                    here = sums._replace(
+                        a=builder.add(a, builder.mul(row, a_row)), c=builder.add(c, builder.mul(row, c_row))
+                    )
+                    _write_tile(e, height, vectors, True, here, adding, builder.add(first, row))
+                done = builder.add(done, builder.mul(count, ir.Constant(_I64, height)))
+            return context.get_dummy_value()
+
+        return types.void(i, i, i, A, i, i, i, i, B, i, i, i, C, i, i, types.boolean, bias, i), emit
+
+    return stripe
 
 
 @intrinsic
@@ -187,31 +222,6 @@ def wide(typing):  # type: ignore[no-untyped-def]
 
     def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')  # unknown to llvmlite, known to LLVM
-        return context.get_dummy_value()
-
-    return types.void(), emit
-
-
-@intrinsic
-def flat(typing, array):  # type: ignore[no-untyped-def]
-    """The numbers of an array in one row, while the array lives; so that a loop is compiled for one type."""
-    one_row = types.Array(array.dtype, 1, "C")
-
-    def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        whole = context.make_array(array)(context, builder, arguments[0])
-        row = context.make_array(one_row)(context, builder)
-        populate_array(row, whole.data, [whole.nitems], [whole.itemsize], whole.itemsize, None)
-        return row._getvalue()
-
-    return one_row(array), emit
-
-
-@intrinsic
-def apart(typing):  # type: ignore[no-untyped-def]
-    """Said first in a function: it is compiled once and called, never copied to where it is called."""
-
-    def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        builder.function.attributes.add("noinline")
         return context.get_dummy_value()
 
     return types.void(), emit
@@ -291,49 +301,19 @@ def _transpose(typing, source, begin, stride, result, place, result_stride):  # 
     return signature, emit
 
 
-def _stripe(vectors: int) -> Any:
-    """The rows of a product whose columns are that many vectors."""
-    tile6, tile4, tile2, tile1 = (_tile(rows, vectors, True) for rows in (6, 4, 2, 1))
-
-    @njit
-    def stripe(rows, outer, inner, A, a, a_row, a_k, a_outer, B, b, b_k, b_outer, C, c, c_row, add, bias, first):  # type: ignore[no-untyped-def]
-        apart()
-        row, v = 0, LANES
-        while row + 6 <= rows:
-            tile6(
-                outer, inner, A, a, a_row, a_k, a_outer, B, b, v, b_k, b_outer, C, c, c_row, v, add, bias, first + row
-            )
-            row, a, c = row + 6, a + 6 * a_row, c + 6 * c_row
-        if row + 4 <= rows:
-            tile4(
-                outer, inner, A, a, a_row, a_k, a_outer, B, b, v, b_k, b_outer, C, c, c_row, v, add, bias, first + row
-            )
-            row, a, c = row + 4, a + 4 * a_row, c + 4 * c_row
-        if row + 2 <= rows:
-            tile2(
-                outer, inner, A, a, a_row, a_k, a_outer, B, b, v, b_k, b_outer, C, c, c_row, v, add, bias, first + row
-            )
-            row, a, c = row + 2, a + 2 * a_row, c + 2 * c_row
-        if row < rows:
-            tile1(
-                outer, inner, A, a, a_row, a_k, a_outer, B, b, v, b_k, b_outer, C, c, c_row, v, add, bias, first + row
-            )
-
-    return stripe
+_stripe4, _stripe3, _stripe2, _stripe1 = (_stripe(min(vectors, VECTORS)) for vectors in (4, 3, 2, 1))
+_lane4x, _lane4, _lane1x, _lane1 = (_lane_tile(*size) for size in ((4, VECTORS), (4, 1), (1, VECTORS), (1, 1)))
 
 
-_stripe4, _stripe3, _stripe2, _stripe1 = _stripe(min(4, VECTORS)), _stripe(min(3, VECTORS)), _stripe(2), _stripe(1)
-_lane4x, _lane4, _lane1x, _lane1 = (
-    _tile(4, VECTORS, False),
-    _tile(4, 1, False),
-    _tile(1, VECTORS, False),
-    _tile(1, 1, False),
-)
+@phase()
+def product(
+    rows: int, cols: int, outer: int, inner: int, A: Row, a: int, a_row: int, a_k: int, a_outer: int,
+    B: Row, b: int, b_k: int, b_outer: int, C: Row, c: int, c_row: int, add: bool, bias: X1, first: int,
+) -> None:  # fmt: skip
+    """C[i, j] = (C[i, j] if add) + bias[first + i] + sum A[i, k] B[k, j]; `cols` is a multiple of `LANES`.
 
-
-@njit
-def _product(rows, cols, outer, inner, A, a, a_row, a_k, a_outer, B, b, b_k, b_outer, C, c, c_row, add, bias, first):  # type: ignore[no-untyped-def]
-    apart()
+    Sums run over `outer` blocks of `inner` terms; `a`, `b`, `c` are the places of the first numbers, the rest are strides.
+    """
     if outer < 1 or inner < 1:
         return
     done, widest = 0, VECTORS * LANES
@@ -353,9 +333,12 @@ def _product(rows, cols, outer, inner, A, a, a_row, a_k, a_outer, B, b, b_k, b_o
             done += LANES
 
 
-@njit
-def _lane_product(rows, cols, inner, A, a, a_row, a_k, B, b, b_col, b_k, C, c, c_row, c_col, add, zeros):  # type: ignore[no-untyped-def]
-    apart()
+@phase()
+def lane_product(
+    rows: int, cols: int, inner: int, A: Row, a: int, a_row: int, a_k: int,
+    B: Row, b: int, b_col: int, b_k: int, C: Row, c: int, c_row: int, c_col: int, add: bool, zeros: X1,
+) -> None:  # fmt: skip
+    """C[i, j] = (C[i, j] if add) + sum A[i, k] B[k, j], where every number is a vector: `LANES` small products at once."""
     if inner < 1:
         return
     for row in range(0, rows, 4):
@@ -366,51 +349,22 @@ def _lane_product(rows, cols, inner, A, a, a_row, a_k, B, b, b_col, b_k, C, c, c
             wide = col + VECTORS <= cols
             b_at, to = b + col * b_col, c_at + col * c_col
             if height == 4 and wide:
-                _lane4x(1, inner, A, a_at, a_row, a_k, 0, B, b_at, b_col, b_k, 0, C, to, c_row, c_col, add, zeros, 0)
+                _lane4x(inner, A, a_at, a_row, a_k, B, b_at, b_col, b_k, C, to, c_row, c_col, add, zeros)
             elif height == 4:
-                _lane4(1, inner, A, a_at, a_row, a_k, 0, B, b_at, b_col, b_k, 0, C, to, c_row, c_col, add, zeros, 0)
+                _lane4(inner, A, a_at, a_row, a_k, B, b_at, b_col, b_k, C, to, c_row, c_col, add, zeros)
             else:
                 for i in range(height):
                     at, put = a_at + i * a_row, to + i * c_row
                     if wide:
-                        _lane1x(1, inner, A, at, 0, a_k, 0, B, b_at, b_col, b_k, 0, C, put, 0, c_col, add, zeros, 0)
+                        _lane1x(inner, A, at, 0, a_k, B, b_at, b_col, b_k, C, put, 0, c_col, add, zeros)
                     else:
-                        _lane1(1, inner, A, at, 0, a_k, 0, B, b_at, b_col, b_k, 0, C, put, 0, c_col, add, zeros, 0)
+                        _lane1(inner, A, at, 0, a_k, B, b_at, b_col, b_k, C, put, 0, c_col, add, zeros)
             col += VECTORS if wide else 1
 
 
-@njit
-def _turn(rows, cols, source, begin, stride, result, place, result_stride):  # type: ignore[no-untyped-def]
-    apart()
+@phase()
+def transpose(rows: int, cols: int, source: Row, begin: int, stride: int, result: Row, place: int, across: int) -> None:
+    """result[j, i] = source[i, j]; both sizes are multiples of `LANES`, the rest are places and strides."""
     for i in range(0, rows, LANES):
         for j in range(0, cols, LANES):
-            _transpose(source, begin + i * stride + j, stride, result, place + j * result_stride + i, result_stride)
-
-
-@njit
-def product(rows, cols, outer, inner, A, a, a_row, a_k, a_outer, B, b, b_k, b_outer, C, c, c_row, add, bias, first):  # type: ignore[no-untyped-def]
-    """C[i, j] = (C[i, j] if add) + bias[first + i] + sum A[i, k] B[k, j]; `cols` is a multiple of `LANES`.
-
-    Sums run over `outer` blocks of `inner` terms; `a`, `b`, `c` are the places of the first numbers, the rest are strides.
-    """
-    _product(
-        _int(rows), _int(cols), _int(outer), _int(inner), flat(A), _int(a), _int(a_row), _int(a_k), _int(a_outer),
-        flat(B), _int(b), _int(b_k), _int(b_outer), flat(C), _int(c), _int(c_row), _bool(add), flat(bias), _int(first),
-    )  # fmt: skip
-
-
-@njit
-def lane_product(rows, cols, inner, A, a, a_row, a_k, B, b, b_col, b_k, C, c, c_row, c_col, add, zeros):  # type: ignore[no-untyped-def]
-    """C[i, j] = (C[i, j] if add) + sum A[i, k] B[k, j], where every number is a vector: `LANES` small products at once."""
-    _lane_product(
-        _int(rows), _int(cols), _int(inner), flat(A), _int(a), _int(a_row), _int(a_k), flat(B), _int(b), _int(b_col),
-        _int(b_k), flat(C), _int(c), _int(c_row), _int(c_col), _bool(add), zeros,
-    )  # fmt: skip
-
-
-@njit
-def transpose(rows, cols, source, begin, stride, result, place, result_stride):  # type: ignore[no-untyped-def]
-    """result[j, i] = source[i, j]; both sizes are multiples of `LANES`."""
-    _turn(
-        _int(rows), _int(cols), flat(source), _int(begin), _int(stride), flat(result), _int(place), _int(result_stride)
-    )
+            _transpose(source, begin + i * stride + j, stride, result, place + j * across + i, across)

@@ -26,6 +26,7 @@ from hmmscope.engine.layout import (
     recurrent_work,
 )
 from hmmscope.engine.panels import Asked
+from hmmscope.engine.phases import Entry
 from hmmscope.engine.recurrent import CellMaps, Cells, recurrent_chunk, recurrent_gradient, recurrent_maps
 from hmmscope.engine.sizes import Sizes
 from hmmscope.errors import InputError
@@ -75,6 +76,7 @@ class Compiled(Single):
             parameter.grad = self._gradient[begin:end].view_as(parameter)
             begin = end
         self._family: _Family = _DecoderFamily(model, names) if isinstance(model, Decoder) else _cells(model, names)
+        self._norm_of, self._add_up, self._adamw = (f.load(self._theta.numpy().dtype) for f in (norm_of, add_up, adamw))
         self._poison, self._moments = poison, torch.zeros(0)
         self._rooms: dict[tuple[int, int], _Room] = {}
         self._pool = ThreadPoolExecutor(spec.num_threads - 1) if spec.num_threads > 1 else None
@@ -96,7 +98,7 @@ class Compiled(Single):
             _check(asked, self._family.sizes, count)
             total += self._run(room, asked)
         for room in held:
-            add_up(room.sums)
+            self._add_up(room.sums)
         for other in held[1:]:  # a last grain of fewer samples
             held[0].sums[0] += other.sums[0]
         self._family.finish(theta, held[0], self._gradient.numpy())
@@ -104,7 +106,7 @@ class Compiled(Single):
 
     def take(self, optimiser: torch.optim.Optimizer, batch: Batch, target: Target, step: int) -> tuple[float, float]:
         loss, gradient = self.gradients(batch, target, step).item(), self._gradient.numpy()
-        norm = norm_of(gradient)
+        norm = self._norm_of(gradient)
         if not (abs(loss) < float("inf") and norm < float("inf")):
             raise updates.not_finite(self.model, loss, step, self.world)
         first, second = self._adopted(optimiser, step)
@@ -112,7 +114,7 @@ class Compiled(Single):
         scale = min(1.0, clip / (norm + 1e-6)) if clip else 1.0
         rate = group["lr"] = learning_rate(self.spec, step)
         beta1, beta2 = group["betas"]
-        adamw(
+        self._adamw(
             self._theta.numpy(), gradient, first, second, scale, rate, beta1, beta2,
             group["eps"], group["weight_decay"], step + 1,
         )  # fmt: skip
@@ -180,6 +182,14 @@ class _Family:
 
     sizes: Sizes
     chunk: Any
+    maps: Any
+    gradient: Any
+
+    def load(self, model: Decoder | Recurrent, *entries: Entry) -> None:
+        """Compile for the numbers of a model, or read what was compiled before."""
+        self.chunk, self.maps, self.gradient = (
+            entry.load(model.head.weight.detach().numpy().dtype) for entry in entries
+        )
 
     def shapes(self, steps: int, *, sums: bool = False) -> Any:
         """Of the maps, or of the sums of their gradients."""
@@ -220,7 +230,7 @@ class _DecoderFamily(_Family):
             heads=attention.num_heads,
             hidden=hidden,
         )
-        self.chunk = decoder_chunk
+        self.load(model, decoder_chunk, decoder_maps, decoder_gradient)
         inside = ["attention_norm.weight", "attention_norm.bias", "attention.qkv.weight", "attention.qkv.bias"]
         inside += ["attention.out.weight", "attention.out.bias", "mlp_norm.weight", "mlp_norm.bias"]
         inside += ["mlp.hidden.weight", "mlp.hidden.bias", "mlp.out.weight", "mlp.out.bias"]
@@ -239,7 +249,8 @@ class _DecoderFamily(_Family):
         cos = sin = np.empty((0, self.sizes.width // self.sizes.heads), dtype)
         if self._model.rotary is not None:
             positions = torch.arange(plan.steps)
-            cos, sin = (t.numpy() for t in self._model.rotary.at(positions, self._model.head.weight.dtype))
+            rotation = self._model.rotary.at(positions, self._model.head.weight.dtype)
+            cos, sin = (np.ascontiguousarray(t.numpy()) for t in rotation)
         return decoder_work(self.sizes, plan.lanes, cos, sin, plan.steps, dtype, poison)
 
     def shape(self, plan: Plan) -> Shape:
@@ -259,10 +270,10 @@ class _DecoderFamily(_Family):
 
     def prepare(self, theta: Array, room: _Room) -> None:
         added, features = room.fixed
-        decoder_maps(theta, self._blocks, self._ends, added, features, room.maps)
+        self.maps(theta, self._blocks, self._ends, added, features, room.maps)
 
     def finish(self, theta: Array, room: _Room, gradient: Array) -> None:
-        decoder_gradient(theta, self._blocks, self._ends, room.fixed[1], room.views[0], gradient)
+        self.gradient(theta, self._blocks, self._ends, room.fixed[1], room.views[0], gradient)
 
 
 class _RecurrentFamily(_Family):
@@ -275,7 +286,7 @@ class _RecurrentFamily(_Family):
             layers=len(layers),
             width=model.head.in_features,
         )
-        self.chunk = recurrent_chunk
+        self.load(model, recurrent_chunk, recurrent_maps, recurrent_gradient)
         inside = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
         self._layers = np.array(
             [[names[f"layers.{n}.{name}"] for name in inside] for n in range(len(layers))], np.int64
@@ -293,10 +304,10 @@ class _RecurrentFamily(_Family):
         return Cells(self._relu, plan.steps, plan.lanes)
 
     def prepare(self, theta: Array, room: _Room) -> None:
-        recurrent_maps(theta, self._layers, self._ends, room.maps)
+        self.maps(theta, self._layers, self._ends, room.maps)
 
     def finish(self, theta: Array, room: _Room, gradient: Array) -> None:
-        recurrent_gradient(self._layers, self._ends, room.views[0], gradient)
+        self.gradient(self._layers, self._ends, room.views[0], gradient)
 
 
 def _cells(model: SequenceModel, names: dict[str, int]) -> _RecurrentFamily:
