@@ -41,6 +41,7 @@ def written(folder: Path, name: str, text: str | bytes) -> Path:
 # Sources
 
 ROWS = [[0, 2, 1], [1], [2, 2]]
+GROUPED = {"column": "s", "group": "u"}
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,8 @@ ROWS = [[0, 2, 1], [1], [2, 2]]
         ("abba\nba", {}, [[0, 1, 1, 0], [1, 0]], ("a", "b")),
         ({"observations": ROWS, "other": [1, 2, 3]}, {}, ROWS, None),
         ({"a": ROWS, "b": ROWS}, {"column": "b"}, ROWS, None),
+        ({"u": [7, 8, 7], "s": ["bb", "a", "a"]}, GROUPED, [[1, 0], [0]], ("a", "bb")),
+        ({"u": ["x", "y", "x"], "s": [3, 0, 1]}, GROUPED, [[3, 1], [0]], None),
         (SimpleNamespace, {}, [[0, 1], [1]], None),
     ],
     ids=lambda value: str(value)[:30],
@@ -111,6 +114,7 @@ def test_objects(source: Any, options: dict, rows: list, symbols: object) -> Non
         ("a.jsonl", '{"observations": [0, 1]}\n{"observations": [1]}', {}, [[0, 1], [1]], None),
         ("a.jsonl", '{"s": ["b", "a"]}\n', {}, [[1, 0]], ("a", "b")),
         ("a.jsonl", "[0, 1]\n[1]\n", {}, [[0, 1], [1]], None),
+        ("a.jsonl", '{"u": 7, "s": "bb"}\n{"u": 8, "s": "a"}\n{"u": 7, "s": "a"}', GROUPED, [[1, 0], [0]], ("a", "bb")),
         ("a.jsonl", '{"text": "abba", "n": 1}\n', {"column": "text"}, [[0, 1, 1, 0]], ("a", "b")),
     ],
 )
@@ -139,8 +143,30 @@ def test_parquet(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    parquet.write_table(pyarrow.table({"observations": [[0, 1], [1]], "x": [1, 2]}), tmp_path / "a.parquet")
-    assert numbers(SequenceData(tmp_path / "a.parquet")) == [[0, 1], [1]]
+    table = pyarrow.table({"observations": [[0, 1], [1]], "x": [1, 2]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert numbers(SequenceData(tmp_path / "a.parquet")) == numbers(SequenceData(table)) == [[0, 1], [1]]
+    events = pyarrow.table({"u": [7, 8, 7], "s": ["bb", "a", "a"]})
+    parquet.write_table(events, tmp_path / "events.parquet")
+    for source in (tmp_path / "events.parquet", events):
+        assert numbers(SequenceData(source, **GROUPED)) == [[1, 0], [0]]
+
+
+def test_frames_and_data_sets() -> None:
+    for library in ("pandas", "polars"):
+        frames = pytest.importorskip(library)
+        assert numbers(SequenceData(frames.DataFrame({"s": ROWS}))) == ROWS
+        assert SequenceData(frames.DataFrame({"s": ["ACGT", "GG"]})).symbols == ("A", "C", "G", "T")
+        events = frames.DataFrame({"u": [7, 8, 7], "s": ["bb", "a", "a"]})
+        assert numbers(SequenceData(events, **GROUPED)) == [[1, 0], [0]]
+    datasets = pytest.importorskip("datasets")
+    found = datasets.Dataset.from_dict({"observations": ROWS, "text": ["ab", "ba", "b"], "u": [1, 2, 1]})
+    assert numbers(SequenceData(found)) == ROWS
+    assert numbers(SequenceData(found, column="text")) == [[0, 1], [1, 0], [1]]
+    assert numbers(SequenceData(found, column="text", group="u")) == [[0, 1], [2]]
+    streamed = SequenceData(found.to_iterable_dataset(), column="text", unit="characters")
+    assert numbers(streamed) == [[0, 1], [1, 0], [1]]
+    refused(lambda: SequenceData(datasets.DatasetDict(train=found)), "has several splits", "source['train']")
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -179,6 +205,9 @@ def test_two_readings_are_both_said(tmp_path: Path, name: str, text: str, both: 
         ("a.csv", "id,s\n1,ab\n2\n", {"column": "s"}, "row 3: 1 cells where the header has 2"),
         ("a.csv", "id,s\n1,ab\n", {"column": "t"}, "column: unknown 't'"),
         ("a.csv", "id,s\n1,ab\n", {"group": "id"}, "group: needs column"),
+        ("a.csv", "id,s\n1,ab\n", {"column": "s", "group": "u"}, "group: unknown 'u'"),
+        ("a.txt", "ab\n", GROUPED, "group: has no columns"),
+        ("a.jsonl", '{"u": 1, "s": [0]}\n', GROUPED, "with group= each row must be one name or whole number"),
         ("a.jsonl", '{"observations": [0.5]}\n', {}, "row 1: must be a list of whole numbers"),
         ("a.jsonl", '{"observations": [0]}\n{"o": [0]}\n', {}, "row 2: has no field 'observations'"),
         ("a.jsonl", '{"a": [0], "b": [0]}\n', {}, "no array 'observations' but a, b"),

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,42 @@ class Asked:
             return encode_words(kept, self.alphabet, f"{how} of names", self.at(noun))
         return self.numbers(values, f"{how} of numbers", noun)
 
+    def table(self, fields: Iterable[object], take: Callable[[str], Any]) -> Encoded:
+        """A table's column of sequences, or with `group` of symbols, whose rows of one group are a sequence in their order.
+
+        Args:
+            fields: names of the columns.
+            take: gives a column by its name.
+        """
+        names = [str(field) for field in fields]
+        name = _field(self, names)
+        values = _plain(take(name))
+        if self.group is None:
+            return self.rows(values, f"column {name}", "row")
+        if self.group not in names:
+            raise unknown_name("group", self.group, names)
+        grouped: dict[Any, list[Any]] = {}
+        for key, value in zip(_plain(take(self.group)), values, strict=True):
+            grouped.setdefault(key, []).append(value)
+        rows, how = list(grouped.values()), f"column {name}, a sequence for each {self.group}"
+        words = all(isinstance(value, str) for row in rows for value in row)
+        if not words and not all(isinstance(value, int) and value is not True for row in rows for value in row):
+            raise InputError(f"{self.what}: column {name}: with group= each row must be one name or whole number")
+        if not words or (self.alphabet.names is None and all(_whole(value) for row in rows for value in row)):
+            return self.numbers([[int(value) for value in row] for row in rows], how)
+        return encode_words(rows, self.alphabet, how, self.at("sequence"))
+
+    def no_group(self) -> None:
+        """Refuse a group where there are no columns."""
+        if self.group is not None:
+            raise InputError(f"{self.what}: group: has no columns; it is for tables with one observation a row")
+
+
+def _plain(column: Any) -> list[Any]:
+    """A column as a list of plain values: of pyarrow, polars, pandas, datasets, NumPy, or any iterable."""
+    to_list = next((found for name in ("to_pylist", "to_list", "tolist") if (found := getattr(column, name, None))), None)
+    return list(column if to_list is None else to_list())
+
 
 def read_file(path: Path, asked: Asked) -> Encoded:
     """The sequences of a file, by its ending; an unknown ending is text.
@@ -89,6 +125,8 @@ def read_file(path: Path, asked: Asked) -> Encoded:
         ResourceError: Parquet without pyarrow.
     """
     ending = path.suffix.lower()
+    if ending not in TABLES:
+        asked.no_group()
     if ending in ARRAYS:
         return _read_arrays(path, asked)
     if ending == ".parquet":
@@ -150,32 +188,14 @@ def _read_csv(text: str, asked: Asked, delimiter: str) -> Encoded:
             )
         return encode_words(cells, asked.alphabet, "rows of names", asked.at("row"))
     header = [name.strip() for name in rows[0]]
-    table = _columns_of(header, rows[1:], asked)
-    if asked.group is None:
-        return asked.rows(table[asked.column], f"column {asked.column}", "row")
-    grouped: dict[str, list[str]] = {}
-    for name, cell in zip(table[asked.group], table[asked.column], strict=True):
-        grouped.setdefault(name, []).append(cell)
-    how = f"column {asked.column}, a sequence for each {asked.group}"
-    if all(_whole(cell) for row in grouped.values() for cell in row) and asked.alphabet.names is None:
-        return asked.numbers([[int(cell) for cell in row] for row in grouped.values()], how)
-    return encode_words(list(grouped.values()), asked.alphabet, how, asked.at("sequence"))
+    for number, row in enumerate(rows[1:], 2):
+        if len(row) != len(header):
+            raise InputError(f"{asked.what}: row {number}: {len(row)} cells where the header has {len(header)}")
+    return asked.table(header, lambda name: [row[header.index(name)].strip() for row in rows[1:]])
 
 
 def _whole(cell: str) -> bool:
     return cell.isascii() and cell.isdigit() and len(cell) <= 9
-
-
-def _columns_of(header: list[str], rows: list[list[str]], asked: Asked) -> dict[str, list[str]]:
-    """The columns that are asked for, by name."""
-    wanted = [name for name in (asked.column, asked.group) if name is not None]
-    for name in wanted:
-        if name not in header:
-            raise unknown_name("column" if name == asked.column else "group", name, header)
-    for number, row in enumerate(rows, 2):
-        if len(row) != len(header):
-            raise InputError(f"{asked.what}: row {number}: {len(row)} cells where the header has {len(header)}")
-    return {name: [row[header.index(name)].strip() for row in rows] for name in wanted}
 
 
 def _read_json_lines(text: str, asked: Asked) -> Encoded:
@@ -191,15 +211,15 @@ def _read_json_lines(text: str, asked: Asked) -> Encoded:
         alphabet = rows[0].get("alphabet")  # as `hmmscope sample` writes it
         if isinstance(alphabet, Mapping) and asked.alphabet.count is None:
             asked.alphabet = Alphabet.of(alphabet.get("symbols", alphabet.get("num_symbols")))
-        rows = _column(asked, {name: None for row in rows[:1] for name in row}, rows)
+        return asked.table(rows[0], lambda name: _column(asked, name, rows))
+    asked.no_group()
     return asked.rows(rows, "rows", "row")
 
 
-def _column(asked: Asked, fields: Mapping[str, object], rows: list[Any]) -> list[Any]:
+def _column(asked: Asked, name: str, rows: list[Any]) -> list[Any]:
     """One field of rows that are mappings."""
-    name = _field(asked, list(fields))
     for number, row in enumerate(rows, 1):
-        if not isinstance(row, Mapping) or name not in row:
+        if name not in row:
             raise InputError(f"{asked.what}: row {number}: has no field {name!r}")
     return [row[name] for row in rows]
 
@@ -285,13 +305,11 @@ def _read_parquet(path: Path, asked: Asked) -> Encoded:
             table = parquet.ParquetFile(file)
             size = sum(table.metadata.row_group(k).total_byte_size for k in range(table.num_row_groups))
             require_memory(f"{path}", 60 * size)
-            name = _field(asked, table.schema_arrow.names)
-            rows = table.read(columns=[name]).column(name).to_pylist()
+            return asked.table(table.schema_arrow.names, lambda name: table.read(columns=[name]).column(name))
         except (InputError, ResourceError):
             raise
         except Exception as error:
             raise DamagedError(f"{path.name}: not Parquet ({' '.join(str(error).split())[:100]})") from None
-    return asked.rows(rows, f"column {name}", "row")
 
 
 def read_object(source: Any, asked: Asked) -> Encoded:
@@ -299,6 +317,7 @@ def read_object(source: Any, asked: Asked) -> Encoded:
     if isinstance(source, torch.Tensor):
         source = source.detach().cpu().numpy()
     if isinstance(source, np.ndarray):
+        asked.no_group()
         return read_array(source, asked, "array")
     names = getattr(source, "column_names", None)
     if names is None and not isinstance(source, Mapping):
@@ -307,8 +326,10 @@ def read_object(source: Any, asked: Asked) -> Encoded:
         splits = " or ".join(f"source[{name!r}]" for name in list(names)[:3])
         raise InputError(f"{asked.what}: has several splits; give one of them, {splits}")
     if names is not None and hasattr(source, "__getitem__"):
-        name = _field(asked, [str(name) for name in names])
-        return asked.rows(list(source[name]), f"column {name}", "row")
+        return asked.table(names, lambda name: source[name])
+    if isinstance(source, Mapping) and asked.group is not None:
+        return asked.table(source, lambda name: source[name])
+    asked.no_group()
     if isinstance(source, Mapping):
         name = _field(asked, [key for key in source if key != "lengths"])
         if asked.lengths is None:
