@@ -112,7 +112,9 @@ class Asked:
 
 def _plain(column: Any) -> list[Any]:
     """A column as a list of plain values: of pyarrow, polars, pandas, datasets, NumPy, or any iterable."""
-    to_list = next((found for name in ("to_pylist", "to_list", "tolist") if (found := getattr(column, name, None))), None)
+    to_list = next(
+        (found for name in ("to_pylist", "to_list", "tolist") if (found := getattr(column, name, None))), None
+    )
     return list(column if to_list is None else to_list())
 
 
