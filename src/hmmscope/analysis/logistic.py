@@ -1,8 +1,18 @@
-"""Multinomial logistic regression for many layers at once: batched L-BFGS, each layer with its own steps."""
+"""Multinomial logistic regression for many layers at once: batched L-BFGS, each layer with its own steps.
+
+Its first inverse Hessian is that of a bound on all Hessians, by one Cholesky factorisation a layer: the features of a
+network differ in scale by orders of magnitude, which this takes out of the problem.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
 from hmmscope.axes import Float, Int64, Tensor
+
+Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
+Linear = Callable[[Tensor], Tensor]
 
 _HISTORY, _MAX_STEPS, _SHRINKS = 10, 200, 20
 _ARMIJO = 1e-4
@@ -32,15 +42,19 @@ def fit_logistic(
     x = torch.cat([features, features.new_ones(*features.shape[:2], 1)], 2)
     penalty = x.new_full((x.shape[2], 1), ridge)
     penalty[-1] = 0.0
-    hot_NC = torch.nn.functional.one_hot(labels, num_classes).to(x.dtype)
+    picked = labels.expand(len(x), -1)[..., None]
 
     def objective(w: Tensor) -> tuple[Tensor, Tensor]:
         log_p = torch.log_softmax(x @ w, -1)
-        value = -(log_p * hot_NC).sum(-1).mean(1) + 0.5 * (penalty * w * w).sum((1, 2))
-        gradient = x.transpose(1, 2) @ (log_p.exp() - hot_NC) / len(labels) + penalty * w
-        return value, gradient
+        value = -log_p.gather(-1, picked).mean((1, 2)) + 0.5 * (penalty * w * w).sum((1, 2))
+        residual = log_p.exp_().scatter_add_(-1, picked, -torch.ones_like(picked, dtype=x.dtype))
+        return value, x.transpose(1, 2) @ residual / len(labels) + penalty * w
 
-    return _lbfgs(objective, x.new_zeros(len(x), x.shape[2], num_classes), tolerance, max_steps)
+    # No Hessian of a softmax is above half the covariance for each class (Böhning 1992).
+    bound = 0.5 * x.transpose(1, 2) @ x / len(labels) + torch.diag(penalty.flatten().clamp_min(1e-6))
+    factor = torch.linalg.cholesky_ex(bound).L
+    start = x.new_zeros(len(x), x.shape[2], num_classes)
+    return _lbfgs(objective, start, lambda g: torch.cholesky_solve(g, factor), tolerance, max_steps)
 
 
 def predict_logistic(
@@ -50,55 +64,69 @@ def predict_logistic(
     return (features @ weights[:, :-1] + weights[:, -1:]).argmax(-1)
 
 
-def _lbfgs(objective, w: Tensor, tolerance: float, max_steps: int) -> Tensor:  # type: ignore[no-untyped-def]
+def _lbfgs(objective: Objective, w: Tensor, precondition: Linear, tolerance: float, max_steps: int) -> Tensor:
     """Minimise each layer's objective; layers share the loop, not their curvature or step lengths."""
     value, gradient = objective(w)
-    pairs: list[tuple[Tensor, Tensor, Tensor]] = []
+    pairs: list[_Pair] = []
     for _ in range(max_steps):
         if gradient.abs().max() < tolerance:
             break
-        direction = _two_loop(gradient, pairs)
+        direction = -_two_loop(gradient, pairs, precondition)
         slope = _dot(direction, gradient)
         uphill = slope >= 0
         direction = torch.where(uphill[:, None, None], -gradient, direction)
         slope = torch.where(uphill, -_dot(gradient, gradient), slope)
-        first = (1 / gradient.flatten(1).norm(dim=1)).clamp_max(1.0) if not pairs else torch.ones_like(value)
-        step, searching = first.clone(), torch.ones_like(value, dtype=torch.bool)
+        step, searching = torch.ones_like(value), torch.ones_like(value, dtype=torch.bool)
         for _ in range(_SHRINKS):
-            trial, trial_gradient = objective(w + step[:, None, None] * direction)
+            change = step[:, None, None] * direction
+            trial, trial_gradient = objective(w + change)
             searching = trial > value + _ARMIJO * step * slope
             if not searching.any():
                 break
             step = torch.where(searching, step / 2, step)
-        step = torch.where(searching, torch.zeros_like(step), step)  # no descent left in this layer at this precision
-        if not (step > 0).any():
-            break
-        change = step[:, None, None] * direction
-        trial, trial_gradient = objective(w + change)
-        difference = trial_gradient - gradient
-        curvature = _dot(change, difference)
-        pairs = [*pairs, (change, difference, curvature)][-_HISTORY:]
+        else:
+            step = torch.where(searching, 0.0, step)  # no descent left in this layer at this precision
+            if not (step > 0).any():
+                break
+            change = step[:, None, None] * direction
+            trial, trial_gradient = objective(w + change)
+        pairs = [*pairs, _pair(change, trial_gradient - gradient, precondition)][-_HISTORY:]
         w, value, gradient = w + change, trial, trial_gradient
     return w
 
 
-def _two_loop(gradient: Tensor, pairs: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
-    """-H gradient, by the two-loop recursion (Nocedal 1980); pairs without positive curvature count for nothing."""
-    direction = -gradient
+class _Pair(NamedTuple):
+    """A step, what it did to the gradient, and for each layer 1 / curvature and the scale of the inverse Hessian."""
+
+    change: Tensor
+    difference: Tensor
+    inverse: Tensor
+    scale: Tensor
+
+
+def _pair(change: Tensor, difference: Tensor, precondition: Linear) -> _Pair:
+    """Without positive curvature it counts for nothing."""
+    curvature = _dot(change, difference)
+    bent = curvature > 1e-12
+    scale = curvature / _dot(difference, precondition(difference)).clamp_min(1e-30)
+    return _Pair(
+        change, difference, torch.where(bent, 1 / curvature.clamp_min(1e-12), 0.0), torch.where(bent, scale, 1.0)
+    )
+
+
+def _two_loop(gradient: Tensor, pairs: list[_Pair], precondition: Linear) -> Tensor:
+    """H gradient, by the two-loop recursion (Nocedal 1980)."""
     weights = []
-    for change, difference, curvature in reversed(pairs):
-        inverse = torch.where(curvature > 1e-12, 1 / curvature.clamp_min(1e-12), 0.0)
-        weight = inverse * _dot(change, direction)
-        weights.append((inverse, weight))
-        direction = direction - weight[:, None, None] * difference
+    for pair in reversed(pairs):
+        weights.append(pair.inverse * _dot(pair.change, gradient))
+        gradient = gradient - weights[-1][:, None, None] * pair.difference
+    found = precondition(gradient)
     if pairs:
-        change, difference, curvature = pairs[-1]
-        scale = torch.where(curvature > 1e-12, curvature / _dot(difference, difference).clamp_min(1e-30), 1.0)
-        direction = direction * scale[:, None, None]
-    for (change, difference, _), (inverse, weight) in zip(pairs, reversed(weights), strict=True):
-        direction = direction + (weight - inverse * _dot(difference, direction))[:, None, None] * change
-    return direction
+        found = pairs[-1].scale[:, None, None] * found
+    for pair, weight in zip(pairs, reversed(weights), strict=True):
+        found = found + (weight - pair.inverse * _dot(pair.difference, found))[:, None, None] * pair.change
+    return found
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return (a * b).sum((1, 2))
+    return torch.linalg.vecdot(a.flatten(1), b.flatten(1))
