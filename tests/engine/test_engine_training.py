@@ -302,3 +302,9 @@ def test_warming_up_compiles_for_what_will_be_trained(monkeypatch: pytest.Monkey
     long = [config(model, num_steps=10**6) for model in (DECODER, RNN, DECODER)]
     warm_up([config(DECODER, num_steps=5), lstm, *long, config(RNN, num_steps=10**6, engine="torch")])
     assert [kind.__name__ for kind in taken] == ["Decoder", "Recurrent"]
+
+
+def test_the_compiled_engine_makes_no_optimiser_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes torch seconds in each new process."""
+    monkeypatch.delattr(torch.optim, "AdamW")
+    assert len(followed("compiled", DECODER, 2, torch.float32)[0]) == 2

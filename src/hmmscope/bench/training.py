@@ -162,6 +162,7 @@ def _step_of(model: nn.Module, config: RunConfig, corpus: Corpus, target: Target
     labels = target.labels(batch)
     columns = target.columns_on(batch.tokens.device)
     optimiser = make_optimiser(model, spec)
+    assert isinstance(optimiser, torch.optim.Optimizer)
 
     def step() -> None:
         optimiser.zero_grad(set_to_none=True)

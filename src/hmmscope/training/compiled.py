@@ -39,6 +39,7 @@ from hmmscope.training.distributed import World
 from hmmscope.training.parallel import Single
 from hmmscope.training.schedules import learning_rate
 from hmmscope.training.spec import TrainingSpec
+from hmmscope.training.state import Optimiser
 
 Array = NDArray[Any]
 
@@ -104,23 +105,21 @@ class Compiled(Single):
         self._family.finish(theta, held[0], self._gradient.numpy())
         return torch.tensor(total, dtype=torch.float64)
 
-    def take(self, optimiser: torch.optim.Optimizer, batch: Batch, target: Target, step: int) -> tuple[float, float]:
+    def take(self, optimiser: Optimiser, batch: Batch, target: Target, step: int) -> tuple[float, float]:
         loss, gradient = self.gradients(batch, target, step).item(), self._gradient.numpy()
         norm = self._norm_of(gradient)
         if not (abs(loss) < float("inf") and norm < float("inf")):
             raise updates.not_finite(self.model, loss, step, self.world)
         first, second = self._adopted(optimiser, step)
-        clip, group = self.spec.gradient_clip, optimiser.param_groups[0]
-        scale = min(1.0, clip / (norm + 1e-6)) if clip else 1.0
-        rate = group["lr"] = learning_rate(self.spec, step)
-        beta1, beta2 = group["betas"]
+        spec = self.spec
+        scale = min(1.0, spec.gradient_clip / (norm + 1e-6)) if spec.gradient_clip else 1.0
         self._adamw(
-            self._theta.numpy(), gradient, first, second, scale, rate, beta1, beta2,
-            group["eps"], group["weight_decay"], step + 1,
+            self._theta.numpy(), gradient, first, second, scale, learning_rate(spec, step), *spec.betas,
+            spec.epsilon, spec.weight_decay, step + 1,
         )  # fmt: skip
         return loss, norm
 
-    def _adopted(self, optimiser: torch.optim.Optimizer, step: int) -> tuple[Array, Array]:
+    def _adopted(self, optimiser: Optimiser, step: int) -> tuple[Array, Array]:
         """The moments of the optimiser as two vectors, of which its own tensors become views."""
         if not len(self._moments):
             count = torch.tensor(0.0)

@@ -22,6 +22,7 @@ from hmmscope.training import updates
 from hmmscope.training.distributed import World
 from hmmscope.training.schedules import learning_rate
 from hmmscope.training.spec import TrainingSpec
+from hmmscope.training.state import Optimiser
 
 #: Numbers of a gradient that are exchanged at once.
 BUCKET = 2**22
@@ -60,12 +61,13 @@ class Single:
             total = total + self._grain(part, target, step, number, len(part.tokens) / len(batch.tokens))
         return total
 
-    def take(self, optimiser: torch.optim.Optimizer, batch: Batch, target: Target, step: int) -> tuple[float, float]:
+    def take(self, optimiser: Optimiser, batch: Batch, target: Target, step: int) -> tuple[float, float]:
         """One update; the loss and the norm of the gradient before it.
 
         Raises:
             NonFiniteError: see `updates.update`.
         """
+        assert isinstance(optimiser, torch.optim.Optimizer)
         optimiser.zero_grad(set_to_none=True)
         loss, spec = self.gradients(batch, target, step), self.spec
         rate = learning_rate(spec, step)

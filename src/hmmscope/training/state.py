@@ -1,5 +1,6 @@
 """The state of a training: weights and AdamW moments, by parameter name, on a device and on disk."""
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,9 +13,23 @@ from hmmscope.storage.rundir import RunDir
 from hmmscope.training.distributed import World
 
 
+class Moments:
+    """What the compiled engine, which computes AdamW itself, shares with a checkpoint; torch takes seconds to make its own.
+
+    Attributes:
+        state: by parameter, as `torch.optim.AdamW` has it.
+    """
+
+    def __init__(self) -> None:
+        self.state: dict[Tensor, dict[str, Tensor]] = defaultdict(dict)
+
+
+Optimiser = torch.optim.Optimizer | Moments
+
+
 def save_state(
     model: torch.nn.Module,
-    optimiser: torch.optim.Optimizer,
+    optimiser: Optimiser,
     run: RunDir | None,
     step: int,
     world: World | None = None,
@@ -77,7 +92,7 @@ class Restored:
     step: int
     moments: dict[str, torch.Tensor]
 
-    def into(self, model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> None:
+    def into(self, model: torch.nn.Module, optimiser: Optimiser) -> None:
         """Give the moments to the optimiser of `model`, of which each process may hold a part."""
         if not self.step:
             return

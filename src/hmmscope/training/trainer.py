@@ -23,7 +23,7 @@ from hmmscope.training.progress import Progress
 from hmmscope.training.schedules import learning_rate, sample_numbers, stage_length
 from hmmscope.training.signals import Interrupted, deferred_signals
 from hmmscope.training.spec import TrainingSpec
-from hmmscope.training.state import resolve_device, restore_weights, save_state
+from hmmscope.training.state import Optimiser, resolve_device, restore_weights, save_state
 from hmmscope.training.trackers import Quietly, Tracker
 from hmmscope.training.updates import make_optimiser
 
@@ -169,7 +169,7 @@ def train_model(
 
 def train_step(
     model: SequenceModel,
-    optimiser: torch.optim.Optimizer,
+    optimiser: Optimiser,
     batch: Batch,
     target: Target,
     spec: TrainingSpec,

@@ -13,11 +13,13 @@ from hmmscope.errors import NonFiniteError
 from hmmscope.training.distributed import World
 from hmmscope.training.objectives import target_loss
 from hmmscope.training.spec import TrainingSpec
-from hmmscope.training.state import local, whole
+from hmmscope.training.state import Moments, Optimiser, local, whole
 
 
-def make_optimiser(model: nn.Module, spec: TrainingSpec) -> torch.optim.AdamW:
-    """Fused AdamW on all parameters."""
+def make_optimiser(model: nn.Module, spec: TrainingSpec) -> Optimiser:
+    """Fused AdamW on all parameters, or what the compiled engine needs of it."""
+    if spec.engine == "compiled":
+        return Moments()
     return torch.optim.AdamW(
         model.parameters(),
         lr=spec.learning_rate,
