@@ -21,6 +21,8 @@ from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import Above, Always, Below
 from hmmscope.experiments.experiment import experiment_named
 
+#: Whose sentences claims repeat.
+SOURCES = tuple(f"[{key}] " for key in ("Limits", "MultiTask", "Induction", "Beliefs", "Factored", "Quantum"))
 RESULTS = Path(__file__).parents[2] / "results" / "small"
 CLAIMS: list[Claim] = registry.in_order("claim")
 FOLDERS = sorted(path.name for path in RESULTS.iterdir())
@@ -43,7 +45,7 @@ def test_every_claim_says_what_is_claimed_and_how_it_is_read() -> None:
         assert experiment_named(claim.experiment).title, claim.name
         for sentence in (claim.says, claim.reading):
             assert sentence.endswith((".", "?")), claim.name
-        assert claim.source.startswith(("[Limits] ", "[MultiTask] ", "[Induction] ")) or claim.is_question, claim.name
+        assert claim.source.startswith(SOURCES) or claim.is_question, claim.name
         assert claim.is_question or claim.source != OURS, claim.name
         assert not (claim.proved and claim.is_question), claim.name
         assert claim in claims_of(claim.experiment), claim.name

@@ -12,7 +12,19 @@ import numpy as np
 import pytest
 
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.evidence.figures import Bars, Explorer, ExplorerCurve, Figure, Heatmap, Lines, Panel, Points, Series
+from hmmscope.evidence.clouds import pack_colours, pack_places
+from hmmscope.evidence.figures import (
+    Bars,
+    Cloud,
+    Explorer,
+    ExplorerCurve,
+    Figure,
+    Heatmap,
+    Lines,
+    Panel,
+    Points,
+    Series,
+)
 from hmmscope.report import page, plots
 from hmmscope.report.folder import read_experiment
 from hmmscope.storage import store
@@ -228,6 +240,14 @@ def bars(**changes: Any) -> Bars:
     return Bars(**{"title": "", "y_label": "y", "categories": ("a", "b"), "series": (line(x=()),), **changes})
 
 
+def packed(**changes: Any) -> Cloud:
+    """Six points, before and after."""
+    corners = [[x, y] for x in (0.0, 1.0) for y in (0.0, 0.5, 1.0)]
+    places = tuple(pack_places([[scale * x, y] for x, y in corners]) for scale in (1.0, 0.5))
+    colours = pack_colours([[0.2, 0.5, 0.9]] * 6)
+    return Cloud(**{"title": "", "slider": "step", "frames": (0, 8), "places": places, "colours": colours, **changes})
+
+
 def dots(**changes: Any) -> Points:
     labels = {"title": "", "x_label": "x", "y_label": "y"}
     return Points(**{**labels, "x": (0.0, 1.0), "y": (0.5, 0.6), "colours": ("#0072b2", "#D55E00"), **changes})
@@ -266,6 +286,9 @@ WRONG: dict[str, Callable[[], Any]] = {
     "nan in a heat map": lambda: heat(z=((1.0, math.nan),)),
     "no panel": lambda: a_figure(panels=()),
     "no point": lambda: dots(x=(), y=(), colours=()),
+    "a cloud without a frame": lambda: packed(frames=(), places=()),
+    "a frame without points": lambda: packed(frames=(0, 8, 9)),
+    "a frame of fewer points": lambda: packed(places=(pack_places([[0, 0]]),) * 2),
     "points of two lengths": lambda: dots(y=(1.0,)),
     "one colour missing": lambda: dots(colours=("#000000",)),
     "a colour by its name": lambda: dots(colours=("#000000", "red")),
@@ -311,6 +334,7 @@ KINDS: dict[str, Callable[[], Panel]] = {
     "heatmap of one value": lambda: heat(z=((2.0, 2.0),)),
     "points": dots,
     "points without a frame": lambda: dots(frame=False),
+    "packed points": packed,
     "one point of a cloud": lambda: dots(x=(1,), y=(1,), colours=("#000000",)),
     "a cloud of points": lambda: dots(x=range(4000), y=range(4000), colours=("#0072b2",) * 4000),
     "explorer": explorer,
@@ -462,6 +486,7 @@ def hostile_folder(path: Path, payload: str) -> Path:
         bars(title=p, y_label=p, categories=(p, p), series=tuple(replace(one, x=()) for one in series)),
         heat(title=p, x_label=p, y_label=p, z_label=p, x=(p, p), y=(p,)),
         dots(title=p, x_label=p, y_label=p),
+        packed(title=p, slider=p, frames=(p, f"{p} 2")),
         explorer(
             curve(p, f"{p}1"), curve(p, f"{p}2"), curve(p, "", name=p, role="optimum"),
             title=p, x_label=p, y_label=p, choices=(p, f"{p}1"),

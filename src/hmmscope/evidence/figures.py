@@ -1,25 +1,12 @@
 """What a figure shows, apart from how it is drawn: experiments make these, `hmmscope.report` draws them.
 
-A `Figure` is a row of panels: `Lines`, `Bars`, a `Heatmap`, `Points`, or an `Explorer`, whose curves the reader of the page
-chooses. A `Series` carries its role, from which both renderers take the look. So a model is drawn alike in every figure,
-and so is the optimum it is judged against.
+A `Figure` is a row of panels: `Lines`, `Bars`, a `Heatmap`, `Points`, a `Cloud` of very many, or an `Explorer`, whose
+curves the reader of the page chooses. A `Series` carries its role, from which both renderers take the look. So a model is
+drawn alike in every figure, and so is the optimum it is judged against.
 
-    Figure(
-        name="in-context-accuracy",
-        title="In-context learning",
-        caption="Accuracy of the next observation; bands are 95% intervals over 3 seeds.",
-        panels=(
-            Lines(
-                title="8 states",
-                x_label="demonstrations",
-                y_label="accuracy",
-                series=(
-                    Series(name="Transformer", x=(0, 1, 2), y=(0.2, 0.5, 0.6), low=..., high=..., role="model"),
-                    Series(name="Bayes mixture", x=(0, 1, 2), y=(0.2, 0.6, 0.7), role="optimum"),
-                ),
-            ),
-        ),
-    )
+    series = Series(name="Transformer", x=(0, 1), y=(0.2, 0.5), low=(0.1, 0.4), high=(0.3, 0.6), role="model")
+    panel = Lines(title="8 states", x_label="demonstrations", y_label="accuracy", series=(series,))
+    Figure(name="accuracy", title="In context", caption="Bands are 95% intervals over 3 seeds.", panels=(panel,))
 
 Every number is finite: a value that does not exist is left out of a series, and None in a heat map.
 """
@@ -72,7 +59,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One coordinate system of a figure: `Lines`, `Bars`, `Heatmap`, `Points` or `Explorer`."""
+    """One coordinate system of a figure: `Lines`, `Bars`, `Heatmap`, `Points`, `Cloud` or `Explorer`."""
 
     title: str
 
@@ -220,6 +207,35 @@ class Points(Panel):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cloud(Panel):
+    """Tens of thousands of points in the unit square, each with its colour, in frames that a slider goes through.
+
+    Numbers are packed (`hmmscope.evidence.clouds`): three bytes a point, in base64.
+
+    Args:
+        title: short, or empty; shown above the panel.
+        slider: what the frames differ in, such as "step".
+        frames: names of the frames, at least one; the last is shown at first, and in the files for papers.
+        places: of each frame, the x and y of its points in 4096 steps each.
+        colours: red, green and blue of the points, the same in all frames.
+    """
+
+    slider: str
+    frames: tuple[str, ...]
+    places: tuple[str, ...]
+    colours: str
+
+    def __post_init__(self) -> None:
+        _set(self, "frames", _labels(self.frames))
+        _set(self, "places", tuple(self.places))
+        require(len(self.frames) > 0, "frames", "must name one", len(self.frames))
+        require(len(self.places) == len(self.frames), "places", f"must be {len(self.frames)}", len(self.places))
+        for i, place in enumerate(self.places):
+            same = len(place) == len(self.colours) > 0 and not len(place) % 4
+            require(same, f"places[{i}]", f"must be {len(self.colours)} characters, as colours", len(place))
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExplorerCurve:
     """A curve of an `Explorer`.
 
@@ -326,6 +342,7 @@ _KINDS: dict[str, type[Panel]] = {
     "bars": Bars,
     "heatmap": Heatmap,
     "points": Points,
+    "cloud": Cloud,
     "explorer": Explorer,
 }
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", re.ASCII)

@@ -298,7 +298,25 @@ const Charts = (() => {
     return { kind: "points", keys: [], find: () => null, tell: () => null };
   }
 
-  const DRAW = { lines: drawLines, explorer: drawLines, bars: drawBars, heatmap: drawHeatmap, points: drawPoints };
+  const bytesOf = (text) => Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
+
+  /** Very many points: one path for each of some colours, every point a short stroke. */
+  function drawCloud(svg, width, height, panel) {
+    const side = Math.min(width, height) - 8;
+    const [left, top] = [(width - side) / 2, (height - side) / 2];
+    const [places, colours] = [bytesOf(panel.places[panel.frame]), bytesOf(panel.colours)];
+    const paths = new Map();
+    for (let i = 0; i < places.length; i += 3) {
+      const x = (places[i] << 4) | (places[i + 1] >> 4);
+      const y = ((places[i + 1] & 15) << 8) | places[i + 2];
+      const colour = `rgb(${[0, 1, 2].map((n) => colours[i + n] & 240 | 8)})`;
+      paths.set(colour, `${paths.get(colour) ?? ""}M${(left + (x / 4096) * side).toFixed(1)} ${(top + (1 - y / 4096) * side).toFixed(1)}h1`);
+    }
+    for (const [colour, path] of paths) svg.append(node("svg:path", { d: path, stroke: colour, "stroke-width": 1 }));
+    return { kind: "cloud", keys: [], find: () => null, tell: () => null };
+  }
+
+  const DRAW = { lines: drawLines, explorer: drawLines, bars: drawBars, heatmap: drawHeatmap, points: drawPoints, cloud: drawCloud };
 
   /** A panel drawn into an empty SVG element of this size, with the series that are shown. */
   function draw(svg, width, height, panel, series) {

@@ -6,6 +6,7 @@ from dataclasses import replace
 from hmmscope.evidence.figures import (
     MOST_CHOICES,
     Bars,
+    Cloud,
     Explorer,
     ExplorerCurve,
     Figure,
@@ -72,7 +73,7 @@ def _merge(panels: Mapping[str, Panel]) -> Sequence[Panel]:
         return []
     if isinstance(first, Heatmap):
         return _heatmaps({label: panel for label, panel in panels.items() if isinstance(panel, Heatmap)})
-    if isinstance(first, Points):
+    if isinstance(first, Points | Cloud):
         return [replace(panel, title=_title(label, panel)) for label, panel in panels.items()]
     if isinstance(first, Explorer):
         if len(first.choices) == MOST_CHOICES:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hmmscope.evidence.figures import Bars, Explorer, Figure, Heatmap, Lines, Panel, Points
+from hmmscope.evidence.figures import Bars, Cloud, Explorer, Figure, Heatmap, Lines, Panel, Points
 from hmmscope.report import look
 from hmmscope.report.explorer import MOST_CURVES, MOST_REFERENCES, REFERENCES, views
 from hmmscope.report.look import Key, Look
@@ -54,6 +54,10 @@ def panel_data(panel: Panel, order: list[Key], columns: int = 1) -> dict[str, An
         return {**kind, "title": visible(panel.title), "series": values}
     if isinstance(panel, Heatmap):
         return {"kind": "heatmap", "title": visible(panel.title), **_heatmap(panel, columns)}
+    if isinstance(panel, Cloud):
+        options = {"name": visible(panel.slider), "options": [visible(one) for one in panel.frames]}
+        kept = {"places": panel.places, "colours": panel.colours, "frame": len(panel.frames) - 1}
+        return {"kind": "cloud", "title": visible(panel.title), **options, "first": len(panel.frames) - 1, **kept}
     assert isinstance(panel, Points)
     shown = {"x_label": visible(panel.x_label), "y_label": visible(panel.y_label), "frame": panel.frame}
     points = {"x": [_digits(x) for x in panel.x], "y": [_digits(y) for y in panel.y], "colours": panel.colours}

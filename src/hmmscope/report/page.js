@@ -62,6 +62,10 @@ class FigureView {
       view.plot = Charts.node("div", { class: "plot", style: `height:${FigureView.HEIGHT[this.data.columns]}px` }, view.svg, view.tip);
       const box = Charts.node("div", {});
       if (panel.title) box.append(Charts.node("p", { class: "panel" }, panel.title));
+      if (panel.kind === "cloud" && panel.options.length > 1) {
+        const set = (value) => ((panel.frame = value), this.draw());
+        box.append(Charts.node("div", { class: "choices" }, this.#slider(panel, set)));
+      }
       if (panel.kind === "explorer") box.append(...this.#choices(view));
       box.append(view.plot);
       return box;

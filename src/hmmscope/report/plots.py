@@ -21,7 +21,8 @@ from matplotlib.patches import Patch
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
-from hmmscope.evidence.figures import Bars, Explorer, Figure, Heatmap, Lines, Panel, Points
+from hmmscope.evidence.clouds import unpack_colours, unpack_places
+from hmmscope.evidence.figures import Bars, Cloud, Explorer, Figure, Heatmap, Lines, Panel, Points
 from hmmscope.report import look
 from hmmscope.report.explorer import first_text, without_choices
 from hmmscope.report.look import Key, Look
@@ -151,6 +152,11 @@ def _draw_panel(axes: Axes, panel: Panel, found: Mapping[Key, Look], width: floa
         _draw_heatmap(axes, panel, width)
     elif isinstance(panel, Points):
         _draw_points(axes, panel)
+    elif isinstance(panel, Cloud):
+        places, colours = unpack_places(panel.places[-1]), unpack_colours(panel.colours)
+        axes.scatter(*places.T, c=colours, s=max(0.15, 3000 / len(places)), linewidths=0, rasterized=True)
+        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        axes.set_axis_off()
 
 
 def _draw_lines(axes: Axes, panel: Lines, found: Mapping[Key, Look]) -> None:

@@ -1,0 +1,41 @@
+"""Very many points as text: three bytes a point, in base64."""
+
+import base64
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+#: Steps of a coordinate in the unit interval.
+STEPS = 4096
+
+
+def pack_places(places: ArrayLike) -> str:
+    """Points (point, 2) of the unit square, each coordinate in 12 bits; what lies outside is put on the edge."""
+    steps = np.clip(np.asarray(places, np.float64) * STEPS, 0, STEPS - 1).astype(np.uint32)
+    joint = steps[:, 0] << 12 | steps[:, 1]
+    return _text(np.stack([joint >> 16, joint >> 8, joint], 1))
+
+
+def unpack_places(text: str) -> NDArray[np.float64]:
+    """The points (point, 2) of `pack_places`, in the middle of their steps."""
+    high, middle, low = _bytes(text).T.astype(np.uint32)
+    steps = np.stack([high << 4 | middle >> 4, (middle & 15) << 8 | low], 1)
+    return (steps + 0.5) / STEPS
+
+
+def pack_colours(colours: ArrayLike) -> str:
+    """Red, green and blue (point, 3) in [0, 1]."""
+    return _text(np.clip(np.asarray(colours, np.float64) * 255 + 0.5, 0, 255))
+
+
+def unpack_colours(text: str) -> NDArray[np.float64]:
+    """The colours (point, 3) of `pack_colours`."""
+    return _bytes(text) / 255
+
+
+def _text(values: NDArray) -> str:
+    return base64.b64encode(values.astype(np.uint8).tobytes()).decode()
+
+
+def _bytes(text: str) -> NDArray[np.uint8]:
+    return np.frombuffer(base64.b64decode(text, validate=True), np.uint8).reshape(-1, 3)

@@ -1,0 +1,486 @@
+"""The shape of beliefs inside trained models: fractals, discs that no HMM has, and factors side by side."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.analysis.activations import residual_layers
+from hmmscope.analysis.belief_space import belief_space
+from hmmscope.analysis.geometry import BELIEF, PREDICTION, belief_targets, belief_times, fit_affine, read_off
+from hmmscope.analysis.layer_curves import with_interval
+from hmmscope.analysis.probes import read_stream
+from hmmscope.axes import Float64, Tensor
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.evidence.claims import Seen, claim
+from hmmscope.evidence.clouds import pack_colours, pack_places
+from hmmscope.evidence.effects import Effect, Estimate, pooled
+from hmmscope.evidence.figures import Bars, Cloud, Figure, Panel, Series
+from hmmscope.evidence.panels import bar, bars, curve, lines
+from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.evidence.verdicts import Above
+from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured, apart
+from hmmscope.experiments.outcomes import flat
+from hmmscope.runs.development import kept_steps, over_training
+from hmmscope.runs.pipeline import Run, model_at
+
+FACTORED = "factored-mess3"
+#: Names in figures, with the specs of the processes.
+PROCESSES: dict[str, dict[str, Any]] = {
+    "Mess3": {"name": "mess3"},
+    "RRXOR": {"name": "rrxor"},
+    "Bloch walk": {"name": "bloch-walk"},
+    "post-quantum": {"name": "post-quantum"},
+    "independent factors": {"name": FACTORED},
+    "conditional factors": {"name": FACTORED, "coupling": "conditional"},
+    "hidden coupling": {"name": FACTORED, "coupling": "hidden"},
+}
+#: Two factors each; of the last the joint belief is not the product of theirs.
+FACTORS = ("independent factors", "conditional factors", "hidden coupling")
+#: Of which processes points are kept, of the first seed, and whether over layers and steps too.
+_CLOUDS = {"Mess3": True, "RRXOR": False, "Bloch walk": False, "post-quantum": False}
+_MOST_FRAMES = 6
+_COLUMNS = ("layer", "quantity", "value", "low", "high", "error", "fitted")
+
+
+@registry.experiment("belief-geometry")
+class BeliefGeometry(Experiment):
+    """RoFormers on processes whose beliefs have a known shape: where it is, how many dimensions, how factors lie."""
+
+    title = "The shape of beliefs in the residual stream"
+    summary = (
+        "RoFormers are trained to predict the next observation of processes whose beliefs have a known shape: the fractal "
+        "of Mess3, the four dimensions of RRXOR, where the prediction does not tell the belief, the disc of a quantum "
+        "process and the curve of one beyond quantum models, which no HMM with finitely many states has, and pairs of Mess3 "
+        "that are independent, coupled by what is seen, or coupled by what is hidden. Affine maps read the exact belief "
+        "from every layer at every kept step. Of pairs it is asked whether the stream holds the joint belief of eight "
+        "dimensions or the beliefs of its factors, of two dimensions each, and whether these lie at right angles. The null "
+        "is the same network before training."
+    )
+    intervals = SEED_INTERVALS
+    num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
+    sizes = {
+        "smoke": {"samples": 24, "points": 60},
+        "small": {"samples": 512, "points": 10_000},
+        "gpu": {"samples": 4096, "points": 20_000},
+        "paper": {"samples": 4096, "points": 20_000},
+    }
+    groups = {"steps": ("steps",), "clouds": ("clouds",)}
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        steps, length, batch = {
+            "smoke": (8, 6, 8),
+            "small": (800, 16, 32),
+            "gpu": (5000, 32, 256),
+            "paper": (20000, 64, 256),
+        }[scale]
+        layers, width = {"smoke": (1, 16), "small": (2, 64), "gpu": (4, 128), "paper": (4, 256)}[scale]
+        milestones = 3 if scale == "smoke" else 7
+        training = {"num_steps": steps, "learning_rate": 3e-3 if scale == "small" else 1e-3, "batch_size": batch}
+        training |= {"milestones": milestones, "evaluate_every": max(1, steps // 4), "checkpoint_every": steps}
+        return {
+            name: {
+                "process": dict(process),
+                "layout": {"name": "sequences", "length": length, "placeholder": True},
+                "model": {"name": "roformer", "width": width, "num_layers": layers, "num_heads": 4},
+                "training": dict(training),
+            }
+            for name, process in PROCESSES.items()
+        }
+
+    def cells(self, labels: list[str]) -> dict[str, list[str]]:
+        return apart(labels)
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        rows = []
+        for name, run in runs.items():
+            if group == "steps":
+                factors = 2 if name in FACTORS else 1
+                found = over_training(run, _measured, num_samples=sizes["samples"], num_factors=factors)
+            else:
+                found = _clouds(run, sizes["points"], name) if run.config.seed == 0 and name in _CLOUDS else []
+            rows += [{"process": name} | row for row in found]
+        return {group: rows}
+
+    def without_training(self, tables: Tables) -> Tables:
+        """What was found before training, at every step."""
+        rows = tables["steps"]
+        frozen = Rows({**row, "step": step} for step in rows.values("step") for row in rows.where(step=0))
+        return {**tables, "steps": frozen}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        rows, clouds = tables["steps"], tables["clouds"]
+        shapes = [_fractal_figure(clouds), _shapes_figure(clouds)] if clouds else []
+        return [_layers_figure(rows), *shapes, _dimensions_figure(rows), _development_figure(rows)]
+
+
+def _measured(model: nn.Module, corpus: Corpus, *, num_samples: int, num_factors: int) -> list[dict]:
+    """By layer: R² of the belief on held-out samples and on its own, and the space in which the stream moves with it."""
+    times, names = belief_times(corpus), residual_layers(model)
+    targets = belief_targets(corpus, times, num_samples)
+    belief = targets[BELIEF]
+    found = read_off(read_stream(model, corpus, times, names, num_samples), belief, num_samples)
+    alone = read_off(targets[PREDICTION][None], belief, num_samples).r2()[0, 0]
+    rows = belief_space(model, corpus, num_samples=num_samples, num_factors=num_factors)
+    for layer, draws in enumerate(found.r2().T):
+        rows.append(
+            {"layer": layer, "quantity": "read"} | with_interval(draws) | {"fitted": float(found.fitted[layer])}
+        )
+        rows.append({"layer": layer, "quantity": "from the prediction", "value": float(alone)})
+    return [{key: row[key] for key in _COLUMNS if key in row} for row in rows]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Points
+
+
+def _clouds(run: Run, count: int, name: str) -> list[dict]:
+    """Packed points: the exact beliefs, and those read off the last layer, or off each layer and at each step."""
+    corpus = run.corpus("probe")
+    times = belief_times(corpus)
+    num_samples = -(-count // len(times))
+    belief = belief_targets(corpus, times, num_samples)[BELIEF]
+    plane = _plane(belief)
+    layers = residual_layers(run.model)
+
+    def row(side: str, at: float, values: Tensor) -> dict[str, Any]:
+        return {"side": side, "at": at, "points": pack_places(plane(values)[:count])}
+
+    def read(model: nn.Module, layer: int) -> Tensor:
+        stream = read_stream(model, corpus, times, [layers[layer]], num_samples)
+        return fit_affine(stream, belief)(stream)[0]
+
+    rows = [row("exact", 0, belief), {"side": "colours", "at": 0, "points": pack_colours(_colours(belief)[:count])}]
+    last = len(layers) - 1
+    if not _CLOUDS[name]:
+        return [*rows, row("step", run.config.training.num_steps, read(run.model, last))]
+    steps = kept_steps(run)
+    some = sorted({steps[round(i)] for i in np.linspace(0, len(steps) - 1, _MOST_FRAMES)})
+    rows += [row("layer", layer, read(run.model, layer)) for layer in range(len(layers))]
+    return rows + [row("step", step, read(model_at(run, step), last)) for step in some]
+
+
+def _plane(belief: Float64[Tensor, "example state"]) -> Any:
+    """A map of beliefs to the unit square: a triangle of three states, else the two directions that vary most."""
+    if belief.shape[1] == 3:
+        onto = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 3**0.5 / 2]], dtype=torch.float64)
+    else:
+        onto = torch.linalg.svd(belief - belief.mean(0), full_matrices=False)[2][:2].T
+    places = belief @ onto
+    low, high = places.amin(0), places.amax(0)
+    middle, size = (low + high) / 2, 1.15 * float((high - low).max())
+    return lambda values: ((values @ onto - middle) / size + 0.5).numpy()
+
+
+def _colours(belief: Float64[Tensor, "example state"]) -> np.ndarray:
+    """Red, green and blue by the ranks of the first three coordinates, so that all shades are used."""
+    ranks = belief[:, :3].argsort(0).argsort(0).double() / max(1, len(belief) - 1)
+    return (0.1 + 0.75 * ranks).numpy()
+
+
+def _cloud(rows: Rows, side: str, title: str, slider: str = "") -> Cloud:
+    own = sorted(rows.where(side=side), key=lambda row: row["at"])
+    colours = rows.one(side="colours")["points"]
+    frames = tuple(f"{row['at']:g}" for row in own)
+    return Cloud(title=title, slider=slider, frames=frames, places=tuple(row["points"] for row in own), colours=colours)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def _layers_figure(rows: Rows) -> Figure:
+    def panel(process: str) -> Panel:
+        own = rows.where(process=process)
+        before, after = (own.where(step=step, quantity="read") for step in _ends(rows))
+        return lines(
+            process,
+            curve(after, "layer", "trained", "model"),
+            curve(before, "layer", "before training", "control"),
+            curve(own.where(quantity="from the prediction"), "layer", "affine in the exact prediction", "baseline"),
+            x_label="layer",
+            y_label="held-out R²",
+            y_min=-0.05,
+            y_max=1.02,
+        )
+
+    return Figure(
+        name="layers",
+        title="How much of the belief an affine map reads from each layer",
+        caption=(
+            "R² on held-out samples of the exact belief, or predictive vector, after every observation; layer 0 is the "
+            "embedding. Where next law and belief are affine functions of each other, the baseline is at one. Bands are "
+            "95 % intervals over seeds."
+        ),
+        panels=tuple(panel(process) for process in rows.values("process")),
+    )
+
+
+def _ends(rows: Rows) -> tuple[int, int]:
+    """The first and the last kept step."""
+    steps = rows.values("step")
+    return min(steps), max(steps)
+
+
+def _last_layer(rows: Rows) -> Rows:
+    return rows.where(layer=max(rows.values("layer")))
+
+
+def _fractal_figure(clouds: Rows) -> Figure:
+    rows = clouds.where(process="Mess3")
+    return Figure(
+        name="fractal",
+        title="The fractal of Mess3, exact and as it is read",
+        caption=(
+            "Each point is the belief after one prefix, in the triangle of the three states, coloured by the exact belief "
+            "in all panels. Left: the forward filter. Middle: read off each layer of the trained network. Right: read off "
+            "the last layer at kept steps of training. First seed; the maps are fitted to these points."
+        ),
+        panels=(
+            _cloud(rows, "exact", "Exact"),
+            _cloud(rows, "layer", "Read, by layer", "layer"),
+            _cloud(rows, "step", "Read, by step of training", "step"),
+        ),
+    )
+
+
+def _shapes_figure(clouds: Rows) -> Figure:
+    panels = []
+    for process in ("RRXOR", "Bloch walk", "post-quantum"):
+        rows = clouds.where(process=process)
+        panels += [_cloud(rows, "exact", f"{process}, exact"), _cloud(rows, "step", f"{process}, read")]
+    return Figure(
+        name="shapes",
+        title="Beliefs of RRXOR and of two processes that no HMM has",
+        caption=(
+            "As above, read off the last layer at the end of training. RRXOR has 36 beliefs in four dimensions, shown in "
+            "the two that vary most. The Bloch walk's predictive vectors fill a disc; those of the post-quantum process lie "
+            "in a convex set whose edge is a logarithm."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _dimensions_figure(rows: Rows) -> Figure:
+    names = rows.values("process")
+    pairs = [name for name in FACTORS if name in names]
+    before, after = (_last_layer(rows).where(step=step) for step in _ends(rows))
+
+    def panel(title: str, quantity: str, processes: list[str], y_label: str, *null: Series) -> Bars:
+        trained, untrained = (
+            bar(own.where(quantity=quantity), "process", processes, name, role)
+            for own, name, role in ((after, "trained", "model"), (before, "before training", "control"))
+        )
+        return bars(title, trained, untrained, *null, categories=processes, y_label=y_label)
+
+    joint = bar(after.where(quantity="joint"), "process", names, "joint belief", "ceiling")
+    panels = [panel("Dimension of the space", "dimension", names, "effective dimensions", joint)]
+    if pairs:
+        random = bar(after.where(quantity="random overlap"), "process", pairs, "random spaces", "baseline")
+        panels.append(panel("Explained by the factors apart", "factored", pairs, "share"))
+        panels.append(panel("Overlap of the factors' spaces", "overlap", pairs, "cos²", random))
+    return Figure(
+        name="dimensions",
+        title="Sum or product of dimensions",
+        caption=(
+            "Left: effective dimension of the space in which the last layer moves with the belief. Two factors of two "
+            "dimensions each make 4 if they are held apart, 8 if jointly. Middle: what the factors' own beliefs explain of "
+            "the stream, as a share of what the joint belief explains. Right: mean squared cosine of the angles between the "
+            "two factors' spaces. Intervals are 95 % over seeds."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _development_figure(rows: Rows) -> Figure:
+    own = Rows(row for row in _last_layer(rows) if row["step"] > 0)
+
+    def panel(title: str, quantity: str, processes: tuple[str, ...], y_label: str) -> Panel:
+        series = [curve(own.where(process=name, quantity=quantity), "step", name, "model") for name in processes]
+        return lines(title, *series, x_label="step of training", y_label=y_label, log_x=True)
+
+    return Figure(
+        name="development",
+        title="Over training",
+        caption=(
+            "At the last layer, by the step of training: R² of the belief; what the factors explain as a share of what the "
+            "joint belief explains; effective dimension. Bands are 95 % intervals over seeds."
+        ),
+        panels=(
+            panel("Belief", "read", tuple(PROCESSES), "held-out R²"),
+            panel("Factors apart", "factored", FACTORS, "share"),
+            panel("Dimension", "dimension", FACTORS, "dimensions"),
+        ),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+def _gains(tables: Tables, processes: tuple[str, ...]) -> dict[str, Effect]:
+    """What training explains of the belief that the untrained network leaves unexplained, by process.
+
+    Each network is read at the layer that fits its own training samples best.
+    """
+    rows, effects = tables["steps"].where(quantity="read"), {}
+    first, last = _ends(rows)
+
+    def read(own: Rows, step: int) -> Estimate:
+        best = max(own.where(step=step), key=lambda row: row["fitted"])
+        return Estimate(best["value"], best["error"])
+
+    def gain(own: Rows) -> Estimate:
+        before = read(own, first)
+        less, left = read(own, last) - before, 1 - before.value
+        return Estimate(less.value / left, less.error / left)
+
+    for process, own in rows.where(process=processes).by("process").items():
+        effects[process] = pooled(list(own.per_seed(gain).values()), "of what was unexplained")
+    return effects
+
+
+def _said(effects: dict[str, Effect]) -> str:
+    return "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
+
+
+@claim(
+    "beliefs-are-linear",
+    experiment="belief-geometry",
+    source="[Beliefs] Abstract",
+    says=(
+        "Belief states are linearly represented in the residual stream of transformers that predict the next token, "
+        "even where their geometry is a fractal."
+    ),
+    reading=(
+        "On Mess3 and on RRXOR, training halves at least what an affine map of the best layer leaves unexplained of the "
+        "belief on held-out samples; the untrained network is the null."
+    ),
+    rule=Above(0, matters=0.5),
+)
+def beliefs_are_linear(tables: Tables) -> Seen:
+    wanted = ("Mess3", "RRXOR")
+    effects = _gains(tables, wanted)
+    return Seen(
+        effects,
+        f"Share of the unexplained that training explains: {_said(effects)}.",
+        (flat(tables, label=wanted),),
+        wanted,
+    )
+
+
+@claim(
+    "beliefs-beyond-hmms",
+    experiment="belief-geometry",
+    source="[Quantum] Abstract",
+    says="Networks that predict the next token represent beliefs over quantum and post-quantum models of their data.",
+    reading=(
+        "On the Bloch walk and on the post-quantum process, training halves at least what an affine map of the best layer "
+        "leaves unexplained of the exact predictive vector on held-out samples."
+    ),
+    rule=Above(0, matters=0.5),
+)
+def beliefs_beyond_hmms(tables: Tables) -> Seen:
+    wanted = ("Bloch walk", "post-quantum")
+    effects = _gains(tables, wanted)
+    return Seen(
+        effects,
+        f"Share of the unexplained that training explains: {_said(effects)}.",
+        (flat(tables, label=wanted),),
+        wanted,
+    )
+
+
+def _by_process(
+    tables: Tables, measure: Callable[[Callable[[int, str], float]], float], unit: str
+) -> dict[str, Effect]:
+    """Of independent and of conditional factors what `measure` makes of the numbers of a seed at the last layer.
+
+    It is given a function of 0 (before training) or 1 (after) and of a quantity.
+    """
+    rows, effects = _last_layer(tables["steps"]), {}
+    ends = _ends(rows)
+
+    def of_seed(own: Rows) -> float:
+        return measure(lambda end, quantity: own.one(step=ends[end], quantity=quantity)["value"])
+
+    for process, own in rows.where(process=FACTORS[:2]).by("process").items():
+        effects[process] = pooled(list(own.per_seed(of_seed).values()), unit)
+    return effects
+
+
+@claim(
+    "factors-apart",
+    experiment="belief-geometry",
+    source="[Factored] Abstract",
+    says="Transformers learn factored representations, whose dimensions add up, when factors are conditionally independent.",
+    reading=(
+        "At the last layer, effective dimension of the space that moves with the belief: the untrained network's less the "
+        "trained one's, as a share of the product of dimensions less their sum, for independent and for conditional factors."
+    ),
+    rule=Above(0, matters=0.5),
+)
+def factors_apart(tables: Tables) -> Seen:
+    def less(of: Callable[[int, str], float]) -> float:
+        return (of(0, "dimension") - of(1, "dimension")) / (of(1, "joint") - of(1, "sum"))
+
+    held = _by_process(tables, lambda of: of(1, "dimension"), "dimensions")
+    text = f"Dimensions of the last layer (sum 4, product 8): {_said(held)}."
+    return Seen(_by_process(tables, less, "of product less sum"), text, (flat(tables, label=FACTORS[:2]),), FACTORS[:2])
+
+
+@claim(
+    "factors-orthogonal",
+    experiment="belief-geometry",
+    source="[Factored] Abstract",
+    says="Transformers represent the factors of their world in orthogonal subspaces of the residual stream.",
+    reading=(
+        "At the last layer, mean squared cosine between the spaces of two factors: the untrained network's less the trained "
+        "one's, as a share of the untrained one's, for independent and for conditional factors."
+    ),
+    rule=Above(0, matters=0.5),
+)
+def factors_orthogonal(tables: Tables) -> Seen:
+    effects = _by_process(tables, lambda of: 1 - of(1, "overlap") / of(0, "overlap"), "of the untrained overlap")
+    held = _by_process(tables, lambda of: of(1, "overlap"), "")
+    return Seen(
+        effects,
+        f"Mean squared cosine in the trained network: {_said(held)}.",
+        (flat(tables, label=FACTORS[:2]),),
+        FACTORS[:2],
+    )
+
+
+@claim(
+    "factored-early",
+    experiment="belief-geometry",
+    source="[Factored] Abstract",
+    says="Models favour factored representations early in training even when hidden dependencies undermine independence.",
+    reading=(
+        "Under hidden coupling, at the last layer and the first kept step at which R² of the joint belief is past half of "
+        "its way: share of what the joint belief explains that the factors apart explain, less that before training."
+    ),
+    rule=Above(0, matters=0.1),
+)
+def factored_early(tables: Tables) -> Seen:
+    rows = _last_layer(tables["steps"].where(process="hidden coupling"))
+
+    def shares(own: Rows) -> tuple[int, float, float]:
+        """The early step, what it has more than step 0, and the share at the end."""
+        read, share = (
+            {row["step"]: row["value"] for row in own.where(quantity=quantity)} for quantity in ("read", "factored")
+        )
+        first, last = _ends(own)
+        half = (read[first] + read[last]) / 2
+        early = min(step for step, value in read.items() if value >= half)
+        return early, share[early] - share[first], share[last]
+
+    found = list(rows.per_seed(shares).values())
+    late = pooled([share for _, _, share in found])
+    text = (
+        f"Past half of the way at steps {sorted(step for step, _, _ in found)}; at the end the share is {late.short()}."
+    )
+    return Seen(pooled([gain for _, gain, _ in found], "share explained by factors"), text)
