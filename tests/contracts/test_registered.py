@@ -351,8 +351,11 @@ def test_listening_to_attention_changes_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", INSTRUMENTS)
 def test_instruments_give_the_same_table_twice(name: str) -> None:
-    layout = Prompts(num_demonstrations=3, demonstration_length=4, test_length=6)
-    corpus = Corpus(built("random-mixture"), layout=layout, stream="probe")
+    layout: Layout = Prompts(num_demonstrations=3, demonstration_length=4, test_length=6)
+    process = built("random-mixture")
+    if name == "automaton":  # of one process
+        process, layout = built("random-hmm"), Sequences(length=9, placeholder=True)
+    corpus = Corpus(process, layout=layout, stream="probe")
     instrument = registry.entries("instrument")[name]
     tables = [instrument(model_of("roformer", num_tokens=corpus.num_tokens), corpus, num_samples=24) for _ in range(2)]
     assert tables[0] == tables[1]

@@ -73,7 +73,7 @@ class BeliefGeometry(Experiment):
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         steps, length, batch = {
             "smoke": (8, 6, 8),
-            "small": (800, 16, 32),
+            "small": (600, 16, 32),
             "gpu": (5000, 32, 256),
             "paper": (20000, 64, 256),
         }[scale]
@@ -418,18 +418,19 @@ def _by_process(
     source="[Factored] Abstract",
     says="Transformers learn factored representations, whose dimensions add up, when factors are conditionally independent.",
     reading=(
-        "At the last layer, effective dimension of the space that moves with the belief: the untrained network's less the "
-        "trained one's, as a share of the product of dimensions less their sum, for independent and for conditional factors."
+        "At the last layer, the part of what the joint belief explains of the stream that the factors apart do not explain: how "
+        "much of it training removes, for independent and for conditional factors; half at least."
     ),
     rule=Above(0, matters=0.5),
 )
 def factors_apart(tables: Tables) -> Seen:
-    def less(of: Callable[[int, str], float]) -> float:
-        return (of(0, "dimension") - of(1, "dimension")) / (of(1, "joint") - of(1, "sum"))
+    def removed(of: Callable[[int, str], float]) -> float:
+        return (of(1, "factored") - of(0, "factored")) / (1 - of(0, "factored"))
 
+    effects = _by_process(tables, removed, "of the part that is not factored")
     held = _by_process(tables, lambda of: of(1, "dimension"), "dimensions")
-    text = f"Dimensions of the last layer (sum 4, product 8): {_said(held)}."
-    return Seen(_by_process(tables, less, "of product less sum"), text, (flat(tables, label=FACTORS[:2]),), FACTORS[:2])
+    text = f"Effective dimensions of the last layer (sum 4, product 8): {_said(held)}."
+    return Seen(effects, text, (flat(tables, label=FACTORS[:2]),), FACTORS[:2])
 
 
 @claim(

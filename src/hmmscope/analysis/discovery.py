@@ -1,0 +1,224 @@
+"""Discovery without labels: states counted from a model's predictions, and coordinates found in its stream.
+
+Nothing here is told the belief; what is found is scored against it afterwards.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.analysis.activations import as_law, inference_mode, model_outputs, residual_layers
+from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, read_off
+from hmmscope.analysis.probes import read_stream
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.errors import InputError
+from hmmscope.inference.automata import extract_automaton
+from hmmscope.inference.spectral import Operators, WordLaw, learn_operators
+from hmmscope.processes.generalised import GeneralisedHMM
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.schema import require, unknown_name
+from hmmscope.seeds import torch_generator
+
+#: Words that are enumerated where nobody says how long they are.
+_MOST_WORDS = 4096
+METHODS = ("principal", "simplex", "sparse", "random")
+
+
+def model_words(model: nn.Module, corpus: Corpus) -> WordLaw:
+    """The probabilities that a model gives words, by the product of its next laws.
+
+    Raises:
+        InputError: a layout of several sequences, or without a placeholder, so that nothing predicts the first symbol.
+    """
+    layout = corpus.layout
+    if len(layout.sequence_lengths) > 1 or not layout.has_delimiter:
+        raise InputError("layout: must be single sequences with a placeholder, so that the first symbol is predicted")
+
+    def law(words: Int64[Tensor, "word time"]) -> Float64[Tensor, "word"]:
+        time = words.shape[1]
+        require(time <= layout.num_observations, "words", f"must have at most {layout.num_observations} symbols", time)
+        tokens = torch.cat([words.new_full((len(words), 1), corpus.num_symbols), words], 1)[:, : max(time, 1)]
+        with inference_mode(model) as device:
+            laws = as_law(model, model_outputs(model, tokens.to(device), corpus.num_symbols))
+        return laws[:, :time].gather(2, words[..., None])[..., 0].prod(1)
+
+    return law
+
+
+@registry.instrument("automaton")
+def automaton(
+    model: nn.Module, corpus: Corpus, *, length: int = 0, tolerance: float = 0.1, num_samples: int = 256
+) -> list[dict]:
+    """How many states a model's predictions have: by the rank of its Hankel matrix, and as an automaton.
+
+        rank        singular values of [P(prefix suffix)] before the largest ratio of two neighbours
+        states      prefixes of different futures, `extract_automaton`
+        recurrent   those that are never left for good
+        distance    total variation between the next laws of the process and of operators of the process's own rank that
+                    are learned from the model's words, mean over samples
+
+    Args:
+        model: any module of tokens.
+        corpus: single sequences of an HMM or a generalised one, with a placeholder.
+        length: of the longest prefixes and suffixes of the Hankel matrix, and of the futures that are compared; 0 for as
+            long as there are at most 4096 words of twice as many symbols and one.
+        tolerance: total variation up to which futures are the same.
+        num_samples: samples on which the learned operators are judged.
+
+    Returns:
+        Rows (quantity, value, exact, samples); `exact` is the same of the law of the process.
+
+    Raises:
+        InputError: another process or layout, or words longer than the corpus's.
+
+    Source: Hsu, Kakade, Zhang (2009) for the operators; see `extract_automaton`.
+    """
+    if not isinstance(corpus.process, HMM | LabelledHMM | GeneralisedHMM):
+        raise InputError(f"corpus: a {type(corpus.process).__name__} has no law of words; take an HMM")
+    length = length or max([1, *(n for n in range(1, 7) if corpus.num_symbols ** (2 * n + 1) <= _MOST_WORDS)])
+    exact = Operators.of(corpus.process)
+    observations = corpus[0:num_samples].observations
+    told, found = exact.next_observation(observations), {}
+    true_rank = len(learn_operators(exact.probabilities, corpus.num_symbols, length=length).start)
+    depth = corpus.layout.num_observations - length
+    for name, law in {"value": model_words(model, corpus), "exact": exact.probabilities}.items():
+        graph = extract_automaton(
+            law, corpus.num_symbols, futures=length, tolerance=tolerance, max_depth=min(8, depth - 1)
+        )
+        learned = learn_operators(law, corpus.num_symbols, length=length, rank=true_rank)
+        apart = 0.5 * (learned.next_observation(observations) - told).abs().sum(-1)
+        counts = {"rank": _gap(learned), "states": len(graph.prefixes), "recurrent": len(graph.recurrent)}
+        found[name] = {**counts, "distance": float(apart.clamp_max(1.0).mean())}
+    return [
+        {"quantity": key, "value": float(value), "exact": float(found["exact"][key]), "samples": num_samples}
+        for key, value in found["value"].items()
+    ]
+
+
+def _gap(learned: Operators) -> int:
+    """Singular values before the largest ratio of one to the next; what is below rounding counts as rounding."""
+    assert learned.singular_values is not None
+    sizes = learned.singular_values / learned.singular_values[0]
+    sizes = sizes.clamp_min(1e-12)
+    return int((sizes[:-1] / sizes[1:]).argmax()) + 1
+
+
+@registry.instrument("dictionary")
+def dictionary(
+    model: nn.Module,
+    corpus: Corpus,
+    *,
+    layers: Sequence[str] | None = None,
+    num_samples: int = 256,
+    methods: Sequence[str] = ("principal", "simplex", "random"),
+    seed: int = 0,
+) -> list[dict]:
+    """Coordinates that are found in a layer without being told the belief, and how near to it they are.
+
+    Of a belief over S states, on standardised streams:
+
+        principal   the first S - 1 principal components
+        simplex     barycentric coordinates of the S most extreme points in these components, found one after the other
+                    (successive projection)
+        sparse      codes of a dictionary of S atoms that have few non-zeros, by scikit-learn
+        random      S - 1 random directions: the null
+
+    ``read`` is the held-out R² of the belief as an affine function of the coordinates; ``matched`` the mean absolute
+    correlation of each coordinate of the belief with one of those found, matched greedily.
+
+    Args:
+        model: any module; models of this library are read at their residual taps.
+        corpus: samples of an HMM, a generalised HMM or a mixture.
+        layers: module names, if the model has no residual taps.
+        num_samples: samples; the last quarter tests what is read.
+        methods: those that are wanted.
+        seed: of random directions and dictionaries.
+
+    Returns:
+        Rows (layer, layer_name, method, quantity, value, samples).
+
+    Raises:
+        InputError: an unknown method, a process without belief states, or no scikit-learn where it is needed.
+
+    Source: successive projection: Araújo et al. (2001), Gillis and Vavasis (2014); dictionaries: Mairal et al. (2009).
+    """
+    for method in methods:
+        if method not in METHODS:
+            raise unknown_name("methods", method, METHODS)
+    names = list(layers) if layers is not None else residual_layers(model)
+    times = belief_times(corpus)
+    belief = belief_targets(corpus, times, num_samples)[BELIEF]
+    rows = []
+    streams = read_stream(model, corpus, times, names, num_samples)
+    for layer, (name, stream) in enumerate(zip(names, streams, strict=True)):
+        for method in methods:
+            coordinates = _FIND[method](stream.double(), belief.shape[1], seed)
+            read = float(read_off(coordinates[None], belief, num_samples).r2()[0, 0])
+            about = {"layer": layer, "layer_name": name, "method": method, "samples": num_samples}
+            rows += [about | {"quantity": "read", "value": read}]
+            rows += [about | {"quantity": "matched", "value": _matched(coordinates, belief)}]
+    return rows
+
+
+Found = Float64[Tensor, "example coordinate"]
+
+
+def _principal(stream: Tensor, size: int, seed: int) -> Found:
+    centred = stream - stream.mean(0)
+    directions = torch.linalg.svd(centred, full_matrices=False)[2][: size - 1]
+    return centred @ directions.T
+
+
+def _simplex(stream: Tensor, size: int, seed: int) -> Found:
+    """Barycentric coordinates; each vertex is the point that is farthest from the span of those before it."""
+    places = _principal(stream, size, seed)
+    lifted = torch.cat([places, places.norm(dim=1).max() * torch.ones_like(places[:, :1])], 1)
+    left, vertices = lifted.clone(), []
+    for _ in range(size):
+        vertex = int(left.norm(dim=1).argmax())
+        vertices.append(lifted[vertex])
+        away = left[vertex] / left[vertex].norm().clamp_min(torch.finfo(left.dtype).tiny)
+        left = left - torch.outer(left @ away, away)
+    return lifted @ torch.linalg.pinv(torch.stack(vertices))
+
+
+def _sparse(stream: Tensor, size: int, seed: int) -> Found:
+    try:
+        from sklearn.decomposition import MiniBatchDictionaryLearning
+    except ImportError:
+        raise InputError("methods: sparse needs scikit-learn: pip install 'hmmscope[discovery]'") from None
+    scaled = ((stream - stream.mean(0)) / stream.std()).numpy()
+    learner = MiniBatchDictionaryLearning(
+        size, alpha=0.1, batch_size=256, max_iter=20, random_state=seed, positive_code=True, fit_algorithm="cd",
+        transform_algorithm="lasso_cd",
+    )  # fmt: skip
+    return torch.from_numpy(np.asarray(learner.fit_transform(scaled), np.float64))
+
+
+def _random(stream: Tensor, size: int, seed: int) -> Found:
+    directions = torch.randn(stream.shape[1], size - 1, generator=torch_generator(seed, "probe"), dtype=torch.float64)
+    return (stream - stream.mean(0)) @ directions
+
+
+_FIND: dict[str, Callable[[Tensor, int, int], Found]] = {
+    "principal": _principal,
+    "simplex": _simplex,
+    "sparse": _sparse,
+    "random": _random,
+}
+
+
+def _matched(found: Found, belief: Float64[Tensor, "example state"]) -> float:
+    """Mean over the belief's coordinates of |correlation| with the coordinate that each is given; 0 if none is left."""
+    one, other = ((x - x.mean(0)) / x.std(0).clamp_min(1e-12) for x in (found, belief))
+    size, left = (one.T @ other / (len(one) - 1)).abs(), []
+    for _ in range(min(size.shape)):
+        row, column = divmod(int(size.argmax()), size.shape[1])
+        left.append(float(size[row, column]))
+        size[row], size[:, column] = -1.0, -1.0
+    return sum(left) / belief.shape[1]
