@@ -418,8 +418,8 @@ def _by_process(
     source="[Factored] Abstract",
     says="Transformers learn factored representations, whose dimensions add up, when factors are conditionally independent.",
     reading=(
-        "At the last layer, the part of what the joint belief explains of the stream that the factors apart do not explain: how "
-        "much of it training removes, for independent and for conditional factors; half at least."
+        "At the last layer, the part of what the joint belief explains of the stream that the factors apart do not explain: "
+        "how much of it training removes, for independent and for conditional factors; half at least."
     ),
     rule=Above(0, matters=0.5),
 )

@@ -90,8 +90,8 @@ class Discovery(Experiment):
                 title="States and operators from predictions alone",
                 caption=(
                     "Left: rank by the largest gap of singular values. Middle: recurrent states of the automaton of "
-                    "prefixes whose futures differ by more than .1 in total variation. Right: distance of the next laws of learned "
-                    "operators from the process. The exact law goes the same way. Intervals are 95 % over seeds."
+                    "prefixes whose futures differ by more than .1 in total variation. Right: distance of the next laws of "
+                    "learned operators from the process. The exact law goes the same way. Intervals are 95 % over seeds."
                 ),
                 panels=tuple(panels),
             ),

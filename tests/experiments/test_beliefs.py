@@ -1,0 +1,117 @@
+"""Claims on the shape of beliefs and on discovery, on tables whose verdicts are known."""
+
+from typing import Any
+
+import pytest
+
+from hmmscope.evidence.claims import claims_of
+from hmmscope.evidence.clouds import pack_colours, pack_places
+from hmmscope.evidence.figures import Figure
+from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.experiments.belief_geometry import FACTORS, PROCESSES
+from hmmscope.experiments.experiment import experiment_named
+
+SEEDS, STEPS = range(5), (0, 10, 100)
+
+
+def runs(names: Any) -> Rows:
+    return Rows({"label": name, "seed": seed, "excess": 0.001, "last_quarter": 0.0} for name in names for seed in SEEDS)
+
+
+def geometry_tables(*, factored: bool = True) -> Tables:
+    """Training reads the belief, and holds factors apart, or jointly."""
+    rows = []
+    for process in PROCESSES:
+        for seed in SEEDS:
+            for step, learned in zip(STEPS, (0.0, 0.6, 1.0), strict=True):
+                jitter = 0.01 * (seed - 2)
+                apart = learned if factored else 0.0
+                values = {"read": 0.4 + (0.55 + jitter) * learned + jitter, "dimension": 8 - 4 * apart + jitter, "moved": 0.5}
+                values |= {"joint": 8, "sum": 4, "random overlap": 0.1, "from the prediction": 0.3}
+                values |= {"factored": 0.6 + (0.38 + jitter) * apart + jitter, "overlap": 0.05 - 0.045 * apart + jitter / 10}
+                about = {"process": process, "seed": seed, "step": step, "layer": 1, "fitted": 0.5 + learned / 3}
+                for quantity, value in values.items():
+                    ends = {"low": value - 0.01, "high": value + 0.01, "error": 0.005}
+                    rows.append(about | {"quantity": quantity, "value": value} | ends)
+    places, clouds = pack_places([[0.2, 0.4], [0.6, 0.7]]), []
+    for process in ("Mess3", "RRXOR", "Bloch walk", "post-quantum"):
+        clouds += [
+            {"process": process, "side": side, "at": 0, "points": places, "seed": 0}
+            for side in ("exact", "layer", "step")
+        ]
+        clouds.append(
+            {"process": process, "side": "colours", "at": 0, "points": pack_colours([[0, 0, 1]] * 2), "seed": 0}
+        )
+    return {"steps": Rows(rows), "clouds": Rows(clouds), "runs": runs(PROCESSES)}
+
+
+def verdicts(experiment: str, tables: Tables) -> dict[str, str]:
+    return {claim.name: claim.judge(tables).verdict for claim in claims_of(experiment)}
+
+
+def test_what_is_so_is_reproduced_and_nothing_without_training() -> None:
+    tables = geometry_tables()
+    assert set(verdicts("belief-geometry", tables).values()) == {"reproduced"}
+    control = experiment_named("belief-geometry").without_training(tables)
+    assert control is not None
+    assert "reproduced" not in verdicts("belief-geometry", control).values()
+
+
+def test_joint_beliefs_are_no_factors() -> None:
+    found = verdicts("belief-geometry", geometry_tables(factored=False))
+    assert found["beliefs-are-linear"] == found["beliefs-beyond-hmms"] == "reproduced"
+    assert "reproduced" not in {found[name] for name in ("factors-apart", "factors-orthogonal", "factored-early")}
+
+
+def test_a_training_that_goes_on_decides_nothing() -> None:
+    tables = geometry_tables()
+    moving = tables["runs"].with_columns(excess=lambda row: 0.05, last_quarter=lambda row: -0.02)
+    assert verdicts("belief-geometry", {**tables, "runs": moving})["beliefs-are-linear"] == "not tested"
+
+
+def test_figures_come_with_and_without_clouds() -> None:
+    tables, experiment = geometry_tables(), experiment_named("belief-geometry")
+    whole = [Figure.from_data(figure.to_data()) for figure in experiment.figures(tables)]
+    assert [figure.name for figure in whole] == ["layers", "fractal", "shapes", "dimensions", "development"]
+    assert len(experiment.figures({**tables, "clouds": Rows()})) == 3
+    assert len(whole[0].panels) == len(PROCESSES)
+    assert whole[3].panels[1].categories == FACTORS  # type: ignore[attr-defined]
+
+
+def discovery_tables(recurrent: float) -> Tables:
+    states, coordinates = [], []
+    for process, exact in {"golden mean": 2, "even": 2, "RRXOR": 5, "Mess3": 40}.items():
+        for seed in SEEDS:
+            for network, value in {"trained": recurrent, "untrained": 1}.items():
+                about = {"process": process, "network": network, "seed": seed}
+                for quantity, found in {
+                    "recurrent": value,
+                    "rank": value,
+                    "states": value,
+                    "distance": 0.1 / value,
+                }.items():
+                    states.append(about | {"quantity": quantity, "value": found + 0.001 * seed, "exact": exact})
+                for method in ("principal", "simplex", "sparse", "random"):
+                    for quantity in ("read", "matched"):
+                        row = {
+                            "layer": 2,
+                            "method": method,
+                            "quantity": quantity,
+                            "value": 0.4 + 0.1 * value + 0.01 * seed,
+                        }
+                        coordinates.append(about | row)
+    return {
+        "states": Rows(states),
+        "coordinates": Rows(coordinates),
+        "runs": runs(("golden mean", "even", "RRXOR", "Mess3")),
+    }
+
+
+def test_discovery_says_what_was_found() -> None:
+    tables = discovery_tables(2)
+    found = {claim.name: claim.judge(tables) for claim in claims_of("discovery")}
+    assert {one.verdict for one in found.values()} == {"found"}
+    assert "exactly 5" in found["states-from-predictions"].text
+    assert found["belief-without-labels"].value == pytest.approx(0.1)
+    assert found["operators-from-predictions"].value == pytest.approx(-0.05, abs=0.01)
+    assert [figure.name for figure in experiment_named("discovery").figures(tables)] == ["states", "coordinates"]
