@@ -26,9 +26,16 @@ def geometry_tables(*, factored: bool = True) -> Tables:
             for step, learned in zip(STEPS, (0.0, 0.6, 1.0), strict=True):
                 jitter = 0.01 * (seed - 2)
                 apart = learned if factored else 0.0
-                values = {"read": 0.4 + (0.55 + jitter) * learned + jitter, "dimension": 8 - 4 * apart + jitter, "moved": 0.5}
+                values = {
+                    "read": 0.4 + (0.55 + jitter) * learned + jitter,
+                    "dimension": 8 - 4 * apart + jitter,
+                    "moved": 0.5,
+                }
                 values |= {"joint": 8, "sum": 4, "random overlap": 0.1, "from the prediction": 0.3}
-                values |= {"factored": 0.6 + (0.38 + jitter) * apart + jitter, "overlap": 0.05 - 0.045 * apart + jitter / 10}
+                values |= {
+                    "factored": 0.6 + (0.38 + jitter) * apart + jitter,
+                    "overlap": 0.05 - 0.045 * apart + jitter / 10,
+                }
                 about = {"process": process, "seed": seed, "step": step, "layer": 1, "fitted": 0.5 + learned / 3}
                 for quantity, value in values.items():
                     ends = {"low": value - 0.01, "high": value + 0.01, "error": 0.005}
