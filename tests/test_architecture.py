@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"interop", "reprs"},
     "interop": {"errors", "schema", "axes", "processes", "models", "corpora", "storage"},
     "report": {"errors", "schema", "storage", "evidence", "text"},
-    "bench": NAMES | COMPONENTS - {"analysis"} | {"storage", "runs"},
+    "bench": NAMES | COMPONENTS | {"storage", "runs"},
     "verbs": NAMES | COMPONENTS | {"interop", "runs", "storage", "machine", "sweeps", "evidence", "experiments"}
     | {"report", "bench"},
     "cli": {"errors", "text", "verbs"},

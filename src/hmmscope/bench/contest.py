@@ -1,10 +1,14 @@
-"""Contenders on one piece of work, timed in turns, as medians, ratios and shares of the machine's limit."""
+"""Contenders on one piece of work, timed in turns, as medians, ratios and shares of the machine's limit.
+
+With one thread on a processor the time is that of the processor, which other programs on the machine disturb far less than
+the time of the clock; on a machine that does nothing else they are the same. Otherwise it is the clock.
+"""
 
 import importlib.util
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,10 +34,17 @@ class Contender:
 
 @dataclass
 class Contest:
-    """One piece of work with its contenders; `unit` is of `amount` (tokens, FLOP)."""
+    """One piece of work with its contenders, ours first.
+
+    Attributes:
+        work: in words.
+        unit: of `amount` (tokens, FLOP).
+        reason: why a peer may be ahead, where that is known.
+    """
 
     work: str
     unit: str
+    reason: str = ""
     contenders: list[Contender] = field(default_factory=list)
 
     def add(self, name: str, run: Callable[[], Any], amount: float, *, limit: bool = False) -> None:
@@ -46,13 +57,15 @@ class Contest:
         for contender in self.contenders:
             contender.run()
         _finish()
+        on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+        clock = time.process_time if threads == 1 and not on_gpu else time.perf_counter
         seconds: dict[str, list[float]] = {contender.name: [] for contender in self.contenders}
         for _ in range(repeats):
             for contender in self.contenders:
-                begun = time.perf_counter()
+                begun = clock()
                 contender.run()
                 _finish()
-                seconds[contender.name].append(time.perf_counter() - begun)
+                seconds[contender.name].append(clock() - begun)
         rates = {c.name: c.amount / statistics.median(seconds[c.name]) for c in self.contenders}
         ours = rates[self.contenders[0].name]
         limit = next((rates[c.name] for c in self.contenders if c.limit), None)
@@ -68,9 +81,29 @@ class Contest:
                 "ours_over_this": ours / rates[c.name],
                 "share_of_limit": None if limit is None or c.limit else rates[c.name] / limit,
                 "repeats": repeats,
+                "timed_by": "processor" if clock is time.process_time else "clock",
+                "limit": c.limit,
             }
             for c in self.contenders
         ]
+
+
+def summary(contests: Sequence[tuple[Contest, list[dict]]]) -> list[dict]:
+    """A line for each piece of work: our rate, share of the limit, the fastest peer, ours over it, and why if it is ahead.
+
+    Rows of another routine of ours, which begin with "hmmscope", are no peers.
+    """
+    lines = []
+    for contest, rows in contests:
+        peers = [row for row in rows[1:] if not row["limit"] and not row["who"].startswith("hmmscope")]
+        best = max(peers, key=lambda row: row["rate"], default=None)
+        ratio = None if best is None else best["ours_over_this"]
+        lines.append(
+            {key: rows[0][key] for key in ("work", "threads", "rate", "unit", "share_of_limit")}
+            | {"peer": None if best is None else best["who"], "ratio": ratio}
+            | {"reason": contest.reason if ratio is not None and ratio < 1 else ""}
+        )
+    return lines
 
 
 def _finish() -> None:

@@ -121,7 +121,8 @@ def _contest(shape: Shape, peers: bool, device: str, precision: str, compiled: b
     corpus = Corpus(process, layout=config.layout, seed=0, stream="train", device=device)
     columns = config.layout.num_columns
     tokens = batch * columns
-    contest = Contest(f"training, {shape.name}, batch {batch}, {precision}", "tokens")
+    reason = "ours makes its samples, labels and dropout too; peers have a batch at hand and no dropout"
+    contest = Contest(f"training, {shape.name}, batch {batch}, {precision}", "tokens", reason)
     contest.add("hmmscope, with sampling", _ours(config, corpus, target, False), tokens)
     if precision != "float32":  # what the other precision gains, side by side
         plain = replace(config, training=replace(config.training, precision="float32"))

@@ -28,6 +28,7 @@ from hmmscope.experiments.experiment import SCALES, Experiment, Measured, experi
 from hmmscope.experiments.outcomes import last_quarter
 from hmmscope.experiments.parts import Kept, Part, measurement_code, write_tables
 from hmmscope.experiments.pool import default_engine, train_in_pool
+from hmmscope.experiments.timing import time_facts, timed
 from hmmscope.machine import environment, machine_line
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.dry_run import budget
@@ -116,7 +117,7 @@ def run_experiment(
     say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: say_aloud(line, flush=True))
     if plan.seeds is None:
         facts, invalid = _run_once(plan, out, say, quiet)
-        _write_results(plan.experiment, out, facts, invalid)
+        _write_results(plan.experiment, out, facts, invalid, [out / "runs" / label for label in plan.configs])
         _seal(out, [out / "runs" / label for label in plan.configs])
         return out
     work = Seeded(plan, out, pool, say, quiet)
@@ -208,14 +209,17 @@ def _run_once(plan: _Plan, out: Path, say: Callable[[str], None], quiet: bool) -
     experiment, runs = plan.experiment, {}
     for label, config in plan.configs.items():
         say(f"{experiment.name}: training {label} ({config.training.num_steps} steps)")
-        runs[label] = train(config, out / "runs" / label, resume=True, quiet=quiet)
+        with timed(out, "training"):
+            runs[label] = train(config, out / "runs" / label, resume=True, quiet=quiet)
     store.make_folder(out / "tables")
     for group, names in experiment.groups.items():
         paths = {table: out / "tables" / f"{table}.jsonl" for table in names}
         if all(os.path.lexists(path) for path in paths.values()):
             continue
         say(f"{experiment.name}: measuring {group}")
-        for table, rows in _measure(experiment, runs, group, plan.sizes).items():
+        with timed(out, f"measuring {group}".removesuffix(" measurements")):
+            measured = _measure(experiment, runs, group, plan.sizes)
+        for table, rows in measured.items():
             store.write_table(paths[table], rows)
     facts = run_facts(runs) if runs else experiment.facts(plan.sizes)
     return facts, _invalid({label: run.summary for label, run in runs.items()})
@@ -270,12 +274,14 @@ class Seeded:
     def do(self, part: Part) -> None:
         """Train the models of a part, as far as the pool lacks them, and measure them."""
         experiment = self.plan.experiment
-        folders = train_in_pool(list(part.configs.values()), self.pool, quiet=self.quiet)
+        with timed(self.out, "training"):
+            folders = train_in_pool(list(part.configs.values()), self.pool, quiet=self.quiet)
         runs = {label: load_run(folder) for label, folder in zip(part.configs, folders, strict=True)}
         tables: Measured = {}
         for group in experiment.groups:
             self.say(f"{experiment.name}: measuring {group}, {part}")
-            tables |= _measure(experiment, runs, group, self.plan.sizes)
+            with timed(self.out, f"measuring {group}".removesuffix(" measurements")):
+                tables |= _measure(experiment, runs, group, self.plan.sizes)
         rows = [run_row(label, folder) for label, folder in zip(part.configs, folders, strict=True)]
         live = experiment.live_run(self.plan.scale, list(self.plan.configs))
         if live in runs and not os.path.lexists(self.out / "live.json"):
@@ -304,6 +310,7 @@ class Seeded:
             self.out,
             facts + experiment.facts(self.plan.sizes),
             _invalid({f"{row['run']}": row for row in rows}),
+            [self.pool / "runs" / row["run"] for row in rows],
             whole=[seed for seed in seeds if seed not in begun] if begun else None,
         )
 
@@ -319,7 +326,8 @@ def _run_seeds(work: Seeded, engine: EngineOptions | None, seeds: Sequence[int])
     work.say(f"{plan.experiment.name}: {len(configs)} runs in {len(left)} of {len(work.parts)} parts, in {work.pool}")
     engine = default_engine(len(configs), engine, alone=plan.scale == "smoke")
     if engine is not None:
-        train_in_pool(configs, work.pool, engine, quiet=work.quiet)
+        with timed(work.out, "training"):
+            train_in_pool(configs, work.pool, engine, quiet=work.quiet)
     for part in left:
         work.do(part)
         work.write()
@@ -361,16 +369,24 @@ def _invalid(summaries: Mapping[str, Mapping[str, Any] | None]) -> str | None:
 
 
 def _write_results(
-    experiment: Experiment, out: Path, facts: list[dict], invalid: str | None, whole: list[int] | None = None
+    experiment: Experiment,
+    out: Path,
+    facts: list[dict],
+    invalid: str | None,
+    runs: Sequence[Path],
+    whole: list[int] | None = None,
 ) -> None:
     """Figures and findings from the tables in `out`; of an experiment that goes on, from the seeds that are whole."""
     description = store.read_json(out / "experiment.json")
     judged = description.pop("whole_seeds", [])
-    facts = [*facts, {"name": "measured on", "value": machine_line()}]
     unfinished = {} if whole is None else {"whole_seeds": whole}
-    store.write_json(out / "experiment.json", description | {"facts": facts, "invalid": invalid} | unfinished)
+    facts = [*facts, {"name": "measured on", "value": machine_line()}]
+    description |= {"facts": facts, "invalid": invalid} | unfinished
+    store.write_json(out / "experiment.json", description)
     if whole is None or whole != judged:
-        _write_judgements(experiment, out, tables_of(out, store.read_json(out / "experiment.json")))
+        with timed(out, "figures and findings"):
+            _write_judgements(experiment, out, tables_of(out, store.read_json(out / "experiment.json")))
+    store.write_json(out / "experiment.json", description | {"facts": facts + time_facts(out, runs)})
 
 
 def judge_again(folder: Path) -> None:

@@ -3,6 +3,7 @@
 import copy
 import math
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -104,6 +105,10 @@ def _beside(summary: dict) -> str:
     return f"no optimum is known; {summary['baseline']} {summary['baseline_loss']:.4f}"
 
 
+#: Of a training, as timing.jsonl has them, with the seconds of a processor that they took.
+PHASES = ("build", "steps", "score")
+
+
 def train(
     source: Any,
     out: str | Path,
@@ -148,7 +153,7 @@ def train(
         RefusedError: `out` exists (without `resume`), is in use, or holds another configuration.
         NonFiniteError, Interrupted, ResourceError: see `train_model`.
     """
-    path = Path(out)
+    path, clock = Path(out), [time.process_time()]
     config = configure(
         source,
         model=model,
@@ -194,6 +199,7 @@ def train(
                 _first_weights(path, net, world)
             floor = asked.floor(evaluation, spec.evaluate_samples) if world.leader and asked.exact else None
             tells = tracker is not None and world.leader
+            clock.append(time.process_time())
             train_model(
                 net,
                 run.corpus("train"),
@@ -210,6 +216,7 @@ def train(
             in_parts = world.size > 1 and spec.parallel == "fsdp"
             world.dismiss()
             assert folder is not None
+            clock.append(time.process_time())
             if in_parts:
                 net = load_run(path).model.to(next(net.parameters()).device)
             score = evaluate(net, evaluation, num_samples=num_samples, target=asked, block_length=spec.block_length)
@@ -217,6 +224,9 @@ def train(
                 raise NonFiniteError(f"{path}: the loss after training is not finite; lower training.learning_rate")
             summary = summarise(score, net, config, floor) | {"num_samples": num_samples}
             store.write_table(path / "evaluation.jsonl", _score_rows(score))
+            clock.append(time.process_time())
+            for phase, begun_at, ended_at in zip(PHASES, clock[:-1], clock[1:], strict=True):
+                folder.timing.append({"phase": phase, "spent": ended_at - begun_at})
             folder.mark_done(summary)
     return replace(run, model=unwrapped(net), summary=summary)
 

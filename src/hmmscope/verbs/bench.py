@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from hmmscope.bench import curve, engine, exact, filtering, mixture, sampling, training
-from hmmscope.bench.contest import Contest
+from hmmscope.bench import curve, engine, exact, filtering, mixture, probes, sampling, training
+from hmmscope.bench.contest import Contest, summary
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.machine import machine
 from hmmscope.schema import unknown_name
@@ -17,7 +17,8 @@ from hmmscope.text import say
 from hmmscope.verbs.endings import new_file
 
 #: What `all` measures.
-WORKS = ("sampling", "filtering", "exact", "mixture", "training", "engine")
+WORKS = ("sampling", "filtering", "exact", "mixture", "probes", "training", "engine")
+_ON_PROCESSORS = ("exact", "probes", "engine")
 
 
 def bench(
@@ -59,24 +60,23 @@ def bench(
         makers: tuple[Callable[..., list[Contest]], ...] = (
             sampling.contests,
             filtering.contests,
-            _exact if work == "all" and device != "cpu" else exact.contests,
+            exact.contests,
             mixture.contests,
+            probes.contests,
             trained,
             engine.contests,
         )
-        every = [name for name in WORKS if device == "cpu" or name != "engine"]
+        every = [name for name in WORKS if device == "cpu" or name not in _ON_PROCESSORS]
         chosen = [
             make for name, make in zip(WORKS, makers, strict=True) if name in (every if work == "all" else [work])
         ]
         contests = (contest for make in chosen for contest in make(peers=peers, device=device))
-        found = {"rows": [row for contest in contests for count in threads for row in _rows(contest, repeats, count)]}
+        measured = [(contest, _rows(contest, repeats, count)) for contest in contests for count in threads]
+        lines = summary(measured)
+        _print_summary(lines)
+        found = {"rows": [row for _, rows in measured for row in rows], "summary": lines}
     if out is not None:
         store.write_json(Path(out), {"machine": facts, **found})
-
-
-def _exact(**_: Any) -> list[Contest]:
-    """Nothing: users' calls are measured on the processor only."""
-    return []
 
 
 def _curve(threads: list[int], repeats: int) -> dict[str, Any]:
@@ -101,3 +101,19 @@ def _rows(contest: Contest, repeats: int, threads: int) -> list[dict]:
         ratio = f"x {row['ours_over_this']:.3g}"
         say(f"  {row['who']:<30} {row['rate'] / 1e6:12.4g} M{row['unit']:<12} ours {ratio:<10}{share}")
     return found
+
+
+def _print_summary(lines: list[dict]) -> None:
+    """One table of everything, in Markdown; where a peer is ahead, and why."""
+    say("\n| work | M/s | share of the limit | fastest peer | ours over it | |\n|---|---|---|---|---|---|")
+    for line in lines:
+        share = "" if line["share_of_limit"] is None else f"{100 * line['share_of_limit']:.0f} %"
+        ratio = "" if line["ratio"] is None else f"{line['ratio']:.3g}"
+        behind = (
+            f"behind: {line['reason'] or 'not explained'}" if line["ratio"] is not None and line["ratio"] < 1 else ""
+        )
+        threads = "" if line["threads"] == 1 else f", {line['threads']} threads"
+        say(
+            f"| {line['work']}{threads} | {line['rate'] / 1e6:.3g} {line['unit']} | {share} | {line['peer'] or ''} "
+            f"| {ratio} | {behind} |"
+        )

@@ -1,0 +1,52 @@
+"""Where the time of an experiment went: timing.jsonl in its folder, and a line of its facts."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from hmmscope.runs.pipeline import PHASES
+from hmmscope.storage.journal import Journal
+from hmmscope.storage.rundir import read_journal
+
+_FILE = "timing.jsonl"
+
+
+@contextmanager
+def timed(out: Path, phase: str) -> Iterator[None]:
+    """Write down how long a phase took: `seconds` by the clock, and `spent` by processors, workers that ended included."""
+    begun, spent = time.monotonic(), sum(os.times()[:4])
+    yield
+    record = {"phase": phase, "seconds": time.monotonic() - begun, "spent": sum(os.times()[:4]) - spent}
+    with closing(Journal(out / _FILE)) as journal:
+        journal.append(record)
+
+
+def time_facts(out: Path, runs: Sequence[Path]) -> list[dict[str, str]]:
+    """The phases so far, longest first, in seconds by the clock; of the trainings what processors spent on what."""
+    seconds: Counter[str] = Counter()
+    spent: Counter[str] = Counter()
+    for record in _records(out):
+        seconds[record["phase"]] += record["seconds"]
+        spent[record["phase"]] += record["spent"]
+    if not seconds:
+        return []
+    of_runs: Counter[str] = Counter()
+    for record in (record for path in runs for record in _records(path) if "phase" in record):
+        of_runs[record["phase"]] += record["spent"]
+    value = _listed(seconds) + " by the clock"
+    rest = spent["training"] - sum(of_runs[phase] for phase in PHASES)
+    if of_runs["steps"] and rest >= 0:
+        parts = {phase: of_runs[phase] for phase in PHASES} | {"start of workers and the rest": rest}
+        value += f"; training took {spent['training']:.0f} s of processors: {_listed(parts)}"
+    return [{"name": "time", "value": value}]
+
+
+def _records(folder: Path) -> list[dict]:
+    return read_journal(folder / _FILE) if (folder / _FILE).exists() else []
+
+
+def _listed(seconds: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {number:.0f} s" for name, number in sorted(seconds.items(), key=lambda item: -item[1]))
