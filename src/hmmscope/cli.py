@@ -1,7 +1,6 @@
 """The command line: parsing only. Verbs are functions of `hmmscope.verbs`, imported when called."""
 
 import argparse
-import errno
 import importlib
 import os
 import re
@@ -11,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from hmmscope.errors import HmmscopeError, InputError
+from hmmscope.errors import HmmscopeError, InputError, code_and_line
 from hmmscope.text import in_a_line
 
 _EPILOG = """\
@@ -25,7 +24,6 @@ device), 6 non-finite numbers, 130 interrupted, 143 terminated, 70 internal erro
 
 #: Verbs that take ``--section.key VALUE``, or fields of a process.
 _OVERRIDABLE = ("run", "train", "sweep", "study", "analyse", "sample", "oracle", "facts")
-_RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -235,6 +233,9 @@ def _add_engine(parser: argparse.ArgumentParser, default: str | None) -> None:
     parser.add_argument(
         "--gpus", type=float, default=0.0, metavar="G", help="of each run (ray: a fraction; slurm: whole)"
     )
+    parser.add_argument(
+        "--silence", type=float, metavar="S", help="kill a run without a step for S seconds, and try it again"
+    )
     parser.add_argument("--address", metavar="HOST:PORT", help="of a Ray cluster (default: one is started here)")
     parser.add_argument("--slurm", nargs="+", default=[], metavar="KEY=VALUE", help="of sbatch: partition=gpu time=120")
 
@@ -294,17 +295,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _silence_stdout()
         return 0
-    except MemoryError:
-        return _fail("out of memory; ask for fewer or shorter samples at once", 5)
     except Exception as error:
-        if debug:
+        code, line = code_and_line(error)
+        if debug and code == 70:
             raise
-        if isinstance(error, OSError) and error.errno in _RESOURCES:
+        if isinstance(error, OSError):
             _silence_stdout()
-            return _fail(f"{error.strerror}; nothing saved before is lost", 5)
-        if isinstance(error, RuntimeError) and re.search(r"can't allocate memory|out of memory", str(error)):
-            return _fail("out of memory; choose smaller sizes", 5)
-        return _fail(f"internal error, please report it: {type(error).__name__}: {error} (add --debug for more)", 70)
+        return _fail(line + (" (add --debug for more)" if code == 70 else ""), code)
     finally:
         warnings.showwarning = shown
 

@@ -1,5 +1,12 @@
 """What can go wrong, one class for each exit code of the command line."""
 
+import errno
+import re
+
+_RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+
+_PAGES = {"jinja2", "markupsafe", "matplotlib"}
+
 
 class HmmscopeError(Exception):
     """Base of all errors that a user can act on. The message is one line: where, what is wrong, what to do.
@@ -41,3 +48,25 @@ class NonFiniteError(HmmscopeError):
     """A loss, gradient or weight is NaN or infinite (exit code 6)."""
 
     exit_code = 6
+
+
+class PartlyFailedError(HmmscopeError):
+    """Some of several pieces of work failed and the others are done (the exit code of the first that failed)."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def code_and_line(error: Exception) -> tuple[int, str]:
+    """The exit code of any error, and what is said of it in one line."""
+    if isinstance(error, HmmscopeError):
+        return error.exit_code, " ".join(str(error).split())
+    if isinstance(error, ModuleNotFoundError) and error.name in _PAGES:
+        return 2, f"{error.name} is not installed, which pages and plots need; pip install 'hmmscope[pages]'"
+    memory = isinstance(error, RuntimeError) and re.search(r"can't allocate memory|out of memory", str(error))
+    if memory or isinstance(error, MemoryError):
+        return 5, "out of memory; ask for fewer or shorter samples at once, or choose smaller sizes"
+    if isinstance(error, OSError) and error.errno in _RESOURCES:
+        return 5, f"{error.strerror}; nothing saved before is lost"
+    return 70, f"internal error, please report it: {type(error).__name__}: {' '.join(str(error).split())}"

@@ -3,7 +3,9 @@
 import hashlib
 import os
 import platform
+import shutil
 import sys
+from contextlib import suppress
 from datetime import date
 from importlib import metadata
 from pathlib import Path
@@ -91,12 +93,25 @@ def machine_line() -> str:
 
 
 def free_memory() -> int | None:
-    """Bytes that can be allocated without swapping; None where the system does not say."""
-    try:
+    """Bytes that can be allocated without swapping, in the container that this is in; None where nothing says it."""
+    found = []
+    with suppress(OSError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return None
+        found.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")))
+    with suppress(OSError, ValueError):  # "max" is no number
+        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+        found.append(max(0, limit - used))
+    return min(found, default=None)
+
+
+def require_disk(what: str, folder: Path, num_bytes: int, advice: str) -> None:
+    """ResourceError if `num_bytes` is more than is free on the disk where `folder` is or will be."""
+    place = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.is_dir())
+    free = shutil.disk_usage(place).free
+    if num_bytes > free:
+        raise ResourceError(
+            f"{what}: needs {num_bytes / 2**30:.1f} GiB on the disk of {place}, where {free / 2**30:.1f} are free; {advice}"
+        )
 
 
 def require_memory(what: str, num_bytes: int, advice: str = "ask for less at once") -> None:

@@ -30,7 +30,7 @@ def shown(value: object) -> str:
 
 def path_of(where: str, key: object) -> str:
     """The path of a field, ``training.num_steps``; a key that is no plain word is quoted."""
-    word = key if isinstance(key, str) and key.isprintable() and len(key) <= 100 else shown(key)
+    word = key if isinstance(key, str) and key.isprintable() and 0 < len(key) <= 100 else shown(key)
     return f"{where}.{word}" if where else word
 
 

@@ -11,7 +11,7 @@ from hmmscope.errors import DamagedError, InputError
 from hmmscope.evidence.claims import Claim, Seen, claim
 from hmmscope.evidence.code import code_behind
 from hmmscope.evidence.effects import pooled
-from hmmscope.evidence.ledger import ledger, rules_of
+from hmmscope.evidence.ledger import as_text, ledger, rules_of
 from hmmscope.evidence.rows import Tables
 from hmmscope.evidence.verdicts import Above, room
 from hmmscope.storage import store
@@ -147,6 +147,13 @@ def test_largest_scale_counts_and_q_is_over_the_ledger(rising: Claim, tmp_path: 
     assert first.p < second.p  # type: ignore[operator]
     assert first.q == pytest.approx(min(2 * first.p, second.p))  # type: ignore[operator]
     assert second.q == pytest.approx(second.p)
+    assert [line.rpartition(", in ")[2] for line in as_text(ledger([small, again])) if "->" in line] == [
+        "small",
+        "again",
+    ]
+    assert ", in " not in "\n".join(as_text(ledger([small])))
+    twin = folder(tmp_path / "other" / "small", RISES)
+    assert [entry.folder for entry in ledger([small, twin])] == [str(small), str(twin)]
 
 
 def test_written_ledgers(rising: Claim, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from hmmscope import registry
 from hmmscope.cli import main
-from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
+from hmmscope.errors import DamagedError, InputError, PartlyFailedError, RefusedError, ResourceError
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.findings import Finding
 from hmmscope.evidence.ledger import tables_of
@@ -21,7 +21,7 @@ from hmmscope.experiments.running import run_experiment
 from hmmscope.runs import pipeline
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import Run
-from hmmscope.storage import store
+from hmmscope.storage import disk, store
 from hmmscope.storage.rundir import RunDir
 from hmmscope.storage.seals import read_seal, remove_seal
 from hmmscope.sweeps.engines import EngineOptions
@@ -112,15 +112,15 @@ def test_every_model_is_trained_once_for_each_seed_and_shared(tmp_path: Path) ->
 
 
 def test_one_number_of_the_plan_and_of_the_measurements(tmp_path: Path) -> None:
-    changes = {"plan.widths": "6", "measurements.factor": "-1", "training.num_steps": "2"}
+    changes = {"plan.widths": "6", "measurements.factor": "0", "training.num_steps": "2"}
     out = run_experiment("test-seeded", "smoke", tmp_path / "one", overrides=changes, seeds=3, quiet=True)
     rows = store.read_table(out / "tables" / "losses.jsonl")
     assert [row["label"] for row in rows] == ["width 6"] * 3
-    assert all(row["value"] < 0 for row in rows)
+    assert all(row["value"] == 0 for row in rows)
     about = store.read_json(out / "experiment.json")
     assert about["config"]["plan"] == {"widths": [6]}
     assert about["config"]["seeds"] == [0, 1, 2]
-    assert "--seeds 3 --plan.widths 6 --measurements.factor -1 --training.num_steps 2" in about["command"]
+    assert "--seeds 3 --plan.widths 6 --measurements.factor 0 --training.num_steps 2" in about["command"]
     with pytest.raises(RefusedError, match="another plan"):
         run_experiment("test-seeded", "smoke", out, overrides=changes, seeds=2, resume=True, quiet=True)
 
@@ -285,6 +285,12 @@ def test_only_small_files_of_the_experiment_are_taken(tmp_path: Path) -> None:
         ({"overrides": {"seed": "3"}}, "--seed: is set by --seeds"),
         ({"overrides": {"process.seed": "3"}}, r"--process\.seed: is set by --seeds"),
         ({"overrides": {"plan.width": "3"}}, "did you mean 'widths'"),
+        ({"overrides": {"plan.widths": "4,-8"}}, r"--plan\.widths: must be in \[1, 8000\], got -8"),
+        (
+            {"overrides": {"measurements.factor": "1e9"}},
+            r"--measurements\.factor: must be in \[0, 1000\], got 1000000000",
+        ),
+        ({"overrides": {"model.name": "lstm"}}, r"model\.name: test-seeded measures rnn, got 'lstm'"),
         ({"seeds": 0}, "seeds: must be 1 to 1000"),
         ({"seeds": (1, 1)}, "different numbers"),
     ],
@@ -306,6 +312,69 @@ def test_runs_that_did_not_record_processor_time_have_none() -> None:
     records = [{"seconds": 1.0}, {"seconds": 3.0}, {"seconds": 0.5}]
     assert running._seconds(records, "seconds") == 3.5
     assert running._seconds(records, "processor_seconds") is None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What fails, and who may write
+
+
+def test_one_failure_ends_no_other_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = Seeded.measure
+
+    def failing(self: Seeded, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
+        if next(iter(runs.values())).config.seed == 0 and group == "again":
+            raise MemoryError
+        return measure(self, runs, group, sizes)
+
+    monkeypatch.setattr(Seeded, "measure", failing)
+    with pytest.raises(PartlyFailedError, match=r"seed 0 failed \(error\[5\] measuring again: out of memory") as caught:
+        run_experiment("test-seeded", "smoke", tmp_path / "out", quiet=True)
+    assert caught.value.exit_code == 5
+    assert store.read_json(tmp_path / "out" / "experiment.json")["whole_seeds"] == [1]
+    assert read_seal(tmp_path / "out") is None
+    monkeypatch.setattr(Seeded, "measure", measure)
+    run_experiment("test-seeded", "smoke", tmp_path / "out", resume=True, quiet=True)
+    assert read_seal(tmp_path / "out") is not None
+
+
+def test_one_process_writes_an_experiment(tmp_path: Path) -> None:
+    out = run_experiment("test-seeded", "smoke", tmp_path / "out", seeds=1, quiet=True)
+    before = read_seal(out)
+    with disk.holding(out / "lock"), pytest.raises(RefusedError, match="in use by process"):
+        run_experiment("test-seeded", "smoke", out, seeds=1, resume=True, quiet=True)
+    assert read_seal(out) == before
+
+
+def test_a_finished_experiment_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = run_experiment("test-seeded", "smoke", tmp_path / "out", seeds=1, quiet=True)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    monkeypatch.setattr(disk, "create", lambda path: pytest.fail("written"))
+    assert run_experiment("test-seeded", "smoke", out, seeds=1, resume=True, quiet=True) == out
+
+
+def test_tables_without_seeds_are_used_again_only_if_the_same_measured_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def measured(self: Seeded, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        seen.append(group)
+        return {group: [{"label": "width 4", "value": 1.0}]}
+
+    monkeypatch.setattr(Seeded, "num_seeds", {})
+    monkeypatch.setattr(Seeded, "plan", lambda self, scale, **choices: {})
+    monkeypatch.setattr(Seeded, "measure", measured)
+    out = run_experiment("test-seeded", "smoke", tmp_path / "out", quiet=True)
+    run_experiment("test-seeded", "smoke", out, resume=True, quiet=True)
+    assert seen == ["losses", "again"]
+    remove_seal(out)
+    store.write_table(out / "tables" / "again.jsonl", [{"label": "width 4", "value": 100.0}])
+    with pytest.raises(DamagedError, match=r"again\.jsonl: 33 bytes|again\.jsonl: .* the made says"):
+        run_experiment("test-seeded", "smoke", out, resume=True, quiet=True)
+    monkeypatch.setattr(running, "measurement_code", lambda experiment: "other")
+    run_experiment("test-seeded", "smoke", out, resume=True, quiet=True)
+    assert seen == ["losses", "again"] * 2
+    assert store.read_table(out / "tables" / "again.jsonl")[0]["value"] == 1.0
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from hmmscope.experiments import study as studies
 from hmmscope.experiments.study_tables import entropies, grams
 from hmmscope.report.drawing import draw_folder
 from hmmscope.report.page import write_page
+from hmmscope.storage.seals import remove_seal
 
 SMALL = {
     "length": 12,
@@ -90,6 +91,7 @@ def test_its_page_and_findings(study: studies.Study) -> None:
 
 def test_it_goes_on_where_it_was(study: studies.Study, data: hs.SequenceData, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (study.path / "tables" / "predictors.jsonl").read_bytes()
+    remove_seal(study.path)
     (study.path / "tables" / "chosen.jsonl").unlink()
     monkeypatch.setattr(studies, "fit", None)  # what is there is not made again
     again = hs.study(data, study.path, resume=True, **SMALL)

@@ -165,6 +165,8 @@ def test_excess_entropy_of_a_periodic_process_is_its_phase():
 def test_too_many_words_are_refused():
     with pytest.raises(InputError, match=r"^length: 2\^21 words are more than 1048576$"):
         block_entropies(golden_mean(), 21)
+    with pytest.raises(InputError, match=r"^length: 2\^1000000000000 words are more than"):
+        block_entropies(golden_mean(), 10**12)
     with pytest.raises(InputError, match=r"^stationary law: not unique"):
         hs.entropy_rate(hs.HMM([0.5, 0.5], np.eye(2), np.eye(2)))
     for options in ({"num_samples": 1}, {"length": 2}):

@@ -333,7 +333,7 @@ def test_bad_requests_are_refused():
         (lambda: hs.memory_beliefs(hmm, observations, 1, prior=[1.0]), r"^prior: must be 2 probabilities"),
         (lambda: hs.memory_beliefs(hmm, observations, 1, prior=[1.0, 1e-200]), r"^prior: has a positive entry below"),
         (lambda: hs.memory_beliefs(hmm, observations + 2, 1), r"^observations\[0, 0\]: symbol 2 "),
-        (lambda: memory_table(hmm, 21), r"^enumeration: 2\^21 = 2097152 sequences are more than"),
+        (lambda: memory_table(hmm, 21), r"^enumeration: 2\^21 sequences are more than"),
         (lambda: memory_error(hmm, 3, 2), r"^memory_length: must be in \[1, 2\], got 3$"),
         (lambda: linear_predictor(hmm, 0), r"^memory_length: must be at least 1"),
     ):

@@ -363,3 +363,16 @@ def test_lines_before_a_checkpoint_are_as_they_were_written(run: RunDir) -> None
     path.write_bytes(path.read_bytes().replace(b"1", b"7", 1))
     with pytest.raises(DamagedError, match=r"metrics\.jsonl: altered"):
         run.load_checkpoint(2)
+
+
+def test_a_checkpoint_is_loaded_from_the_bytes_that_were_checked(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    real = disk.open_own
+
+    def counted(path: Path, flags: int) -> int:
+        opened.append(path.name)
+        return real(path, flags)
+
+    monkeypatch.setattr(disk, "open_own", counted)
+    assert run.load_checkpoint(2) is not None
+    assert opened.count("model.safetensors") == opened.count("state.json") == opened.count("manifest.json") == 1

@@ -294,7 +294,10 @@ def test_lock_ends_with_its_object(tmp_path: Path) -> None:
 
 
 def test_file_system_without_locks(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("fcntl.flock", failing(lambda *args: None, 0, errno.ENOLCK))
+    def refused(*args: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refused)
     with pytest.raises(ResourceError, match="lock"):
         RunDir.create(tmp_path / "run", {})
     assert os.listdir(tmp_path) == []

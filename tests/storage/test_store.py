@@ -3,9 +3,11 @@
 import hashlib
 import json
 import os
+import signal
 import socket
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -175,7 +177,7 @@ def test_reading_is_bounded_and_never_waits(tmp_path: Path) -> None:
     with open(tmp_path / "large", "wb") as file:
         file.truncate(1 << 40)
     for name in ("pipe", "large", "missing", "."):
-        for read in (store.read_json, store.read_table):
+        for read in (store.read_json, partial(store.read_table, own=False)):
             with pytest.raises(InputError):
                 read(tmp_path / name)
     (tmp_path / "small").write_text("[1, 2]")
@@ -297,3 +299,39 @@ def test_reading_is_bounded(tmp_path: Path) -> None:
             disk.read_bytes(path, own=True)
     with pytest.raises(InputError, match="4 bytes, more than the 3 allowed"):
         store.read_text(tmp_path / "kept", limit=3)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What killed writers leave
+
+
+def killed_in(work: Callable[[], None]) -> None:
+    """A child that is killed in the middle of `work`."""
+    pid = os.fork()
+    if pid == 0:
+        disk.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment, misc]
+        work()
+    os.waitpid(pid, 0)
+
+
+def make(path: Path) -> None:
+    with store.new_folder(path) as folder:
+        store.make_folder(folder / "inside")
+
+
+@pytest.mark.parametrize("write", [make, lambda path: store.write_text(path, "x")])
+def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path, write: Callable) -> None:
+    for name in ("mine", "mine-too"):
+        killed_in(lambda name=name: write(tmp_path / name))  # type: ignore[misc]
+    assert len(os.listdir(tmp_path)) == 2
+    write(tmp_path / "mine")
+    assert sorted(name[:13] for name in os.listdir(tmp_path)) == [".tmp-mine-too", "mine"]  # not what is another's
+
+
+def test_what_a_living_writer_fills_is_not_removed(tmp_path: Path) -> None:
+    with store.new_folder(tmp_path / "mine") as folder:
+        store.remove_leftovers(tmp_path)
+        with store.new_folder(tmp_path / "mine"):
+            assert folder.is_dir()
+        disk.remove_tree(tmp_path / "mine")
+    assert os.listdir(tmp_path) == ["mine"]

@@ -247,6 +247,10 @@ def test_ray_gives_the_same_table_though_a_task_is_killed(tmp_path: Path, undist
         def done(self, name: str) -> None:
             pass
 
+        def at_work(self, beats: object) -> None:
+
+            pass
+
         def failed(self, outcome: jobs.Outcome, attempts: int, again: bool) -> None:
             failures.append((outcome.reason, attempts, again))
 
@@ -374,6 +378,10 @@ def test_real_slurm_job_that_is_lost_is_tried_again(tmp_path: Path, monkeypatch:
                 self.killed = True
 
         def done(self, name: str) -> None:
+            pass
+
+        def at_work(self, beats: object) -> None:
+
             pass
 
         def failed(self, outcome: jobs.Outcome, attempts: int, again: bool) -> None:

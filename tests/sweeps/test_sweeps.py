@@ -3,6 +3,9 @@
 import json
 import os
 import re
+import signal
+import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +24,8 @@ from hmmscope.storage.seals import read_seal
 from hmmscope.sweeps import jobs
 from hmmscope.sweeps.driver import run_sweep
 from hmmscope.sweeps.grid import config_digest, expand, extend_folder, load_points, make_folder, read_grid, run_name
-from hmmscope.sweeps.jobs import Outcome
-from hmmscope.sweeps.table import table_rows, table_text
+from hmmscope.sweeps.jobs import Heartbeat, Outcome
+from hmmscope.sweeps.table import Board, table_rows, table_text
 from sweeps_crash import BASE
 
 SUMMARY = {
@@ -325,6 +328,10 @@ def test_progress_is_no_failure(tmp_path: Path) -> None:
         def done(self, name: str) -> None:
             pass
 
+        def at_work(self, beats: object) -> None:
+
+            pass
+
         def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
             raise AssertionError(outcome)
 
@@ -350,6 +357,10 @@ def test_runs_of_another_process_are_waited_for(tmp_path: Path, monkeypatch: pyt
                 other.unlock()
 
         def done(self, name: str) -> None:
+            pass
+
+        def at_work(self, beats: object) -> None:
+
             pass
 
         def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
@@ -428,11 +439,11 @@ def test_failed_runs_are_the_exit_code(
     (tmp_path / "grid.yaml").write_text(json.dumps(RATES))
     out = tmp_path / "sweep"
     name = expand(RATES)[0].name
-    monkeypatch.setattr("hmmscope.sweeps.engines.LocalEngine", lambda out, jobs: Scripted(out, {name: [6]}))
+    monkeypatch.setattr("hmmscope.sweeps.engines.LocalEngine", lambda out, jobs, **_: Scripted(out, {name: [6]}))
     assert cli.main(["sweep", str(tmp_path / "grid.yaml"), "--out", str(out), "-q"]) == 5
     said = capsys.readouterr()
     assert said.err == f"error[5] 1 of 3 runs failed; see {out}/table.jsonl and {out}/logs\n"
-    monkeypatch.setattr("hmmscope.sweeps.engines.LocalEngine", lambda out, jobs: Scripted(out, {}))
+    monkeypatch.setattr("hmmscope.sweeps.engines.LocalEngine", lambda out, jobs, **_: Scripted(out, {}))
     assert cli.main(["sweep", "--out", str(out)]) == 0  # the grid is in the folder
     said = capsys.readouterr()
     assert said.err == f"done     {name}  excess 0.2500 (best 0.2500)\n"
@@ -514,3 +525,33 @@ def test_a_run_at_work_says_how_far_it_is(tmp_path: Path) -> None:
         row = table_rows(out, points)[0]
     assert row["state"] == "running"
     assert re.fullmatch(rf"step 7, \d+ s ago, process {os.getpid()} on .+", row["reason"])
+
+
+def test_a_run_that_says_nothing_for_long_is_told_of_once(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    board = Board(tmp_path, [])
+    for age in (5.0, 1000.0, 1010.0):
+        board.at_work({"one": Heartbeat(7, age, "12 on host"), "two": Heartbeat(None, 1.0, "")})
+    said = capsys.readouterr().err
+    assert said == (
+        "silent   one: step 7, 1000 s ago, process 12 on host; --silence SECONDS has such runs killed and tried again\n"
+    )
+
+
+def test_a_stopped_worker_is_killed_after_its_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeping = subprocess.Popen(["sleep", "100"], stdin=subprocess.PIPE)
+    monkeypatch.setattr(jobs.subprocess, "Popen", lambda *_, **__: sleeping)
+    job = jobs.Job(tmp_path, "run", silence=5.0)
+    os.kill(sleeping.pid, signal.SIGSTOP)
+    assert job.poll() is None
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 6)
+    outcome = job.poll()
+    assert outcome is not None
+    assert (outcome.exit_code, outcome.kind, outcome.final) == (-9, "failed", False)
+    assert outcome.reason == "killed after 5 s without a step (silence)"
+
+
+def test_rows_of_a_pool_have_their_names() -> None:
+    row = {"run": "rnn-seed0-a", "seed": 0, "state": "done", "reason": None} | dict.fromkeys(SUMMARY)
+    assert "rnn-seed0-a" not in "\n".join(table_text([row, row | {"run": "rnn-seed1-b", "seed": 1}]))
+    assert "rnn-seed0-a" in "\n".join(table_text([row, row | {"run": "lstm-seed0-b"}]))

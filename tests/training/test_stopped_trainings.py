@@ -19,6 +19,7 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import DamagedError, InputError, NonFiniteError, ResourceError
+from hmmscope.experiments.run_page import describe_run
 from hmmscope.models.make import make_model
 from hmmscope.processes.hmm import HMM
 from hmmscope.runs.config import RunConfig, config_from_data
@@ -241,6 +242,19 @@ def test_a_damaged_own_process_is_noticed(own: tuple[Path, RunConfig], tmp_path:
     copy.write_bytes(data[:100])
     with pytest.raises(DamagedError):
         load_run(tmp_path / "run")
+    (tmp_path / "elsewhere").write_bytes(data)
+    copy.unlink()
+    copy.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DamagedError, match="a symbolic link, which is not followed"):
+        load_run(tmp_path / "run")
+
+
+def test_a_linked_evaluation_is_not_read(whole: Path, tmp_path: Path) -> None:
+    run = load_run(whole)
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "evaluation.jsonl").symlink_to(whole / "evaluation.jsonl")
+    with pytest.raises(DamagedError, match="a symbolic link, which is not followed"):
+        describe_run(replace(run, path=tmp_path / "linked"), "hmmscope train")
 
 
 def test_nothing_is_left_of_what_cannot_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -248,3 +249,33 @@ def test_the_package_is_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys
         runpy.run_module("hmmscope", run_name="__main__", alter_sys=True)
     assert ended.value.code == 2
     assert "usage: hmmscope" in capsys.readouterr().out
+
+
+_INTERRUPTED = """
+import atexit, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as a terminal has it
+class At:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, At())
+{before}
+sys.argv = ["hmmscope", "list", "models"]
+from hmmscope.__main__ import start
+sys.exit(start())
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "before", "code", "said"),
+    [
+        ("hmmscope.cli", "", -signal.SIGINT, ""),  # while modules are imported
+        ("hmmscope.verbs.catalogue", "", 130, "error[130] interrupted\n"),
+        ("", "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))", 0, ""),  # after the work
+        ("hmmscope.cli", "signal.signal(signal.SIGINT, signal.SIG_IGN)", 0, ""),  # as nohup has it
+    ],
+)
+def test_ctrl_c_at_any_instant_is_no_traceback(module: str, before: str, code: int, said: str) -> None:
+    words = [sys.executable, "-c", _INTERRUPTED.format(module=module, before=before)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (code, said)

@@ -35,6 +35,7 @@ class Entry:
         exploratory: why the verdict is not a confirmation, or None: the rule was written, or changed, after its data.
         invalid: why its numbers cannot be right, or None.
         sealed: whether the folder has a seal, which says that it is as it was written.
+        one_of_several: whether another folder stands beside it for the same claim, so that the folder must be said.
     """
 
     claim: Claim
@@ -48,6 +49,7 @@ class Entry:
     exploratory: str | None = None
     invalid: str | None = None
     sealed: bool = True
+    one_of_several: bool = False
 
     def where(self) -> str:
         """``small, 3 seeds``."""
@@ -77,11 +79,15 @@ def ledger(folders: Sequence[Path]) -> list[Entry]:
         InputError: a folder is not that of a finished experiment, or of one that decides no claim.
         DamagedError: its files are not as its seal says.
     """
-    found = [entry for folder in folders for entry in _entries(Path(folder))]
+    paths = [Path(folder) for folder in folders]
+    twice = len({path.name for path in paths}) < len(paths)
+    found = [replace(one, folder=str(path)) if twice else one for path in paths for one in _entries(path)]
     largest: dict[str, tuple[bool, int]] = {}
     for entry in found:
         largest[entry.claim.name] = max(largest.get(entry.claim.name, (False, -1)), _size(entry))
     entries = [entry for entry in found if _size(entry) == largest[entry.claim.name]]
+    lines = Counter(entry.claim.name for entry in entries)
+    entries = [replace(entry, one_of_several=lines[entry.claim.name] > 1) for entry in entries]
     tested = {
         str(number): entry.finding.p
         for number, entry in enumerate(entries)
@@ -159,7 +165,8 @@ def read_tables(folder: Path) -> tuple[dict[str, Any], Tables]:
         raise InputError(f"{folder}: not the folder of a finished experiment")
     seals.check_seal(folder)
     about = store.read_json(path, own=True)
-    if not isinstance(about, dict) or not isinstance(about.get("experiment"), str):
+    store.check_format(about, "experiment", path)
+    if not isinstance(about.get("experiment"), str):
         raise DamagedError(f"{path}: must be a mapping with the name of an experiment")
     return about, tables_of(folder, about)
 
@@ -205,7 +212,7 @@ def as_markdown(entries: Sequence[Entry]) -> list[str]:
         else:
             verdict, number, rest = _verdict(entry)[0], finding.number(), law_of(finding)
             cells += [f"**{verdict}**", f"{number}{'; ' * bool(rest)}{rest}"]
-            cells += [f"`{claim.experiment}`, {_place(entry)}", finding.text]
+            cells += [f"`{claim.experiment}`, {place(entry)}", finding.text]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return [*lines, "", summary(entries)]
 
@@ -222,12 +229,13 @@ def _verdict(entry: Entry) -> tuple[str, str, str, str]:
     finding = entry.finding
     assert finding is not None
     verdict = f"INVALID ({entry.invalid})" if entry.invalid else finding.verdict
-    return verdict, finding.number(), law_of(finding), _place(entry)
+    return verdict, finding.number(), law_of(finding), place(entry)
 
 
-def _place(entry: Entry) -> str:
+def place(entry: Entry) -> str:
+    """``small, 3 seeds (exploratory), in FOLDER``."""
     marks = [word for word, said in (("exploratory", entry.exploratory), ("unsealed", not entry.sealed)) if said]
-    return entry.where() + (f" ({', '.join(marks)})" if marks else "")
+    return entry.where() + (f" ({', '.join(marks)})" if marks else "") + f", in {entry.folder}" * entry.one_of_several
 
 
 def law_of(finding: Finding) -> str:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -25,7 +25,7 @@ from hmmscope.experiments.experiment import ALL, Experiment, Measured
 from hmmscope.machine import machine_line
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.storage import store
-from hmmscope.storage.seals import check_seal
+from hmmscope.storage.seals import check_seal, digests
 from hmmscope.sweeps.grid import config_digest
 
 INDEX = "parts.jsonl"
@@ -71,11 +71,24 @@ class Part:
             raise DamagedError(f"{self.path(out)}: altered; remove it to have it measured again")
         return found
 
-    def write(self, out: Path, tables: Measured, *, machine: str | None = None, created: str | None = None) -> None:
-        """Its file, made here and today unless said otherwise."""
+    def write(
+        self,
+        out: Path,
+        tables: Measured,
+        *,
+        machine: str | None = None,
+        created: str | None = None,
+        runs: Mapping[str, str | None] | None = None,
+    ) -> None:
+        """Its file, made here and today unless said otherwise, of runs with these digests."""
         path = self.path(out)
         store.make_folder(path.parent)
-        made = {"code": self.code, "machine": machine or machine_line(), "created": created or date.today().isoformat()}
+        made: dict[str, Any] = {
+            "code": self.code,
+            "machine": machine or machine_line(),
+            "created": created or date.today().isoformat(),
+        }
+        made |= {} if runs is None else {"runs": dict(runs)}
         part = json.loads(store.json_bytes({**made, "tables": tables}, str(path)))
         store.write_json(path, {**part, "sha256": _digest(part)})
 
@@ -86,11 +99,15 @@ def _digest(part: Mapping[str, Any]) -> str:
 
 def measurement_code(experiment: Experiment) -> str:
     """A digest of the code that measures: of `measure` and what it reaches in experiments and instruments."""
-    own = type(experiment).__module__.partition(".")[0]
+    return code_digest(experiment.measure, type(experiment).__module__)
+
+
+def code_digest(function: Callable, module: str) -> str:
+    """A digest of a function of a module and what it reaches: in experiments and instruments, or in its own package."""
+    own = module.partition(".")[0]
     followed = ("hmmscope.experiments", "hmmscope.analysis") if own == "hmmscope" else (own,)
-    return hashlib.sha256(code_behind(experiment.measure, lambda name: name.startswith(followed)).encode()).hexdigest()[
-        :12
-    ]
+    code = code_behind(function, lambda name: name.startswith(followed))
+    return hashlib.sha256(code.encode()).hexdigest()[:12]
 
 
 def write_tables(out: Path, names: Sequence[str], parts: Sequence[Part]) -> None:
@@ -112,6 +129,39 @@ def write_tables(out: Path, names: Sequence[str], parts: Sequence[Part]) -> None
     store.write_table(out / INDEX, index)
 
 
+class Made:
+    """What the tables of an experiment without seeds were made by: made.json, which says when they may be used again.
+
+    Args:
+        out: folder of the experiment.
+        code: digest of what measures, see `measurement_code`.
+        runs: folders of what is measured.
+    """
+
+    def __init__(self, out: Path, code: str, runs: Sequence[Path]) -> None:
+        self._out, self._by = out, {"code": code, "runs": digests(runs)}
+        self._groups: dict[str, Any] = {}
+        if os.path.lexists(out / "made.json"):
+            self._groups = store.read_json(out / "made.json", own=True)
+            if not isinstance(self._groups, dict):
+                raise DamagedError(f"{out / 'made.json'}: must be a mapping; remove it to have all measured again")
+
+    def has(self, group: str) -> bool:
+        """Whether the tables of a measurement are there, as they were written, made by the same code of the same runs."""
+        found = self._groups.get(group)
+        if not isinstance(found, dict) or {key: found.get(key) for key in self._by} != self._by:
+            return False
+        if not all(os.path.lexists(self._out / name) for name in found.get("files", {"made": None})):
+            return False
+        store.check_entries(self._out, found["files"], "made.json")
+        return True
+
+    def note(self, group: str, names: Sequence[str]) -> None:
+        """Say that these files hold a measurement."""
+        self._groups[group] = {**self._by, "files": store.file_entries(self._out, names)}
+        store.write_json(self._out / "made.json", self._groups)
+
+
 class Kept:
     """The parts in the small files of an experiment.
 
@@ -130,6 +180,7 @@ class Kept:
                 raise InputError(f"--from {folder}: has no {file}; give the folder of an experiment with seeds")
         check_seal(folder)
         self.folder, self.about = folder, store.read_json(folder / "experiment.json", own=True)
+        store.check_format(self.about, "experiment", folder / "experiment.json")
         found = (self.about.get("experiment"), self.about.get("scale"))
         if found != (name, scale):
             raise InputError(f"--from {folder}: holds {found[0]} at scale {found[1]}, not {name} at scale {scale}")
@@ -171,5 +222,5 @@ class Kept:
                 return f"another configuration of {label}"
             if config_digest(before) != config_digest(own):
                 return f"another configuration of {label}"
-        part.write(out, made["tables"], machine=made["machine"], created=made["created"])
+        part.write(out, made["tables"], machine=made["machine"], created=made["created"], runs=made.get("runs"))
         return None

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import torch
 
-from hmmscope.errors import HmmscopeError, RefusedError, ResourceError
+from hmmscope.errors import RefusedError, ResourceError, code_and_line
 from hmmscope.runs.config import RunConfig
+from hmmscope.runs.dry_run import require_room
 from hmmscope.runs.pipeline import train
 from hmmscope.sweeps.driver import run_sweep
 from hmmscope.sweeps.engines import EngineOptions
@@ -43,6 +44,8 @@ def train_in_pool(
     """
     points = {run_name(config): Point(run_name(config), {"seed": config.seed}, config) for config in configs}
     wanted = [point for name, point in points.items() if not is_done(pool, name)]
+    local = engine is None or engine.name == "local"
+    require_room([point.config for point in wanted], pool, here=local)
     if wanted and engine is None:
         make_folder(pool, wanted, shared=True)
         with taking_part(pool):
@@ -92,9 +95,10 @@ def _train_here(points: Sequence[Point], pool: Path, quiet: bool) -> list[tuple[
                 left.append(free)
             else:
                 failed.append((free.name, f"error[{error.exit_code}] {error}"))
-        except HmmscopeError as error:
-            failed.append((free.name, f"error[{error.exit_code}] {error}"))
-            write_failure(pool, Outcome(free.name, error.exit_code, failed[-1][1]), 1)
+        except Exception as error:
+            code, line = code_and_line(error)
+            failed.append((free.name, f"error[{code}] {line}"))
+            write_failure(pool, Outcome(free.name, code, failed[-1][1]), 1)
     return failed
 
 

@@ -82,6 +82,7 @@ def training_figure(
 def describe_run(run: Run, command: str = "hmmscope train") -> None:
     """Write experiment.json, findings.json and figures into the folder of a finished run that `command` made."""
     assert run.summary is not None
+    seals.remove_seal(run.path)
     rows = Rows(store.read_table(run.path / "evaluation.jsonl"))
     axis = "demonstrations" if len(rows.where(axis="demonstrations").values("x")) > 1 else "positions"
     along = rows.where(axis=axis)
@@ -117,6 +118,7 @@ def describe_run(run: Run, command: str = "hmmscope train") -> None:
     store.write_json(run.path / "findings.json", [_distance_finding(run.summary, target.kind).to_data()])
     title = getattr(run.process, "title", "") or repr(run.process)
     description = {
+        "format": store.FORMATS["experiment"],
         "experiment": "train",
         "title": f"{run.config.model.name} on {title}",
         "summary": f"A model trained for {_ASKED[run.config.target].lower()}, beside "

@@ -6,6 +6,7 @@
       tables/<name>.jsonl                    measurements, the only input of figures and findings
       figures/<nn-name>.json                 figures as data; `report` draws them and makes the page
       seal.json                              digests of all this, of the seals of the runs, and what measured it
+      lock                                   held by the process that writes
 
 A seeded experiment has its runs in a pool that it may share with others, by default the folder "trained" beside OUT, and
 is measured part by part, see `hmmscope.experiments.parts`. An interrupted experiment goes on where it was.
@@ -13,7 +14,7 @@ is measured part by part, see `hmmscope.experiments.parts`. An interrupted exper
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -24,50 +25,25 @@ from hmmscope.corpora.targets import make_target
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.evidence.ledger import read_tables, rules_of, tables_of
 from hmmscope.evidence.rows import Tables
-from hmmscope.experiments.experiment import SCALES, Experiment, Measured, experiment_named
+from hmmscope.experiments.experiment import Experiment, Measured, experiment_named
+from hmmscope.experiments.failures import Failures, phase
 from hmmscope.experiments.outcomes import last_quarter
-from hmmscope.experiments.parts import Kept, Part, measurement_code, write_tables
+from hmmscope.experiments.parts import Kept, Made, Part, measurement_code, write_tables
+from hmmscope.experiments.planning import Plan, plan_of
 from hmmscope.experiments.pool import default_engine, train_in_pool
 from hmmscope.experiments.timing import time_facts, timed
 from hmmscope.machine import environment, machine_line
-from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.runs.config import config_from_data
 from hmmscope.runs.dry_run import budget
 from hmmscope.runs.live import live_data
 from hmmscope.runs.pipeline import Run, load_run, ports_of, train
-from hmmscope.schema import parse_value, unknown_name
-from hmmscope.seeds import check_seed
-from hmmscope.storage import seals, store
+from hmmscope.storage import disk, seals, store
 from hmmscope.storage.rundir import RunDir, config_difference, read_journal
 from hmmscope.sweeps.engines import EngineOptions
+from hmmscope.sweeps.grid import run_name
+from hmmscope.sweeps.jobs import is_done
 from hmmscope.text import say as say_aloud
 from hmmscope.training.schedules import training_tokens
-
-#: Sections of options that are not of a configuration: what shapes the plan, and sizes of the measurements.
-_OWN_SECTIONS = ("plan", "measurements")
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """An experiment with all numbers in place."""
-
-    experiment: Experiment
-    scale: str
-    choices: dict[str, Any]
-    sizes: dict[str, Any]
-    configs: dict[str, RunConfig]  # by label, with the seed of the plan
-    seeds: tuple[int, ...] | None  # None: not seeded
-
-    def of_seed(self, seed: int) -> dict[str, RunConfig]:
-        """The configurations of one seed."""
-        return {label: _seeded(config, seed) for label, config in self.configs.items()}
-
-    def to_data(self) -> dict[str, Any]:
-        data: dict[str, Any] = {"runs": {label: config.to_data() for label, config in self.configs.items()}}
-        if self.choices:
-            data["plan"] = self.choices
-        if self.seeds is not None:
-            data["seeds"] = list(self.seeds)
-        return data | {"measurements": self.sizes}
 
 
 def run_experiment(
@@ -104,7 +80,7 @@ def run_experiment(
         InputError: an unknown name, scale or override.
         RefusedError: `out` exists, or holds another plan.
     """
-    plan = _plan(name, scale, overrides or {}, seeds)
+    plan = plan_of(name, scale, overrides or {}, seeds)
     given = {"trained": trained, "engine": engine, "from": kept, "first": first}
     wrong = next((option for option, value in given.items() if value is not None), None)
     if plan.seeds is None and wrong is not None:
@@ -112,20 +88,24 @@ def run_experiment(
     before = None if kept is None else Kept(kept, name, scale)
     pool = out.parent / "trained" if trained is None else trained
     _claim_folder(out, plan, resume, overrides, seeds, trained, before)
-    seals.check_seal(out)
-    seals.remove_seal(out)
     say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: say_aloud(line, flush=True))
-    if plan.seeds is None:
-        facts, invalid = _run_once(plan, out, say, quiet)
-        _write_results(plan.experiment, out, facts, invalid, [out / "runs" / label for label in plan.configs])
-        _seal(out, [out / "runs" / label for label in plan.configs])
-        return out
     work = Seeded(plan, out, pool, say, quiet)
-    if before is not None:
-        work.take(before)
-    _run_seeds(work, engine, (plan.seeds or ())[:first])
-    rows = store.read_table(out / "tables" / "runs.jsonl")
-    _seal(out, [folder for row in rows if (folder := pool / "runs" / row["run"]).is_dir()])
+    if seals.check_seal(out) is not None and not os.access(out, os.W_OK) and not work.left():
+        return out  # finished, and there to be read
+    with disk.holding(out / "lock"):
+        store.remove_leftovers(out)
+        seals.check_seal(out)
+        seals.remove_seal(out)
+        if plan.seeds is None:
+            facts, invalid = _run_once(plan, out, say, quiet)
+            _write_results(plan.experiment, out, facts, invalid, [out / "runs" / label for label in plan.configs])
+            _seal(out, [out / "runs" / label for label in plan.configs])
+            return out
+        if before is not None:
+            work.take(before)
+        _run_seeds(work, engine, plan.seeds[:first])
+        rows = store.read_table(out / "tables" / "runs.jsonl")
+        _seal(out, [folder for row in rows if (folder := pool / "runs" / row["run"]).is_dir()])
     return out
 
 
@@ -134,93 +114,29 @@ def _seal(out: Path, runs: Sequence[Path]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The plan
-
-
-def _plan(name: str, scale: str, overrides: dict[str, str], seeds: int | Sequence[int] | None) -> _Plan:
-    if scale not in SCALES:
-        raise unknown_name("scale", scale, SCALES)
-    experiment = experiment_named(name)
-    if scale not in experiment.scales:
-        raise InputError(f"scale: {name} has no scale {scale}; it has {', '.join(experiment.scales)}")
-    choices, sizes = dict(experiment.choices(scale)), dict(experiment.measurements(scale))
-    changes = {}
-    for path, text in overrides.items():
-        section, _, key = path.partition(".")
-        if section not in _OWN_SECTIONS:
-            changes[path] = text
-        else:
-            _override(choices if section == "plan" else sizes, path, key, text)
-    configured = experiment.plan(scale, **choices)
-    if changes and not configured:
-        known = ", ".join(f"--measurements.{key}" for key in sizes)
-        raise InputError(f"--{next(iter(changes))}: {name} trains no model; its options are {known}")
-    chosen = _seeds(experiment, scale, seeds)
-    if chosen is not None:
-        for key in ("seed", "process.seed"):
-            if key in changes:
-                raise InputError(f"--{key}: is set by --seeds; give a list such as --seeds 0,5,7")
-    configs = {label: config_from_data(data, changes) for label, data in configured.items()}
-    for label, data in configured.items():
-        for section in ("process", "layout"):
-            planned, got = data[section]["name"], getattr(configs[label], section).name
-            if got != planned:
-                raise InputError(f"{section}.name: {name} measures {planned}, got {got!r}; change its numbers only")
-    return _Plan(experiment, scale, choices, sizes, configs, chosen)
-
-
-def _override(numbers: dict[str, Any], path: str, key: str, text: str) -> None:
-    """Set one number, or list of them, to what a text says."""
-    if key not in numbers:
-        raise unknown_name(f"--{path}", key, numbers)
-    kind: Any = type(numbers[key])
-    if kind in (list, tuple):
-        kind = tuple[type(numbers[key][0]), ...]  # type: ignore[misc]
-    value = parse_value(kind, text, f"--{path}")
-    numbers[key] = list(value) if isinstance(value, tuple) else value
-
-
-def _seeds(experiment: Experiment, scale: str, seeds: int | Sequence[int] | None) -> tuple[int, ...] | None:
-    if not experiment.num_seeds:
-        if seeds is not None:
-            raise InputError(f"seeds: {experiment.name} is not a seeded experiment; leave --seeds out")
-        return None
-    wanted = experiment.num_seeds[scale] if seeds is None else seeds
-    found = tuple(range(wanted)) if isinstance(wanted, int) else tuple(check_seed(seed) for seed in wanted)
-    if not 1 <= len(found) <= 1000 or len(set(found)) < len(found):
-        raise InputError(f"seeds: must be 1 to 1000, or different numbers, got {seeds}")
-    return found
-
-
-def _seeded(config: RunConfig, seed: int) -> RunConfig:
-    """With the weights, the samples and the instance of a seed."""
-    data = config.to_data() | {"seed": seed}
-    if "seed" in {field.name for field in fields(config.process)}:
-        data["process"] = data["process"] | {"seed": seed}
-    return config_from_data(data)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Training and measuring
 
 
-def _run_once(plan: _Plan, out: Path, say: Callable[[str], None], quiet: bool) -> tuple[list[dict], str | None]:
+def _run_once(plan: Plan, out: Path, say: Callable[[str], None], quiet: bool) -> tuple[list[dict], str | None]:
     """Train into OUT/runs and measure; facts, and why the numbers cannot be right."""
     experiment, runs = plan.experiment, {}
-    for label, config in plan.configs.items():
-        say(f"{experiment.name}: training {label} ({config.training.num_steps} steps)")
-        with timed(out, "training"):
-            runs[label] = train(config, out / "runs" / label, resume=True, quiet=quiet)
+    with Failures(f"{experiment.name}: training") as failures:
+        for label, config in plan.configs.items():
+            say(f"{experiment.name}: training {label} ({config.training.num_steps} steps)")
+            with failures.of(label), timed(out, "training"):
+                runs[label] = train(config, out / "runs" / label, resume=True, quiet=quiet)
     store.make_folder(out / "tables")
-    for group, names in experiment.groups.items():
-        paths = {table: out / "tables" / f"{table}.jsonl" for table in names}
-        if all(os.path.lexists(path) for path in paths.values()):
-            continue
-        say(f"{experiment.name}: measuring {group}")
-        with timed(out, f"measuring {group}".removesuffix(" measurements")):
-            measured = _measure(experiment, runs, group, plan.sizes)
-        for table, rows in measured.items():
-            store.write_table(paths[table], rows)
+    made = Made(out, measurement_code(experiment), [out / "runs" / label for label in runs])
+    with Failures(f"{experiment.name}: measuring") as failures:
+        for group, names in experiment.groups.items():
+            if made.has(group):
+                continue
+            say(f"{experiment.name}: measuring {group}")
+            with failures.of(group), timed(out, f"measuring {group}".removesuffix(" measurements")):
+                found = _measure(experiment, runs, group, plan.sizes)
+                for table in names:
+                    store.write_table(out / "tables" / f"{table}.jsonl", found[table])
+                made.note(group, [f"tables/{table}.jsonl" for table in names])
     facts = run_facts(runs) if runs else experiment.facts(plan.sizes)
     return facts, _invalid({label: run.summary for label, run in runs.items()})
 
@@ -241,7 +157,7 @@ class Seeded:
         quiet: show no progress.
     """
 
-    plan: _Plan
+    plan: Plan
     out: Path
     pool: Path
     say: Callable[[str], None]
@@ -280,13 +196,13 @@ class Seeded:
         tables: Measured = {}
         for group in experiment.groups:
             self.say(f"{experiment.name}: measuring {group}, {part}")
-            with timed(self.out, f"measuring {group}".removesuffix(" measurements")):
+            with phase(f"measuring {group}"), timed(self.out, f"measuring {group}".removesuffix(" measurements")):
                 tables |= _measure(experiment, runs, group, self.plan.sizes)
         rows = [run_row(label, folder) for label, folder in zip(part.configs, folders, strict=True)]
         live = experiment.live_run(self.plan.scale, list(self.plan.configs))
         if live in runs and not os.path.lexists(self.out / "live.json"):
             store.write_json(self.out / "live.json", live_data(runs[live]))
-        part.write(self.out, tables | {"runs": rows})
+        part.write(self.out, tables | {"runs": rows}, runs=seals.digests(folders))
 
     def write(self) -> None:
         """Tables from the parts that are there, and figures and findings of the seeds that are whole."""
@@ -325,14 +241,18 @@ def _run_seeds(work: Seeded, engine: EngineOptions | None, seeds: Sequence[int])
     configs = [config for part in left for config in part.configs.values()]
     work.say(f"{plan.experiment.name}: {len(configs)} runs in {len(left)} of {len(work.parts)} parts, in {work.pool}")
     engine = default_engine(len(configs), engine, alone=plan.scale == "smoke")
-    if engine is not None:
-        with timed(work.out, "training"):
-            train_in_pool(configs, work.pool, engine, quiet=work.quiet)
-    for part in left:
-        work.do(part)
-        work.write()
-    if not left:
-        work.write()
+    with Failures(plan.experiment.name) as failures:
+        if engine is not None:
+            with failures.of("training"), timed(work.out, "training"):
+                train_in_pool(configs, work.pool, engine, quiet=work.quiet)
+        for part in left:
+            if engine is not None and not all(is_done(work.pool, run_name(c)) for c in part.configs.values()):
+                continue  # one of its runs is among those that failed
+            with failures.of(str(part)):
+                work.do(part)
+                work.write()
+        if not left:
+            work.write()
 
 
 def run_row(label: str, folder: Path) -> dict[str, Any]:
@@ -377,7 +297,7 @@ def _write_results(
     whole: list[int] | None = None,
 ) -> None:
     """Figures and findings from the tables in `out`; of an experiment that goes on, from the seeds that are whole."""
-    description = store.read_json(out / "experiment.json")
+    description = store.read_json(out / "experiment.json", own=True)
     judged = description.pop("whole_seeds", [])
     unfinished = {} if whole is None else {"whole_seeds": whole}
     facts = [*facts, {"name": "measured on", "value": machine_line()}]
@@ -385,7 +305,7 @@ def _write_results(
     store.write_json(out / "experiment.json", description)
     if whole is None or whole != judged:
         with timed(out, "figures and findings"):
-            _write_judgements(experiment, out, tables_of(out, store.read_json(out / "experiment.json")))
+            _write_judgements(experiment, out, tables_of(out, store.read_json(out / "experiment.json", own=True)))
     store.write_json(out / "experiment.json", description | {"facts": facts + time_facts(out, runs)})
 
 
@@ -417,7 +337,7 @@ def judgements(experiment: Experiment, tables: Tables) -> dict[str, Any]:
 
 def _claim_folder(
     out: Path,
-    plan: _Plan,
+    plan: Plan,
     resume: bool,
     overrides: dict[str, str] | None,
     seeds: int | Sequence[int] | None,
@@ -432,7 +352,8 @@ def _claim_folder(
         if not path.exists():
             raise RefusedError(f"{out}: exists and is not the folder of an experiment; choose another --out")
         before = store.read_json(path, own=True)
-        if not isinstance(before, dict) or not isinstance(before.get("config"), dict):
+        store.check_format(before, "experiment", path)
+        if not isinstance(before.get("config"), dict):
             raise DamagedError(f"{path}: must be a mapping with a mapping 'config'")
         if before.get("experiment") != experiment.name:
             raise RefusedError(f"{out}: holds the experiment {before.get('experiment')}; choose another --out")
@@ -446,6 +367,7 @@ def _claim_folder(
     if trained is not None:
         command.append(f"--trained {trained.name}")
     description: dict[str, Any] = {
+        "format": store.FORMATS["experiment"],
         "experiment": experiment.name,
         "title": experiment.title,
         "summary": experiment.summary,

@@ -29,9 +29,10 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import RefusedError
+from hmmscope.experiments.parts import Made, code_digest
 from hmmscope.experiments.study_page import INTERVALS, SUMMARY, figures, findings
 from hmmscope.experiments.study_tables import Curves, contexts, entropies, grams, per_symbol, positions
-from hmmscope.machine import machine_line
+from hmmscope.machine import environment, machine_line
 from hmmscope.models.base import parameter_count
 from hmmscope.processes.files import load_process
 from hmmscope.processes.given_sequences import GivenSequences
@@ -43,7 +44,7 @@ from hmmscope.runs.pipeline import Run, engine_of, ports_of, train, untrained_tw
 from hmmscope.schema import require, spec_to_data
 from hmmscope.seeds import check_seed
 from hmmscope.sequences.data import SequenceData
-from hmmscope.storage import store
+from hmmscope.storage import disk, seals, store
 from hmmscope.storage.rundir import config_difference
 from hmmscope.text import say as say_aloud
 from hmmscope.training.spec import TrainingSpec
@@ -158,19 +159,34 @@ def study(
     path = Path(out)
     _claim(path, work, resume)
     say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: say_aloud(line, flush=True))
+    with disk.holding(path / "lock"):
+        store.remove_leftovers(path)
+        seals.check_seal(path)
+        seals.remove_seal(path)
+        return _carry_out(work, path, say, quiet)
+
+
+def _carry_out(work: "Prepared", path: Path, say: Callable[[str], None], quiet: bool) -> Study:
+    """Fit, train, measure, and seal the folder."""
     hmms = _fit_all(work, path, say, quiet)
     runs = _train_all(work, path, say, quiet)
     best = _measure_all(work, path, hmms, runs, say)
     tables = {one.stem: store.read_table(one) for one in sorted((path / "tables").glob("*.jsonl"))}
     store.make_folder(path / "figures")
-    for number, figure in enumerate(figures(tables), 1):
-        store.write_json(path / "figures" / f"{number:02d}-{figure.name}.json", figure.to_data())
-    store.write_json(path / "findings.json", [one.to_data() for one in findings(tables, work.spec.seeds)])
-    about = store.read_json(path / "experiment.json")
+    for name, data in judgements_of(tables, work.spec.seeds).items():
+        store.write_json(path / name, data)
+    about = store.read_json(path / "experiment.json", own=True)
     trained = [{"name": f"training of {run.path.name}", "value": repr(run)} for run in runs]
     measured = {"name": "measured on", "value": machine_line()}
     store.write_json(path / "experiment.json", about | {"facts": [*work.facts(), *trained, measured]})
+    seals.write_seal(path, "experiment", {"measured_by": environment(), "runs": seals.digests([r.path for r in runs])})
     return Study(path, hmms[best["states"]], next(run for run in runs if run.path.name == best["run"]))
+
+
+def judgements_of(tables: Any, seeds: int) -> dict[str, Any]:
+    """What follows from the tables: figures and findings, by the names of their files."""
+    found = {f"figures/{number:02d}-{one.name}.json": one.to_data() for number, one in enumerate(figures(tables), 1)}
+    return found | {"findings.json": [one.to_data() for one in findings(tables, seeds)]}
 
 
 class Prepared:
@@ -240,7 +256,7 @@ def _claim(path: Path, work: Prepared, resume: bool) -> None:
     if os.path.lexists(path):
         if not resume:
             raise RefusedError(f"{path}: exists; choose another --out or add --resume")
-        before = store.read_json(path / "experiment.json") if (path / "experiment.json").is_file() else {}
+        before = store.read_json(path / "experiment.json", own=True) if (path / "experiment.json").is_file() else {}
         if before.get("experiment") != "study":
             raise RefusedError(f"{path}: exists and is not the folder of a study; choose another --out")
         if difference := config_difference(before["config"], config):
@@ -249,6 +265,7 @@ def _claim(path: Path, work: Prepared, resume: bool) -> None:
     default = spec_to_data(StudySpec())
     changes = [f"--{k} {_listed(v)}" for k, v in spec_to_data(work.spec).items() if v != default[k]]
     about = {
+        "format": store.FORMATS["experiment"],
         "experiment": "study",
         "title": f"A study of {work.source.title}",
         "summary": SUMMARY,
@@ -335,7 +352,8 @@ def _measure_all(
     The last table says so, and by how many nats the run beats the HMM.
     """
     file = path / "tables" / "chosen.jsonl"
-    if os.path.lexists(file):
+    made = Made(path, code_digest(_measure_all, __name__), [run.path for run in runs])
+    if made.has("study"):
         return store.read_table(file)[0]
     say("study: measuring")
     store.make_folder(path / "tables")
@@ -355,6 +373,7 @@ def _measure_all(
     value, low, high = per_symbol(gain)
     best = {"states": hmm.num_states, "run": network.path.name, "value": value, "low": low, "high": high}
     store.write_table(file, [best])
+    made.note("study", [f"tables/{table.name}" for table in (path / "tables").glob("*.jsonl")])
     return best
 
 

@@ -60,7 +60,7 @@ def block_entropies(hmm: HMM | LabelledHMM, length: int) -> BlockEntropies:
     Cost: O(V^length * S^3). Words of probability below 1e-300 count as impossible.
     """
     require(length >= 1, "length", "must be at least 1", length)
-    if hmm.num_symbols**length > MAX_ENUMERATED:
+    if hmm.num_symbols ** min(length, 64) > MAX_ENUMERATED:
         raise InputError(f"length: {hmm.num_symbols}^{length} words are more than {MAX_ENUMERATED}")
     require_memory("block_entropies", 8 * 2 * hmm.num_symbols**length * hmm.num_states * (hmm.num_states + 1))
     stationary_S, steps_VSS = stationary_distribution(hmm), emitting_steps(hmm.law)

@@ -48,7 +48,7 @@ def known_facts(hmm: HMM | LabelledHMM) -> Facts:
 
 def affordable_observability(hmm: HMM | LabelledHMM, steps: int = 1) -> Observability:
     """`observability`, as bounds where the exact number would take linear programs that are slow or not installed."""
-    num_words = hmm.num_symbols**steps
+    num_words = hmm.num_symbols ** min(steps, 64)
     quick = hmm.num_states == num_words or (hmm.num_states <= 6 and num_words <= MAX_WORDS)
     try:
         return observability(hmm, steps, method="auto" if quick else "bounds")

@@ -198,8 +198,8 @@ def _windows(
 
 def all_sequences(num_symbols: int, time: int) -> Int64[Tensor, "sequence time"]:
     """Every sequence of that length, in lexicographic order; InputError if there are more than `MAX_ENUMERATED`."""
-    count = num_symbols**time
+    count = num_symbols ** min(time, 64)
     if count > MAX_ENUMERATED:
-        raise InputError(f"enumeration: {num_symbols}^{time} = {count} sequences are more than {MAX_ENUMERATED}")
+        raise InputError(f"enumeration: {num_symbols}^{time} sequences are more than {MAX_ENUMERATED}")
     codes = torch.arange(count)[:, None]
     return codes // num_symbols ** torch.arange(time - 1, -1, -1) % num_symbols

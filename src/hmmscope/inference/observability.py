@@ -89,7 +89,7 @@ def step_emission(hmm: HMM | LabelledHMM, steps: int) -> Float64[Tensor, "state 
     O_1 = emission;  O_k[i, (v, rest)] = sum_j step[v][i, j] * O_{k-1}[j, rest]
     """
     require(steps >= 1, "steps", "must be at least 1", steps)
-    if hmm.num_symbols**steps > MAX_ENUMERATED:
+    if hmm.num_symbols ** min(steps, 64) > MAX_ENUMERATED:
         raise InputError(f"steps: {hmm.num_symbols}^{steps} words are more than {MAX_ENUMERATED}")
     require_memory("observability", 8 * 3 * hmm.num_states * hmm.num_symbols**steps)
     words_SW = symbol_law(hmm.law)[0]

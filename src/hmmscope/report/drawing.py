@@ -21,7 +21,7 @@ def draw_folder(folder: Path) -> list[Path]:
     """
     written = []
     for source in sorted((folder / "figures").glob("*.json")):
-        data = store.read_json(source)
+        data = store.read_json(source, own=True)
         figure = Figure.from_data(data)
         mark = hashlib.sha256(store.json_bytes(data, str(source)) + _code()).hexdigest()
         if all(_has(source.with_suffix(ending), mark) for ending in _ENDINGS):

@@ -88,10 +88,12 @@ def read_experiment(folder: Path) -> Experiment:
     seal = seals.check_seal(folder, weights=False)
     about_path, findings_path = _present(folder / "experiment.json"), _present(folder / "findings.json")
     about = store.read_json(about_path, own=True)
-    if not isinstance(about, dict) or not isinstance(about.get("config"), dict):
+    store.check_format(about, "experiment", about_path)
+    if not isinstance(about.get("config"), dict):
         raise DamagedError(f"{about_path}: must be a mapping with a mapping 'config'")
     config = about.pop("config")
     about.pop("rules", None)
+    about.pop("format", None)
     findings = store.read_json(findings_path, own=True)
     return Experiment(
         path=folder,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from hmmscope.evidence.ledger import Entry, law_of, summary
+from hmmscope.evidence.ledger import Entry, law_of, place, summary
 from hmmscope.evidence.verdicts import VERDICTS
 from hmmscope.report.page import policy, resource, template
 
@@ -28,7 +28,7 @@ def render_ledger(entries: Sequence[Entry], pages: Sequence[Page] = ()) -> str:
     for entry in entries:
         finding = entry.finding
         row = {"text": "", "gates": (), "verdict": "", "exploratory": None, "invalid": None, **entry.row()}
-        row |= {"number": "", "law": "", "place": entry.where()}
+        row |= {"number": "", "law": "", "place": place(entry)}
         row["link"] = links.get(entry.claim.experiment)
         if finding is not None:
             row |= {"number": finding.number(), "law": law_of(finding)}

@@ -1,18 +1,24 @@
 """What a training will take, before it is begun: parameters, tokens, FLOPs, memory, and the time on this machine."""
 
+import json
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import Target, make_target
-from hmmscope.machine import free_memory
+from hmmscope.errors import DamagedError, InputError
+from hmmscope.machine import free_memory, require_disk
 from hmmscope.models.base import Ports, SequenceModel, cost_of, parameter_count
 from hmmscope.models.block_cot import num_blocks
 from hmmscope.models.make import build_model
 from hmmscope.runs.config import RunConfig
-from hmmscope.runs.pipeline import engine_of, ports_of, require_memory_for, threads
+from hmmscope.runs.pipeline import engine_of, ports_of, threads
+from hmmscope.runs.room import ADVICE, disk_bytes, require_memory_for
 from hmmscope.training.distributed import World
 from hmmscope.training.parallel import make_engine
 from hmmscope.training.schedules import sample_numbers, stage_length
@@ -21,8 +27,9 @@ from hmmscope.training.state import resolve_device
 from hmmscope.training.trainer import Lessons, train_step
 from hmmscope.training.updates import make_optimiser
 
-#: Seconds that measured steps of each precision may take (one step is always taken, and one before it to warm up).
-_SECONDS = 5.0
+#: Seconds that measured steps of each precision may take (one step is always taken, and one before it to warm up), and
+#: operations of the largest step that is timed: a larger one is timed on a part of its samples.
+_SECONDS, _STEP = 1.0, 2e9
 
 
 @dataclass(frozen=True)
@@ -37,8 +44,9 @@ class Estimate:
         free_bytes: memory that is free; None where the system does not say.
         disk_bytes: weights and moments of the checkpoints that stay.
         engine, engine_reason: what computes the steps, and why.
-        steps_measured: full-length steps that were timed on this machine; 0 if none was.
-        seconds: of all steps, by those measured; evaluations and the final score are not in it. None if none was.
+        steps_measured: steps that were timed on this machine; 0 if none was.
+        samples_measured: in each, as many as in a step unless that is long.
+        seconds: of all samples, by those measured; evaluations and the final score are not in it. None if none was.
         other_precision, other_seconds: the same in float32, or in bfloat16 if that is the configured one.
     """
 
@@ -52,6 +60,7 @@ class Estimate:
     engine: str
     engine_reason: str
     steps_measured: int
+    samples_measured: int
     seconds: float | None
     other_precision: str = ""
     other_seconds: float | None = None
@@ -77,23 +86,50 @@ def estimate(config: RunConfig, *, measure: bool = True) -> Estimate:
     memory = None if cost is None else cost.step_bytes(grain)
     disk = _kept(spec) * _checkpoint_bytes(model)
     found = (parameter_count(model), samples, tokens, flops, memory, free_memory(), disk)
-    counted = Estimate(*found, choice.engine, choice.reason, 0, None)
+    counted = Estimate(*found, choice.engine, choice.reason, 0, 0, None)
     if not measure:
         return counted
-    whole = replace(spec, curriculum=())
+    each = 0.0 if cost is None else cost.flops
+    timed = spec.batch_size if each * spec.batch_size <= _STEP else max(1, int(_STEP / each))
+    timed = 1 if cost is None else timed
+    grains = spec.num_grains if timed == spec.batch_size else 1
+    whole = replace(spec, curriculum=(), batch_size=timed, num_grains=grains)
     other = replace(whole, precision="float32" if spec.precision == "bfloat16" else "bfloat16", engine="torch")
     with threads(spec.num_threads):
         corpus = Corpus(process, layout=layout, seed=config.seed, stream="train")
         steps, each_step = _time_steps(model, corpus, target, whole)
         _, each_other = _time_steps(model, corpus, target, other)
-    steps_in_all = tokens / (spec.batch_size * layout.num_columns)
+    steps_in_all = tokens / (timed * layout.num_columns)
     return replace(
         counted,
         steps_measured=steps,
+        samples_measured=timed,
         seconds=each_step * steps_in_all,
         other_precision=other.precision,
         other_seconds=each_other * steps_in_all,
     )
+
+
+def require_room(configs: Iterable[RunConfig], out: Path, *, here: bool) -> None:
+    """Refuse trainings that cannot fit on the disk together, or, if they are trained `here`, one in the memory.
+
+    What cannot be built is left to the run itself, which says why.
+
+    Raises:
+        ResourceError: they do not fit; names the first that is too large for the memory.
+    """
+    total, known = 0, {}
+    for config in configs:
+        data = config.to_data() | {"seed": 0}
+        data["process"] = {key: value for key, value in data["process"].items() if key != "seed"}
+        key = json.dumps([data[section] for section in ("process", "layout", "model", "target")], default=str)
+        with suppress(InputError, DamagedError):
+            if key not in known:
+                known[key] = ports_of(config, make_target(config.target, config.process.build(), config.layout))
+            total += disk_bytes(config, known[key])
+            if here and (config.training.device == "cpu" or not torch.cuda.is_available()):
+                require_memory_for(replace(config, training=replace(config.training, device="cpu")), known[key])
+    require_disk("trainings", out, total, ADVICE)
 
 
 def _kept(spec: TrainingSpec) -> int:
@@ -180,6 +216,8 @@ def as_text(found: Estimate, config: RunConfig) -> list[str]:
     lines.append(f"disk         about {found.disk_bytes / 1e6:,.1f} MB for {kept} checkpoints that stay")
     if found.seconds is not None:
         steps = f"{found.steps_measured} step{'s' if found.steps_measured != 1 else ''}"
+        if found.samples_measured < spec.batch_size:
+            steps += f" of {found.samples_measured} samples"
         rate = found.tokens / found.seconds
         lines.append(f"time         about {_duration(found.seconds)} ({rate:,.0f} tokens/s, measured over {steps})")
         if found.flops is not None:

@@ -17,7 +17,7 @@ from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import Target, make_target
 from hmmscope.errors import DamagedError, InputError, NonFiniteError, RefusedError
-from hmmscope.machine import require_memory
+from hmmscope.machine import require_disk
 from hmmscope.models.base import ModelSpec, Ports, SequenceModel, cost_of, parameter_count
 from hmmscope.models.block_cot import feedback_width
 from hmmscope.models.given import GivenModel, GivenModelSpec, unwrapped
@@ -28,8 +28,9 @@ from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.reprs import html_table, plot_rows
 from hmmscope.runs.config import RunConfig, config_from_data, configure
+from hmmscope.runs.room import ADVICE, disk_bytes, require_memory_for
 from hmmscope.schema import require
-from hmmscope.storage import store
+from hmmscope.storage import disk, store
 from hmmscope.storage.rundir import RunDir, config_difference, read_journal
 from hmmscope.storage.seals import check_seal
 from hmmscope.training.distributed import World, joined
@@ -178,6 +179,8 @@ def train(
         config = replace(config, training=replace(spec, engine=_engine(config, ports, begun, world.size)))
         spec = config.training
         require_memory_for(config, ports)
+        if world.leader:
+            require_disk("training", path, disk_bytes(config, ports), ADVICE)
         net = build_model(config.model, ports, config.seed)
         if isinstance(net, GivenModel):
             require(not spec.block_length, "training.block_length", "needs a model of this library", spec.block_length)
@@ -237,7 +240,7 @@ def _first_weights(path: Path, model: GivenModel, world: World) -> None:
     if world.leader and not os.path.lexists(kept):
         store.write_tensors(kept, dict(model.state_dict()))
     world.meet()
-    load_weights(model, store.read_tensors(kept))
+    load_weights(model, store.read_tensors(kept, own=True))
 
 
 @contextmanager
@@ -337,7 +340,7 @@ def model_at(run: Run, step: int) -> Any:
         assert found is not None
         load_weights(net, found[1].get("model", {}))
     elif given:
-        load_weights(net, store.read_tensors(run.path / _FIRST_WEIGHTS))
+        load_weights(net, store.read_tensors(run.path / _FIRST_WEIGHTS, own=True))
     return unwrapped(net)
 
 
@@ -437,17 +440,6 @@ def _recorded(config: dict) -> dict:
     return config | {"training": {"engine": "torch", "milestones": 0} | config.get("training", {})}
 
 
-def require_memory_for(config: RunConfig, ports: Ports) -> None:
-    """ResourceError if a training step on the processor cannot fit into its free memory."""
-    spec = config.training
-    grain = spec.batch_size // spec.num_grains
-    cost = cost_of(config.model, ports, config.layout.num_columns, device=spec.device)
-    if cost is not None and spec.device == "cpu":
-        require_memory(
-            "a training step", cost.step_bytes(grain), "lower training.batch_size, or raise training.num_grains"
-        )
-
-
 def _folder(path: Path, config: RunConfig, process: Process, resume: bool) -> RunDir:
     """The run's folder with its lock: a new one, or with `resume` the one that holds this configuration."""
     if resume and os.path.lexists(path):
@@ -471,6 +463,8 @@ def _folder(path: Path, config: RunConfig, process: Process, resume: bool) -> Ru
 def _process_of(folder: RunDir, config: RunConfig) -> Process:
     """The process of a run: its own copy if it came from a file, else built again from the configuration."""
     own = folder.path / _OWN_PROCESS
+    if os.path.lexists(own):
+        os.close(disk.open_own(own, os.O_RDONLY))  # a link is refused
     process: Process = load_process(own) if os.path.lexists(own) else config.process.build()
     _check_same(folder, process)
     return process
@@ -478,7 +472,7 @@ def _process_of(folder: RunDir, config: RunConfig) -> Process:
 
 def _check_same(folder: RunDir, process: Process) -> None:
     """DamagedError if the process is not, to the bit, the one that the run was made with."""
-    expected = store.read_json(folder.path / "seeds.json").get("process_digest")
+    expected = store.read_json(folder.path / "seeds.json", own=True).get("process_digest")
     if expected not in (process.digest, process.law_digest):  # older folders have the latter, without names
         raise DamagedError(
             f"{folder.path}: the process here differs from the one of the run ({process.digest[:12]} instead of "

@@ -5,12 +5,14 @@ fail it.
 """
 
 import errno
+import fcntl
 import os
 import re
 import secrets
 import shutil
+import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
@@ -38,6 +40,7 @@ def fsync_dir(path: Path) -> None:
         os.close(fd)
 
 
+_PREFIX = ".tmp-"
 LEFTOVER = re.compile(r"\.tmp-.+-[0-9a-f]{16}")
 _OCCUPIED = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}
 
@@ -115,7 +118,55 @@ def refuse_special(path: Path) -> None:
 
 def temporary_sibling(path: Path) -> Path:
     """A name beside `path` that nobody can predict and LEFTOVER matches."""
-    return path.parent / f".tmp-{path.name[:100]}-{secrets.token_hex(8)}"
+    return path.parent / f"{_PREFIX}{path.name[:100]}-{secrets.token_hex(8)}"
+
+
+def open_temporary(path: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
+    """A temporary sibling of `path` and its descriptor, whose lock says until it is closed that somebody is at work.
+
+    Those of writers of `path` that were killed are removed first.
+    """
+    remove_leftovers(path.parent, of=path)
+    while True:
+        temporary, fd = temporary_sibling(path), -1
+        try:  # unless it is taken for a leftover in the instant before it is locked
+            fd = make(temporary)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(fd), os.lstat(temporary)):
+                return temporary, fd
+        except (BlockingIOError, FileNotFoundError):
+            if not path.parent.is_dir():
+                raise
+        except OSError:
+            if fd < 0:
+                raise
+            return temporary, fd  # a file system without locks: nobody can prove that its writer is dead
+        if fd >= 0:
+            os.close(fd)
+
+
+def remove_leftovers(folder: Path, *, of: Path | None = None) -> None:
+    """Remove the temporaries directly in `folder`, or those `of` one file or folder, whose writers have ended.
+
+    The kernel frees a lock when its process has ended; what is locked, a link, or nobody's leftover stays.
+    """
+    begin = _PREFIX if of is None else f"{_PREFIX}{of.name[:100]}-"
+    with suppress(OSError), os.scandir(folder) as entries:
+        found = [Path(e.path) for e in entries if e.name.startswith(begin) and LEFTOVER.fullmatch(e.name)]
+        for path in [one for one in found if of is None or len(one.name) == len(begin) + 16]:
+            with suppress(OSError):
+                _remove_unlocked(path)
+
+
+def _remove_unlocked(path: Path) -> None:
+    if path.is_symlink():
+        return
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        remove_tree(path)
+    finally:
+        os.close(fd)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -126,23 +177,21 @@ def write_bytes(path: Path, data: bytes) -> None:
         ResourceError: the disk is full, read-only, failing or gone; the previous file is intact.
     """
     path = Path(path)
-    temporary = temporary_sibling(path)
     with writing(path, len(data)):
         refuse_special(path)
+        temporary, fd = open_temporary(path, create)
         try:
-            fd = create(temporary)
-            try:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[write(fd, rest) :]
-                fsync(fd)
-            finally:
-                os.close(fd)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[write(fd, rest) :]
+            fsync(fd)
             rename(temporary, path)
         except BaseException:
             with suppress(OSError):
                 unlink(temporary)
             raise
+        finally:
+            os.close(fd)
         fsync_dir(path.parent)
 
 
@@ -153,3 +202,40 @@ def remove_tree(path: Path) -> None:
     for entry in list(os.scandir(path)):
         remove_tree(Path(entry.path))
     rmdir(path)
+
+
+def take_lock(path: Path) -> int:
+    """A descriptor that holds the kernel's lock on `path`; closing it frees the lock. Our process id is written in."""
+    with writing(path, 0):
+        fd = open_own(path, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            return fd
+        except BlockingIOError:
+            owner = os.pread(fd, 200, 0).strip().decode(errors="replace") or "unknown"
+            os.close(fd)
+            raise RefusedError(
+                f"{path.parent}: in use by process {owner}; wait until it ends, or choose another folder"
+            ) from None
+        except BaseException:
+            os.close(fd)
+            raise
+
+
+def give_lock(fd: int) -> None:
+    """Free what `take_lock` took; the host is nobody's business once the work is done."""
+    with suppress(OSError):
+        os.ftruncate(fd, 0)
+    os.close(fd)
+
+
+@contextmanager
+def holding(path: Path) -> Iterator[None]:
+    """Hold the lock on `path`; RefusedError names who holds it."""
+    fd = take_lock(path)
+    try:
+        yield
+    finally:
+        give_lock(fd)

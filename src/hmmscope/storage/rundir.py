@@ -11,15 +11,12 @@ All paths inside are relative, so a run may be renamed or copied. Files that are
 """
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import re
-import socket
 import warnings
 from collections.abc import Collection
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,7 +102,7 @@ class RunDir:
                 store.make_folder(folder / "checkpoints")
                 for name in ("metrics.jsonl", "timing.jsonl"):
                     write_bytes(folder / name, b"")
-                run._lock_fd = _take_lock(folder / "lock")
+                run._lock_fd = disk.take_lock(folder / "lock")
         except HmmscopeError as error:
             run.unlock()
             if isinstance(error, RefusedError) and os.path.lexists(path):
@@ -149,7 +146,7 @@ class RunDir:
         """
         if self._lock_fd >= 0:
             return
-        self._lock_fd = _take_lock(self.path / "lock")
+        self._lock_fd = disk.take_lock(self.path / "lock")
         for folder in (self.path, *self.path.iterdir()):
             if folder.is_dir() and not (folder.is_symlink() and folder != self.path):
                 remove_leftovers(folder)
@@ -160,9 +157,7 @@ class RunDir:
             journal.close()
         self._journals.clear()
         if self._lock_fd >= 0:
-            with suppress(OSError):  # the host is nobody's business once the work is done
-                os.ftruncate(self._lock_fd, 0)
-            os.close(self._lock_fd)
+            disk.give_lock(self._lock_fd)
             self._lock_fd = -1
 
     def __enter__(self) -> "RunDir":
@@ -277,8 +272,9 @@ class RunDir:
 
     def _read_checkpoint(self, step: int) -> tuple[dict[str, dict[str, "torch.Tensor"]], dict]:
         folder = self._checkpoints() / f"step-{step:09d}"
-        names = verify_folder(folder)["files"]
-        document = read_json(folder / "state.json", own=True)
+        files = store.read_manifest(folder)["files"]
+        data = store.read_entry(folder, "state.json", files.get("state.json"), store.MANIFEST)
+        document = store.parse(data, str(folder / "state.json"))
         keys = {"step", "journal_length", "state"}  # "journal_sha256" is new in 0.3
         if not isinstance(document, dict) or document.keys() - {"journal_sha256"} != keys:
             raise DamagedError(f"{folder / 'state.json'}: not the state of a checkpoint")
@@ -291,9 +287,10 @@ class RunDir:
         if before and _digest(disk.read_bytes(journal, own=True)[:length]) != before:
             raise DamagedError(f"{journal}: altered in the {length} bytes that checkpoint {step} builds on")
         tensors = {}
-        for name in sorted(names):
+        for name in sorted(files.keys() - {"state.json"}):
+            data = store.read_entry(folder, name, files[name], store.MANIFEST)
             if name.endswith(".safetensors"):
-                named = tensors[name.removesuffix(".safetensors")] = read_tensors(folder / name)
+                named = tensors[name.removesuffix(".safetensors")] = store.parse_tensors(data, str(folder / name))
                 if bad := _non_finite(named):
                     raise DamagedError(f"{folder / name}: tensor {bad!r} is not finite")
         return tensors, {**document["state"], "journal_length": length}
@@ -366,26 +363,6 @@ def config_difference(old: dict, new: dict) -> list[str]:
         if left != right:
             lines.append(f"{key}: {left} -> {right}")
     return lines
-
-
-def _take_lock(path: Path) -> int:
-    """A descriptor that holds the kernel's lock on `path`; closing it frees the lock. Our process id is written in."""
-    with disk.writing(path, 0):
-        fd = disk.open_own(path, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-            return fd
-        except BlockingIOError:
-            owner = os.pread(fd, 200, 0).strip().decode(errors="replace") or "unknown"
-            os.close(fd)
-            raise RefusedError(
-                f"{path.parent}: in use by process {owner}; wait until it ends, or choose another run"
-            ) from None
-        except BaseException:
-            os.close(fd)
-            raise
 
 
 def _non_finite(named: dict[str, "torch.Tensor"]) -> str | None:

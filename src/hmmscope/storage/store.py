@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,14 +79,14 @@ def write_table(path: Path, rows: list[dict]) -> None:
     write_bytes(path, b"".join(dump(row, str(path)) + b"\n" for row in rows))
 
 
-def read_table(path: Path, *, limit: int = 1 << 30) -> list[dict]:
-    """The rows of `write_table`.
+def read_table(path: Path, *, limit: int = 1 << 30, own: bool = True) -> list[dict]:
+    """The rows of `write_table`, in a folder of ours unless `own` is false, see `read_json`.
 
     Raises:
-        InputError: missing, or above `limit` bytes.
+        InputError: above `limit` bytes; missing, if it is not our own.
         DamagedError: a line that is not a JSON object, or a file that does not end with a line; names the line.
     """
-    *lines, tail = disk.read_bytes(path, own=False, limit=limit).split(b"\n")
+    *lines, tail = disk.read_bytes(path, own=own, limit=limit).split(b"\n")
     if tail:
         raise DamagedError(f"{path}:{len(lines) + 1}: the last line is incomplete")
     rows = [parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
@@ -114,22 +115,28 @@ def tensor_bytes(tensors: dict[str, "torch.Tensor"], metadata: dict[str, str] | 
     return len(text).to_bytes(8, "little") + text + body
 
 
-def read_tensors(path: Path, *, limit: int = 1 << 40) -> dict[str, "torch.Tensor"]:
+def read_tensors(path: Path, *, limit: int = 1 << 40, own: bool = False) -> dict[str, "torch.Tensor"]:
     """The tensors of a safetensors file, on the CPU. Nothing else is accepted and nothing is executed.
+
+    `own` says that the file belongs to a folder of ours, see `read_json`.
 
     Raises:
         InputError: missing, not a regular file, or above `limit` bytes.
         DamagedError: malformed, or another format.
     """
+    return parse_tensors(disk.read_bytes(path, own=own, limit=limit), str(path))
+
+
+def parse_tensors(data: bytes, where: str) -> dict[str, "torch.Tensor"]:
+    """The tensors in the bytes of a safetensors file; `where` begins the error."""
     from safetensors.torch import load
 
-    data = disk.read_bytes(path, own=False, limit=limit)
     try:
         return load(data)
     except Exception as error:
         if isinstance(error, MemoryError):
             raise
-        raise DamagedError(f"{path}: not a whole safetensors file ({_line(error)})") from error
+        raise DamagedError(f"{where}: not a whole safetensors file ({_line(error)})") from error
 
 
 def read_metadata(path: Path, *, limit: int = 1 << 40) -> dict[str, str]:
@@ -188,6 +195,16 @@ def _line(error: BaseException) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 # Folders
 
+#: The format of what a folder is known by; one without it is of before 0.3, and read.
+FORMATS = {"grid": "hmmscope-grid/1", "experiment": "hmmscope-experiment/1"}
+
+
+def check_format(document: Any, kind: str, path: Path) -> None:
+    """DamagedError unless `document` is a mapping of a format that this version reads."""
+    if not isinstance(document, dict) or document.get("format", FORMATS[kind]) != FORMATS[kind]:
+        found = document.get("format") if isinstance(document, dict) else type(document).__name__
+        raise DamagedError(f"{path}: {str(found)[:40]!r}, not {FORMATS[kind]}; if newer, upgrade hmmscope")
+
 
 @contextmanager
 def new_folder(path: Path, *, manifest: bool = True) -> Iterator[Path]:
@@ -202,9 +219,8 @@ def new_folder(path: Path, *, manifest: bool = True) -> Iterator[Path]:
     path = Path(path)
     if os.path.lexists(path):
         raise RefusedError(f"{path}: exists; choose another name")
-    temporary = disk.temporary_sibling(path)
     with disk.writing(path, 0):
-        disk.mkdir(temporary)
+        temporary, lock = disk.open_temporary(path, _make_and_open)
     try:
         yield temporary
         if manifest:
@@ -224,8 +240,15 @@ def new_folder(path: Path, *, manifest: bool = True) -> Iterator[Path]:
         with suppress(OSError):
             disk.remove_tree(temporary)
         raise
+    finally:
+        os.close(lock)
     with disk.writing(path, 0):
         disk.fsync_dir(path.parent)
+
+
+def _make_and_open(path: Path) -> int:
+    disk.mkdir(path)
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def make_folder(path: Path) -> None:
@@ -265,18 +288,36 @@ def check_entries(folder: Path, entries: dict[str, Any], where: str) -> None:
         DamagedError: the first that is missing, longer, shorter, altered, a link, or a name that leaves the folder.
     """
     for name, expected in entries.items():
-        file, parts = folder / name, Path(name).parts
-        if not parts or Path(name).is_absolute() or ".." in parts or "\0" in name:
-            raise DamagedError(f"{folder / where}: names {name!r}, which is no file in the folder")
-        for parent in list(file.parents)[: len(parts) - 1]:
-            if parent.is_symlink():
-                raise DamagedError(f"{parent}: a symbolic link, which is not followed")
-        with disk.reading(file, own=True) as stream:
-            size = os.fstat(stream.fileno()).st_size
-            if not isinstance(expected, dict) or expected.keys() != {"size", "sha256"} or size != expected["size"]:
-                raise DamagedError(f"{file}: {size} bytes, which is not what the {Path(where).stem} says")
-            if hashlib.file_digest(stream, "sha256").hexdigest() != expected["sha256"]:
-                raise DamagedError(f"{file}: altered (its SHA-256 is not the {Path(where).stem}'s)")
+        with _opened_entry(folder, name, expected, where) as stream:
+            _check_digest(hashlib.file_digest(stream, "sha256").hexdigest(), folder / name, expected, where)
+
+
+def read_entry(folder: Path, name: str, expected: Any, where: str) -> bytes:
+    """The bytes of a file, which are those that were compared with what `where` says of it; errors of `check_entries`."""
+    with _opened_entry(folder, name, expected, where) as stream:
+        data = stream.read(expected["size"])
+    _check_digest(hashlib.sha256(data).hexdigest(), folder / name, expected, where)
+    return data
+
+
+@contextmanager
+def _opened_entry(folder: Path, name: str, expected: Any, where: str) -> Iterator[BufferedReader]:
+    file, parts = folder / name, Path(name).parts
+    if not parts or Path(name).is_absolute() or ".." in parts or "\0" in name:
+        raise DamagedError(f"{folder / where}: names {name!r}, which is no file in the folder")
+    for parent in list(file.parents)[: len(parts) - 1]:
+        if parent.is_symlink():
+            raise DamagedError(f"{parent}: a symbolic link, which is not followed")
+    with disk.reading(file, own=True) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if not isinstance(expected, dict) or expected.keys() != {"size", "sha256"} or size != expected["size"]:
+            raise DamagedError(f"{file}: {size} bytes, which is not what the {Path(where).stem} says")
+        yield stream
+
+
+def _check_digest(digest: str, file: Path, expected: Any, where: str) -> None:
+    if digest != expected["sha256"]:
+        raise DamagedError(f"{file}: altered (its SHA-256 is not the {Path(where).stem}'s)")
 
 
 def verify_folder(path: Path, *, exact: bool = True) -> dict:
@@ -286,6 +327,17 @@ def verify_folder(path: Path, *, exact: bool = True) -> dict:
 
     Raises:
         DamagedError: the first file that is missing, longer, shorter, altered, not named by the manifest, or a link.
+    """
+    manifest = read_manifest(path, exact=exact)
+    check_entries(path, manifest["files"], MANIFEST)
+    return manifest
+
+
+def read_manifest(path: Path, *, exact: bool = True) -> dict:
+    """The manifest of a committed folder whose files have the names that it says; their bytes are not looked at.
+
+    Raises:
+        DamagedError: no manifest of ours, or the first file that is missing, not named by the manifest, or a link.
     """
     path = Path(path)
     if path.is_symlink() or not path.is_dir():
@@ -300,7 +352,6 @@ def verify_folder(path: Path, *, exact: bool = True) -> dict:
         found = {file.relative_to(path).as_posix() for file in _contents(path)[0]} - {MANIFEST}
         if found != files.keys():
             raise DamagedError(f"{path / min(found ^ files.keys())}: missing, or not in the manifest")
-    check_entries(path, files, MANIFEST)
     return manifest
 
 
@@ -328,14 +379,9 @@ def move_folder(path: Path, new: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files and folders of killed writers directly in `folder`; no link, nobody else's file.
-
-    Only for who holds the lock: a writer at work has temporaries too.
-    """
+    """Remove the temporary files and folders directly in `folder` whose writers were killed."""
     with disk.writing(folder, 0):
-        for entry in list(os.scandir(folder)):
-            if disk.LEFTOVER.fullmatch(entry.name) and not entry.is_symlink():
-                disk.remove_tree(Path(entry.path))
+        disk.remove_leftovers(folder)
 
 
 def _contents(folder: Path) -> tuple[list[Path], list[Path]]:

@@ -18,13 +18,24 @@ from hmmscope.runs.pipeline import warm_up
 from hmmscope.schema import require
 from hmmscope.storage.seals import check_seal
 from hmmscope.sweeps.grid import Point, extend_folder, load_points, make_folder
-from hmmscope.sweeps.jobs import Outcome, clear_failure, in_use, is_done, newest_step, taking_part, write_failure
+from hmmscope.sweeps.jobs import (
+    Heartbeat,
+    Outcome,
+    clear_failure,
+    heartbeat,
+    in_use,
+    is_done,
+    newest_step,
+    taking_part,
+    write_failure,
+)
 from hmmscope.sweeps.local import LocalEngine
 from hmmscope.sweeps.table import table_rows, write_results
 from hmmscope.training.signals import Interrupted, deferred_signals
 
 _SECONDS_BETWEEN_LOOKS = 0.05
 _SECONDS_ELSEWHERE = 1.0
+_SECONDS_BETWEEN_BEATS = 5.0
 #: With fewer bytes free a disk is full: another attempt would end in the same way, and so would the record of this one.
 _FULL = 1 << 20
 
@@ -61,6 +72,9 @@ class Watcher(Protocol):
 
     def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
         """An attempt failed; it is tried again or not."""
+
+    def at_work(self, beats: dict[str, Heartbeat]) -> None:
+        """What the runs at work last said, now and then."""
 
 
 def run_sweep(
@@ -125,10 +139,11 @@ class _Sweep:
         self._total = len(names)
         self._waiting = [name for name in names if not is_done(out, name)]
         self._elsewhere: list[str] = []
+        self._begun: set[str] = set()
         self._failed: set[str] = set()
         self._attempts: Counter[str] = Counter()
         self._steps = {name: newest_step(out, name) for name in self._waiting}
-        self._looked = 0.0
+        self._looked, self._listened = 0.0, time.monotonic()
         for name in self._waiting:
             clear_failure(out, name)
 
@@ -156,6 +171,7 @@ class _Sweep:
                 chosen.append(name)
         if chosen:
             self._engine.submit(chosen)
+            self._begun |= set(chosen)
 
     def _is_ours(self, name: str) -> bool:
         """Whether a run is to be trained; it may have been done meanwhile, or be in work elsewhere."""
@@ -169,6 +185,7 @@ class _Sweep:
 
     def _take(self, outcome: Outcome) -> None:
         name = outcome.name
+        self._begun.discard(name)
         if outcome.kind == "done":
             self._done(name)
         elif outcome.kind == "busy":
@@ -214,3 +231,7 @@ class _Sweep:
             waiting, failed = len(self._waiting), len(self._failed)
             done = self._total - running - waiting - failed
             self._watcher.update({"done": done, "running": running, "failed": failed, "waiting": waiting})
+            if time.monotonic() - self._listened > _SECONDS_BETWEEN_BEATS:
+                self._listened = time.monotonic()
+                at_work = [name for name in [*self._begun, *self._elsewhere] if in_use(self._out, name)]
+                self._watcher.at_work({name: heartbeat(self._out, name) for name in sorted(at_work)})

@@ -22,6 +22,7 @@ class EngineOptions:
         gpus: of each worker (Ray: a fraction; Slurm: whole).
         address: of a Ray cluster.
         slurm: options of sbatch, ``partition=gpu``.
+        silence: seconds without a step after which a worker is killed, and its run tried again; None for any time.
     """
 
     name: str = "local"
@@ -29,6 +30,7 @@ class EngineOptions:
     gpus: float = 0.0
     address: str | None = None
     slurm: Sequence[str] = ()
+    silence: float | None = None
 
     def __post_init__(self) -> None:
         if self.name not in ENGINES:
@@ -41,19 +43,21 @@ class EngineOptions:
             raise InputError(
                 "gpus: the local engine leaves GPUs to training.device; use --engine ray to share them out"
             )
+        if self.silence is not None and not 1 <= self.silence <= 1e9:
+            raise InputError(f"silence: must be at least 1 second, got {self.silence:g}")
         pairs(self.slurm, "slurm")
 
     def make(self, out: Path) -> Engine:
         """The engine for the sweep in `out`."""
         if self.name == "local":
-            return LocalEngine(out, self.jobs)
+            return LocalEngine(out, self.jobs, silence=self.silence)
         if self.name == "ray":
             from hmmscope.sweeps.ray import RayEngine
 
-            return RayEngine(out, self.jobs, address=self.address, gpus=self.gpus)
+            return RayEngine(out, self.jobs, address=self.address, gpus=self.gpus, silence=self.silence)
         from hmmscope.sweeps.slurm import SlurmEngine
 
-        return SlurmEngine(out, self.jobs, gpus=self.gpus, parameters=pairs(self.slurm, "slurm"))
+        return SlurmEngine(out, self.jobs, gpus=self.gpus, parameters=pairs(self.slurm, "slurm"), silence=self.silence)
 
 
 def pairs(words: Sequence[str], field: str) -> dict[str, str]:

@@ -294,7 +294,7 @@ def make_folder(out: Path, points: list[Point], *, shared: bool = False) -> None
         store.make_folder(out.parent)
         try:
             with store.new_folder(out, manifest=False) as folder:
-                store.write_json(folder / "grid.json", {"kind": kind, "points": _data(points)})
+                store.write_json(folder / "grid.json", _document(kind, _data(points)))
                 store.make_folder(folder / "runs")
         except RefusedError:  # another process was faster
             if not os.path.lexists(out):
@@ -342,7 +342,11 @@ def extend_folder(out: Path, points: list[Point], *, shared: bool = False) -> No
         if others + data != before["points"] or before["kind"] is None:
             seals.remove_seal(out)
             kind = "pool" if shared else "sweep"
-            store.write_json(out / "grid.json", {"kind": kind, "points": others + data})
+            store.write_json(out / "grid.json", _document(kind, others + data))
+
+
+def _document(kind: str, points: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"format": store.FORMATS["grid"], "kind": kind, "points": points}
 
 
 def _data(points: list[Point]) -> list[dict[str, Any]]:
@@ -368,17 +372,22 @@ def load_point(out: Path, name: str) -> Point:
 
 
 def _read_grid(out: Path) -> dict[str, Any]:
-    """Its kind, sweep or pool (None in folders of before 0.3), and its points."""
+    """Its kind, sweep or pool (None in folders of before 0.3 without a table), and its points."""
     path = out / "grid.json"
     if not os.path.lexists(path):
         raise InputError(f"{out}: not the folder of a sweep (it has no grid.json)")
     document = store.read_json(path, own=True)
-    points = document.get("points") if isinstance(document, dict) else None
+    store.check_format(document, "grid", path)
+    points = document.get("points")
     keys = {"name", "varied", "config"}
     whole = isinstance(points, list) and all(isinstance(p, dict) and p.keys() == keys for p in points)
     if not whole or document.get("kind") not in ("sweep", "pool", None):
         raise DamagedError(f"{path}: not a grid of runs")
-    return {"kind": document.get("kind"), "points": points}
+    before = "sweep" if os.path.lexists(out / "table.jsonl") else None
+    return {"kind": document.get("kind", before), "points": points}
+
+
+_ANEW = "hmmscope sweep GRID --out NEW trains it anew"
 
 
 def _point(out: Path, data: dict[str, Any]) -> Point:
@@ -386,7 +395,9 @@ def _point(out: Path, data: dict[str, Any]) -> Point:
     try:
         config = config_from_data(data["config"])
     except HmmscopeError as error:
-        raise DamagedError(f"{path}: {data['name']}: {error}; made by another version?") from error
+        raise DamagedError(f"{path}: {data['name']}: {error}; made by another version? {_ANEW}") from error
     if run_name(config) != data["name"]:
-        raise DamagedError(f"{path}: {data['name']}: holds another configuration; altered, or made by another version")
+        raise DamagedError(
+            f"{path}: {data['name']}: holds another configuration; altered, or made by another version; {_ANEW}"
+        )
     return Point(data["name"], data["varied"], config)

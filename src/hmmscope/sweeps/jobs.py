@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -116,21 +116,40 @@ def newest_step(out: Path, name: str) -> int:
     return 0
 
 
-def heartbeat(out: Path, name: str) -> str:
-    """``step 120, 35 s ago, process 123 on host``: how far a run at work is, when it last said so, and where it runs."""
-    folder, said = run_folder(out, name), []
-    with suppress(OSError, HmmscopeError, LookupError, ValueError):
-        with disk.reading(folder / "metrics.jsonl", own=True) as file:
-            info = os.fstat(file.fileno())
-            file.seek(max(0, info.st_size - _LOG_TAIL))
-            lines = file.read(_LOG_TAIL).splitlines()
-        said = [f"step {json.loads(lines[-1])['step']}" if lines else "no step yet"]
-        said.append(f"{max(0, round(time.time() - info.st_mtime))} s ago")
-    with suppress(HmmscopeError):
-        said.append(
-            f"process {disk.read_bytes(folder / 'lock', own=True, limit=1000).decode(errors='replace').strip()}"
+@dataclass(frozen=True)
+class Heartbeat:
+    """What a run at work last said: ``step 120, 35 s ago, process 123 on host``."""
+
+    step: int | None
+    age: float
+    process: str
+
+    def __str__(self) -> str:
+        step = "no step yet" if self.step is None else f"step {self.step}"
+        return ", ".join(
+            [step, f"{max(0, round(self.age))} s ago", *([f"process {self.process}"] * bool(self.process))]
         )
-    return ", ".join(said)
+
+
+def heartbeat(out: Path, name: str) -> Heartbeat:
+    """How far a run at work is, when its journal or its log last grew, and where it runs."""
+    folder, step, process = run_folder(out, name), None, ""
+    unknown = suppress(OSError, HmmscopeError, LookupError, ValueError, TypeError)
+    with unknown, disk.reading(folder / "metrics.jsonl", own=True) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL))
+        step = int(json.loads(file.read(_LOG_TAIL).splitlines()[-1])["step"])
+    with suppress(HmmscopeError):
+        process = disk.read_bytes(folder / "lock", own=True, limit=1000).decode(errors="replace").strip()
+    return Heartbeat(step, time.time() - _last_sign(out, name), process)
+
+
+def _last_sign(out: Path, name: str) -> float:
+    """When the journal, the lock or the log of a run changed last; 0 if there is none of them."""
+    times = [0.0]
+    for path in (run_folder(out, name) / "metrics.jsonl", run_folder(out, name) / "lock", out / "logs" / f"{name}.log"):
+        with suppress(OSError):
+            times.append(path.stat().st_mtime)
+    return max(times)
 
 
 def failure_path(out: Path, name: str) -> Path:
@@ -184,10 +203,12 @@ class Job:
     Args:
         out: folder of the sweep.
         name: of the run.
+        silence: seconds without a sign of it after which it is killed; None for as long as it takes.
     """
 
-    def __init__(self, out: Path, name: str) -> None:
+    def __init__(self, out: Path, name: str, silence: float | None = None) -> None:
         self._name, self._out = name, Path(os.path.abspath(out))
+        self._silence, self._started = silence, time.time()
         self._log = self._out / "logs" / f"{name}.log"
         store.make_folder(self._log.parent)
         log = disk.open_own(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -211,9 +232,18 @@ class Job:
         return self._process.pid
 
     def poll(self) -> Outcome | None:
-        """How it ended, or None while it is at work."""
+        """How it ended, or None while it is at work; one that is silent too long is killed."""
         code = self._process.poll()
-        return None if code is None else self._outcome(code)
+        if code is not None:
+            return self._outcome(code)
+        if self._silence is None:
+            return None
+        if time.time() - max(self._started, _last_sign(self._out, self._name)) <= self._silence:
+            return None
+        self._process.kill()
+        outcome = self._outcome(self._process.wait())
+        rule = f"killed after {self._silence:g} s without a step (silence)"
+        return replace(outcome, reason=rule) if outcome.kind == "failed" else outcome
 
     def terminate(self) -> None:
         """Tell it to save and stop."""
@@ -271,12 +301,12 @@ def worker_environment() -> dict[str, str]:
     return kept | one
 
 
-def attend(out: str, name: str) -> tuple[str, int, str]:
+def attend(out: str, name: str, silence: float | None = None) -> tuple[str, int, str]:
     """Run a worker to its end: the fields of `Outcome`. On an exception it is told to stop, and waited for.
 
     What engines send to other machines; paths must mean the same there.
     """
-    job = Job(Path(out), name)
+    job = Job(Path(out), name, silence)
     try:
         while (outcome := job.poll()) is None:
             time.sleep(0.05)

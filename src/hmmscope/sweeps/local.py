@@ -15,10 +15,11 @@ class LocalEngine:
     Args:
         out: folder of the sweep.
         jobs: how many at a time; by default as many as processors that this process may use.
+        silence: seconds without a step after which a worker is killed, and its run tried again.
     """
 
-    def __init__(self, out: Path, jobs: int | None = None) -> None:
-        self._out = out
+    def __init__(self, out: Path, jobs: int | None = None, *, silence: float | None = None) -> None:
+        self._out, self._silence = out, silence
         self._slots = jobs if jobs is not None else len(os.sched_getaffinity(0))
         require(1 <= self._slots <= 1024, "jobs", "must be in [1, 1024]", jobs)
         self._jobs: list[Job] = []
@@ -41,7 +42,7 @@ class LocalEngine:
     def submit(self, names: Sequence[str]) -> None:
         """Start a worker for each."""
         for name in names:
-            self._jobs.append(Job(self._out, name))
+            self._jobs.append(Job(self._out, name, self._silence))
 
     def finished(self) -> list[Outcome]:
         """Outcomes since the last call."""

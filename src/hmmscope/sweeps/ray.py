@@ -24,13 +24,22 @@ class RayEngine:
         address: of a running cluster ("auto", "host:6379", "ray://host:10001"); by default Ray is started here and ended
             with the sweep.
         gpus: of each task; a fraction lets several share one.
+        silence: seconds without a step after which a worker is killed, and its run tried again.
 
     Raises:
         InputError: Ray is not installed.
         ResourceError: there is no cluster at `address`.
     """
 
-    def __init__(self, out: Path, jobs: int | None = None, *, address: str | None = None, gpus: float = 0.0) -> None:
+    def __init__(
+        self,
+        out: Path,
+        jobs: int | None = None,
+        *,
+        address: str | None = None,
+        gpus: float = 0.0,
+        silence: float | None = None,
+    ) -> None:
         try:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             import ray
@@ -39,7 +48,7 @@ class RayEngine:
         require(address is None or jobs is None, "jobs", "is said by the cluster at --address", jobs)
         require(jobs is None or 1 <= jobs <= 1024, "jobs", "must be in [1, 1024]", jobs)
         require(0 <= gpus <= 64, "gpus", "must be in [0, 64]", gpus)
-        self._ray, self._out = ray, out.absolute()
+        self._ray, self._out, self._silence = ray, out.absolute(), silence
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         if address is None:
             processors = jobs if jobs is not None else len(os.sched_getaffinity(0))
@@ -67,7 +76,7 @@ class RayEngine:
     def submit(self, names: Sequence[str]) -> None:
         """Queue a task for each."""
         for name in names:
-            self._names[self._task.remote(str(self._out), name)] = name
+            self._names[self._task.remote(str(self._out), name, self._silence)] = name
 
     def finished(self) -> list[Outcome]:
         """Outcomes since the last call; a lost machine or a killed Ray worker is a failure of its run."""

@@ -20,12 +20,13 @@ _SECONDS_FOR_A_RESULT = 60.0
 class Attendant:
     """What a Slurm job does: start a worker and wait for it. Before a preemption or the time limit, have it save."""
 
-    def __init__(self) -> None:
+    def __init__(self, silence: float | None = None) -> None:
         self._job: Job | None = None
+        self._silence = silence
 
     def __call__(self, out: str, name: str) -> tuple[str, int, str]:
         """The fields of `Outcome`, as `jobs.attend` gives them."""
-        self._job = Job(Path(out), name)
+        self._job = Job(Path(out), name, self._silence)
         while (outcome := self._job.poll()) is None:
             time.sleep(0.2)
         return astuple(outcome)
@@ -37,7 +38,7 @@ class Attendant:
         if self._job is not None:
             self._job.terminate()
             self._job.wait(GRACE)
-        return DelayedSubmission(Attendant(), out, name)
+        return DelayedSubmission(Attendant(self._silence), out, name)
 
 
 class SlurmEngine:
@@ -51,6 +52,7 @@ class SlurmEngine:
         gpus: whole GPUs of each job.
         parameters: of sbatch by their names there, ``{"partition": "gpu", "time": "120", "account": "a"}``.
         cluster: "slurm"; or "local" and "debug", submitit's stand-ins without a queue.
+        silence: seconds without a step after which a worker is killed, and its run tried again.
 
     Raises:
         InputError: submitit is not installed, or does not know a parameter.
@@ -65,6 +67,7 @@ class SlurmEngine:
         gpus: float = 0,
         parameters: Mapping[str, str] | None = None,
         cluster: str = "slurm",
+        silence: float | None = None,
     ) -> None:
         try:
             import submitit
@@ -72,7 +75,7 @@ class SlurmEngine:
             raise InputError("engine: submitit is not installed; pip install 'hmmscope[slurm]'") from None
         require(jobs is None or 1 <= jobs <= 10_000, "jobs", "must be in [1, 10000]", jobs)
         require(gpus == int(gpus) and 0 <= gpus <= 64, "gpus", "must be a whole number for Slurm", gpus)
-        self._out, self._cluster = out.absolute(), cluster
+        self._out, self._cluster, self._silence = out.absolute(), cluster, silence
         options: dict[str, Any] = {"name": "hmmscope", "tasks_per_node": 1, "cpus_per_task": 1, "timeout_min": 60}
         if gpus:
             options["gpus_per_node"] = int(gpus)
@@ -105,7 +108,7 @@ class SlurmEngine:
     def submit(self, names: Sequence[str]) -> None:
         """Submit these as one job array, a job for each."""
         try:
-            jobs = self._executor.map_array(Attendant(), [str(self._out)] * len(names), list(names))
+            jobs = self._executor.map_array(Attendant(self._silence), [str(self._out)] * len(names), list(names))
         except Exception as error:  # FailedJobError, and whatever sbatch does to it
             raise ResourceError(f"engine: sbatch refused: {' '.join(str(error).split())[:300]}") from error
         self._jobs |= dict(zip(names, jobs, strict=True))

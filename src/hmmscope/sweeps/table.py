@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-
 from hmmscope.errors import DamagedError, HmmscopeError, InputError
 from hmmscope.machine import environment
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir
 from hmmscope.sweeps.grid import SUMMARY, Point, changing_grid, load_points
-from hmmscope.sweeps.jobs import Outcome, failure_of, heartbeat, is_done, run_folder, state_of
+from hmmscope.sweeps.jobs import Heartbeat, Outcome, failure_of, heartbeat, is_done, run_folder, state_of
 from hmmscope.text import in_a_line
+from hmmscope.training.progress import live_console
+
+#: Seconds without a sign of a run at work after which it is told of.
+SILENT = 600.0
 
 
 def table_rows(out: Path, points: Sequence[Point]) -> list[dict[str, Any]]:
@@ -34,7 +34,7 @@ def table_rows(out: Path, points: Sequence[Point]) -> list[dict[str, Any]]:
             if state == "done":
                 summary = RunDir.open(run_folder(out, point.name)).done or {}
             elif state == "running":
-                reason = heartbeat(out, point.name)
+                reason = str(heartbeat(out, point.name))
             elif state == "failed":
                 reason = (failure_of(out, point.name) or {}).get("reason")
         except (DamagedError, InputError) as error:  # a damaged run is one row, not the end of the table
@@ -61,7 +61,8 @@ def table_text(rows: Sequence[dict[str, Any]]) -> list[str]:
         return ["no runs"]
     last = ("state", "loss", "bayes_loss", "excess", "excess_low", "excess_high")
     varied = [key for key in rows[0] if key not in (*SUMMARY, "run", "state", "reason")]
-    columns = [*varied, *last]
+    alike = len({str([row[key] for key in varied]) for row in rows}) < len(rows)  # as in a pool, of several grids
+    columns = [*["run"] * alike, *varied, *last]
     cells = [columns, *([_cell(row[column]) for column in columns] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     lines = ["  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in cells]
@@ -89,16 +90,19 @@ class Board:
 
     def __init__(self, out: Path, points: Sequence[Point], *, quiet: bool = False) -> None:
         self._out, self._points, self._quiet = out, points, quiet
-        self._console = Console(stderr=True)
-        self._live: Live | None = None
+        self._live: Any = None
         self._best, self._best_name = math.inf, ""
         self._counts: dict[str, int] = {}
+        self._beats: dict[str, Heartbeat] = {}
+        self._told: set[str] = set()
 
     def __enter__(self) -> "Board":
         for point in self._points:
             self._see(point.name)
-        if self._console.is_terminal and not self._quiet:
-            self._live = Live(console=self._console, refresh_per_second=4)
+        if (console := live_console()) is not None and not self._quiet:
+            from rich.live import Live
+
+            self._live = Live(console=console, refresh_per_second=4)
             self._live.start()
         return self
 
@@ -125,6 +129,18 @@ class Board:
         what = f"attempt {attempts} failed, tried again" if again else f"failed after {attempts} attempts"
         self._line(f"{what}: {outcome.name}: {outcome.reason}")
 
+    def at_work(self, beats: dict[str, Heartbeat]) -> None:
+        """What the runs at work last said; one that says nothing for long is told of, once."""
+        self._beats = beats
+        if self._live is not None:
+            self._live.update(self._table())
+        for name, beat in beats.items():
+            if beat.age <= SILENT:
+                self._told.discard(name)
+            elif name not in self._told:
+                self._told.add(name)
+                self._line(f"silent   {name}: {beat}; --silence SECONDS has such runs killed and tried again")
+
     def _see(self, name: str) -> float | None:
         """The excess of a run, if it is done; the least one is kept."""
         try:
@@ -141,11 +157,15 @@ class Board:
         elif not self._quiet:
             print(text, file=sys.stderr, flush=True)
 
-    def _table(self) -> Table:
+    def _table(self) -> Any:
+        from rich.table import Table
+
         table = Table(title=f"{self._out.name}: {len(self._points)} runs")
         for column in ("done", "running", "failed", "waiting", "best excess", "run"):
             table.add_column(column)
         numbers = [str(self._counts.get(key, 0)) for key in ("done", "running", "failed", "waiting")]
         best = f"{self._best:.4f}" if self._best_name else ""
         table.add_row(*numbers, best, self._best_name)
+        for name, beat in self._beats.items():
+            table.add_row(*[""] * 5, f"{name}: {beat}")
         return table

@@ -4,9 +4,7 @@ It trains with `pipeline.train`, whose lock lets one process at a time write a r
 however it ends, its standard input closes; it then saves and stops, so that no worker is left behind.
 """
 
-import errno
 import os
-import re
 import signal
 import sys
 import threading
@@ -15,14 +13,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from hmmscope.errors import HmmscopeError, RefusedError
+from hmmscope.errors import HmmscopeError, RefusedError, code_and_line
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.pipeline import train
 from hmmscope.storage.rundir import RunDir, config_difference
 from hmmscope.sweeps.grid import load_point
 from hmmscope.sweeps.jobs import BUSY, is_done, run_folder, taking_part
-
-_RESOURCES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
 
 class _Busy(Exception):
@@ -83,17 +79,11 @@ def main(out: str, name: str) -> int:
         return 0
     except _Busy as error:
         return say(BUSY, str(error))
-    except HmmscopeError as error:
-        return say(error.exit_code, str(error))
-    except MemoryError:
-        return say(5, "out of memory; choose smaller sizes")
-    except OSError as error:
-        traceback.print_exc()
-        return say(5 if error.errno in _RESOURCES else 70, f"{type(error).__name__}: {error}")
     except Exception as error:
-        traceback.print_exc()
-        memory = isinstance(error, RuntimeError) and re.search(r"can't allocate memory|out of memory", str(error))
-        return say(5 if memory else 70, f"{type(error).__name__}: {error}")
+        code, line = code_and_line(error)
+        if code == 70 or isinstance(error, OSError):
+            traceback.print_exc()
+        return say(code, line)
 
 
 def say(code: int, message: str) -> int:

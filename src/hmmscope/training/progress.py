@@ -2,13 +2,20 @@
 
 import sys
 import time
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
+from typing import Any
 
 #: Work that is over sooner than `_SHORT` seconds is not spoken of.
 _SECONDS_BETWEEN_LINES, _SHORT = 20.0, 1.0
+
+
+def live_console() -> Any:
+    """What draws on the terminal of the standard error; None if that is none, or without rich (extra `pages`)."""
+    try:
+        from rich.console import Console
+    except ImportError:
+        return None
+    console = Console(stderr=True)
+    return console if console.is_terminal else None
 
 
 class Progress:
@@ -24,16 +31,17 @@ class Progress:
 
     def __init__(self, total: int, what: str, *, unit: str, per_step: float, quiet: bool = False) -> None:
         self.total, self.what, self.unit, self.per_step, self.quiet = total, what, unit, per_step, quiet
-        self._console = Console(stderr=True)
-        self._bars: Bars | None = None
-        self._task = TaskID(0)
+        self._bars: Any = None
+        self._task: Any = None
         self._entered = self._begun = self._shown = time.monotonic()
         self._first: int | None = None
 
     def __enter__(self) -> "Progress":
-        if self._console.is_terminal and not self.quiet:
+        if live_console() is not None and not self.quiet:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bars = Bars(*columns, TextColumn("{task.fields[note]}"), console=self._console)
+            self._bars = Progress(*columns, TextColumn("{task.fields[note]}"), console=live_console())
             self._task = self._bars.add_task(self.what, total=self.total, note="")
             self._bars.start()
         return self

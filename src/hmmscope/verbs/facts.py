@@ -201,7 +201,7 @@ def _mixing_words(found: MixingTime) -> str:
 def _memory(hmm: HMM | LabelledHMM, options: FactOptions) -> Section:
     """Errors of all memories up to the longest, the decay fitted to them, and the certificates."""
     time = options.time or _affordable_time(hmm, options.memory)
-    exact = hmm.num_symbols**time <= (MAX_ENUMERATED if options.time else _ENUMERATED)
+    exact = hmm.num_symbols ** min(time, 64) <= (MAX_ENUMERATED if options.time else _ENUMERATED)
     lengths, errors = list(range(1, options.memory + 1)), []
     for length in lengths:
         errors.append(
@@ -230,7 +230,7 @@ def _memory(hmm: HMM | LabelledHMM, options: FactOptions) -> Section:
 def _affordable_time(hmm: HMM | LabelledHMM, memory: int) -> int:
     """memory + 16, or less if only that can be enumerated; two more than the memory at least."""
     for time in range(memory + _MARGIN, memory + 1, -1):
-        if hmm.num_symbols**time <= _ENUMERATED:
+        if hmm.num_symbols ** min(time, 64) <= _ENUMERATED:
             return time
     return memory + _MARGIN
 

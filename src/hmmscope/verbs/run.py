@@ -1,5 +1,6 @@
 """The verb `run`: an experiment and its page."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def run(
     gpus: float = 0.0,
     address: str | None = None,
     slurm: Sequence[str] = (),
+    silence: float | None = None,
     kept: str | None = None,
     first: int | None = None,
 ) -> None:
@@ -35,11 +37,13 @@ def run(
     if experiment == "all":
         from hmmscope.verbs.paper import paper
 
-        if overrides or seeds or trained or kept or first or engine or gpus or address or slurm:
+        if overrides or seeds or trained or kept or first or engine or gpus or address or slurm or silence:
             raise InputError("run all: takes --scale, --out, --resume and --jobs alone")
         return paper("all", scale, out, resume, quiet, jobs)
-    asked = engine is not None or jobs is not None or gpus or address is not None or slurm
-    where = EngineOptions(name=engine or "local", jobs=jobs, gpus=gpus, address=address, slurm=tuple(slurm))
+    asked = engine is not None or jobs is not None or gpus or address is not None or slurm or silence is not None
+    where = EngineOptions(
+        name=engine or "local", jobs=jobs, gpus=gpus, address=address, slurm=tuple(slurm), silence=silence
+    )
     folder = run_experiment(
         experiment,
         scale,
@@ -53,8 +57,10 @@ def run(
         first=first,
         quiet=quiet,
     )
-    draw_folder(folder)
-    page = write_page([folder], folder / "report.html")
+    page = folder / "report.html"
+    if os.access(folder, os.W_OK) or not page.is_file():
+        draw_folder(folder)
+        write_page([folder], page)
     print_findings(folder)
     say(f"page: {page}")
 
@@ -72,10 +78,10 @@ def _seeds(text: str | None) -> int | tuple[int, ...] | None:
 
 def print_findings(folder: Path) -> None:
     """The sentences of findings.json."""
-    for data in store.read_json(folder / "findings.json"):
+    for data in store.read_json(folder / "findings.json", own=True):
         finding = Finding.from_data(data)
         number = finding.number()
         say(f"* {finding.title} ({finding.verdict}): {finding.text}{f' ({number})' if number else ''}")
-    invalid = store.read_json(folder / "experiment.json")["invalid"]
+    invalid = store.read_json(folder / "experiment.json", own=True)["invalid"]
     if invalid:
         say(f"INVALID: {invalid}")

@@ -87,7 +87,7 @@ def _read_vectors(path: Path, num_coordinates: int) -> list[Tensor]:
         raise InputError(f"{path}: vectors are read from files ending in {', '.join(ARRAY_FILES)}, not from text")
     rows: list[Any]
     if path.suffix == ".jsonl":
-        rows = [row.get("observations") for row in store.read_table(path)]
+        rows = [row.get("observations") for row in store.read_table(path, own=False)]
     else:
         arrays: Mapping[str, Any] = read_npz(path) if path.suffix == ".npz" else store.read_tensors(path)
         if "observations" not in arrays:

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import InputError, ResourceError
+from hmmscope.runs.dry_run import require_room
 from hmmscope.sweeps.driver import run_sweep
 from hmmscope.sweeps.engines import EngineOptions, pairs
 from hmmscope.sweeps.grid import Point, expand, load_points, read_grid
+from hmmscope.sweeps.jobs import is_done
 from hmmscope.sweeps.table import Board, table_rows, table_text
 from hmmscope.text import say
 
@@ -26,12 +28,13 @@ def sweep(
     gpus: float,
     address: str | None,
     slurm: list[str],
+    silence: float | None,
     dry_run: bool,
     quiet: bool,
     overrides: dict[str, str],
 ) -> None:
     """Run a grid, or go on with it, and print its table; or print the table of one as it is now."""
-    where = EngineOptions(name=engine, jobs=jobs, gpus=gpus, address=address, slurm=tuple(slurm))
+    where = EngineOptions(name=engine, jobs=jobs, gpus=gpus, address=address, slurm=tuple(slurm), silence=silence)
     flags = bool(base or vary or seeds or instances or overrides)
     if table is not None:
         if grid or flags or out or dry_run:
@@ -47,6 +50,7 @@ def sweep(
     if out is None:
         raise InputError("out: give a folder for the sweep, --out DIR (or --dry-run)")
     path = Path(out)
+    require_room([p.config for p in points if not is_done(path, p.name)], path, here=engine == "local")
     with Board(path, points, quiet=quiet) as board:
         rows = run_sweep(points, path, where.make(path), retries=retries, watcher=board)
     say("\n".join(table_text(rows)))

@@ -1,5 +1,6 @@
 """The verb `train`: one model, and how far from its optimum it ends."""
 
+import os
 from pathlib import Path
 
 from hmmscope import registry
@@ -37,7 +38,8 @@ def train(
         say(configured.process.build().data.describe())
     trained = pipeline.train(configured, out, resume=resume, quiet=quiet, tracker=tracker)
     changes = [f"--{key} {value}" for key, value in overrides.items()]
-    describe_run(trained, " ".join(["hmmscope train", config, "--out", Path(out).name, *changes]))
+    if os.access(out, os.W_OK) or not (Path(out) / "findings.json").is_file():
+        describe_run(trained, " ".join(["hmmscope train", config, "--out", Path(out).name, *changes]))
     print_findings(trained.path)
     say(f"run: {trained.path}   page: hmmscope report {trained.path} -o report.html")
 

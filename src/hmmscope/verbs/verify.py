@@ -10,7 +10,9 @@ from hmmscope.analysis.curves import evaluate
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.evidence.ledger import read_tables
 from hmmscope.experiments.experiment import experiment_named
+from hmmscope.experiments.parts import INDEX
 from hmmscope.experiments.running import judgements, run_row
+from hmmscope.experiments.study import judgements_of
 from hmmscope.models.given import GivenModelSpec
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import load_run
@@ -72,12 +74,20 @@ def _run(folder: Path) -> list[str]:
 def _experiment(folder: Path) -> list[str]:
     """Figures and findings again, from the tables; tables from their parts, rows of runs from the runs beside."""
     about, tables = read_tables(folder)
-    experiment = experiment_named(about["experiment"])
-    derived = judgements(experiment, tables)
+    if about["experiment"] == "study":
+        derived = judgements_of(tables, about["config"]["study"]["seeds"])
+    else:
+        derived = judgements(experiment_named(about["experiment"]), tables)
     for name, data in derived.items():
         _same(store.read_json(folder / name, own=True), data, f"{folder / name}: ", _TABLES)
     said = [f"{len(derived)} files of figures and findings follow from {len(tables)} tables"]
     pool, rows, found = folder.parent / "trained", list(tables.get("runs", ())), 0
+    for part in store.read_table(folder / INDEX) if (folder / INDEX).is_file() else ():
+        there = [path for name in part.get("runs", {}) if (path := run_folder(pool, name)).is_dir()]
+        for name, digest in seals.digests(there).items():
+            _same(
+                part["runs"][name], digest, f"{folder / INDEX}: {part['part']}, seed {part['seed']}: seal of {name}", 0
+            )
     for row in [rows[0], rows[-1]] if rows else []:
         if (run_folder(pool, row["run"]) / "done.json").is_file():
             again = {"seed": row["seed"]} | run_row(row["label"], run_folder(pool, row["run"]))
