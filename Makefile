@@ -68,7 +68,8 @@ format: .venv/.installed
 clean:
 	rm -rf .venv .venv-extras docs/_build
 
+# Byte code is left to the first import of what is imported: compiling all of it takes as long as the rest.
 .venv/.installed: pyproject.toml constraints/torch.txt
 	$(PYTHON) -m venv $(VENV_OPTIONS) .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[hmm,models,test]"
+	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check $(CONSTRAINT) -e ".[hmm,models,test]"
 	touch $@

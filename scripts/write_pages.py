@@ -50,7 +50,7 @@ def keep(folder: Path) -> None:
     if out.exists():
         shutil.rmtree(out)
     store.make_folder(out)
-    for name in ("experiment.json", "findings.json", INDEX):
+    for name in ("experiment.json", "findings.json", "time.json", INDEX):
         if (folder / name).exists():
             shutil.copyfile(folder / name, out / name)
     for part, pattern in (("tables", "*.jsonl"), ("figures", "*.json")):

@@ -49,15 +49,18 @@ def test_plans_are_configurations(name: str, scale: str) -> None:
 
 
 def state(folder: Path) -> dict[str, bytes]:
-    """What an experiment has made, without the page and the drawings."""
+    """What an experiment has made, without the page, the drawings and the clock."""
     kept = [
-        *folder.glob("*.json"),
+        *(path for path in folder.glob("*.json") if path.name not in ("time.json", "seal.json")),
         *folder.rglob("runs/**/*.*"),
         *folder.rglob("tables/*"),
         *folder.rglob("parts/**/*.json"),
         *folder.glob("figures/*.json"),
     ]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(kept) if path.is_file()}
+    made = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(kept) if path.is_file()}
+    seal = store.read_json(folder / "seal.json") if (folder / "seal.json").exists() else {"files": {}}
+    times = {"digest": None, "files": {name: of for name, of in seal["files"].items() if not name.startswith("tim")}}
+    return made | {"seal.json": store.json_bytes(seal | times, "seal.json")}
 
 
 def plan_of(name: str) -> dict[str, dict]:
@@ -101,8 +104,8 @@ def streams_noted(name: str) -> Iterator[None]:
 
 @pytest.fixture(scope="module", params=EXPERIMENTS)
 def smoke(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """An experiment at the smallest scale, through the command."""
-    out = tmp_path_factory.mktemp("smoke") / request.param
+    """An experiment at the smallest scale, through the command; those of a test process share their trainings."""
+    out = tmp_path_factory.getbasetemp() / "smoke" / request.param
     with streams_noted(request.param):
         verb.run(request.param, "smoke", str(out), False, True, on_cpu(request.param))
     return request.param, out

@@ -5,6 +5,7 @@
       runs/<label>/                          one run folder for each model trained
       tables/<name>.jsonl                    measurements, the only input of figures and findings
       figures/<nn-name>.json                 figures as data; `report` draws them and makes the page
+      time.json                              where the time went, from timing.jsonl
       seal.json                              digests of all this, of the seals of the runs, and what measured it
       lock                                   held by the process that writes
 
@@ -306,7 +307,7 @@ def _write_results(
     if whole is None or whole != judged:
         with timed(out, "figures and findings"):
             _write_judgements(experiment, out, tables_of(out, store.read_json(out / "experiment.json", own=True)))
-    store.write_json(out / "experiment.json", description | {"facts": facts + time_facts(out, runs)})
+    store.write_json(out / "time.json", time_facts(out, runs))
 
 
 def judge_again(folder: Path) -> None:

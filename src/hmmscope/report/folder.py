@@ -92,6 +92,9 @@ def read_experiment(folder: Path) -> Experiment:
     if not isinstance(about.get("config"), dict):
         raise DamagedError(f"{about_path}: must be a mapping with a mapping 'config'")
     config = about.pop("config")
+    if (folder / "time.json").is_file():
+        times = store.read_json(folder / "time.json", own=True)
+        about["facts"] = [*about.get("facts", []), *(times if isinstance(times, list) else [times])]
     about.pop("rules", None)
     about.pop("format", None)
     findings = store.read_json(findings_path, own=True)
