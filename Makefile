@@ -32,7 +32,7 @@ test-soak: .venv/.installed
 test-gpu: .venv/.installed
 	$(BIN)/pytest -m gpu -n 0
 
-test-page: .venv/.installed
+test-page: docs
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[e2e]"
 	$(BIN)/pytest -m e2e -n 0
 
@@ -51,6 +51,8 @@ test-extras:
 docs: .venv/.installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[docs]"
 	mkdir -p docs/_build/extra
+	$(BIN)/hmmscope train docs/live.yaml --out docs/_build/live --resume -q
+	$(BIN)/hmmscope explore docs/_build/live -q -o docs/_build/extra/live.html
 	rm -f docs/_build/extra/ledger-table.html
 	$(BIN)/hmmscope claims $(wildcard results/small/* results/medium/*) -q --out docs/_build/extra/ledger-table.html
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html

@@ -16,6 +16,8 @@ myst_enable_extensions = ["colon_fence"]
 nb_execution_mode = "off"  # notebooks are kept with what they printed; make notebooks runs them
 html_extra_path = ["_build/extra"]  # the ledger and the live page, see the Makefile
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_title = "hmmscope"
 templates_path: list[str] = []
 

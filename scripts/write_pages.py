@@ -146,7 +146,7 @@ def draw(folder: Path, before: dict[str, bytes]) -> None:
         if (PICTURES / _picture(folder, path)).is_file() and before.get(path.name) == path.read_bytes():
             continue
         buffer = io.BytesIO()
-        png = figure_files(Figure.from_data(store.read_json(path)))["png"]
+        png = figure_files(Figure.from_data(store.read_json(path)), style="web")["png"]
         Image.open(io.BytesIO(png)).convert("RGB").quantize(128).save(buffer, "PNG", optimize=True)
         store.make_folder(PICTURES)
         store.write_bytes(PICTURES / _picture(folder, path), buffer.getvalue())

@@ -186,6 +186,11 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("folders", nargs="+", metavar="DIR")
     report.add_argument("-o", "--out", default="report.html", metavar="FILE")
 
+    figures = verb("figures", "the figures of experiments or runs as files, for papers, talks or the web")
+    figures.add_argument("folders", nargs="+", metavar="DIR")
+    figures.add_argument("-o", "--out", default="figures", metavar="FOLDER")
+    figures.add_argument("--style", default="paper", help="paper (PDF and PNG, in Times), talk (large) or web (SVG)")
+
     explore = verb("explore", "a live page: the trained model and its optimum, computed in the reader's browser")
     explore.add_argument("run", help="the folder of a run")
     explore.add_argument("-o", "--out", default="explore.html", metavar="FILE")
@@ -210,7 +215,24 @@ def build_parser() -> argparse.ArgumentParser:
     verify.add_argument("folders", nargs="+", metavar="FOLDER", help="of runs, experiments, sweeps, pools")
 
     verb("doctor", "check this installation: versions, exact bits, disk, memory, extras")
-    for sub in (run, paper, train, sweep, study, analyse, sample, oracle, fit, export, claims, report, explore, verify):
+    own = (
+        run,
+        paper,
+        train,
+        sweep,
+        study,
+        analyse,
+        sample,
+        oracle,
+        fit,
+        export,
+        claims,
+        report,
+        figures,
+        explore,
+        verify,
+    )
+    for sub in own:
         sub.add_argument("-q", "--quiet", action="store_true", help="print results only")
     return parser
 

@@ -43,27 +43,34 @@ def judged(name: str, found: Tables) -> Finding:
 @pytest.mark.parametrize(
     "unseen, counted, words",
     [
-        (1.3, 1.5, "it does better than counting: it learns in context, and it knows its pool by heart"),
-        (1.3, 1.2, "counting in the prompt does better, without any training"),
-        (1.3, 1.31, "it and counting are not told apart"),
-        (1.11, 1.5, "it learns in context, and that it knows its pool by heart does not show"),
+        (
+            1.3,
+            1.5,
+            "by heart, and on HMMs never seen it does better than counting in the prompt, so it learns in context: 1.10",
+        ),
+        (
+            1.3,
+            1.2,
+            "it does worse than counting in the prompt, which needs no training: 1.10 nats on its pool, 1.30 on those.",
+        ),
+        (1.3, 1.31, "it is not told apart from counting in the prompt"),
+        (1.11, 1.5, "is not seen to know its pool by heart, and on HMMs never seen it does better"),
     ],
 )
 def test_learning_in_context_is_measured_on_hmms_never_seen(unseen: float, counted: float, words: str) -> None:
     found = judged("quickstart-rarely", tables(unseen, counted))
     assert found.verdict == "found"
     assert words in found.text
-    assert "shown in 10 prompts" in found.text
-    assert (
-        f"on HMMs never seen {unseen:.2f} nats (counting {counted:.2f}, retrieval 2.80, HMM known 0.90)" in found.text
-    )
+    assert found.text.startswith("Shown each HMM in 10 prompts, the model ")
+    last = f"on HMMs never seen {unseen:.2f} (counting {counted:.2f}, retrieval 2.80, component known 0.90)."
+    assert found.text.endswith(last)
     assert found.value == pytest.approx(unseen - 1.1)
 
 
 def test_retrieval_is_not_called_learning_in_context() -> None:
     found = judged("quickstart-often", tables())
-    assert "shown in 1,500 prompts" in found.text
-    assert "it knows its pool by heart" in found.text
+    assert found.text.startswith("Shown each HMM in 1,500 prompts, ")
+    assert "knows its pool by heart" in found.text
     assert "learns in context" not in found.text
 
 

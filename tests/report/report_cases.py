@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.evidence.clouds import pack_colours, pack_places
+from hmmscope.evidence.clouds import CORNERS, pack_colours, pack_places
 from hmmscope.evidence.figures import (
     Bars,
     Cloud,
@@ -22,9 +22,9 @@ from hmmscope.evidence.figures import (
     Heatmap,
     Lines,
     Panel,
-    Points,
     Series,
 )
+from hmmscope.evidence.panels import triangle
 from hmmscope.report import page, plots
 from hmmscope.report.folder import read_experiment
 from hmmscope.storage import store
@@ -124,10 +124,7 @@ def demo_figures(seed: int = 0, shift: float = 0.0) -> list[Figure]:
         title="", x_label="epoch", y_label="accuracy", choices=("task", "model", "length"), curves=tuple(curves)
     )
     corners = generator.dirichlet((1, 1, 1), 40)
-    triangle = Points(
-        title="", x_label="", y_label="", x=corners[:, 1] + corners[:, 2] / 2, y=corners[:, 2], frame=False,
-        colours=tuple("#" + "".join(f"{int(255 * part):02x}" for part in one) for one in corners),
-    )  # fmt: skip
+    beliefs = triangle("exact", corners, corners), triangle("layer 1", 0.9 * corners + 0.03, corners)
     return [
         Figure(
             name="in-context", title="In-context learning reaches the Bayes optimum",
@@ -151,7 +148,7 @@ def demo_figures(seed: int = 0, shift: float = 0.0) -> list[Figure]:
         Figure(name="states", title="More states are harder", caption="Dashes: the optimum.", panels=(summary,)),
         Figure(name="patching", title="Patching", caption="Both signs, one missing column.", panels=(signed,)),
         Figure(name="choose", title="Every model", caption="By task and length.", panels=(choose,)),
-        Figure(name="triangle", title="Beliefs", caption="Each in its own colour.", panels=(triangle,)),
+        Figure(name="triangle", title="Beliefs", caption="Each in its own colour.", panels=beliefs),
     ]  # fmt: skip
 
 
@@ -248,11 +245,6 @@ def packed(**changes: Any) -> Cloud:
     return Cloud(**{"title": "", "slider": "step", "frames": (0, 8), "places": places, "colours": colours, **changes})
 
 
-def dots(**changes: Any) -> Points:
-    labels = {"title": "", "x_label": "x", "y_label": "y"}
-    return Points(**{**labels, "x": (0.0, 1.0), "y": (0.5, 0.6), "colours": ("#0072b2", "#D55E00"), **changes})
-
-
 def curve(*values: Any, **changes: Any) -> ExplorerCurve:
     return ExplorerCurve(**{"values": values or ("a", "b"), "x": (1.0, 2.0), "y": (0.5, 0.6), **changes})
 
@@ -285,15 +277,12 @@ WRONG: dict[str, Callable[[], Any]] = {
     "columns": lambda: heat(z=((1.0,),)),
     "nan in a heat map": lambda: heat(z=((1.0, math.nan),)),
     "no panel": lambda: a_figure(panels=()),
-    "no point": lambda: dots(x=(), y=(), colours=()),
     "a cloud without a frame": lambda: packed(frames=(), places=()),
     "a frame without points": lambda: packed(frames=(0, 8, 9)),
     "a frame of fewer points": lambda: packed(places=(pack_places([[0, 0]]),) * 2),
-    "points of two lengths": lambda: dots(y=(1.0,)),
-    "one colour missing": lambda: dots(colours=("#000000",)),
-    "a colour by its name": lambda: dots(colours=("#000000", "red")),
-    "a colour that is a style": lambda: dots(colours=("#000000", "#000000;x")),
-    "point at infinity": lambda: dots(x=(0.0, math.inf)),
+    "two corners": lambda: packed(corners=("A", "B"), outline="AAAABBBB"),
+    "corners without places": lambda: packed(corners=("A", "B", "C")),
+    "places that are no base64": lambda: packed(places=("<b>!" * 6,) * 2),
     "no curve": lambda: explorer(curves=()),
     "no choice": lambda: explorer(curve("a"), choices=()),
     "six choices": lambda: explorer(curve(*"abcdef"), choices=tuple("abcdef")),
@@ -332,11 +321,10 @@ KINDS: dict[str, Callable[[], Panel]] = {
     "heatmap of both signs": lambda: heat(z=((-1, 1),)),
     "heatmap of nothing": lambda: heat(z=((None, None),)),
     "heatmap of one value": lambda: heat(z=((2.0, 2.0),)),
-    "points": dots,
-    "points without a frame": lambda: dots(frame=False),
     "packed points": packed,
-    "one point of a cloud": lambda: dots(x=(1,), y=(1,), colours=("#000000",)),
-    "a cloud of points": lambda: dots(x=range(4000), y=range(4000), colours=("#0072b2",) * 4000),
+    "beliefs": lambda: triangle("", np.eye(3), np.eye(3)),
+    "one belief": lambda: triangle("", [[0.2, 0.3, 0.5]], [[0.2, 0.3, 0.5]]),
+    "many beliefs": lambda: triangle("", np.full((4000, 3), 1 / 3), np.full((4000, 3), 1 / 3)),
     "explorer": explorer,
     "explorer with intervals": lambda: explorer(
         curve(low=(0, 0), high=(1, 1)), curve("a", "c", role="optimum"), log_y=True
@@ -485,8 +473,7 @@ def hostile_folder(path: Path, payload: str) -> Path:
         lines(title=p, x_label=p, y_label=p, series=series),
         bars(title=p, y_label=p, categories=(p, p), series=tuple(replace(one, x=()) for one in series)),
         heat(title=p, x_label=p, y_label=p, z_label=p, x=(p, p), y=(p,)),
-        dots(title=p, x_label=p, y_label=p),
-        packed(title=p, slider=p, frames=(p, f"{p} 2")),
+        packed(title=p, slider=p, frames=(p, f"{p} 2"), corners=(p, p, p), outline=pack_places(CORNERS)),
         explorer(
             curve(p, f"{p}1"), curve(p, f"{p}2"), curve(p, "", name=p, role="optimum"),
             title=p, x_label=p, y_label=p, choices=(p, f"{p}1"),

@@ -12,35 +12,10 @@ from hmmscope.analysis.activations import capture, residual_layers
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.mixture import filter_mixture
 from hmmscope.kernels.ngram import ngram_predictions
-from hmmscope.report.live import write_live_page
-from hmmscope.runs.config import config_from_data
-from hmmscope.runs.live import live_data
-from hmmscope.runs.pipeline import Run, train
+from hmmscope.runs.pipeline import Run
+from live_cases import CASES, made
 
 pytestmark = pytest.mark.e2e
-
-MESS3 = {"name": "mess3", "emission": 0.7}
-HMM = {"name": "random-hmm", "num_states": 5, "num_symbols": 4}
-MIXTURE = {
-    "name": "random-mixture",
-    "num_components": 6,
-    "num_states": 4,
-    "num_symbols": 5,
-    "emission_concentration": 1.0,
-}
-SEQUENCES = {"name": "sequences", "length": 20, "placeholder": True}
-PROMPTS = {"name": "prompts", "num_demonstrations": 3, "demonstration_length": 5, "test_length": 5}
-DECODER = {"name": "decoder", "num_layers": 2, "num_heads": 2, "width": 16, "dropout": 0.1}
-CASES: dict[str, tuple[dict, dict, dict]] = {
-    "roformer": (MESS3, SEQUENCES, {"name": "roformer", "num_layers": 2, "num_heads": 2, "width": 16}),
-    "decoder": (HMM, {"name": "sequences", "length": 20}, DECODER),
-    "sinusoidal": (MIXTURE, PROMPTS, DECODER | {"positions": "sinusoidal", "input_features": False}),
-    "bare": (HMM, SEQUENCES, DECODER | {"positions": "none", "attention_only": True, "norm": "none"}),
-    "relu": (HMM, SEQUENCES, {"name": "rnn", "width": 12, "num_layers": 2, "learn_initial": True}),
-    "tanh": (HMM, SEQUENCES, {"name": "rnn", "width": 12, "nonlinearity": "tanh"}),
-    "lstm": (MESS3, SEQUENCES, {"name": "lstm", "width": 12, "num_layers": 2, "learn_initial": True}),
-    "gru": (MESS3, SEQUENCES, {"name": "gru", "width": 12}),
-}
 
 LAWS = """(inputs) => inputs.map((tokens) => {
   const memory = explorer.session.network.begin();
@@ -56,19 +31,6 @@ OBSERVED = """(sequences) => sequences.map((symbols) => {
     return { belief: [...known.belief], posterior: [...known.posterior], next: [...optimum], ngram: [...ngram] };
   });
 })"""
-
-
-def made(root: Path, name: str) -> tuple[Run, Path]:
-    """A run whose weights are far from where they began, and its page."""
-    process, layout, model = CASES[name]
-    training = {"num_steps": 1, "batch_size": 2}
-    data = {"process": process, "layout": layout, "model": model, "training": training}
-    run = train(config_from_data(data), root / name, num_samples=8)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in run.model.parameters():
-            parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
-    return run, write_live_page(live_data(run), root / f"{name}.html")
 
 
 @pytest.fixture(scope="module", params=CASES)

@@ -28,8 +28,8 @@ def panels(watched: Watched) -> Any:
 
 def test_every_figure_is_drawn_without_network_or_complaint(browser: Any, page_file: Path) -> None:
     watched = Watched(browser, page_file, viewport={"width": 1400, "height": 900})
-    assert panels(watched).count() == 13 + 13 + 18
-    assert all(panels(watched).nth(i).locator("path, rect, circle").count() > 1 for i in range(13))
+    assert panels(watched).count() == 14 + 14 + 20
+    assert all(panels(watched).nth(i).locator("path, rect, image").count() for i in range(14))
     watched.assert_fits()
     watched.assert_quiet()
 
@@ -99,11 +99,27 @@ def test_hovering_tells_values_in_every_panel_with_the_axis_and_so_do_the_arrow_
     watched.assert_quiet()
 
 
+def test_a_belief_is_pointed_at_in_every_triangle(browser: Any, page_file: Path) -> None:
+    watched = Watched(browser, page_file)
+    figure = watched.page.locator("#experiment-1-triangle")
+    first, second = figure.locator(".plot > svg").all()
+    box = first.bounding_box()
+    assert box["width"] == pytest.approx(box["height"], abs=2)
+    first.hover(position={"x": box["width"] / 2, "y": box["height"] / 2})
+    places = [svg.locator("circle[visibility=visible]").bounding_box()["x"] for svg in (first, second)]
+    assert 0 < places[0] - box["x"] < box["width"] < places[1] - box["x"]
+    told = figure.locator(".tip").first.inner_text().split()
+    assert told[::2] == ["A", "B", "C"]
+    assert abs(sum(map(float, told[1::2])) - 1) < 0.02
+    watched.assert_quiet()
+
+
 def test_figures_and_tables_can_be_taken_away(browser: Any, page_file: Path) -> None:
     watched = Watched(browser, page_file, accept_downloads=True)
     figure = watched.page.locator("#experiment-1 figure").first
     with watched.page.expect_download() as svg:
         figure.get_by_role("button", name="SVG").click()
+    assert svg.value.suggested_filename == "quickstart-in-context.svg"
     root = ElementTree.fromstring(Path(svg.value.path()).read_text(encoding="utf-8"))
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert "var(" not in ElementTree.tostring(root, encoding="unicode")

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from hmmscope.evidence.figures import Bars, Explorer, Figure, Heatmap, Lines, Points
+from hmmscope.evidence.figures import Bars, Cloud, Explorer, Figure, Heatmap, Lines
 from hmmscope.report import interactive, look, plots
 from hmmscope.report.compare import compare
 from hmmscope.report.differences import MOST_ROWS, config_rows, finding_rows, verdict_summary
 from hmmscope.report.explorer import MOST_CURVES, first_text, selected, still, views
 from hmmscope.report.folder import About, Experiment, Finding
 from hmmscope.storage import store
-from report_cases import Tree, a_figure, bars, curve, demo_folder, dots, explorer, heat, line, lines, render
+from report_cases import Tree, a_figure, bars, curve, demo_folder, explorer, heat, line, lines, packed, render
 
 DEPTHS = [f"{depth} layer{'s' * (depth > 1)}" for depth in range(1, 17)]
 WORDS = [f"a model called {name}" for name in "abcdefghijklmnop"]
@@ -249,9 +249,9 @@ def test_heat_maps_stand_side_by_side_with_their_difference() -> None:
 
 
 def test_points_stand_side_by_side() -> None:
-    found = merged(dots(title="beliefs"), dots(title="beliefs"))
+    found = merged(packed(title="beliefs"), packed(title="beliefs"))
     assert [panel.title for panel in found] == ["beliefs: a", "beliefs: b"]
-    assert all(isinstance(panel, Points) for panel in found)
+    assert all(isinstance(panel, Cloud) for panel in found)
 
 
 def test_explorers_get_a_list_of_the_runs() -> None:

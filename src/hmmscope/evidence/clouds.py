@@ -9,6 +9,17 @@ from numpy.typing import ArrayLike, NDArray
 STEPS = 4096
 
 
+#: Where certainty of the first, second and third of three states lies, in a square that leaves room around the triangle.
+CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 0.75**0.5]]) / 1.28 + [0.14 / 1.28, (1 - 0.75**0.5 / 1.28) / 2]
+#: Colours of certainty in each of three states, which differ for colour-blind readers too.
+CERTAIN = np.array([[216, 27, 96], [30, 136, 229], [224, 161, 0]]) / 255
+
+
+def belief_colours(beliefs: ArrayLike) -> NDArray[np.float64]:
+    """Red, green and blue (point, 3) of beliefs (point, 3) over three states: the colours of certainty, mixed alike."""
+    return np.clip(np.asarray(beliefs, np.float64) @ CERTAIN, 0, 1)
+
+
 def pack_places(places: ArrayLike) -> str:
     """Points (point, 2) of the unit square, each coordinate in 12 bits; what lies outside is put on the edge."""
     steps = np.clip(np.asarray(places, np.float64) * STEPS, 0, STEPS - 1).astype(np.uint32)

@@ -1,7 +1,7 @@
 """What a figure shows, apart from how it is drawn: experiments make these, `hmmscope.report` draws them.
 
-A `Figure` is a row of panels: `Lines`, `Bars`, a `Heatmap`, `Points`, a `Cloud` of very many, or an `Explorer`, whose
-curves the reader of the page chooses. A `Series` carries its role, from which both renderers take the look. So a model is
+A `Figure` is a row of panels: `Lines`, `Bars`, a `Heatmap`, a `Cloud` of points, or an `Explorer`, whose curves the
+reader of the page chooses. A `Series` carries its role, from which both renderers take the look. So a model is
 drawn alike in every figure, and so is the optimum it is judged against.
 
     series = Series(name="Transformer", x=(0, 1), y=(0.2, 0.5), low=(0.1, 0.4), high=(0.3, 0.6), role="model")
@@ -59,7 +59,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One coordinate system of a figure: `Lines`, `Bars`, `Heatmap`, `Points`, `Cloud` or `Explorer`."""
+    """One coordinate system of a figure: `Lines`, `Bars`, `Heatmap`, `Cloud` or `Explorer`."""
 
     title: str
 
@@ -174,39 +174,6 @@ class Heatmap(Panel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Points(Panel):
-    """Points in the plane, each with its colour; one unit is as long along x as along y.
-
-    Args:
-        title: short, or empty; shown above the panel.
-        x_label: what x is, with its unit; not shown without a frame.
-        y_label: what y is, with its unit.
-        x: positions, at least one.
-        y: positions.
-        colours: ``#rrggbb``, one a point. What they mean is for the caption to say.
-        frame: draw axes, ticks and labels; without, the points alone, as for a triangle of probabilities.
-    """
-
-    x_label: str
-    y_label: str
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    colours: tuple[str, ...]
-    frame: bool = True
-
-    def __post_init__(self) -> None:
-        _set(self, "x", _numbers(self.x, "x"))
-        _set(self, "y", _numbers(self.y, "y"))
-        _set(self, "colours", tuple(self.colours))
-        require(len(self.x) > 0, "x", "must have a value", len(self.x))
-        require(len(self.y) == len(self.x), "y", f"must have {len(self.x)} values", len(self.y))
-        require(len(self.colours) == len(self.x), "colours", f"must have {len(self.x)} values", len(self.colours))
-        for i, colour in enumerate(self.colours):
-            named = isinstance(colour, str) and _COLOUR.fullmatch(colour) is not None
-            require(named, f"colours[{i}]", "must be #rrggbb, in hexadecimal digits", colour)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Cloud(Panel):
     """Tens of thousands of points in the unit square, each with its colour, in frames that a slider goes through.
 
@@ -218,12 +185,16 @@ class Cloud(Panel):
         frames: names of the frames, at least one; the last is shown at first, and in the files for papers.
         places: of each frame, the x and y of its points in 4096 steps each.
         colours: red, green and blue of the points, the same in all frames.
+        corners: names of three states, where the points are beliefs about them; their triangle is drawn.
+        outline: the places of the three corners.
     """
 
     slider: str
     frames: tuple[str, ...]
     places: tuple[str, ...]
     colours: str
+    corners: tuple[str, ...] = ()
+    outline: str = ""
 
     def __post_init__(self) -> None:
         _set(self, "frames", _labels(self.frames))
@@ -232,7 +203,12 @@ class Cloud(Panel):
         require(len(self.places) == len(self.frames), "places", f"must be {len(self.frames)}", len(self.places))
         for i, place in enumerate(self.places):
             same = len(place) == len(self.colours) > 0 and not len(place) % 4
+            require(
+                _BASE64.fullmatch(place + self.colours + self.outline), "places, colours", "must be base64", place[:40]
+            )
             require(same, f"places[{i}]", f"must be {len(self.colours)} characters, as colours", len(place))
+        require(len(self.corners) in (0, 3), "corners", "must be three names, or none", self.corners)
+        require(len(self.outline) == 4 * len(self.corners), "outline", "must be the places of corners", self.outline)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,12 +317,11 @@ _KINDS: dict[str, type[Panel]] = {
     "lines": Lines,
     "bars": Bars,
     "heatmap": Heatmap,
-    "points": Points,
     "cloud": Cloud,
     "explorer": Explorer,
 }
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", re.ASCII)
-_COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
+_BASE64 = re.compile(r"[A-Za-z0-9+/]+")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 

@@ -12,6 +12,7 @@ from hmmscope.evidence.panels import Look, curve, lines
 from hmmscope.evidence.rows import Rows, Tables, effect_of
 from hmmscope.evidence.verdicts import Above, learned
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
+from hmmscope.experiments.looks import PREDICTORS
 from hmmscope.runs.development import over_training
 from hmmscope.runs.pipeline import Run
 
@@ -25,7 +26,7 @@ MODELS = {
 #: How predictors are called in figures, and drawn.
 _LOOKS: dict[str, Look] = {
     "uniform": ("uniform", "control"),
-    "order-0": ("unigram in context", "baseline"),
+    "order-0": PREDICTORS["order-0"],
     "window-0": ("no observation", "baseline"),
     "window-1": ("last observation", "other"),
     "window-2": ("last two", "ceiling"),

@@ -17,6 +17,7 @@ from hmmscope.evidence.figures import Figure, Lines
 from hmmscope.evidence.panels import Look, curve, lines
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
+from hmmscope.experiments.looks import PREDICTORS
 from hmmscope.experiments.theorems import by_scale
 from hmmscope.inference.baum_welch import baum_welch_predictions
 from hmmscope.inference.entropy import entropy_rate
@@ -38,10 +39,7 @@ _LOOKS: dict[str, Look] = {
     "trained": ("trained here", "model"),
     "untrained": ("before training", "control"),
     BAUM_WELCH: ("Baum-Welch on the prompt", "baseline"),
-    "order-0": ("frequencies", "baseline"),
-    "order-1": ("bigram", "baseline"),
-    "order-2": ("trigram", "baseline"),
-    "order-3": ("4-gram", "baseline"),
+    **{name: PREDICTORS[name] for name in ("order-0", "order-1", "order-2", "order-3")},
 }
 
 

@@ -10,11 +10,12 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.evidence.claims import OURS, Seen, claim
 from hmmscope.evidence.controls import untrained
 from hmmscope.evidence.effects import Effect
-from hmmscope.evidence.figures import Figure, Lines, Role, Series
+from hmmscope.evidence.figures import Figure, Lines, Series
 from hmmscope.evidence.panels import curve, lines
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import Above, room
 from hmmscope.experiments.experiment import Measured
+from hmmscope.experiments.looks import prompt_looks
 from hmmscope.experiments.multitask_predictors import (
     NGRAMS,
     POOLS,
@@ -146,19 +147,6 @@ def effects(score: Score, pool: str, first_position: int) -> list[dict]:
 # ---------------------------------------------------------------------------------------------------------------------
 # Figures
 
-#: How each predictor is called and drawn; those of Theorem 1 follow.
-_PREDICTORS: dict[str, tuple[str, Role]] = {
-    "known-component": ("Bayes filter, HMM known", "ceiling"),
-    "prior": ("Bayes mixture over all pairs", "optimum"),
-    "retrieval": ("Bayes mixture over the pool (retrieval)", "other"),
-    "model": ("model", "model"),
-    "untrained": ("model before training", "control"),
-    "order-0": ("most frequent token", "baseline"),
-    "order-1": ("in-context n-gram, order 1", "baseline"),
-    "order-2": ("in-context n-gram, order 2", "baseline"),
-    "order-3": ("in-context n-gram, order 3", "baseline"),
-    "order-4": ("in-context n-gram, order 4", "baseline"),
-}
 #: Roles whose curves have bands; ten of them would hide each other.
 _BANDS = ("model", "optimum", "ceiling")
 _AXES = {"demonstrations": "demonstrations before the sequence", "positions": "observations of the sequence seen"}
@@ -171,7 +159,7 @@ def _by_prompts(tables: Tables) -> Figure:
     for metric, unit in (("accuracy", "accuracy"), ("loss", "nats per observation")):
         for pool, title in _pools(tables).items():
             end = _end(tables, pool, metric).with_columns(prompts=lambda row: float(f"{row['prompts']:.3g}"))
-            shown = {name: look for name, look in _PREDICTORS.items() if name not in ("order-0", "order-1")}
+            shown = {name: look for name, look in prompt_looks(pool).items() if name not in ("order-0", "order-1")}
             series = [
                 curve(end.where(predictor=p), "prompts", *look, bands=look[1] in _BANDS) for p, look in shown.items()
             ]
@@ -205,7 +193,7 @@ def _panels(tables: Tables, metric: str, y_label: str) -> tuple[Lines, ...]:
     return tuple(
         lines(
             title,
-            *_curves(tables[axis].where(pool=pool, metric=metric)),
+            *_curves(tables[axis].where(metric=metric), pool),
             x_label=label,
             y_label=y_label,
         )
@@ -214,13 +202,13 @@ def _panels(tables: Tables, metric: str, y_label: str) -> tuple[Lines, ...]:
     )
 
 
-def _curves(rows: Rows) -> list[Series | None]:
+def _curves(rows: Rows, pool: str) -> list[Series | None]:
     """One curve a predictor, means over seeds."""
-    looks = dict(_PREDICTORS)
-    for name in rows.values("predictor"):
+    own, looks = rows.where(pool=pool), prompt_looks(pool)
+    for name in own.values("predictor"):
         if name.startswith(_THEOREM):
             looks[name] = (f"network of Theorem 1, memory {name.removeprefix(_THEOREM)}", "other")
-    return [curve(rows.where(predictor=p), "x", *look, bands=look[1] in _BANDS) for p, look in looks.items()]
+    return [curve(own.where(predictor=p), "x", *look, bands=look[1] in _BANDS) for p, look in looks.items()]
 
 
 def _positions(tables: Tables) -> str:

@@ -1,6 +1,5 @@
 """Belief geometry: does the residual stream of a trained model hold the exact belief states?"""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,8 @@ from hmmscope.analysis.probes import read_stream
 from hmmscope.axes import Tensor
 from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect
-from hmmscope.evidence.figures import Figure, Lines, Points
-from hmmscope.evidence.panels import curve, lines
+from hmmscope.evidence.figures import Figure, Lines
+from hmmscope.evidence.panels import curve, lines, triangle
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.outcomes import flat
@@ -232,35 +231,21 @@ def _layer_figure(tables: Tables) -> Figure:
 def _triangle_figure(tables: Tables, process: str) -> Figure:
     rows = tables["points"].where(process=process)
     rows = rows.where(seed=rows[0]["seed"])
-    colours = tuple(_colour(row["exact"]) for row in rows)
+    exact = [row["exact"] for row in rows]
     name, about = _TRIANGLES[process]
     titles = {"exact": "Exact", "trained": "Read off the trained model", "untrained": "Read off the untrained model"}
-
-    def panel(side: str) -> Points:
-        x, y = zip(*(_in_triangle(row[side]) for row in rows), strict=True)
-        return Points(title=titles[side], x_label="", y_label="", x=x, y=y, colours=colours, frame=False)
 
     return Figure(
         name=f"simplex-{process}",
         title=f"Belief states of {name}",
         caption=(
             f"Beliefs over the three {about}, in the triangle whose corners are certainty; each point is one prefix of a "
-            "held-out sample of the first seed. Red, green and blue are the exact probabilities of the three states, in all "
-            "panels. Left: the forward filter. Middle and right: the affine map of the layer that fits its training samples "
+            "held-out sample of the first seed, and has the colour of its exact belief in all panels. "
+            "Left: the forward filter. Middle and right: the affine map of the layer that fits its training samples "
             "best; nothing holds it inside the triangle."
         ),
-        panels=tuple(panel(side) for side in titles),
+        panels=tuple(triangle(title, [row[side] for row in rows], exact) for side, title in titles.items()),
     )
-
-
-def _in_triangle(law: Sequence[float]) -> tuple[float, float]:
-    """The point of a law over three states; corners (0, 0), (1, 0) and (1/2, √3/2)."""
-    return law[1] + law[2] / 2, law[2] * 3**0.5 / 2
-
-
-def _colour(law: Sequence[float]) -> str:
-    """Red, green and blue by the square roots of three probabilities, so that mixed beliefs are not dark."""
-    return "#" + "".join(f"{round(225 * min(1.0, max(0.0, p)) ** 0.5):02x}" for p in law)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from hmmscope.evidence.claims import OURS, Seen, claim
 from hmmscope.evidence.figures import Figure, Lines
 from hmmscope.evidence.panels import curve, heatmap, lines
 from hmmscope.evidence.rows import Tables, effect_of, minus
-from hmmscope.experiments.multitask_studies import PREDICTORS, PromptStudy, excess_by, listed, prompt_config
+from hmmscope.experiments.looks import PREDICTORS
+from hmmscope.experiments.multitask_studies import PromptStudy, excess_by, listed, prompt_config
 from hmmscope.experiments.outcomes import equal_tokens, flat
 from hmmscope.runs.pipeline import Run
 
@@ -67,7 +68,7 @@ class Rank(PromptStudy):
                 name="rank",
                 title="Layers needed, by rank",
                 caption=(
-                    "Excess over the Bayes mixture (which is zero here) over the test sequence, by the number of layers, "
+                    "Excess over the Bayes optimum (which is zero here) over the test sequence, by the number of layers, "
                     "for the lowest and the highest rank, and for all (mean over seeds). Bands are 95 % intervals."
                 ),
                 panels=(panel(ranks[0]), panel(ranks[-1]), heat),

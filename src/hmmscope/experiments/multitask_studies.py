@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.evidence.effects import Effect
-from hmmscope.evidence.figures import Bars, Lines, Role
+from hmmscope.evidence.figures import Bars, Lines
 from hmmscope.evidence.panels import bar, bars, curve, lines
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.experiments import run_page
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope.experiments.looks import PREDICTORS
 from hmmscope.experiments.multitask_predictors import last_sequence
 from hmmscope.runs.pipeline import Run, untrained_twin
 
@@ -205,8 +205,6 @@ def told_apart(effect: Effect | None, one: str, other: str) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 # Figures
 
-#: Predictors of the studies on prompts, in the order of legends: those of `evaluate`, and the control.
-PREDICTORS: dict[str, tuple[str, Role]] = {**run_page.PREDICTORS, "untrained": ("model before training", "control")}
 _UNITS = {
     "accuracy": ("Accuracy", "accuracy"),
     "loss": ("Loss", "nats per observation"),

@@ -309,12 +309,12 @@ def _failure_figure(tables: Tables) -> Figure:
 
 
 def _in_context_figure(rows: Rows) -> Figure:
-    names = {"model": "construction", "Bayes mixture (optimum)": "Bayes filter (optimum)"}
 
     def panel(kept: Rows, metric: str, title: str, y_label: str) -> Lines:
         x_label = "demonstrations before the sequence"
         found = predictors_panel(kept, metric, title, x_label, y_label)
-        return replace(found, series=tuple(replace(one, name=names.get(one.name, one.name)) for one in found.series))
+        made = [replace(one, name="construction") if one.role == "model" else one for one in found.series]
+        return replace(found, series=tuple(made))
 
     judged = rows.where(predictor=("model", "order-0", "order-1", "order-2"))
     return Figure(

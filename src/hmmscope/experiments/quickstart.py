@@ -7,10 +7,11 @@ from hmmscope.analysis.probes import probe
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.evidence.claims import OURS, Seen, claim
 from hmmscope.evidence.effects import Effect
-from hmmscope.evidence.figures import Figure, Lines, Role
+from hmmscope.evidence.figures import Figure, Lines
 from hmmscope.evidence.panels import curve, lines
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
+from hmmscope.experiments.looks import prompt_looks
 from hmmscope.experiments.multitask_fig1 import effects
 from hmmscope.experiments.multitask_models import PARTS, multitask_plan
 from hmmscope.experiments.multitask_predictors import NGRAMS, POOLS, pools_of, prompt_score
@@ -18,6 +19,8 @@ from hmmscope.experiments.multitask_setting import pool_columns, spread
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.storage import rundir
 
+#: Predictors that are drawn; the tables have more.
+_SHOWN = ("known-component", "prior", "retrieval", "model", "untrained", "order-1", "order-2")
 #: What is read of each layer, and how it is called.
 _READ = {"previous-1": "1 back", "previous-2": "2 back", "previous-3": "3 back", "component": "which of 16 HMMs"}
 
@@ -100,23 +103,15 @@ def _layers(run: Run, num_samples: int) -> list[dict]:
 # ---------------------------------------------------------------------------------------------------------------------
 # Figures
 
-_LOOKS: dict[str, tuple[str, Role]] = {
-    "known-component": ("Bayes filter, HMM known", "ceiling"),
-    "prior": ("Bayes mixture over all pairs", "optimum"),
-    "retrieval": ("Bayes mixture over the pool (retrieval)", "other"),
-    "model": ("model", "model"),
-    "untrained": ("model before training", "control"),
-    "order-1": ("counting in the prompt, order 1", "baseline"),
-    "order-2": ("counting in the prompt, order 2", "baseline"),
-}
-
 
 def _in_context(rows: Rows, metric: str, unit: str) -> Figure:
     panels = []
     for prompts, of_model in rows.where(metric=metric).by("prompts").items():
         for pool, own in of_model.by("pool").items():
             title = f"{POOLS[pool][0].upper()}{POOLS[pool][1:]}; {_shown(prompts)}"
-            series = [curve(own.where(predictor=name), "x", *look) for name, look in _LOOKS.items()]
+            series = [
+                curve(own.where(predictor=p), "x", *look) for p, look in prompt_looks(pool).items() if p in _SHOWN
+            ]
             panels.append(lines(title, *series, x_label="demonstrations before the sequence", y_label=unit))
     return Figure(
         name=f"in-context-{metric}",
@@ -125,8 +120,8 @@ def _in_context(rows: Rows, metric: str, unit: str) -> Figure:
             "The next observation, at the later positions of a sequence, against the number of demonstrations before it. "
             "Top: few HMMs that were shown often; bottom: many that were shown rarely. Retrieval is the exact answer of an "
             "observer who knows the pool and believes in nothing else: the optimum on the pool. The mixture over all pairs "
-            "is the optimum on held-out pairs. Counting knows the prompt alone. Bands are 95 % intervals over prompts, of "
-            "one training each."
+            "is the optimum on held-out pairs. The n-grams count in the prompt alone. Bands are 95 % intervals over "
+            "prompts, of one training each."
         ),
         panels=tuple(panels),
     )
@@ -236,24 +231,25 @@ def _asked(tables: Tables, prompts: float) -> Seen:
 
     rows = tables["in-context"].where(prompts=prompts, metric="loss")
     end = rows.where(x=max(rows.values("x")))
-    parts = []
-    for pool, ended in end.by("pool").items():
-        loss = {row["predictor"]: row["value"] for row in ended}
-        counted = min(loss[name] for name in NGRAMS if name in loss)
-        parts.append(
-            f"on {POOLS[pool]} {loss['model']:.2f} nats (counting {counted:.2f}, retrieval {loss['retrieval']:.2f}, "
-            f"HMM known {loss['known-component']:.2f})"
-        )
-    own_part = own.where(effect="loss above the ceiling")
-    gap = own_part.where(pool="unseen").less(own_part.where(pool="pool"), unit="nats more on HMMs never seen")
+    losses = {pool: {row["predictor"]: row["value"] for row in ended} for pool, ended in end.by("pool").items()}
+    parts = [
+        f"on {POOLS[pool]} {loss['model']:.2f} (counting {min(loss[name] for name in NGRAMS if name in loss):.2f}, "
+        f"retrieval {loss['retrieval']:.2f}, component known {loss['known-component']:.2f})"
+        for pool, loss in losses.items()
+    ]
+    above = own.where(effect="loss above the ceiling")
+    gap = above.where(pool="unseen").less(above.where(pool="pool"), unit="nats more on HMMs never seen")
     assert gap is not None
     counting = effect("gain over counting", "unseen")
     if (counting.low or 0) > 0:
-        tells = "On HMMs never seen it does better than counting: it learns in context"
+        tells = "it does better than counting in the prompt, so it learns in context"
     elif (counting.high or 0) < 0:
-        tells = "On HMMs never seen counting in the prompt does better, without any training"
+        tells = "it does worse than counting in the prompt, which needs no training"
     else:
-        tells = "On HMMs never seen it and counting are not told apart"
-    knows = "it knows its pool by heart" if (gap.low or 0) > 0 else "that it knows its pool by heart does not show"
-    text = f"Each HMM was shown in {_shown(prompts).removesuffix(' per HMM')}. After all demonstrations the loss is"
-    return Seen(gap, f"{text} {'; '.join(parts)}. {tells}, and {knows}.")
+        tells = "it is not told apart from counting in the prompt"
+    knows = "knows its pool by heart" if (gap.low or 0) > 0 else "is not seen to know its pool by heart"
+    text = (
+        f"Shown each HMM in {_shown(prompts).removesuffix(' per HMM')}, the model {knows}, and on HMMs never seen {tells}: "
+        f"{losses['pool']['model']:.2f} nats on its pool, {losses['unseen']['model']:.2f} on those"
+    )
+    return Seen(gap, f"{text}. After all demonstrations, in nats: {'; '.join(parts)}.")

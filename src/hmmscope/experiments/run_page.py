@@ -5,10 +5,11 @@ from datetime import date
 from typing import Any
 
 from hmmscope import __version__
-from hmmscope.evidence.figures import Figure, Lines, Role
+from hmmscope.evidence.figures import Figure, Lines
 from hmmscope.evidence.findings import Finding
 from hmmscope.evidence.panels import curve, lines
 from hmmscope.evidence.rows import Rows
+from hmmscope.experiments.looks import PREDICTORS
 from hmmscope.experiments.running import run_facts
 from hmmscope.machine import environment, machine_line
 from hmmscope.processes.given_sequences import GivenSequences
@@ -16,19 +17,6 @@ from hmmscope.runs.pipeline import Run
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import read_journal
 
-#: How each predictor of `evaluate` is called and drawn, in the order of legends.
-PREDICTORS: dict[str, tuple[str, Role]] = {
-    "optimum": ("Bayes mixture (optimum)", "optimum"),
-    "known-component": ("Bayes filter, HMM known", "ceiling"),
-    "model": ("model", "model"),
-    "order-1": ("in-context n-gram, order 1", "baseline"),
-    "order-2": ("in-context n-gram, order 2", "baseline"),
-    "order-0": ("most frequent token", "baseline"),
-    "trained-order-0": ("frequencies of the training part", "baseline"),
-    "trained-order-1": ("n-gram of the training part, order 1", "baseline"),
-    "trained-order-2": ("n-gram of the training part, order 2", "baseline"),
-    "trained-order-3": ("n-gram of the training part, order 3", "baseline"),
-}
 _ASKED = {"observation": "The next observation", "belief": "The belief about the hidden state"}
 
 #: Title and unit of each measure; the loss and the excess have the unit of the target.
@@ -116,7 +104,7 @@ def describe_run(run: Run, command: str = "hmmscope train") -> None:
     for number, figure in enumerate((predictions, training), 1):
         store.write_json(run.path / "figures" / f"{number:02d}-{figure.name}.json", figure.to_data())
     store.write_json(run.path / "findings.json", [_distance_finding(run.summary, target.kind).to_data()])
-    title = getattr(run.process, "title", "") or repr(run.process)
+    title = run.process.title or run.process.in_words()
     description = {
         "format": store.FORMATS["experiment"],
         "experiment": "train",

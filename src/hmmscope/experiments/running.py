@@ -398,7 +398,7 @@ def run_facts(runs: dict[str, Run]) -> list[dict[str, str]]:
         tokens = training_tokens(run.config.training, corpus.layout.num_columns, corpus.layout.num_observations)
         once = "" if run.config.training.num_trajectories else ", each seen once"
         facts += [
-            {"name": f"{prefix}process", "value": repr(run.process)},
+            {"name": f"{prefix}process", "value": run.process.in_words()},
             {"name": f"{prefix}tokens in a sample", "value": f"{corpus.layout.num_columns:,}"},
             {"name": f"{prefix}model", "value": f"{run.config.model.name}, {summary['parameters']:,} parameters"},
             {"name": f"{prefix}training", "value": f"{summary['steps']:,} steps, {tokens:,} tokens{once}"},

@@ -152,6 +152,12 @@ class Process(ABC):
 
         save_process(self, path)
 
+    def in_words(self) -> str:
+        """A line for readers: the title, and how many components, states and symbols there are."""
+        counts = {"component": self.num_components, "state": self.num_states, "symbol": self.num_symbols}
+        said = [f"{count:,} {name}{'s' * (count != 1)}" for name, count in counts.items() if count]
+        return ", ".join([self.title, *said] if self.title else said)
+
     def _repr_html_(self) -> str:
         facts: dict[str, Any] = {"kind": type(self).__name__, "title": self.title, "states": self.num_states}
         facts |= {"components": self.num_components, "symbols": self.num_symbols}

@@ -22,10 +22,13 @@ const Charts = (() => {
   };
   const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+  const LIGHTER = 0.35; // share of white in colours on a dark page
+  const dark = () => document.documentElement.dataset.theme === "dark";
+
   /** A colour that was chosen for white paper, on the page as it is. */
   function themed(color) {
-    if (document.documentElement.dataset.theme !== "dark") return color;
-    return color === "#000000" ? token("--ink") : mix(color, "#ffffff", 0.35);
+    if (!dark()) return color;
+    return color === "#000000" ? token("--ink") : mix(color, "#ffffff", LIGHTER);
   }
 
   /** Four significant digits, with a minus sign and thin groups. */
@@ -281,42 +284,91 @@ const Charts = (() => {
     };
   }
 
-  function drawPoints(svg, width, height, panel) {
-    const box = panel.frame ? area(width, height) : { left: 8, right: width - 8, top: 8, bottom: height - 8 };
-    const [[left, right], [bottom, top]] = [panel.x, panel.y].map((values) => ends(values, {}));
-    const unit = Math.min((box.right - box.left) / (right - left), (box.bottom - box.top) / (top - bottom));
-    const [midX, midY] = [(left + right) / 2, (bottom + top) / 2];
-    const place = (x, y) => [(box.left + box.right) / 2 + (x - midX) * unit, (box.top + box.bottom) / 2 - (y - midY) * unit];
-    const radius = Math.max(0.8, Math.min(2.6, 60 / Math.sqrt(panel.x.length)));
-    const body = node("svg:g", {});
-    panel.x.forEach((x, i) => {
-      const [a, b] = place(x, panel.y[i]);
-      body.append(node("svg:circle", { cx: a.toFixed(1), cy: b.toFixed(1), r: radius, fill: panel.colours[i] }));
+  const bytesOf = (text) => Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+
+  /** Packed points of the unit square, y upwards. */
+  function unpackPlaces(text) {
+    const bytes = bytesOf(text);
+    return Array.from({ length: bytes.length / 3 }, (_, i) => {
+      const [high, middle, low] = bytes.subarray(3 * i, 3 * i + 3);
+      return [((high << 4) | (middle >> 4)) / 4096, (((middle & 15) << 8) | low) / 4096];
     });
-    svg.append(body);
-    if (panel.frame) frame(svg, box, panel);
-    return { kind: "points", keys: [], find: () => null, tell: () => null };
   }
 
-  const bytesOf = (text) => Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
-
-  /** Very many points: one path for each of some colours, every point a short stroke. */
-  function drawCloud(svg, width, height, panel) {
-    const side = Math.min(width, height) - 8;
-    const [left, top] = [(width - side) / 2, (height - side) / 2];
-    const [places, colours] = [bytesOf(panel.places[panel.frame]), bytesOf(panel.colours)];
-    const paths = new Map();
-    for (let i = 0; i < places.length; i += 3) {
-      const x = (places[i] << 4) | (places[i + 1] >> 4);
-      const y = ((places[i + 1] & 15) << 8) | places[i + 2];
-      const colour = `rgb(${[0, 1, 2].map((n) => colours[i + n] & 240 | 8)})`;
-      paths.set(colour, `${paths.get(colour) ?? ""}M${(left + (x / 4096) * side).toFixed(1)} ${(top + (1 - y / 4096) * side).toFixed(1)}h1`);
+  /** A picture of points: each is a small disc, and where many lie on one another the colour is full. */
+  function raster(width, height, points, colours) {
+    const ratio = Math.max(window.devicePixelRatio || 1, 2);
+    const radius = ratio * Math.min(2.4, Math.max(0.55, 20 / points.length ** 0.35));
+    const strength = Math.min(1.8, Math.max(0.5, 2.6 - 0.5 * Math.log10(points.length)));
+    const [w, h, reach] = [Math.round(width * ratio), Math.round(height * ratio), Math.ceil(radius)];
+    const sums = new Float32Array(4 * w * h);
+    points.forEach(([x, y], n) => {
+      const [middle, line] = [x * ratio, y * ratio];
+      for (let j = Math.max(Math.floor(line) - reach, 0); j <= Math.min(Math.floor(line) + reach, h - 1); j++) {
+        for (let i = Math.max(Math.floor(middle) - reach, 0); i <= Math.min(Math.floor(middle) + reach, w - 1); i++) {
+          const covered = Math.min(Math.max(radius + 0.5 - Math.hypot(i + 0.5 - middle, j + 0.5 - line), 0), 1);
+          const at = 4 * (j * w + i);
+          for (let c = 0; c < 3; c++) sums[at + c] += covered * colours[3 * n + c];
+          sums[at + 3] += covered;
+        }
+      }
+    });
+    const canvas = node("canvas", { width: w, height: h });
+    const pen = canvas.getContext("2d");
+    const image = pen.createImageData(w, h);
+    for (let at = 0; at < sums.length; at += 4) {
+      if (!sums[at + 3]) continue;
+      for (let c = 0; c < 3; c++) image.data[at + c] = sums[at + c] / sums[at + 3];
+      image.data[at + 3] = 255 * (1 - Math.exp(-strength * sums[at + 3]));
     }
-    for (const [colour, path] of paths) svg.append(node("svg:path", { d: path, stroke: colour, "stroke-width": 1 }));
-    return { kind: "cloud", keys: [], find: () => null, tell: () => null };
+    pen.putImageData(image, 0, 0);
+    return node("svg:image", { href: canvas.toDataURL(), width, height });
   }
 
-  const DRAW = { lines: drawLines, explorer: drawLines, bars: drawBars, heatmap: drawHeatmap, points: drawPoints, cloud: drawCloud };
+  /** Points of a frame, and the triangle of beliefs around them. */
+  function drawCloud(svg, width, height, panel) {
+    const side = Math.min(width, height) - 4;
+    const [left, top] = [(width - side) / 2, (height - side) / 2];
+    const place = ([x, y]) => [left + x * side, top + (1 - y) * side];
+    const corners = unpackPlaces(panel.outline);
+    if (corners.length) svg.append(node("svg:polygon", { points: corners.map(place).join(" "), fill: "none", stroke: token("--edge") }));
+    const points = unpackPlaces(panel.places[panel.frame]);
+    const placed = points.map(place);
+    svg.append(raster(width, height, placed, bytesOf(panel.colours).map((part) => (dark() ? part + (255 - part) * LIGHTER : part))));
+    const middle = corners.reduce((sum, [, y]) => sum + y / 3, 0);
+    corners.forEach((corner, s) => {
+      const [x, y] = place(corner);
+      svg.append(text(x, y + (corner[1] > middle ? -7 : 15), panel.corners[s], { "text-anchor": "middle", "font-weight": 650 }));
+    });
+    const ring = node("svg:circle", { r: 5, fill: "none", stroke: token("--ink"), "stroke-width": 1.8, visibility: "hidden" });
+    svg.append(ring);
+    const far = ([a, b], x, y) => (a - x) ** 2 + (b - y) ** 2;
+    return {
+      kind: `cloud: ${placed.length} ${panel.corners}`,
+      keys: [],
+      find: (x, y) => placed.reduce((best, one, i) => (far(one, x, y) < far(placed[best], x, y) ? i : best), 0),
+      tell(key) {
+        ring.setAttribute("visibility", key === null ? "hidden" : "visible");
+        if (key === null) return null;
+        const [x, y] = placed[key];
+        ring.setAttribute("cx", x);
+        ring.setAttribute("cy", y);
+        const belief = corners.length ? barycentric(points[key], corners) : [];
+        const rows = belief.map((share, s) => ({ name: panel.corners[s], color: "", value: share.toFixed(2).replace("-", "−"), interval: "" }));
+        return { head: "", at: x, rows };
+      },
+    };
+  }
+
+  /** The shares of three corners in a point. */
+  function barycentric([x, y], [[ax, ay], [bx, by], [cx, cy]]) {
+    const area = (by - cy) * (ax - cx) + (cx - bx) * (ay - cy);
+    const first = ((by - cy) * (x - cx) + (cx - bx) * (y - cy)) / area;
+    const second = ((cy - ay) * (x - cx) + (ax - cx) * (y - cy)) / area;
+    return [first, second, 1 - first - second];
+  }
+
+  const DRAW = { lines: drawLines, explorer: drawLines, bars: drawBars, heatmap: drawHeatmap, cloud: drawCloud };
 
   /** A panel drawn into an empty SVG element of this size, with the series that are shown. */
   function draw(svg, width, height, panel, series) {
@@ -325,5 +377,5 @@ const Charts = (() => {
     return DRAW[panel.kind](svg, width, height, panel, series);
   }
 
-  return { draw, node, stroke, themed, marker, token };
+  return { draw, node, stroke, themed, marker, token, unpackPlaces };
 })();

@@ -13,7 +13,6 @@ from hmmscope.evidence.figures import (
     Heatmap,
     Lines,
     Panel,
-    Points,
     Series,
 )
 from hmmscope.report.text import shorten
@@ -73,7 +72,7 @@ def _merge(panels: Mapping[str, Panel]) -> Sequence[Panel]:
         return []
     if isinstance(first, Heatmap):
         return _heatmaps({label: panel for label, panel in panels.items() if isinstance(panel, Heatmap)})
-    if isinstance(first, Points | Cloud):
+    if isinstance(first, Cloud):
         return [replace(panel, title=_title(label, panel)) for label, panel in panels.items()]
     if isinstance(first, Explorer):
         if len(first.choices) == MOST_CHOICES:

@@ -11,7 +11,7 @@ from hmmscope.evidence.figures import Figure
 from hmmscope.report import explorer, look, plots, text
 from hmmscope.storage import disk, store
 
-_ENDINGS = (".pdf", ".png")
+_ENDINGS = tuple(f".{ending}" for ending in plots.STYLES["paper"].endings)
 
 
 def draw_folder(folder: Path) -> list[Path]:

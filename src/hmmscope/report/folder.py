@@ -151,6 +151,13 @@ def _read_live(path: Path) -> dict[str, Any] | None:
         raise DamagedError(f"{path}: process: must be a mapping with states and mixture")
     if not isinstance(model, dict) or "heads" not in model:
         raise DamagedError(f"{path}: model: must be a mapping with heads")
+    if not isinstance(data.get("title"), str) or not data["title"]:
+        raise DamagedError(f"{path}: title: must be text")
+    layers = data["readouts"] if isinstance(data["readouts"], list) else [None]
+    for layer in layers:
+        belief = layer.get("belief") if isinstance(layer, dict) else None
+        if not isinstance(belief, dict) or not isinstance(belief.get("r2"), float | None):
+            raise DamagedError(f"{path}: readouts: must be a list of mappings with a belief and its r2")
     return data
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hmmscope.evidence.figures import Bars, Cloud, Explorer, Figure, Heatmap, Lines, Panel, Points
+from hmmscope.evidence.figures import Bars, Cloud, Explorer, Figure, Heatmap, Lines, Panel
 from hmmscope.report import look
 from hmmscope.report.explorer import MOST_CURVES, MOST_REFERENCES, REFERENCES, views
 from hmmscope.report.look import Key, Look
@@ -14,15 +14,25 @@ _MOST_ROWS = 14  # labels along y of a heat map
 
 def figure_data(figure: Figure) -> dict[str, Any]:
     """Names, looks and values of all panels. Series refer to looks by number."""
-    found = look.looks(figure)
-    columns = {1: 1, 2: 2, 4: 2}.get(len(figure.panels), 3)
+    found, columns = look.looks(figure), look.columns(figure)
     return {
         "name": figure.name,
         "columns": columns,
         "bars": not any(isinstance(panel, Lines) for panel in figure.panels),
         "looks": [look_data(*one) for one in found.items()],
         "panels": [panel_data(panel, list(found), columns) for panel in figure.panels],
+        "colours": _colours(figure),
     }
+
+
+def _colours(figure: Figure) -> list[str]:
+    """Colours of clouds; an empty text where they are those of the cloud before."""
+    found, before = [], ""
+    for panel in figure.panels:
+        own = panel.colours if isinstance(panel, Cloud) else before
+        found.append("" if own == before else own)
+        before = own
+    return found
 
 
 def look_data(key: Key, how: Look) -> dict[str, Any]:
@@ -54,14 +64,11 @@ def panel_data(panel: Panel, order: list[Key], columns: int = 1) -> dict[str, An
         return {**kind, "title": visible(panel.title), "series": values}
     if isinstance(panel, Heatmap):
         return {"kind": "heatmap", "title": visible(panel.title), **_heatmap(panel, columns)}
-    if isinstance(panel, Cloud):
-        options = {"name": visible(panel.slider), "options": [visible(one) for one in panel.frames]}
-        kept = {"places": panel.places, "colours": panel.colours, "frame": len(panel.frames) - 1}
-        return {"kind": "cloud", "title": visible(panel.title), **options, "first": len(panel.frames) - 1, **kept}
-    assert isinstance(panel, Points)
-    shown = {"x_label": visible(panel.x_label), "y_label": visible(panel.y_label), "frame": panel.frame}
-    points = {"x": [_digits(x) for x in panel.x], "y": [_digits(y) for y in panel.y], "colours": panel.colours}
-    return {"kind": "points", "title": visible(panel.title), **shown, **points}
+    assert isinstance(panel, Cloud)
+    options = {"name": visible(panel.slider), "options": [visible(one) for one in panel.frames]}
+    kept = {"places": panel.places, "outline": panel.outline, "corners": [visible(one) for one in panel.corners]}
+    last = len(panel.frames) - 1
+    return {"kind": "cloud", "title": visible(panel.title), "frame": last, "first": last, **options, **kept}
 
 
 def _axes(panel: Lines | Explorer) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib
 from matplotlib.colors import to_hex
 
-from hmmscope.evidence.figures import ROLES, Bars, ExplorerCurve, Figure, Heatmap, Lines, Role, Series
+from hmmscope.evidence.figures import ROLES, Bars, Cloud, ExplorerCurve, Figure, Heatmap, Lines, Role, Series
 
 INK, GREY, RULE = "#1f2328", "#6b7280", "#e5e7eb"
 MISSING = "#ece7df"
@@ -72,6 +72,14 @@ class Look:
 
 
 Key = tuple[Role, str]
+
+
+def columns(figure: Figure) -> int:
+    """Panels side by side where there is room; clouds stand closer than curves."""
+    count = len(figure.panels)
+    if all(isinstance(panel, Cloud) for panel in figure.panels):
+        return count if count <= 5 else next((n for n in (5, 4, 3) if count % n == 0), 4)
+    return {1: 1, 2: 2, 4: 2}.get(count, 3)
 
 
 def key(series: Series) -> Key:

@@ -2,13 +2,18 @@
 
 /** A figure: its legend, its lists and sliders, its panels with one hover for all that share an axis, its downloads. */
 class FigureView {
-  static HEIGHT = { 1: 330, 2: 290, 3: 240 };
+  static HEIGHT = { 1: 330, 2: 290, 3: 240, 4: 230, 5: 200 };
   static MOST_TOLD = 9; // series whose values are told at once
 
   constructor(host, data) {
     this.data = data;
     this.hidden = new Set();
     this.panels = data.panels.map((panel) => ({ panel, shown: null, drawn: null }));
+    let colours = "";
+    data.panels.forEach((panel, i) => {
+      colours = data.colours[i] || colours;
+      if (panel.kind === "cloud") panel.colours = colours;
+    });
     host.append(this.#legend(data.looks, host), this.#grid());
     host.querySelector("[data-download]")?.remove();
     host.append(this.#downloads());
@@ -18,9 +23,8 @@ class FigureView {
 
   draw() {
     for (const view of this.panels) {
-      const width = Math.round(view.plot.clientWidth);
+      const [width, height] = [Math.round(view.plot.clientWidth), Math.round(view.plot.clientHeight)];
       if (!width) continue;
-      const height = FigureView.HEIGHT[this.data.columns];
       view.drawn = Charts.draw(view.svg, width, height, view.panel, this.#series(view));
       view.tip.hidden = true;
     }
@@ -59,7 +63,8 @@ class FigureView {
         keydown: (event) => this.#step(view, event),
       });
       view.tip = Charts.node("div", { class: "tip", role: "status", hidden: true });
-      view.plot = Charts.node("div", { class: "plot", style: `height:${FigureView.HEIGHT[this.data.columns]}px` }, view.svg, view.tip);
+      const size = panel.kind === "cloud" ? "aspect-ratio: 1" : `height: ${FigureView.HEIGHT[this.data.columns]}px`;
+      view.plot = Charts.node("div", { class: "plot", style: size }, view.svg, view.tip);
       const box = Charts.node("div", {});
       if (panel.title) box.append(Charts.node("p", { class: "panel" }, panel.title));
       if (panel.kind === "cloud" && panel.options.length > 1) {
@@ -184,7 +189,7 @@ class FigureView {
   #svg() {
     const whole = Charts.node("svg:svg", { xmlns: "http://www.w3.org/2000/svg", "font-family": "Helvetica, Arial, sans-serif" });
     const { columns } = this.data;
-    const [width, height] = [this.panels[0].plot.clientWidth, FigureView.HEIGHT[columns] + 24];
+    const [width, height] = [this.panels[0].plot.clientWidth, this.panels[0].plot.clientHeight + 24];
     this.panels.forEach(({ panel, svg }, i) => {
       const [left, top] = [(i % columns) * (width + 16), Math.floor(i / columns) * height];
       const copy = Charts.node("svg:g", { transform: `translate(${left} ${top + 20})` }, ...[...svg.childNodes].map((one) => one.cloneNode(true)));
@@ -209,7 +214,7 @@ class FigureView {
     const rows = [["panel", "series", "x", "y", "low", "high"]];
     for (const { panel, shown } of this.panels) {
       if (panel.kind === "heatmap") panel.z.forEach((line, j) => line.forEach((value, i) => rows.push([panel.title, panel.y[j], panel.x[i], value])));
-      else if (panel.kind === "points") panel.x.forEach((x, i) => rows.push([panel.title, panel.colours[i], x, panel.y[i]]));
+      else if (panel.kind === "cloud") Charts.unpackPlaces(panel.places[panel.frame]).forEach(([x, y], i) => rows.push([panel.title, i, x, y]));
       else shown.forEach((one) => one.y.forEach((y, i) =>
         rows.push([panel.title, one.look.name, panel.categories ? panel.categories[i] : one.x[i], y, one.low?.[i], one.high?.[i]])));
     }

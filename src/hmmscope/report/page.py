@@ -66,7 +66,7 @@ def render_page(experiments: list[Experiment]) -> str:
     compared = []
     if len(experiments) > 1:
         found = {label: list(one.figures) for label, one in zip(labels, experiments, strict=True)}
-        compared = [_figure(figure, figures, "compared") for figure in compare(found)]
+        compared = [_figure(figure, figures, "compared", "compared") for figure in compare(found)]
     sections = [
         _section(one, label, figures, f"experiment-{number}")
         for number, (one, label) in enumerate(zip(experiments, labels, strict=True), 1)
@@ -106,7 +106,7 @@ def _together(experiments: list[Experiment], labels: list[str]) -> dict[str, Any
 
 def _section(experiment: Experiment, label: str, data: list[dict[str, Any]], anchor: str) -> dict[str, Any]:
     findings = [finding_view(finding) for finding in experiment.findings]
-    figures = [_figure(figure, data, anchor) for figure in experiment.figures]
+    figures = [_figure(figure, data, anchor, experiment.about.experiment) for figure in experiment.figures]
     return {
         "anchor": anchor,
         "label": label,
@@ -127,9 +127,12 @@ def _first_sentence(words: str) -> str:
     return found.group() if found else words
 
 
-def _figure(figure: Figure, data: list[dict[str, Any]], section: str) -> dict[str, Any]:
-    """What the template shows of a figure; its values are added to `data`, where the script finds them by number."""
-    data.append(figure_data(figure))
+def _figure(figure: Figure, data: list[dict[str, Any]], section: str, experiment: str) -> dict[str, Any]:
+    """What the template shows of a figure; its values are added to `data`, where the script finds them by number.
+
+    It is given away under the name that `hmmscope figures` gives it.
+    """
+    data.append(figure_data(figure) | {"name": f"{experiment}-{figure.name}"})
     axes = [panel for panel in figure.panels if isinstance(panel, Lines | Explorer)]
     return {
         "number": len(data) - 1,
@@ -198,11 +201,13 @@ def template(name: str) -> jinja2.Template:
 def policy(scripts: list[str]) -> str:
     """The content policy: these scripts, and nothing fetched from anywhere.
 
-    Styles inside the page are allowed, since a chart places things by style attributes; they cannot fetch either.
+    Styles inside the page are allowed, since a chart places things by style attributes, and pictures that the page itself
+    writes out, as it does with clouds of points; they cannot fetch either.
     """
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
-    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    own = "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; script-src {allowed}; {own}"
 
 
 def resource(name: str) -> str:

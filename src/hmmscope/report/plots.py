@@ -1,4 +1,7 @@
-"""Figures for papers: one column wide for one panel, a page wide for more; as PDF and PNG, byte for byte the same."""
+"""Figures for papers, talks and the web: one column wide for one panel, a page wide for more; byte for byte the same.
+
+Letters are letters: PDF files carry their fonts as TrueType, and never as outlines or as Type 3, which journals refuse.
+"""
 
 import io
 import itertools
@@ -6,6 +9,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -22,92 +26,135 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
 from hmmscope.evidence.clouds import unpack_colours, unpack_places
-from hmmscope.evidence.figures import Bars, Cloud, Explorer, Figure, Heatmap, Lines, Panel, Points
+from hmmscope.evidence.figures import Bars, Cloud, Explorer, Figure, Heatmap, Lines, Panel
 from hmmscope.report import look
 from hmmscope.report.explorer import first_text, without_choices
 from hmmscope.report.look import Key, Look
 from hmmscope.report.text import shorten
 from hmmscope.text import visible
 
-COLUMN, PAGE = 3.4, 7.0  # widths in inches, of most two-column papers
+
+@dataclass(frozen=True)
+class Style:
+    """Where a figure will be seen.
+
+    Attributes:
+        column: width in inches of a figure of one panel.
+        page: of several panels.
+        size: of letters and strokes, beside letters of 8 points.
+        height: of a panel, beside 2.3 inches.
+        fonts: families; a letter that the first lacks is taken from the next.
+        mathematics: fonts of exponents.
+        endings: the files it makes.
+    """
+
+    column: float
+    page: float
+    size: float
+    height: float
+    fonts: tuple[str, ...]
+    mathematics: str
+    endings: tuple[str, ...]
+
+
+_SANS = ("DejaVu Sans", "sans-serif")
+STYLES = {
+    "paper": Style(3.4, 7.0, 1.0, 1.0, ("STIXGeneral", "DejaVu Sans"), "stix", ("pdf", "png")),  # two columns, Times
+    "talk": Style(6.4, 12.6, 1.8, 1.7, _SANS[:1], "dejavusans", ("pdf", "png")),  # half a slide of 13.3 inches, or all
+    "web": Style(3.4, 7.0, 1.0, 1.0, _SANS, "dejavusans", ("svg", "png")),
+}
 _HANDLE, _GAP = 2.2, 1.4  # of the legend: length of a handle, and between columns, in units of the font size
 _EM = 7.5 / 72
 _MARKERS = {"circle": "o", "square": "s", "triangle-up": "^", "triangle-down": "v", "diamond": "D", "x": "x"}
-_STYLE = {
+_SIZES = {
     "font.size": 8,
     "axes.titlesize": 8.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlecolor": look.INK,
-    "axes.labelcolor": look.INK,
-    "axes.edgecolor": look.GREY,
     "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
     "xtick.labelsize": 7.5,
     "ytick.labelsize": 7.5,
-    "xtick.color": look.GREY,
-    "ytick.color": look.GREY,
-    "xtick.labelcolor": look.INK,
-    "ytick.labelcolor": look.INK,
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
     "xtick.major.size": 2.5,
     "ytick.major.size": 2.5,
     "legend.fontsize": 7.5,
+}
+_STYLE = {
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlecolor": look.INK,
+    "axes.labelcolor": look.INK,
+    "axes.edgecolor": look.GREY,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "xtick.color": look.GREY,
+    "ytick.color": look.GREY,
+    "xtick.labelcolor": look.INK,
+    "ytick.labelcolor": look.INK,
     "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "hmmscope",
     "lines.scale_dashes": False,
 }
 
 
-def draw(figure: Figure) -> Canvas:
+def draw(figure: Figure, style: str = "paper") -> Canvas:
     """`figure` as Matplotlib draws it, independent of the caller's settings; pyplot is not touched."""
-    with _style():
-        return _draw(figure)
+    with _style(STYLES[style]):
+        return _draw(figure, STYLES[style])
 
 
-def figure_files(figure: Figure, mark: str | None = None) -> dict[str, bytes]:
-    """The bytes of ``NAME.pdf`` and ``NAME.png`` by suffix. Equal figures, marks and versions give equal bytes.
+def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") -> dict[str, bytes]:
+    """The files of a figure by their endings. Equal figures, marks and versions give equal bytes.
 
-    Both have the layout of the PDF, which takes as long as the drawing and is computed once.
+    All have the layout of the first, which takes as long as the drawing and is computed once.
 
     Args:
         figure: to draw.
-        mark: text without spaces that both keep among their metadata.
+        mark: text without spaces that all keep among their metadata.
+        style: a name in `STYLES`.
     """
-    with _style():
-        canvas = _draw(figure)
-        pdf = _saved(canvas, "pdf", {"CreationDate": None, "Creator": None, "Producer": None, "Keywords": mark})
-        canvas.set_layout_engine("none")
-        return {"pdf": pdf, "png": _saved(canvas, "png", {"Software": None, "Comment": mark})}
-
-
-def _saved(canvas: Canvas, suffix: str, metadata: dict[str, str | None]) -> bytes:
-    stream = io.BytesIO()
-    canvas.savefig(stream, format=suffix, dpi=220, metadata=metadata)
-    return stream.getvalue()
+    metadata = {
+        "pdf": {"CreationDate": None, "Creator": None, "Producer": None, "Keywords": mark},
+        "svg": {"Date": None, "Creator": None, "Keywords": mark},
+        "png": {"Software": None, "Comment": mark},
+    }
+    found = {}
+    with _style(STYLES[style]):
+        canvas = _draw(figure, STYLES[style])
+        for ending in STYLES[style].endings:
+            stream = io.BytesIO()
+            canvas.savefig(stream, format=ending, dpi=220, metadata=metadata[ending])
+            canvas.set_layout_engine("none")
+            found[ending] = stream.getvalue()
+    return found
 
 
 @contextmanager
-def _style() -> Iterator[None]:
-    with matplotlib.style.context(["default", _STYLE]):
+def _style(style: Style) -> Iterator[None]:
+    sizes = {name: value * style.size for name, value in _SIZES.items()}
+    fonts = {"font.family": list(style.fonts), "mathtext.fontset": style.mathematics}
+    with matplotlib.style.context(["default", _STYLE | sizes | fonts]):
         yield
 
 
-def _draw(chosen: Figure) -> Canvas:
+def _sized(value: float) -> float:
+    """A length, in points or inches at letters of 8 points, as large as letters are drawn now."""
+    return value * matplotlib.rcParams["font.size"] / _SIZES["font.size"]
+
+
+def _draw(chosen: Figure, style: Style) -> Canvas:
     figure = without_choices(chosen)
-    count = len(figure.panels)
-    columns = {1: 1, 2: 2, 4: 2}.get(count, 3)
-    rows = math.ceil(count / columns)
+    columns = look.columns(figure)
+    rows = math.ceil(len(figure.panels) / columns)
     found = look.looks(figure)
-    width = COLUMN if columns == 1 else PAGE
+    width = style.column if columns == 1 else style.page
     names = [_wrapped(name, width) for _, name in found]
     legend_columns = _legend_columns(names, width)
-    legend_height = _legend_height(names, legend_columns)
+    height = style.height * {1: 2.3, 2: 2.3, 3: 2.0, 4: 1.7, 5: 1.5}[columns]
     canvas = Canvas(
-        figsize=(width, rows * (2.3 if columns < 3 else 2.0) + legend_height),
-        layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.04, wspace=0.04),
+        figsize=(width, rows * height + _legend_height(names, legend_columns)),
+        layout=ConstrainedLayoutEngine(w_pad=_sized(0.06), h_pad=_sized(0.04), wspace=0.04),
     )
     for number, panel in enumerate(figure.panels, 1):
         axes = canvas.add_subplot(rows, columns, number)
@@ -136,11 +183,12 @@ def _draw_titles(axes: Axes, title: str, panel: Panel, width: float) -> None:
     text = _wrapped(first_text(panel), width) if isinstance(panel, Explorer) else ""
     if text:
         axes.annotate(
-            _plain(text), (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", fontsize=7,
+            _plain(text), (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", fontsize=_sized(7),
             color=look.GREY, va="bottom",
         )  # fmt: skip
     if title:
-        axes.set_title(_plain(title), pad=4 + 9 * (text.count("\n") + 1 if text else 0))
+        lines = text.count("\n") + 1 if text else 0
+        axes.set_title(_plain(_wrapped(title, width + 0.5)), pad=_sized(4 + 9 * lines))
 
 
 def _draw_panel(axes: Axes, panel: Panel, found: Mapping[Key, Look], width: float) -> None:
@@ -150,13 +198,8 @@ def _draw_panel(axes: Axes, panel: Panel, found: Mapping[Key, Look], width: floa
         _draw_bars(axes, panel, found, width)
     elif isinstance(panel, Heatmap):
         _draw_heatmap(axes, panel, width)
-    elif isinstance(panel, Points):
-        _draw_points(axes, panel)
     elif isinstance(panel, Cloud):
-        places, colours = unpack_places(panel.places[-1]), unpack_colours(panel.colours)
-        axes.scatter(*places.T, c=colours, s=max(0.15, 3000 / len(places)), linewidths=0, rasterized=True)
-        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-        axes.set_axis_off()
+        _draw_cloud(axes, panel)
 
 
 def _draw_lines(axes: Axes, panel: Lines, found: Mapping[Key, Look]) -> None:
@@ -174,13 +217,13 @@ def _draw_lines(axes: Axes, panel: Lines, found: Mapping[Key, Look]) -> None:
             **_line(how),
             marker=marks,
             markevery=max(1, len(x) // look.MOST_MARKERS),
-            markersize=3.2,
+            markersize=_sized(3.2),
             zorder=2 + how.level,
         )
     axes.set_xlabel(_plain(panel.x_label))
     axes.set_ylabel(_plain(panel.y_label))
     axes.set_axisbelow(True)
-    axes.grid(axis="y", color=look.RULE, linewidth=0.6)
+    axes.grid(axis="y", color=look.RULE, linewidth=_sized(0.6))
     if panel.log_x:
         axes.set_xscale("log", nonpositive="mask")
     elif all(x.is_integer() for series in panel.series for x in series.x):
@@ -205,8 +248,8 @@ def _draw_bars(axes: Axes, panel: Bars, found: Mapping[Key, Look], width: float)
         y = np.array(series.y)
         if series.role in look.MARKS:
             axes.hlines(
-                y, positions - 0.42, positions + 0.42, colors=how.color, linewidth=how.width,
-                linestyle=(0, how.dash), zorder=5,
+                y, positions - 0.42, positions + 0.42, colors=how.color, linewidth=_sized(how.width),
+                linestyle=(0, tuple(map(_sized, how.dash))), zorder=5,
             )  # fmt: skip
             continue
         size = 0.76 / len(bars)
@@ -214,10 +257,11 @@ def _draw_bars(axes: Axes, panel: Bars, found: Mapping[Key, Look], width: float)
         axes.bar(x, y, size * 0.92, color=how.color, zorder=2)
         if series.low is not None and series.high is not None:
             error = np.maximum(0, [y - np.array(series.low), np.array(series.high) - y])
-            axes.errorbar(x, y, error, fmt="none", ecolor=look.INK, elinewidth=0.8, capsize=1.5, zorder=4)
+            thick, cap = _sized(0.8), _sized(1.5)
+            axes.errorbar(x, y, error, fmt="none", ecolor=look.INK, elinewidth=thick, capsize=cap, zorder=4)
     axes.set_xlim(-0.5, len(positions) - 0.5)
     axes.set_ylabel(_plain(panel.y_label))
-    axes.grid(axis="y", color=look.RULE, linewidth=0.6)
+    axes.grid(axis="y", color=look.RULE, linewidth=_sized(0.6))
     axes.tick_params(axis="x", length=0)
     _x_labels(axes, panel.categories, list(range(len(positions))), width)
     axes.set_ylim(panel.y_min, panel.y_max)
@@ -243,22 +287,31 @@ def _draw_heatmap(axes: Axes, panel: Heatmap, width: float) -> None:
     bar.set_label(_plain(panel.z_label))
 
 
-def _draw_points(axes: Axes, panel: Points) -> None:
-    count = len(panel.x)
-    size = min(12.0, max(0.6, 6000 / count))
-    axes.scatter(panel.x, panel.y, c=panel.colours, s=size, linewidths=0, rasterized=count > 1000)
-    axes.set_aspect("equal", adjustable="datalim" if panel.frame else "box")
-    axes.set_xlabel(_plain(panel.x_label))
-    axes.set_ylabel(_plain(panel.y_label))
-    if not panel.frame:
-        axes.set_axis_off()
+def _draw_cloud(axes: Axes, panel: Cloud) -> None:
+    """Points, and around beliefs their triangle; thousands of points are a picture in the PDF."""
+    places, colours = unpack_places(panel.places[-1]), unpack_colours(panel.colours)
+    size = _sized(min(3.0, max(0.35, 10 / len(places) ** 0.35))) ** 2
+    axes.scatter(*places.T, c=colours, s=size, linewidths=0, rasterized=len(places) > 1000)
+    axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    axes.set_axis_off()
+    if not panel.corners:
+        return
+    corners = unpack_places(panel.outline)
+    axes.fill(*corners.T, fill=False, edgecolor=look.GREY, linewidth=_sized(0.6), zorder=0)
+    for (x, y), name in zip(corners, panel.corners, strict=True):
+        above = y > corners[:, 1].mean()
+        axes.annotate(
+            _plain(name), (x, y), (0, _sized(3 if above else -3)), textcoords="offset points", ha="center",
+            va="bottom" if above else "top", fontsize=_sized(7.5), color=look.INK, annotation_clip=False,
+        )  # fmt: skip
 
 
 def _x_labels(axes: Axes, labels: tuple[str, ...], shown: list[int], width: float, shift: float = 0) -> None:
     """Labels below the axis, turned if `width` inches do not hold them side by side."""
     short = shorten([labels[i] for i in shown])
-    crowded = 0.075 * sum(len(one) + 1 for one in short) > width - 0.9
-    upright = 0.25 * len(short) > width - 0.9  # slanted lines of text would lie on each other
+    room = width - _sized(0.9)
+    crowded = _sized(0.075) * sum(len(one) + 1 for one in short) > room
+    upright = _sized(0.25) * len(short) > room  # slanted lines of text would lie on each other
     turned = {"rotation": 90 if upright else 35, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
     turned |= {"va": "center"} if crowded and upright else {}
     axes.set_xticks([i + shift for i in shown], [_plain(one) for one in short], **turned)  # type: ignore[arg-type]
@@ -267,9 +320,9 @@ def _x_labels(axes: Axes, labels: tuple[str, ...], shown: list[int], width: floa
 def _line(how: Look) -> dict[str, Any]:
     return {
         "color": how.color,
-        "linewidth": how.width,
-        "linestyle": (0, how.dash) if how.dash else "-",
-        "markeredgewidth": 0.8 if how.marker in ("x", "cross") else 0,
+        "linewidth": _sized(how.width),
+        "linestyle": (0, tuple(map(_sized, how.dash))) if how.dash else "-",
+        "markeredgewidth": _sized(0.8) if how.marker in ("x", "cross") else 0,
     }
 
 
@@ -277,14 +330,14 @@ def _handle(one: Key, how: Look, bars: bool) -> Line2D | Patch:
     if bars and one[0] not in look.MARKS:
         return Patch(color=how.color)
     marker = _MARKERS.get(how.marker, "P") if how.marker else ""
-    return Line2D([], [], **_line(how), marker=marker, markersize=3.2)
+    return Line2D([], [], **_line(how), marker=marker, markersize=_sized(3.2))
 
 
 def _legend_columns(names: list[str], width: float) -> int:
     """As many columns as `width` inches hold; Matplotlib fills them from top to bottom, the first with one more."""
-    sizes = [(_HANDLE + 0.8 + _GAP) * _EM + max(_inches(line) for line in name.split("\n")) for name in names]
+    sizes = [(_HANDLE + 0.8 + _GAP) * _sized(_EM) + max(_inches(line) for line in name.split("\n")) for name in names]
     for columns in range(len(sizes), 1, -1):
-        if sum(max(sizes[i] for i in column) for column in _filled(len(sizes), columns)) <= width:
+        if sum(max(sizes[i] for i in column) for column in _filled(len(sizes), columns)) <= 0.98 * width:
             return columns
     return 1
 
@@ -292,7 +345,7 @@ def _legend_columns(names: list[str], width: float) -> int:
 def _legend_height(names: list[str], columns: int) -> float:
     """In inches, of the highest column."""
     lines = [name.count("\n") + 1 for name in names]
-    return max((0.17 * sum(lines[i] for i in column) for column in _filled(len(names), columns)), default=0.0)
+    return max((_sized(0.17) * sum(lines[i] for i in column) for column in _filled(len(names), columns)), default=0.0)
 
 
 def _filled(count: int, columns: int) -> list[range]:
@@ -304,15 +357,19 @@ def _filled(count: int, columns: int) -> list[range]:
 
 def _wrapped(name: str, width: float) -> str:
     """A name in as many lines as `width` inches ask for."""
-    room = int((width - 0.5) / _inches("n"))
-    return "\n".join(textwrap.wrap(visible(name), room)) if _inches(name) > width - 0.5 else name
+    room = width - _sized(0.5)
+    return "\n".join(textwrap.wrap(visible(name), int(room / _inches("n")))) if _inches(name) > room else name
+
+
+def _inches(text: str) -> float:
+    """How long a line of the legend is."""
+    return _length(visible(text), matplotlib.rcParams["font.family"][0], matplotlib.rcParams["legend.fontsize"])
 
 
 @lru_cache(maxsize=10_000)
-def _inches(text: str) -> float:
-    """How long a line of the legend is."""
-    size, _, _ = text_to_path.get_text_width_height_descent(visible(text), FontProperties(size=7.5), ismath=False)
-    return float(size) / 72
+def _length(text: str, family: str, size: float) -> float:
+    properties = FontProperties(family=family, size=size)
+    return float(text_to_path.get_text_width_height_descent(text, properties, ismath=False)[0]) / 72
 
 
 def _short(value: float, _: object) -> str:

@@ -102,7 +102,7 @@ class Triangle {
 function drawCloud(canvas, points, units, left, top) {
   const room = sharpen(canvas);
   if (!room || !points) return;
-  const corners = [0, 1, 2].map((s) => channels(colour(`--state-${s}`)));
+  const corners = [0, 1, 2].map((s) => channels(colour(`--cloud-${s}`)));
   const scale = room.width / units;
   const size = room.width < 100 ? 1.3 : Math.max(1.1, Math.min(1.7, room.width / 230));
   room.pen.globalAlpha = points.at.length > 1500 ? 0.55 : 0.8;

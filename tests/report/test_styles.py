@@ -1,0 +1,128 @@
+"""Figures as files for papers, talks and the web, and triangles of many beliefs."""
+
+import itertools
+import re
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+
+from cli_cases import assert_one_line, call  # noqa: F401 - fixture
+from hmmscope.evidence import clouds, panels
+from hmmscope.evidence.figures import Figure
+from hmmscope.report import interactive, look, plots
+from report_cases import a_figure, demo_figures, demo_folder, lines
+
+#: How colours appear to readers without one kind of cone: Machado, Oliveira and Fernandes (2009), severity 1.
+BLINDNESS = {
+    "protan": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "deutan": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "tritan": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+def lab(colour: str, seen: Any) -> np.ndarray:
+    """CIELAB of a colour as somebody sees it."""
+    part = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    light = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
+    x, y, z = np.cbrt(XYZ @ np.clip(np.array(seen) @ light, 1e-4, 1) / XYZ.sum(1))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("kind", BLINDNESS)
+def test_colours_differ_for_colour_blind_readers(kind: str) -> None:
+    corners = [to_hex(colour) for colour in clouds.CERTAIN]
+    models = [one.color for one in look.looks_of([("model", name) for name in ("one", "two", "three")]).values()]
+    for colours in (corners, models):
+        seen = [lab(colour, BLINDNESS[kind]) for colour in colours]
+        assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 15  # about 2 can be noticed
+
+
+def test_red_and_green_would_not_pass() -> None:
+    red, green = (lab(colour, BLINDNESS["deutan"]) for colour in ("#d1495b", "#3a9a5b"))
+    assert np.linalg.norm(red - green) < 5
+
+
+@pytest.mark.parametrize("style", plots.STYLES)
+def test_letters_of_a_pdf_are_letters_of_embedded_fonts(style: str) -> None:
+    files = plots.figure_files(demo_figures()[1], style=style)
+    assert set(files) == set(plots.STYLES[style].endings)
+    if "pdf" in files:
+        assert b"/Type3" not in files["pdf"]
+        assert files["pdf"].count(b"/FontFile2") >= 1
+        assert b"/Subtype /Image" not in files["pdf"]
+        drawn = b"".join(zlib.decompress(one) for one in streams(files["pdf"]) if one[:1] == b"x")
+        assert re.search(rb"\bT[jJ]\b", drawn)
+    else:
+        assert b">Transformer</text>" in files["svg"]
+        assert b"<image" not in files["svg"]
+
+
+def streams(pdf: bytes) -> list[bytes]:
+    return re.findall(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL)
+
+
+def test_styles_differ_in_width_letters_and_strokes() -> None:
+    one, row = a_figure(lines()), a_figure(lines(), lines(y_label="z"))
+    found = {name: plots.draw(one, name) for name in plots.STYLES}
+    assert {name: canvas.get_figwidth() for name, canvas in found.items()} == {"paper": 3.4, "talk": 6.4, "web": 3.4}
+    assert {name: plots.draw(row, name).get_figwidth() for name in plots.STYLES} == {"paper": 7, "talk": 12.6, "web": 7}
+    sizes = {name: canvas.axes[0].xaxis.label.get_size() for name, canvas in found.items()}
+    widths = {name: canvas.axes[0].lines[0].get_linewidth() for name, canvas in found.items()}
+    assert sizes["talk"] == pytest.approx(1.8 * sizes["paper"])
+    assert widths["talk"] == pytest.approx(1.8 * widths["paper"])
+    assert found["paper"].axes[0].xaxis.label.get_fontfamily()[0] == "STIXGeneral"
+
+
+def test_figures_are_written_under_the_names_that_pages_give_them(call: Callable, tmp_path: Path) -> None:
+    demo_folder(tmp_path / "one", num_figures=1)
+    demo_folder(tmp_path / "two", num_figures=1)
+    before = sorted((tmp_path / "one").rglob("*"))
+    called = call("figures", "one", "--style", "web", "-o", "out")
+    assert (called.code, called.error) == (0, "")
+    assert called.out == "out/quickstart-in-context.svg\nout/quickstart-in-context.png\n"
+    assert sorted((tmp_path / "one").rglob("*")) == before
+    assert_one_line(call("figures", "one", "--style", "pape"), 2)
+    assert_one_line(call("figures", "one", "two"), 2)
+    (tmp_path / "out" / "quickstart-in-context.svg").unlink()
+    (tmp_path / "out" / "quickstart-in-context.svg").symlink_to(tmp_path / "one" / "experiment.json")
+    assert_one_line(call("figures", "one", "--style", "web", "-o", "out"), 3)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Triangles
+
+
+def cloud(count: int, num_panels: int) -> Figure:
+    laws = np.random.default_rng(0).dirichlet((1, 1, 1), count)
+    return a_figure(*(panels.triangle(f"layer {i}", laws + 0.01 * i, laws, "ABC") for i in range(num_panels)))
+
+
+def test_certainty_is_a_corner_and_half_belief_is_the_middle_of_an_edge() -> None:
+    laws = [*np.eye(3), (0.5, 0.5, 0)]
+    panel = panels.triangle("", laws, laws)
+    first, second, third, half = clouds.unpack_places(panel.places[0])
+    np.testing.assert_allclose(clouds.unpack_places(panel.outline), [first, second, third])
+    np.testing.assert_allclose(half, (first + second) / 2, atol=1 / clouds.STEPS)
+    sides = [np.linalg.norm(a - b) for a, b in itertools.combinations((first, second, third), 2)]
+    np.testing.assert_allclose(sides, 1 / 1.28, atol=1 / clouds.STEPS)
+    assert len({tuple(one) for one in clouds.unpack_colours(panel.colours)}) == 4
+
+
+def test_ten_thousand_beliefs_in_five_panels_are_small_on_the_page() -> None:
+    data = interactive.figure_data(cloud(10_000, 5))
+    assert data["columns"] == 5
+    assert max(len(str(panel)) for panel in data["panels"]) < 41_000
+    assert [bool(one) for one in data["colours"]] == [True, False, False, False, False]
+
+
+def test_a_triangle_is_drawn_around_its_beliefs() -> None:
+    (axes,) = plots.draw(cloud(2000, 1)).axes
+    assert [patch.get_xy().shape for patch in axes.patches] == [(4, 2)]
+    assert [one.get_text() for one in axes.texts] == ["A", "B", "C"]
+    assert axes.collections[0].get_rasterized()
