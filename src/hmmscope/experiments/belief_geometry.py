@@ -183,7 +183,7 @@ def _of_three_states(belief: Float64[Tensor, "example state"]) -> bool:
 
 
 def _colours(belief: Float64[Tensor, "example state"]) -> np.ndarray:
-    """The colours of certainty of three states, mixed; else by the ranks of three coordinates, so that all shades are used."""
+    """Colours of certainty, mixed, of three states; else ranks of three coordinates, so that all shades are used."""
     if _of_three_states(belief):
         return belief_colours(belief)
     ranks = belief[:, :3].argsort(0).argsort(0).double() / max(1, len(belief) - 1)
