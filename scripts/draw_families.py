@@ -8,6 +8,7 @@ Everything is drawn from the processes themselves, with fixed seeds, so that a s
 """
 
 import argparse
+import io
 import itertools
 import math
 from fractions import Fraction
@@ -18,14 +19,17 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch
 from numpy.typing import NDArray
+from PIL import Image
 
 import hmmscope as hs
+from hmmscope.evidence.figures import Figure
+from hmmscope.evidence.panels import triangle
 from hmmscope.processes.automata import multiplication_table
 from hmmscope.report.look import GREY, INK
+from hmmscope.report.plots import figure_files
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#b5539a")
 HEAT = "viridis"
-CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(3) / 2]])
 
 #: An edge of a diagram: from, to, text.
 Edge = tuple[int, int, str]
@@ -124,22 +128,15 @@ def draw_textbook(path: Path) -> None:
 
 
 def draw_mess3(path: Path) -> None:
-    """What observers of Mess3 believe, one point a position; coloured by P(state B)."""
-    figure, parts = plt.subplots(1, 2, figsize=(9.0, 4.1))
-    for axes, (switch, emission) in zip(parts, ((0.05, 0.85), (0.15, 0.6)), strict=True):
+    """What observers of Mess3 believe, one point a position."""
+    panels = []
+    for switch, emission in ((0.05, 0.85), (0.05, 0.7), (0.15, 0.6)):
         process = hs.make_process("mess3", switch=switch, emission=emission)
-        assert isinstance(process, hs.LabelledHMM)
         observations = hs.Corpus(process, length=60, seed=0)[0:400].observations
         beliefs = hs.filter_beliefs(process, observations).beliefs[:, 12:].flatten(0, 1).numpy()
-        axes.plot(*CORNERS[[0, 1, 2, 0]].T, color=GREY, linewidth=0.8)
-        points = beliefs @ CORNERS
-        axes.scatter(*points.T, s=1.2, c=beliefs[:, 1], cmap=HEAT, vmin=0, vmax=1, linewidths=0)
-        for name, corner, (dx, dy) in zip("ABC", CORNERS, ((-0.05, -0.02), (0.05, -0.02), (0, 0.05)), strict=True):
-            axes.text(corner[0] + dx, corner[1] + dy, name, ha="center", va="center", fontsize=11, color=INK)
-        axes.set(xlim=(-0.1, 1.1), ylim=(-0.08, 0.98), aspect="equal")
-        axes.set_title(f"switch {switch}, emission {emission}", fontsize=11, color=INK)
-        axes.axis("off")
-    save(figure, path)
+        panels.append(triangle(f"switch {switch}, emission {emission}", beliefs, beliefs))
+    drawn = figure_files(Figure(name="mess3", title="", caption="", panels=tuple(panels)), style="web")["png"]
+    Image.open(io.BytesIO(drawn)).convert("RGB").quantize(128).save(path, "PNG", optimize=True)
 
 
 def heat(axes: Axes, matrix: NDArray, title: str, *, top: float | None = None) -> None:
