@@ -153,7 +153,7 @@ def test_the_page_shows_everything(folder: Path, tmp_path: Path) -> None:
     for figure in experiment.figures:
         assert figure.caption in tree.text
     data = json.loads(tree.scripts[1])
-    assert [one["name"] for one in data] == [figure.name for figure in experiment.figures]
+    assert [one["name"] for one in data] == [f"quickstart-{figure.name}" for figure in experiment.figures]
     assert [len(one["panels"]) for one in data] == [len(figure.panels) for figure in experiment.figures]
     assert [value for name, value in attributes(tree) if name == "data-figure"] == [str(i) for i in range(len(data))]
     assert source.count("<tr>") == 201
@@ -223,12 +223,17 @@ def test_a_live_section_stands_in_the_page_of_its_experiment(folder: Path, tmp_p
     mine = tmp_path / "mine"
     shutil.copytree(folder, mine)
     process = {"states": ["a", "b"], "mixture": False}
-    data = {"model": {"heads": 0}, "tensors": {}, "process": process, "layout": {}, "readouts": []}
+    data = {"title": "rnn", "model": {"heads": 0}, "tensors": {}, "process": process, "layout": {}}
+    data["readouts"] = [{"belief": {"r2": 0.3}}, {"belief": {"r2": None}}]
     store.write_json(mine / "live.json", data)
     source = render([mine])
     assert 'id="live-data"' in source
+    assert "little of the belief can be read inside it: R² 0.30" in source
     assert "class Explorer" in source
     assert 'id="live-data"' not in render([mine, folder])
+    store.write_json(mine / "live.json", data | {"readouts": [{"belief": 1}]})
+    with pytest.raises(DamagedError, match=r"live.json: readouts: must be a list"):
+        render([mine])
     store.write_json(mine / "live.json", {"model": 1})
     with pytest.raises(DamagedError, match=r"live.json: must be a mapping"):
         render([mine])

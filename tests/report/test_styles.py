@@ -15,6 +15,7 @@ from cli_cases import assert_one_line, call  # noqa: F401 - fixture
 from hmmscope.evidence import clouds, panels
 from hmmscope.evidence.figures import Figure
 from hmmscope.report import interactive, look, plots
+from hmmscope.storage import store
 from report_cases import a_figure, demo_figures, demo_folder, lines
 
 #: How colours appear to readers without one kind of cone: Machado, Oliveira and Fernandes (2009), severity 1.
@@ -89,6 +90,9 @@ def test_figures_are_written_under_the_names_that_pages_give_them(call: Callable
     assert sorted((tmp_path / "one").rglob("*")) == before
     assert_one_line(call("figures", "one", "--style", "pape"), 2)
     assert_one_line(call("figures", "one", "two"), 2)
+    about = store.read_json(tmp_path / "two" / "experiment.json")
+    store.write_json(tmp_path / "two" / "experiment.json", about | {"experiment": "../elsewhere"})
+    assert_one_line(call("figures", "two", "-o", "out"), 4)
     (tmp_path / "out" / "quickstart-in-context.svg").unlink()
     (tmp_path / "out" / "quickstart-in-context.svg").symlink_to(tmp_path / "one" / "experiment.json")
     assert_one_line(call("figures", "one", "--style", "web", "-o", "out"), 3)

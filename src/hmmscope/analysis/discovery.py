@@ -56,11 +56,11 @@ def automaton(
 ) -> list[dict]:
     """How many states a model's predictions have: by the rank of its Hankel matrix, and as an automaton.
 
-        rank        singular values of [P(prefix suffix)] before the largest ratio of two neighbours
-        states      prefixes of different futures, `extract_automaton`
-        recurrent   those that are never left for good
-        distance    total variation between the next laws of the process and of operators of the process's own rank that
-                    are learned from the model's words, mean over samples
+    - rank: singular values of [P(prefix suffix)] before the largest ratio of two neighbours;
+    - states: prefixes of different futures, `extract_automaton`;
+    - recurrent: those that are never left for good;
+    - distance: total variation between the next laws of the process and of operators of the process's own rank that are
+      learned from the model's words, mean over samples.
 
     Args:
         model: any module of tokens.
@@ -122,11 +122,11 @@ def dictionary(
 
     Of a belief over S states, on standardised streams:
 
-        principal   the first S - 1 principal components
-        simplex     barycentric coordinates of the S most extreme points in these components, found one after the other
-                    (successive projection)
-        sparse      codes of a dictionary of S atoms that have few non-zeros, by scikit-learn
-        random      S - 1 random directions: the null
+    - principal: the first S - 1 principal components;
+    - simplex: barycentric coordinates of the S most extreme points in these components, found one after the other
+      (successive projection);
+    - sparse: codes of a dictionary of S atoms that have few non-zeros, by scikit-learn;
+    - random: S - 1 random directions: the null.
 
     ``read`` is the held-out R² of the belief as an affine function of the coordinates; ``matched`` the mean absolute
     correlation of each coordinate of the belief with one of those found, matched greedily.

@@ -132,7 +132,7 @@ def _figure(figure: Figure, data: list[dict[str, Any]], section: str, experiment
 
     It is given away under the name that `hmmscope figures` gives it.
     """
-    data.append(figure_data(figure) | {"name": f"{experiment}-{figure.name}"})
+    data.append(figure_data(figure) | {"name": visible(f"{experiment}-{figure.name}")})
     axes = [panel for panel in figure.panels if isinstance(panel, Lines | Explorer)]
     return {
         "number": len(data) - 1,

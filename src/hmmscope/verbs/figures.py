@@ -1,15 +1,18 @@
 """The verb `figures`: what folders of experiments show, as files for papers, talks or the web."""
 
+import re
 from collections import Counter
 from pathlib import Path
 
-from hmmscope.errors import InputError
+from hmmscope.errors import DamagedError, InputError
 from hmmscope.report.folder import read_experiment
 from hmmscope.report.plots import STYLES, figure_files
 from hmmscope.schema import unknown_name
 from hmmscope.storage import store
 from hmmscope.storage.disk import refuse_special
 from hmmscope.text import say
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def figures(folders: list[str], out: str, style: str, quiet: bool) -> None:
@@ -23,9 +26,14 @@ def figures(folders: list[str], out: str, style: str, quiet: bool) -> None:
             f"out: {max(named, key=named.__getitem__)} is given twice; each folder of it needs its own --out"
         )
     for one in found:
+        name = one.about.experiment
+        if not _NAME.fullmatch(name):
+            raise DamagedError(
+                f"{one.path}/experiment.json: experiment: must be letters, digits and '. _ -', got {name!r}"
+            )
         for figure in one.figures:
             for ending, drawn in figure_files(figure, style=style).items():
-                place = Path(out) / f"{one.about.experiment}-{figure.name}.{ending}"
+                place = Path(out) / f"{name}-{figure.name}.{ending}"
                 store.make_folder(place.parent)
                 refuse_special(place)
                 store.write_bytes(place, drawn)
