@@ -15,6 +15,12 @@ CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 0.75**0.5]]) / 1.28 + [0.14 / 
 CERTAIN = np.array([[216, 27, 96], [30, 136, 229], [224, 161, 0]]) / 255
 
 
+def over_three_states(values: ArrayLike) -> bool:
+    """Whether these vectors (point, coordinate) are laws over three states."""
+    laws = np.asarray(values, np.float64)
+    return laws.shape[1] == 3 and bool((laws >= 0).all() and (np.abs(laws.sum(1) - 1) < 1e-9).all())
+
+
 def belief_colours(beliefs: ArrayLike) -> NDArray[np.float64]:
     """Red, green and blue (point, 3) of beliefs (point, 3) over three states: the colours of certainty, mixed alike."""
     return np.clip(np.asarray(beliefs, np.float64) @ CERTAIN, 0, 1)

@@ -16,7 +16,7 @@ from hmmscope.analysis.probes import read_stream
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.evidence.claims import Seen, claim
-from hmmscope.evidence.clouds import belief_colours, pack_colours, pack_places
+from hmmscope.evidence.clouds import belief_colours, over_three_states, pack_colours, pack_places
 from hmmscope.evidence.effects import Effect, Estimate, pooled
 from hmmscope.evidence.figures import Bars, Cloud, Figure, Panel, Series
 from hmmscope.evidence.panels import bar, bars, curve, lines
@@ -154,7 +154,7 @@ def _clouds(run: Run, count: int, name: str) -> list[dict]:
         return fit_affine(stream, belief)(stream)[0]
 
     rows = [row("exact", 0, belief), {"side": "colours", "at": 0, "points": pack_colours(_colours(belief)[:count])}]
-    if _of_three_states(belief):
+    if over_three_states(belief):
         rows.append({"side": "corners", "at": 0, "points": pack_places(plane(torch.eye(3, dtype=torch.float64)))})
     last = len(layers) - 1
     if not _CLOUDS[name]:
@@ -177,14 +177,9 @@ def _plane(belief: Float64[Tensor, "example state"]) -> Any:
     return lambda values: ((values @ onto - middle) / size + 0.5).numpy()
 
 
-def _of_three_states(belief: Float64[Tensor, "example state"]) -> bool:
-    """Whether these are laws over three states, and no other vectors."""
-    return belief.shape[1] == 3 and bool((belief >= 0).all()) and bool(((belief.sum(1) - 1).abs() < 1e-9).all())
-
-
 def _colours(belief: Float64[Tensor, "example state"]) -> np.ndarray:
     """Colours of certainty, mixed, of three states; else ranks of three coordinates, so that all shades are used."""
-    if _of_three_states(belief):
+    if over_three_states(belief):
         return belief_colours(belief)
     ranks = belief[:, :3].argsort(0).argsort(0).double() / max(1, len(belief) - 1)
     return (0.1 + 0.75 * ranks).numpy()
