@@ -12,7 +12,7 @@ endif
 
 DEMO := runs/demo
 
-.PHONY: demo test test-slow test-soak test-gpu test-page test-slurm test-extras docs notebooks format clean
+.PHONY: demo test test-slow test-soak test-gpu test-page test-slurm test-extras check-package docs notebooks format clean
 
 demo: .venv/.installed
 	$(BIN)/hmmscope run quickstart --scale small --out $(DEMO) --resume
@@ -41,12 +41,17 @@ test-slurm: .venv/.installed
 	$(BIN)/pytest -m slurm -n 0
 
 # The tests that need more libraries, in an environment of their own: Ray, submitit, TransformerLens, nnsight, pyhmmer,
-# dynamax, pomegranate (gigabytes with the libraries that they bring).
+# dynamax, pomegranate, and libraries of tables (gigabytes with the libraries that they bring).
 test-extras:
 	test -x .venv-extras/bin/python || $(PYTHON) -m venv $(VENV_OPTIONS) .venv-extras
 	.venv-extras/bin/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) \
-		-e ".[hmm,models,test,lens,ray,slurm,hmmer,peers]"
-	.venv-extras/bin/pytest -rs tests/interop tests/models tests/sweeps/test_sweep_engines.py
+		-e ".[hmm,models,test,lens,ray,slurm,hmmer,peers,tables]"
+	.venv-extras/bin/pytest -rs tests/interop tests/models tests/sequences tests/sweeps/test_sweep_engines.py
+
+# Builds the package, installs its wheel into an empty environment outside of the checkout, and runs every verb there.
+check-package: .venv/.installed
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[package]"
+	$(BIN)/python scripts/check_package.py
 
 docs: .venv/.installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[docs]"

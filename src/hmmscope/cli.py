@@ -89,10 +89,12 @@ def build_parser() -> argparse.ArgumentParser:
     sweep = verb(
         "sweep", "many runs from a grid, here or on a cluster; again to go on", epilog=_EPILOG, formatter_class=raw
     )
-    sweep.add_argument("grid", nargs="?", help="a YAML file with base, vary, also, seeds, instances (or the options)")
+    sweep.add_argument(
+        "grid", nargs="?", help="a YAML file with base, vary, also, seeds, instances; or what train takes, and --vary"
+    )
     sweep.add_argument("--out", metavar="DIR", help="a new folder, or that of the sweep to go on with or to extend")
     sweep.add_argument("--table", metavar="DIR", help="only print the table of a sweep as it is now")
-    sweep.add_argument("--base", metavar="CONFIG", help="a preset or a YAML file")
+    sweep.add_argument("--base", metavar="CONFIG", help="the same as GRID with --vary")
     sweep.add_argument("--vary", nargs="+", default=[], metavar="KEY=A,B", help="training.learning_rate=1e-3,3e-4 ...")
     sweep.add_argument("--seeds", metavar="N", help="how many, or a list of them: 3, or 0,5,7")
     sweep.add_argument("--instances", action="store_true", help="each seed also draws another process")

@@ -13,6 +13,8 @@ import hmmscope as hs
 from hmmscope.analysis.trained_ngrams import TrainedNgrams
 from hmmscope.corpora.targets import PADDING, make_target
 from hmmscope.errors import DamagedError, InputError, RefusedError
+from hmmscope.experiments import running
+from hmmscope.experiments.experiment import Experiment
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.runs.pipeline import untrained_twin
 from hmmscope.storage import store
@@ -169,11 +171,13 @@ def test_ngrams_are_not_judged_on_what_they_have_counted() -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_a_corpus_is_of_a_process() -> None:
     with pytest.raises(
-        InputError, match=r"process: must be a process or SequenceData, got tensor.*hmmscope.SequenceData"
+        InputError, match=r"process: must be a process, SequenceData, or the name .*, got tensor.*hmmscope.SequenceData"
     ):
         hs.Corpus(torch.zeros(3, 4), length=20)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="process: must be a process or SequenceData, got 'umbrella'"):
-        hs.Corpus("umbrella", length=20)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="process: unknown 'umbrela'; did you mean 'umbrella'"):
+        hs.Corpus("umbrela", length=20)
+    umbrella = hs.load_process("umbrella")
+    assert hs.Corpus("umbrella", length=20).digest(3) == hs.Corpus(umbrella, length=20).digest(3)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -376,6 +380,41 @@ def test_a_run_on_a_file_of_sequences_keeps_them(tmp_path: Path) -> None:
     hs.Corpus(hs.SequenceData([[0, 1], [1], [2]]), 2).process.save(tmp_path / "run" / "process.safetensors")
     with pytest.raises(DamagedError, match="the process here differs from the one of the run"):
         hs.load_run(tmp_path / "run")
+
+
+def test_a_file_that_was_exchanged_is_refused_by_runs_and_experiments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.json"
+    hs.load_process("umbrella").save(path)
+    data = {"process": {"name": "file", "path": str(path)}, "layout": {"name": "sequences", "length": 6}, "model": MODEL}
+
+    class Mine(Experiment):
+        name = title = summary = "mine"
+        sizes, groups = {"smoke": {}}, {}
+
+        def plan(self, scale: str, **choices: object) -> dict:
+            return {"a": data}
+
+        def measure(self, *found: object) -> dict:
+            raise InputError("stopped")
+
+        def figures(self, tables: object) -> list:
+            return []
+
+    monkeypatch.setattr(running, "experiment_named", lambda name: Mine())
+    monkeypatch.setattr(running, "train", lambda *_, **__: Mine().measure())
+    run = hs.train(hs.RunConfig(**data), tmp_path / "run", **SHORT)
+    assert run.config.process.digest == run.process.digest
+    with pytest.raises(InputError, match="stopped"):
+        running.run_experiment("mine", "smoke", tmp_path / "out", quiet=True)
+    path.unlink()
+    hs.load_process("dishonest-casino").save(path)
+    with pytest.raises(RefusedError, match=r"process\.digest"):
+        hs.train(hs.RunConfig(**data), tmp_path / "run", resume=True, **SHORT)
+    with pytest.raises(RefusedError, match=r"process\.digest"):
+        running.run_experiment("mine", "smoke", tmp_path / "out", resume=True, quiet=True)
+    assert hs.load_run(tmp_path / "run").process.digest == run.process.digest  # the folder has its own copy
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -394,10 +394,18 @@ def test_the_command_lists_and_refuses(tmp_path: Path, capsys: pytest.CaptureFix
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "4 runs"
     assert lines[1].endswith("training.learning_rate 0.001  seed 0")
+    load_process("umbrella").save(tmp_path / "mine.json")
+    (tmp_path / "grid.yaml").write_text(json.dumps({"base": BASE}))
+    for source in ("umbrella", "limits-rnn", str(tmp_path / "mine.json"), str(tmp_path / "base.yaml")):
+        assert cli.main(["sweep", source, "--vary", "training.learning_rate=1e-3,3e-4", "--dry-run"]) == 0
+        assert capsys.readouterr().out.startswith("2 runs\n")
+    grid = str(tmp_path / "grid.yaml")
     wrong: list[tuple[list[str], int, str]] = [
         (["sweep"], 2, "give a grid file"),
+        (["sweep", "umbrella"], 2, "say what varies, hmmscope sweep umbrella --vary KEY=A,B --out DIR"),
+        (["sweep", grid, "--seeds", "2"], 2, "is a grid and says all; give no --vary"),
         (["sweep", *options], 2, "out: give a folder"),
-        (["sweep", "grid.yaml", *options], 2, "grid: a file says all"),
+        (["sweep", grid, *options], 2, "and so is --base; give one of them"),
         (["sweep", *options, "--out", str(tmp_path)], 3, "not the folder of a sweep"),
         (["sweep", *options, "--engine", "loca", "--out", "x"], 2, "did you mean 'local'"),
         (["sweep", *options, "--jobs", "0", "--out", "x"], 2, "jobs: must be in"),

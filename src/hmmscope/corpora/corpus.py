@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from hmmscope.errors import InputError, ResourceError
 from hmmscope.kernels.philox import CORPUS_VERSION, MAX_SAMPLES
 from hmmscope.processes.base import Process
 from hmmscope.processes.given_sequences import TRAINING, GivenSequences
+from hmmscope.processes.make import as_process
 from hmmscope.reprs import html_table
 from hmmscope.schema import shown, spec_to_data
 from hmmscope.seeds import philox_key
@@ -43,7 +45,7 @@ class Corpus:
     """Samples 0, 1, 2, ... (up to 2^40) of a process; nothing is stored.
 
     Args:
-        process: what generates; or given sequences, of which samples are windows.
+        process: what generates; or given sequences, of which samples are windows; or the name or path of either.
         length: observations a sample, for the plain layout.
         seed: in [0, 2^32).
         layout: another layout (`Prompts`), instead of `length`.
@@ -57,7 +59,7 @@ class Corpus:
 
     def __init__(
         self,
-        process: Process | SequenceData,
+        process: Process | SequenceData | str | Path,
         length: int | None = None,
         seed: int = 0,
         *,
@@ -68,12 +70,7 @@ class Corpus:
         if (length is None) == (layout is None):
             raise InputError("length: give either a length or a layout")
         philox_key(seed, stream)
-        if isinstance(process, SequenceData):
-            process = GivenSequences(process)
-        if not isinstance(process, Process):
-            hint = "; make sequences of your own hmmscope.SequenceData(...)" if hasattr(process, "__len__") else ""
-            raise InputError(f"process: must be a process or SequenceData, got {shown(process)}{hint}")
-        self.process, self.seed, self.stream = process, seed, stream
+        self.process, self.seed, self.stream = as_process(process), seed, stream
         self.device = _device(device)
         self.layout = layout if layout is not None else Sequences(length=length)  # type: ignore[arg-type]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from hmmscope.errors import InputError
 from hmmscope.experiments.experiment import SCALES, Experiment, experiment_named
-from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.runs.config import RunConfig, config_from_data, pinned
 from hmmscope.schema import parse_value, require, unknown_name
 from hmmscope.seeds import check_seed
 
@@ -66,7 +66,7 @@ def plan_of(name: str, scale: str, overrides: dict[str, str], seeds: int | Seque
         for key in ("seed", "process.seed"):
             if key in changes:
                 raise InputError(f"--{key}: is set by --seeds; give a list such as --seeds 0,5,7")
-    configs = {label: config_from_data(data, changes) for label, data in configured.items()}
+    configs = {label: pinned(config_from_data(data, changes)) for label, data in configured.items()}
     for label, data in configured.items():
         for section in ("process", "layout", "model"):
             got = getattr(configs[label], section).name

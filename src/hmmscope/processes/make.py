@@ -1,9 +1,18 @@
-"""Processes by name."""
+"""Processes by name, from files, and as they are."""
 
+from pathlib import Path
 from typing import Any
 
 from hmmscope import registry
+from hmmscope.errors import InputError
 from hmmscope.processes.base import Process
+from hmmscope.processes.files import ENDINGS as PROCESS_FILES
+from hmmscope.processes.files import shipped_processes
+from hmmscope.processes.given_sequences import GivenSequences
+from hmmscope.schema import shown, unknown_name
+from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.reading import ENDINGS as DATA_FILES
+from hmmscope.storage.mapped import map_tensors, read_npz
 
 
 def make_process(name: str, **fields: Any) -> Process:
@@ -14,3 +23,44 @@ def make_process(name: str, **fields: Any) -> Process:
     """
     process: Process = registry.build_spec("process", {"name": name, **fields}, "process").build()
     return process
+
+
+def as_process(source: object) -> Process:
+    """A process, `SequenceData`, or the name or path of one, as a process.
+
+    Raises:
+        InputError: none of these.
+    """
+    if isinstance(source, str | Path):
+        built: Process = registry.build_spec("process", process_data(str(source)), "process").build()
+        return built
+    if isinstance(source, SequenceData):
+        return GivenSequences(source)
+    if not isinstance(source, Process):
+        hint = "; make sequences of your own hmmscope.SequenceData(...)" if hasattr(source, "__len__") else ""
+        raise InputError(
+            f"process: must be a process, SequenceData, or the name or path of one, got {shown(source)}{hint}"
+        )
+    return source
+
+
+def process_data(source: str) -> dict[str, Any]:
+    """A registered name, a shipped one, or the path of a file with a process or with sequences, as a mapping of fields."""
+    if source in registry.entries("process"):
+        return {"name": source}
+    ending = Path(source).suffix.lower()
+    if source in shipped_processes() or (ending in PROCESS_FILES and not _holds_sequences(source)):
+        return {"name": "file", "path": source}
+    if ending in DATA_FILES:
+        return {"name": "data", "path": source}
+    endings = f"a file ending in {', '.join(dict.fromkeys((*PROCESS_FILES, *DATA_FILES)))}"
+    raise unknown_name("process", source, [*registry.entries("process"), *shipped_processes(), endings])
+
+
+def _holds_sequences(source: str) -> bool:
+    """Whether an .npz or .safetensors is of arrays of sequences, not of a process."""
+    path = Path(source)
+    if path.suffix == ".json" or not path.is_file():
+        return False
+    names = set(map_tensors(path)[0] if path.suffix == ".safetensors" else read_npz(path))
+    return bool(names & {"observations", "tokens"})

@@ -15,18 +15,15 @@ from hmmscope.errors import InputError
 from hmmscope.models.given import GivenModelSpec
 from hmmscope.models.roformer import RoFormerSpec
 from hmmscope.processes.base import Process
-from hmmscope.processes.files import ENDINGS as PROCESS_FILES
-from hmmscope.processes.files import shipped_processes
 from hmmscope.processes.from_file import GivenSpec
 from hmmscope.processes.given_sequences import DataSpec, GivenSequences
+from hmmscope.processes.make import process_data
 from hmmscope.processes.matrix_product import MatrixProduct
 from hmmscope.processes.random_hmm import RandomHMMSpec
 from hmmscope.schema import parse_value, path_of, require, shown, spec_to_data, unknown_name
 from hmmscope.seeds import check_seed
 from hmmscope.sequences.data import SequenceData
-from hmmscope.sequences.reading import ENDINGS as DATA_FILES
 from hmmscope.storage import store
-from hmmscope.storage.mapped import map_tensors, read_npz
 from hmmscope.training.spec import TrainingSpec
 
 _REGISTERED = {"process": "process", "layout": "layout", "model": "model"}
@@ -100,28 +97,6 @@ def _as_spec(section: str, value: Any) -> Any:
     if section == "process" and isinstance(value, str | Path):
         return process_data(str(value))
     return {"name": value} if isinstance(value, str) else value
-
-
-def process_data(source: str) -> dict[str, Any]:
-    """A registered name, a shipped one, or the path of a file with a process or with sequences, as a mapping of fields."""
-    if source in registry.entries("process"):
-        return {"name": source}
-    ending = Path(source).suffix.lower()
-    if source in shipped_processes() or (ending in PROCESS_FILES and not _holds_sequences(source)):
-        return {"name": "file", "path": source}
-    if ending in DATA_FILES:
-        return {"name": "data", "path": source}
-    endings = f"a file ending in {', '.join(dict.fromkeys((*PROCESS_FILES, *DATA_FILES)))}"
-    raise unknown_name("process", source, [*registry.entries("process"), *shipped_processes(), endings])
-
-
-def _holds_sequences(source: str) -> bool:
-    """Whether an .npz or .safetensors is of arrays of sequences, not of a process."""
-    path = Path(source)
-    if path.suffix == ".json" or not path.is_file():
-        return False
-    names = set(map_tensors(path)[0] if path.suffix == ".safetensors" else read_npz(path))
-    return bool(names & {"observations", "tokens"})
 
 
 def configure(
@@ -204,12 +179,17 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
     return RunConfig(**merged)
 
 
-def pinned(config: RunConfig) -> RunConfig:
-    """With the digest of what the file of its process holds now, so that nobody can exchange the file unseen."""
+def pinned(config: RunConfig, process: Process | None = None) -> RunConfig:
+    """With the digest of what the file of its process holds now, so that nobody can exchange the file unseen.
+
+    Args:
+        config: of a run.
+        process: what the file holds, if it has been read.
+    """
     spec: Any = config.process
     if not hasattr(spec, "path") or getattr(spec, "digest", None) != "":
         return config
-    return replace(config, process=replace(spec, digest=spec.build().digest))
+    return replace(config, process=replace(spec, digest=(process or spec.build()).digest))
 
 
 def load_config(path: Path, overrides: dict[str, str] | None = None) -> RunConfig:

@@ -27,7 +27,7 @@ from hmmscope.processes.files import load_process
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.reprs import html_table, plot_rows
-from hmmscope.runs.config import RunConfig, config_from_data, configure
+from hmmscope.runs.config import RunConfig, config_from_data, configure, pinned
 from hmmscope.runs.room import ADVICE, disk_bytes, require_memory_for
 from hmmscope.schema import require
 from hmmscope.storage import disk, store
@@ -173,6 +173,7 @@ def train(
             raise RefusedError(f"{path}: exists; choose another --out or add --resume")
         world.meet()  # so that what is refused at once ends the others before they work
         process = config.process.build()
+        config = pinned(config, process)
         asked = make_target(config.target, process, config.layout)
         ports = ports_of(config, asked)
         begun = path if resume and world.leader and os.path.lexists(path) else None

@@ -35,7 +35,7 @@ from hmmscope.seeds import check_seed
 from hmmscope.storage import disk, seals, store
 from hmmscope.storage.rundir import config_difference
 
-_KEYS = ("base", "vary", "also", "seeds", "instances")
+GRID_KEYS = ("base", "vary", "also", "seeds", "instances")
 _SECTIONS = ("process", "layout", "model", "target", "training", "seed")
 #: What a run ends with, as `pipeline.summarise` says it.
 SUMMARY = (
@@ -117,8 +117,8 @@ def expand(data: object, overrides: Mapping[str, str] | None = None) -> list[Poi
     if not isinstance(data, dict):
         raise InputError(f"grid: must be a mapping, got {shown(data)}")
     for key in data:
-        if key not in _KEYS:
-            raise unknown_name(f"grid.{key}", key, _KEYS)
+        if key not in GRID_KEYS:
+            raise unknown_name(f"grid.{key}", key, GRID_KEYS)
     base = _base(data.get("base"))
     seeds = _seeds(data.get("seeds"))
     instances = parse_value(bool, data.get("instances", False), "instances")

@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import InputError, ResourceError
+from hmmscope.runs.config import read_yaml
 from hmmscope.runs.dry_run import require_room
 from hmmscope.sweeps.driver import run_sweep
 from hmmscope.sweeps.engines import EngineOptions, pairs
-from hmmscope.sweeps.grid import Point, expand, load_points, read_grid
+from hmmscope.sweeps.grid import GRID_KEYS, Point, expand, load_points, read_grid
 from hmmscope.sweeps.jobs import is_done
 from hmmscope.sweeps.table import Board, table_rows, table_text
 from hmmscope.text import say
+from hmmscope.verbs.train import run_config
 
 
 def sweep(
@@ -61,18 +63,37 @@ def sweep(
 
 
 def _points(grid: str | None, out: str | None, flags: bool, overrides: dict[str, str], **given: Any) -> Sequence[Point]:
-    if grid is not None:
-        if flags:
+    if grid is not None and not flags:
+        if not _is_yaml(grid):
             raise InputError(
-                "grid: a file says all; give no --base, --vary, --seeds, --instances or --section.key with it"
+                f"grid: {grid} is one run; say what varies, hmmscope sweep {grid} --vary KEY=A,B --out DIR"
             )
         return read_grid(Path(grid))
     if not flags:
         if out is None or not (Path(out) / "grid.json").exists():
-            raise InputError("grid: give a grid file, or --base and --vary, or the --out of a sweep to go on with")
+            raise InputError("grid: give a grid file, or what varies, or the --out of a sweep to go on with")
         return load_points(Path(out))
-    data: dict[str, Any] = {"base": given["base"], "instances": given["instances"]}
+    if grid is not None and given["base"] is not None:
+        raise InputError(f"grid: is {grid}, and so is --base; give one of them")
+    base = grid or given["base"]
+    data: dict[str, Any] = {"base": None if base is None else _configuration(base), "instances": given["instances"]}
     data["vary"] = {key: values.split(",") for key, values in pairs(given["vary"], "vary").items()}
     if given["seeds"] is not None:
         data["seeds"] = given["seeds"].split(",") if "," in given["seeds"] else given["seeds"]
     return expand(data, overrides)
+
+
+def _configuration(base: str) -> dict[str, Any]:
+    """What `hmmscope train` makes of it: a preset, a YAML file, a process, a file of sequences."""
+    if _is_yaml(base):
+        data = read_yaml(Path(base))
+        if isinstance(data, dict) and set(GRID_KEYS) & set(data):
+            raise InputError(
+                f"grid: {base} is a grid and says all; give no --vary, --seeds, --instances or --section.key with it, or a "
+                "configuration in its place"
+            )
+    return run_config(base, {}).to_data()
+
+
+def _is_yaml(name: str) -> bool:
+    return Path(name).suffix in (".yaml", ".yml")

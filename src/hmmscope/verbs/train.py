@@ -8,8 +8,9 @@ from hmmscope.errors import InputError
 from hmmscope.experiments.run_page import describe_run
 from hmmscope.processes.files import shipped_processes
 from hmmscope.processes.given_sequences import DataSpec
+from hmmscope.processes.make import process_data
 from hmmscope.runs import pipeline
-from hmmscope.runs.config import RunConfig, config_from_data, configure, load_config, process_data
+from hmmscope.runs.config import RunConfig, config_from_data, configure, load_config
 from hmmscope.runs.presets import PRESETS, preset
 from hmmscope.schema import unknown_name
 from hmmscope.text import say
@@ -26,7 +27,7 @@ def train(
     tracker: str | None = None,
 ) -> None:
     """Train one model, and print how far from its optimum it ends; or say what that would take."""
-    configured = _run_config(config, overrides)
+    configured = run_config(config, overrides)
     if dry_run:
         from hmmscope.runs.dry_run import as_text, estimate
 
@@ -44,7 +45,7 @@ def train(
     say(f"run: {trained.path}   page: hmmscope report {trained.path} -o report.html")
 
 
-def _run_config(source: str, overrides: dict[str, str]) -> RunConfig:
+def run_config(source: str, overrides: dict[str, str]) -> RunConfig:
     """A YAML file, a preset, the name or file of a process, or a file of sequences, windows of which are as long as they."""
     if Path(source).suffix in (".yaml", ".yml"):
         return load_config(Path(source), overrides)
