@@ -32,6 +32,27 @@ def test_tokens_are_those_of_the_tokenizer(kind: str, separator: str, prefix: st
     assert text.predicted.tolist() == list(range(0 if first_too else 1, 5))
 
 
+@pytest.mark.parametrize("separator, delimiter", [("spaces", "lines"), ("commas", "lines"), ("spaces", " | ")])
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_demonstrations_are_the_tokens_of_the_tokenizer(kind: str, separator: str, delimiter: str) -> None:
+    made, sizes = tokenizer(kind), {"length": 4, "num_demonstrations": 2, "demonstration_length": 3}
+    if kind == "words" and delimiter == "lines":
+        delimiter = ":"  # it knows no lines
+    if kind == "pieces" and delimiter == "lines":  # it joins the end of a line with what follows
+        with pytest.raises(InputError, match="delimiter: must have the same tokens"):
+            hs.Text(tokenizer=made, names=3, separator=separator, delimiter=delimiter, **sizes)
+        return
+    text = hs.Text(tokenizer=made, names=3, separator=separator, delimiter=delimiter, **sizes)
+    sample = torch.tensor([[0, 1, 2, 1, 0, 1, 2, 2, 0, 1], [2, 2, 0, 0, 1, 1, 1, 2, 0, 0]])
+    tokens = text.tokens(sample, 3)
+    for row, own in zip(tokens, sample, strict=True):
+        assert row.tolist() == made.encode(text.text(own)).ids[: text.num_columns]
+    assert np.flatnonzero(text.starts).tolist() == [0, 3, 6]
+    begun = text.start_tokens == text.symbol_tokens
+    assert set(range(1, 10)) - set(text.predicted.tolist()) == (set() if begun else {3, 6})
+    assert tokens[:, text.columns[text.predicted]].equal(torch.tensor(text.symbol_tokens)[sample[:, text.predicted]])
+
+
 def test_names_are_chosen_from_any_vocabulary() -> None:
     made = tokenizer("bytes")
     assert hs.Text(tokenizer=made, names=6, length=2).names == ("A", "B", "C", "D", "E", "F")
@@ -53,6 +74,8 @@ def test_names_are_chosen_from_any_vocabulary() -> None:
         ({"names": ["A", "z"]}, "separator: must have the same tokens"),
         ({"names": ["t", "h"], "separator": "nothing"}, "one token"),
         ({"names": 2, "length": 0}, "length"),
+        ({"names": 2, "num_demonstrations": -1}, "num_demonstrations: must be at least 0"),
+        ({"names": 2, "num_demonstrations": 2, "delimiter": "spaces"}, "delimiter: must differ from the separator"),
         ({"names": 2, "tokenizer": object()}, "tokenizer: must say where"),
     ],
 )

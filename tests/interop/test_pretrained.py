@@ -81,6 +81,30 @@ def test_instruments_read_at_the_names() -> None:
     assert hs.attention_map(model, corpus, num_samples=4)[0]["layer"] == 1
 
 
+def test_demonstrations_of_text_are_shuffled() -> None:
+    """Behind a tokenizer that makes the same tokens of a prompt, a model of ours answers every question in the same way."""
+    library = pytest.importorskip("tokenizers")
+    own = made("roformer", max_length=64)
+    words = library.models.WordLevel({name: token for token, name in enumerate("ABCDE;")}, unk_token=";")
+    words = library.Tokenizer(words)
+    words.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    sizes = {"num_demonstrations": 3, "demonstration_length": 4, "prefix": "; ", "delimiter": " ; "}
+    model, text = pretrained(to_huggingface(own), list("ABCDE"), tokenizer=words, length=4, **sizes)
+    corpus = hs.Corpus(HMM, layout=text)
+    plain = hs.Corpus(HMM, layout=hs.Prompts(num_demonstrations=3, demonstration_length=4, test_length=4))
+    assert corpus[0:2].tokens.equal(plain[0:2].tokens)
+    for mode in ("blocks", "everywhere"):
+        found, native = (
+            hs.shuffle_test(net, samples, num_samples=4, num_permutations=3, mode=mode)
+            for net, samples in ((model, corpus), (own, plain))
+        )
+        for row, other in zip(found, native, strict=True):
+            assert row == pytest.approx(other, abs=1e-5)
+    assert native[-1]["value"] > 0
+    alone = pretrained(to_huggingface(own), list("ABCDE"), tokenizer=words, length=8)[1]
+    refuses(lambda: hs.shuffle_test(model, hs.Corpus(HMM, layout=alone)), "at least two demonstrations")
+
+
 def test_a_folder_is_opened_with_its_tokenizer(folder: Path) -> None:
     model, text = pretrained(folder, 3, length=10)
     assert model.ports.num_outputs == 3

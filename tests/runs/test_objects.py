@@ -387,7 +387,11 @@ def test_a_file_that_was_exchanged_is_refused_by_runs_and_experiments(
 ) -> None:
     path = tmp_path / "mine.json"
     hs.load_process("umbrella").save(path)
-    data = {"process": {"name": "file", "path": str(path)}, "layout": {"name": "sequences", "length": 6}, "model": MODEL}
+    data = {
+        "process": {"name": "file", "path": str(path)},
+        "layout": {"name": "sequences", "length": 6},
+        "model": MODEL,
+    }
 
     class Mine(Experiment):
         name = title = summary = "mine"

@@ -11,6 +11,7 @@ from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.axes import Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Prompts
+from hmmscope.corpora.text import Text
 from hmmscope.errors import InputError
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import torch_generator
@@ -50,7 +51,7 @@ def shuffle_test(
 
     Args:
         model: with taps ``blocks.<layer>.attention.logits`` (batch, head, query, key).
-        corpus: of prompts with at least two demonstrations.
+        corpus: of prompts, or of text, with at least two demonstrations.
         num_samples: prompts.
         num_permutations: including the order as sampled.
         mode: "blocks", "layer" or "everywhere".
@@ -101,7 +102,7 @@ def shuffle_values(
     before.
     """
     layout = corpus.layout
-    if not isinstance(layout, Prompts) or layout.num_demonstrations < 2:
+    if not isinstance(layout, Prompts | Text) or layout.num_demonstrations < 2:
         raise InputError("layout: the shuffle test needs prompts with at least two demonstrations")
     require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
     require(num_permutations >= 2, "num_permutations", "must be at least 2", num_permutations)
@@ -165,14 +166,14 @@ def attention_taps(model: nn.Module, what: str) -> list[str]:
 # What is moved
 
 
-def _columns(layout: Prompts) -> Tensor:
+def _columns(layout: Prompts | Text) -> Tensor:
     """Token columns of the demonstrations (demonstration, time)."""
     shape = (layout.num_demonstrations, layout.demonstration_length)
     return torch.from_numpy(layout.columns[: shape[0] * shape[1]]).view(shape)
 
 
 def _moved_blocks(
-    batch: Batch, corpus: Corpus, layout: Prompts, num_permutations: int, generator: torch.Generator
+    batch: Batch, corpus: Corpus, layout: Prompts | Text, num_permutations: int, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Tokens with demonstrations in another order, and where each observation stands now (demonstration, time)."""
     columns_NM = _columns(layout)
@@ -185,7 +186,7 @@ def _moved_blocks(
         yield layout.tokens(observations, corpus.num_symbols), columns_NM[order.argsort()]
 
 
-def _moved_ids(layout: Prompts, num_permutations: int, generator: torch.Generator) -> Iterator[Tensor]:
+def _moved_ids(layout: Prompts | Text, num_permutations: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Position ids (time,) of all columns: those of the demonstrations' observations permuted among themselves."""
     keys = _columns(layout).flatten()
     for repeat in range(num_permutations):

@@ -16,8 +16,7 @@ def pretrained(
     *,
     tokenizer: Any = None,
     length: int = 256,
-    separator: str = "spaces",
-    prefix: str = "",
+    **text: Any,
 ) -> tuple[HuggingFaceModel, Text]:
     """A language model that predicts symbols, and the layout in which it reads them.
 
@@ -30,7 +29,8 @@ def pretrained(
         source: a causal model of transformers, or a folder with one.
         names: of the symbols, or how many: see `Text`.
         tokenizer: by default the one in the folder.
-        length, separator, prefix: of the text.
+        length: observations of the last sequence.
+        text: other fields of `Text`: separator, prefix, num_demonstrations, ...
 
     Raises:
         InputError: no model or tokenizer, names that are not one token each, or a text that is longer than the model reads.
@@ -43,10 +43,10 @@ def pretrained(
             tokenizer = transformers().AutoTokenizer.from_pretrained(str(source), local_files_only=True)
         except (ValueError, OSError, KeyError, TypeError) as error:
             raise InputError(f"{source}: no tokenizer opens there ({' '.join(str(error).split())[:200]})") from error
-    text = Text(tokenizer=tokenizer, names=names, length=length, separator=separator, prefix=prefix)
-    model = from_huggingface(source, symbols=text.symbol_tokens)
+    layout = Text(tokenizer=tokenizer, names=names, length=length, **text)
+    model = from_huggingface(source, symbols=layout.symbol_tokens)
     assert isinstance(model, HuggingFaceModel)
     limit = model.ports.max_length
-    if limit is not None and text.num_columns > limit:
-        raise InputError(f"length: takes {text.num_columns} tokens of text, and the model reads {limit}")
-    return model, text
+    if limit is not None and layout.num_columns > limit:
+        raise InputError(f"length: takes {layout.num_columns} tokens of text, and the model reads {limit}")
+    return model, layout
