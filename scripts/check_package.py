@@ -1,4 +1,4 @@
-"""Whether the package works where nothing else is: built, installed from its wheel into an empty environment, every verb run.
+"""Whether the package works where nothing else is: built, installed from its wheel into an empty environment, and tried.
 
     python scripts/check_package.py [--keep DIR]
 

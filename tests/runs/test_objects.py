@@ -12,8 +12,8 @@ from torch import nn
 import hmmscope as hs
 from hmmscope.analysis.trained_ngrams import TrainedNgrams
 from hmmscope.corpora.targets import PADDING, make_target
-from hmmscope.errors import DamagedError, InputError, RefusedError
-from hmmscope.experiments import running
+from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedError
+from hmmscope.experiments import planning, running
 from hmmscope.experiments.experiment import Experiment
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.runs.pipeline import untrained_twin
@@ -406,11 +406,11 @@ def test_a_file_that_was_exchanged_is_refused_by_runs_and_experiments(
         def figures(self, tables: object) -> list:
             return []
 
-    monkeypatch.setattr(running, "experiment_named", lambda name: Mine())
+    monkeypatch.setattr(planning, "experiment_named", lambda name: Mine())
     monkeypatch.setattr(running, "train", lambda *_, **__: Mine().measure())
     run = hs.train(hs.RunConfig(**data), tmp_path / "run", **SHORT)
     assert run.config.process.digest == run.process.digest
-    with pytest.raises(InputError, match="stopped"):
+    with pytest.raises(HmmscopeError, match="stopped"):
         running.run_experiment("mine", "smoke", tmp_path / "out", quiet=True)
     path.unlink()
     hs.load_process("dishonest-casino").save(path)
