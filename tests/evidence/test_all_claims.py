@@ -22,7 +22,9 @@ from hmmscope.evidence.verdicts import Above, Always, Below
 from hmmscope.experiments.experiment import experiment_named
 
 #: Whose sentences claims repeat.
-SOURCES = tuple(f"[{key}] " for key in ("Limits", "MultiTask", "Induction", "Beliefs", "Factored", "Quantum"))
+SOURCES = tuple(
+    f"[{key}] " for key in ("Limits", "MultiTask", "Induction", "Beliefs", "Constrained", "Factored", "Quantum")
+)
 RESULTS = Path(__file__).parents[2] / "results" / "small"
 CLAIMS: list[Claim] = registry.in_order("claim")
 FOLDERS = sorted(path.name for path in RESULTS.iterdir())

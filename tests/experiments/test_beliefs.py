@@ -122,3 +122,27 @@ def test_discovery_says_what_was_found() -> None:
     assert found["belief-without-labels"].value == pytest.approx(0.1)
     assert found["operators-from-predictions"].value == pytest.approx(-0.05, abs=0.01)
     assert [figure.name for figure in experiment_named("discovery").figures(tables)] == ["states", "coordinates"]
+
+
+@pytest.mark.parametrize("trained, verdict", [(True, "reproduced"), (False, "not reproduced")])
+def test_constrained_updates(trained: bool, verdict: str) -> None:
+    rows = []
+    for process, rate in {"Mess3, ζ = 0.85": 0.85, "Mess3, ζ = 0.7": 0.7, "Mess3, ζ = 0.55": 0.55}.items():
+        for seed in SEEDS:
+            for network in ("trained", "untrained"):
+                learned, jitter = trained and network == "trained", 0.004 * (seed - 2)
+                values = {
+                    "rate": rate if learned else 1.0,
+                    "constrained": 0.98 if learned else 0.7,
+                    "exact": 0.8,
+                    "values": 1.0,
+                }
+                values["attention"] = values["rate"]
+                for quantity, value in values.items():
+                    about = {"process": process, "seed": seed, "network": network, "quantity": quantity, "key": 1}
+                    rows.append(about | {"value": value + jitter * (1 + learned), "predicted": rate})
+    tables = {"updates": Rows(rows), "runs": runs(("a",))}
+    found = verdicts("constrained-updates", tables)
+    assert found["attention-decays-as-predicted"] == verdict
+    assert (found["layer-holds-constrained-belief"] == "reproduced") == trained
+    assert len(experiment_named("constrained-updates").figures(tables)) == 2

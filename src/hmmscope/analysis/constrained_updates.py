@@ -1,0 +1,155 @@
+"""Constrained belief updating: what attention of one layer can do of the filter, predicted beside what it does.
+
+A filter updates its belief symbol by symbol; one layer of attention sees all symbols at once and can only add up what each
+of them says by itself. So the best that it adds up is
+
+    constrained_t = π + sum_{s <= t} (η[o_s] - π) T^(t - s),     η[v] = π labelled[v] / P(v)
+
+with the transition matrix T and the stationary law π. Attention should fall off with distance as the slowest mode of T does,
+and each symbol should write η[v] - π.
+"""
+
+import torch
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.analysis.activations import BATCH, capture, inference_mode
+from hmmscope.analysis.geometry import belief_times, fit_affine, read_off
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.errors import InputError
+from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.stationary import stationary_distribution
+from hmmscope.processes.combine import as_labelled
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.schema import require
+
+_TAPS = ("residual.0", "blocks.0.attention", "blocks.0.attention.pattern")
+
+
+@registry.instrument("constrained-updates")
+def constrained_updates(
+    model: nn.Module, corpus: Corpus, *, num_samples: int = 256, num_distances: int = 6
+) -> list[dict]:
+    """The first layer's attention pattern, what its values write, and which belief stands after it, beside the prediction.
+
+        attention    mean attention at distance d as a share of that at distance 1 (key d); predicted ζ^(d - 1), with ζ the
+                     modulus of the second eigenvalue of T
+        rate         factor by which attention falls a step, fitted to the logarithms; predicted ζ
+        values       cosine of what symbol v (key) writes, as it is read in the belief, with η[v] - π, both less their mean
+                     over symbols; predicted 1
+        constrained  held-out R² of the constrained belief, read affinely after attention; predicted 1
+        exact        the same of the filter's belief; predicted is what an affine function of the constrained belief gives
+
+    Heads count together, and distance 0 apart: the stream carries the symbol itself past attention.
+
+    Args:
+        model: with taps ``residual.0`` and ``blocks.0.attention.pattern``.
+        corpus: single sequences of an HMM with a unique stationary law.
+        num_samples: samples; the last quarter tests what is read.
+        num_distances: distances 1, 2, ..; later queries alone are averaged.
+
+    Returns:
+        Rows (quantity, key, value, predicted, samples).
+
+    Raises:
+        InputError: another process, layout or model.
+
+    Source: Piotrowski, Riechers, Filan and Shai (2025), "Constrained belief updates explain geometric structures in
+    transformer representations", there for Mess3.
+    """
+    process = corpus.process
+    if not isinstance(process, HMM | LabelledHMM) or len(corpus.layout.sequence_lengths) > 1:
+        raise InputError("corpus: must be single sequences of one HMM")
+    time = corpus.layout.num_observations
+    require(2 <= num_distances < time, "num_distances", f"must be in [2, {time})", num_distances)
+    known = dict(model.named_modules())
+    if any(tap not in known for tap in _TAPS):
+        raise InputError(f"model: must have the taps {', '.join(_TAPS)}")
+    stream, written, pattern, observations = _seen(model, corpus, num_samples)
+    transition, prior, said = _theory(process)
+    modes = torch.linalg.eigvals(transition).abs().sort(descending=True).values
+    rate = float(modes[1]) if len(modes) > 1 else 0.0
+    constrained = constrained_beliefs(process, observations).flatten(0, 1)
+    exact = filter_beliefs(process, observations).beliefs.flatten(0, 1)
+    rows = []
+
+    def add(quantity: str, key: int, value: float, predicted: float) -> None:
+        row = {"quantity": quantity, "key": key, "value": float(value), "predicted": float(predicted)}
+        rows.append(row | {"samples": num_samples})
+
+    late = pattern[:, num_distances:]
+    falls = torch.stack([late.diagonal(num_distances - d, 1, 2).mean() for d in range(1, num_distances + 1)])
+    falls = (falls / falls[0]).clamp_min(1e-9)
+    for distance, share in enumerate(falls.tolist(), 1):
+        add("attention", distance, share, rate ** (distance - 1))
+    steps = torch.arange(num_distances).double()
+    slope = ((steps - steps.mean()) @ falls.log()) / (steps - steps.mean()).square().sum()
+    add("rate", 0, float(slope.exp()), rate)
+
+    after = (stream + written).flatten(0, 1)
+    read = fit_affine(after[None], constrained)
+    writes = _written_by(pattern, observations, written, corpus.num_symbols)
+    effect, predicted = writes @ (read.weights / read.scale.transpose(1, 2))[0], said - prior
+    effect, predicted = effect - effect.mean(0), predicted - predicted.mean(0)
+    for symbol, cosine in enumerate(torch.cosine_similarity(effect, predicted, dim=1).tolist()):
+        add("values", symbol, cosine, 1.0)
+    at_best = float(read_off(constrained[None], exact, num_samples).r2()[0, 0])
+    for quantity, target, best in (("constrained", constrained, 1.0), ("exact", exact, at_best)):
+        add(quantity, 0, float(read_off(after[None], target, num_samples).r2()[0, 0]), best)
+    return rows
+
+
+def constrained_beliefs(
+    process: HMM | LabelledHMM, observations: Int64[Tensor, "batch time"]
+) -> Float64[Tensor, "batch time state"]:
+    """π + sum_{s <= t} (η[o_s] - π) T^(t - s): what adds up what each symbol says by itself; entries may leave [0, 1].
+
+    Raises:
+        InputError: no unique stationary law.
+    """
+    transition, prior, said = _theory(process)
+    total, found = torch.zeros(len(observations), len(prior), dtype=torch.float64), []
+    for t in range(observations.shape[1]):
+        total = total @ transition + (said - prior)[observations[:, t]]
+        found.append(prior + total)
+    return torch.stack(found, 1)
+
+
+def _theory(process: HMM | LabelledHMM) -> tuple[Tensor, Tensor, Tensor]:
+    """T (state, state), π (state,) and η (symbol, state): the law after one symbol, of the state that it leads to."""
+    labelled = as_labelled(process).labelled_VSS
+    prior = stationary_distribution(process)
+    joint = prior @ labelled
+    said = torch.where(joint.sum(1, keepdim=True) > 0, joint / joint.sum(1, keepdim=True), prior)
+    return labelled.sum(0), prior, said
+
+
+def _seen(model: nn.Module, corpus: Corpus, num_samples: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """At the observations: the stream, what attention writes (sample, time, width), the mean pattern of heads, symbols."""
+    parts: list[list[Tensor]] = [[], [], [], []]
+    columns = torch.from_numpy(corpus.layout.columns[belief_times(corpus)])
+    for begin in range(0, num_samples, BATCH):
+        batch = corpus[begin : min(begin + BATCH, num_samples)]
+        with inference_mode(model) as device:
+            found = capture(model, _TAPS, batch.tokens.to(device), lambda x: x.cpu().double())
+        taken = [found[tap][:, columns] for tap in _TAPS[:2]]
+        taken += [found[_TAPS[2]].mean(1)[:, columns][:, :, columns], batch.observations]
+        for part, values in zip(parts, taken, strict=True):
+            part.append(values)
+    stream, written, pattern, observations = (torch.cat(part) for part in parts)
+    return stream, written, pattern, observations
+
+
+def _written_by(
+    pattern: Float64[Tensor, "sample query key"],
+    observations: Int64[Tensor, "sample time"],
+    written: Float64[Tensor, "sample time width"],
+    num_symbols: int,
+) -> Float64[Tensor, "symbol width"]:
+    """What each symbol writes for a unit of attention, by least squares; what looks elsewhere is the constant."""
+    one_hot = torch.nn.functional.one_hot(observations, num_symbols).double()
+    attended = (pattern @ one_hot).flatten(0, 1)
+    fit = fit_affine(attended[None], written.flatten(0, 1))
+    return (fit.weights / fit.scale.transpose(1, 2))[0]
