@@ -282,10 +282,8 @@ def _dimensions_figure(rows: Rows) -> Figure:
     before, after = (_last_layer(rows).where(step=step) for step in _ends(rows))
 
     def panel(title: str, quantity: str, processes: list[str], y_label: str, *null: Series) -> Bars:
-        trained, untrained = (
-            bar(own.where(quantity=quantity), "process", processes, name, role)
-            for own, name, role in ((after, "trained", "model"), (before, "before training", "control"))
-        )
+        trained = bar(after.where(quantity=quantity), "process", processes, "trained", "model")
+        untrained = bar(before.where(quantity=quantity), "process", processes, "before training", "control")
         return bars(title, trained, untrained, *null, categories=processes, y_label=y_label)
 
     joint = bar(after.where(quantity="joint"), "process", names, "joint belief", "ceiling")
