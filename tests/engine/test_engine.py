@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numba import njit
+from numba.core.errors import TypingError
 
 from engine_cases import DECODER, MIXTURE, PROMPTS, RNN, VECTORS, config, exact_loss, gradients, parts, worst
 from hmmscope.corpora.targets import Target
@@ -255,3 +256,19 @@ def test_sizes_are_checked_at_the_door() -> None:
     batch.tokens[0, 0] = 99
     with pytest.raises(InputError, match="do not fit a model of 5 inputs"):
         engine.gradients(batch, target, 0)
+
+
+@njit
+def _of_another_layout(x, result):  # type: ignore[no-untyped-def]
+    tiles.transpose(16, 16, x, 0, 16, result, 0, 16)
+
+
+def test_nothing_is_compiled_for_another_layout() -> None:
+    x = np.zeros((32, 32), np.float32)
+    with pytest.raises(TypingError, match=r"transpose: .* is given for"):
+        _of_another_layout(x[:, ::2], x)
+    run = config(RNN)
+    model, _, _ = parts(run, torch.float32)
+    engine = Compiled(model, run.training)
+    with pytest.raises(TypeError, match="No matching definition"):
+        engine._norm_of(x[0, ::2])

@@ -1,4 +1,4 @@
-"""Contenders on one piece of work, timed in turns, as medians, ratios and shares of the machine's limit.
+"""Contenders on one piece of work, timed in turns: the fastest round of each, ratios and shares of the machine's limit.
 
 With one thread on a processor the time is that of the processor, which other programs on the machine disturb far less than
 the time of the clock; on a machine that does nothing else they are the same. Otherwise it is the clock.
@@ -52,7 +52,7 @@ class Contest:
         self.contenders.append(Contender(name, run, amount, limit))
 
     def rows(self, *, repeats: int, threads: int) -> list[dict]:
-        """Median rates over `repeats` rounds, each round running every contender once in turn."""
+        """Rates of the fastest of `repeats` rounds, each round running every contender once in turn."""
         torch.set_num_threads(threads)
         for contender in self.contenders:
             contender.run()
@@ -66,7 +66,7 @@ class Contest:
                 contender.run()
                 _finish()
                 seconds[contender.name].append(clock() - begun)
-        rates = {c.name: c.amount / statistics.median(seconds[c.name]) for c in self.contenders}
+        rates = {c.name: c.amount / min(seconds[c.name]) for c in self.contenders}
         ours = rates[self.contenders[0].name]
         limit = next((rates[c.name] for c in self.contenders if c.limit), None)
         return [
@@ -76,7 +76,7 @@ class Contest:
                 "threads": threads,
                 "rate": rates[c.name],
                 "unit": f"{self.unit}/s",
-                "fastest": c.amount / min(seconds[c.name]),
+                "median": c.amount / statistics.median(seconds[c.name]),
                 "slowest": c.amount / max(seconds[c.name]),
                 "ours_over_this": ours / rates[c.name],
                 "share_of_limit": None if limit is None or c.limit else rates[c.name] / limit,

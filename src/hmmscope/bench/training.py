@@ -14,7 +14,7 @@ from hmmscope.corpora.targets import Target, make_target
 from hmmscope.models.base import cost_of
 from hmmscope.models.make import build_model
 from hmmscope.runs.config import RunConfig, config_from_data
-from hmmscope.runs.pipeline import ports_of
+from hmmscope.runs.pipeline import engine_of, ports_of
 from hmmscope.training.distributed import World
 from hmmscope.training.parallel import make_engine
 from hmmscope.training.trainer import train_step
@@ -140,9 +140,10 @@ def _contest(shape: Shape, peers: bool, device: str, precision: str, compiled: b
 
 
 def _ours(config: RunConfig, corpus: Corpus, target: Target, compiled: bool) -> Callable[[], None]:
-    """Step after step of a training, each on fresh samples."""
-    spec = replace(config.training, compile=compiled)
-    model = build_model(config.model, ports_of(config, target)).to(spec.device).train()
+    """Step after step of a long training, each on fresh samples, by the engine that the rule chooses."""
+    spec, ports = replace(config.training, compile=compiled, num_steps=10**6), ports_of(config, target)
+    spec = replace(spec, engine=engine_of(replace(config, training=spec), ports).engine)
+    model = build_model(config.model, ports).to(spec.device).train()
     engine = make_engine(model, spec, World())
     optimiser = make_optimiser(model, spec)
     state = {"step": 0}

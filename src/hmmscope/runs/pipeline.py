@@ -405,7 +405,7 @@ def engine_of(config: RunConfig, ports: Ports, num_processes: int = 1) -> Choice
 def warm_up(configs: Iterable[RunConfig]) -> None:
     """Compile what these runs will need of the compiled engine, once for all processes that start later on this machine.
 
-    It takes some 20 s on a new machine and next to nothing afterwards. One step of the first run of each architecture is
+    It takes 10 to 15 s on a new machine and next to nothing afterwards. One step of the first run of each architecture is
     computed; nothing is written but the compiler's cache.
     """
     seen = set()

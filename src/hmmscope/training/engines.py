@@ -14,7 +14,7 @@ from hmmscope.training.spec import TrainingSpec
 #: Above these the products of matrices bound everything, or the patterns of attention leave the cache: torch is as fast.
 MAX_WIDTH, MAX_COLUMNS = 128, 160
 #: Shorter trainings, in seconds that torch would take by `torch_seconds`, do not pay for compiling once on a new machine.
-MIN_SECONDS = 30.0
+MIN_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
