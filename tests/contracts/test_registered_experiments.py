@@ -49,18 +49,15 @@ def test_plans_are_configurations(name: str, scale: str) -> None:
 
 
 def state(folder: Path) -> dict[str, bytes]:
-    """What an experiment has made, without the page, the drawings and the clock."""
+    """What an experiment has made, without the page, the drawings and timing."""
     kept = [
-        *(path for path in folder.glob("*.json") if path.name not in ("time.json", "seal.json")),
+        *folder.glob("*.json"),
         *folder.rglob("runs/**/*.*"),
         *folder.rglob("tables/*"),
         *folder.rglob("parts/**/*.json"),
         *folder.glob("figures/*.json"),
     ]
-    made = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(kept) if path.is_file()}
-    seal = store.read_json(folder / "seal.json") if (folder / "seal.json").exists() else {"files": {}}
-    times = {"digest": None, "files": {name: of for name, of in seal["files"].items() if not name.startswith("tim")}}
-    return made | {"seal.json": store.json_bytes(seal | times, "seal.json")}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(kept) if path.is_file()}
 
 
 def plan_of(name: str) -> dict[str, dict]:

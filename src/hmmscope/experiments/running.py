@@ -5,7 +5,7 @@
       runs/<label>/                          one run folder for each model trained
       tables/<name>.jsonl                    measurements, the only input of figures and findings
       figures/<nn-name>.json                 figures as data; `report` draws them and makes the page
-      time.json                              where the time went, from timing.jsonl
+      timing/                                where the time went; not sealed, for it differs each time
       seal.json                              digests of all this, of the seals of the runs, and what measured it
       lock                                   held by the process that writes
 
@@ -32,7 +32,7 @@ from hmmscope.experiments.outcomes import last_quarter
 from hmmscope.experiments.parts import Kept, Made, Part, measurement_code, write_tables
 from hmmscope.experiments.planning import Plan, plan_of
 from hmmscope.experiments.pool import default_engine, train_in_pool
-from hmmscope.experiments.timing import time_facts, timed
+from hmmscope.experiments.timing import timed, write_time_facts
 from hmmscope.machine import environment, machine_line
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.dry_run import budget
@@ -307,7 +307,7 @@ def _write_results(
     if whole is None or whole != judged:
         with timed(out, "figures and findings"):
             _write_judgements(experiment, out, tables_of(out, store.read_json(out / "experiment.json", own=True)))
-    store.write_json(out / "time.json", time_facts(out, runs))
+        write_time_facts(out, runs)
 
 
 def judge_again(folder: Path) -> None:

@@ -1,4 +1,8 @@
-"""Where the time of an experiment went: timing.jsonl in its folder, and a line of its facts."""
+"""Where the time of an experiment went. It differs each time, so it stands apart from what is sealed:
+
+timing/phases.jsonl     how long each phase took, each time that there was something to do
+timing/facts.json       the same in a line for the page
+"""
 
 import os
 import time
@@ -8,10 +12,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from hmmscope.runs.pipeline import PHASES
+from hmmscope.storage import store
 from hmmscope.storage.journal import Journal
 from hmmscope.storage.rundir import read_journal
 
-_FILE = "timing.jsonl"
+_FOLDER, _PHASES, _FACTS = "timing", "phases.jsonl", "facts.json"
+_OF_RUN = "timing.jsonl"
 
 
 @contextmanager
@@ -20,21 +26,28 @@ def timed(out: Path, phase: str) -> Iterator[None]:
     begun, spent = time.monotonic(), sum(os.times()[:4])
     yield
     record = {"phase": phase, "seconds": time.monotonic() - begun, "spent": sum(os.times()[:4]) - spent}
-    with closing(Journal(out / _FILE)) as journal:
+    if not (out / _FOLDER).is_dir():
+        store.make_folder(out / _FOLDER)
+    with closing(Journal(out / _FOLDER / _PHASES)) as journal:
         journal.append(record)
+
+
+def write_time_facts(out: Path, runs: Sequence[Path]) -> None:
+    """For the page."""
+    store.write_json(out / _FOLDER / _FACTS, time_facts(out, runs))
 
 
 def time_facts(out: Path, runs: Sequence[Path]) -> list[dict[str, str]]:
     """The phases so far, longest first, in seconds by the clock; of the trainings what processors spent on what."""
     seconds: Counter[str] = Counter()
     spent: Counter[str] = Counter()
-    for record in _records(out):
+    for record in _records(out / _FOLDER / _PHASES):
         seconds[record["phase"]] += record["seconds"]
         spent[record["phase"]] += record["spent"]
     if not seconds:
         return []
     of_runs: Counter[str] = Counter()
-    for record in (record for path in runs for record in _records(path) if "phase" in record):
+    for record in (record for path in runs for record in _records(path / _OF_RUN) if "phase" in record):
         of_runs[record["phase"]] += record["spent"]
     value = _listed(seconds) + " by the clock"
     rest = spent["training"] - sum(of_runs[phase] for phase in PHASES)
@@ -44,8 +57,8 @@ def time_facts(out: Path, runs: Sequence[Path]) -> list[dict[str, str]]:
     return [{"name": "time", "value": value}]
 
 
-def _records(folder: Path) -> list[dict]:
-    return read_journal(folder / _FILE) if (folder / _FILE).exists() else []
+def _records(path: Path) -> list[dict]:
+    return read_journal(path) if path.exists() else []
 
 
 def _listed(seconds: Mapping[str, float]) -> str:

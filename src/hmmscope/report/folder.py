@@ -92,15 +92,12 @@ def read_experiment(folder: Path) -> Experiment:
     if not isinstance(about.get("config"), dict):
         raise DamagedError(f"{about_path}: must be a mapping with a mapping 'config'")
     config = about.pop("config")
-    if (folder / "time.json").is_file():
-        times = store.read_json(folder / "time.json", own=True)
-        about["facts"] = [*about.get("facts", []), *(times if isinstance(times, list) else [times])]
     about.pop("rules", None)
     about.pop("format", None)
     findings = store.read_json(findings_path, own=True)
     return Experiment(
         path=folder,
-        about=_with_seal(_parse(About, about, about_path), seal is not None),
+        about=_with_facts(_parse(About, about, about_path), folder / "timing" / "facts.json", seal is not None),
         config=config,
         findings=_findings(findings, findings_path),
         figures=tuple(_read_figure(path) for path in _listed(folder / "figures", ".json")),
@@ -112,8 +109,15 @@ def read_experiment(folder: Path) -> Experiment:
     )
 
 
-def _with_seal(about: About, sealed: bool) -> About:
-    return about if sealed else replace(about, facts=(*about.facts, Fact(name="seal", value=UNSEALED)))
+def _with_facts(about: About, timing: Path, sealed: bool) -> About:
+    """With where the time went, and whether there is no seal."""
+    found = store.read_json(timing, own=True) if timing.is_file() else []
+    if not isinstance(found, list):
+        raise DamagedError(f"{timing}: must be a list of facts")
+    facts = [*about.facts, *(_parse(Fact, fact, timing) for fact in found)]
+    if not sealed:
+        facts.append(Fact(name="seal", value=UNSEALED))
+    return replace(about, facts=tuple(facts))
 
 
 def _refuse_other(folder: Path) -> None:
