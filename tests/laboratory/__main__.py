@@ -1,0 +1,185 @@
+"""The laboratory: it tries to break everything, counts, and writes the table of the documentation.
+
+    python tests/laboratory --kills 1000 --power-losses 20000 --mutations 10000 --configurations 20000 --files 50000
+
+What is measured is added to results/laboratory.jsonl; docs/laboratory.md has the counts of all of it. Each trial runs in a
+sandbox of its own, see `sandbox`; a size of 0 leaves one out.
+"""
+
+import argparse
+import json
+import os
+import secrets
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+TESTS, ROOT = HERE.parent, HERE.parents[1]
+for folder in (HERE, TESTS, *(TESTS / name for name in ("storage", "runs", "report", "training", "sweeps"))):
+    sys.path.insert(0, str(folder))
+
+import sandbox  # noqa: E402
+import table  # noqa: E402
+
+#: Trials by the name of their option, how many attempts by default, and the module that has them.
+SIZES = {
+    "kills": (1000, "storage_trials"),
+    "power-losses": (20_000, "storage_trials"),
+    "errors": (2000, "storage_trials"),
+    "races": (50, "storage_trials"),
+    "mutations": (10_000, "folder_trials"),
+    "readings": (500, "folder_trials"),
+    "configurations": (20_000, "input_trials"),
+    "commands": (2000, "input_trials"),
+    "files": (50_000, "input_trials"),
+    "pages": (200, "input_trials"),
+    "sizes": (50, "input_trials"),
+    "trainings": (200, "run_trials"),
+    "interrupts": (50, "run_trials"),
+    "starts": (200, "run_trials"),
+    "sweeps": (100, "run_trials"),
+    "suites": (1, ""),
+}
+JOURNAL, PAGE = ROOT / "results" / "laboratory.jsonl", ROOT / "docs" / "laboratory.md"
+
+_HEAD = """# The laboratory
+
+`make break` tries to break what the library promises: it kills, cuts the power, fills disks, alters bytes and writes
+nonsense, each in a sandbox that can write one folder in memory and nothing else. This page is made by it, of all that was
+measured so far (results/laboratory.jsonl has each part with its seed and machine).
+`make break SIZES="--kills 1000 --mutations 10000"` adds to the counts; a short form is part of `make test`.
+"""
+
+
+def main() -> int:
+    """Run the trials that are asked for, and write the page; 1 if anything was broken in this call."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, (size, _) in SIZES.items():
+        parser.add_argument(f"--{name}", type=int, metavar="N", help=f"attempts (default {size}; 0 for none)")
+    parser.add_argument("--only", action="store_true", help="only the trials whose sizes are given")
+    parser.add_argument("--seed", type=int, default=secrets.randbits(31), help="of what is drawn (default: a new one)")
+    parser.add_argument("--inside", nargs=2, metavar=("TRIAL", "N"), help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.inside:
+        return inside(*asked.inside, asked.seed)
+    broken = 0
+    for name, (size, _) in SIZES.items():
+        given = getattr(asked, name.replace("-", "_"))
+        number = given if given is not None else 0 if asked.only else size
+        goals = list(table.SUITES) if name == "suites" and number else [name] if number else []
+        for goal in goals:
+            record = attempt(goal, number, asked.seed)
+            broken += record["violations"]
+            print(
+                f"{goal}: {record['trials']} trials, {record['violations']} broken, {record['seconds']} s", flush=True
+            )
+            for line in record["broken"]:
+                print(f"  {line}", flush=True)
+    write_page()
+    print(f"page: {PAGE}")
+    return int(broken > 0)
+
+
+def attempt(name: str, number: int, seed: int) -> dict[str, Any]:
+    """One trial in a sandbox; its record is added to the journal."""
+    from hmmscope.machine import environment, machine
+
+    ended = sandbox.run([str(HERE), "--inside", name, str(number), "--seed", str(seed)], 3600.0)
+    try:
+        record = json.loads(ended.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        said = f"{ended.returncode}: {ended.stderr[-300:]}"
+        record = {
+            "goal": "",
+            "attack": name,
+            "trials": 0,
+            "violations": 1,
+            "broken": [said],
+            "note": "",
+            "seconds": 0.0,
+        }
+        return record  # the sandbox or the trial did not start: nothing was measured
+    about = machine()
+    record |= {"date": date.today().isoformat(), "seed": seed, "machine": about["processor"], "cores": about["cores"]}
+    record |= {"torch": about["torch"], "source": environment()["source_sha256"][:8]}
+    with JOURNAL.open("a") as file:
+        file.write(json.dumps(record) + "\n")
+    return record
+
+
+def inside(name: str, number: str, seed: int) -> int:
+    """What runs in the sandbox: a trial, whose report is the last line of the output."""
+    if not sandbox.inside():
+        sys.exit("a trial runs in the sandbox alone; start the laboratory without --inside")
+    output = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    import importlib
+
+    from trials import conduct
+
+    if name in table.SUITES:
+        report = suite(name)
+    else:
+        import torch
+
+        torch.set_num_threads(1)
+        importlib.import_module(SIZES[name][1])
+        report = conduct(name, Path.cwd() / "room", int(number), seed).to_data()
+    os.write(output, (json.dumps(report) + "\n").encode())
+    return 0
+
+
+def suite(goal: str) -> dict[str, Any]:
+    """Tests of a goal, counted: each is a trial."""
+    attack, files, words = table.SUITES[goal]
+    select = ["-m", words] if words == "slow or not slow" else ["-k", words] if words else []
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n",
+        "0",
+        "-q",
+        "--rootdir",
+        str(ROOT),
+        "-p",
+        "no:cacheprovider",
+        *select,
+    ]
+    out = subprocess.run(
+        [
+            *command,
+            *(str(TESTS / file) for file in files),
+            "--basetemp",
+            str(Path.cwd() / "tests"),
+            "--junitxml",
+            "x.xml",
+        ],
+        capture_output=True,
+        text=True,
+    )
+    import xml.etree.ElementTree as Xml
+
+    counts = next(iter(Xml.parse("x.xml").getroot())).attrib
+    wrong = int(counts["failures"]) + int(counts["errors"])
+    lines = [line for line in out.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    ran = int(counts["tests"]) - int(counts["skipped"])
+    record = {"goal": goal, "attack": attack, "trials": ran, "violations": wrong, "broken": lines[:20]}
+    return record | {"note": f"tests: {', '.join(files)}", "seconds": round(float(counts["time"]), 1)}
+
+
+def write_page() -> None:
+    """docs/laboratory.md from the journal."""
+    records = [json.loads(line) for line in JOURNAL.read_text().splitlines()] if JOURNAL.exists() else []
+    machines = sorted({f"{one['machine']}, {one['cores']} cores, torch {one['torch']}" for one in records})
+    lines = [_HEAD, *(f"Measured on: {one}." for one in machines), "", *table.markdown(records)]
+    if findings := table.found(records):
+        lines += ["", "## What was found", "", *findings]
+    PAGE.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

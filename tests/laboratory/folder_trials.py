@@ -1,0 +1,163 @@
+"""Changed bytes and fields in finished folders of every kind, and folders of strangers."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hmmscope import cli
+from hmmscope.errors import DamagedError
+from hmmscope.storage.seals import SEAL, check_seal
+from trials import Report, trial
+
+RESULTS = Path(__file__).parents[2] / "results" / "small"
+_TINY = ["--layout.length", "4", "--training.num_steps", "3", "--training.batch_size", "2", "--training.device", "cpu"]
+_TINY += ["--model.name", "rnn", "--model.width", "4", "--training.evaluate_samples", "4"]
+
+
+def folders(place: Path) -> dict[str, Path]:
+    """A finished folder of every kind: a run, a sweep, an experiment with its pool, one without, and kept results."""
+    commands = {
+        "run": ["train", "umbrella", *_TINY],
+        "sweep": ["sweep", "--vary", "training.learning_rate=1e-3,3e-3", "--jobs", "1", *_TINY],
+        "theorem": ["run", "multitask-theorem2", "--scale", "smoke"],
+    }
+    for name, words in commands.items():
+        code = cli.main([*words, "--out", str(place / name), "-q"])
+        assert code == 0, (name, code)
+    for name in ("limits-fig6", "limits-table1"):
+        shutil.copytree(RESULTS / name, place / name)
+    return {path.name: path for path in sorted(place.iterdir()) if (path / SEAL).is_file()}
+
+
+def altered(data: bytes, rng: random.Random) -> bytes:
+    """`data` with a few bytes changed, cut, doubled, moved or added; never the same."""
+    while True:
+        at, other = rng.randrange(len(data) + 1), rng.randrange(len(data) + 1)
+        few = rng.randbytes(rng.choice((1, 1, 2, 8)))
+        changed = rng.choice(
+            (
+                data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
+                if at < len(data)
+                else data + few,
+                data[:at],
+                data[at:],
+                data + few,
+                data[:at] + few + data[at:],
+                data[: min(at, other)] + data[max(at, other) :],
+                data[:at] + data[at : at + 40] + data[at:],
+                data.replace(b" ", b"\t", 1),
+                b"",
+            )
+        )
+        if changed != data:
+            return changed
+
+
+def altered_field(data: bytes, rng: random.Random) -> bytes | None:
+    """A JSON text with one value changed, removed or added, in the form that we write; None if it is no such text."""
+    try:
+        document = json.loads(data)
+    except ValueError:
+        return None
+    places: list[tuple[Any, Any]] = []
+
+    def walk(node: Any) -> None:
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+            places.append((node, key))
+            walk(value)
+
+    walk(document)
+    if not places:
+        return None
+    node, key = rng.choice(places)
+    value = node[key]
+    if rng.random() < 0.2:
+        del node[key]
+    elif isinstance(value, bool) or value is None:
+        node[key] = 1
+    elif isinstance(value, int | float):
+        node[key] = rng.choice((value + 1, -value - 1, value * 100 + 1, value + 1e-9, str(value)))
+    elif isinstance(value, str):
+        node[key] = rng.choice((value + "x", "done", value[:-1] + "\u202e"))
+    else:
+        node[key] = "nothing"
+    changed = json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
+    return changed if changed != data else None
+
+
+@trial("mutations")
+def mutations(folder: Path, number: int, rng: random.Random) -> Report:
+    """A changed, exchanged, missing or planted file in a sealed folder must be found by its seal."""
+    report = Report("G6", "a changed byte or field, an exchanged or missing file, in every kind of folder")
+    kinds = folders(folder)
+    files = {name: _named(path) for name, path in kinds.items()}
+    assert all(check_seal(path) is not None for path in kinds.values())
+    counts = dict.fromkeys(kinds, 0)
+    for _ in range(number):
+        name = rng.choice(list(kinds))
+        path = rng.choice(files[name])
+        before = path.read_bytes()
+        other = rng.choice([one for one in files[name] if one.parent == path.parent] or [path])
+        change = rng.choice((altered, altered, altered_field, None))
+        data = other.read_bytes() if change is None else change(before, rng)
+        if data is None or data == before:
+            data = altered(before, rng)
+        path.unlink()
+        if rng.random() < 0.95:
+            path.write_bytes(data)
+        elif path.name == SEAL:  # a folder without a seal is marked as such, and not damaged
+            path.write_bytes(before)
+            continue
+        report.trials += 1
+        counts[name] += 1
+        try:
+            check_seal(kinds[name])
+            report.found(f"{name}: {path.relative_to(kinds[name])}")
+        except DamagedError:
+            pass
+        except Exception as error:
+            report.found(f"{name}: {path.relative_to(kinds[name])}: {type(error).__name__}: {error}")
+        path.unlink(missing_ok=True)
+        path.write_bytes(before)
+    report.note = ", ".join(f"{count} {name}" for name, count in counts.items())
+    return report
+
+
+def _named(folder: Path) -> list[Path]:
+    return [folder / name for name in [*json.loads((folder / SEAL).read_bytes())["files"], SEAL]]
+
+
+@trial("readings")
+def readings(folder: Path, number: int, rng: random.Random) -> Report:
+    """The verbs that read a folder, on one that is altered and has no seal: a line and an exit code, or an answer."""
+    report = Report("G9", "altered folders without a seal, through every verb that reads them")
+    kinds = folders(folder)
+    verbs: dict[str, list[Callable[[Path], list[str]]]] = {
+        "run": [lambda p: ["report", str(p), "-o", "x.html"], lambda p: ["verify", str(p)]],
+        "sweep": [lambda p: ["sweep", "--table", str(p)], lambda p: ["verify", str(p)]],
+    }
+    about: list[Callable[[Path], list[str]]] = [
+        lambda p: ["claims", str(p)],
+        lambda p: ["report", str(p), "-o", "x.html"],
+    ]
+    codes: dict[int, int] = {}
+    for _ in range(number):
+        name = rng.choice(list(kinds))
+        path = rng.choice([one for one in _named(kinds[name]) if one.name != SEAL and one.stat().st_size < 200_000])
+        before, seal = path.read_bytes(), (kinds[name] / SEAL).read_bytes()
+        data = (altered_field(before, rng) if rng.random() < 0.7 else None) or altered(before, rng)
+        (kinds[name] / SEAL).unlink()
+        path.write_bytes(data)
+        words = rng.choice(verbs.get(name, about))(kinds[name])
+        code = cli.main([*words, "-q"])
+        report.trials += 1
+        codes[code] = codes.get(code, 0) + 1
+        if code == 70:
+            report.found(f"{words[0]} {name}: {path.relative_to(kinds[name])}")
+        path.write_bytes(before)
+        (kinds[name] / SEAL).write_bytes(seal)
+    report.note = "exit codes " + ", ".join(f"{code}: {count}" for code, count in sorted(codes.items()))
+    return report

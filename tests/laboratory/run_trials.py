@@ -1,0 +1,83 @@
+"""Trainings, sweeps and commands that are killed or told to stop, and must end as if nothing had happened."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import sweeps_crash
+import training_crash
+from hmmscope.sweeps import jobs, worker
+from trials import Report, trial
+
+
+@trial("trainings")
+def trainings(folder: Path, number: int, rng: random.Random) -> Report:
+    """SIGKILL of trainings at random instants; resumed until they end, all files that a seed fixes have the same bytes."""
+    report = Report("G3", "trainings killed at random instants and resumed: weights, moments, journal and score")
+    found = training_crash.kills(folder, number)
+    report.trials = found["killed"]
+    for name in found["different"]:
+        report.found(f"{name} ends with other bytes")
+    report.note = f"{found['runs']} trainings, killed at {found['instants']} different steps"
+    return report
+
+
+@trial("interrupts")
+def interrupts(folder: Path, number: int, rng: random.Random) -> Report:
+    """SIGINT and SIGTERM of a training at random instants: its exit code, no traceback, and it goes on to the same bytes."""
+    report = Report("G19", "SIGINT and SIGTERM of a training at random instants")
+    found = training_crash.signals(folder, number)
+    report.trials = number
+    for repeat, code, error in found["wrong"]:
+        report.found(f"{repeat}: {code}: {error}")
+    report.note = "exit codes " + ", ".join(f"{code}: {count}" for code, count in sorted(found["ended"].items()))
+    return report
+
+
+@trial("starts")
+def starts(folder: Path, number: int, rng: random.Random) -> Report:
+    """Ctrl-C of a command in its first moments and its last, as a process: no traceback, and no other exit code."""
+    report = Report("G19", "Ctrl-C of `hmmscope list` at any instant of the process")
+    begun = time.monotonic()
+    words = [sys.executable, "-m", "hmmscope", "list", "models"]
+    subprocess.run(words, capture_output=True, check=True)
+    whole, early = time.monotonic() - begun, 0
+    for _ in range(number):
+        report.trials += 1
+        child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        time.sleep(rng.uniform(0, 1.2 * whole))
+        child.send_signal(signal.SIGINT)
+        error, code = child.communicate()[1], child.returncode
+        if "hmmscope" not in error and "Traceback" in error:
+            early += 1  # Python itself, before a line of ours
+        elif "Traceback" in error or code not in (0, 130, -signal.SIGINT):
+            report.found(f"{code}: {error[-200:]}")
+    report.note = f"{early} more struck while Python itself was starting, which prints a traceback of its own"
+    report.trials -= early
+    return report
+
+
+@trial("sweeps")
+def sweeps(folder: Path, number: int, rng: random.Random) -> Report:
+    """SIGKILL of workers and drivers of local sweeps: the same table, byte for byte, nothing lost, doubled or left."""
+    report = Report("G17", "workers and drivers of local sweeps killed at random instants")
+    real = jobs.subprocess.Popen
+    jobs.subprocess.Popen = sweeps_crash.Forked  # type: ignore[misc, assignment]
+    try:
+        warm = sweeps_crash.points_of(1)
+        sweeps_crash.make_folder(folder / "warm", warm)
+        worker.work(folder / "warm", warm[0].name)
+        found = sweeps_crash.attack(folder, number, 4)
+    finally:
+        jobs.subprocess.Popen = real  # type: ignore[misc]
+    killed = found["killed"]
+    report.trials = sum(killed.values())
+    for at, sweep in enumerate(found["sweeps"]):
+        wrong = [key for key in ("same", "once") if not sweep[key]] + ["left"] * bool(sweep["left"])
+        if wrong or sweep["folders"] != 5:
+            report.found(f"sweep {at}: {', '.join(wrong)} {sweep}")
+    report.note = f"{killed['worker']} workers and {killed['driver']} drivers, in {len(found['sweeps'])} sweeps"
+    return report

@@ -1,0 +1,62 @@
+"""Where harm is done: a process that can write one folder in memory and nothing else, and reach nobody.
+
+It has its own mounts (all read-only but the folder, devices among them), processes and network, no privileges, and limits of
+memory and time. Without such a sandbox the laboratory runs nothing.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOM = Path("/tmp/hmmscope-laboratory")
+_INSIDE = "HMMSCOPE_LABORATORY"
+_MEMORY, _PROCESSES = 12 << 30, 2048
+_MOUNTS = r"""
+set -e
+mount --make-rprivate /
+mount -t tmpfs -o size=2g,mode=0700 none {room}
+for m in $(awk '{{print $5}}' /proc/self/mountinfo | sort -ru); do
+  case "$m" in {room}|/proc*) ;; *) mount -o remount,bind,ro "$m" 2>/dev/null || true ;; esac
+done
+cd {room}
+exec prlimit --nproc={processes} --as={memory} --core=0 \
+  setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"
+"""
+
+
+def inside() -> bool:
+    """Whether this process is in the sandbox, which is tried and not believed: nothing can be made outside of the room."""
+    if os.environ.get(_INSIDE) != "1":
+        return False
+    for place in ("/", "/dev", "/tmp", os.path.dirname(__file__)):
+        try:
+            os.rmdir(os.mkdir(f"{place}/hmmscope-was-here") or f"{place}/hmmscope-was-here")
+        except OSError:
+            continue
+        return False
+    return True
+
+
+def run(words: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """Run python with these words in a new sandbox; its output is kept, what it wrote is gone."""
+    ROOM.mkdir(mode=0o700, exist_ok=True)
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    script = _MOUNTS.format(room=ROOM, processes=_PROCESSES, memory=_MEMORY)
+    apart = [
+        "setpriv",
+        "--pdeathsig",
+        "KILL",
+        "unshare",
+        *user,
+        "--mount",
+        "--pid",
+        "--fork",
+        "--net",
+        "--mount-proc",
+        "--kill-child",
+    ]
+    environment = os.environ | {_INSIDE: "1", "TMPDIR": str(ROOM), "HOME": str(ROOM), "OMP_NUM_THREADS": "1"}
+    environment |= {"MPLCONFIGDIR": str(ROOM), "NUMBA_CACHE_DIR": str(ROOM / "numba")}
+    command = [*apart, "bash", "-c", script, "bash", sys.executable, *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
