@@ -12,7 +12,7 @@ endif
 
 DEMO := runs/demo
 
-.PHONY: demo test test-slow test-soak test-gpu test-page test-slurm test-extras check-package docs notebooks format clean
+.PHONY: demo test test-slow test-soak test-gpu test-page test-slurm test-extras check-package docs notebooks format break lock sbom clean
 
 demo: .venv/.installed
 	$(BIN)/hmmscope run quickstart --scale small --out $(DEMO) --resume
@@ -33,11 +33,11 @@ test-gpu: .venv/.installed
 	$(BIN)/pytest -m gpu -n 0
 
 test-page: docs
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[e2e]"
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[pages,e2e]"
 	$(BIN)/pytest -m e2e -n 0
 
 test-slurm: .venv/.installed
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[slurm]"
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[pages,slurm]"
 	$(BIN)/pytest -m slurm -n 0
 
 # The tests that need more libraries, in an environment of their own: Ray, submitit, TransformerLens, nnsight, pyhmmer,
@@ -45,7 +45,7 @@ test-slurm: .venv/.installed
 test-extras:
 	test -x .venv-extras/bin/python || $(PYTHON) -m venv $(VENV_OPTIONS) .venv-extras
 	.venv-extras/bin/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) \
-		-e ".[hmm,models,test,lens,ray,slurm,hmmer,peers,tables]"
+		-e ".[pages,hmm,models,test,lens,ray,slurm,hmmer,peers,tables]"
 	.venv-extras/bin/pytest -rs tests/interop tests/models tests/sequences tests/sweeps/test_sweep_engines.py
 
 # Builds the package, installs its wheel into an empty environment outside of the checkout, and runs every verb there.
@@ -54,7 +54,7 @@ check-package: .venv/.installed
 	$(BIN)/python scripts/check_package.py
 
 docs: .venv/.installed
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[docs]"
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[pages,docs]"
 	mkdir -p docs/_build/extra
 	$(BIN)/hmmscope train docs/live.yaml --out docs/_build/live --resume -q
 	$(BIN)/hmmscope explore docs/_build/live -q -o docs/_build/extra/live.html
@@ -65,18 +65,39 @@ docs: .venv/.installed
 
 # Runs the notebooks of the documentation in place.
 notebooks: .venv/.installed
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[docs,hmm]"
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[pages,docs,hmm]"
 	$(BIN)/python scripts/run_notebooks.py
 
 format: .venv/.installed
 	$(BIN)/ruff format src tests scripts
 	$(BIN)/ruff check --fix src tests scripts
 
+# Tries to break everything, and writes docs/laboratory.md; SIZES="--only --kills 1000" chooses and adds to what was measured.
+break: .venv/.installed
+	$(BIN)/python tests/laboratory $(SIZES)
+
+# What is locked, with hashes: the newest versions that pyproject.toml allows, except torch (see constraints/README.md).
+lock:
+	test -x .venv-lock/bin/python || $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install -q --disable-pip-version-check pip-tools
+	.venv-lock/bin/pip-compile -q --upgrade --generate-hashes --strip-extras --allow-unsafe --unsafe-package torch \
+		--no-emit-find-links --no-emit-index-url --no-annotate --build-deps-for editable \
+		--extra pages --extra hmm --extra models --extra test -c constraints/torch.txt -o constraints/locked.txt pyproject.toml
+
+# A bill of materials of .venv, as CycloneDX JSON.
+sbom: .venv/.installed
+	test -x .venv-lock/bin/python || $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install -q --disable-pip-version-check cyclonedx-bom
+	.venv-lock/bin/cyclonedx-py environment $(BIN)/python --output-file sbom.json --of JSON
+	@echo "sbom: sbom.json"
+
 clean:
-	rm -rf .venv .venv-extras docs/_build
+	rm -rf .venv .venv-extras .venv-lock docs/_build
 
 # Byte code is left to the first import of what is imported: compiling all of it takes as long as the rest.
-.venv/.installed: pyproject.toml constraints/torch.txt
+.venv/.installed: pyproject.toml constraints/torch.txt constraints/locked.txt
 	$(PYTHON) -m venv $(VENV_OPTIONS) .venv
-	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check $(CONSTRAINT) -e ".[hmm,models,test]"
+	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check --no-deps --require-hashes -r constraints/locked.txt
+	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check $(CONSTRAINT) torch
+	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@

@@ -152,6 +152,9 @@ def test_largest_scale_counts_and_q_is_over_the_ledger(rising: Claim, tmp_path: 
         "again",
     ]
     assert ", in " not in "\n".join(as_text(ledger([small])))
+    newer = folder(tmp_path / "newer", RISES, format="hmmscope-experiment/2")
+    with pytest.raises(DamagedError, match="if newer, upgrade hmmscope"):
+        ledger([newer])
     twin = folder(tmp_path / "other" / "small", RISES)
     assert [entry.folder for entry in ledger([small, twin])] == [str(small), str(twin)]
 

@@ -33,8 +33,8 @@ def kills(folder: Path, number: int, rng: random.Random) -> Report:
     struck = found["interrupted"]
     path = folder / "operations"
     with RunDir.create(path, {}) as run:
-        run.save_checkpoint(1, rundir_crash.tensors_at(1), {"note": 1})
         run.metrics.append({"step": 1})
+        run.save_checkpoint(1, rundir_crash.tensors_at(1), {"note": 1})
     for fatal in range(number // 2):
         pid, read = rundir_crash.fork(lambda pipe, fatal=fatal: _die_before(fatal % 60, path, pipe))  # type: ignore[misc]
         os.waitpid(pid, 0)

@@ -1,6 +1,7 @@
 """What a training will take, said before it is begun; and the presets it is asked for."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.models.base import parameter_count
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.dry_run import as_text, estimate
+from hmmscope.runs.dry_run import as_text, estimate, require_room
 from hmmscope.runs.pipeline import fresh_model, ports_of, train
 from hmmscope.runs.presets import PRESETS, preset
 
@@ -95,6 +96,35 @@ def test_a_step_that_cannot_fit_is_refused_at_once(tmp_path: Path, capsys: pytes
     with pytest.raises(ResourceError, match="a training step: needs"):
         train(config_from_data(TINY, changes), tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_does_not_fit_on_the_disk_is_refused_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_from_data(TINY)
+    monkeypatch.setattr("hmmscope.machine.shutil.disk_usage", lambda path: SimpleNamespace(free=200_000))
+    require_room([config], tmp_path / "pool", here=True)
+    for refused in (
+        lambda: train(config_from_data(TINY, {"training.num_steps": "1000000"}), tmp_path / "run"),
+        lambda: require_room([config] * 10, tmp_path / "pool", here=True),
+    ):
+        with pytest.raises(ResourceError, match="on the disk of"):
+            refused()
+    large = config_from_data(TINY, {"training.batch_size": "100000000"})
+    with pytest.raises(ResourceError, match="a training step: needs"):
+        require_room([config, large], tmp_path / "pool", here=True)
+    monkeypatch.undo()
+    require_room([large], tmp_path / "pool", here=False)  # trained elsewhere
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_long_step_is_timed_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    each = estimate(config_from_data(TINY), measure=False).flops
+    assert each is not None
+    monkeypatch.setattr("hmmscope.runs.dry_run._STEP", each / 48 * 2.5)
+    found = estimate(config_from_data(TINY, {"training.num_grains": "2"}))
+    assert found.samples_measured == 2
+    assert " of 2 samples)" in "\n".join(as_text(found, config_from_data(TINY)))
 
 
 @pytest.mark.parametrize("name", PRESETS)

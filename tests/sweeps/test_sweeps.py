@@ -199,6 +199,22 @@ def test_a_sweep_is_extended_and_not_cut(tmp_path: Path) -> None:
         load_points(tmp_path)
 
 
+def test_a_grid_says_its_format_and_an_older_one_its_kind_by_its_table(tmp_path: Path) -> None:
+    out, points = tmp_path / "sweep", expand(RATES)
+    make_folder(out, points)
+    document = store.read_json(out / "grid.json")
+    assert document["format"] == "hmmscope-grid/1"
+    store.write_json(out / "grid.json", document | {"format": "hmmscope-grid/2"})
+    with pytest.raises(DamagedError, match="'hmmscope-grid/2', not hmmscope-grid/1; if newer, upgrade hmmscope"):
+        load_points(out)
+    store.write_json(out / "grid.json", {"points": document["points"]})  # as before 0.3
+    assert load_points(out) == points
+    make_folder(out, points, shared=True)
+    store.write_table(out / "table.jsonl", [])
+    with pytest.raises(RefusedError, match="holds a sweep, not a pool"):
+        make_folder(out, points, shared=True)
+
+
 def test_an_altered_grid_is_damage(tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     make_folder(out, expand(RATES))

@@ -1,0 +1,99 @@
+"""The laboratory in short: its trials find nothing here, find what is planted, and its table counts what was measured."""
+
+import random
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+for folder in ("laboratory", "storage", "runs", "report", "training", "sweeps"):
+    if str(TESTS / folder) not in sys.path:
+        sys.path.append(str(TESTS / folder))
+
+import folder_trials  # noqa: E402
+import input_trials  # noqa: E402, F401 - registers its trials
+import storage_trials  # noqa: E402
+import table  # noqa: E402
+from hmmscope.errors import InputError  # noqa: E402
+from hmmscope.storage import disk, seals  # noqa: E402
+from hmmscope.storage.rundir import RunDir  # noqa: E402
+from trials import conduct  # noqa: E402
+
+SHORT = {"power-losses": 150, "errors": 10, "races": 2, "configurations": 150}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_nothing_is_found(name: str, tmp_path: Path) -> None:
+    report = conduct(name, tmp_path / "room", SHORT[name], 7)
+    assert report.broken == []
+    assert report.trials == SHORT[name]
+    assert report.goal in table.GOALS
+
+
+def test_a_store_that_does_not_sync_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage_trials.train_under_record", _without_syncs(storage_trials.train_under_record))
+    assert conduct("power-losses", tmp_path / "room", 100, 7).violations > 0
+
+
+def _without_syncs(record):  # type: ignore[no-untyped-def]
+    return lambda *given: [entry for entry in record(*given) if entry[0] != "sync"]
+
+
+def test_an_error_that_is_swallowed_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "writing", lambda *_: suppress(OSError))
+    assert conduct("errors", tmp_path / "room", 10, 7).violations > 0
+
+
+def test_a_configuration_that_names_no_field_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise InputError("something is wrong")
+
+    monkeypatch.setattr("input_trials.config_from_data", refuse)
+    report = conduct("configurations", tmp_path / "room", 3, 7)
+    assert (report.violations, report.broken[0]) == (3, "no field is named: something is wrong")
+
+
+def test_mutations_are_counted_and_one_that_passes_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def one(place: Path) -> dict[str, Path]:
+        with RunDir.create(place / "run", {"seed": 1}) as run:
+            run.metrics.append({"step": 1})
+            run.mark_done({"loss": 0.5})
+        return {"run": place / "run"}
+
+    monkeypatch.setattr(folder_trials, "folders", one)
+    report = conduct("mutations", tmp_path / "good", 60, 7)
+    assert report.broken == []
+    assert report.trials > 40
+    monkeypatch.setattr(folder_trials, "check_seal", seals.read_seal)  # looks at no file
+    assert conduct("mutations", tmp_path / "bad", 60, 7).violations > 20
+
+
+def test_changes_are_changes() -> None:
+    rng = random.Random(3)
+    for data in (b"", b"a", b'{"a": [1, {"b": null}], "c": "x"}'):
+        assert all(folder_trials.altered(data, rng) != data for _ in range(50))
+    assert folder_trials.altered_field(b"no JSON", rng) is None
+
+
+def test_no_trial_runs_outside_of_the_sandbox(tmp_path: Path) -> None:
+    words = [sys.executable, str(TESTS / "laboratory"), "--inside", "races", "1"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "in the sandbox alone" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_table_adds_up_what_was_measured() -> None:
+    record = {"goal": "G1", "attack": "kills", "trials": 1000, "violations": 0, "broken": [], "note": "a|b"}
+    about = {"date": "2026-01-02", "source": "0123abcd"}
+    lines = table.markdown(
+        [record | about, record | about | {"violations": 2, "date": "2026-02-03", "broken": ["lost"]}]
+    )
+    row = next(line for line in lines if line.startswith("| G1 |"))
+    assert "| 2,000 | **2** | 2026-01-02, 0123abcd to 2026-02-03, 0123abcd | a\\|b |" in row
+    assert all(any(line.startswith(f"| {goal} |") for line in lines) for goal in table.GOALS)
+    assert len(table.GOALS) == 27
+    assert table.found([record | about | {"broken": ["`lost`"]}]) == ["- G1, 2026-01-02: `'lost'`"]

@@ -1,0 +1,68 @@
+"""What is required is little, and what the README's commands install is fixed by digests."""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from hmmscope.errors import code_and_line
+from hmmscope.training.progress import live_console
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LOCKED = (ROOT / "constraints" / "locked.txt").read_text()
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[<>=!~[ ;]", one)[0].lower().replace("_", "-") for one in requirements}
+
+
+def locked(text: str) -> dict[str, list[str]]:
+    """Digests by package; a line that is neither a version, a digest nor a comment is an error."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if version := re.fullmatch(r"([A-Za-z0-9._-]+)==[^ ]+ \\", line):
+            package = found.setdefault(version[1].lower().replace("_", "-"), [])
+        elif digest := re.fullmatch(r"    --hash=sha256:([0-9a-f]{64})( \\)?", line):
+            package.append(digest[1])
+        else:
+            assert line.startswith("#"), line
+    return found
+
+
+def test_few_packages_are_required() -> None:
+    required = PROJECT["project"]["dependencies"]
+    assert names(required) == {"torch", "numpy", "numba", "safetensors", "pyyaml", "jaxtyping"}
+    assert "torch>=2.10" in required
+
+
+def test_everything_that_the_readme_installs_is_locked() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    asked = names(PROJECT["project"]["dependencies"] + PROJECT["build-system"]["requires"])
+    asked |= {name for extra in ("pages", "hmm", "models", "test") for name in names(extras[extra])}
+    found = locked(LOCKED)
+    assert asked - found.keys() == {"torch"}
+    assert all(found.values())
+    makefile = (ROOT / "Makefile").read_text()
+    assert "--no-deps --require-hashes -r constraints/locked.txt" in makefile
+    assert "--no-deps --no-build-isolation -e ." in makefile
+
+
+def test_what_is_no_lock_is_found() -> None:
+    assert locked("a==1 \\\n    --hash=sha256:" + "0" * 64) == {"a": ["0" * 64]}
+    for line in ("a>=1", "a==1", "-e .", "--index-url x"):
+        try:
+            locked(line)
+        except AssertionError:
+            continue
+        raise AssertionError(line)
+
+
+def test_pages_and_bars_are_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, line = code_and_line(ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"))
+    assert (code, line.partition("; ")[2]) == (2, "pip install 'hmmscope[pages]'")
+    assert code_and_line(ModuleNotFoundError("No module named 'numpy'", name="numpy"))[0] == 70
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert live_console() is None
