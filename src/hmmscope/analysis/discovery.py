@@ -3,6 +3,7 @@
 Nothing here is told the belief; what is found is scored against it afterwards.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -190,6 +191,7 @@ def _simplex(stream: Tensor, size: int, seed: int) -> Found:
 def _sparse(stream: Tensor, size: int, seed: int) -> Found:
     try:
         from sklearn.decomposition import MiniBatchDictionaryLearning
+        from sklearn.exceptions import ConvergenceWarning
     except ImportError:
         raise InputError("methods: sparse needs scikit-learn: pip install 'hmmscope[discovery]'") from None
     scaled = ((stream - stream.mean(0)) / stream.std()).numpy()
@@ -197,7 +199,9 @@ def _sparse(stream: Tensor, size: int, seed: int) -> Found:
         size, alpha=0.1, batch_size=256, max_iter=20, random_state=seed, positive_code=True, fit_algorithm="cd",
         transform_algorithm="lasso_cd",
     )  # fmt: skip
-    return torch.from_numpy(np.asarray(learner.fit_transform(scaled), np.float64))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # codes are scored by what is read from them
+        return torch.from_numpy(np.asarray(learner.fit_transform(scaled), np.float64))
 
 
 def _random(stream: Tensor, size: int, seed: int) -> Found:
