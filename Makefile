@@ -1,4 +1,4 @@
-# make demo   set up, then sample, train, measure and write a page (about four minutes on two cores the first time)
+# make demo   set up, then sample, train, measure and write a page (about three minutes on two calm cores the first time)
 # make test   set up, then format, lint, types, tests and the smoke run of every experiment
 PYTHON ?= python3
 BIN := .venv/bin

@@ -31,7 +31,9 @@ def contests(*, peers: bool, device: str = "cpu", samples: int = SAMPLES) -> lis
     x, y = (data.features - data.features.mean(1, keepdim=True)), data.labels
     x = x / x.std(1, keepdim=True).clamp_min(1e-6)
     contest = Contest(
-        f"logistic probes, {LAYERS} layers of {WIDTH}, {x.shape[1]} examples, {COMPONENTS} classes", "probes"
+        f"logistic probes, {LAYERS} layers of {WIDTH}, {x.shape[1]} examples, {COMPONENTS} classes",
+        "probes",
+        "all layers wait for the line search of the slowest",
     )
     contest.add("hmmscope", lambda: fit_logistic(x, y, COMPONENTS, ridge=RIDGE), LAYERS)
     if peers and installed("sklearn"):
