@@ -80,7 +80,7 @@ break: .venv/.installed
 lock:
 	test -x .venv-lock/bin/python || $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install -q --disable-pip-version-check pip-tools
-	.venv-lock/bin/pip-compile -q --upgrade --generate-hashes --strip-extras --allow-unsafe --unsafe-package torch \
+	.venv-lock/bin/pip-compile -q --upgrade --generate-hashes --strip-extras --unsafe-package torch \
 		--no-emit-find-links --no-emit-index-url --no-annotate --build-deps-for editable \
 		--extra pages --extra hmm --extra models --extra test -c constraints/torch.txt -o constraints/locked.txt pyproject.toml
 

@@ -66,7 +66,7 @@ def check(folder: Path) -> None:
     print(call(sys.executable, "-m", "twine", "check", "--strict", *built, cwd=folder), end="", flush=True)
     call(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
     pins = ROOT / "constraints" / "torch.txt"
-    call(folder / "venv/bin/python", "-m", "pip", "install", "-q", "-c", pins, wheel, cwd=folder)
+    call(folder / "venv/bin/python", "-m", "pip", "install", "-q", "-c", pins, f"{wheel}[pages]", cwd=folder)
     command = folder / "venv/bin/hmmscope"
     names = re.findall(r"^    (\w+) ", call(command, "--help", cwd=work), re.MULTILINE)
     lines = COMMANDS.strip().splitlines()
