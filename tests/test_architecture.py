@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sweeps": NAMES - {"registry", "axes"} | {"training", "runs", "storage", "machine"},
     "experiments": NAMES | COMPONENTS | {"constructions", "runs", "storage", "machine", "evidence", "sweeps"}
     | {"interop", "reprs"},
-    "interop": {"errors", "schema", "axes", "processes", "models", "corpora", "storage"},
+    "interop": {"errors", "schema", "axes", "processes", "models", "corpora", "storage", "reprs"},
     "report": {"errors", "schema", "storage", "evidence", "text"},
     "bench": NAMES | COMPONENTS | {"storage", "runs"},
     "verbs": NAMES | COMPONENTS | {"interop", "runs", "storage", "machine", "sweeps", "evidence", "experiments"}

@@ -1,5 +1,6 @@
 """Objects everywhere: any process, corpus, sequences, module can be trained, evaluated, and gone on with."""
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from hmmscope.experiments.experiment import Experiment
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.runs.pipeline import untrained_twin
 from hmmscope.storage import store
+from hmmscope.training.progress import Progress
 
 HALF = [0.5, 0.5]
 MODEL = {"name": "roformer", "num_layers": 1, "num_heads": 2, "width": 8}
@@ -433,6 +435,15 @@ def test_reprs_are_short() -> None:
         assert "array(" not in repr(thing)
         assert "tensor(" not in repr(thing)
         assert thing._repr_html_().startswith("<table>")  # type: ignore[attr-defined]
+    prompts = hs.Corpus(coin(), layout=hs.Prompts(num_demonstrations=2, demonstration_length=3, test_length=3))
+    attentive = hs.make_model("roformer", num_symbols=2, num_tokens=3, num_layers=1, num_heads=1, width=4)
+    for rows in (
+        hs.attention_map(attentive, prompts, num_samples=2),
+        hs.shuffle_test(attentive, prompts, num_samples=2),
+    ):
+        assert rows._repr_html_().startswith("<table>")
+        assert rows.table() == list(rows)
+        assert len(rows.plot().axes) == 1
     table = score.table()
     assert {row["predictor"] for row in table} == set(score.measures)
     assert table[0]["loss"] == pytest.approx(score.loss)
@@ -459,3 +470,24 @@ def test_names_and_ragged_lists_are_one_line(answer: Any, observations: Any) -> 
     data = hs.SequenceData(["ht", "h"], symbols=coin().symbols)
     tokens, lengths = data.padded()
     assert torch.isfinite(hs.filter_beliefs(coin(), tokens, lengths=lengths).log_likelihood).all()
+
+
+def test_a_notebook_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    shown: list[str] = []
+
+    class ZMQInteractiveShell:
+        pass
+
+    html = SimpleNamespace(HTML=str, display=lambda *_, **__: SimpleNamespace(update=shown.append))
+    shell = SimpleNamespace(get_ipython=ZMQInteractiveShell, display=html)
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    monkeypatch.setitem(sys.modules, "IPython.display", html)
+    with Progress(4, "<fit>", unit="steps", per_step=1.0) as progress:
+        for step in range(1, 5):
+            progress.update(step, "a & b")
+    assert "&lt;fit&gt; <progress value='4' max='4'></progress> 4/4" in shown[-1]
+    assert shown[-1].endswith("a &amp; b")
+    with Progress(4, "fit", unit="steps", per_step=1.0, quiet=True) as progress:
+        progress.update(4)
+    assert len(shown) == 1
+    assert capsys.readouterr().err == ""

@@ -9,13 +9,14 @@ from hmmscope.analysis.activations import BATCH, capture, inference_mode
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.shuffle import attention_taps
 from hmmscope.corpora.corpus import Corpus
+from hmmscope.reprs import Table
 from hmmscope.schema import require
 
 
 @registry.instrument("attention")
 def attention_map(
     model: nn.Module, corpus: Corpus, *, num_samples: int = 256, max_offset: int = 32, seed: int = 0
-) -> list[dict]:
+) -> Table:
     """Mean attention of the last token, for each layer and head.
 
     Args:
@@ -69,4 +70,4 @@ def attention_map(
                         "samples": num_samples,
                     }
                 )
-    return rows
+    return Table(rows, "Attention of the last token", x="layer", y="value", by=("kind", "key", "head"))

@@ -13,6 +13,7 @@ from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.corpora.text import Text
 from hmmscope.errors import InputError
+from hmmscope.reprs import Table
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import torch_generator
 
@@ -35,7 +36,7 @@ def shuffle_test(
     num_permutations: int = 8,
     mode: str = "blocks",
     seed: int = 0,
-) -> list[dict]:
+) -> Table:
     """Permute places of the demonstrations and follow the attention logits from the last test token.
 
     The query is the last test token, the keys are the observations of the demonstrations, and a logit is followed by
@@ -72,7 +73,7 @@ def shuffle_test(
     values = shuffle_values(
         model, corpus, num_samples=num_samples, num_permutations=num_permutations, mode=mode, seed=seed
     )
-    return shuffle_rows(values)
+    return Table(shuffle_rows(values), "Shuffled demonstrations", x="layer", y="value", by=("metric", "head"))
 
 
 def shuffle_rows(values: ShuffleValues) -> list[dict]:

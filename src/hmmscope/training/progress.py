@@ -2,10 +2,11 @@
 
 import sys
 import time
+from html import escape
 from typing import Any
 
 #: Work that is over sooner than `_SHORT` seconds is not spoken of.
-_SECONDS_BETWEEN_LINES, _SHORT = 20.0, 1.0
+_SECONDS_BETWEEN_LINES, _SECONDS_BETWEEN_DRAWINGS, _SHORT = 20.0, 0.2, 1.0
 
 
 def live_console() -> Any:
@@ -16,6 +17,16 @@ def live_console() -> Any:
         return None
     console = Console(stderr=True)
     return console if console.is_terminal else None
+
+
+def notebook_cell() -> Any:
+    """A place for a bar under the cell of a notebook that runs; None anywhere else."""
+    ipython = sys.modules.get("IPython")
+    if ipython is None or type(ipython.get_ipython()).__name__ != "ZMQInteractiveShell":
+        return None
+    from IPython.display import HTML, display
+
+    return display(HTML(""), display_id=True)
 
 
 class Progress:
@@ -33,11 +44,13 @@ class Progress:
         self.total, self.what, self.unit, self.per_step, self.quiet = total, what, unit, per_step, quiet
         self._bars: Any = None
         self._task: Any = None
+        self._cell: Any = None
         self._entered = self._begun = self._shown = time.monotonic()
         self._first: int | None = None
 
     def __enter__(self) -> "Progress":
-        if live_console() is not None and not self.quiet:
+        self._cell = None if self.quiet else notebook_cell()
+        if self._cell is None and live_console() is not None and not self.quiet:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -59,9 +72,25 @@ class Progress:
         shown = f"{made / seconds * self.per_step:,.0f} {self.unit}/s  {note}" if made and seconds else note
         if self._bars is not None:
             self._bars.update(self._task, completed=step, note=shown)
+        elif self._cell is not None:
+            if step == self.total or now - self._shown > _SECONDS_BETWEEN_DRAWINGS:
+                self._shown = now
+                self._draw(step, f"{_left(self.total - step, made, seconds)}{shown}")
         elif not self.quiet and (
             now - self._shown > _SECONDS_BETWEEN_LINES or (step == self.total and now - self._entered > _SHORT)
         ):
             self._shown = now
-            left = "{}:{:02d} left  ".format(*divmod(round((self.total - step) * seconds / made), 60)) if made else ""
-            print(f"{self.what} {step}/{self.total}  {left}{shown}", file=sys.stderr, flush=True)
+            said = f"{_left(self.total - step, made, seconds)}{shown}"
+            print(f"{self.what} {step}/{self.total}  {said}", file=sys.stderr, flush=True)
+
+    def _draw(self, step: int, said: str) -> None:
+        """The bar of a notebook."""
+        from IPython.display import HTML
+
+        bar = f"<progress value='{step}' max='{self.total}'></progress>"
+        self._cell.update(HTML(f"{escape(self.what)} {bar} {step}/{self.total} {escape(said)}"))
+
+
+def _left(steps: int, made: int, seconds: float) -> str:
+    """How long so many steps will take, from how long it took to make some."""
+    return "{}:{:02d} left  ".format(*divmod(round(steps * seconds / made), 60)) if made else ""
