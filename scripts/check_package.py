@@ -3,8 +3,8 @@
     python scripts/check_package.py [--keep DIR]
 
 It needs the extra `package`. The sdist is built from the tree and the wheel from the sdist; both are checked by twine. The
-wheel goes, with the extra `pages`, into a new environment with the pinned torch, and each verb runs there at its smallest, in
-a folder outside the checkout. The first command that fails ends it.
+wheel goes, with the extra `pages`, into a new environment with the pinned torch. Each verb runs there at its smallest, in a
+folder outside the checkout. The first command that fails ends it.
 """
 
 import argparse
