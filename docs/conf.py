@@ -1,6 +1,7 @@
 """Sphinx configuration: MyST pages, furo, API documentation from docstrings."""
 
 import re
+from pathlib import Path
 
 import hmmscope
 
@@ -58,6 +59,17 @@ def properties_as_text(app, what, name, obj, options, lines):  # type: ignore[no
         lines[0] = lines[0].replace(":", _COLON)
 
 
+def accessible(app, exception):  # type: ignore[no-untyped-def]
+    """What keyboards and screen readers need and the theme leaves out: levels of captions, code that can be scrolled."""
+    for page in Path(app.outdir).rglob("*.html") if exception is None and app.builder.format == "html" else ():
+        text = page.read_text(encoding="utf-8")
+        found = text.replace('class="caption" role="heading">', 'class="caption" role="heading" aria-level="2">')
+        found = found.replace("<pre>", '<pre tabindex="0">')
+        if found != text:
+            page.write_text(found, encoding="utf-8")
+
+
 def setup(app):  # type: ignore[no-untyped-def]
     app.connect("autodoc-process-docstring", properties_as_text, priority=100)
     app.connect("autodoc-process-docstring", formulas_as_literal, priority=900)
+    app.connect("build-finished", accessible)

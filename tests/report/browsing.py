@@ -35,6 +35,7 @@ class Watched:
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
         self.page.goto(file.as_uri())
+        self.page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")  # all is drawn
 
     def assert_quiet(self) -> None:
         assert self.said == []

@@ -17,13 +17,15 @@ class FigureView {
     host.append(this.#legend(data.looks, host), this.#grid());
     host.querySelector("[data-download]")?.remove();
     host.append(this.#downloads());
-    new ResizeObserver(() => requestAnimationFrame(() => this.draw())).observe(host);
+    const changed = () => this.panels.some((view) => Math.round(view.plot.clientWidth) !== view.width);
+    new ResizeObserver(() => requestAnimationFrame(() => changed() && this.draw())).observe(host);
     new MutationObserver(() => this.draw()).observe(document.documentElement, { attributeFilter: ["data-theme"] });
   }
 
   draw() {
     for (const view of this.panels) {
       const [width, height] = [Math.round(view.plot.clientWidth), Math.round(view.plot.clientHeight)];
+      view.width = width;
       if (!width) continue;
       view.drawn = Charts.draw(view.svg, width, height, view.panel, this.#series(view));
       view.tip.hidden = true;
@@ -240,7 +242,8 @@ function save(name, type, content) {
 
 const figures = JSON.parse(document.getElementById("figures").textContent);
 const views = [...document.querySelectorAll("[data-figure]")].map((host) => new FigureView(host, figures[Number(host.dataset.figure)]));
-for (const view of views) view.draw();
+views[0]?.draw(); // the lead figure is seen before the others are drawn
+requestAnimationFrame(() => setTimeout(() => views.slice(1).forEach((view) => view.draw())));
 
 for (const button of document.querySelectorAll("[data-table]")) {
   button.addEventListener("click", () => {
