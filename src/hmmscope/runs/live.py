@@ -51,7 +51,7 @@ def live_data(run: Run) -> dict[str, Any]:
     _check(run)
     process, layout = run.process, run.config.layout
     return {
-        "title": f"{run.config.model.name} on {process.title or type(process).__name__}",
+        "title": f"{run.config.model.name} on {process.title or process.in_words()}",
         "model": _model(run),
         "tensors": {name: _packed(tensor, "<f4") for name, tensor in run.model.state_dict().items()},
         "process": _process(process),

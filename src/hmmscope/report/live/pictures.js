@@ -129,6 +129,7 @@ class PairBars {
       return { exact, read, group };
     });
     host.classList.add("pairs");
+    host.classList.toggle("many", names.length > 8);
     host.append(...this.pairs.map(({ group }) => group));
   }
 
