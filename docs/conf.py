@@ -60,7 +60,7 @@ def properties_as_text(app, what, name, obj, options, lines):  # type: ignore[no
 
 
 def accessible(app, exception):  # type: ignore[no-untyped-def]
-    """What keyboards and screen readers need and the theme leaves out: levels of captions, code and tables that can be scrolled."""
+    """What the theme leaves out: levels of captions, and code and tables that a keyboard can scroll."""
     for page in Path(app.outdir).rglob("*.html") if exception is None and app.builder.format == "html" else ():
         text = page.read_text(encoding="utf-8")
         found = text.replace('class="caption" role="heading">', 'class="caption" role="heading" aria-level="2">')
