@@ -69,7 +69,7 @@ def test_every_experiment_of_a_paper_has_results() -> None:
         "limits-depth",
         "limits-hard-dose",
     }
-    not_run_yet |= {f"multitask-{name}" for name in ("fig2", "fig3a", "fig3b", "fig7", "pool-size", "own-process")}
+    not_run_yet |= {f"multitask-{name}" for name in ("pool-size", "own-process")}
     made_elsewhere = {"quickstart"} | not_run_yet  # the demo's model
     assert {claim.experiment for claim in CLAIMS} - kept <= made_elsewhere
 
