@@ -203,9 +203,8 @@ class Cloud(Panel):
         require(len(self.places) == len(self.frames), "places", f"must be {len(self.frames)}", len(self.places))
         for i, place in enumerate(self.places):
             same = len(place) == len(self.colours) > 0 and not len(place) % 4
-            require(
-                _BASE64.fullmatch(place + self.colours + self.outline), "places, colours", "must be base64", place[:40]
-            )
+            plain = _BASE64.fullmatch(place + self.colours + self.outline) is not None
+            require(plain, "places, colours", "must be base64", place[:40])
             require(same, f"places[{i}]", f"must be {len(self.colours)} characters, as colours", len(place))
         require(len(self.corners) in (0, 3), "corners", "must be three names, or none", self.corners)
         require(len(self.outline) == 4 * len(self.corners), "outline", "must be the places of corners", self.outline)

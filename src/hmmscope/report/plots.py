@@ -291,7 +291,7 @@ def _draw_cloud(axes: Axes, panel: Cloud) -> None:
     """Points, and around beliefs their triangle; thousands of points are a picture in the PDF."""
     places, colours = unpack_places(panel.places[-1]), unpack_colours(panel.colours)
     size = _sized(min(3.0, max(0.35, 10 / len(places) ** 0.35))) ** 2
-    axes.scatter(*places.T, c=colours, s=size, linewidths=0, rasterized=len(places) > 1000)
+    axes.scatter(places[:, 0], places[:, 1], c=colours, s=size, linewidths=0, rasterized=len(places) > 1000)
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axes.set_axis_off()
     if not panel.corners:
