@@ -30,7 +30,7 @@ fit days.txt --states 2 --iterations 3 --restarts 1 --out fitted.json -q
 show fitted.json
 train fitted.json --out run --training.num_steps 4 --training.batch_size 4 --layout.length 8 -q
 train fitted.json --dry-run --layout.length 8
-analyse run probe --num_samples 64 -q
+analyse run probe --target state --num_samples 64 -q
 export run --out exported -q
 explore run -o explore.html
 report run -o run.html
