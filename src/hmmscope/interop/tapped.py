@@ -113,7 +113,7 @@ class TappedModel(SequenceModel):
     def __repr__(self) -> str:
         taps = sum(isinstance(module, Tap) for module in self.modules())
         read = f"{type(self.model).__name__}, {self.num_tokens} tokens read, {self.num_symbols} predicted"
-        return f"{type(self).__name__}({read}, {len(list(self.residual)) - 1} layers, {taps} taps)"  # type: ignore[arg-type]
+        return f"{type(self).__name__}({read}, {len(list(self.residual)) - 1} layers, {taps} taps)"
 
     def _repr_html_(self) -> str:
         taps = [name for name, module in self.named_modules() if isinstance(module, Tap)]
