@@ -3,29 +3,26 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import torch
 from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import residual_layers
 from hmmscope.analysis.belief_space import belief_space
-from hmmscope.analysis.geometry import BELIEF, PREDICTION, belief_targets, belief_times, fit_affine, read_off
+from hmmscope.analysis.geometry import BELIEF, PREDICTION, belief_targets, belief_times, read_off
 from hmmscope.analysis.layer_curves import with_interval
 from hmmscope.analysis.probes import read_stream
-from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.evidence.claims import Seen, claim
-from hmmscope.evidence.clouds import belief_colours, over_three_states, pack_colours, pack_places
 from hmmscope.evidence.effects import Effect, Estimate, pooled
-from hmmscope.evidence.figures import Bars, Cloud, Figure, Panel, Series
+from hmmscope.evidence.figures import Bars, Figure, Panel, Series
 from hmmscope.evidence.panels import bar, bars, curve, lines
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import Above
+from hmmscope.experiments.belief_clouds import cloud, cloud_rows
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured, apart
 from hmmscope.experiments.outcomes import flat
-from hmmscope.runs.development import kept_steps, over_training
-from hmmscope.runs.pipeline import Run, model_at
+from hmmscope.runs.development import over_training
+from hmmscope.runs.pipeline import Run
 
 FACTORED = "factored-mess3"
 #: Names in figures, with the specs of the processes.
@@ -42,7 +39,6 @@ PROCESSES: dict[str, dict[str, Any]] = {
 FACTORS = ("independent factors", "conditional factors", "hidden coupling")
 #: Of which processes points are kept, of the first seed, and whether over layers and steps too.
 _CLOUDS = {"Mess3": True, "RRXOR": False, "Bloch walk": False, "post-quantum": False}
-_MOST_FRAMES = 6
 _COLUMNS = ("layer", "quantity", "value", "low", "high", "error", "fitted")
 
 
@@ -101,7 +97,8 @@ class BeliefGeometry(Experiment):
                 factors = 2 if name in FACTORS else 1
                 found = over_training(run, _measured, num_samples=sizes["samples"], num_factors=factors)
             else:
-                found = _clouds(run, sizes["points"], name) if run.config.seed == 0 and name in _CLOUDS else []
+                shown = run.config.seed == 0 and name in _CLOUDS
+                found = cloud_rows(run, sizes["points"], over_all=_CLOUDS[name]) if shown else []
             rows += [{"process": name} | row for row in found]
         return {group: rows}
 
@@ -131,73 +128,6 @@ def _measured(model: nn.Module, corpus: Corpus, *, num_samples: int, num_factors
         )
         rows.append({"layer": layer, "quantity": "from the prediction", "value": float(alone)})
     return [{key: row[key] for key in _COLUMNS if key in row} for row in rows]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Points
-
-
-def _clouds(run: Run, count: int, name: str) -> list[dict]:
-    """Packed points: the exact beliefs, and those read off the last layer, or off each layer and at each step."""
-    corpus = run.corpus("probe")
-    times = belief_times(corpus)
-    num_samples = -(-count // len(times))
-    belief = belief_targets(corpus, times, num_samples)[BELIEF]
-    plane = _plane(belief)
-    layers = residual_layers(run.model)
-
-    def row(side: str, at: float, values: Tensor) -> dict[str, Any]:
-        return {"side": side, "at": at, "points": pack_places(plane(values)[:count])}
-
-    def read(model: nn.Module, layer: int) -> Tensor:
-        stream = read_stream(model, corpus, times, [layers[layer]], num_samples)
-        return fit_affine(stream, belief)(stream)[0]
-
-    rows = [row("exact", 0, belief), {"side": "colours", "at": 0, "points": pack_colours(_colours(belief)[:count])}]
-    if over_three_states(belief):
-        rows.append({"side": "corners", "at": 0, "points": pack_places(plane(torch.eye(3, dtype=torch.float64)))})
-    last = len(layers) - 1
-    if not _CLOUDS[name]:
-        return [*rows, row("step", run.config.training.num_steps, read(run.model, last))]
-    steps = kept_steps(run)
-    some = sorted({steps[round(i)] for i in np.linspace(0, len(steps) - 1, _MOST_FRAMES)})
-    rows += [row("layer", layer, read(run.model, layer)) for layer in range(len(layers))]
-    return rows + [row("step", step, read(model_at(run, step), last)) for step in some]
-
-
-def _plane(belief: Float64[Tensor, "example state"]) -> Any:
-    """A map of beliefs to the unit square: a triangle of three states, else the two directions that vary most."""
-    if belief.shape[1] == 3:
-        onto = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 3**0.5 / 2]], dtype=torch.float64)
-    else:
-        onto = torch.linalg.svd(belief - belief.mean(0), full_matrices=False)[2][:2].T
-    places = belief @ onto
-    low, high = places.amin(0), places.amax(0)
-    middle, size = (low + high) / 2, 1.15 * float((high - low).max())
-    return lambda values: ((values @ onto - middle) / size + 0.5).numpy()
-
-
-def _colours(belief: Float64[Tensor, "example state"]) -> np.ndarray:
-    """Colours of certainty, mixed, of three states; else ranks of three coordinates, so that all shades are used."""
-    if over_three_states(belief):
-        return belief_colours(belief)
-    ranks = belief[:, :3].argsort(0).argsort(0).double() / max(1, len(belief) - 1)
-    return (0.1 + 0.75 * ranks).numpy()
-
-
-def _cloud(rows: Rows, side: str, title: str, slider: str = "") -> Cloud:
-    own = sorted(rows.where(side=side), key=lambda row: row["at"])
-    colours = rows.one(side="colours")["points"]
-    corners = rows.where(side="corners")
-    return Cloud(
-        title=title,
-        slider=slider,
-        frames=tuple(f"{row['at']:g}" for row in own),
-        places=tuple(row["points"] for row in own),
-        colours=colours,
-        corners=("A", "B", "C") if corners else (),
-        outline=corners[0]["points"] if corners else "",
-    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -252,9 +182,9 @@ def _fractal_figure(clouds: Rows) -> Figure:
             "the last layer at kept steps of training. First seed; the maps are fitted to these points."
         ),
         panels=(
-            _cloud(rows, "exact", "Exact"),
-            _cloud(rows, "layer", "Read, by layer", "layer"),
-            _cloud(rows, "step", "Read, by step of training", "step"),
+            cloud(rows, "exact", "Exact"),
+            cloud(rows, "layer", "Read, by layer", "layer"),
+            cloud(rows, "step", "Read, by step of training", "step"),
         ),
     )
 
@@ -263,7 +193,7 @@ def _shapes_figure(clouds: Rows) -> Figure:
     panels = []
     for process in ("RRXOR", "Bloch walk", "post-quantum"):
         rows = clouds.where(process=process)
-        panels += [_cloud(rows, "exact", f"{process}, exact"), _cloud(rows, "step", f"{process}, read")]
+        panels += [cloud(rows, "exact", f"{process}, exact"), cloud(rows, "step", f"{process}, read")]
     return Figure(
         name="shapes",
         title="Beliefs of RRXOR and of two processes that no HMM has",

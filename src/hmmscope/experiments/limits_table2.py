@@ -26,7 +26,8 @@ from hmmscope.experiments.limits_models import TASKS, limits_config
 from hmmscope.models.base import SequenceModel
 from hmmscope.models.block_cot import num_blocks
 from hmmscope.runs.config import RunConfig, config_from_data
-from hmmscope.runs.pipeline import Run, fresh_model, threads
+from hmmscope.runs.pipeline import Run, fresh_model
+from hmmscope.runs.settings import threads
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import numpy_generator
 from hmmscope.training.objectives import target_loss

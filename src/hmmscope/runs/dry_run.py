@@ -17,8 +17,9 @@ from hmmscope.models.base import Ports, SequenceModel, cost_of, parameter_count
 from hmmscope.models.block_cot import num_blocks
 from hmmscope.models.make import build_model
 from hmmscope.runs.config import RunConfig
-from hmmscope.runs.pipeline import engine_of, ports_of, threads
+from hmmscope.runs.pipeline import engine_of, ports_of
 from hmmscope.runs.room import ADVICE, disk_bytes, require_memory_for
+from hmmscope.runs.settings import threads
 from hmmscope.training.distributed import World
 from hmmscope.training.parallel import make_engine
 from hmmscope.training.schedules import sample_numbers, stage_length

@@ -4,8 +4,8 @@ import copy
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.reprs import html_table, plot_rows
 from hmmscope.runs.config import RunConfig, config_from_data, configure, pinned
 from hmmscope.runs.room import ADVICE, disk_bytes, require_memory_for
+from hmmscope.runs.settings import settings
 from hmmscope.schema import require
 from hmmscope.storage import disk, store
 from hmmscope.storage.rundir import RunDir, config_difference, read_journal
@@ -36,7 +37,6 @@ from hmmscope.storage.seals import check_seal
 from hmmscope.training.distributed import World, joined
 from hmmscope.training.engines import Choice, choose_engine
 from hmmscope.training.parallel import check_processes, make_engine
-from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import load_weights, resolve_device
 from hmmscope.training.trackers import make_tracker
 from hmmscope.training.trainer import train_model
@@ -195,7 +195,7 @@ def train(
         if world.leader and asked.exact:  # refuse a process without an exact answer before there is a folder
             asked.floor(evaluation, 1)
         opened = _folder(path, config, process, resume) if world.leader else nullcontext()
-        with opened as folder, _settings(spec):
+        with opened as folder, settings(spec):
             if world.share(folder is not None and folder.done is not None):
                 world.dismiss()
                 return load_run(path, model=config.model.module if isinstance(net, GivenModel) else None)
@@ -242,46 +242,6 @@ def _first_weights(path: Path, model: GivenModel, world: World) -> None:
         store.write_tensors(kept, dict(model.state_dict()))
     world.meet()
     load_weights(model, store.read_tensors(kept, own=True))
-
-
-@contextmanager
-def _settings(spec: TrainingSpec) -> Iterator[None]:
-    """The threads and the determinism that a recipe asks of torch, and then as before.
-
-    Raises:
-        InputError: an operation that has no deterministic form, if the recipe is to be deterministic.
-    """
-    name = "CUBLAS_WORKSPACE_CONFIG"
-    strict, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    workspace = os.environ.get(name)
-    with threads(spec.num_threads):
-        if not spec.deterministic:
-            yield
-            return
-        os.environ[name] = workspace or ":4096:8"  # without it cuBLAS may give other bits when repeated
-        torch.use_deterministic_algorithms(True)
-        try:
-            yield
-        except RuntimeError as error:
-            if "deterministic" not in str(error):
-                raise
-            what = str(error).partition(".")[0]
-            raise InputError(f"training.deterministic: {what}; train on the processor, or without it") from error
-        finally:
-            torch.use_deterministic_algorithms(strict, warn_only=warns)
-            del os.environ[name]
-            os.environ.update({} if workspace is None else {name: workspace})
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """That many threads for torch, and then as many as before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def load_run(path: str | Path, *, model: torch.nn.Module | None = None) -> Run:

@@ -1,0 +1,50 @@
+"""What torch is set to while something runs, and then set back."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from hmmscope.errors import InputError
+from hmmscope.training.spec import TrainingSpec
+
+
+@contextmanager
+def settings(spec: TrainingSpec) -> Iterator[None]:
+    """The threads and the determinism that a recipe asks of torch, and then as before.
+
+    Raises:
+        InputError: an operation that has no deterministic form, if the recipe is to be deterministic.
+    """
+    name = "CUBLAS_WORKSPACE_CONFIG"
+    strict, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    workspace = os.environ.get(name)
+    with threads(spec.num_threads):
+        if not spec.deterministic:
+            yield
+            return
+        os.environ[name] = workspace or ":4096:8"  # without it cuBLAS may give other bits when repeated
+        torch.use_deterministic_algorithms(True)
+        try:
+            yield
+        except RuntimeError as error:
+            if "deterministic" not in str(error):
+                raise
+            what = str(error).partition(".")[0]
+            raise InputError(f"training.deterministic: {what}; train on the processor, or without it") from error
+        finally:
+            torch.use_deterministic_algorithms(strict, warn_only=warns)
+            del os.environ[name]
+            os.environ.update({} if workspace is None else {name: workspace})
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """That many threads for torch, and then as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
