@@ -106,7 +106,7 @@ def free_memory() -> int | None:
 
 def require_disk(what: str, folder: Path, num_bytes: int, advice: str) -> None:
     """ResourceError if `num_bytes` is more than is free on the disk where `folder` is or will be."""
-    place = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.is_dir())
+    place = next(one for one in (folder.absolute(), *folder.absolute().parents) if os.path.isdir(one))
     free = shutil.disk_usage(place).free
     if num_bytes > free:
         raise ResourceError(

@@ -18,7 +18,7 @@ from hmmscope import cli
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.corpora.targets import make_target
-from hmmscope.errors import DamagedError, InputError, NonFiniteError, ResourceError
+from hmmscope.errors import DamagedError, InputError, NonFiniteError, RefusedError, ResourceError
 from hmmscope.experiments.run_page import describe_run
 from hmmscope.models.make import make_model
 from hmmscope.processes.hmm import HMM
@@ -227,7 +227,7 @@ def test_a_changed_process_file_is_noticed(own: tuple[Path, RunConfig], tmp_path
     train(configured, tmp_path / "run", num_samples=8)
     file.unlink()
     HMM([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.1, 0.2], [0.1, 0.2, 0.7]]).save(file)
-    with pytest.raises(DamagedError, match="process here differs"):
+    with pytest.raises(RefusedError, match=r"process\.digest"):
         train(configured, tmp_path / "run", resume=True)
 
 

@@ -408,7 +408,10 @@ def _folder(path: Path, config: RunConfig, process: Process, resume: bool) -> Ru
     else:
         folder = RunDir.create(path, config.to_data(), seeds={"run": config.seed, "process_digest": process.digest})
     try:
-        difference = config_difference(_recorded(folder.config), config.to_data())
+        recorded, asked = _recorded(folder.config), config.to_data()
+        if recorded["process"].get("digest") == "":  # not pinned yet: what follows compares the process itself
+            recorded["process"] = recorded["process"] | {"digest": asked["process"].get("digest")}
+        difference = config_difference(recorded, asked)
         if difference:
             raise RefusedError(f"{path}: holds a run with another configuration ({'; '.join(difference)})")
         _check_same(folder, process)
