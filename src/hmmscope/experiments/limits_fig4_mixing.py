@@ -15,7 +15,7 @@ from hmmscope.evidence.panels import curve, level, lines
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import Above, Gate, learned
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
-from hmmscope.experiments.limits_models import alike_training, is_deep, limits_config
+from hmmscope.experiments.limits_models import is_deep, limits_config, shortened
 from hmmscope.experiments.limits_tables import (
     WHILE_TRAINING,
     each,
@@ -68,7 +68,7 @@ class Figure4Mixing(Experiment):
                 layers,
                 length=choices["length"],
                 process={"backward_probability": probability},
-                training=alike_training(scale, "cyclic-rnd", layers, choices["steps"]),
+                training=shortened(choices["steps"]),
             )
             for layers in (choices["layers"], 0)
             for probability in choices["probabilities"]

@@ -11,7 +11,7 @@ from hmmscope.evidence.panels import curve, level, lines
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import Above, learned
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
-from hmmscope.experiments.limits_models import TASKS, alike_training, is_deep, limits_config, shortened
+from hmmscope.experiments.limits_models import TASKS, is_deep, limits_config, shortened
 from hmmscope.experiments.limits_tables import (
     WHILE_TRAINING,
     each,
@@ -81,7 +81,7 @@ class Figure5(Experiment):
             for layers in (choices["layers"][0], 0):
                 model = {"width": usual[0], "num_heads": usual[1]} if layers else {}
                 for rate in choices["rates"]:
-                    own = alike_training(scale, task, layers, choices["steps"]) | {"learning_rate": rate}
+                    own = shortened(choices["steps"]) | {"learning_rate": rate}
                     plan[_label(task, layers, *usual, rate)] = limits_config(
                         scale, task, layers, model=model, training=own
                     )

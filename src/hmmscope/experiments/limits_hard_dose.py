@@ -69,7 +69,7 @@ class LimitsHardDose(Experiment):
         for actions in choices["actions"]:
             changes: dict[str, Any] = {"process": {"prediction_rate": 1 / actions}, "curriculum": False}
             changes["training"] = {"evaluate_samples": _ASKED * actions}
-            if scale == "small":  # a third of the steps of the grid: three doses in ten minutes
+            if scale == "small":  # fewer than the grid: three doses in ten minutes
                 changes["training"] |= {"num_steps": 2000, "epoch_steps": 100, "evaluate_every": 100}
             runs = grid(scale, [HARD], choices["layers"], **changes)
             for label, data in runs.items():

@@ -2,18 +2,12 @@
 
 The figures and tables of the paper look at one grid of trainings from different sides, so all of them take their
 configurations from here, and the pool trains each once. Where the scales differ from the paper: length, width, steps, the
-number of actions, and fresh samples instead of a fixed set; the curriculum has log2 of the length, rounded up, in the place
-of the paper's 7 stages. At scale "small" two random 5-cycles are the actions: five times in six they generate the
-alternating group A5, whose word problem is as hard as with five actions, and it is learned sooner.
+number of actions, and fresh samples instead of a fixed set.
 
-At the scales smoke, small and gpu the RNN, of which a step costs a fraction, sees `RNN_TIMES` as many sequences as the
-Transformers of the task, with their batch, their learning rate and their distance between evaluations: it can be compared
-after as many sequences, and after a training of its own.
-
-Scale medium is the protocol that decides: sequences of 32, whole from the start (limits-fig6 has the curriculum beside it),
-an RNN with as many sequences, cycles that generate A5, a learning rate for each depth chosen on a seed that is not used
-again, and a rate that is halved only after 7 and 14 of 20 evaluations, so that a training counts as flat while it still
-could move.
+The protocol of the reduced scales, except smoke: sequences are whole from the start (limits-fig6 has the curriculum beside
+it), the RNN sees as many sequences as the Transformers of the task, cycles generate A5, the learning rate of a depth was
+chosen on a seed that is not used again, and it is halved only after 7 and 14 of 20 evaluations, so that a training counts as
+flat while it still could move. Scale medium decides; scale small has half its length and less than half its steps.
 """
 
 import math
@@ -38,8 +32,6 @@ TASKS: dict[str, tuple[str, str, str]] = {
 HEADLINES_FIRST = ("cyclic-det", "cyclic-hard", "matmul", "cyclic-rnd", "ran-hmm", "ran-lds")
 #: Tasks that forget quickly: a window of constant length is enough.
 FAST = ("ran-hmm", "ran-lds")
-#: Sequences that the RNN sees, as a multiple of those of a Transformer.
-RNN_TIMES = 4
 
 
 def _steps(permutations: int, soft: int, hmm: int, lds: int) -> dict[str, int]:
@@ -62,37 +54,23 @@ class _Scale:
     depths: tuple[int, ...]
     hard_samples: int
     evaluations: int = 20
-    halvings: int = 5  # stages of the learning rate, each half of the one before
-    curriculum: bool = True
-    rnn_times: int = RNN_TIMES
-    group_order: int = 0  # of what the cycles generate; 60 is A5
+    curriculum: bool = False
+    group_order: int = 60  # of what the cycles generate: A5
     rates: dict[int, float] | None = None  # of learning, by layers
 
 
-#: Learning rates of scale medium by layers (0 is the RNN): scripts/choose_rates.py took of three the one with the least
-#: mean evaluation loss after 1000 steps of Cyclic-DET with seed 100, which nothing else uses.
+#: Stages of the learning rate, each half of the one before.
+STAGES = 3
+#: Learning rates of the scales small and medium by layers (0 is the RNN): scripts/choose_rates.py took of three the one with
+#: the least mean evaluation loss after 1000 steps of Cyclic-DET, sequences of 32, with seed 100, which nothing else uses.
 RATES = {0: 0.004, 1: 0.004, 2: 0.004, 3: 0.004, 4: 0.002, 5: 0.002}
 
 _SCALES = {
-    "smoke": _Scale(4, 2, 8, 2, 8, 2e-3, 4, _steps(12, 12, 12, 12), (1, 2), 64, 4),
-    "small": _Scale(16, 2, 64, 4, 64, 2e-3, 300, _steps(4000, 2000, 1000, 4000), (1, 2, 3, 4), 4096),
-    "medium": _Scale(
-        32,
-        2,
-        64,
-        4,
-        64,
-        2e-3,
-        300,
-        _steps(10000, 10000, 4000, 4000),
-        (1, 2, 3, 4, 5),
-        4096,
-        halvings=3,
-        curriculum=False,
-        rnn_times=1,
-        group_order=60,
-        rates=RATES,
+    "smoke": _Scale(
+        4, 2, 8, 2, 8, 2e-3, 4, _steps(12, 12, 12, 12), (1, 2), 64, evaluations=4, curriculum=True, group_order=0
     ),
+    "small": _Scale(16, 2, 64, 4, 64, 2e-3, 300, _steps(3000, 2000, 1000, 2000), (1, 2, 3), 4096, rates=RATES),
+    "medium": _Scale(32, 2, 64, 4, 64, 2e-3, 300, _steps(10000, 10000, 4000, 4000), (1, 2, 3, 4, 5), 4096, rates=RATES),
     "gpu": _Scale(64, 5, 256, 8, 512, 1e-3, 500, _steps(5000, 5000, 2000, 5000), (1, 2, 3, 4, 5), 16384),
 }
 #: Observations in the paper, and in its table of costs.
@@ -210,21 +188,21 @@ def _training(scale: str, task: str, num_layers: int, length: int, curriculum: b
         evaluated = {"evaluate_every": epoch, "evaluate_samples": samples, "checkpoint_every": epoch}
         return recipe | evaluated | _precision(scale, num_layers)
     sizes = _SCALES[scale]
-    steps, times = sizes.steps[task], 1 if num_layers else sizes.rnn_times
+    steps = sizes.steps[task]
     epoch = max(1, steps // sizes.evaluations)
     recipe = {
-        "num_steps": times * steps,
+        "num_steps": steps,
         "batch_size": sizes.batch_size,
         "schedule": "halving",
         "learning_rate": (sizes.rates or {}).get(num_layers, sizes.learning_rate),
         "warmup_steps": sizes.warmup_steps,
         "warmup_from": 1e-7,
         "epoch_steps": epoch,
-        "halve_every": max(1, -(-times * sizes.evaluations // sizes.halvings)),
+        "halve_every": -(-sizes.evaluations // STAGES),
         "betas": [0.9, 0.999],
         "evaluate_every": epoch,
         "evaluate_samples": sizes.hard_samples if task == "cyclic-hard" else min(256, sizes.hard_samples),
-        "checkpoint_every": max(1, times * steps // 4),
+        "checkpoint_every": max(1, steps // 4),
     }
     if curriculum and num_layers:
         deepest = max(num_layers, math.ceil(math.log2(length)))
@@ -257,15 +235,8 @@ def shortened(steps: int, evaluations: int = EVALUATIONS) -> dict[str, Any]:
         "num_steps": steps,
         "num_trajectories": 0,
         "epoch_steps": epoch,
-        "halve_every": max(1, evaluations // 5),
+        "halve_every": -(-evaluations // STAGES),
         "warmup_steps": min(300, max(1, steps // 10)),
         "evaluate_every": epoch,
         "checkpoint_every": max(1, steps // 4),
     }
-
-
-def alike_training(scale: str, task: str, num_layers: int, steps: int) -> dict[str, Any]:
-    """`shortened`, with which the RNN sees as many sequences as the Transformers of the task."""
-    if steps == 0 and num_layers == 0 and scale != "paper":
-        steps = limits_config(scale, task, 1)["training"]["num_steps"]
-    return shortened(steps)

@@ -19,8 +19,7 @@ from hmmscope.training.schedules import stage_length
 #: The sentence on what an epoch is at reduced scale.
 EPOCHS = (
     "An epoch is a twentieth of the training of a Transformer (at scale paper a pass over the fixed set); after each "
-    "the model is evaluated on the same samples, which are not trained on. At the scales small and "
-    "gpu the RNN has four times as many."
+    "the model is evaluated on the same samples, which are not trained on."
 )
 
 #: Tasks that remember, those that forget, and the one that is rarely asked.
