@@ -62,7 +62,6 @@ def test_every_experiment_of_a_paper_has_results() -> None:
     kept = {tables_of(folder)[0] for folder in FOLDERS}
     not_run_yet = {
         "belief-geometry",
-        "constrained-updates",
         "construction-vs-trained",
         "discovery",
         "in-context",
