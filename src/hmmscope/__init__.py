@@ -30,6 +30,7 @@ _HOME = {
     "memory_beliefs": "inference.memory",
     "entropy_rate": "inference.entropy",
     "observability": "inference.observability",
+    "future_law": "inference.observability",
     "stationary_distribution": "inference.stationary",
     "kalman_filter": "inference.kalman",
     "mixing_time": "inference.mixing",
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from hmmscope.inference.mixing import mixing_time as mixing_time
     from hmmscope.inference.mixture import filter_known_component as filter_known_component
     from hmmscope.inference.mixture import filter_mixture as filter_mixture
+    from hmmscope.inference.observability import future_law as future_law
     from hmmscope.inference.observability import observability as observability
     from hmmscope.inference.optimal import optimal_predictions as optimal_predictions
     from hmmscope.inference.paths import most_likely_states as most_likely_states

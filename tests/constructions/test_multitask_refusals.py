@@ -45,7 +45,7 @@ def test_absolute_positions_cannot_be_shifted() -> None:
     [
         ({"num_symbols": 1}, "num_symbols: must be at least 2, got 1"),
         ({"memory_length": 0}, "memory_length: must be at least 1, got 0"),
-        ({"num_steps": 0}, "num_steps: must be at least 1, got 0"),
+        ({"num_steps": -1}, "num_steps: must be at least 0, got -1"),
         ({"demonstration_length": 2}, "demonstration_length: must be at least 3 for a sample"),
         ({"num_demonstrations": 0}, "num_demonstrations: must be at least 1, got 0"),
         ({"demonstration_length": [3, 3]}, "demonstration_length: must be 4"),

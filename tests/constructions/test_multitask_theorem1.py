@@ -9,10 +9,14 @@ import torch
 from hypothesis import given, settings
 
 from hmmscope.analysis.activations import capture
+from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.shuffle import attention_taps
 from hmmscope.constructions import multitask_attention
 from hmmscope.constructions.multitask import multitask_theorem1
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.layouts import Prompts
 from hmmscope.errors import InputError
+from hmmscope.processes.hmm import HMM
 from multitask_cases import (
     SIZES,
     all_windows,
@@ -133,6 +137,17 @@ def test_is_gradient_descent(sizes: tuple[int, ...]) -> None:
         assert np.abs(law[column].numpy() - predicted).max() < 1e-14
     weights_BTQF = net.weights_of(net.stream(tokens)[-2])
     assert float((weights_BTQF - weights_BTQF[:, :1]).abs().max()) < 1e-15
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_without_a_step_nothing_is_learned(causal: bool) -> None:
+    """A curve over depth begins with W = 0: the prediction is zero, which `evaluate` reads as the uniform law."""
+    net = multitask_theorem1(3, 2, 0, num_demonstrations=4, demonstration_length=4, test_length=4, causal=causal)
+    layout = Prompts(num_demonstrations=4, demonstration_length=4, test_length=4)
+    corpus = Corpus(HMM([1.0], [[1.0]], [[0.7, 0.2, 0.1]]), layout=layout)
+    assert net.num_layers == 3
+    assert not net(corpus[0:2].tokens).any()
+    assert evaluate(net, corpus, num_samples=4).loss == pytest.approx(math.log(3))
 
 
 def test_finite_gap_leaks_through_the_mask() -> None:

@@ -163,6 +163,29 @@ def test_step_emission_is_the_law_of_words():
     close(labelled[0], likelihood)
 
 
+def test_future_law_is_that_of_the_words_that_follow():
+    """By enumeration: P(history and word) / P(history), of both forms, with a restart and with padding."""
+    rng = np.random.default_rng(8)
+    matrices = dense(rng, 3, 2)
+    history = torch.tensor([[0, 1, 1], [1, 0, 0]])
+    words = all_sequences(2, 2)
+    for process in (hs.HMM(*matrices), hs.LabelledHMM(*as_labelled(matrices))):
+        law = hs.future_law(process, history, 2)
+        for t in range(3):
+            for b in range(2):
+                begun = history[b, : t + 1].expand(len(words), -1)
+                joint = hs.log_likelihood(process, torch.cat([begun, words], 1)).exp()
+                close(law[b, t], joint / hs.log_likelihood(process, begun[:1]).exp())
+        close(hs.future_law(process, history, 1), hs.filter_beliefs(process, history).next_observation)
+        close(
+            hs.future_law(process, history, 2, starts=[True, False, True])[:, 2],
+            hs.future_law(process, history[:, 2:], 2)[:, 0],
+        )
+        close(hs.future_law(process, history, 2, lengths=[3, 2])[1, 2], torch.zeros(4, dtype=torch.float64))
+    with pytest.raises(InputError, match="^num_futures: must be at least 1"):
+        hs.future_law(process, history, 0)
+
+
 def test_one_state_is_always_known():
     found = hs.observability(hs.HMM([1.0], [[1.0]], [[0.5, 0.5]]))
     assert (found.lower, found.upper, found.exact) == (1.0, 1.0, True)

@@ -52,7 +52,7 @@ def multitask_theorem1(
     Args:
         num_symbols: V >= 2; the delimiter is token V.
         memory_length: L >= 1, symbols of a window.
-        num_steps: T >= 1 gradient steps.
+        num_steps: T >= 0 gradient steps; none leaves W = 0, which predicts zero.
         num_demonstrations, demonstration_length, test_length: the prompt, as laid out by `corpora.layouts.Prompts`;
             demonstrations of unequal lengths are listed.
         learning_rate: 1/L if not given (1 with tabular features), always stable: lambda_max(Sigma) <= L.

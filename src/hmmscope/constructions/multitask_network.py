@@ -54,7 +54,7 @@ class Descent:
 
     def check(self, layout: Layout) -> None:
         """InputError unless all of it is possible with this layout."""
-        require(self.num_steps >= 1, "num_steps", "must be at least 1", self.num_steps)
+        require(self.num_steps >= 0, "num_steps", "must be at least 0", self.num_steps)
         require(0 <= self.ridge < math.inf, "ridge", "must be at least 0 and finite", self.ridge)
         rate, most = self.rate(layout), 2 * layout.num_labels
         require(0 < rate < math.inf, "learning_rate", "must be positive and finite", self.learning_rate)

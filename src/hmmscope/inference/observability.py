@@ -24,15 +24,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.axes import Float64, Tensor
+from hmmscope.axes import Float64, Int, Tensor
 from hmmscope.errors import InputError
+from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.linear_programs import alternate, certificate, enumerate_signs, ratio
 from hmmscope.inference.memory import MAX_ENUMERATED
 from hmmscope.inference.stationary import emitting_steps
 from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.laws import symbol_law
+from hmmscope.processes.laws import StateEmitting, symbol_law
 from hmmscope.schema import require, unknown_name
 
 METHODS = ("auto", "bounds", "certificate", "enumeration")
@@ -96,6 +97,37 @@ def step_emission(hmm: HMM | LabelledHMM, steps: int) -> Float64[Tensor, "state 
     for _ in range(steps - 1):
         words_SW = torch.einsum("vij,jw->ivw", emitting_steps(hmm.law), words_SW).flatten(1)
     return words_SW
+
+
+def future_law(
+    hmm: HMM | LabelledHMM,
+    observations: Int[Tensor, "batch time"],
+    num_futures: int,
+    *,
+    starts: object = None,
+    lengths: object = None,
+) -> Float64[Tensor, "batch time word"]:
+    """P(o_{t+1} .. o_{t+k} | o_0..o_t), exact: what the network of [MultiTask] Theorem 2 is compared with.
+
+    belief_t @ transition @ step_emission(hmm, k);  where transitions emit, belief_t @ step_emission(hmm, k)
+
+    Args:
+        hmm: S states, V symbols; states or transitions emit.
+        observations: symbols in [0, V), shape (batch, time).
+        num_futures: k >= 1. Words are in lexicographic order, as the entries of `multitask_theorem2`.
+        starts, lengths: as for `filter_beliefs`; the word belongs to the sequence of observation t.
+
+    Raises:
+        InputError: as `filter_beliefs`, or V^k above `MAX_ENUMERATED`.
+        ResourceError: batch x time x V^k numbers do not fit in memory.
+    """
+    require(num_futures >= 1, "num_futures", "must be at least 1", num_futures)
+    words_SW, law = step_emission(hmm, num_futures), hmm.law
+    beliefs_BTS = filter_beliefs(hmm, observations, starts=starts, lengths=lengths).beliefs
+    if isinstance(law, StateEmitting):
+        words_SW = law.transition_MSS[0] @ words_SW
+    require_memory("future_law", 8 * beliefs_BTS[..., 0].numel() * words_SW.shape[1])
+    return beliefs_BTS @ words_SW.to(beliefs_BTS.device)
 
 
 def coefficient(emission_SV: Float64[Tensor, "state symbol"], *, method: str = "auto", steps: int = 1) -> Observability:
