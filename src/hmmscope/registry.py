@@ -7,6 +7,7 @@ A package of a user's own takes part by an entry point of the group "hmmscope" t
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib
 import importlib.metadata
@@ -14,7 +15,7 @@ import pkgutil
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from hmmscope.errors import InputError
 from hmmscope.schema import parse_spec, unknown_name
@@ -62,8 +63,17 @@ def model(name: str) -> Callable[[T], T]:
 
 
 def instrument(name: str) -> Callable[[T], T]:
-    """Register a function (model, corpus, ...) -> rows of a table."""
-    return _register("instrument", name)
+    """Register a function (model, corpus, ...) -> rows of a table; models of other libraries are handed to it with taps."""
+
+    def decorate(function: T) -> T:
+        @functools.wraps(cast("Callable[..., Any]", function))
+        def measure(model: Any, corpus: Any, **options: Any) -> Any:
+            taps = importlib.import_module("hmmscope.interop.taking")
+            return cast("Callable[..., Any]", function)(taps.with_taps(model, options.get("layers")), corpus, **options)
+
+        return cast("T", _register("instrument", name)(measure))
+
+    return decorate
 
 
 def experiment(name: str) -> Callable[[T], T]:

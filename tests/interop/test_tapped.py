@@ -168,9 +168,38 @@ def test_an_instrument_leaves_the_mode_as_it_was() -> None:
     assert not theirs.training
 
 
+def test_instruments_take_models_as_they_are() -> None:
+    """Of transformers and of TransformerLens, as through the wrapper; names of their own modules are names still."""
+    theirs = foreign("gpt2")
+    process = hs.make_process("random-mixture", num_components=2, num_states=2, num_symbols=SYMBOLS, seed=0)
+    corpus = hs.Corpus(
+        process, layout=hs.Prompts(num_demonstrations=2, demonstration_length=3, test_length=3), stream="probe"
+    )
+    one = hs.Corpus(process[0], layout=corpus.layout, stream="probe")
+    for measure in (
+        lambda model: hs.attention_map(model, corpus, num_samples=4),
+        lambda model: hs.shuffle_test(model, corpus, num_samples=4, num_permutations=2),
+        lambda model: hs.probe(model, corpus, num_samples=16),
+        lambda model: hs.probe(model, one, num_samples=16, target="belief"),
+        lambda model: hs.evaluate(model, corpus, num_samples=4).table(),
+    ):
+        rows = measure(theirs)
+        assert rows == measure(HuggingFaceModel(theirs))
+        assert len(rows) > 0
+    named = hs.probe(theirs, corpus, num_samples=16, layers=["transformer.h.0", "transformer.h.1"])
+    assert [row["layer_name"] for row in named[:2]] == ["transformer.h.0", "transformer.h.1"]
+
+
+def test_transformer_lens_models_are_taken_as_they_are() -> None:
+    wrapped = in_transformer_lens(made("roformer"))
+    corpus = hs.Corpus(hs.make_process("random-hmm", num_states=2, num_symbols=SYMBOLS, seed=0), length=6, stream="probe")
+    assert hs.attention_map(wrapped.model, corpus, num_samples=4) == hs.attention_map(wrapped, corpus, num_samples=4)
+
+
 def test_what_has_no_taps_is_told_how_to_get_them() -> None:
     process = hs.make_process("random-hmm", num_states=2, num_symbols=TOKENS, seed=0)
     corpus = hs.Corpus(process, length=6, stream="probe")
-    refuses(lambda: hs.attention_map(foreign("llama"), corpus), "from_huggingface(model)")
-    refuses(lambda: hs.probe(foreign("llama"), corpus, target="state"), "from_huggingface(model)", "model.layers")
+    plain = nn.Sequential(nn.Embedding(TOKENS, 4), nn.Linear(4, TOKENS))
+    refuses(lambda: hs.attention_map(plain, corpus), "from_huggingface(model)")
+    refuses(lambda: hs.probe(plain, corpus, target="state"), "from_huggingface(model)", "name its modules, such as 0, 1")
     refuses(lambda: TransformerLensModel(nn.Linear(2, 2)), "no model of TransformerLens")
