@@ -1,12 +1,14 @@
 """What is required is little, and what the README's commands install is fixed by digests."""
 
 import re
+import runpy
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from hmmscope.cli import build_parser
 from hmmscope.errors import code_and_line
 from hmmscope.training.progress import live_console
 
@@ -66,3 +68,10 @@ def test_pages_and_bars_are_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     assert code_and_line(ModuleNotFoundError("No module named 'numpy'", name="numpy"))[0] == 70
     monkeypatch.setitem(sys.modules, "rich.console", None)
     assert live_console() is None
+
+
+def test_the_check_of_the_package_tries_every_verb() -> None:
+    check = runpy.run_path(str(ROOT / "scripts" / "check_package.py"))
+    assert check["untried"](build_parser().format_help()) == []
+    assert check["untried"]("usage:\n    list    what there is\n    dance   is none\n") == ["dance"]
+    assert check["untried"]("no verbs") == ["all"]

@@ -1,6 +1,8 @@
-"""Small tables for notebooks."""
+"""What is printed of records and models, and small tables for notebooks."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields
 from html import escape
 from typing import Any
 
@@ -11,6 +13,46 @@ def html_table(title: str, facts: Mapping[str, Any]) -> str:
         f"<tr><th style='text-align:left'>{escape(k)}</th><td>{_shown(v)}</td></tr>" for k, v in facts.items()
     )
     return f"<table><caption>{escape(title)}</caption>{cells}</table>"
+
+
+class Shown:
+    """A record that prints the shapes of its arrays in place of their entries, and is a small table in a notebook."""
+
+    def _facts(self) -> dict[str, str]:
+        return {field.name: brief(getattr(self, field.name)) for field in fields(self) if field.repr}  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in self._facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return html_table(type(self).__name__, self._facts())
+
+
+def brief(value: Any) -> str:
+    """A value in at most a few words: arrays by type and shape, unless they have up to four numbers."""
+    if hasattr(value, "shape") and hasattr(value, "tolist"):
+        if math.prod(value.shape) <= 4:
+            return brief(value.tolist())
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple | dict) and len(value) > 4:
+        return f"{type(value).__name__} of {len(value)}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(brief, value))}]"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def changed(spec: Any) -> str:
+    """A spec by its name and the fields that differ from their defaults."""
+    told = []
+    for field in fields(spec):
+        value = getattr(spec, field.name)
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        if field.repr and value != default:
+            told.append(f"{field.name}={brief(value)}")
+    return f"{getattr(spec, 'name', type(spec).__name__)}({', '.join(told)})"
 
 
 def html_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -182,7 +182,7 @@ def test_future_law_is_that_of_the_words_that_follow():
             hs.future_law(process, history[:, 2:], 2)[:, 0],
         )
         close(hs.future_law(process, history, 2, lengths=[3, 2])[1, 2], torch.zeros(4, dtype=torch.float64))
-    with pytest.raises(InputError, match="^num_futures: must be at least 1"):
+    with pytest.raises(InputError, match=r"^num_futures: must be at least 1"):
         hs.future_law(process, history, 0)
 
 

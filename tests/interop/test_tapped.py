@@ -192,7 +192,9 @@ def test_instruments_take_models_as_they_are() -> None:
 
 def test_transformer_lens_models_are_taken_as_they_are() -> None:
     wrapped = in_transformer_lens(made("roformer"))
-    corpus = hs.Corpus(hs.make_process("random-hmm", num_states=2, num_symbols=SYMBOLS, seed=0), length=6, stream="probe")
+    corpus = hs.Corpus(
+        hs.make_process("random-hmm", num_states=2, num_symbols=SYMBOLS, seed=0), length=6, stream="probe"
+    )
     assert hs.attention_map(wrapped.model, corpus, num_samples=4) == hs.attention_map(wrapped, corpus, num_samples=4)
 
 
@@ -201,5 +203,7 @@ def test_what_has_no_taps_is_told_how_to_get_them() -> None:
     corpus = hs.Corpus(process, length=6, stream="probe")
     plain = nn.Sequential(nn.Embedding(TOKENS, 4), nn.Linear(4, TOKENS))
     refuses(lambda: hs.attention_map(plain, corpus), "from_huggingface(model)")
-    refuses(lambda: hs.probe(plain, corpus, target="state"), "from_huggingface(model)", "name its modules, such as 0, 1")
+    refuses(
+        lambda: hs.probe(plain, corpus, target="state"), "from_huggingface(model)", "name its modules, such as 0, 1"
+    )
     refuses(lambda: TransformerLensModel(nn.Linear(2, 2)), "no model of TransformerLens")

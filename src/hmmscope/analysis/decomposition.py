@@ -26,14 +26,15 @@ from hmmscope.inference.stationary import stationary_distribution
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import Law, symbol_law
+from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Histories
 
 
-@dataclass(frozen=True)
-class Histories:
+@dataclass(frozen=True, repr=False)
+class Histories(Shown):
     """Observations of a process that has run for ever, with what is known after the last of them.
 
     Attributes:
@@ -105,8 +106,8 @@ def stationary_start(hmm: HMM | LabelledHMM) -> HMM | LabelledHMM:
     return LabelledHMM(law_S, hmm.labelled_VSS, allow_drop_tiny=True)
 
 
-@dataclass(frozen=True)
-class MemoryDistances:
+@dataclass(frozen=True, repr=False)
+class MemoryDistances(Shown):
     """How far an observer with a memory of L observations is from one who has seen all, history by history.
 
     Attributes:
@@ -151,8 +152,8 @@ def memory_distances(histories: Histories, memory_length: int) -> MemoryDistance
 # Parts of the error
 
 
-@dataclass(frozen=True)
-class Windows:
+@dataclass(frozen=True, repr=False)
+class Windows(Shown):
     """All windows of L observations of a stationary process, and what the best predictors say about the next one.
 
     Attributes:
@@ -200,8 +201,8 @@ def all_windows(hmm: HMM | LabelledHMM, memory_length: int) -> Windows:
     )
 
 
-@dataclass(frozen=True)
-class Decomposition:
+@dataclass(frozen=True, repr=False)
+class Decomposition(Shown):
     """Mean squared Euclidean errors; `total` is computed on its own, and equals the sum of the others.
 
     Attributes:

@@ -24,6 +24,7 @@ from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.mixture import Mixture
+from hmmscope.reprs import Shown
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
 
@@ -34,8 +35,8 @@ BELIEF, MIXED_BELIEF, PREDICTION = "belief", "belief, component unknown", "next 
 RIDGE = 1e-6
 
 
-@dataclass(frozen=True)
-class Fit:
+@dataclass(frozen=True, repr=False)
+class Fit(Shown):
     """Affine maps from features to a target, one a layer.
 
     Attributes:
@@ -54,8 +55,8 @@ class Fit:
         return (features.double() - self.centre) / self.scale @ self.weights + self.mean
 
 
-@dataclass(frozen=True)
-class Readout:
+@dataclass(frozen=True, repr=False)
+class Readout(Shown):
     """Squared errors on test samples, the last quarter of all.
 
     Attributes:

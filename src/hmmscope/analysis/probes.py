@@ -19,7 +19,7 @@ from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.mixture import Mixture
-from hmmscope.reprs import Table
+from hmmscope.reprs import Shown, Table
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import numpy_generator
 
@@ -27,8 +27,8 @@ MAX_DISTANCE = 4
 TARGETS = ("component", "state", "belief", *(f"previous-{k}" for k in range(MAX_DISTANCE + 1)))
 
 
-@dataclass(frozen=True)
-class ProbeData:
+@dataclass(frozen=True, repr=False)
+class ProbeData(Shown):
     """Features and labels of one probe; examples of one sample share a sample number, so that splits are by sample.
 
     Attributes:

@@ -19,6 +19,7 @@ from hmmscope.models.make import make_model
 from hmmscope.processes.base import Process
 from hmmscope.processes.fresh import FreshHMMs
 from hmmscope.processes.mixture import Mixture
+from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
 #: Longest context of the n-grams.
@@ -36,8 +37,8 @@ class Level:
     high: float
 
 
-@dataclass(frozen=True)
-class Screening:
+@dataclass(frozen=True, repr=False)
+class Screening(Shown):
     """What can be had on a process without learning it, beside what can be had at all.
 
     Attributes:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Tensor
+from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
 #: Parts of the samples that are left out in turn, for the standard errors.
@@ -21,8 +22,8 @@ _PARTS = 20
 _TOLERANCE, _STEPS = 1e-9, 5000
 
 
-@dataclass(frozen=True)
-class Weights:
+@dataclass(frozen=True, repr=False)
+class Weights(Shown):
     """The nearest mixture.
 
     Attributes:

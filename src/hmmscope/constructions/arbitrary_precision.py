@@ -42,6 +42,7 @@ from hmmscope.constructions.stochastic_filter import (
 )
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
 Product = Literal["gelu", "exact"]
@@ -50,8 +51,8 @@ MAX_LENGTH = 256
 MIN_BITS, MAX_BITS = 8, 65536
 
 
-@dataclass(frozen=True)
-class PreciseBeliefs:
+@dataclass(frozen=True, repr=False)
+class PreciseBeliefs(Shown):
     """What the construction answers in p bits.
 
     Attributes:

@@ -11,6 +11,7 @@ from hmmscope.constructions.constructed import check_tokens
 from hmmscope.errors import InputError
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.matrix_product import MatrixProduct
+from hmmscope.reprs import Shown
 from hmmscope.schema import require, shown
 
 #: How far A^T A may be from the identity, in each entry, for A to count as orthogonal.
@@ -19,8 +20,8 @@ ORTHOGONAL_TOLERANCE = 1e-10
 Kind = Literal["permutation", "map", "orthogonal", "general"]
 
 
-@dataclass(frozen=True, eq=False)
-class DrivenSystem:
+@dataclass(frozen=True, eq=False, repr=False)
+class DrivenSystem(Shown):
     """A vector that every symbol multiplies by its matrix.
 
     vector_t = matrices[symbol_t] @ vector_{t-1},  vector_0 = initial

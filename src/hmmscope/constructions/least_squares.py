@@ -17,6 +17,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
 Features = Literal["window", "tabular"]
@@ -39,8 +40,8 @@ def window_features(
     return one_hot(joint_index(windows, num_symbols), num_symbols ** windows.shape[-1]).double()
 
 
-@dataclass(frozen=True)
-class Samples:
+@dataclass(frozen=True, repr=False)
+class Samples(Shown):
     """Regression samples; leading axes, if any, are independent data sets.
 
     Attributes:
@@ -92,8 +93,8 @@ def demonstration_samples(
     return Samples(cut[..., :memory_length].flip(-1), cut[..., memory_length:], num_symbols)
 
 
-@dataclass(frozen=True)
-class LeastSquares:
+@dataclass(frozen=True, repr=False)
+class LeastSquares(Shown):
     """The two moments of a regression, and everything that follows from them.
 
     Attributes:

@@ -8,10 +8,11 @@ from torch.nn.functional import one_hot
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.constructions.multitask_layout import Layout, Prompt
+from hmmscope.reprs import Shown
 
 
-@dataclass(frozen=True)
-class Exact:
+@dataclass(frozen=True, repr=False)
+class Exact(Shown):
     """Exact values for given tokens, column by column.
 
     Attributes:

@@ -7,12 +7,13 @@ import numpy as np
 import torch
 
 from hmmscope.axes import Float64, Tensor
+from hmmscope.reprs import Shown
 from hmmscope.schema import require
 from hmmscope.seeds import torch_generator
 
 
-@dataclass(frozen=True)
-class PositionCode:
+@dataclass(frozen=True, repr=False)
+class PositionCode(Shown):
     """Unit vectors v_r of the columns r.
 
     Attributes:

@@ -29,6 +29,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
 Exponents = Literal["real", "floor"]
@@ -99,8 +100,8 @@ class Arithmetic(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class ExactProducts:
+@dataclass(frozen=True, repr=False)
+class ExactProducts(Shown):
     """Products as the hardware makes them, in the type of `one`; powers too large for it are infinite.
 
     Attributes:
@@ -124,8 +125,8 @@ def largest_log(kind: type = np.longdouble) -> float:
     return float(np.log(np.finfo(kind).max))
 
 
-@dataclass(frozen=True)
-class Normalised:
+@dataclass(frozen=True, repr=False)
+class Normalised(Shown):
     """What a normaliser does to vectors.
 
     Attributes:
@@ -167,8 +168,8 @@ def gate(z: Any) -> Any:
 # The same as a multilayer perceptron
 
 
-@dataclass(frozen=True)
-class DenseLayer:
+@dataclass(frozen=True, repr=False)
+class DenseLayer(Shown):
     """h <- activation(weight h + bias), the first `num_relu` neurons ReLU, the others GeLU; none where it is linear."""
 
     weight: NDArray[np.float64]

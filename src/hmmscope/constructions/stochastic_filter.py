@@ -30,6 +30,7 @@ from hmmscope.constructions.residual import LayerNote
 from hmmscope.processes.base import integer_weights
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.reprs import Shown
 from hmmscope.schema import require, unknown_name
 
 Variant = Literal["disjoint", "residual"]
@@ -42,8 +43,8 @@ MAX_LENGTH = 4096
 UNIT = 2**64
 
 
-@dataclass(frozen=True, eq=False)
-class BeliefOperators:
+@dataclass(frozen=True, eq=False, repr=False)
+class BeliefOperators(Shown):
     """belief after o_1 .. o_t  =  read (M_{o_t} .. M_{o_1} start) / sum,   exact rational numbers.
 
     M_o[s', s] = P(s' | s) P(o | s') (columns are states before, rows states after), which is diag(emission[:, o]) times

@@ -16,7 +16,7 @@ from hmmscope.kernels.philox import CORPUS_VERSION, MAX_SAMPLES
 from hmmscope.processes.base import Process
 from hmmscope.processes.given_sequences import TRAINING, GivenSequences
 from hmmscope.processes.make import as_process
-from hmmscope.reprs import html_table
+from hmmscope.reprs import Shown, html_table
 from hmmscope.schema import shown, spec_to_data
 from hmmscope.seeds import philox_key
 from hmmscope.sequences.data import SequenceData
@@ -24,8 +24,8 @@ from hmmscope.sequences.data import SequenceData
 Index = int | slice | Sequence[int] | NDArray[np.integer] | Tensor
 
 
-@dataclass(frozen=True)
-class Batch:
+@dataclass(frozen=True, repr=False)
+class Batch(Shown):
     """Some samples of a corpus.
 
     Attributes:

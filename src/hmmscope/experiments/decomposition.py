@@ -25,6 +25,7 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.low_rank import LowRankHMMSpec, symmetric_channel
 from hmmscope.processes.random_hmm import RandomHMMSpec
+from hmmscope.reprs import Shown
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
 
@@ -61,8 +62,8 @@ def counted_moments(windows: Windows, counts: Int64[Tensor, "*draw window symbol
     return LeastSquares(weighted.mT @ windows.features, share.mT @ windows.features, number)
 
 
-@dataclass(frozen=True)
-class ExpectedFit:
+@dataclass(frozen=True, repr=False)
+class ExpectedFit(Shown):
     """W x for each window x, over the labels: its mean, and E||W x - mean||^2.
 
     Attributes:

@@ -30,6 +30,7 @@ from hmmscope.experiments.experiment import Measured
 from hmmscope.inference.memory import all_sequences, filter_windows, with_prior
 from hmmscope.inference.memory_error import fit_decay, memory_certificate
 from hmmscope.processes.hmm import HMM
+from hmmscope.reprs import Shown
 from hmmscope.seeds import torch_generator
 
 #: Errors of gradient descent between which its rate is fitted: geometric by then, and still above rounding.
@@ -89,8 +90,8 @@ def trained_in_context(
 # The population
 
 
-@dataclass(frozen=True)
-class Population:
+@dataclass(frozen=True, repr=False)
+class Population(Shown):
     """A stationary process seen through windows of `memory_length` symbols, and its next `num_futures` symbols.
 
     Attributes:

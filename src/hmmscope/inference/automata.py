@@ -12,11 +12,12 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.inference.memory import all_sequences
 from hmmscope.inference.spectral import WordLaw
 from hmmscope.processes.stationary import closed_classes
+from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
 
-@dataclass(frozen=True)
-class Automaton:
+@dataclass(frozen=True, repr=False)
+class Automaton(Shown):
     """States found in the order of a breadth-first search, the first after no symbol at all.
 
     Attributes:

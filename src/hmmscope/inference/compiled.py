@@ -21,6 +21,7 @@ from hmmscope.kernels import careful, lanes
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import Law, StateEmitting, symbol_law
+from hmmscope.reprs import Shown
 
 #: A law with a positive entry below this is in doubt, looked at so often: see `hmmscope.kernels.lanes`.
 SMALLEST = {np.dtype(np.float64): (1e-100, 8), np.dtype(np.float32): (1e-17, 1)}
@@ -36,8 +37,8 @@ class Weights(NamedTuple):
     exponent: NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Filtered:
+@dataclass(frozen=True, repr=False)
+class Filtered(Shown):
     """The filter of a batch, ready to be run backward.
 
     Attributes:

@@ -17,6 +17,7 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import StateEmitting, symbol_law
 from hmmscope.processes.stationary import closed_classes, stationary_law
+from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
 #: Numbers that `entropy_rate` may hold at once to compute its bounds: a fraction of a second.
@@ -24,8 +25,8 @@ _BOUND_WORK = 2**19
 _ROUNDING = 1e-13
 
 
-@dataclass(frozen=True)
-class BlockEntropies:
+@dataclass(frozen=True, repr=False)
+class BlockEntropies(Shown):
     """Entropies of the first n = 1, 2, .. observations of a stationary process, nats.
 
     Attributes:

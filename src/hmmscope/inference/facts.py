@@ -10,6 +10,7 @@ from hmmscope.inference.stationary import state_transitions, stationary_distribu
 from hmmscope.processes.base import Process
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.reprs import Shown
 
 #: Above this many states `process_facts` tells nothing: it would take more than a second or two.
 MAX_STATES = 64
@@ -17,8 +18,8 @@ MAX_STATES = 64
 MAX_WORDS = 256
 
 
-@dataclass(frozen=True)
-class Facts:
+@dataclass(frozen=True, repr=False)
+class Facts(Shown):
     """Numbers of one HMM.
 
     Attributes:

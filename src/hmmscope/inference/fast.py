@@ -22,6 +22,7 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import StateEmitting, symbol_law
 from hmmscope.processes.mixture import Mixture
+from hmmscope.reprs import Shown
 
 
 def log_likelihood(
@@ -84,8 +85,8 @@ def belief_states(
     return torch.from_numpy(run_filter(hmm.law, observations, mask, lengths).beliefs)
 
 
-@dataclass(frozen=True)
-class MixturePredictions:
+@dataclass(frozen=True, repr=False)
+class MixturePredictions(Shown):
     """What the ideal in-context learner predicts, without its posterior over components.
 
     Attributes:

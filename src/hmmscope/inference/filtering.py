@@ -13,10 +13,11 @@ from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import Law, symbol_law
+from hmmscope.reprs import Shown
 
 
-@dataclass(frozen=True)
-class FilterResult:
+@dataclass(frozen=True, repr=False)
+class FilterResult(Shown):
     """What the forward filter knows after each observation.
 
     Attributes:

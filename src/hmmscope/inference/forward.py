@@ -19,13 +19,14 @@ import torch
 from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.laws import EdgeEmitting, Law, StateEmitting
+from hmmscope.reprs import Shown
 from hmmscope.schema import shown
 
 _RISKY, _CHECK_EVERY = 1e-100, 8
 
 
-@dataclass
-class ForwardStep:
+@dataclass(repr=False)
+class ForwardStep(Shown):
     """What is known at one time, after the observation.
 
     Attributes:

@@ -9,11 +9,12 @@ import torch
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.linear_gaussian import LinearGaussian
+from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
 
-@dataclass(frozen=True)
-class KalmanResult:
+@dataclass(frozen=True, repr=False)
+class KalmanResult(Shown):
     """What is known after each observation.
 
     Attributes:
@@ -35,8 +36,8 @@ class KalmanResult:
     log_likelihood: Float64[Tensor, "batch"]
 
 
-@dataclass(frozen=True)
-class KalmanStep:
+@dataclass(frozen=True, repr=False)
+class KalmanStep(Shown):
     """The part of one step that is the same for all observations.
 
     Attributes:

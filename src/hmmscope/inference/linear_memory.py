@@ -10,14 +10,15 @@ from hmmscope.inference.stationary import emitting_steps, state_transitions
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import symbol_law
+from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
 #: Eigenvalues of the covariance below this share of the largest are zero: at least memory_length - 1 of them are.
 RELATIVE_ZERO = 1e-10
 
 
-@dataclass(frozen=True)
-class LinearPredictor:
+@dataclass(frozen=True, repr=False)
+class LinearPredictor(Shown):
     """y ~ weights @ x for the window x = [one-hot o_t; one-hot o_{t-1}; ..; one-hot o_{t-L+1}], most recent first.
 
     Attributes:

@@ -19,6 +19,7 @@ from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import EdgeEmitting, Law, StateEmitting, symbol_law
+from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
 #: Largest number of windows or sequences that are enumerated.
@@ -87,8 +88,8 @@ def memory_beliefs(
     )
 
 
-@dataclass(frozen=True)
-class MemoryTable:
+@dataclass(frozen=True, repr=False)
+class MemoryTable(Shown):
     """The best prediction from each window of a given length.
 
     Attributes:

@@ -12,11 +12,12 @@ from hmmscope.inference.stationary import emitting_steps
 from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
 
-@dataclass(frozen=True)
-class MixedStates:
+@dataclass(frozen=True, repr=False)
+class MixedStates(Shown):
     """Beliefs reached from a first one, in the order in which a breadth-first search finds them, and edges between them.
 
     A mixed state is the law of the state that emits next, given a word. Together with its edges it is a labelled hidden

@@ -13,13 +13,14 @@ from hmmscope.inference.pools import run_mixture
 from hmmscope.inference.ragged import blank, check_ragged
 from hmmscope.processes.laws import Law, symbol_law
 from hmmscope.processes.mixture import Mixture
+from hmmscope.reprs import Shown
 
 #: Working memory of one chunk of sequences: about what stays in the caches.
 CHUNK_BYTES = 2**23
 
 
-@dataclass(frozen=True)
-class MixtureResult:
+@dataclass(frozen=True, repr=False)
+class MixtureResult(Shown):
     """What the ideal in-context learner knows after each observation.
 
     Attributes:
@@ -109,8 +110,8 @@ def _filter_chunk(
         following[:, t] = torch.bmm(weighted_MBS, symbols_MSV).sum(0)
 
 
-@dataclass(frozen=True)
-class KnownComponentResult:
+@dataclass(frozen=True, repr=False)
+class KnownComponentResult(Shown):
     """What an observer knows who is told the component.
 
     Attributes:

@@ -34,6 +34,7 @@ from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import StateEmitting, symbol_law
+from hmmscope.reprs import Shown
 from hmmscope.schema import require, unknown_name
 
 METHODS = ("auto", "bounds", "certificate", "enumeration")
@@ -44,8 +45,8 @@ _SINGULAR = 1e-8
 _MAX_ENUMERATED_STATES, _MAX_CERTIFICATE = 14, 4_000
 
 
-@dataclass(frozen=True)
-class Observability:
+@dataclass(frozen=True, repr=False)
+class Observability(Shown):
     """The observability coefficient, or an interval that holds it.
 
     Attributes:

@@ -16,13 +16,14 @@ from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.mixture import Mixture
+from hmmscope.reprs import Shown
 
 #: Up to this many components the posterior costs little beside the prediction.
 _FEW_COMPONENTS = 512
 
 
-@dataclass(frozen=True)
-class OptimalPredictions:
+@dataclass(frozen=True, repr=False)
+class OptimalPredictions(Shown):
     """The best that any predictor can do.
 
     Attributes:

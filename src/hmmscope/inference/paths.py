@@ -15,11 +15,12 @@ from hmmscope.kernels import careful
 from hmmscope.kernels.viterbi import likeliest
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
 
 
-@dataclass(frozen=True)
-class PathResult:
+@dataclass(frozen=True, repr=False)
+class PathResult(Shown):
     """The likeliest path of each sequence.
 
     Attributes:

@@ -15,11 +15,12 @@ from hmmscope.inference.tables import sequences, tables
 from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
 
-@dataclass(frozen=True)
-class SmoothResult:
+@dataclass(frozen=True, repr=False)
+class SmoothResult(Shown):
     """What is known about states and their neighbours when all observations are seen.
 
     Attributes:
@@ -107,8 +108,8 @@ def smooth_pairs(
     )
 
 
-@dataclass(frozen=True)
-class ExpectedCounts:
+@dataclass(frozen=True, repr=False)
+class ExpectedCounts(Shown):
     """Expected numbers over all sequences, given all observations: the statistics of Baum and Welch.
 
     Attributes:

@@ -17,6 +17,7 @@ from hmmscope.processes.combine import as_labelled
 from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
 #: Singular values below this share of the largest are zero in an exact Hankel matrix: what rounding leaves.
@@ -25,8 +26,8 @@ RANK = 1e-9
 WordLaw = Callable[[Int64[Tensor, "word time"]], Float64[Tensor, "word"]]
 
 
-@dataclass(frozen=True)
-class Operators:
+@dataclass(frozen=True, repr=False)
+class Operators(Shown):
     """Operators of a process of V symbols in R dimensions; their entries have any sign.
 
     Attributes:

@@ -1,6 +1,6 @@
 """Models of other libraries as the instruments take them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
@@ -9,7 +9,7 @@ from hmmscope.errors import InputError
 from hmmscope.interop.lens import TransformerLensModel
 from hmmscope.interop.tapped import HuggingFaceModel, TappedModel
 
-_WITH_TAPS: dict[str, type[TappedModel]] = {"transformers": HuggingFaceModel, "transformer_lens": TransformerLensModel}
+_WITH_TAPS: dict[str, Callable[[nn.Module], TappedModel]] = {"transformers": HuggingFaceModel, "transformer_lens": TransformerLensModel}
 
 
 def with_taps(model: Any, layers: Sequence[str] | None = None) -> Any:

@@ -18,7 +18,6 @@ from torch.overrides import TorchFunctionMode
 from hmmscope.axes import Float, Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.models.base import Ports, SequenceModel, Tap, check_inputs
-from hmmscope.reprs import html_table
 from hmmscope.schema import require
 
 #: Every attention of transformers that is not fused goes through one of these.
@@ -114,13 +113,6 @@ class TappedModel(SequenceModel):
         taps = sum(isinstance(module, Tap) for module in self.modules())
         read = f"{type(self.model).__name__}, {self.num_tokens} tokens read, {self.num_symbols} predicted"
         return f"{type(self).__name__}({read}, {len(list(self.residual)) - 1} layers, {taps} taps)"
-
-    def _repr_html_(self) -> str:
-        taps = [name for name, module in self.named_modules() if isinstance(module, Tap)]
-        facts = {"model": type(self.model).__name__, "tokens read": self.num_tokens, "predicted": self.num_symbols}
-        return html_table(
-            type(self).__name__, facts | {"taps": ", ".join(taps[:12]) + (", ..." if len(taps) > 12 else "")}
-        )
 
     def share_of_outputs(self, inputs: Int64[Tensor, "batch time"]) -> Float64[Tensor, "batch time"]:
         """Probability that the whole model gives to its outputs together, the rest going to other tokens."""

@@ -9,6 +9,7 @@ from torch import nn
 
 from hmmscope.axes import Float, Int64, Tensor
 from hmmscope.errors import InputError
+from hmmscope.reprs import html_table
 from hmmscope.schema import require
 from hmmscope.seeds import derived_seed
 
@@ -140,6 +141,16 @@ class SequenceModel(nn.Module):
                 whole at once, to rounding.
         """
         raise AssertionError("a model defines forward")
+
+    def _repr_html_(self) -> str:
+        taps = [name for name, module in self.named_modules() if isinstance(module, Tap)]
+        reads = f"{self.num_tokens} tokens" if self.num_tokens else f"vectors of {self.ports.input_width}"
+        facts = {
+            "reads": reads,
+            "gives": f"{self.num_symbols} {self.outputs}",
+            "parameters": f"{parameter_count(self):,}",
+        }
+        return html_table(type(self).__name__, facts | {"taps": ", ".join(taps[:12]) + ", ..." * (len(taps) > 12)})
 
     def set_step(self, step: int, stream: int = 0) -> None:
         """Begin training step `step`: what is random in the forward pass is a function of the seed and the step.

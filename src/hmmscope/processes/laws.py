@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import torch
 
 from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.reprs import Shown
 
 
-@dataclass(frozen=True, eq=False)
-class StateEmitting:
+@dataclass(frozen=True, eq=False, repr=False)
+class StateEmitting(Shown):
     """States emit: state_0 ~ initial, state_{t+1} ~ transition[state_t], observation_t ~ emission[state_t].
 
     Every entry is a multiple of 2^-32 and rows sum to one.
@@ -27,8 +28,8 @@ class StateEmitting:
         return StateEmitting(*(rows[components] for rows in self.rows()))
 
 
-@dataclass(frozen=True, eq=False)
-class EdgeEmitting:
+@dataclass(frozen=True, eq=False, repr=False)
+class EdgeEmitting(Shown):
     """Transitions emit: from a start state drawn from initial, (observation_t, state_t) ~ labelled[:, state_{t-1}].
 
     ``labelled[m, v, i, j]`` = P(emit v and go to j given i) in component m; multiples of 2^-32; for each i the entries

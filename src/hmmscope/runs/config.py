@@ -20,6 +20,7 @@ from hmmscope.processes.given_sequences import DataSpec, GivenSequences
 from hmmscope.processes.make import process_data
 from hmmscope.processes.matrix_product import MatrixProduct
 from hmmscope.processes.random_hmm import RandomHMMSpec
+from hmmscope.reprs import changed, html_table
 from hmmscope.schema import parse_value, path_of, require, shown, spec_to_data, unknown_name
 from hmmscope.seeds import check_seed
 from hmmscope.sequences.data import SequenceData
@@ -30,9 +31,9 @@ _REGISTERED = {"process": "process", "layout": "layout", "model": "model"}
 _MAX_CONFIG_BYTES = 2**16
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class RunConfig:
-    """Everything that fixes the numbers of a run.
+    """Everything that fixes the numbers of a run. It prints what differs from the defaults; `to_data` is all of it.
 
     Each of `process`, `layout` and `model` is a registered spec, its name, a mapping with its ``name`` and fields; or, of
     processes and models, the object itself: a process, `SequenceData`, the path of a file with either, any `nn.Module`
@@ -73,6 +74,16 @@ class RunConfig:
         if self.training.curriculum:
             plain = isinstance(self.layout, Sequences)
             require(plain, "training.curriculum", "cuts plain sequences; use the layout sequences", self.layout)
+
+    def _facts(self) -> dict[str, str]:
+        sections = {name: changed(getattr(self, name)) for name in (*_REGISTERED, "training")}
+        return sections | {"target": repr(self.target), "seed": str(self.seed)}
+
+    def __repr__(self) -> str:
+        return f"RunConfig({', '.join(f'{name}={value}' for name, value in self._facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return html_table("RunConfig", self._facts())
 
     def to_data(self) -> dict[str, Any]:
         """Plain data for JSON; `config_from_data` is the inverse."""

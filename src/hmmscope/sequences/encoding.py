@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
+from hmmscope.reprs import Shown
 from hmmscope.schema import require, shown, unknown_name
 
 #: How a line of text becomes symbols.
@@ -19,8 +20,8 @@ UNITS = {
 _MAX_SYMBOLS = 2**24
 
 
-@dataclass(frozen=True)
-class Encoded:
+@dataclass(frozen=True, repr=False)
+class Encoded(Shown):
     """Sequences as numbers.
 
     Attributes:
@@ -40,8 +41,8 @@ class Encoded:
     first: str
 
 
-@dataclass(frozen=True)
-class Alphabet:
+@dataclass(frozen=True, repr=False)
+class Alphabet(Shown):
     """What the caller says about symbols: their names, their number, or nothing."""
 
     names: tuple[str, ...] | None = None

@@ -9,6 +9,7 @@ import torch
 
 from hmmscope.corpora.corpus import Batch
 from hmmscope.errors import DamagedError, ResourceError
+from hmmscope.reprs import Shown
 from hmmscope.storage.rundir import RunDir
 from hmmscope.training.distributed import World
 
@@ -80,8 +81,8 @@ def restore_weights(model: torch.nn.Module, run: RunDir | None, world: World | N
     return Restored(step, tensors)
 
 
-@dataclass(frozen=True)
-class Restored:
+@dataclass(frozen=True, repr=False)
+class Restored(Shown):
     """Where a training goes on.
 
     Attributes:
