@@ -18,13 +18,13 @@ LONGEST = 600
 
 
 def records() -> Iterator[type]:
-    """Every dataclass of the library."""
+    """Every dataclass of the library whose name is not private."""
     for found in pkgutil.walk_packages(hmmscope.__path__, "hmmscope."):
         if not found.name.startswith(("hmmscope.__main__", "hmmscope.kernels.gpu")):
             for thing in vars(importlib.import_module(found.name)).values():
-                if inspect.isclass(thing) and dataclasses.is_dataclass(thing) and thing.__module__ == found.name:
-                    if not thing.__name__.startswith("_"):
-                        yield thing
+                own = inspect.isclass(thing) and thing.__module__ == found.name and not thing.__name__.startswith("_")
+                if own and dataclasses.is_dataclass(thing):
+                    yield thing
 
 
 def prints_arrays(record: type) -> bool:

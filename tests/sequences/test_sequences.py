@@ -137,6 +137,14 @@ def test_arrays_in_files(tmp_path: Path) -> None:
     refused(lambda: SequenceData(tmp_path / "two.npz"), "no array 'observations' but a, b", "column=")
     hs.load_process("umbrella").save(tmp_path / "p.npz")
     refused(lambda: SequenceData(tmp_path / "p.npz"), "holds a process ('hmmscope-hmm'), not sequences")
+    hs.Mixture([0.5, 0.5], [hs.load_process("umbrella")] * 2).save(tmp_path / "p.json")
+    refused(lambda: SequenceData(tmp_path / "p.json"), "holds a process ('hmmscope-mixture'), not sequences")
+    (tmp_path / "l.json").write_text("[[0, 1, 2], [1, 0]]")
+    assert SequenceData(tmp_path / "l.json").digest == SequenceData([[0, 1, 2], [1, 0]]).digest
+    (tmp_path / "o.json").write_text('{"a": [1]}')
+    refused(lambda: SequenceData(tmp_path / "o.json"), "must hold a list of sequences")
+    (tmp_path / "n.json").write_text("[[0, 1")
+    refused(lambda: SequenceData(tmp_path / "n.json"), "not JSON")
 
 
 def test_parquet(tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ from cli_cases import BAD, KINDS, SMALL, TINY, VERBS, WITHOUT_EXACT_ANSWER, asse
 from hmmscope import __version__, registry
 from hmmscope.cli import main
 from hmmscope.corpora.corpus import Corpus
+from hmmscope.inference.entropy import entropy_rate
 from hmmscope.processes.files import load_process, shipped_processes
 from hmmscope.processes.make import make_process
+from hmmscope.processes.mixture import Mixture
 from hmmscope.runs.presets import PRESETS
 from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import store
@@ -173,6 +175,27 @@ def test_show_what_is_shipped(name: str, call: Callable, tmp_path: Path) -> None
     assert f"{hmm.num_states} states, {hmm.num_symbols} symbols" in called.out
     hmm.save(tmp_path / "copy.npz")
     assert call("show", "copy.npz").out == called.out
+
+
+def test_show_what_a_mixture_is(call: Callable, tmp_path: Path) -> None:
+    mixture = Mixture([1 / 9] * 9, [make_process("random-hmm", num_states=3, num_symbols=4, seed=k) for k in range(9)])
+    mixture.save(tmp_path / "pool.safetensors")
+    called = call("show", "pool.safetensors")
+    assert (called.code, called.error) == (0, "")
+    assert "9 components, 3 states, 4 symbols" in called.out.splitlines()[0]
+    rates = [entropy_rate(mixture[m]).value for m in range(8)]
+    told = re.search(r"entropy rate +([\d.]+) to ([\d.]+) nats \(of the first 8 components\)", called.out)
+    assert told
+    assert [float(told[1]), float(told[2])] == pytest.approx([min(rates), max(rates)], abs=0.05)  # of 50 samples
+    assert "0.111111 each; entropy of the component 2.197225 nats" in called.out
+    assert "2nd eigenvalue" in called.out
+    assert mixture.digest in called.out
+    two = Mixture([0.25, 0.75], [load_process("umbrella")] * 2)
+    two.save(tmp_path / "two.json")
+    shown = call("show", "two.json").out
+    assert "0.25 to 0.75; entropy of the component 0.562335 nats" in shown
+    assert re.search(r"2nd eigenvalue +0\.400000 to 0\.400000", shown)
+    assert re.search(r"symbols +umbrella, no-umbrella", shown)
 
 
 @pytest.mark.parametrize("process", ["umbrella", "letters-hmm", "random-hmm"])

@@ -1,6 +1,9 @@
 """What is known of a process without any data."""
 
+from contextlib import suppress
 from dataclasses import dataclass
+
+import torch
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError, ResourceError
@@ -10,10 +13,13 @@ from hmmscope.inference.stationary import state_transitions, stationary_distribu
 from hmmscope.processes.base import Process
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.mixture import Mixture
 from hmmscope.reprs import Shown
 
 #: Above this many states `process_facts` tells nothing: it would take more than a second or two.
 MAX_STATES = 64
+#: The same for a mixture, and of how many of its components anything is told.
+MAX_MIXED_STATES, MAX_COMPONENTS = 128, 8
 #: Above this many words `affordable_observability` solves no linear programs.
 MAX_WORDS = 256
 
@@ -58,10 +64,38 @@ def affordable_observability(hmm: HMM | LabelledHMM, steps: int = 1) -> Observab
 
 
 def process_facts(process: Process) -> list[tuple[str, str]]:
-    """(name, value) of `known_facts` where it takes no more than a second or two; else nothing."""
+    """(name, value) of `known_facts` or `mixture_facts`, where it takes no more than a second or two; else nothing."""
+    if isinstance(process, Mixture):
+        return mixture_facts(process)
     if not isinstance(process, HMM | LabelledHMM) or process.num_states > MAX_STATES:
         return []
     return facts_in_words(process, known_facts(process))
+
+
+def mixture_facts(mixture: Mixture) -> list[tuple[str, str]]:
+    """(name, value) of the weights, and of the entropy and the forgetting of the first components, if they are not large."""
+    weights = mixture.weights_M
+    least, most = (f"{float(end):.6g}" for end in (weights.min(), weights.max()))
+    law = f"{least} each" if least == most else f"{least} to {most}"
+    entropy = float(torch.special.entr(weights).sum())
+    said = [("weights", f"{law}; entropy of the component {entropy:.6f} nats")]
+    if mixture.num_states > MAX_MIXED_STATES:
+        return said
+    first = [mixture[m] for m in range(min(len(mixture), MAX_COMPONENTS))]
+    whose = "" if len(first) == len(mixture) else f" (of the first {len(first)} components)"
+    seconds = [float(torch.linalg.eigvals(state_transitions(hmm.law)).abs().sort().values[-2:][0]) for hmm in first]
+    if mixture.num_states > 1:
+        said.append(
+            ("2nd eigenvalue", f"{min(seconds):.6f} to {max(seconds):.6f} in modulus, of the transitions{whose}")
+        )
+    rates = []
+    for hmm in first:
+        with suppress(InputError):  # several sets of states that are never left
+            rates.append(entropy_rate(hmm, num_samples=50).value)
+    if rates:
+        whose = whose if len(rates) == len(first) else f" (of {len(rates)} components that have a stationary law)"
+        said.append(("entropy rate", f"{min(rates):.4f} to {max(rates):.4f} nats{whose}"))
+    return said
 
 
 def facts_in_words(hmm: HMM | LabelledHMM, facts: Facts) -> list[tuple[str, str]]:

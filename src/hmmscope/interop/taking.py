@@ -9,7 +9,10 @@ from hmmscope.errors import InputError
 from hmmscope.interop.lens import TransformerLensModel
 from hmmscope.interop.tapped import HuggingFaceModel, TappedModel
 
-_WITH_TAPS: dict[str, Callable[[nn.Module], TappedModel]] = {"transformers": HuggingFaceModel, "transformer_lens": TransformerLensModel}
+_WITH_TAPS: dict[str, Callable[[nn.Module], TappedModel]] = {
+    "transformers": HuggingFaceModel,
+    "transformer_lens": TransformerLensModel,
+}
 
 
 def with_taps(model: Any, layers: Sequence[str] | None = None) -> Any:

@@ -142,7 +142,20 @@ def read_file(path: Path, asked: Asked) -> Encoded:
         return _read_csv(text, asked, "\t" if ending == ".tsv" else ",")
     if ending in (".jsonl", ".ndjson"):
         return _read_json_lines(text, asked)
-    return asked.lines(text.splitlines())
+    return _read_json(text, asked) if ending == ".json" else asked.lines(text.splitlines())
+
+
+def _read_json(text: str, asked: Asked) -> Encoded:
+    """A list of sequences."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{asked.what}: not JSON ({error})") from None
+    if isinstance(found, dict) and "format" in found:
+        raise InputError(f"{asked.what}: holds a process ({shown(found['format'])}), not sequences")
+    if not isinstance(found, list):
+        raise InputError(f"{asked.what}: must hold a list of sequences; one record a line is .jsonl")
+    return asked.rows(found, "list")
 
 
 def _read_fasta(text: str, asked: Asked) -> Encoded:

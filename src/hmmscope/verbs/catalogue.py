@@ -120,11 +120,18 @@ def _show(name: str) -> None:
     if name not in shipped_processes() and Path(name).suffix not in HMM_FILES:
         raise unknown_name("name", name, known)
     loaded = load_process(name)
+    say(f"{type(loaded).__name__}: {in_a_line(loaded.in_words())}")
+    if loaded.source:
+        say(f"\n{in_a_line(loaded.source)}")
     if isinstance(loaded, HMM):
+        say("")
         _show_hmm(loaded)
-    else:
-        say(f"{loaded.title or type(loaded).__name__}\n\n{loaded!r}\n\n{loaded.source}")
     _show_facts(loaded)
+    for kind in ("symbols", "states"):
+        names = getattr(loaded, kind, None) or ()
+        if names:
+            say(f"  {kind:<16} {in_a_line(', '.join(names[:20]))}{', ...' * (len(names) > 20)}")
+    say(f"  {'digest':<16} {loaded.digest}")
 
 
 def _first_line(thing: object) -> str:
@@ -156,7 +163,7 @@ def _show_facts(process: "Process", beginning: str = "") -> None:
 
     facts = process_facts(process)
     if facts:
-        say(f"\n{beginning}{process.num_states} states, {process.num_symbols} symbols")
+        say(f"\n{beginning}{process.num_states} states, {process.num_symbols} symbols" if beginning else "")
     for name, value in facts:
         say(f"  {name:<16} {value}")
 
@@ -183,7 +190,6 @@ def _as_option(value: Any) -> str:
 
 
 def _show_hmm(hmm: "HMM") -> None:
-    say(f"{hmm.title or 'HMM'}: {hmm.num_states} states, {hmm.num_symbols} symbols\n\n{hmm.source}\n")
     states = tuple(map(in_a_line, hmm.states or (f"state {s}" for s in range(hmm.num_states))))
     symbols = tuple(map(in_a_line, hmm.symbols or map(str, range(hmm.num_symbols))))
     for s, state in enumerate(states):
