@@ -1,6 +1,9 @@
 """One thread, shape annotations executed, the same generated examples in every run."""
 
+import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import jaxtyping
@@ -14,6 +17,11 @@ torch.set_num_threads(1)
 jaxtyping.install_import_hook([f"hmmscope.{package}" for package in ANNOTATED], "beartype.beartype")
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("fixed")
+
+#: Where a file system in memory has room, what tests write goes there: every write is forced out, which costs a disk's time.
+MEMORY = Path("/dev/shm")
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 6 * 2**30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 @pytest.fixture

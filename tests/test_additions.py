@@ -41,12 +41,22 @@ def run(environment: dict[str, str], *words: str, cwd: Path = ROOT) -> subproces
     return subprocess.run([sys.executable, *words], env=environment, cwd=cwd, capture_output=True, text=True)
 
 
-def hmmscope(environment: dict[str, str], *words: str) -> str:
-    """What the command prints."""
-    code = "import sys; from hmmscope.cli import main; sys.exit(main(sys.argv[1:]))"
-    done = run(environment, "-c", code, *words)
+#: Runs command lines one after the other in a process, with a zero before what each prints.
+COMMANDS = """
+import sys
+from hmmscope.cli import main
+for line in sys.argv[1:]:
+    print(end="\\0", flush=True)
+    if code := main(line.split()):
+        sys.exit(code)
+"""
+
+
+def hmmscope(environment: dict[str, str], *lines: str) -> list[str]:
+    """What each command line prints."""
+    done = run(environment, "-c", COMMANDS, *lines)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout.split("\0")[1:]
 
 
 def test_each_is_one_short_file() -> None:
@@ -56,14 +66,15 @@ def test_each_is_one_short_file() -> None:
 
 
 def test_command_line_knows_them(installed: dict[str, str], tmp_path: Path) -> None:
-    listed = hmmscope(installed, "list")
-    assert all(name in listed for name in ("left-right", "norms", "leaky", "noise-study", "noise-study-learns"))
     out = tmp_path / "noise-study"
-    printed = hmmscope(installed, "run", "noise-study", "--scale", "smoke", "--out", str(out), "-q")
+    listed, printed, judged = hmmscope(
+        installed, "list", f"run noise-study --scale smoke --out {out} -q", f"claims {out}"
+    )
+    assert all(name in listed for name in ("left-right", "norms", "leaky", "noise-study", "noise-study-learns"))
     assert "Training brings the network nearer to the optimum at every noise." in printed
-    assert "noise-study-learns" in hmmscope(installed, "claims", str(out))
+    assert "noise-study-learns" in judged
     folder = next((tmp_path / "trained" / "runs").iterdir())
-    assert "residual.1" in hmmscope(installed, "analyse", str(folder), "norms")
+    assert "residual.1" in hmmscope(installed, f"analyse {folder} norms")[0]
 
 
 def test_contracts_hold_for_them(installed: dict[str, str]) -> None:

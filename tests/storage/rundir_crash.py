@@ -150,15 +150,18 @@ def race(folder: Path, rounds: int) -> dict:
     return {"winners": winners, "codes": sorted(codes), "names": sorted(os.listdir(folder))}
 
 
-def read_while_writing(folder: Path, number: int) -> dict:
-    """A reader without the lock beside a writer that rotates checkpoints: sees whole ones, in order."""
+def read_while_writing(folder: Path, number: int, distinct: int) -> dict:
+    """A reader without the lock beside a writer that rotates checkpoints: sees whole ones, in order.
+
+    It reads until it has read so often and seen so many different ones.
+    """
     path = folder / "run"
     RunDir.create(path, {}).unlock()
     pid, read = fork(lambda write: train(path, write))
     try:
         os.read(read, 16)
         seen = []
-        while len(seen) < number:
+        while len(seen) < number or len(set(seen)) < distinct:
             found = RunDir.open(path).load_checkpoint()
             if found:
                 assert same(found[1], tensors_at(found[0]))
@@ -168,7 +171,7 @@ def read_while_writing(folder: Path, number: int) -> dict:
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    return {"ordered": seen == sorted(seen), "distinct": len(set(seen))}
+    return {"ordered": seen == sorted(seen)}
 
 
 def file_size_limit(folder: Path) -> dict:
@@ -216,7 +219,7 @@ if __name__ == "__main__":
     elif mode == "race":
         report = race(folder, int(arguments[0]))
     elif mode == "read":
-        report = read_while_writing(folder, int(arguments[0]))
+        report = read_while_writing(folder, *map(int, arguments))
     elif mode == "limit":
         report = file_size_limit(folder)
     elif mode == "hold":

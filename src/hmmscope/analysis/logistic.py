@@ -68,26 +68,28 @@ def _lbfgs(objective: Objective, w: Tensor, precondition: Linear, tolerance: flo
     """Minimise each layer's objective; layers share the loop, not their curvature or step lengths."""
     value, gradient = objective(w)
     pairs: list[_Pair] = []
+    stalled = torch.zeros_like(value, dtype=torch.bool)
     for _ in range(max_steps):
-        if gradient.abs().max() < tolerance:
+        left = ~stalled & (gradient.abs().amax((1, 2)) >= tolerance)
+        if not left.any():
             break
         direction = -_two_loop(gradient, pairs, precondition)
         slope = _dot(direction, gradient)
         uphill = slope >= 0
         direction = torch.where(uphill[:, None, None], -gradient, direction)
         slope = torch.where(uphill, -_dot(gradient, gradient), slope)
-        step, searching = torch.ones_like(value), torch.ones_like(value, dtype=torch.bool)
+        step, searching = left.to(w), left
+        rounding = 4 * torch.finfo(w.dtype).eps * value.abs()
         for _ in range(_SHRINKS):
             change = step[:, None, None] * direction
             trial, trial_gradient = objective(w + change)
-            searching = trial > value + _ARMIJO * step * slope
+            searching = searching & (trial > value + _ARMIJO * step * slope + rounding)
             if not searching.any():
                 break
             step = torch.where(searching, step / 2, step)
         else:
-            step = torch.where(searching, 0.0, step)  # no descent left in this layer at this precision
-            if not (step > 0).any():
-                break
+            stalled = stalled | searching  # no descent left in this layer at this precision
+            step = torch.where(searching, 0.0, step)
             change = step[:, None, None] * direction
             trial, trial_gradient = objective(w + change)
         pairs = [*pairs, _pair(change, trial_gradient - gradient, precondition)][-_HISTORY:]
@@ -107,10 +109,10 @@ class _Pair(NamedTuple):
 def _pair(change: Tensor, difference: Tensor, precondition: Linear) -> _Pair:
     """Without positive curvature it counts for nothing."""
     curvature = _dot(change, difference)
-    bent = curvature > 1e-12
+    bent = curvature > 1e-12 * change.flatten(1).norm(dim=1) * difference.flatten(1).norm(dim=1)
     scale = curvature / _dot(difference, precondition(difference)).clamp_min(1e-30)
     return _Pair(
-        change, difference, torch.where(bent, 1 / curvature.clamp_min(1e-12), 0.0), torch.where(bent, scale, 1.0)
+        change, difference, torch.where(bent, 1 / curvature, 0.0), torch.where(bent, scale, 1.0)
     )
 
 

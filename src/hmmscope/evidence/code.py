@@ -1,6 +1,7 @@
 """The code behind a number, without its sentences: what the versions of rules and of measurements are digests of."""
 
 import ast
+import functools
 import inspect
 import textwrap
 import types
@@ -36,6 +37,7 @@ def _names(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*(_names(const) for const in inner))
 
 
+@functools.cache
 def _syntax(function: types.FunctionType) -> str:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
