@@ -316,4 +316,25 @@ IN_MEASUREMENTS = (
         "invalid = None",
         ("analysis/test_calibration.py::test_an_optimum_that_calls_what_happened_impossible_is_invalid",),
     ),
+    Fault(
+        "an RNN with twice the sequences",
+        "experiments/limits_models.py",
+        '"num_steps": steps,\n        "batch_size"',
+        '"num_steps": steps * (1 if num_layers else 2),\n        "batch_size"',
+        ("experiments/test_limits_models.py::test_all_models_of_a_task_see_as_many_sequences",),
+    ),
+    Fault(
+        "recurrent architectures with twice the sequences",
+        "experiments/limits_architectures.py",
+        'steps = choices["recurrent_steps"] if',
+        'steps = 2 * choices["recurrent_steps"] if',
+        ("experiments/test_limits_models.py::test_all_models_of_a_task_see_as_many_sequences",),
+    ),
+    Fault(
+        "twice as much taken for much more",
+        "experiments/limits_table3.py",
+        "MUCH = 1.0",
+        "MUCH = 0.3",
+        ("experiments/test_limits_losses.py::test_remembering_tasks_are_worse",),
+    ),
 )

@@ -204,6 +204,17 @@ def test_architectures_see_as_many_sequences() -> None:
     assert {data["layout"]["length"] for data in plan.values()} == {32}
 
 
+@pytest.mark.parametrize("name", ["limits-fig3", "limits-architectures", "limits-fig4-mixing", "limits-hard-dose"])
+@pytest.mark.parametrize("scale", ["small", "gpu"])
+def test_all_models_of_a_task_see_as_many_sequences(name: str, scale: str) -> None:
+    """Recurrent networks as well, of which a step costs a fraction."""
+    seen: dict[str, set[int]] = {}
+    for data in plan_of(name, scale).values():
+        process, training = str(data["process"]), data["training"]
+        seen.setdefault(process, set()).add(training["num_steps"] * training["batch_size"])
+    assert [process for process, numbers in seen.items() if len(numbers) > 1] == []
+
+
 def test_the_long_run_is_twice_as_long() -> None:
     plan = plan_of("limits-table4", "paper")
     short, long = plan["matmul, 7 layers"], plan["long, matmul, 7 layers"]
