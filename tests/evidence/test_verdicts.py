@@ -101,7 +101,7 @@ def test_converged() -> None:
     assert converged({"a": 0.01, "b": -0.02}, 0.1, "loss").is_open
     moving = converged({"a": 0.01, "b": -0.2}, 0.1, "loss")
     assert not moving.is_open
-    assert "b (1 of 2 runs)" in moving.text
+    assert "b (1 of 2)" in moving.text
     assert not converged({"a": 0.01, "b": None}, 0.1, "loss").is_open  # what was not recorded is not flat
     assert not converged({"a": float("nan")}, 0.1, "loss").is_open
     assert not converged({}, 0.1, "loss").is_open

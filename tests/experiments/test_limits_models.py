@@ -105,7 +105,9 @@ def test_what_still_moves_is_not_at_rest() -> None:
     assert not losses_at_rest(rows(8.0, 4.0)).is_open
     assert losses_at_rest(rows(8.0, 0.5)).is_open  # at the floor
     assert "not recorded" in lengths_at_rest(Rows()).text
-    assert "matmul, layers 1, seed 0" in lengths_at_rest(rows(6.0, 8.0)).text
+    assert "task matmul, layers 1 (1 of 1)" in lengths_at_rest(rows(6.0, 8.0)).text
+    up_and_down = Rows([*rows(6.0, 8.0).where(seed=0), *rows(8.0, 6.0).where(seed=1)])
+    assert lengths_at_rest(up_and_down).is_open  # mean over seeds
 
 
 def test_budgets_are_those_of_the_runs() -> None:

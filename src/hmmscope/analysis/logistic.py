@@ -111,9 +111,7 @@ def _pair(change: Tensor, difference: Tensor, precondition: Linear) -> _Pair:
     curvature = _dot(change, difference)
     bent = curvature > 1e-12 * change.flatten(1).norm(dim=1) * difference.flatten(1).norm(dim=1)
     scale = curvature / _dot(difference, precondition(difference)).clamp_min(1e-30)
-    return _Pair(
-        change, difference, torch.where(bent, 1 / curvature, 0.0), torch.where(bent, scale, 1.0)
-    )
+    return _Pair(change, difference, torch.where(bent, 1 / curvature, 0.0), torch.where(bent, scale, 1.0))
 
 
 def _two_loop(gradient: Tensor, pairs: list[_Pair], precondition: Linear) -> Tensor:

@@ -167,8 +167,9 @@ def converged(changes: Mapping[str, float | None], margin: float, what: str) -> 
     """Whether outcomes are flat over the last quarter of training.
 
     Args:
-        changes: change of the outcome over the last quarter, by run; None where it was not recorded.
-        margin: change from which on a run is not flat, in the unit of the outcome.
+        changes: change of the outcome over the last quarter, by run or by cell (mean over seeds); None where it was not
+            recorded.
+        margin: change from which on it is not flat, in the unit of the outcome.
         what: the outcome, such as "fit length".
     """
     unknown = [name for name, change in changes.items() if change is None]
@@ -177,7 +178,7 @@ def converged(changes: Mapping[str, float | None], margin: float, what: str) -> 
         return Gate("converged", False, f"whether the {what} was flat at the end of training is not recorded")
     if moving:
         text = f"the {what} still changed by {margin:g} or more in the last quarter of training in {_some(moving)}"
-        return Gate("converged", False, f"{text} ({len(moving)} of {len(changes)} runs)")
+        return Gate("converged", False, f"{text} ({len(moving)} of {len(changes)})")
     return Gate("converged", True, f"the {what} changed by less than {margin:g} in the last quarter of training")
 
 

@@ -23,8 +23,8 @@ from hmmscope.experiments.limits_tables import (
     each_task,
     epochs_of,
     explored,
-    late_change,
     layers_of,
+    mean_late_change,
     model_name,
     over_seeds,
     task_title,
@@ -314,10 +314,10 @@ def _at_rest(rows: Rows) -> Gate:
             return None
         return 0.0 if end["value"] < LOSS_AT_REST else float(end["value"] - before["value"])
 
-    changes: dict[str, float | None] = {}
-    for (task, n, seed), own in rows.by("task", "layers", "seed").items():
-        shares = with_share(own, "sequences")
-        changes[f"{task_title(task)}, {model_name(n)}, seed {seed}"] = late_change(shares, change)
+    changes = {
+        f"{task_title(task)}, {model_name(n)}": mean_late_change(with_share(own, "sequences"), change)
+        for (task, n), own in rows.by("task", "layers").items()
+    }
     return converged(changes, LOSS_AT_REST, "evaluation loss at the position shown")
 
 

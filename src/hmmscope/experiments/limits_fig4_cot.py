@@ -19,8 +19,8 @@ from hmmscope.experiments.limits_tables import (
     each,
     epochs_of,
     fit_length_of,
-    late_change,
     loss_of,
+    mean_late_change,
     over_seeds,
     relabelled,
     told,
@@ -284,12 +284,12 @@ def _each_shown(tables: Tables, measure: Callable[[Rows], Estimate | float | Non
 
 def _at_rest(tables: Tables, tasks: tuple[str, ...]) -> Gate:
     """Whether the errors at the chosen position are at rest, without and with the block length that is chosen."""
-    changes: dict[str, float | None] = {}
+    cells: dict[str, list[dict[str, Any]]] = {}
     for (task, seed), own in tables["final"].where(task=list(tasks)).by("task", "seed").items():
-        for block in (0, _chosen(own)):
+        for name, block in (("without", 0), ("with the chosen block", _chosen(own))):
             rows = tables["training"].where(task=task, seed=seed, block_length=block)
-            if rows:
-                changes[f"{task}, block {block}, seed {seed}"] = late_change(with_share(rows, "epoch"), _change)
+            cells.setdefault(f"{task}, {name}", []).extend(with_share(rows, "epoch") if rows else ())
+    changes = {name: mean_late_change(Rows(rows), _change) for name, rows in cells.items() if rows}
     return converged(changes, LOSS_AT_REST, "evaluation loss at the chosen position")
 
 

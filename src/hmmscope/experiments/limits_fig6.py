@@ -18,8 +18,8 @@ from hmmscope.experiments.limits_tables import (
     each,
     each_task,
     epochs_of,
-    late_change,
     layers_of,
+    mean_late_change,
     model_name,
     never_fitting,
     over_seeds,
@@ -215,11 +215,14 @@ def _gates(tables: Tables, task: str) -> tuple[Gate, Gate]:
     lengths = ends.with_columns(length=lambda row: share(row) * row["longest"])
     fits = each(lengths, "layers", _mean_length, resolution=_resolution(ends))
     least = min(fits.values(), key=lambda one: one.value, default=Effect(value=0.0))
-    changes: dict[str, float | None] = {}
-    for (n, kept, seed), own in _deep(tables["epochs"].where(task=task)).by("layers", "curriculum", "seed").items():
-        shares = with_share(own, "epoch")
-        name = f"{model_name(n)}, {'with' if kept else 'without'}, seed {seed}"
-        changes[name] = late_change(shares, lambda end, before: 0.0 if share(end) >= 1 else share(end) - share(before))
+
+    def change(end: dict[str, Any], before: dict[str, Any]) -> float:
+        return 0.0 if share(end) >= 1 else share(end) - share(before)
+
+    changes = {
+        f"{model_name(n)}, {'with' if kept else 'without'}": mean_late_change(with_share(own, "epoch"), change)
+        for (n, kept), own in _deep(tables["epochs"].where(task=task)).by("layers", "curriculum").items()
+    }
     gate = learned(least, 1.0, "one that always gives the same answer, which fits nothing,")
     return gate, converged(changes, COMPARABLE / 2, "fit length, as a share of the whole,")
 

@@ -7,7 +7,7 @@ number of actions, and fresh samples instead of a fixed set.
 The protocol of the reduced scales, except smoke: sequences are whole from the start (limits-fig6 has the curriculum beside
 it), the RNN sees as many sequences as the Transformers of the task, cycles generate A5, the learning rate of a depth was
 chosen on a seed that is not used again, and it is halved only after 7 and 14 of 20 evaluations, so that a training counts as
-flat while it still could move. Scale medium decides; scale small has half its length and less than half its steps.
+flat while it still could move. Scale medium decides; scale small has half its length and less than half of most steps.
 """
 
 import math
@@ -69,7 +69,7 @@ _SCALES = {
     "smoke": _Scale(
         4, 2, 8, 2, 8, 2e-3, 4, _steps(12, 12, 12, 12), (1, 2), 64, evaluations=4, curriculum=True, group_order=0
     ),
-    "small": _Scale(16, 2, 64, 4, 64, 2e-3, 300, _steps(3000, 2000, 1000, 2000), (1, 2, 3), 4096, rates=RATES),
+    "small": _Scale(16, 2, 64, 4, 64, 2e-3, 300, _steps(3000, 2000, 1000, 4000), (1, 2, 3), 4096, rates=RATES),
     "medium": _Scale(32, 2, 64, 4, 64, 2e-3, 300, _steps(10000, 10000, 4000, 4000), (1, 2, 3, 4, 5), 4096, rates=RATES),
     "gpu": _Scale(64, 5, 256, 8, 512, 1e-3, 500, _steps(5000, 5000, 2000, 5000), (1, 2, 3, 4, 5), 16384),
 }

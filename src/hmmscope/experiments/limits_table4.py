@@ -18,7 +18,7 @@ from hmmscope.experiments.limits_tables import (
     REMEMBERING,
     each_task,
     epochs_of,
-    late_change,
+    mean_late_change,
     model_name,
     over_seeds,
     task_title,
@@ -239,9 +239,10 @@ def matmul_fails(tables: Tables) -> Seen:
     """The control is Cyclic-DET, which the same model has to learn."""
     rows = of_trivial(tables)
     ends = each_task(rows, ("matmul", "cyclic-det"), lambda own: level_at(own, 1.0), "of the trivial loss")
-    changes: dict[str, float | None] = {}
-    for seed, own in rows.where(task="matmul").by("seed").items():
-        changes[f"seed {seed}"] = late_change(own, lambda end, before: float(end["level"] - before["level"]))
+    product = rows.where(task="matmul")
+    changes = (
+        {"": mean_late_change(product, lambda end, before: float(end["level"] - before["level"]))} if product else {}
+    )
     gates = (
         _learned(rows, ("cyclic-det",), 1 - LEARNED),
         converged(changes, AT_REST, "loss on MatMul, as a share of the trivial one,"),

@@ -244,12 +244,19 @@ def losses_at_rest(rows: Rows) -> Gate:
 
 
 def _at_rest(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], float], margin: float, what: str) -> Gate:
-    facts = [name for name in (rows[0] if rows else ()) if name not in _NO_FACTS]
-    changes: dict[str, float | None] = {}
-    for own in rows.by(*facts).values() if facts else ():
-        name = ", ".join(f"{fact} {own[0][fact]}" for fact in facts)
-        changes[name] = late_change(own, change)
+    facts = [name for name in (rows[0] if rows else ()) if name not in _NO_FACTS and name != "seed"]
+    changes = {
+        ", ".join(f"{fact} {own[0][fact]}" for fact in facts): mean_late_change(own, change)
+        for own in (rows.by(*facts).values() if facts else ())
+    }
     return converged(changes, margin, what)
+
+
+def mean_late_change(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], float | None]) -> float | None:
+    """`late_change`, mean over the seeds of a cell: what a single training does in its last quarter is mostly noise."""
+    changes = [late_change(own, change) for own in rows.by("seed").values()]
+    known = [one for one in changes if one is not None]
+    return fmean(known) if known and len(known) == len(changes) else None
 
 
 def late_change(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], float | None]) -> float | None:
