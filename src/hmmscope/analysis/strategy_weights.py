@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.reprs import Shown
@@ -102,8 +101,7 @@ def _fit(q: NDArray[np.float64], p: NDArray[np.float64], start: NDArray[np.float
         rows_KN = p_KN * (np.sqrt(q_N) / mixed)
         curvature = rows_KN @ rows_KN.T
         ridge = 1e-12 * np.trace(curvature)  # predictors may be alike
-        root = np.linalg.cholesky(curvature + ridge * np.eye(len(w)))
-        there, _ = nnls(root.T, np.linalg.solve(root, 2 * rise - 1 + ridge * w))
+        there = _least(curvature + ridge * np.eye(len(w)), 2 * rise - 1 + ridge * w)
         here, step = _value(q_N, p_KN, w), there - w
         size, slope = 1.0, float((1 - rise) @ step)
         while size > 1e-12 and _value(q_N, p_KN, w + size * step) > here + 1e-4 * size * slope + 1e-16:
@@ -111,6 +109,27 @@ def _fit(q: NDArray[np.float64], p: NDArray[np.float64], start: NDArray[np.float
         w = w + size * step
     w = np.where(w < 1e-9, 0.0, w)
     return np.asarray(w / w.sum())
+
+
+def _least(h: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The v >= 0 at which v h v / 2 - b v is least, by active sets (Lawson and Hanson 1974; Bro and de Jong 1997)."""
+    v, free = np.zeros(len(b)), np.zeros(len(b), bool)
+    for _ in range(10 * len(b)):
+        rise = np.where(free, -np.inf, b - h @ v)
+        if rise.max() <= 1e-13 * np.abs(b).max():
+            break
+        free[rise.argmax()] = True
+        while True:
+            there = np.zeros(len(b))
+            there[free] = np.linalg.solve(h[np.ix_(free, free)], b[free])
+            beyond = free & (there <= 0)
+            if not beyond.any():
+                v = there
+                break
+            v = v + (v[beyond] / (v[beyond] - there[beyond])).min() * (there - v)
+            free &= v > 1e-15
+            v[~free] = 0.0
+    return v
 
 
 def _value(q_N: NDArray[np.float64], p_KN: NDArray[np.float64], w: NDArray[np.float64]) -> float:
