@@ -9,9 +9,22 @@ import pytest
 
 from browsing import Watched, browser  # noqa: F401 - fixture
 from hmmscope.report.page import write_page
-from report_cases import HOSTILE, demo_folder, hostile_folder
+from report_cases import HOSTILE, a_figure, demo_folder, hostile_folder, packed, write_figure
 
 pytestmark = pytest.mark.e2e
+
+#: Of a picture, how far right anything is drawn in it.
+RIGHTMOST = """async (address) => {
+  const image = new Image();
+  image.src = address;
+  await image.decode();
+  const pen = Object.assign(document.createElement("canvas"), { width: image.width, height: image.height }).getContext("2d");
+  pen.drawImage(image, 0, 0);
+  const { data } = pen.getImageData(0, 0, image.width, image.height);
+  let right = 0;
+  for (let at = 3; at < data.length; at += 4) if (data[at]) right = Math.max(right, ((at - 3) / 4) % image.width);
+  return right / image.width;
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +109,40 @@ def test_hovering_tells_values_in_every_panel_with_the_axis_and_so_do_the_arrow_
     assert "demonstrations 16" in second.text_content()
     watched.page.keyboard.press("Escape")
     assert not second.is_visible()
+    watched.assert_quiet()
+
+
+def test_the_slider_of_a_cloud_shows_another_layer_and_leaves_its_neighbour(browser: Any, tmp_path: Path) -> None:
+    folder = demo_folder(tmp_path / "one", num_figures=0)
+    clouds = packed(slider="layer", frames=("embedding", "layer 1")), packed()
+    write_figure(folder / "figures" / "00-clouds", a_figure(*clouds, name="clouds"))
+    watched = Watched(browser, write_page([folder], tmp_path / "page.html"), viewport={"width": 390, "height": 844})
+    layer, step = (watched.page.get_by_role("slider", name=name) for name in ("layer", "step"))
+    drawn = watched.page.locator("[data-figure] .plot > svg image")
+
+    def pictures() -> list[str]:
+        return [drawn.nth(i).get_attribute("href") for i in range(2)]
+
+    def right_edge() -> float:
+        """Of the first picture, where its rightmost point is, as a share of the width."""
+        return float(watched.page.evaluate(RIGHTMOST, drawn.first.get_attribute("href")))
+
+    assert layer.get_attribute("aria-valuetext") == "layer 1"  # the last frame is shown at first
+    assert step.get_attribute("aria-valuetext") == "8"
+    first, before, narrow = drawn.count(), pictures(), right_edge()
+    assert first == 2
+    layer.focus()
+    watched.page.keyboard.press("ArrowLeft")
+    assert layer.get_attribute("aria-valuetext") == "embedding"
+    assert watched.page.locator("label output").first.text_content() == "embedding"
+    assert layer.evaluate("(slider) => slider === document.activeElement")  # and can be moved on
+    after = pictures()
+    assert after[0] != before[0]
+    assert after[1] == before[1]
+    assert narrow < 0.6 < right_edge()  # the embedding's points reach the right end
+    watched.page.keyboard.press("End")
+    assert pictures() == before
+    watched.assert_fits()
     watched.assert_quiet()
 
 
