@@ -59,7 +59,7 @@ docs: .venv/.installed
 	$(BIN)/hmmscope train docs/live.yaml --out docs/_build/live --resume -q
 	$(BIN)/hmmscope explore docs/_build/live -q -o docs/_build/extra/live.html
 	rm -f docs/_build/extra/ledger-table.html
-	$(BIN)/hmmscope claims $(wildcard results/small/* results/medium/*) -q --out docs/_build/extra/ledger-table.html
+	$(BIN)/hmmscope claims $(dir $(wildcard results/*/*/findings.json)) -q --out docs/_build/extra/ledger-table.html
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
 

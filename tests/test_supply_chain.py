@@ -75,3 +75,11 @@ def test_the_check_of_the_package_tries_every_verb() -> None:
     assert check["untried"](build_parser().format_help()) == []
     assert check["untried"]("usage:\n    list    what there is\n    dance   is none\n") == ["dance"]
     assert check["untried"]("no verbs") == ["all"]
+
+
+def test_the_ledger_of_the_documentation_reads_finished_experiments_only() -> None:
+    """Results of a grid that is under way lie beside them."""
+    (pattern,) = re.findall(r"wildcard (results/\S*?)\)", (ROOT / "Makefile").read_text())
+    folders = [found.parent for found in ROOT.glob(pattern)]
+    assert len(folders) > 30
+    assert all((folder / "findings.json").is_file() and (folder / "tables").is_dir() for folder in folders)
