@@ -34,13 +34,13 @@ def constrained_updates(
 ) -> list[dict]:
     """The first layer's attention pattern, what its values write, and which belief stands after it, beside the prediction.
 
-        attention    mean attention at distance d as a share of that at distance 1 (key d); predicted ζ^(d - 1), with ζ the
-                     modulus of the second eigenvalue of T
-        rate         factor by which attention falls a step, fitted to the logarithms; predicted ζ
-        values       cosine of what symbol v (key) writes, as it is read in the belief, with η[v] - π, both less their mean
-                     over symbols; predicted 1
-        constrained  held-out R² of the constrained belief, read affinely after attention; predicted 1
-        exact        the same of the filter's belief; predicted is what an affine function of the constrained belief gives
+    - attention: mean attention at distance d as a share of that at distance 1 (key d); predicted ζ^(d - 1), with ζ the modulus
+      of the second eigenvalue of T;
+    - rate: factor by which attention falls a step, fitted to the logarithms; predicted ζ;
+    - values: cosine of what symbol v (key) writes, as it is read in the belief, with η[v] - π, both less their mean over
+      symbols; predicted 1;
+    - constrained: held-out R² of the constrained belief, read affinely after attention; predicted 1;
+    - exact: the same of the filter's belief; predicted is what an affine function of the constrained belief gives.
 
     Heads count together, and distance 0 apart: the stream carries the symbol itself past attention.
 
