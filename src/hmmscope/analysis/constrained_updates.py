@@ -34,8 +34,8 @@ def constrained_updates(
 ) -> list[dict]:
     """The first layer's attention pattern, what its values write, and which belief stands after it, beside the prediction.
 
-    - attention: mean attention at distance d as a share of that at distance 1 (key d); predicted ζ^(d - 1), with ζ the modulus
-      of the second eigenvalue of T;
+    - attention: mean attention at distance d as a share of that at distance 1 (key d); predicted ζ^(d - 1), with ζ the
+      modulus of the second eigenvalue of T;
     - rate: factor by which attention falls a step, fitted to the logarithms; predicted ζ;
     - values: cosine of what symbol v (key) writes, as it is read in the belief, with η[v] - π, both less their mean over
       symbols; predicted 1;
