@@ -20,8 +20,8 @@ from hmmscope.training import engines
 from hmmscope.training.compiled import Compiled
 from hmmscope.training.distributed import World
 from hmmscope.training.parallel import make_engine
+from hmmscope.training.state import Moments
 from hmmscope.training.trainer import Lessons
-from hmmscope.training.updates import make_optimiser
 
 RECIPE = {"num_steps": 12, "checkpoint_every": 4, "evaluate_every": 0, "warmup_steps": 3}
 
@@ -30,12 +30,12 @@ def followed(engine: str, model: dict, steps: int, dtype: torch.dtype, **options
     """Losses of the steps of a training, and the weights after them."""
     run = config(model, num_steps=steps, warmup_steps=5, engine=engine, **options)
     net, corpus, asked = parts(run, dtype)
-    made, optimiser = make_engine(net, run.training, World()), make_optimiser(net, run.training)
+    made, moments = make_engine(net, run.training, World()), Moments()
     lessons = Lessons(corpus, asked, run.training)
     losses = []
     for step in range(steps):
         batch, target = lessons.batch(step, made.rows(step))
-        losses.append(made.take(optimiser, batch, target, step)[0])
+        losses.append(made.take(moments, batch, target, step)[0])
     return losses, torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
 
 
@@ -132,13 +132,13 @@ def test_one_engine_goes_on_where_the_other_stopped(
     whole = followed("torch", model, 20, torch.float64)[1]
     run = config(model, num_steps=20, warmup_steps=5)
     net, corpus, asked = parts(run, torch.float64)
-    optimiser = make_optimiser(net, run.training)
+    moments = Moments()
     for begin, engine in ((0, first), (10, then)):
         spec = replace(run.training, engine=engine)
         other, _, _ = parts(run, torch.float64)
         other.load_state_dict(net.state_dict())
-        moments = {name: {k: v.clone() for k, v in optimiser.state[p].items()} for name, p in net.named_parameters()}
-        made, taken = make_engine(other, spec, World()), make_optimiser(other, spec)
+        moments = {name: {k: v.clone() for k, v in moments.state[p].items()} for name, p in net.named_parameters()}
+        made, taken = make_engine(other, spec, World()), Moments()
         if begin:
             for name, parameter in other.named_parameters():
                 taken.state[parameter] = moments[name] | {"step": torch.tensor(float(begin))}
@@ -146,7 +146,7 @@ def test_one_engine_goes_on_where_the_other_stopped(
         for step in range(begin, begin + 10):
             batch, target = lessons.batch(step, made.rows(step))
             made.take(taken, batch, target, step)
-        net, optimiser = other, taken
+        net, moments = other, taken
     found = torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
     assert (found - whole).abs().max() < 1e-11
 
@@ -159,10 +159,10 @@ def test_numbers_that_are_not_finite_end_it(model: dict, name: str, engine: str)
     run = config(model, engine=engine)
     net, corpus, target = parts(run, torch.float32)
     dict(net.named_parameters())[name].data.view(-1)[3] = torch.nan
-    made, optimiser = make_engine(net, run.training, World()), make_optimiser(net, run.training)
+    made, moments = make_engine(net, run.training, World()), Moments()
     before = [parameter.detach().clone() for parameter in net.parameters()]
     with pytest.raises(NonFiniteError, match=r"step 1: loss is not finite \(loss nan\); the step was not taken"):
-        made.take(optimiser, corpus[0:6], target, 0)
+        made.take(moments, corpus[0:6], target, 0)
     after = list(net.parameters())
     assert all(torch.equal(a, b) or a.isnan().any() for a, b in zip(before, after, strict=True))
 
@@ -170,7 +170,7 @@ def test_numbers_that_are_not_finite_end_it(model: dict, name: str, engine: str)
 def test_a_gradient_that_is_not_finite_is_named() -> None:
     run = config(DECODER, engine="compiled")
     net, corpus, target = parts(run, torch.float32)
-    engine, optimiser = Compiled(net, run.training), make_optimiser(net, run.training)
+    engine, moments = Compiled(net, run.training), Moments()
     gradients = engine.gradients
 
     def spoilt(*args):  # type: ignore[no-untyped-def]
@@ -180,7 +180,7 @@ def test_a_gradient_that_is_not_finite_is_named() -> None:
 
     engine.gradients = spoilt  # type: ignore[method-assign]
     with pytest.raises(NonFiniteError, match=r"step 3: gradient of head.weight is not finite"):
-        engine.take(optimiser, corpus[0:6], target, 2)
+        engine.take(moments, corpus[0:6], target, 2)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -302,9 +302,3 @@ def test_warming_up_compiles_for_what_will_be_trained(monkeypatch: pytest.Monkey
     long = [config(model, num_steps=10**6) for model in (DECODER, RNN, DECODER)]
     warm_up([config(DECODER, num_steps=5), lstm, *long, config(RNN, num_steps=10**6, engine="torch")])
     assert [kind.__name__ for kind in taken] == ["Decoder", "Recurrent"]
-
-
-def test_the_compiled_engine_makes_no_optimiser_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes torch seconds in each new process."""
-    monkeypatch.delattr(torch.optim, "AdamW")
-    assert len(followed("compiled", DECODER, 2, torch.float32)[0]) == 2

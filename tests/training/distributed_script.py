@@ -168,9 +168,11 @@ def ends(folder: Path) -> dict:
     found["grains"] = train(folder / "grains", 3, config())
     found["grains"]["made"] = (folder / "grains" / "run").exists()
 
-    def unlike(rank: int) -> None:
-        real = trainer.make_optimiser
-        trainer.make_optimiser = lambda model, spec: real(model, replace(spec, weight_decay=0.01 * (1 + rank)))
+    def unlike(number: int) -> None:
+        real = updates.take_step
+        updates.take_step = lambda parameters, moments, spec, rate: real(
+            parameters, moments, replace(spec, weight_decay=0.01 * (1 + number)), rate
+        )
 
     found["other weights"] = train(folder / "unlike", 2, config(), before=unlike) | {
         "steps": steps(folder / "unlike" / "run")

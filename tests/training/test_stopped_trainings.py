@@ -28,6 +28,7 @@ from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import trainer
 from hmmscope.training.signals import Interrupted, deferred_signals
+from hmmscope.training.state import Moments
 from training_cases import at_loss, config, own, partial, reseal, stopped, whole  # noqa: F401 - fixtures
 from training_crash import CONFIG, EVERY, fingerprint, run
 
@@ -35,16 +36,16 @@ from training_crash import CONFIG, EVERY, fingerprint, run
 def test_no_update_is_taken() -> None:
     corpus = Corpus(config().process.build(), layout=Sequences(length=8), stream="train")
     model = make_model("roformer", num_symbols=4, num_layers=1, num_heads=2, width=8)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=0.1)
+    moments = Moments()
     target, spec = make_target("observation", corpus.process, corpus.layout), config(warmup_steps=0).training
-    trainer.train_step(model, optimiser, corpus[0:4], target, spec, 0)
+    trainer.train_step(model, moments, corpus[0:4], target, spec, 0)
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
-    moments = [state["exp_avg"].clone() for state in optimiser.state.values()]
+    averages = [state["exp_avg"].clone() for state in moments.state.values()]
     model.head.bias.register_hook(lambda gradient: gradient * math.nan)
     with pytest.raises(NonFiniteError, match=r"step 2: gradient of head\.bias is not finite"):
-        trainer.train_step(model, optimiser, corpus[4:8], target, spec, 1)
+        trainer.train_step(model, moments, corpus[4:8], target, spec, 1)
     assert all(torch.equal(p, weights[name]) for name, p in model.named_parameters())
-    assert all(torch.equal(a["exp_avg"], b) for a, b in zip(optimiser.state.values(), moments, strict=True))
+    assert all(torch.equal(a["exp_avg"], b) for a, b in zip(moments.state.values(), averages, strict=True))
 
 
 def test_exploding_rate_has_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

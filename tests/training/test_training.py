@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +29,7 @@ from hmmscope.training.evaluation import Evaluation
 from hmmscope.training.objectives import target_loss
 from hmmscope.training.schedules import learning_rate
 from hmmscope.training.spec import TrainingSpec
+from hmmscope.training.state import Moments
 from training_cases import MUTATIONS, Constant, at_loss, config, crashes, files, flat, partial, stopped, whole  # noqa: F401 - fixtures
 from training_crash import EVERY, fingerprint, run
 
@@ -148,6 +151,35 @@ def test_learns_and_does_not_beat_the_optimum(tmp_path: Path) -> None:
     assert records[0]["loss"] == pytest.approx(math.log(3), abs=0.1)
     assert records[-1]["loss"] < records[0]["loss"] - 0.2
     assert [record["step"] for record in records if "evaluation_loss" in record] == [100, 200]
+
+
+def test_a_training_loads_no_compiler(tmp_path: Path) -> None:
+    """It takes torch seconds in each new process, and its optimisers load it."""
+    code = (
+        "import sys; from hmmscope.cli import main; code = main(sys.argv[1:]);"
+        "assert code == 0 and 'torch._dynamo' not in sys.modules"
+    )
+    words = ["train", "umbrella", "--training.num_steps", "1", "--training.engine", "torch", "-q"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words, "--out", str(tmp_path / "run")], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_step_is_that_of_torch() -> None:
+    """`torch.optim.AdamW`, fused, to the bit; a parameter without a gradient stays."""
+    theirs, ours = (nn.Linear(3, 2), nn.Linear(3, 2))
+    ours.load_state_dict(theirs.state_dict())
+    spec = TrainingSpec(learning_rate=0.1, betas=(0.8, 0.9), epsilon=1e-3, weight_decay=0.2)
+    reference = torch.optim.AdamW(theirs.parameters(), 0.1, (0.8, 0.9), 1e-3, 0.2, fused=True)
+    moments = Moments()
+    for step in range(4):
+        for net in (theirs, ours):
+            net.zero_grad(set_to_none=True)
+            (net(torch.arange(3.0) + step) if step else net.bias).square().sum().backward()
+        reference.step()
+        updates.take_step([p for p in ours.parameters() if p.grad is not None], moments, spec, 0.1)
+        assert all(torch.equal(a, b) for a, b in zip(theirs.parameters(), ours.parameters(), strict=True))
 
 
 def test_every_step_has_samples_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import ports_of
 from hmmscope.training.distributed import World
 from hmmscope.training.parallel import make_engine
-from hmmscope.training.updates import make_optimiser
+from hmmscope.training.state import Moments
 
 _STEPS = 4  # of one call, so that a call is no matter of microseconds
 
@@ -92,14 +92,14 @@ def _steps(config: RunConfig, engine: str) -> Callable[[], None]:
         process = config.process.build()
         target = make_target(config.target, process, config.layout)
         model = build_model(config.model, ports_of(config, target)).train()
-        taker, optimiser = make_engine(model, spec, World()), make_optimiser(model, spec)
+        taker, moments = make_engine(model, spec, World()), Moments()
         batch = Corpus(process, layout=config.layout, seed=0, stream="train")[0 : spec.batch_size]
         labels = target.labels(batch)
         target.labels = lambda batch: labels  # type: ignore[method-assign]
 
         def run() -> None:
             for step in range(_STEPS):
-                taker.take(optimiser, batch, target, step)
+                taker.take(moments, batch, target, step)
 
         return run
 

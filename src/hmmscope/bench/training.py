@@ -17,8 +17,8 @@ from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import engine_of, ports_of
 from hmmscope.training.distributed import World
 from hmmscope.training.parallel import make_engine
+from hmmscope.training.state import Moments
 from hmmscope.training.trainer import train_step
-from hmmscope.training.updates import make_optimiser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,13 +145,12 @@ def _ours(config: RunConfig, corpus: Corpus, target: Target, compiled: bool) -> 
     spec = replace(spec, engine=engine_of(replace(config, training=spec), ports).engine)
     model = build_model(config.model, ports).to(spec.device).train()
     engine = make_engine(model, spec, World())
-    optimiser = make_optimiser(model, spec)
-    state = {"step": 0}
+    moments, state = Moments(), {"step": 0}
 
     def step() -> None:
         begin = state["step"] * spec.batch_size
         batch = corpus[begin : begin + spec.batch_size]
-        train_step(model, optimiser, batch, target, spec, state["step"], engine)
+        train_step(model, moments, batch, target, spec, state["step"], engine)
         state["step"] += 1
 
     return step
@@ -163,8 +162,14 @@ def _step_of(model: nn.Module, config: RunConfig, corpus: Corpus, target: Target
     batch = corpus[0 : spec.batch_size]
     labels = target.labels(batch)
     columns = target.columns_on(batch.tokens.device)
-    optimiser = make_optimiser(model, spec)
-    assert isinstance(optimiser, torch.optim.Optimizer)
+    optimiser = torch.optim.AdamW(
+        model.parameters(),
+        lr=spec.learning_rate,
+        betas=(spec.betas[0], spec.betas[1]),
+        eps=spec.epsilon,
+        weight_decay=spec.weight_decay,
+        fused=True,
+    )
 
     def step() -> None:
         optimiser.zero_grad(set_to_none=True)

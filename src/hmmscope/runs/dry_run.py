@@ -24,9 +24,8 @@ from hmmscope.training.distributed import World
 from hmmscope.training.parallel import make_engine
 from hmmscope.training.schedules import sample_numbers, stage_length
 from hmmscope.training.spec import TrainingSpec
-from hmmscope.training.state import resolve_device
+from hmmscope.training.state import Moments, resolve_device
 from hmmscope.training.trainer import Lessons, train_step
-from hmmscope.training.updates import make_optimiser
 
 #: Seconds that measured steps of each precision may take (one step is always taken, and one before it to warm up), and
 #: operations of the largest step that is timed: a larger one is timed on a part of its samples.
@@ -186,7 +185,7 @@ def _time_steps(model: SequenceModel, corpus: Corpus, target: Target, spec: Trai
     """Number of steps timed, and seconds of one."""
     device = torch.device(spec.device)
     model.to(device).train()
-    engine, optimiser = make_engine(model, spec, World()), make_optimiser(model, spec)
+    engine, moments = make_engine(model, spec, World()), Moments()
     lessons = Lessons(corpus, target, spec, device)
     numbers = sample_numbers(replace(spec, num_trajectories=0), corpus.seed, 0)
     steps, begun = -1, time.perf_counter()
@@ -194,7 +193,7 @@ def _time_steps(model: SequenceModel, corpus: Corpus, target: Target, spec: Trai
         if steps == 0:
             begun = time.perf_counter()
         stage, asked = lessons.at(0)
-        train_step(model, optimiser, stage[numbers], asked, spec, 0, engine)
+        train_step(model, moments, stage[numbers], asked, spec, 0, engine)
         steps += 1
     return steps, (time.perf_counter() - begun) / steps
 

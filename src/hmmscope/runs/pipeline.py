@@ -37,10 +37,9 @@ from hmmscope.storage.seals import check_seal
 from hmmscope.training.distributed import World, joined
 from hmmscope.training.engines import Choice, choose_engine
 from hmmscope.training.parallel import check_processes, make_engine
-from hmmscope.training.state import load_weights, resolve_device
+from hmmscope.training.state import Moments, load_weights, resolve_device
 from hmmscope.training.trackers import make_tracker
 from hmmscope.training.trainer import train_model
-from hmmscope.training.updates import make_optimiser
 
 #: A run on a user's own process keeps a copy of it, and of a module that was handed over the weights that it came with.
 _OWN_PROCESS, _FIRST_WEIGHTS = "process.safetensors", "first-weights.safetensors"
@@ -383,9 +382,9 @@ def warm_up(configs: Iterable[RunConfig]) -> None:
             spec, device="cpu", engine="compiled", batch_size=1, num_grains=1, num_trajectories=0, curriculum=()
         )
         model = build_model(config.model, ports, config.seed)
-        engine, optimiser = make_engine(model, spec, World()), make_optimiser(model, spec)
+        engine, moments = make_engine(model, spec, World()), Moments()
         corpus = Corpus(process, layout=config.layout, seed=config.seed, stream="corpus")
-        engine.take(optimiser, corpus[0:1], target, 0)
+        engine.take(moments, corpus[0:1], target, 0)
 
 
 def _engine(config: RunConfig, ports: Ports, begun: Path | None, num_processes: int) -> Literal["compiled", "torch"]:

@@ -39,7 +39,7 @@ from hmmscope.training.distributed import World
 from hmmscope.training.parallel import Single
 from hmmscope.training.schedules import learning_rate
 from hmmscope.training.spec import TrainingSpec
-from hmmscope.training.state import Optimiser
+from hmmscope.training.state import Moments
 
 Array = NDArray[Any]
 
@@ -47,7 +47,7 @@ Array = NDArray[Any]
 class Compiled(Single):
     """One process, and the compiled engine instead of autograd. Parameters, gradients and moments become flat vectors.
 
-    The modules and the optimiser keep their tensors, which are views of the vectors: checkpoints, evaluation and names in
+    The modules and the moments keep their tensors, which are views of the vectors: checkpoints, evaluation and names in
     errors are those of the other road, and a training may go on from a checkpoint on either.
 
     Args:
@@ -105,12 +105,12 @@ class Compiled(Single):
         self._family.finish(theta, held[0], self._gradient.numpy())
         return torch.tensor(total, dtype=torch.float64)
 
-    def take(self, optimiser: Optimiser, batch: Batch, target: Target, step: int) -> tuple[float, float]:
+    def take(self, moments: Moments, batch: Batch, target: Target, step: int) -> tuple[float, float]:
         loss, gradient = self.gradients(batch, target, step).item(), self._gradient.numpy()
         norm = self._norm_of(gradient)
         if not (abs(loss) < float("inf") and norm < float("inf")):
             raise updates.not_finite(self.model, loss, step, self.world)
-        first, second = self._adopted(optimiser, step)
+        first, second = self._adopted(moments, step)
         spec = self.spec
         scale = min(1.0, spec.gradient_clip / (norm + 1e-6)) if spec.gradient_clip else 1.0
         self._adamw(
@@ -119,17 +119,17 @@ class Compiled(Single):
         )  # fmt: skip
         return loss, norm
 
-    def _adopted(self, optimiser: Optimiser, step: int) -> tuple[Array, Array]:
-        """The moments of the optimiser as two vectors, of which its own tensors become views."""
+    def _adopted(self, moments: Moments, step: int) -> tuple[Array, Array]:
+        """The moments as two vectors, of which those by parameter become views."""
         if not len(self._moments):
             count = torch.tensor(0.0)
             self._moments = torch.from_numpy(empty((2, len(self._theta)), self._theta.numpy().dtype)).zero_()
             begin = 0
             for parameter in self.model.parameters():
                 end = begin + parameter.numel()
-                state = optimiser.state[parameter]
-                for name, moments in zip(("exp_avg", "exp_avg_sq"), self._moments, strict=True):
-                    view = moments[begin:end].view_as(parameter)
+                state = moments.state[parameter]
+                for name, vector in zip(("exp_avg", "exp_avg_sq"), self._moments, strict=True):
+                    view = vector[begin:end].view_as(parameter)
                     if name in state:
                         view.copy_(state[name])
                     state[name] = view

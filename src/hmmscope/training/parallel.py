@@ -20,9 +20,8 @@ from hmmscope.models.base import SequenceModel
 from hmmscope.schema import require
 from hmmscope.training import updates
 from hmmscope.training.distributed import World
-from hmmscope.training.schedules import learning_rate
 from hmmscope.training.spec import TrainingSpec
-from hmmscope.training.state import Optimiser
+from hmmscope.training.state import Moments
 
 #: Numbers of a gradient that are exchanged at once.
 BUCKET = 2**22
@@ -61,17 +60,15 @@ class Single:
             total = total + self._grain(part, target, step, number, len(part.tokens) / len(batch.tokens))
         return total
 
-    def take(self, optimiser: Optimiser, batch: Batch, target: Target, step: int) -> tuple[float, float]:
+    def take(self, moments: Moments, batch: Batch, target: Target, step: int) -> tuple[float, float]:
         """One update; the loss and the norm of the gradient before it.
 
         Raises:
             NonFiniteError: see `updates.update`.
         """
-        assert isinstance(optimiser, torch.optim.Optimizer)
-        optimiser.zero_grad(set_to_none=True)
-        loss, spec = self.gradients(batch, target, step), self.spec
-        rate = learning_rate(spec, step)
-        return updates.update(self.model, optimiser, loss, rate, spec.gradient_clip, step, self.world)
+        self.model.zero_grad(set_to_none=True)
+        loss = self.gradients(batch, target, step)
+        return updates.update(self.model, moments, self.spec, loss, step, self.world)
 
     def rest(self) -> None:
         """After forward passes without a backward pass: each process holds again what it held before."""

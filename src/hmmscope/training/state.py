@@ -15,22 +15,19 @@ from hmmscope.training.distributed import World
 
 
 class Moments:
-    """What the compiled engine, which computes AdamW itself, shares with a checkpoint; torch takes seconds to make its own.
+    """What AdamW remembers.
 
     Attributes:
-        state: by parameter, as `torch.optim.AdamW` has it.
+        state: by parameter, as `torch.optim.AdamW` has it: ``step``, ``exp_avg``, ``exp_avg_sq``.
     """
 
     def __init__(self) -> None:
         self.state: dict[Tensor, dict[str, Tensor]] = defaultdict(dict)
 
 
-Optimiser = torch.optim.Optimizer | Moments
-
-
 def save_state(
     model: torch.nn.Module,
-    optimiser: Optimiser,
+    moments: Moments,
     run: RunDir | None,
     step: int,
     world: World | None = None,
@@ -52,14 +49,14 @@ def save_state(
     if copies and not world.agree(_sum_of_bits(weights)):
         rule = "the machines are of different types, or one is faulty; train on equal ones"
         raise ResourceError(f"step {step}: the processes have come to different weights; {rule}")
-    moments = {
-        f"{m}.{name}": optimiser.state[p].get(m, torch.zeros_like(p))  # none if no gradient ever reached it
+    held = {
+        f"{m}.{name}": moments.state[p].get(m, torch.zeros_like(p))  # none if no gradient ever reached it
         for name, p in names.items()
         for m in ("exp_avg", "exp_avg_sq")
     }
-    moments = _gathered(moments, world)
+    held = _gathered(held, world)
     if run is not None:
-        run.save_checkpoint(step, {"model": weights, "optimiser": moments}, {}, milestones=milestones)
+        run.save_checkpoint(step, {"model": weights, "optimiser": held}, {}, milestones=milestones)
 
 
 def restore_weights(model: torch.nn.Module, run: RunDir | None, world: World | None = None) -> "Restored":
@@ -93,12 +90,12 @@ class Restored(Shown):
     step: int
     moments: dict[str, torch.Tensor]
 
-    def into(self, model: torch.nn.Module, optimiser: Optimiser) -> None:
-        """Give the moments to the optimiser of `model`, of which each process may hold a part."""
+    def into(self, model: torch.nn.Module, moments: Moments) -> None:
+        """Write what AdamW remembered of the parameters of `model`, of which each process may hold a part."""
         if not self.step:
             return
         for name, parameter in model.named_parameters():
-            optimiser.state[parameter] = {
+            moments.state[parameter] = {
                 "step": torch.tensor(float(self.step), device=parameter.device),
                 "exp_avg": _like(parameter, self.moments[f"exp_avg.{name}"]),
                 "exp_avg_sq": _like(parameter, self.moments[f"exp_avg_sq.{name}"]),

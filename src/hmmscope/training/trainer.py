@@ -23,9 +23,8 @@ from hmmscope.training.progress import Progress
 from hmmscope.training.schedules import learning_rate, sample_numbers, stage_length
 from hmmscope.training.signals import Interrupted, deferred_signals
 from hmmscope.training.spec import TrainingSpec
-from hmmscope.training.state import Optimiser, resolve_device, restore_weights, save_state
+from hmmscope.training.state import Moments, resolve_device, restore_weights, save_state
 from hmmscope.training.trackers import Quietly, Tracker
-from hmmscope.training.updates import make_optimiser
 
 #: A checkpoint is saved after this time at the latest, whatever the number of steps.
 SECONDS_WITHOUT_CHECKPOINT = 300.0
@@ -119,8 +118,8 @@ def train_model(
     lessons = Lessons(corpus, target, spec, device)
     restored = restore_weights(model, run, world)
     engine = make_engine(model, spec, world)
-    optimiser = make_optimiser(model, spec)
-    restored.into(model, optimiser)
+    moments = Moments()
+    restored.into(model, moments)
     evaluates = bool(spec.evaluate_every) and (world.leader or engine.in_parts)
     evaluation = Evaluation(held_out, target, spec) if held_out is not None and evaluates else None
     progress = Progress(
@@ -142,7 +141,7 @@ def train_model(
             tokens += samples * columns
             flops += samples * (flops_of(columns) or 0.0) if flops_of else 0.0
             rate = learning_rate(spec, step)
-            loss, norm = train_step(model, optimiser, batch, asked, spec, step, engine)
+            loss, norm = train_step(model, moments, batch, asked, spec, step, engine)
             record: dict[str, Any] = {"step": step + 1, "loss": loss, "learning_rate": rate, "gradient_norm": norm}
             done = step + 1 == spec.num_steps
             if evaluation is not None and ((step + 1) % spec.evaluate_every == 0 or done):
@@ -157,7 +156,7 @@ def train_model(
             signum = asked_to if asked_to > 1 else 0
             if (step + 1) % spec.checkpoint_every == 0 or step + 1 in milestones or asked_to or done:
                 saved = time.monotonic()
-                save_state(model, optimiser, run, step + 1, world, milestones)
+                save_state(model, moments, run, step + 1, world, milestones)
                 if run is not None:
                     run.timing.append(_timing(step + 1, tokens, flops, begun, device))
             progress.update(step + 1, f"loss {loss:.3f}  {shown or beside}")
@@ -169,7 +168,7 @@ def train_model(
 
 def train_step(
     model: SequenceModel,
-    optimiser: Optimiser,
+    moments: Moments,
     batch: Batch,
     target: Target,
     spec: TrainingSpec,
@@ -182,7 +181,7 @@ def train_step(
         batch: the samples of the step that this process computes.
         engine: what computes the gradient of the whole step; by default this process alone.
     """
-    return (engine or Single(model, spec)).take(optimiser, batch, target, step)
+    return (engine or Single(model, spec)).take(moments, batch, target, step)
 
 
 def _timing(step: int, tokens: int, flops: float, begun: tuple[float, float], device: torch.device) -> dict[str, Any]:

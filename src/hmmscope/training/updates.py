@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import nn
+from torch.optim.adamw import adamw
 
 from hmmscope.axes import Tensor
 from hmmscope.corpora.corpus import Batch
@@ -12,22 +13,9 @@ from hmmscope.corpora.targets import Target
 from hmmscope.errors import NonFiniteError
 from hmmscope.training.distributed import World
 from hmmscope.training.objectives import target_loss
+from hmmscope.training.schedules import learning_rate
 from hmmscope.training.spec import TrainingSpec
-from hmmscope.training.state import Moments, Optimiser, local, whole
-
-
-def make_optimiser(model: nn.Module, spec: TrainingSpec) -> Optimiser:
-    """Fused AdamW on all parameters, or what the compiled engine needs of it."""
-    if spec.engine == "compiled":
-        return Moments()
-    return torch.optim.AdamW(
-        model.parameters(),
-        lr=spec.learning_rate,
-        betas=(spec.betas[0], spec.betas[1]),
-        eps=spec.epsilon,
-        weight_decay=spec.weight_decay,
-        fused=True,
-    )
+from hmmscope.training.state import Moments, local, whole
 
 
 def autocast(spec: TrainingSpec, device: torch.device) -> AbstractContextManager:
@@ -64,10 +52,9 @@ def loss_of_grain(model: nn.Module, batch: Batch, target: Target, spec: Training
 
 def update(
     model: nn.Module,
-    optimiser: torch.optim.Optimizer,
+    moments: Moments,
+    spec: TrainingSpec,
     loss: Tensor,
-    rate: float,
-    clip: float,
     step: int,
     world: World | None = None,
 ) -> tuple[float, float]:
@@ -83,12 +70,42 @@ def update(
     size, total = loss.item(), norm.item()
     if not (abs(size) < float("inf") and total < float("inf")):
         raise not_finite(model, size, step, world)
-    if clip:
-        torch.nn.utils.clip_grads_with_norm_(model.parameters(), clip, norm)
-    for group in optimiser.param_groups:
-        group["lr"] = rate
-    optimiser.step()
+    if spec.gradient_clip:
+        torch.nn.utils.clip_grads_with_norm_(model.parameters(), spec.gradient_clip, norm)
+    take_step([p for p in model.parameters() if p.grad is not None], moments, spec, learning_rate(spec, step))
     return size, total
+
+
+@torch.no_grad()
+def take_step(parameters: list[Tensor], moments: Moments, spec: TrainingSpec, rate: float) -> None:
+    """One step of fused AdamW on parameters that have gradients.
+
+    By torch's function, not by its class, which imports a compiler first: seconds for each process.
+    """
+    for p in parameters:
+        if not moments.state[p]:
+            moments.state[p] = {
+                "step": torch.zeros((), device=p.device),
+                "exp_avg": torch.zeros_like(p),
+                "exp_avg_sq": torch.zeros_like(p),
+            }
+    states = [moments.state[p] for p in parameters]
+    adamw(
+        parameters,
+        [p.grad for p in parameters if p.grad is not None],
+        [state["exp_avg"] for state in states],
+        [state["exp_avg_sq"] for state in states],
+        [],
+        [state["step"] for state in states],
+        fused=True,
+        amsgrad=False,
+        beta1=spec.betas[0],
+        beta2=spec.betas[1],
+        lr=rate,
+        weight_decay=spec.weight_decay,
+        eps=spec.epsilon,
+        maximize=False,
+    )
 
 
 def not_finite(model: nn.Module, loss: float, step: int, world: World | None = None) -> NonFiniteError:
