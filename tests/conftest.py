@@ -14,7 +14,7 @@ import torch
 ANNOTATED = ("inference", "processes", "corpora", "models", "constructions", "training", "analysis")
 
 torch.set_num_threads(1)
-jaxtyping.install_import_hook([f"hmmscope.{package}" for package in ANNOTATED], "beartype.beartype")
+jaxtyping.install_import_hook([f"hmmscope.{package}" for package in ANNOTATED], "annotations.executed")
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("fixed")
 
