@@ -3,9 +3,12 @@
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urldefrag
 
 import pytest
+
+from browsing import browser  # noqa: F401 - fixture
 
 pytestmark = pytest.mark.e2e
 
@@ -66,3 +69,16 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text('<a href="b.html#here">b</a><a href="c.html">c</a><img src="https://x.org/y.png">')
     (tmp_path / "b.html").write_text('<h1 id="there">b</h1>')
     assert broken(tmp_path) == ["a.html: b.html#here", "a.html: c.html"]
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_the_live_page_on_the_first_page_is_cut_between_its_parts(browser: Any, width: int) -> None:
+    """No control of it lies half outside of its frame."""
+    page = browser.new_context(viewport={"width": width, "height": 1200}).new_page()
+    page.goto((SITE / "index.html").as_uri())
+    frame = page.locator("iframe.live").element_handle().content_frame()
+    frame.wait_for_load_state()
+    cut = """() => [...document.querySelectorAll("button, label, figure, svg, canvas")]
+      .map((part) => [part.textContent.trim().slice(0, 30), part.getBoundingClientRect()])
+      .filter(([, box]) => box.height && box.top < innerHeight && box.bottom > innerHeight).map(([name]) => name)"""
+    assert frame.evaluate(cut) == []

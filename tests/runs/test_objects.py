@@ -170,6 +170,15 @@ def test_ngrams_are_not_judged_on_what_they_have_counted() -> None:
     assert names["corpus"] == names["train"] == {"model", *(f"order-{k}" for k in range(4))}
 
 
+def test_a_corpus_of_given_sequences_is_as_long_as_the_longest() -> None:
+    data = words()
+    assert hs.Corpus(data).layout.length == data.longest  # type: ignore[attr-defined]
+    long = hs.SequenceData([[0, 1] * 200])
+    assert hs.Corpus(long).layout.length == 256  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match=r"^length: give a length or a layout$"):
+        hs.Corpus(coin())
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_a_corpus_is_of_a_process() -> None:
     with pytest.raises(

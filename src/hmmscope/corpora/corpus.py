@@ -46,7 +46,7 @@ class Corpus:
 
     Args:
         process: what generates; or given sequences, of which samples are windows; or the name or path of either.
-        length: observations a sample, for the plain layout.
+        length: observations a sample, for the plain layout. Of given sequences by default the longest, up to 256.
         seed: in [0, 2^32).
         layout: another layout (`Prompts`), instead of `length`.
         stream: the random stream ("corpus", "train", "evaluate", "probe"); streams of one seed are independent.
@@ -67,10 +67,14 @@ class Corpus:
         stream: str = "corpus",
         device: torch.device | str = "cpu",
     ) -> None:
-        if (length is None) == (layout is None):
+        if length is not None and layout is not None:
             raise InputError("length: give either a length or a layout")
         philox_key(seed, stream)
         self.process, self.seed, self.stream = as_process(process), seed, stream
+        if length is None and layout is None:
+            if not isinstance(self.process, GivenSequences):
+                raise InputError("length: give a length or a layout")
+            length = self.process.window
         self.device = _device(device)
         self.layout = layout if layout is not None else Sequences(length=length)  # type: ignore[arg-type]
 

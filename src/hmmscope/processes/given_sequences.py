@@ -54,6 +54,11 @@ class GivenSequences(Process):
         self._pieces: dict[tuple[str, int], NDArray[np.int64]] = {}
 
     @property
+    def window(self) -> int:
+        """Observations of a sample where nobody says how many: those of the longest sequence, from 2 to 256."""
+        return max(2, min(256, self.data.longest))
+
+    @property
     def law(self) -> Law:  # type: ignore[override]
         """There is none.
 

@@ -146,8 +146,8 @@ def configure(
         if isinstance(source, str | Path):
             source = registry.build_spec("process", process_data(str(source)), "process")
         built = source.build() if isinstance(source, DataSpec) else source
-        built = built.data if isinstance(built, GivenSequences) else built
-        plain = Sequences(length=max(2, min(256, built.longest))) if isinstance(built, SequenceData) else Sequences()
+        built = GivenSequences(built) if isinstance(built, SequenceData) else built
+        plain = Sequences(length=built.window) if isinstance(built, GivenSequences) else Sequences()
         config = RunConfig(process=source, layout=plain)
         if isinstance(source, MatrixProduct):
             config = replace(config, target="belief")
