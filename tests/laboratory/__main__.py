@@ -15,6 +15,7 @@ import sys
 from datetime import date
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 HERE = Path(__file__).parent
 TESTS, ROOT = HERE.parent, HERE.parents[1]
@@ -41,7 +42,10 @@ SIZES = {
     "interrupts": (50, "run_trials"),
     "starts": (200, "run_trials"),
     "sweeps": (100, "run_trials"),
-    "suites": (1, ""),
+    "resizes": (10, "run_trials"),
+    "verb-kills": (1000, "verb_trials"),
+    "verb-errors": (1000, "verb_trials"),
+    "bytes": (3, "folder_trials"),
 }
 JOURNAL, PAGE = ROOT / "results" / "laboratory.jsonl", ROOT / "docs" / "laboratory.md"
 
@@ -59,25 +63,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, (size, _) in SIZES.items():
         parser.add_argument(f"--{name}", type=int, metavar="N", help=f"attempts (default {size}; 0 for none)")
+    parser.add_argument("--suites", metavar="NAMES", help=f"of {', '.join(table.SUITES)} (default all)")
     parser.add_argument("--only", action="store_true", help="only the trials whose sizes are given")
     parser.add_argument("--seed", type=int, default=secrets.randbits(31), help="of what is drawn (default: a new one)")
     parser.add_argument("--inside", nargs=2, metavar=("TRIAL", "N"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.inside:
         return inside(*asked.inside, asked.seed)
+    jobs = {name: getattr(asked, name.replace("-", "_")) for name in SIZES}
+    jobs = {name: (0 if asked.only else SIZES[name][0]) if given is None else given for name, given in jobs.items()}
+    wanted = asked.suites.split(",") if asked.suites else [] if asked.only else list(table.SUITES)
     broken = 0
-    for name, (size, _) in SIZES.items():
-        given = getattr(asked, name.replace("-", "_"))
-        number = given if given is not None else 0 if asked.only else size
-        goals = list(table.SUITES) if name == "suites" and number else [name] if number else []
-        for goal in goals:
-            record = attempt(goal, number, asked.seed)
+    sandbox.compile_kernels()
+    for name, number in [*jobs.items(), *((name, 1) for name in wanted)]:
+        if number:
+            record = attempt(name, number, asked.seed)
             broken += record["violations"]
-            print(
-                f"{goal}: {record['trials']} trials, {record['violations']} broken, {record['seconds']} s", flush=True
-            )
-            for line in record["broken"]:
-                print(f"  {line}", flush=True)
+            said = f"{record['trials']} trials, {record['violations']} broken, {record['seconds']} s"
+            print(f"{name}: {said}", *record["broken"], sep="\n  ", flush=True)
     write_page()
     print(f"page: {PAGE}")
     return int(broken > 0)
@@ -92,16 +95,8 @@ def attempt(name: str, number: int, seed: int) -> dict[str, Any]:
         record = json.loads(ended.stdout.splitlines()[-1])
     except (ValueError, IndexError):
         said = f"{ended.returncode}: {ended.stderr[-300:]}"
-        record = {
-            "goal": "",
-            "attack": name,
-            "trials": 0,
-            "violations": 1,
-            "broken": [said],
-            "note": "",
-            "seconds": 0.0,
-        }
-        return record  # the sandbox or the trial did not start: nothing was measured
+        # The sandbox or the trial did not start: nothing was measured.
+        return {"trials": 0, "violations": 1, "broken": [said], "seconds": 0.0}
     about = machine()
     record |= {"date": date.today().isoformat(), "seed": seed, "machine": about["processor"], "cores": about["cores"]}
     record |= {"torch": about["torch"], "source": environment()["source_sha256"][:8]}
@@ -132,10 +127,9 @@ def inside(name: str, number: str, seed: int) -> int:
     return 0
 
 
-def suite(goal: str) -> dict[str, Any]:
+def suite(name: str) -> dict[str, Any]:
     """Tests of a goal, counted: each is a trial."""
-    attack, files, words = table.SUITES[goal]
-    select = ["-m", words] if words == "slow or not slow" else ["-k", words] if words else []
+    goal, attack, files, select, needs = table.SUITES[name]
     command = [
         sys.executable,
         "-m",
@@ -149,26 +143,15 @@ def suite(goal: str) -> dict[str, Any]:
         "no:cacheprovider",
         *select,
     ]
-    out = subprocess.run(
-        [
-            *command,
-            *(str(TESTS / file) for file in files),
-            "--basetemp",
-            str(Path.cwd() / "tests"),
-            "--junitxml",
-            "x.xml",
-        ],
-        capture_output=True,
-        text=True,
-    )
-    import xml.etree.ElementTree as Xml
-
-    counts = next(iter(Xml.parse("x.xml").getroot())).attrib
+    command += [*(str(TESTS / file) for file in files), "--basetemp", str(Path.cwd() / "tests"), "--junitxml", "x.xml"]
+    out = subprocess.run(command, capture_output=True, text=True)
+    counts = next(iter(ElementTree.parse("x.xml").getroot())).attrib
     wrong = int(counts["failures"]) + int(counts["errors"])
     lines = [line for line in out.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     ran = int(counts["tests"]) - int(counts["skipped"])
-    record = {"goal": goal, "attack": attack, "trials": ran, "violations": wrong, "broken": lines[:20]}
-    return record | {"note": f"tests: {', '.join(files)}", "seconds": round(float(counts["time"]), 1)}
+    note = f"tests: {', '.join(files)}" if ran else f"{needs or 'what they test'} is not here"
+    record = {"goal": goal, "attack": attack, "trials": ran, "violations": wrong, "broken": lines[:20], "note": note}
+    return record | {"seconds": round(float(counts["time"]), 1)}
 
 
 def write_page() -> None:

@@ -13,15 +13,15 @@ from hmmscope.storage.seals import SEAL, check_seal
 from trials import Report, trial
 
 RESULTS = Path(__file__).parents[2] / "results" / "small"
-_TINY = ["--layout.length", "4", "--training.num_steps", "3", "--training.batch_size", "2", "--training.device", "cpu"]
-_TINY += ["--model.name", "rnn", "--model.width", "4", "--training.evaluate_samples", "4"]
+TINY = ["--layout.length", "4", "--training.num_steps", "3", "--training.batch_size", "2", "--training.device", "cpu"]
+TINY += ["--model.name", "rnn", "--model.width", "4", "--training.evaluate_samples", "4"]
 
 
 def folders(place: Path) -> dict[str, Path]:
     """A finished folder of every kind: a run, a sweep, an experiment with its pool, one without, and kept results."""
     commands = {
-        "run": ["train", "umbrella", *_TINY],
-        "sweep": ["sweep", "--vary", "training.learning_rate=1e-3,3e-3", "--jobs", "1", *_TINY],
+        "run": ["train", "umbrella", *TINY],
+        "sweep": ["sweep", "--vary", "training.learning_rate=1e-3,3e-3", "--jobs", "1", *TINY],
         "theorem": ["run", "multitask-theorem2", "--scale", "smoke"],
     }
     for name, words in commands.items():
@@ -128,6 +128,28 @@ def mutations(folder: Path, number: int, rng: random.Random) -> Report:
 
 def _named(folder: Path) -> list[Path]:
     return [folder / name for name in [*json.loads((folder / SEAL).read_bytes())["files"], SEAL]]
+
+
+@trial("bytes")
+def bytes_of_results(folder: Path, number: int, rng: random.Random) -> Report:
+    """So many single bytes of every file of the results that are kept, one at a time: `hmmscope verify` must refuse them."""
+    report = Report("G6", "a single byte of every file of results/small, through `hmmscope verify`")
+    files = 0
+    for kept in sorted(RESULTS.iterdir()):
+        shutil.copytree(kept, place := folder / kept.name)
+        for path in sorted(path for path in place.rglob("*") if path.is_file()):
+            before, files = path.read_bytes(), files + 1
+            for _ in range(number):
+                at = rng.randrange(len(before))
+                path.write_bytes(before[:at] + bytes([before[at] ^ rng.randrange(1, 256)]) + before[at + 1 :])
+                report.trials += 1
+                if (code := cli.main(["verify", str(place), "-q"])) != DamagedError.exit_code:
+                    report.found(f"{code}: byte {at} of {path.relative_to(folder)}")
+            path.write_bytes(before)
+        check_seal(place)
+        shutil.rmtree(place)
+    report.note = f"{files} files in {len(list(RESULTS.iterdir()))} folders"
+    return report
 
 
 @trial("readings")

@@ -1,12 +1,15 @@
 """Trainings, sweeps and commands that are killed or told to stop, and must end as if nothing had happened."""
 
+import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import distributed_script as several
 import sweeps_crash
 import training_crash
 from hmmscope.sweeps import jobs, worker
@@ -22,6 +25,30 @@ def trainings(folder: Path, number: int, rng: random.Random) -> Report:
     for name in found["different"]:
         report.found(f"{name} ends with other bytes")
     report.note = f"{found['runs']} trainings, killed at {found['instants']} different steps"
+    return report
+
+
+@trial("resizes")
+def resizes(folder: Path, number: int, rng: random.Random) -> Report:
+    """A training of one process goes on with two, with four and with one again, each ended in mid-run: the same bytes."""
+    report = Report("G4", "trainings that are ended at random steps and go on: 1, 2, 4, 1 processes")
+    several.verb.train = several.trained  # type: ignore[assignment]
+    last, settings = several.NUM_STEPS, several.EXACT
+    several.train(folder / "whole", 1, settings)
+    whole = several.fingerprint(folder / "whole" / "run", last)
+    for at in range(number):
+        place, killed = folder / str(at), rng.random() < 0.5
+        stops = sorted(rng.sample(range(8, last), 3))  # the first checkpoint is of step 7
+        for size, step in zip((1, 2, 4), stops, strict=True):
+            end = several.die if killed else lambda: os.kill(os.getpid(), signal.SIGTERM)
+            ended = several.train(place, size, settings, before=several.at_step(step, rng.randrange(size), end))
+            if 0 in ended["codes"]:
+                report.found(f"{size} processes were to end at step {step}: {ended['codes']}")
+        ended = several.train(place, 1, settings)
+        report.trials += 1
+        if ended["codes"] != [0] or several.fingerprint(place / "run", last) != whole:
+            report.found(f"ended at {stops}, {'killed' if killed else 'told to stop'}: {ended}")
+        shutil.rmtree(place)
     return report
 
 

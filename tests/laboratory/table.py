@@ -1,7 +1,7 @@
 """The table of goals G1 to G27 from all that was measured so far."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 #: What each goal is.
 GOALS = {
@@ -34,26 +34,69 @@ GOALS = {
     "G27": "models that beat the oracle unnoticed, or are flagged without cause",
 }
 
-#: Goals that tests measure, which the laboratory runs and counts: their files below tests/, and words of pytest -k.
-SUITES: dict[str, tuple[str, list[str], str]] = {
-    "G4": ("1 and 2 processes train alike", ["training/test_distributed.py"], "slow or not slow"),
-    "G5": (
+
+class Suite(NamedTuple):
+    """Tests that measure a goal, which the laboratory runs and counts.
+
+    Attributes:
+        goal: of the table.
+        attack: in a few words.
+        files: below tests/.
+        select: words of pytest that choose among their tests.
+        needs: a library without which they are skipped.
+    """
+
+    goal: str
+    attack: str
+    files: tuple[str, ...]
+    select: tuple[str, ...] = ()
+    needs: str = ""
+
+
+_DISTRIBUTED, _ENGINES = ("training/test_distributed.py",), ("sweeps/test_sweep_engines.py",)
+
+SUITES = {
+    "processes": Suite("G4", "1, 2 and 4 processes train alike", _DISTRIBUTED, ("-k", "same_bytes or take_turns")),
+    "corpora": Suite(
+        "G5",
         "corpora by slices, layouts, batches and devices",
-        ["corpora/test_corpus.py", "kernels/test_device_roads.py"],
-        "",
+        ("corpora/test_corpus.py", "kernels/test_device_roads.py"),
     ),
-    "G11": (
+    "browser": Suite(
+        "G10",
+        "text that acts, in pages that a browser opens and a reader works",
+        ("report/test_hostile_browser.py",),
+        ("-m", "e2e"),
+        "playwright",
+    ),
+    "enumeration": Suite(
+        "G11",
         "against all hidden paths, in fractions",
-        ["inference/test_filtering.py", "inference/test_smoothing.py", "inference/test_paths.py"],
-        "enumerat",
+        ("inference/test_filtering.py", "inference/test_smoothing.py", "inference/test_paths.py"),
+        ("-k", "enumerat"),
     ),
-    "G12": ("scan against loop, in float64", ["inference/test_scan.py"], ""),
-    "G13": ("impossible prefixes, by every filter", ["inference"], "impossible or vanish"),
-    "G14": ("10^5 observations and more", ["inference/test_long_sequences.py"], ""),
-    "G16": ("faults planted one by one", ["test_planted_faults.py"], "not every_fault and not without_faults"),
-    "G20": ("a killed process of several", ["training/test_distributed.py"], "kill or dead or end"),
-    "G24": ("folders as older versions wrote them", ["storage", "runs", "sweeps"], "older or version or before"),
-    "G27": ("planted leaks, wrong optima and clean runs", ["analysis/test_curves.py"], "invalid or optimum or beat"),
+    "scans": Suite("G12", "scan against loop, in float64", ("inference/test_scan.py",)),
+    "impossible": Suite(
+        "G13", "impossible prefixes, by every filter", ("inference",), ("-k", "impossible or vanish or dead")
+    ),
+    "long": Suite("G14", "10^5 observations and more", ("inference/test_long_sequences.py",)),
+    "faults": Suite(
+        "G16", "faults planted one by one, of the quick ones", ("test_planted_faults.py",), ("-m", "not soak")
+    ),
+    "ray": Suite("G17", "a Ray task killed; Ray stopped, another engine goes on", _ENGINES, ("-k", "test_ray"), "ray"),
+    "submitit": Suite("G17", "submitit's executor without a queue", _ENGINES, ("-k", "submitit"), "submitit"),
+    "ends": Suite(
+        "G20", "a killed, stopped or refused process of several", _DISTRIBUTED, ("-k", "dies or still or ends_all")
+    ),
+    "older": Suite(
+        "G24",
+        "folders as older versions wrote them",
+        ("storage", "runs", "sweeps", "experiments"),
+        ("-k", "older or version"),
+    ),
+    "optimum": Suite(
+        "G27", "planted leaks, wrong optima and clean runs", ("analysis/test_curves.py",), ("-k", "invalid or optimum")
+    ),
 }
 
 #: Goals without a count, and why.
@@ -81,9 +124,8 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> list[str]:
             own = [one for one in records if (one["goal"], one["attack"]) == (goal, attack)]
             trials, violations = (sum(one[key] for one in own) for key in ("trials", "violations"))
             dates = " to ".join(dict.fromkeys(f"{one['date']}, {one['source']}" for one in (own[0], own[-1])))
-            lines.append(
-                f"| {goal} | {meaning} | {attack} | {trials:,} | **{violations}** | {dates} | {_cell(own[-1]['note'])} |"
-            )
+            counts = f"{trials:,} | **{violations}** | {dates}" if trials or violations else " | | "
+            lines.append(f"| {goal} | {meaning} | {attack} | {counts} | {_cell(own[-1]['note'])} |")
     return lines
 
 
