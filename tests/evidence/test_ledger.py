@@ -196,6 +196,7 @@ def test_what_the_ledger_refuses(rising: Claim, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="decides no claim"):
         ledger([other])
     bad = folder(tmp_path / "bad", {0: (1.0,)})
-    store.write_table(bad / "tables" / "curve.jsonl", [{"seed": 0, "x": 0}])
-    with pytest.raises(DamagedError, match="it-rises"):
-        ledger([bad])
+    for rows in ([{"seed": 0, "x": 0}], []):
+        store.write_table(bad / "tables" / "curve.jsonl", rows)
+        with pytest.raises(DamagedError, match="it-rises"):
+            ledger([bad])

@@ -432,6 +432,21 @@ def test_an_altered_part_is_not_used_again(tmp_path: Path) -> None:
         run_experiment("test-seeded", "smoke", out, resume=True, quiet=True)
 
 
+def test_a_damaged_plan_or_table_ends_in_a_line(tmp_path: Path) -> None:
+    out = run_experiment("test-seeded", "smoke", tmp_path / "out", quiet=True)
+    file, table = out / "experiment.json", out / "tables" / "runs.jsonl"
+    about, rows = store.read_json(file), table.read_bytes()
+    without = {key: value for key, value in about.items() if key != "config"}
+    for changed in (without, about | {"config": 3}, about | {"format": "hmmscope-experiment/9"}, []):
+        store.write_json(file, changed)
+        with pytest.raises(DamagedError, match=r"experiment\.json: "):
+            run_experiment("test-seeded", "smoke", out, resume=True, quiet=True)
+    store.write_json(file, about)
+    table.write_bytes(rows[: len(rows) // 2])
+    with pytest.raises(DamagedError, match=r"runs\.jsonl: \d+ bytes, which is not what the seal says"):
+        run_experiment("test-seeded", "smoke", out, resume=True, quiet=True)
+
+
 def test_runs_that_another_process_trains_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pool, trained = tmp_path / "pool", []
     (first,) = train_in_pool([config(4)], pool, quiet=True)

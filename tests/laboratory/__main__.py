@@ -90,7 +90,8 @@ def attempt(name: str, number: int, seed: int) -> dict[str, Any]:
     """One trial in a sandbox; its record is added to the journal."""
     from hmmscope.machine import environment, machine
 
-    ended = sandbox.run([str(HERE), "--inside", name, str(number), "--seed", str(seed)], 3600.0)
+    bounded = name not in table.SUITES or not table.SUITES[name].needs
+    ended = sandbox.run([str(HERE), "--inside", name, str(number), "--seed", str(seed)], 3600.0, bounded=bounded)
     try:
         record = json.loads(ended.stdout.splitlines()[-1])
     except (ValueError, IndexError):

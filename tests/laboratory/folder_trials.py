@@ -7,9 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import sweeps_crash
 from hmmscope import cli
 from hmmscope.errors import DamagedError
 from hmmscope.storage.seals import SEAL, check_seal
+from hmmscope.sweeps import jobs
 from trials import Report, trial
 
 RESULTS = Path(__file__).parents[2] / "results" / "small"
@@ -24,9 +28,11 @@ def folders(place: Path) -> dict[str, Path]:
         "sweep": ["sweep", "--vary", "training.learning_rate=1e-3,3e-3", "--jobs", "1", *TINY],
         "theorem": ["run", "multitask-theorem2", "--scale", "smoke"],
     }
-    for name, words in commands.items():
-        code = cli.main([*words, "--out", str(place / name), "-q"])
-        assert code == 0, (name, code)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs.subprocess, "Popen", sweeps_crash.Forked)  # no interpreter is started for a worker
+        for name, words in commands.items():
+            code = cli.main([*words, "--out", str(place / name), "-q"])
+            assert code == 0, (name, code)
     for name in ("limits-fig6", "limits-table1"):
         shutil.copytree(RESULTS / name, place / name)
     return {path.name: path for path in sorted(place.iterdir()) if (path / SEAL).is_file()}

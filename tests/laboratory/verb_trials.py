@@ -159,20 +159,21 @@ def at_operation(number: int, act: Fault, *, lasting: bool = False) -> None:
 def prepared(folder: Path, names: list[str]) -> list[Verb]:
     """The inputs of all verbs, and each verb once from beginning to end."""
     with contextlib.chdir(folder):
-        Path("text.txt").write_text("abracadabra\nbarbara\n")
         decoder = ["--model.name", "decoder", "--model.width", "8", "--model.num_layers", "1", "--model.num_heads", "2"]
         short = TINY[: TINY.index("--model.name")]
         for words in (
+            ["sample", "letters-hmm", "-n", "3", "--length", "9", "--out", "text.txt"],
             ["train", "umbrella", *short, *decoder, "--out", "run"],
             ["run", "multitask-theorem2", "--scale", "smoke", "--out", "theorem"],
         ):
             assert cli.main([*words, "-q"]) == 0, words
     verbs = []
     for name in names:
-        place = folder / name
+        place = folder / f"of-{name}"
         place.mkdir()
-        for given in ("text.txt", "run", "theorem"):
-            (place / given).symlink_to(folder / given)
+        shutil.copyfile(folder / "text.txt", place / "text.txt")
+        for given in ("run", "theorem"):
+            shutil.copytree(folder / given, place / given)
         verbs.append(Verb(place, name))
     return verbs
 

@@ -33,7 +33,9 @@ WORK = """() => {
     ["pointerover", "pointermove", "mousemove"].forEach((kind) => svg.dispatchEvent(new PointerEvent(kind, at)));
     svg.dispatchEvent(new KeyboardEvent("keydown", { key: "End", bubbles: true }));
   });
-  document.querySelectorAll("button").forEach((button) => skip.test(button.textContent.trim()) || button.click());
+  for (const button of document.querySelectorAll("button")) {
+    if (button.isConnected && !skip.test(button.textContent.trim())) button.click();
+  }
 }"""
 #: All but the marks of pictures, whose number follows the length of words; what acts counts there, too.
 ELEMENTS = """() => [...document.querySelectorAll("body *")].filter((one) => !one.closest("svg")).map((one) => one.tagName)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -16,14 +17,24 @@ import pytest
 
 from hmmscope import cli
 from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
+from hmmscope.experiments.pool import train_in_pool
 from hmmscope.processes.files import load_process
 from hmmscope.runs.config import RunConfig
 from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir
-from hmmscope.storage.seals import read_seal
+from hmmscope.storage.seals import read_seal, remove_seal
 from hmmscope.sweeps import jobs
 from hmmscope.sweeps.driver import run_sweep
-from hmmscope.sweeps.grid import config_digest, expand, extend_folder, load_points, make_folder, read_grid, run_name
+from hmmscope.sweeps.grid import (
+    config_digest,
+    expand,
+    extend_folder,
+    load_point,
+    load_points,
+    make_folder,
+    read_grid,
+    run_name,
+)
 from hmmscope.sweeps.jobs import Heartbeat, Outcome
 from hmmscope.sweeps.table import Board, table_rows, table_text
 from sweeps_crash import BASE
@@ -59,7 +70,7 @@ class Scripted:
         codes = self.codes.get(name, [0])
         code = codes.pop(0) if len(codes) > 1 else codes[0]
         if code == 0:
-            with RunDir.create(jobs.run_folder(self.out, name), {}) as run:
+            with RunDir.create(jobs.run_folder(self.out, name), load_point(self.out, name).config.to_data()) as run:
                 run.mark_done(SUMMARY)
         return Outcome(name, code, "" if code == 0 else f"error[{code}] told to")
 
@@ -361,7 +372,7 @@ def test_runs_of_another_process_are_waited_for(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("hmmscope.sweeps.driver._SECONDS_ELSEWHERE", 0.0)
     points, out = expand(RATES), tmp_path / "sweep"
     make_folder(out, points)
-    other = RunDir.create(jobs.run_folder(out, points[0].name), {})
+    other = RunDir.create(jobs.run_folder(out, points[0].name), points[0].config.to_data())
     engine = Scripted(out, {})
     seen = []
 
@@ -397,6 +408,14 @@ def test_a_damaged_result_is_a_failed_row(tmp_path: Path) -> None:
     assert [row["state"] for row in rows] == ["done", "failed", "done"]
     assert rows[1]["reason"].startswith(f"runs/{points[1].name}/done.json: 1 bytes, which is not what the seal says")
     assert table_text(rows)[-1] == f"{points[1].name}: {rows[1]['reason']}"
+    (jobs.run_folder(out, points[0].name) / "config.json").write_text("{")
+    unsealed = jobs.run_folder(out, points[2].name)
+    remove_seal(unsealed)
+    store.write_json(unsealed / "done.json", SUMMARY | {"loss": "low"})
+    rows = table_rows(out, points)
+    assert [row["state"] for row in rows] == ["failed", "failed", "done"]
+    assert rows[0]["reason"].startswith(f"runs/{points[0].name}/config.json: ")
+    assert "low" in table_text(rows)[3]
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -508,6 +527,29 @@ def test_a_sweep_is_no_pool_and_a_pool_no_sweep(tmp_path: Path) -> None:
         assert (seal.kind, len(seal.bound["runs"])) == ("pool" if shared else "sweep", 3)
         with pytest.raises(RefusedError, match=f"holds {other}"):
             run_sweep(points, out, Scripted(out, {}), shared=not shared)
+
+
+def test_a_run_under_the_name_of_another_is_not_taken_for_it(tmp_path: Path) -> None:
+    """Whole and sealed, but of another configuration: in the table of a sweep, in a pool, and for `verify`."""
+    points, out = expand(RATES), tmp_path / "sweep"
+    run_sweep(points, out, Scripted(out, {}))
+    first, second = (jobs.run_folder(out, point.name) for point in points[:2])
+    shutil.rmtree(second)
+    shutil.copytree(first, second)
+    row = table_rows(out, points)[1]
+    assert (row["state"], row["loss"]) == ("failed", None)
+    assert re.match(r"runs/.*: is the folder of another run \(training\.learning_rate: ", row["reason"])
+    with pytest.raises(DamagedError, match="is the folder of another run"):
+        train_in_pool([point.config for point in points], shared_copy(out, tmp_path / "pool"), quiet=True)
+    assert cli.main(["verify", str(out)]) == DamagedError.exit_code
+
+
+def shared_copy(sweep: Path, pool: Path) -> Path:
+    """The runs of a sweep as a pool."""
+    shutil.copytree(sweep, pool)
+    (pool / "table.jsonl").unlink()
+    store.write_json(pool / "grid.json", store.read_json(pool / "grid.json") | {"kind": "pool"})
+    return pool
 
 
 def test_the_table_is_of_the_grid_as_it_is_when_it_is_written(tmp_path: Path) -> None:

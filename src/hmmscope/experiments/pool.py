@@ -20,7 +20,7 @@ from hmmscope.runs.dry_run import require_room
 from hmmscope.runs.pipeline import train
 from hmmscope.sweeps.driver import run_sweep
 from hmmscope.sweeps.engines import EngineOptions
-from hmmscope.sweeps.grid import Point, extend_folder, make_folder, run_name
+from hmmscope.sweeps.grid import Point, check_run, extend_folder, make_folder, run_name
 from hmmscope.sweeps.jobs import Outcome, clear_failure, in_use, is_done, run_folder, taking_part, write_failure
 from hmmscope.sweeps.table import Board, write_results
 from hmmscope.training.signals import Interrupted
@@ -39,6 +39,7 @@ def train_in_pool(
 
     Raises:
         RefusedError: `pool` is something else.
+        DamagedError: what stands under the name of a run is another one.
         ResourceError: runs that failed for good; the others are there.
         InputError, NonFiniteError, Interrupted: see `hmmscope.runs.pipeline.train`.
     """
@@ -58,7 +59,10 @@ def train_in_pool(
             rows = run_sweep(wanted, pool, engine.make(pool), watcher=board, shared=True)
         failed = [(row["run"], row["reason"]) for row in rows if row["state"] != "done"]
         _refuse_failed(pool, failed, len(rows))
-    return [run_folder(pool, run_name(config)) for config in configs]
+    folders = [run_folder(pool, run_name(config)) for config in configs]
+    for folder, config in zip(folders, configs, strict=True):
+        check_run(folder, config)
+    return folders
 
 
 def _refuse_failed(pool: Path, failed: Sequence[tuple[str, str]], count: int) -> None:

@@ -33,7 +33,7 @@ from hmmscope.runs.presets import PRESETS, preset
 from hmmscope.schema import parse_value, require, shown, unknown_name
 from hmmscope.seeds import check_seed
 from hmmscope.storage import disk, seals, store
-from hmmscope.storage.rundir import config_difference
+from hmmscope.storage.rundir import RunDir, config_difference
 
 GRID_KEYS = ("base", "vary", "also", "seeds", "instances")
 _SECTIONS = ("process", "layout", "model", "target", "training", "seed")
@@ -277,6 +277,16 @@ def _check_overlap(changes: Mapping[str, Any]) -> None:
     for key in changes:
         section = key.partition(".")[0]
         require(key == section or section not in changes, key, f"must not change besides the whole of {section}", key)
+
+
+def check_run(path: Path, config: RunConfig) -> None:
+    """DamagedError unless a run folder is of this configuration: a folder can be renamed, or brought from elsewhere."""
+    found = config_from_data(RunDir.open(path).config)
+    if config_digest(found) != config_digest(pinned(config)):
+        difference = "; ".join(config_difference(found.to_data(), config.to_data())[:4])
+        raise DamagedError(
+            f"{path}: is the folder of another run ({difference}); move it away to have this one trained"
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from hmmscope.errors import DamagedError, HmmscopeError, InputError
 from hmmscope.machine import environment
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir
-from hmmscope.sweeps.grid import SUMMARY, Point, changing_grid, load_points
+from hmmscope.sweeps.grid import SUMMARY, Point, changing_grid, check_run, load_points
 from hmmscope.sweeps.jobs import Heartbeat, Outcome, failure_of, heartbeat, is_done, run_folder, state_of
 from hmmscope.text import in_a_line
 from hmmscope.training.progress import live_console
@@ -32,6 +32,7 @@ def table_rows(out: Path, points: Sequence[Point]) -> list[dict[str, Any]]:
         try:
             state: str = state_of(out, point.name)
             if state == "done":
+                check_run(run_folder(out, point.name), point.config)
                 summary = RunDir.open(run_folder(out, point.name)).done or {}
             elif state == "running":
                 reason = str(heartbeat(out, point.name))

@@ -16,8 +16,8 @@ from pathlib import Path
 from hmmscope.errors import HmmscopeError, RefusedError, code_and_line
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.pipeline import train
-from hmmscope.storage.rundir import RunDir, config_difference
-from hmmscope.sweeps.grid import load_point
+from hmmscope.storage.rundir import RunDir
+from hmmscope.sweeps.grid import check_run, load_point
 from hmmscope.sweeps.jobs import BUSY, is_done, run_folder, taking_part
 
 
@@ -56,8 +56,8 @@ def _as_begun(config: RunConfig, path: Path) -> RunConfig:
 def _same_run(path: Path, config: RunConfig) -> bool:
     """Whether the folder holds this configuration, so that the refusal was for its lock."""
     with suppress(HmmscopeError):
-        lines = config_difference(RunDir.open(path).config, config.to_data())
-        return all(line.startswith(("training.device:", "training.engine:")) for line in lines)
+        check_run(path, config)
+        return True
     return False
 
 

@@ -18,7 +18,7 @@ from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import load_run
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir
-from hmmscope.sweeps.grid import load_points
+from hmmscope.sweeps.grid import check_run, load_points
 from hmmscope.sweeps.jobs import is_done, run_folder
 from hmmscope.sweeps.table import table_rows
 from hmmscope.text import say
@@ -98,15 +98,21 @@ def _experiment(folder: Path) -> list[str]:
 
 def _sweep(folder: Path) -> list[str]:
     """The table again, from the runs, and of one run the score."""
-    points = load_points(folder)
+    points = {point.name: point for point in load_points(folder)}
     said = [f"{len(points)} runs"]
     if (folder / "table.jsonl").is_file():
-        for stored, row in zip(store.read_table(folder / "table.jsonl"), table_rows(folder, points), strict=True):
+        for stored, row in zip(
+            store.read_table(folder / "table.jsonl"), table_rows(folder, list(points.values())), strict=True
+        ):
             _same(stored, row, f"{folder / 'table.jsonl'}: {row['run']}: ", _TABLES)
         said = [f"{len(points)} rows follow from the runs"]
-    done = [point.name for point in points if is_done(folder, point.name)]
+    done = [name for name in points if is_done(folder, name)]
     for name in done:
         seals.check_seal(run_folder(folder, name))
+        check_run(run_folder(folder, name), points[name])
+    if (seal := seals.read_seal(folder)) is not None:
+        digests = seals.digests([run_folder(folder, name) for name in done])
+        _same(seal.bound["runs"], digests, f"{folder / seals.SEAL}: seals of runs: ", 0)
     return said + ([f"{done[0]}: {_run(run_folder(folder, done[0]))[0]}"] if done else [])
 
 
