@@ -394,6 +394,7 @@ def test_a_pool_keeps_the_runs_of_others(tmp_path: Path) -> None:
     assert points == [run_name(config(4)), run_name(config(6))]
     assert {first.name, second.name} == names(pool)
     assert not (pool / "table.jsonl").exists()
+    assert main(["verify", str(pool)]) == 0
 
 
 @pytest.mark.parametrize("engine", [EngineOptions(jobs=1), None])

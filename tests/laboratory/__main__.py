@@ -98,6 +98,8 @@ def attempt(name: str, number: int, seed: int) -> dict[str, Any]:
         said = f"{ended.returncode}: {ended.stderr[-300:]}"
         # The sandbox or the trial did not start: nothing was measured.
         return {"trials": 0, "violations": 1, "broken": [said], "seconds": 0.0}
+    if not record["goal"]:  # the trial itself broke down
+        return record
     about = machine()
     record |= {"date": date.today().isoformat(), "seed": seed, "machine": about["processor"], "cores": about["cores"]}
     record |= {"torch": about["torch"], "source": environment()["source_sha256"][:8]}

@@ -109,7 +109,7 @@ def _sweep(folder: Path) -> list[str]:
     done = [name for name in points if is_done(folder, name)]
     for name in done:
         seals.check_seal(run_folder(folder, name))
-        check_run(run_folder(folder, name), points[name])
+        check_run(run_folder(folder, name), points[name].config)
     if (seal := seals.read_seal(folder)) is not None:
         digests = seals.digests([run_folder(folder, name) for name in done])
         _same(seal.bound["runs"], digests, f"{folder / seals.SEAL}: seals of runs: ", 0)
