@@ -76,6 +76,15 @@ def test_network_that_uses_its_belief_follows_it(process: HMM) -> None:
     assert (swap["layer"], swap["layer_name"], swap["samples"]) == (0, "residual.0", 64)
 
 
+def test_vectors_of_a_generalised_hmm_are_moved_like_beliefs() -> None:
+    walk = make_process("bloch-walk")
+    found = values(belief_interventions(Filter(walk), Corpus(walk, 12), num_samples=128))
+    assert found["set", "belief"] == pytest.approx(1, abs=1e-6)
+    assert found["swap", "belief"] == pytest.approx(1, abs=1e-6)
+    assert found["set", "random"] < 0.5
+    assert found["ablate", "belief"] > 0.8
+
+
 def test_network_that_does_not_listen_is_not_moved(process: HMM) -> None:
     """The belief is read from its stream as well as from the other's; nothing follows from changing it."""
     for metric in ("kl", "total_variation"):

@@ -1,43 +1,16 @@
-"""The map of the mechanism, on an induction network whose weights are written by hand."""
+"""The map of the mechanism, on the induction network, whose weights are written by hand."""
 
 import pytest
-import torch
 
-from hmmscope.analysis.mechanisms import components, mechanisms, roles
+from hmmscope.analysis.mechanisms import components, mechanisms, paths, roles
+from hmmscope.constructions.induction import induction_network
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
 from hmmscope.models.make import make_model
 from hmmscope.processes.make import make_process
 
-V, T, HEAD = 3, 8, 12
-TOKEN, PLACE, BEFORE, AFTER = (slice(0, 3), slice(3, 11), slice(11, 14), slice(14, 17))
-SHARP = 60.0
-
-
-def induction_network() -> torch.nn.Module:
-    """Head 1.0 copies the symbol before; head 2.0 looks where the symbol before is the present one; the others are empty.
-
-    The stream: symbol, position, symbol before, symbols that came after the present one.
-    """
-    spec = {"num_layers": 2, "num_heads": 2, "width": 2 * HEAD, "attention_only": True, "norm": "none", "dropout": 0.0}
-    spec |= {"input_features": False, "scale_attention": False}
-    model = make_model("decoder", num_symbols=V, num_tokens=V, max_length=T, **spec).double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-        model.embedding.weight[:, TOKEN] = torch.eye(V, dtype=torch.float64)
-        model.positions[:, PLACE] = torch.eye(T, dtype=torch.float64)
-        for layer, (query, key, value, out) in enumerate(
-            [(torch.eye(T).roll(-1, 0), PLACE, TOKEN, BEFORE), (torch.eye(V), BEFORE, TOKEN, AFTER)]
-        ):
-            attention, asked = model.blocks[layer].attention, PLACE if layer == 0 else TOKEN
-            q, k, v = attention.qkv.weight.view(3, 2, HEAD, 2 * HEAD)[:, 0]
-            q[: len(query), asked] = SHARP * query.double()
-            k[: len(query), key] = torch.eye(len(query), dtype=torch.float64)
-            v[:V, value] = torch.eye(V, dtype=torch.float64)
-            attention.out.weight[out, :V] = torch.eye(V, dtype=torch.float64)
-        model.head.weight[:, AFTER] = 1.5 * torch.eye(V, dtype=torch.float64)
-    return model.eval()
+V, T = 3, 8
+NETWORK = induction_network(V, V, T).double()
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +21,7 @@ def corpus() -> Corpus:
 
 @pytest.fixture(scope="module")
 def rows(corpus: Corpus) -> list[dict]:
-    return mechanisms(induction_network(), corpus, num_samples=128)
+    return mechanisms(NETWORK, corpus, num_samples=128)
 
 
 def lost(rows: list[dict], **chosen: object) -> dict:
@@ -59,7 +32,8 @@ def lost(rows: list[dict], **chosen: object) -> dict:
 
 @pytest.mark.parametrize("ablation", ["mean", "resample"])
 def test_heads_are_named_by_what_their_removal_does(rows: list[dict], ablation: str) -> None:
-    wanted = {"head 1.0": "previous-token head", "head 1.1": "none", "head 2.0": "induction head", "head 2.1": "none"}
+    wanted = {"head 1.0": "previous-token head", "head 1.1": "none", "attention 1": "previous-token layer"}
+    wanted |= {"head 2.0": "induction head", "head 2.1": "none", "attention 2": "induction layer"}
     assert roles(rows, ablation=ablation) == wanted
     found = lost(rows, ablation=ablation)
     assert found["head 1.0", "previous-1"]["before"] > 0.999
@@ -77,12 +51,48 @@ def test_an_empty_head_changes_nothing(rows: list[dict]) -> None:
         assert all(row["low"] <= row["value"] <= row["high"] for row in values)
 
 
+@pytest.mark.parametrize("ablation", ["mean", "resample"])
+def test_paths_are_those_of_the_circuit(corpus: Corpus, ablation: str) -> None:
+    rows = paths(NETWORK, corpus, num_samples=64, ablation=ablation)
+    found = {(row["sender"], row["receiver"]): row for row in rows if row["quantity"] == "loss"}
+    wanted = {
+        ("embedding", "attention 1"),
+        ("embedding", "attention 2"),
+        ("head 1.0", "attention 2"),
+        ("head 2.0", "output"),
+    }
+    assert {edge for edge, row in found.items() if row["low"] > 0.01} == wanted
+    assert max(abs(row["value"]) for edge, row in found.items() if edge not in wanted) < 1e-9
+
+
+def test_what_only_the_output_hears_is_lost_as_if_it_were_ablated(corpus: Corpus) -> None:
+    """The last MLP has no other way out, through norms too."""
+    model = make_model("roformer", num_symbols=V, num_layers=1, num_heads=2, width=8).double()
+    cut = {(row["sender"], row["receiver"], row["quantity"]): row for row in paths(model, corpus, num_samples=16)}
+    assert len({edge[:2] for edge in cut}) == 1 + 3 + 4
+    ablated = lost(mechanisms(model, corpus, num_samples=16), ablation="mean")
+    assert cut["mlp 1", "output", "loss"]["value"] == pytest.approx(ablated["mlp 1", "loss"]["value"], rel=1e-9)
+    assert abs(ablated["mlp 1", "loss"]["value"]) > 1e-6
+    with pytest.raises(InputError, match="ablation: unknown 'zero'"):
+        paths(model, corpus, num_samples=16, ablation="zero")
+    with pytest.raises(InputError, match="must be a decoder"):
+        paths(make_model("rnn", num_symbols=V, width=8), corpus, num_samples=16)
+
+
+def test_what_was_never_trained_has_no_role(corpus: Corpus) -> None:
+    """Its heads gather what can be read, and its predictions do not need them."""
+    model = make_model("roformer", num_symbols=V, num_layers=1, num_heads=2, width=16)
+    rows = mechanisms(model, corpus, num_samples=64)
+    assert max(row["low"] for row in rows if row["quantity"] == "unigram") > 0.05
+    assert set(roles(rows).values()) == {"none"}
+
+
 def test_mlps_are_components_and_models_without_heads_are_refused(corpus: Corpus) -> None:
     model = make_model("roformer", num_symbols=V, num_layers=1, num_heads=2, width=8)
-    assert [part.name for part in components(model)] == ["head 1.0", "head 1.1", "mlp 1"]
+    assert [part.name for part in components(model)] == ["head 1.0", "head 1.1", "attention 1", "mlp 1"]
     plain = make_process("mess3")
     found = mechanisms(model, Corpus(plain, length=6), num_samples=16)
-    assert {row["component"] for row in found} == {"head 1.0", "head 1.1", "mlp 1"}
+    assert {row["component"] for row in found} == {part.name for part in components(model)}
     assert "belief" in {row["quantity"] for row in found}
     with pytest.raises(InputError, match=r"no heads with taps"):
         mechanisms(make_model("rnn", num_symbols=V, width=8), corpus)

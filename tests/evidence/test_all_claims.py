@@ -23,7 +23,8 @@ from hmmscope.experiments.experiment import experiment_named
 
 #: Whose sentences claims repeat.
 SOURCES = tuple(
-    f"[{key}] " for key in ("Limits", "MultiTask", "Induction", "Beliefs", "Constrained", "Factored", "Quantum")
+    f"[{key}] "
+    for key in ("Limits", "MultiTask", "Induction", "Beliefs", "Constrained", "Factored", "Quantum", "TaskVectors")
 )
 RESULTS = Path(__file__).parents[2] / "results" / "small"
 CLAIMS: list[Claim] = registry.in_order("claim")
@@ -67,6 +68,8 @@ def test_every_experiment_of_a_paper_has_results() -> None:
         "in-context",
         "limits-depth",
         "limits-hard-dose",
+        "mechanisms",
+        "task-patching",
     }
     not_run_yet |= {f"multitask-{name}" for name in ("pool-size", "own-process")}
     made_elsewhere = {"quickstart"} | not_run_yet  # the demo's model

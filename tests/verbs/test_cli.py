@@ -243,9 +243,6 @@ def test_sample_nothing(call: Callable, tmp_path: Path) -> None:
     assert (tmp_path / "none.jsonl").read_bytes() == b""
 
 
-GENERALISED = ("bloch-walk", "post-quantum", "probability-clock")
-
-
 @pytest.mark.parametrize("name", sorted(set(registry.entries("process")) - {"file", "data", "given"}))
 def test_every_process_can_be_sampled_and_judged(name: str, call: Callable, tmp_path: Path, unchecked: None) -> None:
     fields = {field.name for field in registry.entries("process")[name].__dataclass_fields__.values()}
@@ -257,9 +254,6 @@ def test_every_process_can_be_sampled_and_judged(name: str, call: Callable, tmp_
     if mixed:  # their default sizes are those of experiments
         return
     judged = call("oracle", name, "s.txt", "--out", "o.jsonl")
-    if name in GENERALISED:  # their vectors are no beliefs that could be named
-        assert_one_line(judged, 2)
-        return
     if name in WITHOUT_EXACT_ANSWER:
         assert_one_line(judged, 2)
         if name != "matmul":  # vectors are not read from text; a fresh pool can be trained on without an exact answer

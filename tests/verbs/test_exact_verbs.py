@@ -41,6 +41,41 @@ def written(call: Callable, *argv: object) -> tuple[str, dict]:
 # facts
 
 
+def test_facts_of_a_generalised_hmm(call: Callable) -> None:
+    """What needs no hidden states is told; what asks for them is refused."""
+    process = make_process("post-quantum")
+    out, data = written(call, "post-quantum", "--blocks", 4, "--memory", 2, "--mixed-states", 5, "--samples", 50)
+    assert out.startswith("post-quantum: 3 dimensions, 3 symbols\n")
+    assert data["least_dimension"] == 3
+    assert data["observability"] is None
+    assert "informed" not in data["block_entropies"]
+    assert data["block_entropies"]["block"] == block_entropies(process, 4).block.tolist()
+    assert data["memory_errors"][0]["total_variation"] == memory_error(process, 1, data["memory_time"]).total_variation
+    assert [row["certificate"] for row in data["memory_errors"]] == [1.0, 1.0]
+    assert data["entropy_rate"]["lower_bound"] == 0
+    for option in (("--steps", 2), ("--mixing",)):
+        refused = call("facts", "post-quantum", *option)
+        assert_one_line(refused, 2)
+        assert "asks about hidden states" in refused.error
+
+
+def test_oracle_of_a_generalised_hmm(call: Callable, tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("1 0 1 2\n1 0 0 1\n")
+    told = call("oracle", "post-quantum", "words.txt", "--out", "o.jsonl", "--memory", 2)
+    assert (told.code, told.error) == (0, "")
+    assert "impossible from observation 2 (0) on" in told.out
+    rows = store.read_table(tmp_path / "o.jsonl")
+    exact = hs.filter_beliefs(make_process("post-quantum"), torch.tensor([[1, 0, 1, 2]]))
+    assert [row["vector"] for row in rows[:4]] == exact.beliefs[0].tolist()
+    assert [row["next_observation"] for row in rows[:4]] == exact.next_observation[0].tolist()
+    assert f"vector: {exact.beliefs[0, -1, 0]:.6f}, " in told.out
+    assert rows[6]["log_likelihood"] is None  # the second sequence, from its third observation on
+    assert len(rows[0]["memory_vector"]) == 3
+    refused = call("oracle", "post-quantum", "words.txt", "--viterbi")
+    assert_one_line(refused, 2)
+    assert "ask about hidden states" in refused.error
+
+
 def test_facts_of_rrxor(call: Callable) -> None:
     """Riechers and Crutchfield: 36 mixed states, entropy rate 2/3 ln 2."""
     out, data = written(call, "rrxor", "--blocks", 6, "--mixed-states", 100, "--steps", 2)

@@ -1,12 +1,13 @@
-"""A map of the mechanism: what is lost, and what can no longer be read, when one head or one MLP is ablated.
+"""A map of the mechanism: what is lost, and what can no longer be read, when one part of a model is ablated or not heard.
 
 A head is named by what its removal does, not by its pattern: without an induction head the stream no longer says which
 symbols followed the present one, without a previous-token head not which symbol came before.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,42 +16,48 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import BATCH, as_law, capture, inference_mode, model_outputs, residual_layers
+from hmmscope.analysis.activations import BATCH, as_law, capture, inference_mode, residual_layers
 from hmmscope.analysis.curves import ngram_laws
 from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, explained, read_off
-from hmmscope.analysis.interventions import ablate_head, intervene, patch
+from hmmscope.analysis.interventions import Edit, ablate_head, intervene, patch
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
-from hmmscope.axes import Float64, Tensor
+from hmmscope.axes import Float, Float64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
+from hmmscope.models.decoder import Decoder
+from hmmscope.models.given import logits_of
+from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.mixture import Mixture
-from hmmscope.schema import require
+from hmmscope.schema import require, unknown_name
 
 MAX_BACK = 3
-#: What a head is called, by what cannot be read any more when it is gone.
+#: Positions at which the stream is read, evenly spaced.
+MOST_POSITIONS = 16
+ABLATIONS = ("mean", "resample")
+#: What a head, or the attention of a layer, is called, by what cannot be read any more when it is gone.
 ROLES = {
-    "previous-1": "previous-token head",
-    "previous-2": "gathering head",
-    "previous-3": "gathering head",
-    "bigram": "induction head",
-    "unigram": "counting head",
-    "belief": "belief head",
+    "previous-1": "previous-token",
+    "previous-2": "gathering",
+    "previous-3": "gathering",
+    "bigram": "induction",
+    "unigram": "counting",
+    "belief": "belief",
 }
-#: Least R² that has to be lost, beyond doubt, for a name.
-NAMED_FROM = 0.05
+#: Least R² that has to be lost, beyond doubt, for a name, and least loss that this has to cost, in nats.
+NAMED_FROM, COSTS_FROM = 0.05, 0.002
 
 
 @dataclass(frozen=True)
 class Component:
-    """A part of a model that can be ablated: a head, or all that a module gives.
+    """A part of a model that can be ablated: a head, the attention of a layer, or its MLP.
 
     Attributes:
         tap: name of the module.
         layer: number of its block, from 1.
-        head: of attention, or None.
-        num_heads: of the layer.
+        head: of attention, or None for all that the module gives.
+        num_heads: of the layer; 0 of an MLP.
     """
 
     tap: str
@@ -60,11 +67,31 @@ class Component:
 
     @property
     def name(self) -> str:
-        return f"{self.tap.rpartition('.')[2]} {self.layer}" if self.head is None else f"head {self.layer}.{self.head}"
+        if self.head is not None:
+            return f"head {self.layer}.{self.head}"
+        return f"{'attention' if self.num_heads else 'mlp'} {self.layer}"
+
+    def is_sender(self, kind: str) -> bool:
+        """Whether it is a head ("attention") or an MLP ("mlp"): parts that add up to the stream."""
+        return self.head is not None if kind == "attention" else not self.num_heads
+
+    def edit(self, values: Float[Tensor, "batch time width"]) -> Edit:
+        """What puts its part of `values`, or all of them, in the place of what it gives."""
+        return patch(values) if self.head is None else ablate_head(self.head, self.num_heads, by=values)
+
+    def written(self, model: nn.Module, given: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:
+        """What it adds to the stream, up to a constant, where its tap gives `given`."""
+        if self.head is None:
+            return given
+        attention: Any = model.get_submodule(self.tap.rpartition(".")[0])
+        weight: Tensor = attention.out.weight
+        size = given.shape[-1] // self.num_heads
+        own = slice(self.head * size, (self.head + 1) * size)
+        return given[..., own] @ weight[:, own].T.to(given)
 
 
 def components(model: nn.Module) -> list[Component]:
-    """The heads and MLPs of a model, layer by layer.
+    """The heads, attention (where it has several heads) and MLPs of a model, layer by layer.
 
     Raises:
         InputError: a model without taps ``blocks.<n>.attention.mixed``.
@@ -77,6 +104,7 @@ def components(model: nn.Module) -> list[Component]:
         elif place:
             heads: Any = model.get_submodule(name.rpartition(".")[0]).num_heads
             found += [Component(name, int(place[1]) + 1, head, heads) for head in range(heads)]
+            found += [Component(name, int(place[1]) + 1, None, heads)] if heads > 1 else []
     if not any(one.head is not None for one in found):
         raise InputError("model: has no heads with taps blocks.<n>.attention.mixed to ablate")
     return found
@@ -84,7 +112,7 @@ def components(model: nn.Module) -> list[Component]:
 
 @registry.instrument("mechanisms")
 def mechanisms(model: nn.Module, corpus: Corpus, *, num_samples: int = 256, seed: int = 0) -> list[dict]:
-    """What is lost when one head or MLP is ablated, at all positions: of the loss, and of what can be read after its layer.
+    """What is lost when a head, the attention of a layer or an MLP is ablated: of the loss, and of what is read after it.
 
     ``mean`` puts the mean over samples at the same position in its place, ``resample`` what another sample gives there.
     The value of ``loss`` is the rise of the cross-entropy of the next observation (nats). That of the others is the R² lost,
@@ -113,40 +141,95 @@ def mechanisms(model: nn.Module, corpus: Corpus, *, num_samples: int = 256, seed
     require(num_samples >= 16, "num_samples", "must be at least 16, to fit and to test", num_samples)
     parts, task = components(model), _Task(model, corpus, num_samples)
     taps = list(dict.fromkeys(part.tap for part in parts))
-    held = task.run({}, taps)
+    held = task.run(taps)
     whole = {layer: task.readings(held, layer, seed) for layer in {part.layer for part in parts}}
     rows = []
     for part in parts:
-        given = held[part.tap]
-        places = {"mean": given.mean(0, keepdim=True).expand_as(given), "resample": given.roll(1, 0)}
-        for ablation, values in places.items():
-            found = task.run({part: values}, [])
+        for ablation, values in _places(held[part.tap]).items():
             about = {"component": part.name, "layer": part.layer, "head": part.head, "ablation": ablation}
-            worse = resampled_curves((found["loss"] - held["loss"]).numpy()[:, None], seed=seed)[:, 0]
-            changes = {"loss": (worse, float(held["loss"].mean()))}
-            for quantity, draws in task.readings(found, part.layer, seed).items():
-                before = whole[part.layer][quantity]
-                changes[quantity] = (before - draws, float(before[0]))
-            rows += [
-                about | {"quantity": quantity} | with_interval(draws) | {"before": before, "samples": num_samples}
-                for quantity, (draws, before) in changes.items()
-            ]
+            found = task.run([], {part.tap: (part.edit, values)})
+            rows += [about | row for row in task.losses(held, whole[part.layer], found, part.layer, seed)]
     return rows
 
 
+@registry.instrument("paths")
+def paths(
+    model: nn.Module, corpus: Corpus, *, num_samples: int = 256, ablation: str = "mean", seed: int = 0
+) -> list[dict]:
+    """What is lost when one part of a model no longer hears another: the edges of the way from a token to the prediction.
+
+    Senders are the embedding, heads and MLPs; receivers the attention of a layer, an MLP, or the output. The receiver reads
+    the stream with what the sender adds to it replaced, and every other part reads the stream as it is: what the sender
+    does by way of a third part is not cut. Values as in `mechanisms`, with R² after the last layer.
+
+    Args:
+        model: a decoder: blocks of attention and MLP that add to a stream, with this library's names.
+        corpus: samples; the last sequence of each, of at least five observations, is read.
+        num_samples: how many; the last quarter tests what is read.
+        ablation: what the receiver hears instead: the "mean" over samples at each position, or "resample".
+        seed: of the bootstrap.
+
+    Returns:
+        Rows (sender, receiver, quantity, value, low, high, error, before, samples). Intervals are 95 % over samples.
+
+    Raises:
+        InputError: another kind of model, an unknown ablation, or sequences too short.
+
+    Source: ours; path patching as in Wang et al. (2023), "Interpretability in the wild", and Goldowsky-Dill et al. (2023).
+    """
+    require(num_samples >= 16, "num_samples", "must be at least 16, to fit and to test", num_samples)
+    if ablation not in ABLATIONS:
+        raise unknown_name("ablation", ablation, ABLATIONS)
+    if not isinstance(model, Decoder):
+        raise InputError("model: must be a decoder, whose heads and MLPs add to one stream")
+    parts, task, rows = components(model), _Task(model, corpus, num_samples), []
+    layers = range(1, len(model.blocks) + 1)
+    taps = ["residual.0", *dict.fromkeys(part.tap for part in parts), *(f"blocks.{n - 1}.attention" for n in layers)]
+    held = task.run(taps)
+    whole, sent, stream = task.readings(held, len(layers), seed), {"embedding": held["residual.0"]}, held["residual.0"]
+
+    def cut(receiver: str, norm: str) -> list[dict]:
+        found = []
+        for sender, added in sent.items():
+            with inference_mode(model) as device:
+                heard = model.get_submodule(norm)((stream + _places(added)[ablation] - added).to(device))
+            lost = task.run([], {norm: (patch, heard)})
+            about = {"sender": sender, "receiver": receiver}
+            found += [about | row for row in task.losses(held, whole, lost, len(layers), seed)]
+        return found
+
+    for n in layers:
+        for kind in ("attention", "mlp"):
+            own = [part for part in parts if part.layer == n and part.is_sender(kind)]
+            if own:
+                rows += cut(f"{kind} {n}", f"blocks.{n - 1}.{kind}_norm")
+                stream = stream + held[f"blocks.{n - 1}.{kind}"]
+                sent |= {part.name: part.written(model, held[part.tap]) for part in own}
+    return rows + cut("output", "norm")
+
+
+def _places(given: Float[Tensor, "batch *shape"]) -> dict[str, Tensor]:
+    """What stands in the place of activations, by the name of the ablation."""
+    return {"mean": given.mean(0, keepdim=True).expand_as(given), "resample": given.roll(1, 0)}
+
+
 def roles(rows: Iterable[Mapping[str, Any]], *, ablation: str = "mean") -> dict[str, str]:
-    """What each head is called: by the reading of which its removal takes most, or "none" where it takes next to nothing.
+    """What heads, and the attention of layers with several, are called: such as "induction head", "counting layer".
+
+    The name is by the reading of which the removal takes most; "none" where it takes next to nothing, or where the model
+    predicts as well without it: an untrained head also gathers what can be read, and nothing listens.
 
     Args:
         rows: of `mechanisms`, of one model.
         ablation: the one that counts.
     """
     names: dict[str, str] = {}
-    heads = [row for row in rows if row["ablation"] == ablation and row["head"] is not None]
-    for name in dict.fromkeys(row["component"] for row in heads):
-        lost = [row for row in heads if row["component"] == name and row["quantity"] in ROLES]
-        most = max(lost, key=lambda row: row["value"])
-        names[name] = ROLES[most["quantity"]] if most["low"] > NAMED_FROM else "none"
+    kept = [row for row in rows if row["ablation"] == ablation and not row["component"].startswith("mlp")]
+    for name in dict.fromkeys(row["component"] for row in kept):
+        own = {row["quantity"]: row for row in kept if row["component"] == name}
+        most = max((own[quantity] for quantity in ROLES if quantity in own), key=lambda row: row["value"])
+        does = most["low"] > NAMED_FROM and own["loss"]["low"] > COSTS_FROM
+        names[name] = f"{ROLES[most['quantity']]} {name.split()[0]}".replace("attention", "layer") if does else "none"
     return names
 
 
@@ -160,6 +243,7 @@ class _Task:
         position = corpus.layout.position_in_sequence[last]
         times = last[(position >= MAX_BACK) & (position < position.max())]
         require(len(times) > 0, "layout", "must have a last sequence of at least five observations", len(last))
+        times = times[np.linspace(0, len(times) - 1, min(len(times), MOST_POSITIONS)).round().astype(int)]
         self._columns = torch.from_numpy(corpus.layout.columns[times])
         self._targets = {
             name: values
@@ -167,28 +251,51 @@ class _Task:
             if float((values - values.mean(0)).square().sum()) > 0
         }
 
-    def run(self, replaced: Mapping[Component, Tensor], taps: Sequence[str]) -> dict[str, Tensor]:
-        """Loss of each sample, streams at the positions that are read, and what the taps give."""
+    def run(
+        self, taps: Sequence[str], changed: Mapping[str, tuple[Callable[[Tensor], Edit], Tensor]] = MappingProxyType({})
+    ) -> dict[str, Tensor]:
+        """Loss of each sample, streams at the positions that are read, and what the taps give.
+
+        Args:
+            taps: modules whose activations are kept at all positions; streams are at those that are read otherwise.
+            changed: by module, an edit as a function of what it puts there, and that of all samples.
+        """
         kept: dict[str, list[Tensor]] = {}
         judged = self._corpus.layout.predicted
         for begin in range(0, self._count, BATCH):
-            batch = self._corpus[begin : min(begin + BATCH, self._count)]
-            edits = {
-                part.tap: patch(values[begin : begin + BATCH])
-                if part.head is None
-                else ablate_head(part.head, part.num_heads, by=values[begin : begin + BATCH])
-                for part, values in replaced.items()
-            }
+            batch, own = self._corpus[begin : min(begin + BATCH, self._count)], slice(begin, begin + BATCH)
+            edits = {name: make(values[own]) for name, (make, values) in changed.items()}
             with inference_mode(self._model) as device, intervene(self._model, edits):
                 tokens = batch.tokens.to(device)
-                found = capture(self._model, [*self._layers, *taps], tokens, lambda x: x.cpu())
-                outputs = model_outputs(self._model, tokens, self._corpus.num_symbols)
+                found = capture(self._model, [*self._layers, *taps, ""], tokens, lambda x: x.cpu())
+            outputs = logits_of(found.pop(""), tokens, self._corpus.num_symbols)
             law = as_law(self._model, outputs[:, self._corpus.layout.columns[judged] - 1])
             seen = law.gather(2, batch.observations[:, judged, None])[..., 0]
-            found = {name: x[:, self._columns] if name in self._layers else x for name, x in found.items()}
+            found = {name: x if name in taps else x[:, self._columns] for name, x in found.items()}
             for name, x in {**found, "loss": -seen.clamp_min(1e-12).log().mean(1)}.items():
                 kept.setdefault(name, []).append(x)
         return {name: torch.cat(values) for name, values in kept.items()}
+
+    def losses(
+        self,
+        held: Mapping[str, Tensor],
+        whole: Mapping[str, Curves],
+        found: Mapping[str, Tensor],
+        layer: int,
+        seed: int,
+    ) -> Iterator[dict[str, Any]]:
+        """Rows of what a changed model has lost, of its loss and of what can be read after a layer.
+
+        Args:
+            held, found: what `run` gave of the whole model and of the changed one.
+            whole: readings of the whole model after the layer.
+        """
+        worse = resampled_curves((found["loss"] - held["loss"]).numpy()[:, None], seed=seed)[:, 0]
+        changes = {"loss": (worse, float(held["loss"].mean()))}
+        for quantity, draws in self.readings(found, layer, seed).items():
+            changes[quantity] = (whole[quantity] - draws, float(whole[quantity][0]))
+        for quantity, (draws, before) in changes.items():
+            yield {"quantity": quantity} | with_interval(draws) | {"before": before, "samples": self._count}
 
     def readings(self, found: Mapping[str, Tensor], layer: int, seed: int) -> dict[str, Curves]:
         """Held-out R² of each target after a layer, on all test samples and on resamples."""
@@ -208,6 +315,6 @@ def _targets(
     laws = ngram_laws(corpus, batch, 1)
     found |= {"unigram": laws["order-0"][:, place], "bigram": laws["order-1"][:, place]}
     flat = {name: values.flatten(0, 1) for name, values in found.items()}
-    if isinstance(corpus.process, HMM | LabelledHMM | Mixture):
+    if isinstance(corpus.process, HMM | LabelledHMM | GeneralisedHMM | Mixture):
         flat["belief"] = belief_targets(corpus, times, num_samples)[BELIEF]
     return flat

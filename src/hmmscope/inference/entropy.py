@@ -13,6 +13,7 @@ from hmmscope.inference.memory import MAX_ENUMERATED
 from hmmscope.inference.mixed_states import mixed_states
 from hmmscope.inference.stationary import emitting_steps, stationary_distribution
 from hmmscope.machine import require_memory
+from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import StateEmitting, symbol_law
@@ -32,20 +33,21 @@ class BlockEntropies(Shown):
     Attributes:
         block: H(o_0..o_{n-1}) (length,).
         myopic: h_n = H(o_{n-1} | o_0..o_{n-2}) (length,): never increases, and is never below the entropy rate.
-        informed: H(o_{n-1} | o_0..o_{n-2}, first state) (length,): never decreases, and is never above the rate.
+        informed: H(o_{n-1} | o_0..o_{n-2}, first state) (length,): never decreases, and is never above the rate. None of a
+            `GeneralisedHMM`, which has no states.
         excess: H(block n) - n h_n (length,): grows to the excess entropy, the information that past and future share.
     """
 
     block: Float64[Tensor, "length"]
     myopic: Float64[Tensor, "length"]
-    informed: Float64[Tensor, "length"]
+    informed: Float64[Tensor, "length"] | None
 
     @property
     def excess(self) -> Float64[Tensor, "length"]:
         return self.block - self.myopic * torch.arange(1, len(self.block) + 1)
 
 
-def block_entropies(hmm: HMM | LabelledHMM, length: int) -> BlockEntropies:
+def block_entropies(hmm: HMM | LabelledHMM | GeneralisedHMM, length: int) -> BlockEntropies:
     """Exact entropies of all blocks up to `length`, by enumeration, from the stationary law.
 
     Source: Cover and Thomas, *Elements of Information Theory*, section 4.5 (the bounds of a function of a Markov chain).
@@ -74,8 +76,8 @@ def block_entropies(hmm: HMM | LabelledHMM, length: int) -> BlockEntropies:
         known_KNS = torch.einsum("kni,vij->knvj", known_KNS, steps_VSS).flatten(1, 2)
         block.append(_entropy(first_NS.sum(1)))
         informed.append(_entropy(known_KNS.sum(2)) - start_entropy)
-    block_T, informed_T = (torch.tensor(values, dtype=torch.float64) for values in (block, informed))
-    return BlockEntropies(block_T, _increments(block_T), _increments(informed_T))
+    block_T, informed_T = (_increments(torch.tensor(values, dtype=torch.float64)) for values in (block, informed))
+    return BlockEntropies(block_T.cumsum(0), block_T, None if isinstance(hmm, GeneralisedHMM) else informed_T)
 
 
 def _increments(values: Tensor) -> Tensor:
@@ -83,7 +85,7 @@ def _increments(values: Tensor) -> Tensor:
 
 
 def _entropy(law: Tensor) -> float:
-    return float(torch.special.entr(law).sum())
+    return float(torch.special.entr(law.clamp_min(0.0)).sum())  # of a generalised HMM zeros are so up to rounding
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class EntropyRate:
 
 
 def entropy_rate(
-    process: HMM | LabelledHMM,
+    process: HMM | LabelledHMM | GeneralisedHMM,
     *,
     num_samples: int = 200,
     length: int = 400,
@@ -124,7 +126,8 @@ def entropy_rate(
 
     Exact also if there are finitely many mixed states, whose presentation is unifilar. Otherwise an estimate: the mean
     entropy of the exact prediction over sampled sequences after a third of their length, with a 95 % interval over
-    sequences, and the bounds of `block_entropies` for the longest blocks that are cheap.
+    sequences, and the bounds of `block_entropies` for the longest blocks that are cheap; the lower one of a
+    `GeneralisedHMM` is zero.
 
     Source: Shannon (1948) for unifilar sources; Blackwell (1957) for mixed states.
 
@@ -139,7 +142,7 @@ def entropy_rate(
     require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
     require(length >= 3, "length", "must be at least 3", length)
     stationary_S = stationary_distribution(process)
-    rate = _unifilar_rate(process, stationary_S)
+    rate = None if isinstance(process, GeneralisedHMM) else _unifilar_rate(process, stationary_S)
     if rate is not None:
         return EntropyRate(rate, rate, rate, rate, rate, True, "unifilar")
     reached = mixed_states(process, max_states=max_mixed_states, tolerance=_ROUNDING)
@@ -149,7 +152,7 @@ def entropy_rate(
         return EntropyRate(rate, rate, rate, rate, rate, True, "mixed states")
     longest = max(1, int(math.log(_BOUND_WORK / process.num_states**2) / math.log(process.num_symbols)))
     bounds = block_entropies(process, longest)
-    lower, upper = float(bounds.informed[-1]), float(bounds.myopic[-1])
+    lower, upper = 0.0 if bounds.informed is None else float(bounds.informed[-1]), float(bounds.myopic[-1])
     mean, error = _sampled_rate(process, num_samples, length, seed)
     low, high = (min(max(end, lower), upper) for end in (mean - 1.96 * error, mean + 1.96 * error))
     return EntropyRate(min(max(mean, lower), upper), low, high, lower, upper, False, "sampling")
@@ -168,12 +171,14 @@ def _unifilar_rate(process: HMM | LabelledHMM, stationary_S: Tensor) -> float | 
     return None
 
 
-def _sampled_rate(process: HMM | LabelledHMM, num_samples: int, length: int, seed: int) -> tuple[float, float]:
+def _sampled_rate(
+    process: HMM | LabelledHMM | GeneralisedHMM, num_samples: int, length: int, seed: int
+) -> tuple[float, float]:
     """Mean entropy of the next observation given the past, and its standard error over sequences."""
     paths = process.sample_paths(np.arange(num_samples), np.arange(length) == 0, seed, "evaluate")
     symbols_SV = symbol_law(process.law)[0]
     entropies = [
-        torch.special.entr(step.following[0] @ symbols_SV).sum(-1)
+        torch.special.entr((step.following[0] @ symbols_SV).clamp_min(0.0)).sum(-1)
         for t, step in enumerate(forward_steps(process.law, paths.observations[None], torch.arange(length) == 0))
         if t >= length // 3
     ]

@@ -11,6 +11,7 @@ from hmmscope.inference.entropy import EntropyRate, entropy_rate
 from hmmscope.inference.observability import Observability, numerical_rank, observability
 from hmmscope.inference.stationary import state_transitions, stationary_distribution
 from hmmscope.processes.base import Process
+from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.mixture import Mixture
@@ -26,27 +27,30 @@ MAX_WORDS = 256
 
 @dataclass(frozen=True, repr=False)
 class Facts(Shown):
-    """Numbers of one HMM.
+    """Numbers of one HMM, or generalised HMM.
 
     Attributes:
-        stationary: its stationary law (state,); None if there are several.
+        stationary: its stationary law, or vector (state,); None if there are several.
         entropy: its entropy rate; None without a stationary law.
-        observability: of one observation.
-        rank: numerical rank of its transition matrix.
+        observability: of one observation; None without states to tell apart.
+        rank: numerical rank of its transition matrix; of a generalised HMM the least number of dimensions.
     """
 
     stationary: Float64[Tensor, "state"] | None
     entropy: EntropyRate | None
-    observability: Observability
+    observability: Observability | None
     rank: int
 
 
-def known_facts(hmm: HMM | LabelledHMM) -> Facts:
-    """The stationary law, entropy rate, observability and rank of an HMM; the costly parts as bounds or estimates.
+def known_facts(hmm: HMM | LabelledHMM | GeneralisedHMM) -> Facts:
+    """The stationary law, entropy rate, observability and rank of a process; the costly parts as bounds or estimates.
 
     Cost: O(S^3), and 200 sequences of 400 observations where the entropy rate has to be sampled.
     """
-    gamma, rank = affordable_observability(hmm), numerical_rank(state_transitions(hmm.law))
+    if isinstance(hmm, GeneralisedHMM):
+        gamma, rank = None, least_dimension(hmm)
+    else:
+        gamma, rank = affordable_observability(hmm), numerical_rank(state_transitions(hmm.law))
     try:
         return Facts(stationary_distribution(hmm), entropy_rate(hmm), gamma, rank)
     except InputError:  # several sets of states that are never left
@@ -63,11 +67,37 @@ def affordable_observability(hmm: HMM | LabelledHMM, steps: int = 1) -> Observab
         return observability(hmm, steps, method="bounds")
 
 
+def least_dimension(process: GeneralisedHMM) -> int:
+    """Rank of [P(p s)] over all words p, s: of the prefixes' vectors, without those that no suffix tells apart.
+
+    Cost: O(V * S^4).
+    """
+    ends = torch.ones(1, process.num_states, dtype=torch.float64)
+    prefixes = _spanned(process.initial_S[None], process.labelled_VSS)
+    suffixes = _spanned(ends, process.labelled_VSS.transpose(1, 2))
+    return numerical_rank(prefixes @ suffixes.T)
+
+
+def _spanned(start_NS: Tensor, steps_VSS: Tensor) -> Tensor:
+    """An orthonormal basis (vector, state) of all that products of the steps make of the rows."""
+    basis = _basis(start_NS)
+    while True:
+        grown = _basis(torch.cat([basis, (basis @ steps_VSS).flatten(0, 1)]))
+        if len(grown) == len(basis):
+            return basis
+        basis = grown
+
+
+def _basis(rows_NS: Tensor) -> Tensor:
+    _, sizes, right = torch.linalg.svd(rows_NS, full_matrices=False)
+    return right[sizes > 1e-9 * sizes[0]]
+
+
 def process_facts(process: Process) -> list[tuple[str, str]]:
     """(name, value) of `known_facts` or `mixture_facts`, where it takes no more than a second or two; else nothing."""
     if isinstance(process, Mixture):
         return mixture_facts(process)
-    if not isinstance(process, HMM | LabelledHMM) or process.num_states > MAX_STATES:
+    if not isinstance(process, HMM | LabelledHMM | GeneralisedHMM) or process.num_states > MAX_STATES:
         return []
     return facts_in_words(process, known_facts(process))
 
@@ -98,20 +128,24 @@ def mixture_facts(mixture: Mixture) -> list[tuple[str, str]]:
     return said
 
 
-def facts_in_words(hmm: HMM | LabelledHMM, facts: Facts) -> list[tuple[str, str]]:
+def facts_in_words(hmm: HMM | LabelledHMM | GeneralisedHMM, facts: Facts) -> list[tuple[str, str]]:
     """(name, value) of each."""
-    said = [("stationary law", "not unique")]
+    signed = isinstance(hmm, GeneralisedHMM)
+    stands = "fixed vector" if signed else "stationary law"
+    said = [(stands, "not unique")]
     if facts.stationary is not None and facts.entropy is not None:
         names = hmm.states or tuple(map(str, range(hmm.num_states)))
         law, rate = facts.stationary.tolist(), facts.entropy
-        likeliest = sorted(range(len(names)), key=lambda s: -law[s])[:5]
+        likeliest = sorted(range(len(names)), key=lambda s: s if signed else -law[s])[:5]
         stationary = ", ".join(f"{names[s]} {law[s]:.6f}" for s in likeliest) + (", ..." if len(names) > 5 else "")
         entropy = f"{rate.value:.6f} nats ({rate.method})"
         if not rate.exact:
             entropy = f"{rate.value:.6f} nats, 95 % {rate.low:.6f} to {rate.high:.6f} ({rate.method}); "
             entropy += f"bounds {rate.lower_bound:.6f}, {rate.upper_bound:.6f}"
-        said = [("stationary law", stationary), ("entropy rate", entropy)]
+        said = [(stands, stationary), ("entropy rate", entropy)]
     rank = f"{facts.rank} of {hmm.num_states}"
+    if facts.observability is None:
+        return [*said, ("least dimension", rank)]
     return [*said, ("observability", observability_in_words(facts.observability)), ("transition rank", rank)]
 
 

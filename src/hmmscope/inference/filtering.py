@@ -1,5 +1,6 @@
 """Belief states and predictions of one HMM."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.compiled import run_filter
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.ragged import blank, check_ragged
-from hmmscope.processes.generalised import GeneralisedHMM
+from hmmscope.processes.generalised import ROUNDING, GeneralisedHMM
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import Law, symbol_law
@@ -58,8 +59,8 @@ def filter_beliefs(
 
     belief_0 ∝ initial @ labelled[o_0];  belief_t ∝ belief_{t-1} @ labelled[o_t]
 
-    Of a `GeneralisedHMM` it is the predictive vector, whose entries sum to one and may be negative; words that the process
-    never says have probabilities of the size of rounding there, not zero.
+    Of a `GeneralisedHMM` it is the predictive vector, whose entries sum to one and may be negative. There a probability
+    below 1e-12 counts as zero, as when symbols are drawn: it is not told from rounding.
 
     Source: [Limits] Eq. (A.3), written for row-stochastic matrices (the paper transposes).
 
@@ -88,6 +89,11 @@ def filter_beliefs(
         beliefs = blank(stacked([step.belief[0] for step in steps], (*observations.shape, hmm.num_states), law), inside)
         predicted = [step.following[0] @ symbols_SV for step in steps]
         following = blank(stacked(predicted, (*observations.shape, hmm.num_symbols), law), inside)
+    if isinstance(hmm, GeneralisedHMM):
+        never_BT = ~(terms_BT >= math.log(ROUNDING)).cummin(1).values
+        terms_BT = terms_BT.masked_fill(never_BT & inside, -torch.inf)
+        beliefs, following = (x.masked_fill(never_BT[..., None], 0.0) for x in (beliefs, following))
+        following = following.clamp_min(0.0)
     impossible_at = first_impossible(terms_BT)
     if strict and (impossible_at >= 0).any():
         b = int((impossible_at >= 0).nonzero()[0])

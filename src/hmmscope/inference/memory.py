@@ -16,6 +16,7 @@ from hmmscope.inference.stationary import stationary_distribution
 from hmmscope.inference.tables import Sequences, tables
 from hmmscope.kernels import careful
 from hmmscope.machine import require_memory
+from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import EdgeEmitting, Law, StateEmitting, symbol_law
@@ -30,7 +31,10 @@ _SMALLEST_PRIOR = 1e-150
 
 
 def memory_beliefs(
-    hmm: HMM | LabelledHMM, observations: Int[Tensor, "batch time"], memory_length: int, prior: object = None
+    hmm: HMM | LabelledHMM | GeneralisedHMM,
+    observations: Int[Tensor, "batch time"],
+    memory_length: int,
+    prior: object = None,
 ) -> FilterResult:
     """The filter restarted from the prior just before the last `memory_length` observations.
 
@@ -103,7 +107,7 @@ class MemoryTable(Shown):
     next_observation: Float64[Tensor, "window symbol"]
 
 
-def memory_table(hmm: HMM | LabelledHMM, memory_length: int, prior: object = None) -> MemoryTable:
+def memory_table(hmm: HMM | LabelledHMM | GeneralisedHMM, memory_length: int, prior: object = None) -> MemoryTable:
     """P(next observation | window) for all V^memory_length windows (the predictor P_L of [MultiTask] section 2).
 
     Args:
@@ -119,16 +123,17 @@ def memory_table(hmm: HMM | LabelledHMM, memory_length: int, prior: object = Non
     return MemoryTable(windows, log_probability.exp(), following @ symbol_law(law)[0])
 
 
-def with_prior(hmm: HMM | LabelledHMM, prior: object = None) -> Law:
+def with_prior(hmm: HMM | LabelledHMM | GeneralisedHMM, prior: object = None) -> Law:
     """The law of `hmm` started from `prior`, or from its stationary law."""
     if prior is None:
         prior_S = stationary_distribution(hmm)
     else:
         prior_S = torch.as_tensor(prior, dtype=torch.float64)
-        good = prior_S.shape == (hmm.num_states,) and bool((prior_S >= 0).all())
+        signed = isinstance(hmm, GeneralisedHMM)
+        good = prior_S.shape == (hmm.num_states,) and (signed or bool((prior_S >= 0).all()))
         if not good or abs(float(prior_S.sum()) - 1) > 1e-9:
-            raise InputError(f"prior: must be {hmm.num_states} probabilities with sum 1")
-    if bool(((prior_S > 0) & (prior_S < _SMALLEST_PRIOR)).any()):
+            raise InputError(f"prior: must be {hmm.num_states} {'numbers' if signed else 'probabilities'} with sum 1")
+    if not isinstance(hmm, GeneralisedHMM) and bool(((prior_S > 0) & (prior_S < _SMALLEST_PRIOR)).any()):
         raise InputError(f"prior: has a positive entry below {_SMALLEST_PRIOR:g}, which could vanish in a few steps")
     law = hmm.law
     if isinstance(law, StateEmitting):

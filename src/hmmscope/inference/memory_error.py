@@ -10,6 +10,7 @@ import torch
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.memory import all_sequences, filter_windows, memory_table, with_prior
+from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import StateEmitting, symbol_law
@@ -34,7 +35,9 @@ class MemoryLoss:
     exact: bool
 
 
-def memory_error(hmm: HMM | LabelledHMM, memory_length: int, time: int, prior: object = None) -> MemoryLoss:
+def memory_error(
+    hmm: HMM | LabelledHMM | GeneralisedHMM, memory_length: int, time: int, prior: object = None
+) -> MemoryLoss:
     """The expected error of the memory predictor after `time` observations, by summing over all V^time sequences.
 
     Source: [MultiTask] Lemma 1 bounds it.
@@ -59,7 +62,7 @@ def memory_error(hmm: HMM | LabelledHMM, memory_length: int, time: int, prior: o
 
 
 def sampled_memory_error(
-    hmm: HMM | LabelledHMM,
+    hmm: HMM | LabelledHMM | GeneralisedHMM,
     memory_length: int,
     time: int,
     prior: object = None,
@@ -79,7 +82,7 @@ def sampled_memory_error(
     return MemoryLoss(mean, float(squared.mean()), max(0.0, mean - 1.96 * error), mean + 1.96 * error, exact=False)
 
 
-def _exact_predictions(hmm: HMM | LabelledHMM, sequences: Tensor) -> tuple[Tensor, Tensor]:
+def _exact_predictions(hmm: HMM | LabelledHMM | GeneralisedHMM, sequences: Tensor) -> tuple[Tensor, Tensor]:
     _, following, log_probability = filter_windows(hmm.law, sequences)
     return following @ symbol_law(hmm.law)[0], log_probability
 

@@ -10,6 +10,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.memory import with_prior
 from hmmscope.inference.stationary import emitting_steps
 from hmmscope.machine import require_memory
+from hmmscope.processes.generalised import ROUNDING, GeneralisedHMM
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.reprs import Shown
@@ -55,7 +56,7 @@ class MixedStates(Shown):
 
 
 def mixed_states(
-    hmm: HMM | LabelledHMM,
+    hmm: HMM | LabelledHMM | GeneralisedHMM,
     *,
     prior: object = None,
     max_states: int = 10_000,
@@ -90,7 +91,7 @@ def mixed_states(
     require(max_depth is None or max_depth >= 0, "max_depth", "must be at least 0", max_depth)
     require(0 <= tolerance < 1, "tolerance", "must be in [0, 1)", tolerance)
     require_memory("mixed_states", 8 * max_states * (2 * hmm.num_states + 2 * hmm.num_symbols + 12))
-    steps_VSS = emitting_steps(hmm.law)
+    steps_VSS, least = emitting_steps(hmm.law), ROUNDING if isinstance(hmm, GeneralisedHMM) else 0.0
     nodes = _Nodes(tolerance)
     nodes.find(with_prior(hmm, prior).initial_MS[0])
     depth, expanded, successor = [0], [False], [[-1] * hmm.num_symbols]
@@ -102,7 +103,7 @@ def mixed_states(
             break
         joint_VS = torch.einsum("i,vij->vj", nodes.beliefs[at], steps_VSS)
         for v, total in enumerate(joint_VS.sum(1).tolist()):
-            if total == 0:
+            if total <= least:
                 continue
             node = nodes.find(joint_VS[v] / total, may_add=len(nodes.beliefs) < max_states)
             if node is None:
@@ -120,7 +121,7 @@ def mixed_states(
         beliefs=beliefs_NS,
         depth=torch.tensor(depth),
         expanded=torch.tensor(expanded),
-        probability=beliefs_NS @ steps_VSS.sum(2).T,
+        probability=(beliefs_NS @ steps_VSS.sum(2).T).clamp_min(0.0),
         successor=torch.tensor(successor),
         complete=all(expanded),
         stopped_by=stopped_by,

@@ -50,8 +50,6 @@ def optimal_predictions(
     if isinstance(process, HMM | LabelledHMM | GeneralisedHMM):
         single = filter_beliefs(process, observations, starts=starts)
         before = predicted_before(single.first_observation, single.next_observation)
-        if isinstance(process, GeneralisedHMM):
-            before = before.clamp_min(0.0)  # zero up to rounding
         return OptimalPredictions(before, single.log_likelihood_terms, None)
     if isinstance(process, Mixture):
         mixed = filter_mixture(process, observations, starts=starts)

@@ -1,18 +1,24 @@
 """The stationary law of a process, and its steps in one form for states and transitions that emit."""
 
+import torch
+
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.machine import require_memory
 from hmmscope.processes.base import Process
+from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.laws import Law, StateEmitting
 from hmmscope.processes.stationary import stationary_law
+
+#: Singular values of step - 1 below this share of the largest are zero.
+_SINGULAR = 1e-9
 
 
 def stationary_distribution(process: Process) -> Float64[Tensor, "state"]:
     """The law with law @ transition = law; transient states have exactly zero, periodic chains have one too.
 
     By elimination without subtraction (`hmmscope.processes.stationary`): every entry has a relative error of about
-    S * 2^-53, however small it is.
+    S * 2^-53, however small it is. Of a `GeneralisedHMM` it is the vector with that property that sums to one.
 
     Raises:
         InputError: several closed classes of states (the message lists them), so that the law is not unique; a mixture,
@@ -22,10 +28,20 @@ def stationary_distribution(process: Process) -> Float64[Tensor, "state"]:
     """
     if process.num_components is not None:
         raise InputError("process: a mixture has no single stationary law; take that of mixture[m]")
+    if isinstance(process, GeneralisedHMM):
+        return _stationary_vector(state_transitions(process.law))
     try:
         return stationary_law(state_transitions(process.law))
     except InputError as error:
         raise InputError(f"{error}; give a prior instead") from None
+
+
+def _stationary_vector(step_SS: Float64[Tensor, "state state"]) -> Float64[Tensor, "state"]:
+    """The vector with vector @ step = vector and sum one, of a step whose entries have any sign."""
+    left, sizes, _ = torch.linalg.svd(step_SS - torch.eye(len(step_SS), dtype=step_SS.dtype))
+    if len(sizes) > 1 and float(sizes[-2]) < _SINGULAR * max(1.0, float(sizes[0])):
+        raise InputError("stationary vector: not unique; give a prior instead")
+    return left[:, -1] / left[:, -1].sum()
 
 
 def state_transitions(law: Law) -> Float64[Tensor, "state state"]:

@@ -25,6 +25,7 @@ from hmmscope.inference.mixed_states import mixed_states
 from hmmscope.inference.mixing import MixingTime, mixing_time
 from hmmscope.processes.base import Process
 from hmmscope.processes.fresh import FreshHMMs
+from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.linear_gaussian import LinearGaussian
@@ -41,6 +42,7 @@ _ENUMERATED = 2**16
 #: Observations beyond the longest memory, where none are given: the error no longer depends on where it all began.
 _MARGIN = 16
 
+AnyHMM = HMM | LabelledHMM | GeneralisedHMM
 Section = tuple[list[str], dict[str, Any]]
 
 
@@ -101,11 +103,12 @@ def facts(
         if given:
             raise InputError(f"process: --{given[0].replace('_', '-')} is for one HMM, not for a linear system")
         lines, data = _linear(built)
-    elif isinstance(built, HMM | LabelledHMM):
+    elif isinstance(built, HMM | LabelledHMM | GeneralisedHMM):
         lines, data = _sections(built, options)
     else:
         raise InputError(f"process: no facts about {type(built).__name__}")
-    say(f"{process}: {built.num_states} states, {built.num_symbols} {_observed(built)}")
+    kind = "dimensions" if isinstance(built, GeneralisedHMM) else "states"
+    say(f"{process}: {built.num_states} {kind}, {built.num_symbols} {_observed(built)}")
     say("\n".join(lines))
     if out is not None:
         sizes = {"num_states": built.num_states, "num_symbols": built.num_symbols}
@@ -131,7 +134,7 @@ def _component(process: Process, component: int | None) -> Process:
     return process
 
 
-def _sections(hmm: HMM | LabelledHMM, options: FactOptions) -> Section:
+def _sections(hmm: AnyHMM, options: FactOptions) -> Section:
     lines, data = _basic(hmm)
     for asked, section in (
         (options.blocks, _blocks),
@@ -147,14 +150,14 @@ def _sections(hmm: HMM | LabelledHMM, options: FactOptions) -> Section:
     return lines, data
 
 
-def _basic(hmm: HMM | LabelledHMM) -> Section:
+def _basic(hmm: AnyHMM) -> Section:
     found = known_facts(hmm)
     lines = [f"  {name:<16} {value}" for name, value in facts_in_words(hmm, found)]
     return lines, {
         "stationary_law": None if found.stationary is None else found.stationary.tolist(),
         "entropy_rate": None if found.entropy is None else dataclasses.asdict(found.entropy),
-        "observability": _plain(found.observability),
-        "transition_rank": found.rank,
+        "observability": None if found.observability is None else _plain(found.observability),
+        "least_dimension" if isinstance(hmm, GeneralisedHMM) else "transition_rank": found.rank,
     }
 
 
@@ -164,23 +167,35 @@ def _plain(record: Any) -> dict[str, Any]:
     return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in fields.items()}
 
 
-def _blocks(hmm: HMM | LabelledHMM, options: FactOptions) -> Section:
+def _blocks(hmm: AnyHMM, options: FactOptions) -> Section:
     found = block_entropies(hmm, options.blocks)
-    columns = {name: getattr(found, name).tolist() for name in ("block", "myopic", "informed", "excess")}
-    lines = [f"block entropies, nats\n  {'n':>4} {'H(n)':>12} {'h_n':>12} {'lower bound':>12} {'excess':>12}"]
+    columns = {"block": found.block.tolist(), "myopic": found.myopic.tolist()}
+    if found.informed is not None:
+        columns["informed"] = found.informed.tolist()
+    columns["excess"] = found.excess.tolist()
+    heads = {"block": "H(n)", "myopic": "h_n", "informed": "lower bound", "excess": "excess"}
+    lines = ["block entropies, nats\n" + f"  {'n':>4} " + " ".join(f"{heads[name]:>12}" for name in columns)]
     for n, row in enumerate(zip(*columns.values(), strict=True), 1):
         lines.append(f"  {n:>4} " + " ".join(f"{value:12.6f}" for value in row))
     return lines, {"block_entropies": columns}
 
 
-def _steps(hmm: HMM | LabelledHMM, options: FactOptions) -> Section:
+def _with_states(hmm: AnyHMM, option: str) -> HMM | LabelledHMM:
+    """The process, if it has hidden states."""
+    if isinstance(hmm, GeneralisedHMM):
+        raise InputError(f"process: --{option} asks about hidden states, which a generalised HMM has not")
+    return hmm
+
+
+def _steps(process: AnyHMM, options: FactOptions) -> Section:
+    hmm = _with_states(process, "steps")
     found = [affordable_observability(hmm, steps) for steps in range(options.steps, 0, -1)][::-1]  # too many: at once
     lines = ["observability of k observations", *(f"  {f.steps:>4} {observability_in_words(f)}" for f in found)]
     return lines, {"observability_steps": [_plain(record) for record in found]}
 
 
-def _mixing(hmm: HMM | LabelledHMM, options: FactOptions) -> Section:
-    found = mixing_time(hmm, num_samples=options.samples, seed=options.seed)
+def _mixing(hmm: AnyHMM, options: FactOptions) -> Section:
+    found = mixing_time(_with_states(hmm, "mixing"), num_samples=options.samples, seed=options.seed)
     assert found.distances is not None
     mean, low, high = (values.tolist() for values in (found.distances.mean, found.distances.low, found.distances.high))
     last = f"distance {mean[-1]:.4f}, 95 % {low[-1]:.4f} to {high[-1]:.4f}, {options.samples} sequences"
@@ -198,7 +213,7 @@ def _mixing_words(found: MixingTime) -> str:
     return f"{found.time:g} steps{paper}"
 
 
-def _memory(hmm: HMM | LabelledHMM, options: FactOptions) -> Section:
+def _memory(hmm: AnyHMM, options: FactOptions) -> Section:
     """Errors of all memories up to the longest, the decay fitted to them, and the certificates."""
     time = options.time or _affordable_time(hmm, options.memory)
     exact = hmm.num_symbols ** min(time, 64) <= (MAX_ENUMERATED if options.time else _ENUMERATED)
@@ -209,7 +224,10 @@ def _memory(hmm: HMM | LabelledHMM, options: FactOptions) -> Section:
             if exact
             else sampled_memory_error(hmm, length, time, num_samples=options.samples, seed=options.seed)
         )
-    bounds = [memory_certificate(hmm, length) for length in lengths]
+    if isinstance(hmm, GeneralisedHMM):
+        bounds = [1.0] * len(lengths)  # nothing is known to hold of every history
+    else:
+        bounds = [memory_certificate(hmm, length) for length in lengths]
     how = "by enumeration" if exact else f"over {options.samples} sequences"
     lines = [f"error of finite memory after {time} observations, {how}"]
     lines.append(f"  {'memory':>6} {'TV':>12} {'95 %':>25} {'squared':>12} {'TV of any history':>18}")
@@ -227,7 +245,7 @@ def _memory(hmm: HMM | LabelledHMM, options: FactOptions) -> Section:
     }
 
 
-def _affordable_time(hmm: HMM | LabelledHMM, memory: int) -> int:
+def _affordable_time(hmm: AnyHMM, memory: int) -> int:
     """memory + 16, or less if only that can be enumerated; two more than the memory at least."""
     for time in range(memory + _MARGIN, memory + 1, -1):
         if hmm.num_symbols ** min(time, 64) <= _ENUMERATED:
@@ -249,7 +267,7 @@ def _decay(lengths: list[int], errors: list[MemoryLoss]) -> tuple[str, dict[str,
     )
 
 
-def _mixed(hmm: HMM | LabelledHMM, options: FactOptions) -> Section:
+def _mixed(hmm: AnyHMM, options: FactOptions) -> Section:
     found = mixed_states(hmm, max_states=options.mixed_states)
     count, depth = len(found.depth), int(found.depth.max())
     ending = "these are all" if found.complete else f"stopped by {found.stopped_by}"

@@ -16,6 +16,7 @@ from hmmscope.inference.smoothing import smooth_beliefs
 from hmmscope.kernels.ngram import ngram_predictions
 from hmmscope.machine import require_memory
 from hmmscope.processes.base import Process
+from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.linear_gaussian import LinearGaussian
@@ -82,12 +83,17 @@ def oracle(
     if out is not None:
         new_file(out)
     built = find_process(process, overrides, allow_drop_tiny=allow_drop_tiny)
-    if wanted.flags() and not isinstance(built, HMM | LabelledHMM):
+    hidden = wanted.smooth or wanted.viterbi or wanted.paths
+    if isinstance(built, GeneralisedHMM) and hidden:
+        raise InputError(
+            "process: --smooth, --viterbi and --paths ask about hidden states, which a generalised HMM has not"
+        )
+    if wanted.flags() and not isinstance(built, HMM | LabelledHMM | GeneralisedHMM):
         verb = "are" if " and " in wanted.flags() else "is"
         raise InputError(f"process: {wanted.flags()} {verb} for one HMM, not for a {type(built).__name__}")
     if ngrams and isinstance(built, LinearGaussian):
         raise InputError("process: --ngrams counts symbols, not vectors")
-    if not isinstance(built, HMM | LabelledHMM | Mixture | LinearGaussian):
+    if not isinstance(built, HMM | LabelledHMM | GeneralisedHMM | Mixture | LinearGaussian):
         raise InputError(f"process: no exact filter for {type(built).__name__}")
     sequences, understood = read_observations(Path(observations), built, unit=unit, column=column, group=group)
     if not quiet:
@@ -138,9 +144,10 @@ def _symbols(process: Process, tokens: Tensor) -> tuple[list[dict], list[str]]:
         posterior, key, terms, following = mixed.component_posterior, "component", mixed.log_likelihood_terms, mixed
         total, impossible_at = float(mixed.log_likelihood[0]), int(mixed.impossible_at[0])
     else:
-        assert isinstance(process, HMM | LabelledHMM)
+        assert isinstance(process, HMM | LabelledHMM | GeneralisedHMM)
         single = filter_beliefs(process, tokens)
-        posterior, key, terms, following = single.beliefs, "belief", single.log_likelihood_terms, single  # type: ignore[assignment]
+        key = "vector" if isinstance(process, GeneralisedHMM) else "belief"
+        posterior, terms, following = single.beliefs, single.log_likelihood_terms, single  # type: ignore[assignment]
         total, impossible_at, states = float(single.log_likelihood[0]), int(single.impossible_at[0]), process.states
     columns = zip(
         tokens[0].tolist(),
@@ -160,7 +167,7 @@ def _symbols(process: Process, tokens: Tensor) -> tuple[list[dict], list[str]]:
     last = rows[-1]
     return rows, [
         f"{first} ({total / len(rows):.6f} per observation)",
-        f"{key}: {likeliest(last[key], states)}",
+        f"{key}: {_coordinates(last[key]) if key == 'vector' else likeliest(last[key], states)}",
         f"next: {likeliest(last['next_observation'], symbols)}",
     ]
 
@@ -209,8 +216,8 @@ def _extras(process: Process, tokens: Tensor, rows: list[dict], wanted: Wanted, 
         for add, asked in ((_smooth, wanted.smooth), (_viterbi, wanted.viterbi), (_paths, wanted.paths)):
             said = add(process, tokens, rows, names, wanted, number) if asked else []
             lines += said if possible else []  # an impossible sequence has zeros and -1
-        if wanted.memory:
-            lines += _memory(process, tokens, rows, wanted.memory)
+    if wanted.memory and isinstance(process, HMM | LabelledHMM | GeneralisedHMM):
+        lines += _memory(process, tokens, rows, wanted.memory)
     if wanted.ngrams:
         lines += _ngrams(process, tokens, rows, wanted.ngrams)
     return lines
@@ -255,7 +262,7 @@ def _paths(
     ]
 
 
-def _memory(process: HMM | LabelledHMM, tokens: Tensor, rows: list[dict], length: int) -> list[str]:
+def _memory(process: HMM | LabelledHMM | GeneralisedHMM, tokens: Tensor, rows: list[dict], length: int) -> list[str]:
     """What an observer knows who remembers `length` observations."""
     kept = memory_beliefs(process, tokens, length)
     columns = zip(
@@ -267,7 +274,7 @@ def _memory(process: HMM | LabelledHMM, tokens: Tensor, rows: list[dict], length
     )
     for row, term, belief, ahead in columns:
         row["memory_log_likelihood"] = term
-        row["memory_belief"] = belief
+        row["memory_vector" if isinstance(process, GeneralisedHMM) else "memory_belief"] = belief
         row["memory_next_observation"] = ahead
     total = float(kept.log_likelihood[0])
     symbols = tuple(map(in_a_line, process.symbols or map(str, range(process.num_symbols))))

@@ -1,0 +1,48 @@
+"""The induction circuit with weights written by hand: a network whose mechanism is known."""
+
+from itertools import pairwise
+
+import torch
+
+from hmmscope.models.base import SequenceModel
+from hmmscope.models.make import make_model
+
+#: Attention logits of what is looked for are this far above the others.
+_SHARP = 60.0
+
+
+def induction_network(num_symbols: int, num_tokens: int, num_columns: int, *, gain: float = 1.5) -> SequenceModel:
+    """Two layers of attention that predict by the symbols which followed the present one in the context.
+
+    Of the stream [token, position, symbol before, symbols after the present one] head 1.0 writes the third part: it looks
+    one column back. Head 2.0 looks at the columns whose symbol before is the present one, and writes the fourth: how often
+    each symbol stands there, of which `gain` times the share is the logit. Heads 1.1 and 2.1 write nothing.
+
+    Args:
+        num_symbols: V.
+        num_tokens: V, or more with a placeholder or a delimiter.
+        num_columns: of the longest input.
+        gain: of the logits.
+
+    Source: the circuit of Olsson et al. (2022), "In-context learning and induction heads"; these weights are ours.
+    """
+    ends = torch.tensor([0, num_tokens, num_columns, num_symbols, num_symbols]).cumsum(0).tolist()
+    token, place, before, after = (slice(begin, end) for begin, end in pairwise(ends))
+    size = max(num_tokens, num_columns, (ends[-1] + 1) // 2)
+    spec = {"num_layers": 2, "num_heads": 2, "width": 2 * size, "attention_only": True, "norm": "none", "dropout": 0.0}
+    spec |= {"input_features": False, "scale_attention": False}
+    model = make_model("decoder", num_symbols=num_symbols, num_tokens=num_tokens, max_length=num_columns, **spec)
+    one, symbols = torch.eye(2 * size), slice(token.start, token.start + num_symbols)
+    weights = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
+    weights["embedding.weight"][:, token] = torch.eye(num_tokens)
+    weights["positions"][:, place] = torch.eye(num_columns)
+    back = torch.eye(num_columns).roll(-1, 0)  # the query of column t is the key of t - 1
+    for layer, (query, key, out) in enumerate(
+        ((back @ one[place], one[place], before), (one[symbols], one[before], after))
+    ):
+        read = weights[f"blocks.{layer}.attention.qkv.weight"].view(3, 2, size, 2 * size)[:, 0]
+        read[0, : len(query)], read[1, : len(key)], read[2, :num_symbols] = _SHARP * query, key, one[symbols]
+        weights[f"blocks.{layer}.attention.out.weight"][out, :num_symbols] = torch.eye(num_symbols)
+    weights["head.weight"][:, after] = gain * torch.eye(num_symbols)
+    model.load_state_dict(weights)
+    return model.eval()
