@@ -215,12 +215,22 @@ def test_probe_options_are_checked() -> None:
             probe(model, corpus, num_samples=8, **options)
     with pytest.raises(InputError, match="no residual taps; name its modules, such as inner"):
         residual_layers(nn.ModuleDict({"inner": Tap()}))
-    held = Held(5, 4, 2, width=8)
-    with pytest.raises(InputError, match="layers: must be of one width, got memory 10, nothing 8"):
-        probe(held, single, target="state", layers=["memory", "nothing"], num_samples=8)
     attends = Attends(lambda tokens: tokens.float(), 4)
     with pytest.raises(InputError, match=r"layers: must give \(batch, time, feature\)"):
         probe(attends, single, target="state", layers=["blocks.0.attention.logits"], num_samples=8)
+
+
+def test_layers_of_several_widths() -> None:
+    """As the one-hot input of a recurrent network and its state: each is read as it is alone."""
+    corpus = Corpus(random_hmm(1), layout=PROMPTS)
+    model = make_model("rnn", num_symbols=4, num_tokens=5, width=8)
+    options = {"target": "state", "num_samples": 40}
+
+    def accuracies(*layers: str) -> dict:
+        rows = probe(model, corpus, layers=list(layers), **options)
+        return {(row["layer_name"], row["labels"]): row["accuracy"] for row in rows}
+
+    assert accuracies("residual.0", "residual.1") == accuracies("residual.0") | accuracies("residual.1")
 
 
 def test_capture_leaves_no_hooks() -> None:

@@ -156,11 +156,11 @@ def read_stream(
         model: any module.
         corpus: samples.
         times: numbers t of the observations (time,).
-        names: of modules of one width (layer,).
+        names: of modules (layer,); narrower ones, such as the one-hot input of a recurrent network, end in zeros.
         num_samples: samples in all.
 
     Raises:
-        InputError: modules of several widths, or whose outputs are not (batch, time, feature).
+        InputError: modules whose outputs are not (batch, time, feature).
     """
     columns = torch.from_numpy(corpus.layout.columns[times])
     features: list[Tensor] = []
@@ -168,11 +168,9 @@ def read_stream(
         for begin in range(0, num_samples, BATCH):
             tokens = corpus[begin : min(begin + BATCH, num_samples)].tokens.to(device)
             found = capture(model, names, tokens, lambda x, like=tokens: _at(x, like, columns))  # type: ignore[misc]
-            if len({x.shape for x in found.values()}) > 1:
-                raise InputError(
-                    f"layers: must be of one width, got {', '.join(f'{n} {x.shape[1]}' for n, x in found.items())}"
-                )
-            features.append(torch.stack([found[name] for name in names]))
+            widest = max(x.shape[1] for x in found.values())
+            padded = [nn.functional.pad(found[name], (0, widest - found[name].shape[1])) for name in names]
+            features.append(torch.stack(padded))
     return torch.cat(features, 1)
 
 
