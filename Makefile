@@ -12,7 +12,7 @@ endif
 
 DEMO := runs/demo
 
-.PHONY: demo test test-slow test-soak test-gpu test-page test-slurm test-extras check-package docs notebooks format break lock sbom clean
+.PHONY: demo test types units test-slow test-soak test-gpu test-page test-slurm test-extras check-package docs notebooks format break lock sbom clean
 
 demo: .venv/.installed
 	$(BIN)/hmmscope run quickstart --scale small --out $(DEMO) --resume
@@ -20,7 +20,12 @@ demo: .venv/.installed
 test: .venv/.installed
 	$(BIN)/ruff format --check src tests scripts
 	$(BIN)/ruff check src tests scripts
+	$(MAKE) --no-print-directory -j2 types units
+
+types:
 	$(BIN)/mypy
+
+units:
 	$(BIN)/pytest
 
 test-slow: .venv/.installed

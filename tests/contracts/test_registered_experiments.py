@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
 from markupsafe import escape
 
@@ -22,6 +23,14 @@ from hmmscope.storage.rundir import read_journal
 from hmmscope.verbs import run as verb
 
 EXPERIMENTS = sorted(registry.entries("experiment"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unchecked() -> Iterator[None]:
+    """Annotations are executed in the tests of what an experiment is made of; here they take a quarter of the time."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def test_experiments_are_registered() -> None:

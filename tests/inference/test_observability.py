@@ -174,8 +174,8 @@ def test_future_law_is_that_of_the_words_that_follow():
         for t in range(3):
             for b in range(2):
                 begun = history[b, : t + 1].expand(len(words), -1)
-                joint = hs.log_likelihood(process, torch.cat([begun, words], 1)).exp()
-                close(law[b, t], joint / hs.log_likelihood(process, begun[:1]).exp())
+                joint = hs.filter_beliefs(process, torch.cat([begun, words], 1)).log_likelihood.exp()
+                close(law[b, t], joint / hs.filter_beliefs(process, begun[:1]).log_likelihood.exp())
         close(hs.future_law(process, history, 1), hs.filter_beliefs(process, history).next_observation)
         close(
             hs.future_law(process, history, 2, starts=[True, False, True])[:, 2],

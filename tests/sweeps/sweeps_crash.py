@@ -179,12 +179,12 @@ def attack_one(
             kind = "nobody"
             if sum(killed.values()) < number:
                 time.sleep(rng.uniform(0, longest))
-                victims = [("worker", pid) for pid in children(driver)]
-                if not victims or rng.random() < 0.3:
-                    victims = [("driver", driver)]
-                kind, pid = rng.choice(victims)
-                os.kill(pid, signal.SIGKILL)
-                killed[kind] += 1
+                wanted = "driver" if sum(killed.values()) % 3 == 2 else "worker"
+                victims = [driver] if wanted == "driver" else children(driver)
+                if victims:
+                    kind = wanted
+                    os.kill(rng.choice(victims), signal.SIGKILL)
+                    killed[kind] += 1
             else:
                 time.sleep(0.05)
             ended, code = os.waitpid(driver, 0 if kind == "driver" else os.WNOHANG)
