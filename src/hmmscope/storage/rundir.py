@@ -257,6 +257,8 @@ class RunDir:
             try:
                 return newest, *self._read_checkpoint(newest)
             except DamagedError as error:
+                if newest not in self.checkpoint_steps():  # a writer at work has replaced it
+                    return self.load_checkpoint()
                 warnings.warn(f"checkpoint passed over: {error}", stacklevel=2)
         if steps != self.checkpoint_steps():  # a writer at work has replaced those listed
             return self.load_checkpoint()
