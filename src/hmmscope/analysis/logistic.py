@@ -4,15 +4,11 @@ Its first inverse Hessian is that of a bound on all Hessians, by one Cholesky fa
 network differ in scale by orders of magnitude, which this takes out of the problem.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
 from hmmscope.axes import Float, Int64, Tensor
-
-Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
-Linear = Callable[[Tensor], Tensor]
 
 _HISTORY, _MAX_STEPS, _SHRINKS = 10, 200, 20
 _ARMIJO = 1e-4
@@ -42,19 +38,10 @@ def fit_logistic(
     x = torch.cat([features, features.new_ones(*features.shape[:2], 1)], 2)
     penalty = x.new_full((x.shape[2], 1), ridge)
     penalty[-1] = 0.0
-    picked = labels.expand(len(x), -1)[..., None]
-
-    def objective(w: Tensor) -> tuple[Tensor, Tensor]:
-        log_p = torch.log_softmax(x @ w, -1)
-        value = -log_p.gather(-1, picked).mean((1, 2)) + 0.5 * (penalty * w * w).sum((1, 2))
-        residual = log_p.exp_().scatter_add_(-1, picked, -torch.ones_like(picked, dtype=x.dtype))
-        return value, x.transpose(1, 2) @ residual / len(labels) + penalty * w
-
     # No Hessian of a softmax is above half the covariance for each class (Böhning 1992).
     bound = 0.5 * x.transpose(1, 2) @ x / len(labels) + torch.diag(penalty.flatten().clamp_min(1e-6))
-    factor = torch.linalg.cholesky_ex(bound).L
-    start = x.new_zeros(len(x), x.shape[2], num_classes)
-    return _lbfgs(objective, start, lambda g: torch.cholesky_solve(g, factor), tolerance, max_steps)
+    problem = _Problem(x, labels[:, None], penalty, torch.linalg.cholesky_ex(bound).L)
+    return _lbfgs(problem, x.new_zeros(len(x), x.shape[2], num_classes), tolerance, max_steps)
 
 
 def predict_logistic(
@@ -64,37 +51,66 @@ def predict_logistic(
     return (features @ weights[:, :-1] + weights[:, -1:]).argmax(-1)
 
 
-def _lbfgs(objective: Objective, w: Tensor, precondition: Linear, tolerance: float, max_steps: int) -> Tensor:
-    """Minimise each layer's objective; layers share the loop, not their curvature or step lengths."""
-    value, gradient = objective(w)
+class _Problem(NamedTuple):
+    """Examples of some layers with a constant (layer, example, feature), labels (example, 1), and a factor for each layer."""
+
+    x: Tensor
+    labels: Tensor
+    penalty: Tensor
+    factor: Tensor
+
+    def only(self, layers: Tensor) -> "_Problem":
+        return self._replace(x=self.x[layers], factor=self.factor[layers])
+
+    def objective(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """The value of each layer and its gradient."""
+        picked = self.labels.expand(len(w), -1, -1)
+        log_p = torch.log_softmax(self.x @ w, -1)
+        value = -log_p.gather(-1, picked).mean((1, 2)) + 0.5 * (self.penalty * w * w).sum((1, 2))
+        residual = log_p.exp_().scatter_add_(-1, picked, -torch.ones_like(picked, dtype=w.dtype))
+        return value, self.x.transpose(1, 2) @ residual / len(self.labels) + self.penalty * w
+
+    def precondition(self, gradient: Tensor) -> Tensor:
+        return torch.cholesky_solve(gradient, self.factor)
+
+
+def _lbfgs(problem: _Problem, w: Tensor, tolerance: float, max_steps: int) -> Tensor:
+    """Minimise each layer's objective; layers share the loop, which they leave when they are done, and nothing else."""
+    found, layers = w.clone(), torch.arange(len(w), device=w.device)
+    value, gradient = problem.objective(w)
     pairs: list[_Pair] = []
     stalled = torch.zeros_like(value, dtype=torch.bool)
     for _ in range(max_steps):
         left = ~stalled & (gradient.abs().amax((1, 2)) >= tolerance)
-        if not left.any():
+        if not left.all():
+            found[layers[~left]] = w[~left]
+            problem, pairs = problem.only(left), [_Pair(*(part[left] for part in pair)) for pair in pairs]
+            layers, w, value, gradient = (part[left] for part in (layers, w, value, gradient))
+        if not len(layers):
             break
-        direction = -_two_loop(gradient, pairs, precondition)
+        direction = -_two_loop(gradient, pairs, problem)
         slope = _dot(direction, gradient)
         uphill = slope >= 0
         direction = torch.where(uphill[:, None, None], -gradient, direction)
         slope = torch.where(uphill, -_dot(gradient, gradient), slope)
-        step, searching = left.to(w), left
+        step, searching = torch.ones_like(value), torch.ones_like(uphill)
         rounding = 4 * torch.finfo(w.dtype).eps * value.abs()
         for _ in range(_SHRINKS):
             change = step[:, None, None] * direction
-            trial, trial_gradient = objective(w + change)
+            trial, trial_gradient = problem.objective(w + change)
             searching = searching & (trial > value + _ARMIJO * step * slope + rounding)
             if not searching.any():
                 break
             step = torch.where(searching, step / 2, step)
         else:
-            stalled = stalled | searching  # no descent left in this layer at this precision
-            step = torch.where(searching, 0.0, step)
+            step = torch.where(searching, 0.0, step)  # no descent left in this layer at this precision
             change = step[:, None, None] * direction
-            trial, trial_gradient = objective(w + change)
-        pairs = [*pairs, _pair(change, trial_gradient - gradient, precondition)][-_HISTORY:]
+            trial, trial_gradient = problem.objective(w + change)
+        stalled = searching
+        pairs = [*pairs, _pair(change, trial_gradient - gradient, problem)][-_HISTORY:]
         w, value, gradient = w + change, trial, trial_gradient
-    return w
+    found[layers] = w
+    return found
 
 
 class _Pair(NamedTuple):
@@ -106,21 +122,21 @@ class _Pair(NamedTuple):
     scale: Tensor
 
 
-def _pair(change: Tensor, difference: Tensor, precondition: Linear) -> _Pair:
+def _pair(change: Tensor, difference: Tensor, problem: _Problem) -> _Pair:
     """Without positive curvature it counts for nothing."""
     curvature = _dot(change, difference)
     bent = curvature > 1e-12 * change.flatten(1).norm(dim=1) * difference.flatten(1).norm(dim=1)
-    scale = curvature / _dot(difference, precondition(difference)).clamp_min(1e-30)
+    scale = curvature / _dot(difference, problem.precondition(difference)).clamp_min(1e-30)
     return _Pair(change, difference, torch.where(bent, 1 / curvature, 0.0), torch.where(bent, scale, 1.0))
 
 
-def _two_loop(gradient: Tensor, pairs: list[_Pair], precondition: Linear) -> Tensor:
+def _two_loop(gradient: Tensor, pairs: list[_Pair], problem: _Problem) -> Tensor:
     """H gradient, by the two-loop recursion (Nocedal 1980)."""
     weights = []
     for pair in reversed(pairs):
         weights.append(pair.inverse * _dot(pair.change, gradient))
         gradient = gradient - weights[-1][:, None, None] * pair.difference
-    found = precondition(gradient)
+    found = problem.precondition(gradient)
     if pairs:
         found = pairs[-1].scale[:, None, None] * found
     for pair, weight in zip(pairs, reversed(weights), strict=True):

@@ -11,7 +11,6 @@ from hmmscope.errors import InputError
 from hmmscope.inference.compiled import NextLaws, filter_carefully, forward, next_laws, run_filter
 from hmmscope.inference.filtering import FilterResult, first_impossible
 from hmmscope.inference.forward import check_observations
-from hmmscope.inference.mixture import predicted_before
 from hmmscope.inference.stationary import stationary_distribution
 from hmmscope.inference.tables import Sequences, tables
 from hmmscope.kernels import careful
@@ -79,8 +78,9 @@ def memory_beliefs(
     _windows(law, flat.view(-1).numpy(), ends - short, short + 1, ends, known, laws, ahead)
     beliefs, next_observation = torch.from_numpy(known), torch.from_numpy(ahead)
     first_observation = torch.from_numpy(laws.opening)
-    before = predicted_before(first_observation, next_observation)
-    terms_BT = before.gather(2, observations[:, :, None])[:, :, 0].log()
+    terms_BT = torch.empty(batch, time, dtype=torch.float64)
+    terms_BT[:, :1] = first_observation[observations[:, :1]].log()
+    terms_BT[:, 1:] = next_observation[:, :-1].gather(2, observations[:, 1:, None])[:, :, 0].log()
     forbidden = ~beliefs.any(-1)
     return FilterResult(
         beliefs=beliefs,
