@@ -125,7 +125,7 @@ def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") 
         for ending in STYLES[style].endings:
             stream = io.BytesIO()
             canvas.savefig(stream, format=ending, dpi=220, metadata=metadata[ending])
-            canvas.set_layout_engine("none")
+            canvas.set_layout_engine(None)  # of the defaults: none, so that the next is not laid out before it is drawn
             found[ending] = stream.getvalue()
     return found
 

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hmmscope.errors import InputError
-from hmmscope.evidence.findings import Finding
 from hmmscope.experiments.running import run_experiment
 from hmmscope.report.drawing import draw_folder
 from hmmscope.report.page import write_page
 from hmmscope.schema import parse_value
-from hmmscope.storage import store
 from hmmscope.sweeps.engines import EngineOptions
 from hmmscope.text import say
+from hmmscope.verbs.findings import print_findings
 
 
 def run(
@@ -74,14 +73,3 @@ def _seeds(text: str | None) -> int | tuple[int, ...] | None:
         if "," in text
         else parse_value(int, text, "seeds")
     )
-
-
-def print_findings(folder: Path) -> None:
-    """The sentences of findings.json."""
-    for data in store.read_json(folder / "findings.json", own=True):
-        finding = Finding.from_data(data)
-        number = finding.number()
-        say(f"* {finding.title} ({finding.verdict}): {finding.text}{f' ({number})' if number else ''}")
-    invalid = store.read_json(folder / "experiment.json", own=True)["invalid"]
-    if invalid:
-        say(f"INVALID: {invalid}")

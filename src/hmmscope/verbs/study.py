@@ -9,7 +9,7 @@ from hmmscope.runs.dry_run import as_text, estimate
 from hmmscope.schema import parse_spec
 from hmmscope.sequences.data import SequenceData
 from hmmscope.text import say
-from hmmscope.verbs.run import print_findings
+from hmmscope.verbs.findings import print_findings
 
 
 def study(

@@ -14,7 +14,7 @@ from hmmscope.runs.config import RunConfig, config_from_data, configure, load_co
 from hmmscope.runs.presets import PRESETS, preset
 from hmmscope.schema import unknown_name
 from hmmscope.text import say
-from hmmscope.verbs.run import print_findings
+from hmmscope.verbs.findings import print_findings
 
 
 def train(
