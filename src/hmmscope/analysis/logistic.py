@@ -52,7 +52,7 @@ def predict_logistic(
 
 
 class _Problem(NamedTuple):
-    """Examples of some layers with a constant (layer, example, feature), labels (example, 1), and a factor for each layer."""
+    """Examples with a constant (layer, example, feature), their labels (example, 1), and a factor of each layer's bound."""
 
     x: Tensor
     labels: Tensor
