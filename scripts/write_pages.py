@@ -33,18 +33,18 @@ from hmmscope.evidence.ledger import SCALES, as_markdown, ledger
 from hmmscope.experiments.experiment import Experiment, experiment_named
 from hmmscope.experiments.parts import INDEX
 from hmmscope.experiments.running import judge_again
-from hmmscope.machine import machine
+from hmmscope.machine import environment, machine
 from hmmscope.report.plots import figure_files
 from hmmscope.storage import store
-from hmmscope.storage.seals import check_seal
+from hmmscope.storage.seals import check_seal, write_seal
 from hmmscope.verbs.catalogue import CATALOGUE, make_catalogue
 
 RESULTS, PAGES, PICTURES = Path("results"), Path("docs/experiments"), Path("docs/img/experiments")
 
 
 def keep(folder: Path) -> None:
-    """Copy the small files of an experiment, finished or not."""
-    check_seal(folder)
+    """Copy the small files of an experiment, finished or not, and seal them, bound to what the experiment was bound to."""
+    seal = check_seal(folder)
     about = store.read_json(folder / "experiment.json")
     out = RESULTS / about["scale"] / about["experiment"]
     if out.exists():
@@ -58,6 +58,7 @@ def keep(folder: Path) -> None:
         for path in sorted((folder / part).glob(pattern)):
             shutil.copyfile(path, out / part / path.name)
     store.write_json(out / "machine.json", {key: value for key, value in machine().items() if value is not None})
+    write_seal(out, "experiment", seal.bound if seal else {"sealed_by": environment()})
 
 
 def kept(name: str) -> list[Path]:

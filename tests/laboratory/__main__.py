@@ -147,10 +147,12 @@ def suite(name: str) -> dict[str, Any]:
         *select,
     ]
     command += [*(str(TESTS / file) for file in files), "--basetemp", str(Path.cwd() / "tests"), "--junitxml", "x.xml"]
-    out = subprocess.run(command, capture_output=True, text=True)
+    wide = os.environ | {"COLUMNS": "400"}  # so that a failure is told with its reason
+    out = subprocess.run(command, capture_output=True, text=True, env=wide)
     counts = next(iter(ElementTree.parse("x.xml").getroot())).attrib
     wrong = int(counts["failures"]) + int(counts["errors"])
     lines = [line for line in out.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    lines = [line.partition("tests/")[2][:300] for line in lines]
     ran = int(counts["tests"]) - int(counts["skipped"])
     note = f"tests: {', '.join(files)}" if ran else f"{needs or 'what they test'} is not here"
     record = {"goal": goal, "attack": attack, "trials": ran, "violations": wrong, "broken": lines[:20], "note": note}

@@ -121,17 +121,29 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> list[str]:
             why = REASONS.get(goal, "not measured yet")
             lines.append(f"| {goal} | {meaning} | | | | | {why} |")
         for attack in attacks:
-            own = [one for one in records if (one["goal"], one["attack"]) == (goal, attack)]
-            trials, violations = (sum(one[key] for one in own) for key in ("trials", "violations"))
-            dates = " to ".join(dict.fromkeys(f"{one['date']}, {one['source']}" for one in (own[0], own[-1])))
-            counts = f"{trials:,} | **{violations}** | {dates}" if trials or violations else " | | "
-            lines.append(f"| {goal} | {meaning} | {attack} | {counts} | {_cell(own[-1]['note'])} |")
+            own = [one for one in records if (one["goal"], one["attack"]) == (goal, attack) and not mended(one)]
+            counts, note = " | | ", "mended since, and not measured again"
+            if own:
+                trials, violations = (sum(one[key] for one in own) for key in ("trials", "violations"))
+                dates = " to ".join(dict.fromkeys(f"{one['date']}, {one['source']}" for one in (own[0], own[-1])))
+                counts = f"{trials:,} | **{violations}** | {dates}" if trials or violations else counts
+                note = _cell(own[-1]["note"])
+            lines.append(f"| {goal} | {meaning} | {attack} | {counts} | {note} |")
     return lines
 
 
 def found(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """What was found, of every record."""
-    return [f"- {one['goal']}, {one['date']}: `{_cell(line)}`" for one in records for line in one["broken"]]
+    lines = []
+    for one in records:
+        since = f"; mended: {mended(one)}" if mended(one) else ""
+        lines += [f"- {one['goal']}, {one['date']}: `{_cell(line)}`{since}" for line in one["broken"]]
+    return lines
+
+
+def mended(record: Mapping[str, Any]) -> str:
+    """How what a record found was mended since; empty if it was not. Such findings are listed, and no longer counted."""
+    return str(record.get("mended", ""))
 
 
 def _cell(text: str) -> str:

@@ -593,6 +593,11 @@ def test_a_run_at_work_says_how_far_it_is(tmp_path: Path) -> None:
     assert re.fullmatch(rf"step 7, \d+ s ago, process {os.getpid()} on .+", row["reason"])
 
 
+def test_what_a_worker_said_is_shown_and_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Board(tmp_path, []).failed(Outcome("a", 2, "error[2] \x1b[2J\nforged"), 1, False)
+    assert capsys.readouterr().err == "failed after 1 attempts: a: error[2] \\x1b[2J\\nforged\n"
+
+
 def test_a_run_that_says_nothing_for_long_is_told_of_once(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     board = Board(tmp_path, [])
     for age in (5.0, 1000.0, 1010.0):

@@ -90,7 +90,9 @@ def train(folder: Path, size: int, settings: dict, *, before: Work = lambda rank
 
 
 def errors(folder: Path, size: int) -> list[str]:
-    return [line for rank in range(size) for line in (folder / f"{rank}.stderr").read_text().splitlines()]
+    """The lines on standard error; but not that torch found no name for an address, as it says where there is no network."""
+    lines = [line for rank in range(size) for line in (folder / f"{rank}.stderr").read_text().splitlines()]
+    return [line for line in lines if "hostname of the client socket cannot be retrieved" not in line]
 
 
 def fingerprint(path: Path, last: int) -> dict[str, str]:

@@ -42,6 +42,23 @@ def test_findings_follow_from_the_tables(call: Callable, tmp_path: Path) -> None
     assert "has no seal" in told.error
 
 
+def test_an_experiment_that_goes_on_fits_its_index(call: Callable, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    shutil.copytree(RESULTS / "limits-fig6", kept)
+    seals.remove_seal(kept)
+    (kept / "findings.json").unlink()
+    seals.write_seal(kept, "experiment", {})
+    told = call("verify", str(kept))
+    assert (told.code, told.error) == (0, "")
+    assert "not finished; its tables hold" in told.out
+    table = kept / "tables" / "runs.jsonl"
+    store.write_table(table, store.read_table(table)[:-1])
+    seals.write_seal(kept, "experiment", {})
+    told = call("verify", str(kept))
+    assert told.code == 4
+    assert "parts.jsonl: does not fit the tables" in told.error
+
+
 def test_a_score_follows_from_the_weights(call: Callable, trained: Path, tmp_path: Path) -> None:
     run = tmp_path / "copy"
     shutil.copytree(trained, run)

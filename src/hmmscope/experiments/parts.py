@@ -203,6 +203,11 @@ class Kept:
         if any(left.values()):
             raise DamagedError(f"{self.folder / INDEX}: the tables have more rows")
 
+    @property
+    def num_parts(self) -> int:
+        """How many there are."""
+        return len(self._made)
+
     def give(self, part: Part, out: Path, sizes: Mapping[str, Any]) -> str | None:
         """Write a part into `out`; or why it is not taken, where it is there."""
         made = self._made.get((part.seed, part.name))

@@ -153,6 +153,7 @@ class Board:
         return excess
 
     def _line(self, text: str) -> None:
+        text = in_a_line(text)
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False)
         elif not self._quiet:

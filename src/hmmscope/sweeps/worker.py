@@ -19,6 +19,7 @@ from hmmscope.runs.pipeline import train
 from hmmscope.storage.rundir import RunDir
 from hmmscope.sweeps.grid import check_run, load_point
 from hmmscope.sweeps.jobs import BUSY, is_done, run_folder, taking_part
+from hmmscope.text import in_a_line
 
 
 class _Busy(Exception):
@@ -89,7 +90,7 @@ def main(out: str, name: str) -> int:
 def say(code: int, message: str) -> int:
     """Tell the parent why this worker ends; see `jobs.Job`."""
     with suppress(OSError):  # the log lies on the same disk, which may be full
-        print(f"error[{code}] {' '.join(message.split())}", file=sys.stderr, flush=True)
+        print(f"error[{code}] {in_a_line(' '.join(message.split()))}", file=sys.stderr, flush=True)
     return code
 
 

@@ -135,7 +135,7 @@ def _component(process: Process, component: int | None) -> Process:
 
 
 def _sections(hmm: AnyHMM, options: FactOptions) -> Section:
-    lines, data = _basic(hmm)
+    more: list[Section] = []
     for asked, section in (
         (options.blocks, _blocks),
         (options.steps, _steps),
@@ -145,8 +145,10 @@ def _sections(hmm: AnyHMM, options: FactOptions) -> Section:
         (options.screen, _screen),
     ):
         if asked:
-            more_lines, more_data = section(hmm, options)
-            lines, data = lines + more_lines, data | more_data
+            more.append(section(hmm, options))
+    lines, data = _basic(hmm)  # last: it compiles kernels, for which what is refused need not wait
+    for more_lines, more_data in more:
+        lines, data = lines + more_lines, data | more_data
     return lines, data
 
 

@@ -33,9 +33,9 @@ def sample(
         raise InputError(f"num_samples: and first must be at least 0, got {num_samples} and {first}")
     if out is not None:
         new_file(out, (".txt", ".jsonl", ".npz", ".safetensors"))
+    require_memory("sample", 8 * 4 * num_samples * (length + 1))
     built = find_process(process, overrides)
     corpus = Corpus(built, length=length, seed=seed)
-    require_memory("sample", 8 * 4 * num_samples * (length + 1))
     batch = corpus[first : first + num_samples]
     if out is None:
         say("\n".join(_as_text(built, batch.observations)))

@@ -10,7 +10,7 @@ from hmmscope.analysis.curves import evaluate
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.evidence.ledger import read_tables
 from hmmscope.experiments.experiment import experiment_named
-from hmmscope.experiments.parts import INDEX
+from hmmscope.experiments.parts import INDEX, Kept
 from hmmscope.experiments.running import judgements, run_row
 from hmmscope.experiments.study import judgements_of
 from hmmscope.models.given import GivenModelSpec
@@ -73,6 +73,10 @@ def _run(folder: Path) -> list[str]:
 
 def _experiment(folder: Path) -> list[str]:
     """Figures and findings again, from the tables; tables from their parts, rows of runs from the runs beside."""
+    if os.path.lexists(folder / INDEX) and not os.path.lexists(folder / "findings.json"):
+        about = store.read_json(folder / "experiment.json", own=True)
+        parts = Kept(folder, about.get("experiment"), about.get("scale")).num_parts
+        return [f"not finished; its tables hold {parts} parts, as its index says"]
     about, tables = read_tables(folder)
     if about["experiment"] == "study":
         derived = judgements_of(tables, about["config"]["study"]["seeds"])
