@@ -66,8 +66,13 @@ class Estimate:
     other_seconds: float | None = None
 
 
-def estimate(config: RunConfig, *, measure: bool = True) -> Estimate:
+def estimate(config: RunConfig, *, measure: bool = True, compare: bool = True) -> Estimate:
     """Count what a training takes, and time some steps of it; nothing is written.
+
+    Args:
+        config: of the training.
+        measure: whether to time steps.
+        compare: whether to time steps of the other precision too.
 
     Raises:
         ResourceError: a step does not fit into the free memory.
@@ -98,16 +103,12 @@ def estimate(config: RunConfig, *, measure: bool = True) -> Estimate:
     with threads(spec.num_threads):
         corpus = Corpus(process, layout=layout, seed=config.seed, stream="train")
         steps, each_step = _time_steps(model, corpus, target, whole)
-        _, each_other = _time_steps(model, corpus, target, other)
+        each_other = _time_steps(model, corpus, target, other)[1] if compare else None
     steps_in_all = tokens / (timed * layout.num_columns)
-    return replace(
-        counted,
-        steps_measured=steps,
-        samples_measured=timed,
-        seconds=each_step * steps_in_all,
-        other_precision=other.precision,
-        other_seconds=each_other * steps_in_all,
-    )
+    measured = replace(counted, steps_measured=steps, samples_measured=timed, seconds=each_step * steps_in_all)
+    if each_other is None:
+        return measured
+    return replace(measured, other_precision=other.precision, other_seconds=each_other * steps_in_all)
 
 
 def require_room(configs: Iterable[RunConfig], out: Path, *, here: bool) -> None:
@@ -219,7 +220,7 @@ def as_text(found: Estimate, config: RunConfig) -> list[str]:
         if found.samples_measured < spec.batch_size:
             steps += f" of {found.samples_measured} samples"
         rate = found.tokens / found.seconds
-        lines.append(f"time         about {_duration(found.seconds)} ({rate:,.0f} tokens/s, measured over {steps})")
+        lines.append(f"time         about {duration(found.seconds)} ({rate:,.0f} tokens/s, measured over {steps})")
         if found.flops is not None:
             lines.append(f"speed        {found.flops / found.seconds / 1e9:,.1f} GFLOP/s")
         if found.other_seconds is not None:
@@ -228,7 +229,8 @@ def as_text(found: Estimate, config: RunConfig) -> list[str]:
     return lines
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """In the largest unit of which there are two."""
     for size, unit in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"

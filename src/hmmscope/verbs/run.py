@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hmmscope.errors import InputError
+from hmmscope.experiments.forecast import forecast
 from hmmscope.experiments.running import run_experiment
 from hmmscope.report.drawing import draw_folder
 from hmmscope.report.page import write_page
@@ -17,7 +18,7 @@ from hmmscope.verbs.findings import print_findings
 def run(
     experiment: str,
     scale: str,
-    out: str,
+    out: str | None,
     resume: bool,
     quiet: bool,
     overrides: dict[str, str],
@@ -31,8 +32,17 @@ def run(
     silence: float | None = None,
     kept: str | None = None,
     first: int | None = None,
+    dry_run: bool = False,
 ) -> None:
     """Run an experiment and write its page; of `all`, every one, see `hmmscope.verbs.paper`."""
+    if dry_run and experiment != "all":
+        for line in forecast(experiment, scale, overrides, _seeds(seeds)):
+            say(line, flush=True)
+        return
+    if dry_run:
+        raise InputError("run all: takes no --dry-run; ask for one experiment")
+    if out is None:
+        raise InputError("out: give a new folder for the experiment, --out DIR (or --dry-run)")
     if experiment == "all":
         from hmmscope.verbs.paper import paper
 
