@@ -60,7 +60,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--out", metavar="DIR", help="a new folder")
     run.add_argument("--resume", action="store_true", help="go on with the same experiment in DIR")
-    run.add_argument("--dry-run", action="store_true", help="say what it takes (runs, tokens, memory, time); train nothing")
+    run.add_argument(
+        "--dry-run", action="store_true", help="say what it takes (runs, tokens, memory, time); train nothing"
+    )
     run.add_argument("--seeds", metavar="N", help="of a seeded experiment, how many or a list: 3, or 0,5,7, or 7,")
     run.add_argument(
         "--trained", metavar="DIR", help="its pool of trained runs (default: the folder trained beside DIR)"

@@ -38,7 +38,7 @@ def test_equal_shapes_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said["time"].startswith(f"about {500.0 * runs / 60:.1f} minutes of one thread")
 
 
-def test_nothing_is_trained_and_nothing_written(call: Callable, tmp_path: Path) -> None:  # noqa: F811
+def test_nothing_is_trained_and_nothing_written(call: Callable, tmp_path: Path) -> None:
     said = call("run", "limits-table1", "--scale", "smoke", "--dry-run")
     assert said.code == 0
     assert "none: it trains no model" in said.out
