@@ -37,9 +37,6 @@ PROCESSES: dict[str, dict[str, Any]] = {
 }
 #: Two factors each; of the last the joint belief is not the product of theirs.
 FACTORS = ("independent factors", "conditional factors", "hidden coupling")
-#: How many times as long as the others: after as long as these, what changes at the end is still more than a hundredth.
-_LONGER = {"RRXOR": 2}
-
 #: Of which processes points are kept, of the first seed, and whether over layers and steps too.
 _CLOUDS = {"Mess3": True, "RRXOR": False, "Bloch walk": False, "post-quantum": False}
 _COLUMNS = ("layer", "quantity", "value", "low", "high", "error", "fitted")
@@ -72,25 +69,20 @@ class BeliefGeometry(Experiment):
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         steps, length, batch = {
             "smoke": (8, 6, 8),
-            "small": (600, 16, 32),
+            "small": (1200, 16, 32),
             "gpu": (5000, 32, 256),
             "paper": (20000, 64, 256),
         }[scale]
         layers, width = {"smoke": (1, 16), "small": (2, 64), "gpu": (4, 128), "paper": (4, 256)}[scale]
         milestones = 3 if scale == "smoke" else 7
-        rate = 3e-3 if scale == "small" else 1e-3
-        lengths = {name: steps * _LONGER.get(name, 1) for name in PROCESSES}
-        training = {
-            name: {"num_steps": count, "learning_rate": rate, "batch_size": batch, "milestones": milestones}
-            | {"evaluate_every": max(1, count // 4), "checkpoint_every": count}
-            for name, count in lengths.items()
-        }
+        training = {"num_steps": steps, "learning_rate": 3e-3 if scale == "small" else 1e-3, "batch_size": batch}
+        training |= {"milestones": milestones, "evaluate_every": max(1, steps // 4), "checkpoint_every": steps}
         return {
             name: {
                 "process": dict(process),
                 "layout": {"name": "sequences", "length": length, "placeholder": True},
                 "model": {"name": "roformer", "width": width, "num_layers": layers, "num_heads": 4},
-                "training": training[name],
+                "training": dict(training),
             }
             for name, process in PROCESSES.items()
         }
