@@ -1,10 +1,11 @@
-"""Run the notebooks of the documentation, each in an empty folder, and keep what they show.
+"""Run the notebooks of the documentation, each in an empty folder and with one thread, and keep what they show.
 
 python scripts/run_notebooks.py                      all, in place
 python scripts/run_notebooks.py --check [FILE...]    only whether they run
 """
 
 import argparse
+import os
 import tempfile
 from pathlib import Path
 
@@ -19,13 +20,14 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing")
     parser.add_argument("files", nargs="*", type=Path, help="default: all of docs/notebooks")
     options = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"  # for the kernels: sums in another order are other numbers
     for path in options.files or sorted(NOTEBOOKS.glob("*.ipynb")):
         notebook = nbformat.read(path, 4)
         with tempfile.TemporaryDirectory() as folder:
-            client = NotebookClient(
-                notebook, timeout=1800, record_timing=False, resources={"metadata": {"path": folder}}
-            )
-            client.execute()
+            where = {"metadata": {"path": folder}}
+            NotebookClient(
+                notebook, timeout=1800, record_timing=False, coalesce_streams=True, resources=where
+            ).execute()
         if not options.check:
             nbformat.write(notebook, path)
         print(path, flush=True)

@@ -178,6 +178,12 @@ def build_parser() -> argparse.ArgumentParser:
     analyse.add_argument(
         "--over-training", action="store_true", help="at every step whose checkpoint has stayed (training.milestones)"
     )
+    analyse.add_argument(
+        "--sequences",
+        metavar="FILE",
+        help="with curves: on sequences of your own, beside the optimum of the run's process",
+    )
+    _add_reading(analyse)
 
     export = verb("export", "a trained run as a folder that Hugging Face's AutoModelForCausalLM opens")
     export.add_argument("run", help="the folder of a run")

@@ -12,7 +12,7 @@ from torch import nn
 
 import hmmscope as hs
 from hmmscope.analysis.trained_ngrams import TrainedNgrams
-from hmmscope.corpora.targets import PADDING, make_target
+from hmmscope.corpora.targets import PADDING, corpus_of, make_target
 from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedError
 from hmmscope.experiments import planning, running
 from hmmscope.experiments.experiment import Experiment
@@ -331,6 +331,47 @@ def test_padding_is_not_asked_for() -> None:
         make_target("belief", corpus.process, corpus.layout)
     with pytest.raises(InputError, match="one a sample; use the layout sequences"):
         hs.Corpus(words(), layout=hs.Prompts())[0:1]
+
+
+def mixed() -> hs.Mixture:
+    other = hs.HMM([1, 0], [[0.5, 0.5], [0.5, 0.5]], [[0.1, 0.9], [0.6, 0.4]])
+    return hs.Mixture([0.25, 0.75], [coin(), other])
+
+
+def test_own_sequences_stand_beside_the_optimum_of_the_process_that_was_trained_on(tmp_path: Path) -> None:
+    process = mixed()
+    model, layout = net(), hs.Sequences(length=6)
+    rows = hs.Corpus(process, 9, seed=3)[0:40].observations
+    ragged = [row[: 2 + number % 8].tolist() for number, row in enumerate(rows)]
+    path = tmp_path / "own.txt"
+    path.write_text("\n".join(" ".join(map(str, row)) for row in ragged))
+    score = hs.evaluate(model, corpus_of(path, process, layout))
+    assert (score.invalid, score.no_optimum) == (None, None)
+    begun = [torch.tensor(row[:6]) for row in ragged]
+    by_hand = [hs.optimal_predictions(process, row[None]).log_likelihood_terms[0, 1:] for row in begun]
+    assert score.bayes_loss == pytest.approx(-torch.cat(by_hand).mean().item(), rel=1e-12)
+    asked = ~np.isnan(score.measures["optimum"]["loss"])
+    assert asked.sum() == sum(len(row) - 1 for row in begun)
+    assert (np.isnan(score.measures["model"]["excess"]) == ~asked).all()
+    assert score.excess is not None and score.excess[0] > 0
+    assert {row["value"] for row in score.rows("positions")} - {None}
+    data = hs.SequenceData(ragged, symbols=2)
+    assert hs.evaluate(model, corpus_of(data, process, layout)).bayes_loss == score.bayes_loss
+
+
+def test_own_sequences_that_are_not_of_the_process_are_found_out() -> None:
+    process, layout = mixed(), hs.Sequences(length=20)
+    score = hs.evaluate(net(), corpus_of([[0] * 20, [0, 0, 0, 1] * 5] * 10, process, layout))
+    assert score.invalid is not None
+    assert score.invalid.startswith("the sequences do not come from the process that they stand beside: the optimum is")
+    with pytest.raises(InputError, match="must have the symbols of the process"):
+        corpus_of(hs.SequenceData(["ab", "ba"]), process, layout)
+    with pytest.raises(InputError, match="symbols: must be 2, got 3"):
+        corpus_of(hs.SequenceData([[0, 1, 2]]), process, layout)
+    with pytest.raises(InputError, match=r"one sequence of symbols a sample \(layout sequences\)"):
+        corpus_of([[0, 1]], process, hs.Prompts())
+    nobodys = corpus_of(["abba"], GivenSequences(words()), layout)
+    assert hs.evaluate(net(num_tokens=3, num_outputs=3), nobodys).bayes_loss is None
 
 
 def test_trained_ngrams_are_those_of_a_plain_count() -> None:

@@ -174,10 +174,15 @@ def test_facts_of_one_component(call: Callable) -> None:
     mixture = make_process("random-mixture", num_components=3, num_states=3, num_symbols=2)
     _, data = written(call, "random-mixture", *sizes, "--component", 2)
     assert data["digest"] == mixture[2].digest
-    refused = call("facts", "random-mixture", *sizes)
+    whole = call("facts", "random-mixture", *sizes)
+    assert (whole.code, whole.error) == (0, "")
+    assert "0.333333 each; entropy of the component 1.098612 nats" in whole.out
+    refused = call("facts", "random-mixture", *sizes, "--blocks", 2)
     assert_one_line(refused, 2)
-    assert "choose a component in [0, 3) with --component" in refused.error
-    assert_one_line(call("facts", "random-mixture", *sizes, "--component", 3), 2)
+    assert "--blocks is for one HMM, not for a Mixture; --component 0 is one of it" in refused.error
+    refused = call("facts", "random-mixture", *sizes, "--component", 3)
+    assert_one_line(refused, 2)
+    assert "component: must be in [0, 3), got 3" in refused.error
 
 
 def test_facts_of_a_large_process(call: Callable) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from cli_cases import BUFFERED, TINY, call, rubbish, trained  # noqa: F401 - fixtures
+from cli_cases import BUFFERED, TINY, assert_one_line, call, rubbish, trained  # noqa: F401 - fixtures
 from hmmscope.processes.files import load_process
 from hmmscope.processes.hmm import HMM
 from hmmscope.storage import store
@@ -101,6 +101,14 @@ def test_train_analyse_report(call: Callable, tmp_path: Path) -> None:
     assert len(analysed.out.splitlines()) == 4
     assert call("analyse", "run", "probe", "--target", "previous-1", "--seed", 8, "-q").out.count("\n") == 1
     assert len([*(tmp_path / "run" / "analysis").iterdir()]) == 2  # another option, another table
+    (tmp_path / "own.txt").write_text("0 0 2 1 2\n0 1 0\n")
+    scored = call("analyse", "run", "curves", "--sequences", "own.txt")
+    assert (scored.code, scored.error) == (0, "")
+    assert "8 observations in 2 sequences of 3 to 5" in scored.out
+    rows = store.read_table(tmp_path / "run" / "analysis" / "curves-own.txt.jsonl")
+    assert {row["samples"] for row in rows if row["predictor"] == "optimum"} == {1, 2}
+    assert_one_line(call("analyse", "run", "probe", "--sequences", "own.txt"), 2)
+    assert_one_line(call("analyse", "run", "curves", "--unit", "words"), 2)
     reported = call("report", "run", "-o", "page.html")
     assert (reported.code, reported.error, reported.out) == (0, "", "page: page.html\n")
     page = (tmp_path / "page.html").read_text()

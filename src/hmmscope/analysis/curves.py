@@ -98,7 +98,7 @@ class Score:
     @property
     def bayes_loss(self) -> float | None:
         """Mean loss of the optimum on the same samples: the floor of `loss`. None where no optimum is known."""
-        return float(self.measures["optimum"]["loss"].mean()) if "optimum" in self.measures else None
+        return float(np.nanmean(self.measures["optimum"]["loss"])) if "optimum" in self.measures else None
 
     @property
     def baseline(self) -> tuple[str, float] | None:
@@ -118,7 +118,8 @@ class Score:
         """
         if "excess" not in self.measures["model"]:
             return None
-        mean, low, high = bootstrap_means(self.measures["model"]["excess"].mean(1))
+        values = _mean_of_asked(self.measures["model"]["excess"])
+        mean, low, high = bootstrap_means(values[~np.isnan(values)])
         return float(mean), float(low), float(high)
 
     def table(self) -> list[dict]:
@@ -254,6 +255,8 @@ def evaluate(
         part = math.log(1 / share)
         invalid = miscalibrated(won, num_samples * part)
         invalid = invalid or _invalid(measures["model"]["loss"], measures[floor]["loss"], floor, part)
+        if invalid is not None and given:
+            invalid = f"the sequences do not come from the process that they stand beside: {invalid}"
     return Score(measures, asked.sequences, asked.positions, invalid, asked.why_not)
 
 
@@ -308,6 +311,7 @@ def ngram_laws(corpus: Corpus, batch: Batch, max_order: int) -> dict[str, Float6
 
 def _measure(answers: dict[str, torch.Tensor], labels: Labels, asked: Target) -> dict[str, dict[str, np.ndarray]]:
     optimum = answers.get("optimum")
+    padding = torch.zeros((), dtype=torch.bool) if labels.is_floating_point() else labels == PADDING
     labels = labels.double() if labels.is_floating_point() else labels
     measured = {}
     for name, answer in answers.items():
@@ -315,7 +319,8 @@ def _measure(answers: dict[str, torch.Tensor], labels: Labels, asked: Target) ->
         if asked.kind == "law":
             metrics["accuracy"] = _right(answer, optimum, labels)
         if optimum is not None and name not in ("optimum", "known-component"):
-            metrics |= _against(answer, optimum, asked)
+            distances = _against(answer, optimum, asked)
+            metrics |= {metric: values.masked_fill(padding, torch.nan) for metric, values in distances.items()}
         measured[name] = {metric: metrics[metric].numpy() for metric in METRICS if metric in metrics}
     return measured
 
@@ -347,7 +352,7 @@ def _against_the_optimum(found: dict[str, torch.Tensor], batch: Batch, asked: Ta
     if happened is None or "optimum" not in found:
         return {}
     ngrams = {f"the n-gram of {name}": law for name, law in found.items() if name.startswith("order-")}
-    in_order = isinstance(asked, NextObservation)
+    in_order = isinstance(asked, NextObservation | NextGiven)
     return bet(found["optimum"], happened, asked.positions, ngrams, in_order=in_order)
 
 
@@ -361,9 +366,10 @@ def _invalid(
         part: nats a sample that are gained by knowing which part of the prior is observed: log(1 / its share). The losses
             of the prior's predictor, summed over a sample, are at most this above the least possible ones, in the mean.
     """
-    if not np.isfinite(floor).all():
+    if np.isinf(floor).any():
         return "the loss of the Bayes optimum is not finite: a wrong optimum"
-    difference = (loss - floor).mean(1)
+    difference = _mean_of_asked(loss - floor)
+    difference = difference[~np.isnan(difference)]
     if not np.isfinite(difference).all():
         return None  # an infinite loss of the model, which is above any floor
     error = difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else np.inf

@@ -249,7 +249,10 @@ def reading_times(corpus: Corpus, target: str) -> np.ndarray:
             raise InputError("target: component needs a mixture; this process is a single HMM")
         return np.array([layout.num_observations - 1])
     if target == "state" and not isinstance(corpus.process, HMM):
-        raise InputError("target: state needs a single HMM; give a corpus of one component, Corpus(mixture[m], ...)")
+        known = (
+            "belief, component and previous-1 are known of a mixture; or take Corpus(mixture[m], ...), of one component"
+        )
+        raise InputError(f"target: state needs a single HMM; {known}")
     last = layout.sequence_index == layout.sequence_index[-1]
     times = np.flatnonzero(last & (layout.position_in_sequence >= MAX_DISTANCE))
     if not len(times):

@@ -1,7 +1,8 @@
 """What a model is asked for: the next observation or the belief, with its loss, its exact answer and its floor."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.processes.matrix_product import MatrixProduct
 from hmmscope.schema import unknown_name
+from hmmscope.sequences.data import SequenceData
 
 TARGETS = ("observation", "belief")
 
@@ -47,7 +49,7 @@ class Target(ABC):
         why_not: why there is none.
     """
 
-    exact: ClassVar[bool] = True
+    exact: bool = True
     why_not: str | None = None
     kind: Literal["law", "vector"]
     num_outputs: int
@@ -194,14 +196,17 @@ class NextOfFresh(NextObservation):
 
 
 class NextGiven(_AtObservations):
-    """The next symbol of given sequences, as far as they go; nobody knows its law."""
+    """The next symbol of given sequences, as far as they go; nobody knows its law, unless a process is said to be it."""
 
-    exact = False
-    why_not = "nobody knows the law of given sequences"
     kind = "law"
 
-    def floor(self, corpus: Corpus, num_samples: int) -> None:
-        return None
+    def __init__(self, process: Process, layout: Layout) -> None:
+        super().__init__(process, layout)
+        self.exact = process.prior is not None
+        self.why_not = None if self.exact else "nobody knows the law of given sequences"
+
+    def floor(self, corpus: Corpus, num_samples: int) -> float | None:
+        return self.floor_terms(corpus[0:num_samples]).nanmean().item() if self.exact else None
 
     def labels(self, batch: Batch) -> Labels:
         """Symbols; `PADDING` beyond the end of a sequence, where nothing is asked."""
@@ -220,7 +225,14 @@ class NextGiven(_AtObservations):
         return super().loss_terms(answer, labels.where(asked, 0)).where(asked, torch.nan)
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
-        raise InputError("process: given sequences have no known law, so no exact answer; fit an HMM to them")
+        """Beyond the end of a sequence padding is certain."""
+        if self.process.prior is None:
+            raise InputError("process: given sequences have no known law, so no exact answer; fit an HMM to them")
+        padding = torch.eye(self.num_outputs, dtype=torch.float64)[0]
+        return self.answer_of(self.process.prior.process, batch).where(batch.states[:, self._kept, None] >= 0, padding)
+
+    def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
+        return super().labels(batch) if self.exact else None  # type: ignore[return-value]
 
 
 class NextVector(_AtObservations):
@@ -325,3 +337,33 @@ def make_target(name: str, process: Process, layout: Layout) -> Target:
     if isinstance(process, MatrixProduct):
         return ProductVector(process, layout)
     raise InputError(f"target: a {type(process).__name__} has no exact belief to ask for; use observation")
+
+
+def corpus_of(source: Any, process: Process, layout: Layout, *, seed: int = 0, **reading: Any) -> Corpus:
+    """Sequences that are given, as samples of a layout, with the optimum of a process that they are taken to come from.
+
+    Each sequence is a sample; of one that is longer than the layout it is the beginning.
+
+    Args:
+        source: `SequenceData`, or what it is made of.
+        process: its symbols are the alphabet; where nobody knows its optimum, there is none of the sequences either.
+        layout: of plain sequences.
+        seed: of their order.
+        reading: `unit`, `column`, `group` and `lengths`, as for `SequenceData`.
+
+    Raises:
+        InputError: what `SequenceData` refuses, another alphabet than that of the process, prompts, or a process of vectors.
+    """
+    asked = make_target("observation", process, layout)
+    if asked.kind != "law" or len(layout.sequence_lengths) > 1:
+        raise InputError(
+            "sequences: can be scored where a model reads one sequence of symbols a sample (layout sequences)"
+        )
+    data = source
+    if not isinstance(source, SequenceData):
+        data = SequenceData(source, symbols=process.symbols or process.num_symbols, **reading)
+    elif source.symbols != process.symbols:
+        raise InputError("sequences: must have the symbols of the process; SequenceData(..., symbols=process.symbols)")
+    law = (process if process.prior is None else process.prior.process) if asked.exact else None
+    begun = GivenSequences(data.beginnings(layout.num_observations), law)
+    return Corpus(begun, layout=replace(layout, length=begun.data.longest), seed=seed)  # type: ignore[type-var]

@@ -14,7 +14,7 @@ from hmmscope.axes import Tensor
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.kernels.philox import MAX_SAMPLES
 from hmmscope.kernels.random_arrays import random_permutations, uniforms
-from hmmscope.processes.base import Paths, Process
+from hmmscope.processes.base import Paths, Prior, Process
 from hmmscope.processes.laws import Law
 from hmmscope.schema import require, shown
 from hmmscope.seeds import check_seed, philox_key
@@ -37,9 +37,11 @@ class GivenSequences(Process):
 
     Args:
         data: the sequences.
+        law: the process that they are taken to come from, if one is known: the optimum is that of its observer.
 
     Raises:
-        InputError: of the streams that need a split, too few sequences for one (see `SequenceData.split`).
+        InputError: another number of symbols than `law` has; of the streams that need a split, too few sequences for one
+            (see `SequenceData.split`).
     """
 
     num_states = 1
@@ -47,7 +49,10 @@ class GivenSequences(Process):
     file_arrays = ("tokens", "lengths", "num_symbols")
     file_fields = ("symbols", "title", "split_seed")
 
-    def __init__(self, data: SequenceData) -> None:
+    def __init__(self, data: SequenceData, law: Process | None = None) -> None:
+        if law is not None:
+            require(data.num_symbols == law.num_symbols, "symbols", f"must be {law.num_symbols}", data.num_symbols)
+            self.prior = Prior(law, 1.0)
         self.data, self.num_symbols, self.symbols = data, data.num_symbols, data.symbols
         self.title = data.title
         self.weights_M = torch.ones(1, dtype=torch.float64)

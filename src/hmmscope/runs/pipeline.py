@@ -15,7 +15,7 @@ import torch
 
 from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.targets import Target, make_target
+from hmmscope.corpora.targets import Target, corpus_of, make_target
 from hmmscope.errors import DamagedError, InputError, NonFiniteError, RefusedError
 from hmmscope.machine import require_disk
 from hmmscope.models.base import ModelSpec, Ports, SequenceModel, cost_of, parameter_count
@@ -91,6 +91,10 @@ class Run:
     def corpus(self, stream: str = "evaluate") -> Corpus:
         """Samples of the run's process and layout; streams "evaluate" and "probe" are never trained on."""
         return Corpus(self.process, layout=self.config.layout, seed=self.config.seed, stream=stream)
+
+    def corpus_of(self, source: Any, **reading: Any) -> Corpus:
+        """Sequences of your own, to be scored beside the optimum of the run's process; see `corpus_of`."""
+        return corpus_of(source, self.process, self.config.layout, seed=self.config.seed, **reading)
 
     @property
     def target(self) -> Target:

@@ -234,6 +234,13 @@ class SequenceData(Dataset[Tensor]):
         ]
         return self._with(self.flat, np.array(lengths))
 
+    def beginnings(self, length: int) -> "SequenceData":
+        """Of each sequence the first `length` symbols."""
+        require(length >= 1, "length", "must be at least 1", length)
+        lengths = np.minimum(self._encoded.lengths, length)
+        kept = np.arange(self.num_observations) - np.repeat(self._starts[:-1], self._encoded.lengths) < length
+        return self._with(self.flat[kept], lengths)
+
     def split(self, train: float = 0.8, validation: float = 0.1, *, seed: int = 0) -> Parts:
         """Three parts with no sequence in common; what is neither `train` nor `validation` is test.
 

@@ -2,9 +2,12 @@
 
 import inspect
 import re
+from pathlib import Path
 from typing import Any
 
 from hmmscope import registry
+from hmmscope.errors import InputError
+from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.runs import development
 from hmmscope.runs.pipeline import load_run
 from hmmscope.schema import parse_value, unknown_name
@@ -13,7 +16,15 @@ from hmmscope.text import say
 from hmmscope.verbs.sources import find_process
 
 
-def analyse(run: str, instrument: str, quiet: bool, overrides: dict[str, str], over_training: bool = False) -> None:
+def analyse(
+    run: str,
+    instrument: str,
+    quiet: bool,
+    overrides: dict[str, str],
+    over_training: bool = False,
+    sequences: str | None = None,
+    **reading: str | None,
+) -> None:
     """Run an instrument on the trained model, or at all steps that stayed; write and print the table."""
     tool = registry.lookup("instrument", instrument)
     known = {
@@ -28,15 +39,25 @@ def analyse(run: str, instrument: str, quiet: bool, overrides: dict[str, str], o
         lists = ("layers", "interventions")
         kind = tuple[str, ...] if key in lists else type(known[key].default)
         options[key] = find_process(value) if key == "observer" else parse_value(kind, value, f"--{key}")
+    if sequences is None:
+        given = next((name for name, value in reading.items() if value is not None), None)
+        if given is not None:
+            raise InputError(f"--{given}: is for --sequences FILE")
+    elif instrument != "curves":
+        raise InputError("--sequences: nobody knows the states of given sequences; the instrument for them is curves")
     loaded = load_run(run)
+    corpus = loaded.corpus("probe") if sequences is None else loaded.corpus_of(sequences, **reading)
+    if isinstance(corpus.process, GivenSequences) and sequences is not None and not quiet:
+        say(corpus.process.data.describe())
     if instrument == "curves":  # what the run was trained for, unless told otherwise
         trained_for = {"target": loaded.config.target, "block_length": loaded.config.training.block_length}
         options = trained_for | options
     if over_training:
-        rows = development.over_training(loaded, tool, **options)
+        rows = development.over_training(loaded, tool, corpus=corpus, **options)
     else:
-        rows = tool(loaded.model, loaded.corpus("probe"), **options)
-    named = "-over-training" * over_training + "".join(f"-{key}-{value}" for key, value in overrides.items())
+        rows = tool(loaded.model, corpus, **options)
+    about = "" if sequences is None else f"-{Path(sequences).name}"
+    named = about + "-over-training" * over_training + "".join(f"-{key}-{value}" for key, value in overrides.items())
     path = loaded.path / "analysis" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', instrument + named)[:200]}.jsonl"
     store.make_folder(path.parent)
     store.write_table(path, rows)

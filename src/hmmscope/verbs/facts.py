@@ -11,7 +11,13 @@ from hmmscope.axes import Tensor
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.errors import InputError
 from hmmscope.inference.entropy import block_entropies
-from hmmscope.inference.facts import affordable_observability, facts_in_words, known_facts, observability_in_words
+from hmmscope.inference.facts import (
+    affordable_observability,
+    facts_in_words,
+    known_facts,
+    mixture_facts,
+    observability_in_words,
+)
 from hmmscope.inference.kalman import forgetting_factor, steady_step
 from hmmscope.inference.memory import MAX_ENUMERATED
 from hmmscope.inference.memory_error import (
@@ -89,15 +95,16 @@ def facts(
     if out is not None:
         new_file(out, (".json",))
     found = find_process(process, overrides, allow_drop_tiny=allow_drop_tiny)
-    pooled = bool(options.screen) and component is None and isinstance(found, Mixture | FreshHMMs)
+    screened = bool(options.screen) and isinstance(found, FreshHMMs)
+    pooled = component is None and (isinstance(found, Mixture) or screened)
     built = found if pooled else _component(found, component)
     if pooled:
         given = [name for name in ("blocks", "steps", "memory", "mixed_states", "mixing") if getattr(options, name)]
         if given:
-            raise InputError(
-                f"process: --{given[0].replace('_', '-')} is for one HMM, not for a {type(built).__name__}"
-            )
-        lines, data = _screen(built, options)
+            one = "; --component 0 is one of it" if isinstance(built, Mixture) else ""
+            flag = f"--{given[0].replace('_', '-')}"
+            raise InputError(f"process: {flag} is for one HMM, not for a {type(built).__name__}{one}")
+        lines, data = _screen(built, options) if options.screen else _mixture(built)
     elif isinstance(built, LinearGaussian):
         given = [name for name in ("blocks", "steps", "memory", "mixed_states", "screen") if getattr(options, name)]
         if given:
@@ -122,16 +129,21 @@ def _observed(process: Process) -> str:
 
 def _component(process: Process, component: int | None) -> Process:
     """The process itself, or the component of a mixture that was asked for."""
-    if isinstance(process, Mixture):
-        allowed = f"a component in [0, {process.num_components}) with --component"
-        if component is None:
-            raise InputError(f"process: is a mixture; choose {allowed}")
-        if not 0 <= component < process.num_components:
-            raise InputError(f"component: choose {allowed}, got {component}")
-        return process[component]
-    if component is not None:
+    if component is None:
+        return process
+    if not isinstance(process, Mixture):
         raise InputError(f"component: is for mixtures, not for {type(process).__name__}")
-    return process
+    if not 0 <= component < process.num_components:
+        raise InputError(f"component: must be in [0, {process.num_components}), got {component}")
+    return process[component]
+
+
+def _mixture(mixture: Process) -> Section:
+    """What holds of all its components, and how one of them is asked for."""
+    assert isinstance(mixture, Mixture)
+    said = dict(mixture_facts(mixture))
+    lines = [f"  {name:<16} {value}" for name, value in said.items()]
+    return [*lines, "  of one of them   --component 0"], {"weights": mixture.weights_M.tolist(), "components": said}
 
 
 def _sections(hmm: AnyHMM, options: FactOptions) -> Section:

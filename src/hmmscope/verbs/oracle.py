@@ -90,7 +90,8 @@ def oracle(
         )
     if wanted.flags() and not isinstance(built, HMM | LabelledHMM | GeneralisedHMM):
         verb = "are" if " and " in wanted.flags() else "is"
-        raise InputError(f"process: {wanted.flags()} {verb} for one HMM, not for a {type(built).__name__}")
+        one = "; mixture[0].save(FILE) saves one of it" if isinstance(built, Mixture) else ""
+        raise InputError(f"process: {wanted.flags()} {verb} for one HMM, not for a {type(built).__name__}{one}")
     if ngrams and isinstance(built, LinearGaussian):
         raise InputError("process: --ngrams counts symbols, not vectors")
     if not isinstance(built, HMM | LabelledHMM | GeneralisedHMM | Mixture | LinearGaussian):
