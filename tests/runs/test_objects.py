@@ -353,7 +353,8 @@ def test_own_sequences_stand_beside_the_optimum_of_the_process_that_was_trained_
     asked = ~np.isnan(score.measures["optimum"]["loss"])
     assert asked.sum() == sum(len(row) - 1 for row in begun)
     assert (np.isnan(score.measures["model"]["excess"]) == ~asked).all()
-    assert score.excess is not None and score.excess[0] > 0
+    assert score.excess is not None
+    assert score.excess[0] > 0
     assert {row["value"] for row in score.rows("positions")} - {None}
     data = hs.SequenceData(ragged, symbols=2)
     assert hs.evaluate(model, corpus_of(data, process, layout)).bayes_loss == score.bayes_loss
