@@ -19,7 +19,9 @@ Weights stay where they are. What was kept of the same experiment and scale is r
 
 import argparse
 import io
+import re
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from hmmscope.evidence.claims import claims_of
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.findings import Finding
 from hmmscope.evidence.ledger import SCALES, as_markdown, ledger
+from hmmscope.evidence.verdicts import VERDICTS
 from hmmscope.experiments.experiment import Experiment, experiment_named
 from hmmscope.experiments.parts import INDEX
 from hmmscope.experiments.running import judge_again
@@ -71,12 +74,39 @@ def page(name: str) -> list[str]:
     """The lines of an experiment's page."""
     experiment, folders = experiment_named(name), kept(name)
     lines = [f"# {name}: {experiment.title}", "", experiment.summary, ""]
+    if folders:
+        lines += [*_lead(folders[0]), ""]
     if (PAGES / "notes" / f"{name}.md").is_file():
         lines += [f"```{{include}} notes/{name}.md", "```", ""]
     lines += [*_claims(name), *_scales(experiment)]
     for folder in folders:
-        lines += _found(folder)
+        lines += _found(folder, leads=folder == folders[0])
     return lines
+
+
+def _lead(folder: Path) -> list[str]:
+    """The first figure, which shows what was found, and how many claims have which verdict."""
+    about, verdicts = store.read_json(folder / "experiment.json"), Counter[str]()
+    for data in store.read_json(folder / "findings.json"):
+        verdicts[Finding.from_data(data).verdict] += 1
+    counted = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS if verdicts[verdict])
+    anchor = re.sub(r"[^a-z0-9 -]", "", _heading(about).lower()).replace(" ", "-")
+    figures = sorted((folder / "figures").glob("*.json"))
+    lines = _figure(folder, figures[0]) if figures else []
+    invalid = f" **INVALID: {about['invalid']}**" if about["invalid"] else ""
+    return [*lines, "", f"**At scale {about['scale']}** of its claims and questions: [{counted}](#{anchor}).{invalid}"]
+
+
+def _figure(folder: Path, path: Path) -> list[str]:
+    figure = store.read_json(path)
+    return [f"![{figure['title']}](../img/experiments/{_picture(folder, path)})", "", figure["caption"]]
+
+
+def _heading(about: dict[str, Any]) -> str:
+    seeds = about["config"].get("seeds")
+    whole = f"{len(about['whole_seeds'])} of " if "whole_seeds" in about else ""
+    counted = "" if seeds is None else f", {whole}{len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}"
+    return f"What was found, scale {about['scale']}{counted}"
 
 
 def _claims(name: str) -> list[str]:
@@ -111,14 +141,11 @@ def _listed(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _found(folder: Path) -> list[str]:
-    """The verdicts and figures of a folder in results/."""
+def _found(folder: Path, *, leads: bool) -> list[str]:
+    """The verdicts and figures of a folder in results/; of the first, the lead figure stands at the top of the page."""
     about, facts = store.read_json(folder / "experiment.json"), store.read_json(folder / "machine.json")
-    seeds = about["config"].get("seeds")
-    whole = f"{len(about['whole_seeds'])} of " if "whole_seeds" in about else ""
-    counted = "" if seeds is None else f", {whole}{len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}"
     where = facts.get("gpu") or f"{facts['cores']} cores"
-    lines = [f"## What was found, scale {about['scale']}{counted}", ""]
+    lines = [f"## {_heading(about)}", ""]
     lines += [f"`{about['command']}`, {about['created']}, on {facts['processor']} ({where}), torch {facts['torch']}."]
     lines += [f"The tables are in `{folder}`. {about['intervals']}", ""]
     if about["invalid"]:
@@ -128,11 +155,8 @@ def _found(folder: Path) -> list[str]:
         finding = Finding.from_data(data)
         cells = [finding.title, f"**{finding.verdict}**", finding.number(), finding.text]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    for path in sorted((folder / "figures").glob("*.json")):
-        figure = store.read_json(path)
-        picture = _picture(folder, path)
-        lines += ["", f"### {figure['title']}", "", f"![{figure['title']}](../img/experiments/{picture})", ""]
-        lines.append(figure["caption"])
+    for path in sorted((folder / "figures").glob("*.json"))[leads:]:
+        lines += ["", f"### {store.read_json(path)['title']}", "", *_figure(folder, path)]
     return [*lines, ""]
 
 
@@ -173,7 +197,8 @@ def gallery() -> list[str]:
 
 def decided() -> list[Path]:
     """The folders in results/ that decide claims, by scale and name."""
-    return [folder for name in registry.entries("experiment") if claims_of(name) for folder in kept(name)]
+    papers = sorted(registry.entries("experiment"), key=lambda name: not name.startswith(("multitask-", "limits-")))
+    return [folder for name in papers if claims_of(name) for folder in kept(name)]
 
 
 def main() -> None:
@@ -195,7 +220,8 @@ def main() -> None:
     store.write_json(CATALOGUE, make_catalogue())
     store.write_text(PAGES.parent / "gallery.md", "\n".join(gallery()))
     entries = ledger(decided())
-    store.write_text(PAGES / "ledger.md", "\n".join(as_markdown(entries)) + "\n")
+    linked = [re.sub(r"^## (\S+)$", r"## [\1](\1.md)", line) for line in as_markdown(entries)]
+    store.write_text(PAGES / "ledger.md", "\n".join(["# The ledger as text", "", *linked]) + "\n")
     store.write_json(RESULTS / "ledger.json", [entry.row() for entry in entries])
 
 

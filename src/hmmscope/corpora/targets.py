@@ -232,7 +232,7 @@ class NextGiven(_AtObservations):
         return self.answer_of(self.process.prior.process, batch).where(batch.states[:, self._kept, None] >= 0, padding)
 
     def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
-        return super().labels(batch) if self.exact else None  # type: ignore[return-value]
+        return super().labels(batch) if self.exact else None
 
 
 class NextVector(_AtObservations):

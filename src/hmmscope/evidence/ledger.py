@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -198,23 +199,18 @@ def as_text(entries: Sequence[Entry]) -> list[str]:
 
 
 def as_markdown(entries: Sequence[Entry]) -> list[str]:
-    """A table for documentation."""
-    lines = [
-        "| claim | source | verdict | effect (95 % interval) | scale, seeds | what was seen |",
-        "|---|---|---|---|---|---|",
-    ]
-    for entry in entries:
-        claim, finding = entry.claim, entry.finding
-        said = f"{claim.says} *{claim.reading}*" if claim.reading else claim.says
-        cells = [said, claim.source]
-        if finding is None:
-            cells += ["", "", f"`{claim.experiment}`", ""]
-        else:
-            verdict, number, rest = _verdict(entry)[0], finding.number(), law_of(finding)
-            cells += [f"**{verdict}**", f"{number}{'; ' * bool(rest)}{rest}"]
-            cells += [f"`{claim.experiment}`, {place(entry)}", finding.text]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return [*lines, "", summary(entries)]
+    """For documentation: a table for each experiment."""
+    lines = [summary(entries)]
+    for (experiment, where), group in groupby(entries, lambda entry: (entry.claim.experiment, place(entry))):
+        lines += ["", f"## {experiment}", "", *([f"Scale {where}.", ""] if where else [])]
+        lines += ["| claim | verdict | effect (95 % interval) | what was seen |", "|---|---|---|---|"]
+        for entry in group:
+            cells = [f"{entry.claim.says} ({entry.claim.source})", "", "", ""]
+            if entry.finding is not None:
+                number, rest = entry.finding.number(), law_of(entry.finding)
+                cells[1:] = [f"**{_verdict(entry)[0]}**", f"{number}{'; ' * bool(rest)}{rest}", entry.finding.text]
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return lines
 
 
 def summary(entries: Sequence[Entry]) -> str:
