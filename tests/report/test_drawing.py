@@ -7,15 +7,15 @@ import pytest
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.report import drawing
 from hmmscope.storage import store
-from report_cases import demo_folder
+from report_cases import a_figure, lines
 
 
 @pytest.fixture
 def drawn(tmp_path: Path) -> Path:
     """A folder with one figure that is drawn."""
-    path = demo_folder(tmp_path / "one", num_figures=1)
-    for old in [*path.glob("figures/*.pdf"), *path.glob("figures/*.png")]:
-        old.unlink()
+    path = tmp_path / "one"
+    store.make_folder(path / "figures")
+    store.write_json(path / "figures" / "00-one.json", a_figure(lines()).to_data())
     assert {one.suffix for one in drawing.draw_folder(path)} == {".pdf", ".png"}
     return path
 
