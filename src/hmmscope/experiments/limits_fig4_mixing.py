@@ -50,7 +50,7 @@ class Figure4Mixing(Experiment):
     #: What shapes the plan. Steps 0: those of the scale.
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"probabilities": [0.01, 0.1, 0.15], "layers": 1, "length": 6, "steps": 12},
-        "small": {"probabilities": PROBABILITIES, "layers": 2, "length": 24, "steps": 1200},
+        "small": {"probabilities": PROBABILITIES, "layers": 2, "length": 24, "steps": 4000},
         "gpu": {"probabilities": PROBABILITIES, "layers": 4, "length": 64, "steps": 0},
         "paper": {"probabilities": PROBABILITIES, "layers": 4, "length": 120, "steps": 0},
     }
