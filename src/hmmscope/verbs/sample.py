@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.layouts import Sequences
 from hmmscope.errors import InputError
 from hmmscope.machine import require_memory
 from hmmscope.processes.base import Process
@@ -33,9 +34,10 @@ def sample(
         raise InputError(f"num_samples: and first must be at least 0, got {num_samples} and {first}")
     if out is not None:
         new_file(out, (".txt", ".jsonl", ".npz", ".safetensors"))
+    layout = Sequences(length=length)
     require_memory("sample", 8 * 4 * num_samples * (length + 1))
     built = find_process(process, overrides)
-    corpus = Corpus(built, length=length, seed=seed)
+    corpus = Corpus(built, layout=layout, seed=seed)
     batch = corpus[first : first + num_samples]
     if out is None:
         say("\n".join(_as_text(built, batch.observations)))
