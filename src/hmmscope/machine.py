@@ -23,10 +23,6 @@ def environment() -> dict[str, Any]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = None
-    package_root = Path(__file__).parent
-    source = hashlib.sha256()
-    for file in sorted(package_root.rglob("*.py")):
-        source.update(f"{file.relative_to(package_root).as_posix()}\0".encode() + file.read_bytes() + b"\0")
     return {
         "hmmscope": __version__,
         "python": platform.python_version(),
@@ -34,8 +30,16 @@ def environment() -> dict[str, Any]:
         "system": sys.platform,
         "machine": platform.machine(),
         "num_cpu": os.cpu_count(),
-        "source_sha256": source.hexdigest(),
+        "source_sha256": source_digest(),
     }
+
+
+def source_digest() -> str:
+    """SHA-256 of the names and contents of all modules of this package."""
+    package_root, source = Path(__file__).parent, hashlib.sha256()
+    for file in sorted(package_root.rglob("*.py")):
+        source.update(f"{file.relative_to(package_root).as_posix()}\0".encode() + file.read_bytes() + b"\0")
+    return source.hexdigest()
 
 
 #: Instruction sets that decide how fast arithmetic is.

@@ -1,6 +1,7 @@
 """The ledger: claims by experiment, their verdicts from folders, and what it is written as."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,10 @@ from hmmscope.errors import DamagedError, InputError
 from hmmscope.evidence.claims import Claim, Seen, claim
 from hmmscope.evidence.code import code_behind
 from hmmscope.evidence.effects import pooled
-from hmmscope.evidence.ledger import as_text, ledger, rules_of
+from hmmscope.evidence.ledger import as_text, ledger, rules_of, stated
 from hmmscope.evidence.rows import Tables
 from hmmscope.evidence.verdicts import Above, room
-from hmmscope.storage import store
+from hmmscope.storage import seals, store
 
 
 @pytest.fixture
@@ -157,6 +158,29 @@ def test_largest_scale_counts_and_q_is_over_the_ledger(rising: Claim, tmp_path: 
         ledger([newer])
     twin = folder(tmp_path / "other" / "small", RISES)
     assert [entry.folder for entry in ledger([small, twin])] == [str(small), str(twin)]
+
+
+def test_verdicts_that_this_code_sealed_are_taken_as_they_are(rising: Claim, tmp_path: Path) -> None:
+    run = folder(tmp_path / "run", RISES)
+    (judged,) = ledger([run])
+    assert judged.finding is not None
+    store.write_json(run / "findings.json", [judged.finding.to_data() | {"text": "As sealed."}])
+    seals.write_seal(run, "experiment", {"measured_by": {"source_sha256": "this"}})
+    (taken,) = ledger([run], [stated(rising)], "this")
+    assert taken.finding is not None
+    assert (taken.finding.text, taken.sealed) == ("As sealed.", True)
+    assert taken.row() | {"sealed": False} == judged.row() | {"text": "As sealed."}
+    for known, source in (
+        ([stated(rising)], "other"),
+        ([], "this"),
+        ([replace(stated(rising), name="more")], "this"),
+    ):
+        (again,) = ledger([run], known, source)
+        assert again.finding is not None
+        assert again.finding.text == judged.finding.text
+    store.write_json(run / "findings.json", [judged.finding.to_data() | {"verdict": "not reproduced"}])
+    with pytest.raises(DamagedError, match=r"findings\.json"):
+        ledger([run], [stated(rising)], "this")
 
 
 def test_written_ledgers(rising: Claim, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -18,12 +18,13 @@ from hmmscope import __version__, registry
 from hmmscope.cli import main
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.inference.entropy import entropy_rate
+from hmmscope.machine import source_digest
 from hmmscope.processes.files import load_process, shipped_processes
 from hmmscope.processes.make import make_process
 from hmmscope.processes.mixture import Mixture
 from hmmscope.runs.presets import PRESETS
 from hmmscope.sequences.data import SequenceData
-from hmmscope.storage import store
+from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir
 from hmmscope.verbs import catalogue
 
@@ -147,10 +148,31 @@ def test_without_the_catalogue_all_is_imported_and_said_alike(call: Callable, mo
     assert [call(*words).out for words in lines] == kept
 
 
+def sealed(folder: Path, experiment: str) -> Path:
+    """A finished folder of an experiment that this code has sealed."""
+    claims = [one for one in json.loads(catalogue.CATALOGUE.read_text())["stated"] if one["experiment"] == experiment]
+    findings = [
+        {
+            "title": one["says"],
+            "text": "Seen.",
+            "verdict": "found",
+            "claim": one["name"],
+        }
+        for one in claims
+    ]
+    folder.mkdir()
+    store.write_json(folder / "experiment.json", {"experiment": experiment, "scale": "smoke"})
+    store.write_json(folder / "findings.json", findings)
+    seals.write_seal(folder, "experiment", {"measured_by": {"source_sha256": source_digest()}})
+    return folder
+
+
 @pytest.mark.parametrize(
-    "words", ["list", "list claims", "show roformer", "show multitask-fig3b", "show umbrella", "claims"]
+    "words", ["list", "list claims", "show roformer", "show multitask-fig3b", "show umbrella", "claims", "claims FIG2"]
 )
-def test_verbs_that_need_no_tensor_load_no_torch(words: str) -> None:
+def test_verbs_that_need_no_tensor_load_no_torch(words: str, tmp_path: Path) -> None:
+    if "FIG2" in words:
+        words = words.replace("FIG2", str(sealed(tmp_path / "fig2", "multitask-fig2")))
     code = "import sys; from hmmscope.cli import main; code = main(sys.argv[1:]); assert 'torch' not in sys.modules"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; sys.exit(code)", *words.split()], capture_output=True, text=True

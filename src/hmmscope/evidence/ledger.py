@@ -23,6 +23,29 @@ EXPLORATORY = ("smoke", "small")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stated:
+    """What a ledger says of a claim, where the experiment that states it is not imported; see `Claim`."""
+
+    name: str
+    experiment: str
+    source: str
+    says: str
+    reading: str
+    rule: str | None
+
+    @property
+    def is_question(self) -> bool:
+        return self.rule is None
+
+
+def stated(claim: Claim) -> Stated:
+    """A claim as its ledger has it."""
+    rule = None if claim.rule is None else str(claim.rule)
+    names = ("name", "experiment", "source", "says", "reading")
+    return Stated(**{name: getattr(claim, name) for name in names}, rule=rule)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Entry:
     """A line of the ledger: a claim and what a folder says of it.
 
@@ -39,7 +62,7 @@ class Entry:
         one_of_several: whether another folder stands beside it for the same claim, so that the folder must be said.
     """
 
-    claim: Claim
+    claim: Claim | Stated
     finding: Finding | None = None
     folder: str = ""
     scale: str = ""
@@ -71,10 +94,16 @@ class Entry:
         return row if self.sealed else row | {"sealed": False}
 
 
-def ledger(folders: Sequence[Path]) -> list[Entry]:
+def ledger(folders: Sequence[Path], known: Sequence[Stated] = (), source: str = "") -> list[Entry]:
     """The claims that the experiments in `folders` decide, in the order of the folders, with q over all of them.
 
     Of one claim at several scales the largest counts; at the same scale each folder has its line.
+
+    Args:
+        folders: of experiments.
+        known: what is claimed, to take the verdicts of sealed folders as they are, if `source`, a digest of the code, says
+            that the same code made them; all others are judged from their tables.
+        source: see `hmmscope.machine.source_digest`.
 
     Raises:
         InputError: a folder is not that of a finished experiment, or of one that decides no claim.
@@ -82,7 +111,9 @@ def ledger(folders: Sequence[Path]) -> list[Entry]:
     """
     paths = [Path(folder) for folder in folders]
     twice = len({path.name for path in paths}) < len(paths)
-    found = [replace(one, folder=str(path)) if twice else one for path in paths for one in _entries(path)]
+    found = [
+        replace(one, folder=str(path)) if twice else one for path in paths for one in _entries(path, known, source)
+    ]
     largest: dict[str, tuple[bool, int]] = {}
     for entry in found:
         largest[entry.claim.name] = max(largest.get(entry.claim.name, (False, -1)), _size(entry))
@@ -106,39 +137,57 @@ def _size(entry: Entry) -> tuple[bool, int]:
     return entry.finished, SCALES.index(entry.scale) if entry.scale in SCALES else -1
 
 
-def _entries(folder: Path) -> list[Entry]:
-    about, tables = read_tables(folder)
-    name, config = about["experiment"], about.get("config", {})
-    found = claims_of(name)
-    if not found:
-        raise InputError(f"{folder}: the experiment {name} decides no claim; see hmmscope claims")
-    entries = []
-    for one in found:
+def _entries(folder: Path, known: Sequence[Stated], source: str) -> list[Entry]:
+    about, seal = read_about(folder), seals.read_seal(folder)
+    seeds = about.get("whole_seeds", about.get("config", {}).get("seeds"))
+    return [
+        Entry(
+            claim=one,
+            finding=finding,
+            folder=folder.name,
+            scale=str(about.get("scale", "")),
+            created=str(about.get("created", "")),
+            version=str(about.get("version", "")),
+            seeds=None if seeds is None else len(seeds),
+            finished="whole_seeds" not in about,
+            exploratory=_exploratory(one, finding, about),
+            invalid=about.get("invalid"),
+            sealed=seal is not None,
+        )
+        for one, finding in _sealed(folder, about, seal, known, source) or _judged(folder, about)
+    ]
+
+
+def _sealed(
+    folder: Path, about: Mapping[str, Any], seal: seals.Seal | None, known: Sequence[Stated], source: str
+) -> list[tuple[Stated, Finding]]:
+    """The verdicts that the folder was sealed with, if the code that is here made them; else nothing."""
+    made = None if seal is None else seal.bound.get("measured_by")
+    if not known or seal is None or "judged_again" in seal.bound or "whole_seeds" in about:
+        return []
+    if not isinstance(made, dict) or made.get("source_sha256") != source:
+        return []
+    data = store.read_json(folder / "findings.json", own=True)
+    kept = {one.claim: one for one in map(Finding.from_data, data)}
+    wanted = [one for one in known if one.experiment == about["experiment"]]
+    return [(one, kept[one.name]) for one in wanted] if all(one.name in kept for one in wanted) else []
+
+
+def _judged(folder: Path, about: dict[str, Any]) -> list[tuple[Claim, Finding]]:
+    name, found = about["experiment"], []
+    tables = tables_of(folder, about)
+    for one in claims_of(name):
         try:
-            finding = one.judge(tables)
+            found.append((one, one.judge(tables)))
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             rule = "its tables are not those of this version"
             raise DamagedError(f"{folder}: {one.name}: {rule} ({type(error).__name__}: {error})") from error
-        seeds = about.get("whole_seeds", config.get("seeds"))
-        entries.append(
-            Entry(
-                claim=one,
-                finding=finding,
-                folder=folder.name,
-                scale=str(about.get("scale", "")),
-                created=str(about.get("created", "")),
-                version=str(about.get("version", "")),
-                seeds=None if seeds is None else len(seeds),
-                finished="whole_seeds" not in about,
-                exploratory=_exploratory(one, about),
-                invalid=about.get("invalid"),
-                sealed=seals.read_seal(folder) is not None,
-            )
-        )
-    return entries
+    if not found:
+        raise InputError(f"{folder}: the experiment {name} decides no claim; see hmmscope claims")
+    return found
 
 
-def _exploratory(claim: Claim, about: dict[str, Any]) -> str | None:
+def _exploratory(claim: Claim | Stated, finding: Finding, about: dict[str, Any]) -> str | None:
     """Why a verdict is no confirmation: the scale, or a rule that is not the one fixed before the data."""
     if claim.is_question:
         return None
@@ -147,7 +196,7 @@ def _exploratory(claim: Claim, about: dict[str, Any]) -> str | None:
     if "whole_seeds" in about:
         return f"{len(about['whole_seeds'])} of {len(about['config']['seeds'])} seeds so far"
     fixed = about.get("rules", {}).get(claim.name)
-    return None if fixed == claim.rule_version else "the rule was written after its data were seen"
+    return None if fixed == finding.rule_version else "the rule was written after its data were seen"
 
 
 def rules_of(experiment: str) -> dict[str, str]:
@@ -161,15 +210,25 @@ def read_tables(folder: Path) -> tuple[dict[str, Any], Tables]:
     Raises:
         InputError, DamagedError: see `ledger`.
     """
+    about = read_about(folder)
+    return about, tables_of(folder, about)
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """experiment.json of an experiment that has findings, whose files are as its seal says.
+
+    Raises:
+        InputError, DamagedError: see `ledger`.
+    """
     path = folder / "experiment.json"
     if not os.path.lexists(path) or not os.path.lexists(folder / "findings.json"):
         raise InputError(f"{folder}: not the folder of a finished experiment")
     seals.check_seal(folder)
-    about = store.read_json(path, own=True)
+    about: dict[str, Any] = store.read_json(path, own=True)
     store.check_format(about, "experiment", path)
     if not isinstance(about.get("experiment"), str):
         raise DamagedError(f"{path}: must be a mapping with the name of an experiment")
-    return about, tables_of(folder, about)
+    return about
 
 
 def tables_of(folder: Path, about: Mapping[str, Any]) -> Tables:
@@ -201,14 +260,15 @@ def as_text(entries: Sequence[Entry]) -> list[str]:
 def as_markdown(entries: Sequence[Entry]) -> list[str]:
     """For documentation: a table for each experiment."""
     lines = [summary(entries)]
-    for (experiment, where), group in groupby(entries, lambda entry: (entry.claim.experiment, place(entry))):
+    for (experiment, where), group in groupby(entries, lambda entry: (entry.claim.experiment, entry.where())):
         lines += ["", f"## {experiment}", "", *([f"Scale {where}.", ""] if where else [])]
         lines += ["| claim | verdict | effect (95 % interval) | what was seen |", "|---|---|---|---|"]
         for entry in group:
             cells = [f"{entry.claim.says} ({entry.claim.source})", "", "", ""]
             if entry.finding is not None:
                 number, rest = entry.finding.number(), law_of(entry.finding)
-                cells[1:] = [f"**{_verdict(entry)[0]}**", f"{number}{'; ' * bool(rest)}{rest}", entry.finding.text]
+                verdict = f"**{_verdict(entry)[0]}**{marks(entry)}"
+                cells[1:] = [verdict, f"{number}{'; ' * bool(rest)}{rest}", entry.finding.text]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return lines
 
@@ -230,8 +290,13 @@ def _verdict(entry: Entry) -> tuple[str, str, str, str]:
 
 def place(entry: Entry) -> str:
     """``small, 3 seeds (exploratory), in FOLDER``."""
-    marks = [word for word, said in (("exploratory", entry.exploratory), ("unsealed", not entry.sealed)) if said]
-    return entry.where() + (f" ({', '.join(marks)})" if marks else "") + f", in {entry.folder}" * entry.one_of_several
+    return entry.where() + marks(entry)
+
+
+def marks(entry: Entry) -> str:
+    """What has to be said beside a verdict: `` (exploratory), in FOLDER``, or nothing."""
+    words = [word for word, said in (("exploratory", entry.exploratory), ("unsealed", not entry.sealed)) if said]
+    return (f" ({', '.join(words)})" if words else "") + f", in {entry.folder}" * entry.one_of_several
 
 
 def law_of(finding: Finding) -> str:

@@ -320,7 +320,8 @@ def judge_again(folder: Path) -> None:
     seal = seals.read_seal(folder)
     seals.remove_seal(folder)
     _write_judgements(experiment_named(about["experiment"]), folder, tables)
-    seals.write_seal(folder, "experiment", seal.bound if seal else {"sealed_by": environment()})
+    bound = seal.bound if seal else {"sealed_by": environment()}
+    seals.write_seal(folder, "experiment", bound | {"judged_again": True})
 
 
 def _write_judgements(experiment: Experiment, out: Path, tables: Tables) -> None:

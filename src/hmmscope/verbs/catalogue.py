@@ -66,7 +66,7 @@ def catalogue() -> dict[str, Any] | None:
 
 def make_catalogue() -> dict[str, Any]:
     """What `list`, `show` and `claims` print, by importing everything."""
-    from hmmscope.evidence.ledger import Entry, as_text
+    from hmmscope.evidence.ledger import Entry, as_text, stated
     from hmmscope.processes.files import shipped_processes
 
     names = [name for kind in _KINDS.values() for name in registry.entries(kind)]
@@ -74,6 +74,7 @@ def make_catalogue() -> dict[str, Any]:
         "digest": registry.digest(),
         "list": {plural: _listed(plural) for plural in (*_KINDS, "presets")},
         "claims": "\n".join(as_text([Entry(claim=claim) for claim in registry.in_order("claim")])) + "\n",
+        "stated": [vars(stated(claim)) for claim in registry.in_order("claim")],
         "show": {name: _printed(_show, name) for name in [*names, *shipped_processes(), *PRESETS]},
     }
 

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from hmmscope import registry
-from hmmscope.evidence.ledger import Entry, as_markdown, as_text, ledger
+from hmmscope.evidence.ledger import Entry, Stated, as_markdown, as_text, ledger
+from hmmscope.machine import source_digest
 from hmmscope.storage import store
 from hmmscope.text import say
 from hmmscope.verbs.catalogue import catalogue
@@ -14,12 +15,13 @@ def claims(folders: list[str], out: str | None, quiet: bool) -> None:
     """Print the claims; or with folders of experiments the ledger, and write it if asked to."""
     if out is not None:
         new_file(out, (".md", ".html", ".json", ".jsonl"))
-    kept = None if folders or out else catalogue()
-    if kept:
+    kept = catalogue()
+    if kept and not folders and not out:
         say("" if quiet else kept["claims"], end="")
         return
     if folders:
-        entries = ledger([Path(folder) for folder in folders])
+        known = [Stated(**one) for one in kept["stated"]] if kept else []
+        entries = ledger([Path(folder) for folder in folders], known, source_digest() if known else "")
     else:
         entries = [Entry(claim=claim) for claim in registry.in_order("claim")]
     if out is not None:
