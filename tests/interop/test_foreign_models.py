@@ -1,5 +1,6 @@
 """Causal models of others as ours, and ours in TransformerLens and nnsight."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,8 +10,9 @@ from torch import nn
 
 import hmmscope as hs
 from hmmscope.analysis.activations import capture
-from hmmscope.errors import ResourceError
+from hmmscope.errors import InputError, ResourceError
 from hmmscope.interop import HuggingFaceModel, from_huggingface, to_huggingface, to_transformer_lens
+from hmmscope.interop.pretrained import pretrained
 from hmmscope.models.decoder import Decoder
 from huggingface_cases import (  # noqa: F401 - fixtures
     GRID,
@@ -96,6 +98,22 @@ def test_foreign_models_that_cannot_be_wrapped() -> None:
     with torch.random.fork_rng(devices=[]):
         both = library.T5ForConditionalGeneration(library.T5Config(**sizes))
     refuses(lambda: from_huggingface(both), "encoder-decoder")
+
+
+def test_code_in_a_folder_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even if a person says yes to transformers, which asks unless it is told."""
+    pytest.importorskip("transformers")
+    folder, canary = tmp_path / "model", tmp_path / "canary"
+    folder.mkdir()
+    (folder / "theirs.py").write_text(f"open({str(canary)!r}, 'w')")
+    names = {"AutoConfig": "theirs.Config", "AutoModelForCausalLM": "theirs.Model", "AutoTokenizer": "theirs.Tokens"}
+    (folder / "config.json").write_text(json.dumps({"model_type": "theirs", "auto_map": names}))
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", tmp_path / "cache")
+    for opened in (from_huggingface, lambda path: pretrained(path, names=("a", "b"), length=4)):
+        with pytest.raises(InputError):
+            opened(folder)
+    assert not canary.exists()
 
 
 def test_a_gpt2_that_is_ours_comes_back_as_ours() -> None:

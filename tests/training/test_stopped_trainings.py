@@ -24,7 +24,7 @@ from hmmscope.models.make import make_model
 from hmmscope.processes.hmm import HMM
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import load_run, train
-from hmmscope.storage import store
+from hmmscope.storage import disk, store
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import trainer
 from hmmscope.training.signals import Interrupted, deferred_signals
@@ -94,6 +94,12 @@ def test_a_signal_in_the_last_step_is_not_lost(partial: Path, whole: Path, monke
     assert RunDir.open(partial).done is None
     run(partial)
     assert fingerprint(partial) == fingerprint(whole)
+
+
+def test_a_finished_run_that_cannot_be_written_is_read(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    monkeypatch.setattr(disk, "take_lock", lambda path: pytest.fail("written"))
+    assert train(config(), whole, resume=True).summary == RunDir.open(whole).done
 
 
 def test_a_signal_that_nobody_answered_is_given_on() -> None:

@@ -152,7 +152,7 @@ def from_huggingface(
             return native
     loader = transformers().AutoModelForCausalLM
     try:
-        model = loader.from_pretrained(str(path), local_files_only=True, use_safetensors=True)
+        model = loader.from_pretrained(str(path), local_files_only=True, use_safetensors=True, trust_remote_code=False)
     except (ValueError, OSError, KeyError, RuntimeError) as error:
         raise InputError(f"{path}: transformers cannot open it ({' '.join(str(error).split())[:200]})") from error
     return HuggingFaceModel(model, num_symbols=num_symbols, symbols=symbols, layers=layers)

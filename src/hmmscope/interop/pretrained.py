@@ -40,7 +40,9 @@ def pretrained(
         if not isinstance(source, str) and not hasattr(source, "__fspath__"):
             raise InputError("tokenizer: must be given with a model in memory")
         try:
-            tokenizer = transformers().AutoTokenizer.from_pretrained(str(source), local_files_only=True)
+            tokenizer = transformers().AutoTokenizer.from_pretrained(
+                str(source), local_files_only=True, trust_remote_code=False
+            )
         except (ValueError, OSError, KeyError, TypeError) as error:
             raise InputError(f"{source}: no tokenizer opens there ({' '.join(str(error).split())[:200]})") from error
     layout = Text(tokenizer=tokenizer, names=names, length=length, **text)

@@ -407,7 +407,9 @@ def _recorded(config: dict) -> dict:
 def _folder(path: Path, config: RunConfig, process: Process, resume: bool) -> RunDir:
     """The run's folder with its lock: a new one, or with `resume` the one that holds this configuration."""
     if resume and os.path.lexists(path):
-        folder = RunDir.open(path, lock=True)
+        folder = RunDir.open(path)
+        if folder.done is None or os.access(path, os.W_OK):  # a finished run that cannot be written is there to be read
+            folder.lock()
     else:
         folder = RunDir.create(path, config.to_data(), seeds={"run": config.seed, "process_digest": process.digest})
     try:
