@@ -48,6 +48,7 @@ class LimitsTable4(Experiment):
     sizes = {
         "smoke": {"samples": 64, "floor_samples": 40, "floor_instances": 2, **_COMMON},
         "small": {"samples": 2048, "floor_samples": 400, "floor_instances": 10, **_COMMON},
+        "medium": {"samples": 2048, "floor_samples": 400, "floor_instances": 10, **_COMMON},
         "gpu": {"samples": 4096, "floor_samples": 1000, "floor_instances": 10, **_COMMON},
         "paper": {"samples": 4096, "floor_samples": 1000, "floor_instances": 30, **_COMMON},
     }
