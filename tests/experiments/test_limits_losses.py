@@ -82,7 +82,9 @@ def test_overfitting() -> None:
     once = losses(lambda n, s: 0.1, passes=1.0)
     assert closed(name, once) == ["regime"]  # every sample is fresh
     assert verdict(name, {**once, "fixed": noisy["losses"]}) == "not reproduced"
-    assert "reproduced" not in verdict(name, {**noisy, "fixed": once["losses"]})  # the grid beside it counts for nothing
+    assert "reproduced" not in verdict(
+        name, {**noisy, "fixed": once["losses"]}
+    )  # the grid beside it counts for nothing
     assert "learned" in closed(name, swapped("limits-table3", noisy))
 
 
