@@ -305,7 +305,7 @@ def forgetting_comparable(tables: Tables) -> Seen:
     rule=Below(OVERFITTING),
 )
 def no_overfitting(tables: Tables) -> Seen:
-    """The worse of the two depths, of sets that are seen again and again; of the grid where its set is one, as in the paper."""
+    """The worse of the two depths, of sets that are seen again and again, or of a grid that has one, as in the paper."""
     short = short_depths(tables["losses"][0]["length"])
     kept = (tables.get("fixed") or tables["losses"]).where(layers=short, task=list(REMEMBERING))
 
