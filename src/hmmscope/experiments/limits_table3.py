@@ -115,9 +115,8 @@ class LimitsTable3(Experiment):
 
         excess = {name: lambda row: most[row["task"]] for name in ("excess", "low", "high")}
         losses = {name: constant for name in ("loss", "training_loss", "trivial")}
-        return tables | {
-            name: tables[name].with_columns(**excess, **losses) for name in ("losses", "fixed") if name in tables
-        }
+        found = [name for name in ("losses", "fixed") if name in tables]
+        return {**tables, **{name: tables[name].with_columns(**excess, **losses) for name in found}}
 
 
 def _losses(run: Run, sizes: dict[str, Any]) -> dict:
