@@ -11,6 +11,7 @@ CONSTRAINT := -c constraints/torch.txt
 endif
 
 DEMO := runs/demo
+PAPERS := $(wildcard results/*/multitask-*/findings.json results/*/limits-*/findings.json)
 
 .PHONY: demo test types units test-slow test-soak test-gpu test-page test-slurm test-extras check-package docs notebooks format break lock sbom clean
 
@@ -64,7 +65,7 @@ docs: .venv/.installed
 	$(BIN)/hmmscope train docs/live.yaml --out docs/_build/live --resume -q
 	$(BIN)/hmmscope explore docs/_build/live -q -o docs/_build/extra/live.html
 	rm -f docs/_build/extra/ledger-table.html
-	$(BIN)/hmmscope claims $(dir $(wildcard results/*/*/findings.json)) -q --out docs/_build/extra/ledger-table.html
+	$(BIN)/hmmscope claims $(dir $(PAPERS) $(filter-out $(PAPERS),$(wildcard results/*/*/findings.json))) -q --out docs/_build/extra/ledger-table.html
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
 

@@ -363,12 +363,12 @@ def _wrapped(name: str, width: float) -> str:
 
 def _inches(text: str) -> float:
     """How long a line of the legend is."""
-    return _length(visible(text), matplotlib.rcParams["font.family"][0], matplotlib.rcParams["legend.fontsize"])
+    return _length(visible(text), tuple(matplotlib.rcParams["font.family"]), matplotlib.rcParams["legend.fontsize"])
 
 
 @lru_cache(maxsize=10_000)
-def _length(text: str, family: str, size: float) -> float:
-    properties = FontProperties(family=family, size=size)
+def _length(text: str, families: tuple[str, ...], size: float) -> float:
+    properties = FontProperties(family=families, size=size)
     return float(text_to_path.get_text_width_height_descent(text, properties, ismath=False)[0]) / 72
 
 
