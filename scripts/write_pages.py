@@ -18,6 +18,7 @@ Weights stay where they are. What was kept of the same experiment and scale is r
 """
 
 import argparse
+import hashlib
 import io
 import re
 import shutil
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from hmmscope import registry
 from hmmscope.evidence.claims import claims_of
@@ -165,16 +167,18 @@ def _picture(folder: Path, figure: Path) -> str:
     return f"{folder.name}-{scale}{figure.stem.partition('-')[2]}.png"
 
 
-def draw(folder: Path, before: dict[str, bytes]) -> None:
-    """The figures that have changed, or have no picture, as PNG with a palette, a third of the size."""
+def draw(folder: Path) -> None:
+    """The figures that have no picture made of them, as PNG with a palette, a third of the size."""
     for path in sorted((folder / "figures").glob("*.json")):
-        if (PICTURES / _picture(folder, path)).is_file() and before.get(path.name) == path.read_bytes():
+        picture, digest = PICTURES / _picture(folder, path), hashlib.sha256(path.read_bytes()).hexdigest()
+        if picture.is_file() and Image.open(picture).info.get("Comment") == digest:
             continue
-        buffer = io.BytesIO()
+        buffer, about = io.BytesIO(), PngInfo()
+        about.add_text("Comment", digest)
         png = figure_files(Figure.from_data(store.read_json(path)), style="web")["png"]
-        Image.open(io.BytesIO(png)).convert("RGB").quantize(128).save(buffer, "PNG", optimize=True)
+        Image.open(io.BytesIO(png)).convert("RGB").quantize(128).save(buffer, "PNG", optimize=True, pnginfo=about)
         store.make_folder(PICTURES)
-        store.write_bytes(PICTURES / _picture(folder, path), buffer.getvalue())
+        store.write_bytes(picture, buffer.getvalue())
 
 
 def gallery() -> list[str]:
@@ -212,9 +216,8 @@ def main() -> None:
         return
     for name in registry.entries("experiment"):
         for folder in kept(name):
-            before = {path.name: path.read_bytes() for path in (folder / "figures").glob("*.json")}
             judge_again(folder)
-            draw(folder, before)
+            draw(folder)
         store.write_text(PAGES / f"{name}.md", "\n".join(page(name)))
         print(PAGES / f"{name}.md")
     store.write_json(CATALOGUE, make_catalogue())

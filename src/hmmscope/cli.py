@@ -200,7 +200,9 @@ def build_parser() -> argparse.ArgumentParser:
     figures = verb("figures", "the figures of experiments or runs as files, for papers, talks or the web")
     figures.add_argument("folders", nargs="+", metavar="DIR")
     figures.add_argument("-o", "--out", default="figures", metavar="FOLDER")
-    figures.add_argument("--style", default="paper", help="paper (PDF and PNG, in Times), talk (large) or web (SVG)")
+    figures.add_argument(
+        "--style", default="paper", help="paper (PDF and PNG, in Times), talk (large), web (SVG), latex (PGF)"
+    )
 
     explore = verb("explore", "a live page: the trained model and its optimum, computed in the reader's browser")
     explore.add_argument("run", help="the folder of a run")

@@ -2,6 +2,8 @@
 
 import itertools
 import re
+import shutil
+import subprocess
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +14,12 @@ import pytest
 from matplotlib.colors import to_hex
 
 from cli_cases import assert_one_line, call  # noqa: F401 - fixture
+from hmmscope.errors import ResourceError
 from hmmscope.evidence import clouds, panels
 from hmmscope.evidence.figures import Figure
-from hmmscope.report import interactive, look, plots
+from hmmscope.report import interactive, latex, look, plots
 from hmmscope.storage import store
-from report_cases import a_figure, demo_figures, demo_folder, lines
+from report_cases import a_figure, bars, demo_figures, demo_folder, heat, lines
 
 #: How colours appear to readers without one kind of cone: Machado, Oliveira and Fernandes (2009), severity 1.
 BLINDNESS = {
@@ -49,7 +52,10 @@ def test_red_and_green_would_not_pass() -> None:
     assert np.linalg.norm(red - green) < 5
 
 
-@pytest.mark.parametrize("style", plots.STYLES)
+DRAWN = [name for name, style in plots.STYLES.items() if "pgf" not in style.endings]
+
+
+@pytest.mark.parametrize("style", DRAWN)
 def test_letters_of_a_pdf_are_letters_of_embedded_fonts(style: str) -> None:
     files = plots.figure_files(demo_figures()[1], style=style)
     assert set(files) == set(plots.STYLES[style].endings)
@@ -70,14 +76,49 @@ def streams(pdf: bytes) -> list[bytes]:
 
 def test_styles_differ_in_width_letters_and_strokes() -> None:
     one, row = a_figure(lines()), a_figure(lines(), lines(y_label="z"))
-    found = {name: plots.draw(one, name) for name in plots.STYLES}
+    found = {name: plots.draw(one, name) for name in DRAWN}
     assert {name: canvas.get_figwidth() for name, canvas in found.items()} == {"paper": 3.4, "talk": 6.4, "web": 3.4}
-    assert {name: plots.draw(row, name).get_figwidth() for name in plots.STYLES} == {"paper": 7, "talk": 12.6, "web": 7}
+    assert {name: plots.draw(row, name).get_figwidth() for name in DRAWN} == {"paper": 7, "talk": 12.6, "web": 7}
     sizes = {name: canvas.axes[0].xaxis.label.get_size() for name, canvas in found.items()}
     widths = {name: canvas.axes[0].lines[0].get_linewidth() for name, canvas in found.items()}
     assert sizes["talk"] == pytest.approx(1.8 * sizes["paper"])
     assert widths["talk"] == pytest.approx(1.8 * widths["paper"])
     assert found["paper"].axes[0].xaxis.label.get_fontfamily()[0] == "STIXGeneral"
+
+
+@pytest.mark.parametrize("style", DRAWN)
+@pytest.mark.filterwarnings("error")
+def test_letters_that_a_font_lacks_are_taken_from_the_next(style: str) -> None:
+    plots.draw(a_figure(lines(y_label="γ⁴ and Ŵ₊")), style).draw_without_rendering()
+
+
+HOSTILE = r"\input{/etc/passwd} 5 % of $x_1^2$ & #{} ~ < > | ⁴ ₊ Ŵ γ Δ Σ ‖v‖ − – ☃"
+
+
+def test_text_for_latex_is_no_command() -> None:
+    assert latex.as_latex(r"\a{b}_^") == r"\textbackslash{}a\{b\}\_\textasciicircum{}"
+    assert latex.as_latex("γ⁴, 5 %") == r"\ensuremath{\gamma}\textsuperscript{4}, 5 \%"
+    assert latex.as_latex("Ŵ₊☃") == r"\^{W}\textsubscript{+}U+2603"
+
+
+@pytest.mark.skipif(shutil.which(latex.PROGRAM) is None, reason="needs LaTeX")
+def test_figures_for_latex_compile_in_a_document(tmp_path: Path) -> None:
+    figure = a_figure(lines(title=HOSTILE, y_label=HOSTILE), bars(), heat())
+    files = plots.figure_files(figure, style="latex")
+    (tmp_path / "one.pgf").write_bytes(files["pgf"])
+    document = [r"\documentclass{article}", r"\usepackage{pgf}", r"\def\mathdefault#1{#1}", r"\begin{document}"]
+    (tmp_path / "all.tex").write_text("\n".join([*document, r"\input{one.pgf}", r"\end{document}"]))
+    words = [latex.PROGRAM, "-halt-on-error", "-no-shell-escape", "-interaction=batchmode", "all.tex"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, (tmp_path / "all.log").read_text()[-2000:]
+    assert "root:" not in (tmp_path / "all.log").read_text()
+
+
+def test_without_latex_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ResourceError, match="style: latex needs pdflatex"):
+        plots.figure_files(a_figure(lines()), style="latex")
+    assert set(plots.figure_files(cloud(1001, 1), style="latex")) == {"pdf", "png"}  # holds a picture
 
 
 def test_figures_are_written_under_the_names_that_pages_give_them(call: Callable, tmp_path: Path) -> None:

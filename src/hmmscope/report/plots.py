@@ -27,7 +27,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLoc
 
 from hmmscope.evidence.clouds import unpack_colours, unpack_places
 from hmmscope.evidence.figures import Bars, Cloud, Explorer, Figure, Heatmap, Lines, Panel
-from hmmscope.report import look
+from hmmscope.report import latex, look
 from hmmscope.report.explorer import first_text, without_choices
 from hmmscope.report.look import Key, Look
 from hmmscope.report.text import shorten
@@ -62,9 +62,11 @@ STYLES = {
     "paper": Style(3.4, 7.0, 1.0, 1.0, ("STIXGeneral", "DejaVu Sans"), "stix", ("pdf", "png")),  # two columns, Times
     "talk": Style(6.4, 12.6, 1.8, 1.7, _SANS[:1], "dejavusans", ("pdf", "png")),  # half a slide of 13.3 inches, or all
     "web": Style(3.4, 7.0, 1.0, 1.0, _SANS, "dejavusans", ("svg", "png")),
+    "latex": Style(3.4, 7.0, 1.0, 1.0, ("STIXGeneral", "DejaVu Sans"), "stix", ("pgf",)),  # letters of the document
 }
 _HANDLE, _GAP = 2.2, 1.4  # of the legend: length of a handle, and between columns, in units of the font size
 _EM = 7.5 / 72
+_MOST_POINTS, _MOST_CELLS = 1000, 4000  # that are strokes; more are a picture inside the drawing
 _MARKERS = {"circle": "o", "square": "s", "triangle-up": "^", "triangle-down": "v", "diamond": "D", "x": "x"}
 _SIZES = {
     "font.size": 8,
@@ -107,7 +109,8 @@ def draw(figure: Figure, style: str = "paper") -> Canvas:
 def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") -> dict[str, bytes]:
     """The files of a figure by their endings. Equal figures, marks and versions give equal bytes.
 
-    All have the layout of the first, which takes as long as the drawing and is computed once.
+    All have the layout of the first, which takes as long as the drawing and is computed once. Of a figure with a picture in
+    it, which LaTeX does not take inside a drawing, the style latex gives the files of paper.
 
     Args:
         figure: to draw.
@@ -120,11 +123,16 @@ def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") 
         "png": {"Software": None, "Comment": mark},
     }
     found = {}
+    if _by_latex(STYLES[style]) and _has_picture(figure):
+        return figure_files(figure, mark, "paper")
+    if _by_latex(STYLES[style]):
+        latex.require_latex()
     with _style(STYLES[style]):
         canvas = _draw(figure, STYLES[style])
         for ending in STYLES[style].endings:
             stream = io.BytesIO()
-            canvas.savefig(stream, format=ending, dpi=220, metadata=metadata[ending])
+            about = {"metadata": metadata[ending]} if ending in metadata else {}
+            canvas.savefig(stream, format=ending, dpi=220, **about)
             canvas.set_layout_engine(None)  # of the defaults: none, so that the next is not laid out before it is drawn
             found[ending] = stream.getvalue()
     return found
@@ -133,9 +141,21 @@ def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") 
 @contextmanager
 def _style(style: Style) -> Iterator[None]:
     sizes = {name: value * style.size for name, value in _SIZES.items()}
-    fonts = {"font.family": list(style.fonts), "mathtext.fontset": style.mathematics}
+    fonts: dict[str, Any] = {"font.family": list(style.fonts), "mathtext.fontset": style.mathematics}
+    fonts |= {"pgf.rcfonts": not _by_latex(style), "pgf.texsystem": latex.PROGRAM}
     with matplotlib.style.context(["default", _STYLE | sizes | fonts]):
         yield
+
+
+def _by_latex(style: Style) -> bool:
+    return "pgf" in style.endings
+
+
+def _has_picture(figure: Figure) -> bool:
+    """Whether some panel has more points or cells than strokes are drawn for."""
+    clouds = (len(unpack_places(panel.places[-1])) for panel in figure.panels if isinstance(panel, Cloud))
+    cells = (len(panel.z) * len(panel.x) for panel in figure.panels if isinstance(panel, Heatmap))
+    return max(clouds, default=0) > _MOST_POINTS or max(cells, default=0) > _MOST_CELLS
 
 
 def _sized(value: float) -> float:
@@ -271,7 +291,7 @@ def _draw_heatmap(axes: Axes, panel: Heatmap, width: float) -> None:
     name, low, high = look.color_range(panel)
     colors = matplotlib.colormaps[name].with_extremes(bad=look.MISSING)
     values = np.ma.masked_invalid([[np.nan if value is None else value for value in row] for row in panel.z])
-    image = axes.pcolormesh(values, cmap=colors, vmin=low, vmax=high, rasterized=values.size > 4000)
+    image = axes.pcolormesh(values, cmap=colors, vmin=low, vmax=high, rasterized=values.size > _MOST_CELLS)
     axes.set_facecolor(look.MISSING)
     axes.invert_yaxis()
     axes.tick_params(length=0)
@@ -283,6 +303,7 @@ def _draw_heatmap(axes: Axes, panel: Heatmap, width: float) -> None:
     axes.spines[:].set_visible(False)
     bar = axes.figure.colorbar(image, ax=axes, fraction=0.05, pad=0.03, aspect=22)
     bar.outline.set_visible(False)
+    bar.solids.set_rasterized(bool(matplotlib.rcParams["pgf.rcfonts"]))  # LaTeX takes no picture inside a drawing
     bar.ax.tick_params(length=0)
     bar.set_label(_plain(panel.z_label))
 
@@ -291,7 +312,7 @@ def _draw_cloud(axes: Axes, panel: Cloud) -> None:
     """Points, and around beliefs their triangle; thousands of points are a picture in the PDF."""
     places, colours = unpack_places(panel.places[-1]), unpack_colours(panel.colours)
     size = _sized(min(3.0, max(0.35, 10 / len(places) ** 0.35))) ** 2
-    axes.scatter(places[:, 0], places[:, 1], c=colours, s=size, linewidths=0, rasterized=len(places) > 1000)
+    axes.scatter(places[:, 0], places[:, 1], c=colours, s=size, linewidths=0, rasterized=len(places) > _MOST_POINTS)
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axes.set_axis_off()
     if not panel.corners:
@@ -378,5 +399,7 @@ def _short(value: float, _: object) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that Matplotlib shows as it is: no mathematics between dollars, no control characters."""
+    """Text that is shown as it is: no mathematics between dollars, no control characters, no commands of LaTeX."""
+    if not matplotlib.rcParams["pgf.rcfonts"]:
+        return latex.as_latex(visible(text))
     return visible(text).replace("$", r"\$")
