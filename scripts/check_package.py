@@ -36,14 +36,14 @@ explore run -o explore.html
 report run -o run.html
 sweep fitted.json --vary model.width=8,16 --model.name rnn --training.num_steps 4 --layout.length 8 --out sweep --jobs 1 -q
 study days.txt --states 1,2 --restarts 1 --iterations 3 --max_steps 20 --networks rnn --out study -q
-run multitask-fig2 --scale smoke --seeds 1 --out fig2 --jobs 1 -q
-claims
-claims fig2
-verify run sweep study fig2
-report fig2 run -o both.html
-figures fig2 --style web -o figures -q
-bench sampling --repeats 1
+run limits-table1 --scale smoke --out table1 -q
 paper limits --scale smoke --out paper --jobs 2 -q
+claims
+claims paper/limits-fig3
+verify run sweep study paper/limits-fig3
+report paper/limits-fig3 run -o both.html
+figures paper/limits-fig3 --style web -o figures -q
+bench sampling --repeats 1
 """
 
 

@@ -131,7 +131,7 @@ def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") 
         canvas = _draw(figure, STYLES[style])
         for ending in STYLES[style].endings:
             stream = io.BytesIO()
-            about = {"metadata": metadata[ending]} if ending in metadata else {}
+            about: dict[str, Any] = {"metadata": metadata[ending]} if ending in metadata else {}
             canvas.savefig(stream, format=ending, dpi=220, **about)
             canvas.set_layout_engine(None)  # of the defaults: none, so that the next is not laid out before it is drawn
             found[ending] = stream.getvalue()
@@ -303,6 +303,7 @@ def _draw_heatmap(axes: Axes, panel: Heatmap, width: float) -> None:
     axes.spines[:].set_visible(False)
     bar = axes.figure.colorbar(image, ax=axes, fraction=0.05, pad=0.03, aspect=22)
     bar.outline.set_visible(False)
+    assert bar.solids is not None
     bar.solids.set_rasterized(bool(matplotlib.rcParams["pgf.rcfonts"]))  # LaTeX takes no picture inside a drawing
     bar.ax.tick_params(length=0)
     bar.set_label(_plain(panel.z_label))
