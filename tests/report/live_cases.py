@@ -25,7 +25,11 @@ CASES: dict[str, tuple[dict, dict, dict]] = {
     "roformer": (MESS3, SEQUENCES, {"name": "roformer", "num_layers": 2, "num_heads": 2, "width": 16}),
     "decoder": (HMM, {"name": "sequences", "length": 20}, DECODER),
     "sinusoidal": (MIXTURE, PROMPTS, DECODER | {"positions": "sinusoidal", "input_features": False}),
-    "bare": (HMM, SEQUENCES, DECODER | {"positions": "none", "attention_only": True, "norm": "none"}),
+    "bare": (
+        HMM | {"num_symbols": 20},
+        SEQUENCES,
+        DECODER | {"positions": "none", "attention_only": True, "norm": "none"},
+    ),
     "relu": (HMM, SEQUENCES, {"name": "rnn", "width": 12, "num_layers": 2, "learn_initial": True}),
     "tanh": (HMM, SEQUENCES, {"name": "rnn", "width": 12, "nonlinearity": "tanh"}),
     "lstm": (MESS3, SEQUENCES, {"name": "lstm", "width": 12, "num_layers": 2, "learn_initial": True}),

@@ -85,6 +85,18 @@ def test_observer_and_ngram_are_those_of_the_library(browser: Any, case: tuple[R
         np.testing.assert_allclose(shown("ngram")[:, :-1], counted[:, 1:, 1], atol=1e-9)
 
 
+def test_of_many_symbols_the_likeliest_are_shown(browser: Any, tmp_path: Path) -> None:
+    watched = Watched(browser, made(tmp_path, "bare")[1])
+    rows = watched.page.locator(".law")
+    seen = np.array([rows.nth(v).is_visible() for v in range(rows.count())])
+    assert (len(seen), seen.sum()) == (20, 12)
+    laws = watched.page.evaluate("['model', 'optimum', 'ngram'].map((kind) => [...(explorer.moment[kind] ?? [])])")
+    largest = np.max([law for law in laws if law], 0)
+    assert largest[~seen].max() <= largest[seen].min()
+    assert watched.page.locator(".rest").inner_text().startswith("and 8 other symbols, each at most ")
+    watched.assert_fits()
+
+
 def test_what_the_process_says_has_its_law(browser: Any, mess3_page: Path) -> None:
     watched = Watched(browser, mess3_page)
     pairs = watched.page.evaluate(

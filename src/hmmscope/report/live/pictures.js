@@ -141,28 +141,41 @@ class PairBars {
   }
 }
 
-/** The law of the next symbol as bars of model, optimum and n-gram; `held` marks what a held belief calls for. */
+/** The law of the next symbol as bars of model, optimum and n-gram; `held` marks what a held belief calls for.
+ * Of many symbols the likeliest are shown, in their order, and the bars grow to the largest. */
 class Predictions {
+  static MOST = 12;
+
   constructor(host, symbols, kinds) {
     this.kinds = kinds;
     this.rows = symbols.map((symbol) => {
       const bars = Object.fromEntries(kinds.map((kind) => [kind, element("i", { class: kind })]));
       const mark = element("u", { hidden: true });
       const value = element("span", { class: "value" });
-      host.append(
-        element("div", { class: "law" }, element("b", {}, symbol), element("div", { class: "bars" }, ...Object.values(bars), mark), value),
-      );
-      return { bars, mark, value };
+      const row = element("div", { class: "law" }, element("b", {}, symbol), element("div", { class: "bars" }, ...Object.values(bars), mark), value);
+      host.append(row);
+      return { row, bars, mark, value };
     });
+    this.rest = element("p", { class: "rest", hidden: true });
+    host.append(this.rest);
   }
 
   show(laws, held) {
-    this.rows.forEach(({ bars, mark, value }, v) => {
-      for (const kind of this.kinds) bars[kind].style.width = `${100 * (laws[kind]?.[v] ?? 0)}%`;
+    const all = [...this.kinds.map((kind) => laws[kind]), held].filter(Boolean);
+    const largest = this.rows.map((_, v) => Math.max(...all.map((law) => law[v])));
+    const few = this.rows.length <= Predictions.MOST;
+    const shown = new Set([...largest.keys()].sort((a, b) => largest[b] - largest[a]).slice(0, Predictions.MOST));
+    const whole = few ? 1 : Math.max(...largest);
+    this.rows.forEach(({ row, bars, mark, value }, v) => {
+      row.hidden = !shown.has(v);
+      for (const kind of this.kinds) bars[kind].style.width = `${(100 * (laws[kind]?.[v] ?? 0)) / whole}%`;
       value.textContent = laws.model ? percent(laws.model[v]) : percent(laws.exact[v]);
       mark.hidden = !held;
-      if (held) mark.style.left = `${100 * held[v]}%`;
+      if (held) mark.style.left = `${(100 * held[v]) / whole}%`;
     });
+    this.rest.hidden = few;
+    const beyond = Math.max(...largest.filter((_, v) => !shown.has(v)));
+    if (!few) this.rest.textContent = `and ${this.rows.length - shown.size} other symbols, each at most ${percent(beyond)}`;
   }
 }
 
