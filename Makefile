@@ -86,9 +86,11 @@ break: .venv/.installed
 lock:
 	test -x .venv-lock/bin/python || $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install -q --disable-pip-version-check pip-tools
-	.venv-lock/bin/pip-compile -q --upgrade --generate-hashes --strip-extras --unsafe-package torch \
+	.venv-lock/bin/pip-compile -q --no-header --upgrade --generate-hashes --strip-extras --unsafe-package torch \
 		--no-emit-find-links --no-emit-index-url --no-annotate --build-deps-for editable \
-		--extra pages --extra hmm --extra models --extra test -c constraints/torch.txt -o constraints/locked.txt pyproject.toml
+		--extra pages --extra hmm --extra models --extra test -c constraints/torch.txt -o .venv-lock/locked.txt pyproject.toml
+	{ sed '/^[^#]/,$$d' constraints/locked.txt; grep -v '^#' .venv-lock/locked.txt | grep .; } > .venv-lock/whole.txt
+	mv .venv-lock/whole.txt constraints/locked.txt
 
 # A bill of materials of .venv, as CycloneDX JSON.
 sbom: .venv/.installed

@@ -2,6 +2,8 @@
 
 import re
 import runpy
+import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -60,6 +62,27 @@ def test_what_is_no_lock_is_found() -> None:
         except AssertionError:
             continue
         raise AssertionError(line)
+
+
+def test_a_new_lock_keeps_its_head(tmp_path: Path) -> None:
+    """`make lock` with a stand-in for what asks the index."""
+    bin_, lock = tmp_path / ".venv-lock" / "bin", tmp_path / "constraints" / "locked.txt"
+    bin_.mkdir(parents=True)
+    lock.parent.mkdir()
+    lock.write_text(LOCKED)
+    shutil.copyfile(ROOT / "Makefile", tmp_path / "Makefile")
+    line = "a==1 \\\n    --hash=sha256:" + "0" * 64
+    asks = f"""#!{sys.executable}
+import sys
+open(sys.argv[sys.argv.index("-o") + 1], "w").write({line!r} + "\\n\\n# WARNING: not pinned: torch\\n")
+"""
+    for name, text in (("python", "#!/bin/sh\n"), ("pip-compile", asks)):
+        (bin_ / name).write_text(text)
+        (bin_ / name).chmod(0o755)
+    subprocess.run(["make", "lock"], cwd=tmp_path, check=True, capture_output=True)
+    head = LOCKED[: LOCKED.index("annotated-doc")]
+    assert head.startswith("# What `make demo`")
+    assert lock.read_text() == f"{head}{line}\n"
 
 
 def test_pages_and_bars_are_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
