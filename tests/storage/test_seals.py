@@ -1,6 +1,7 @@
 """Seals: no changed byte passes, in a run or in what is kept of an experiment, and readers refuse what is damaged."""
 
 import random
+import runpy
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,8 @@ from hmmscope.storage.seals import check_seal, read_seal, remove_seal, write_sea
 from rundir_cases import run, small_tensors  # noqa: F401 - a fixture
 from rundir_faults import flipped
 
-RESULTS = Path(__file__).parents[2] / "results" / "small"
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results" / "small"
 
 
 def files(folder: Path) -> list[Path]:
@@ -59,13 +61,26 @@ def test_every_change_of_kept_results_is_found(tmp_path: Path, name: str) -> Non
 
 
 def test_all_kept_results_are_as_they_were_sealed() -> None:
-    found = {
-        folder.name: check_seal(folder)
-        for folder in sorted(RESULTS.iterdir())
-        if (folder / "experiment.json").is_file()
-    }
-    assert len(found) > 20
-    assert {name for name, seal in found.items() if seal is None} == set()
+    folders = [path.parent for path in sorted(RESULTS.parent.glob("*/*/experiment.json"))]
+    assert len(folders) > 20
+    assert [folder.name for folder in folders if check_seal(folder) is None] == []
+
+
+def test_what_is_kept_is_bound_to_what_measured_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep = runpy.run_path(str(ROOT / "scripts" / "write_pages.py"))["keep"]
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(RESULTS / "limits-table1", tmp_path / "run")
+    write_seal(tmp_path / "run", "experiment", {"measured_by": {"hmmscope": "x"}, "runs": {"a": "b"}})
+    kept = tmp_path / "results" / "small" / "limits-table1"
+    keep(tmp_path / "run")
+    seal = check_seal(kept)
+    assert seal is not None
+    assert seal.bound == {"measured_by": {"hmmscope": "x"}, "runs": {"a": "b"}}
+    remove_seal(tmp_path / "run")  # as while it is at work
+    keep(tmp_path / "run")
+    seal = check_seal(kept)
+    assert seal is not None
+    assert seal.bound.keys() == {"sealed_by"}
 
 
 def test_every_change_of_a_finished_run_is_found(run: RunDir) -> None:
