@@ -10,6 +10,7 @@ import torch
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.memory import all_sequences, filter_windows, memory_table, with_prior
+from hmmscope.machine import require_memory
 from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
@@ -70,9 +71,14 @@ def sampled_memory_error(
     num_samples: int = 10_000,
     seed: int = 0,
 ) -> MemoryLoss:
-    """As `memory_error`, over sampled sequences (samples 0, 1, .. of the stream "evaluate"), with a normal interval."""
+    """As `memory_error`, over sampled sequences (samples 0, 1, .. of the stream "evaluate"), with a normal interval.
+
+    Raises:
+        ResourceError: the samples do not fit in memory.
+    """
     require(1 <= memory_length <= time, "memory_length", f"must be in [1, {time}]", memory_length)
     require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
+    require_memory("memory_error", 8 * 3 * num_samples * time)
     paths = hmm.sample_paths(np.arange(num_samples), np.arange(time) == 0, seed, "evaluate")
     exact_N, _ = _exact_predictions(hmm, paths.observations)
     law = with_prior(hmm, prior)

@@ -48,6 +48,9 @@ _ENUMERATED = 2**16
 #: Observations beyond the longest memory, where none are given: the error no longer depends on where it all began.
 _MARGIN = 16
 
+#: What is refused before the process is built; beyond 64 observations there are too many blocks of two symbols.
+_MOST = {"blocks": 64, "steps": 64, "memory": 10_000, "time": 10**6, "mixed_states": 2**53}
+
 AnyHMM = HMM | LabelledHMM | GeneralisedHMM
 Section = tuple[list[str], dict[str, Any]]
 
@@ -79,8 +82,8 @@ class FactOptions:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        for name in ("blocks", "steps", "memory", "time", "mixed_states"):
-            require(getattr(self, name) >= 0, name, "must be at least 0", getattr(self, name))
+        for name, most in _MOST.items():
+            require(0 <= getattr(self, name) <= most, name, f"must be in [0, {most}]", getattr(self, name))
         require(self.samples >= 2, "samples", "must be at least 2", self.samples)
         rule = "must be demonstrations x their length, such as 5x8"
         require(not self.screen or bool(re.fullmatch(r"\d{1,6}x\d{1,6}", self.screen)), "screen", rule, self.screen)
