@@ -116,13 +116,16 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> list[str]:
         "|---|---|---|---:|---:|---|---|",
     ]
     for goal, meaning in GOALS.items():
-        attacks = dict.fromkeys(one["attack"] for one in records if one["goal"] == goal)
+        suites = {suite.attack: suite for suite in SUITES.values() if suite.goal == goal}
+        attacks = dict.fromkeys([*(one["attack"] for one in records if one["goal"] == goal), *suites])
         if not attacks:
             why = REASONS.get(goal, "not measured yet")
             lines.append(f"| {goal} | {meaning} | | | | | {why} |")
         for attack in attacks:
-            own = [one for one in records if (one["goal"], one["attack"]) == (goal, attack) and not mended(one)]
-            counts, note = " | | ", "mended since, and not measured again"
+            every = [one for one in records if (one["goal"], one["attack"]) == (goal, attack)]
+            own = [one for one in every if not mended(one)]
+            needs = f"; needs {suites[attack].needs}" if attack in suites and suites[attack].needs else ""
+            counts, note = " | | ", "mended since, and not measured again" if every else f"not measured yet{needs}"
             if own:
                 trials, violations = (sum(one[key] for one in own) for key in ("trials", "violations"))
                 dates = " to ".join(dict.fromkeys(f"{one['date']}, {one['source']}" for one in (own[0], own[-1])))
