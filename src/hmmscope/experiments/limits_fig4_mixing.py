@@ -209,8 +209,8 @@ def _learned(rows: Rows, trained: str = "model") -> Gate:
     return learned(least, ERROR_RATE / 2, "the uniform law")
 
 
-def _at_rest(tables: Tables, *networks: str) -> Gate:
-    return losses_at_rest(while_training(tables, network=list(networks)))
+def _at_rest(tables: Tables, *networks: str, **only: Any) -> Gate:
+    return losses_at_rest(while_training(tables, network=list(networks), **only))
 
 
 @claim(
@@ -240,7 +240,7 @@ def hump(tables: Tables) -> Seen:
         top = max(means, key=lambda position: means[position])
         shown.append(f"{p:g}: {means[top]:.3f} at position {top}, {means[last]:.3f} at position {last}")
     text = f"Largest and last error by backward probability: {'; '.join(shown) or 'none forgets within the sequence'}."
-    return Seen(effects, text, gates=(_learned(rows), _at_rest(tables, "model")))
+    return Seen(effects, text, gates=(_learned(rows), _at_rest(tables, "model", probability=_forgets(rows))))
 
 
 @claim(
