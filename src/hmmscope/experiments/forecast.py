@@ -24,10 +24,11 @@ def forecast(name: str, scale: str, overrides: dict[str, str], seeds: int | Sequ
         yield "runs         none: it trains no model"
         yield f"measures     with {sizes}"
         return
-    seeded = plan.seeds is not None
     repeats = len(plan.seeds or (0,))
     counted = {label: estimate(config, measure=False) for label, config in _seed_of(plan).items()}
-    yield f"runs         {len(counted) * repeats:,}" + f", {len(counted):,} for each of {repeats} seeds" * seeded
+    yield f"runs         {len(counted) * repeats:,}" + f", {len(counted):,} for each of {repeats} seeds" * (
+        plan.seeds is not None
+    )
     yield f"tokens       {repeats * sum(found.tokens for found in counted.values()):,}"
     flops = [found.flops for found in counted.values() if found.flops is not None]
     if len(flops) == len(counted):
@@ -37,8 +38,10 @@ def forecast(name: str, scale: str, overrides: dict[str, str], seeds: int | Sequ
     if counted[most].memory_bytes:
         yield f"memory       about {(counted[most].memory_bytes or 0) / 2**30:.2f} GiB for a step of {most}"
     seconds, shapes = _training_time(plan, counted)
+    threads = next(iter(plan.configs.values())).training.num_threads
+    by = f"{threads} threads" if threads > 1 else "one thread"
     yield (
-        f"time         about {duration(repeats * seconds)} of {_processors(plan)} to train, by a few steps of each of "
+        f"time         about {duration(repeats * seconds)} of {by} to train, by a few steps of each of "
         f"{shapes} shape{'s' * (shapes > 1)}"
     )
     yield f"measures     with {sizes}: its time comes on top"
@@ -61,10 +64,3 @@ def _training_time(plan: Plan, counted: dict[str, Estimate]) -> tuple[float, int
             per_token[shape] = (found.seconds or 0.0) / found.tokens
         total += per_token[shape] * counted[label].tokens
     return total, len(per_token)
-
-
-def _processors(plan: Plan) -> str:
-    """What one training is computed by."""
-    config = next(iter(plan.configs.values()))
-    threads = config.training.num_threads
-    return f"{threads} threads" if threads and threads > 1 else "one thread"
