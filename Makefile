@@ -3,6 +3,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# Byte code is kept whatever the shell says: dozens of processes start, and each would compile torch's sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # TORCH=keep: use the torch that PYTHON already has (a CUDA build, say) instead of the pinned one.
 ifeq ($(TORCH),keep)
 VENV_OPTIONS := --system-site-packages

@@ -7,6 +7,7 @@ import shutil
 import sys
 from contextlib import suppress
 from datetime import date
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,9 @@ def environment() -> dict[str, Any]:
     }
 
 
+@cache
 def source_digest() -> str:
-    """SHA-256 of the names and contents of all modules of this package."""
+    """SHA-256 of the names and contents of all modules of this package, as this process first found them."""
     package_root, source = Path(__file__).parent, hashlib.sha256()
     for file in sorted(package_root.rglob("*.py")):
         source.update(f"{file.relative_to(package_root).as_posix()}\0".encode() + file.read_bytes() + b"\0")
