@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hmmscope.evidence.verdicts import VERDICTS
 from hmmscope.experiments import running
 from hmmscope.experiments.experiment import SCALES, experiment_named
 from hmmscope.experiments.running import run_experiment
+from hmmscope.report import plots
 from hmmscope.runs.config import config_from_data
 from hmmscope.storage import store
 from hmmscope.storage.rundir import read_journal
@@ -110,9 +112,13 @@ def streams_noted(name: str) -> Iterator[None]:
 
 @pytest.fixture(scope="module", params=EXPERIMENTS)
 def smoke(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """An experiment at the smallest scale, through the command; those of a test process share their trainings."""
+    """An experiment at the smallest scale, through the command; those of a test process share their trainings.
+
+    Its figures are drawn once; that all files of a style show one drawing is tested with the styles.
+    """
     out = tmp_path_factory.getbasetemp() / "smoke" / request.param
-    with streams_noted(request.param):
+    with streams_noted(request.param), pytest.MonkeyPatch.context() as patch:
+        patch.setitem(plots.STYLES, "paper", replace(plots.STYLES["paper"], endings=("pdf",)))
         verb.run(request.param, "smoke", str(out), False, True, on_cpu(request.param))
     return request.param, out
 

@@ -18,6 +18,7 @@ from hmmscope.experiments import running
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured, Tables, apart
 from hmmscope.experiments.pool import train_in_pool
 from hmmscope.experiments.running import run_experiment
+from hmmscope.report.page import write_page
 from hmmscope.runs import pipeline
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import Run
@@ -215,7 +216,9 @@ def test_the_first_seeds_are_whole_and_the_others_come_later(tmp_path: Path) -> 
     assert len(names(tmp_path / "trained")) == len(WIDTHS)
     assert store.read_json(out / "experiment.json")["whole_seeds"] == [0]
     assert (out / "findings.json").exists()
+    assert "1 of 2 seeds so far" in write_page([out], out / "report.html").read_text("utf-8")
     run_experiment("test-seeded", "smoke", out, resume=True, quiet=True)
+    assert "seeds so far" not in write_page([out], out / "report.html").read_text("utf-8")
     assert "whole_seeds" not in store.read_json(out / "experiment.json")
     assert len(names(tmp_path / "trained")) == 2 * len(WIDTHS)
 

@@ -12,6 +12,7 @@ from hmmscope.evidence.findings import Finding
 from hmmscope.schema import parse_spec
 from hmmscope.storage import seals, store
 
+CONTINUED = "the others come when its command goes on, with --resume"
 UNSEALED = "none, so nothing says that these files are as they were written"
 
 
@@ -94,10 +95,17 @@ def read_experiment(folder: Path) -> Experiment:
     config = about.pop("config")
     about.pop("rules", None)
     about.pop("format", None)
+    whole, seeds = about.pop("whole_seeds", None), config.get("seeds")
     findings = store.read_json(findings_path, own=True)
+    described = _with_facts(_parse(About, about, about_path), folder / "timing" / "facts.json")
+    notes = [] if seal else [Fact(name="seal", value=UNSEALED)]
+    if whole is not None:
+        if not isinstance(whole, list) or not isinstance(seeds, list):
+            raise DamagedError(f"{about_path}: whole_seeds: must be a list, and config.seeds another")
+        notes = [Fact(name="unfinished", value=f"{len(whole)} of {len(seeds)} seeds so far; {CONTINUED}")]
     return Experiment(
         path=folder,
-        about=_with_facts(_parse(About, about, about_path), folder / "timing" / "facts.json", seal is not None),
+        about=replace(described, facts=(*described.facts, *notes)),
         config=config,
         findings=_findings(findings, findings_path),
         figures=tuple(_read_figure(path) for path in _listed(folder / "figures", ".json")),
@@ -109,15 +117,12 @@ def read_experiment(folder: Path) -> Experiment:
     )
 
 
-def _with_facts(about: About, timing: Path, sealed: bool) -> About:
-    """With where the time went, and whether there is no seal."""
+def _with_facts(about: About, timing: Path) -> About:
+    """With where the time went."""
     found = store.read_json(timing, own=True) if timing.is_file() else []
     if not isinstance(found, list):
         raise DamagedError(f"{timing}: must be a list of facts")
-    facts = [*about.facts, *(_parse(Fact, fact, timing) for fact in found)]
-    if not sealed:
-        facts.append(Fact(name="seal", value=UNSEALED))
-    return replace(about, facts=tuple(facts))
+    return replace(about, facts=(*about.facts, *(_parse(Fact, fact, timing) for fact in found)))
 
 
 def _refuse_other(folder: Path) -> None:
