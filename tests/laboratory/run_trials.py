@@ -20,7 +20,7 @@ from trials import Report, trial
 def trainings(folder: Path, number: int, rng: random.Random) -> Report:
     """SIGKILL of trainings at random instants; resumed until they end, all files that a seed fixes have the same bytes."""
     report = Report("G3", "trainings killed at random instants and resumed: weights, moments, journal and score")
-    found = training_crash.kills(folder, number)
+    found = training_crash.kills(folder, number, rng.randrange(2**30))
     report.trials = found["killed"]
     for name in found["different"]:
         report.found(f"{name} ends with other bytes")
@@ -56,7 +56,7 @@ def resizes(folder: Path, number: int, rng: random.Random) -> Report:
 def interrupts(folder: Path, number: int, rng: random.Random) -> Report:
     """SIGINT and SIGTERM of a training at random instants: its exit code, no traceback, and it goes on to the same bytes."""
     report = Report("G19", "SIGINT and SIGTERM of a training at random instants")
-    found = training_crash.signals(folder, number)
+    found = training_crash.signals(folder, number, rng.randrange(2**30))
     report.trials = number
     for repeat, code, error in found["wrong"]:
         report.found(f"{repeat}: {code}: {error}")
@@ -97,7 +97,7 @@ def sweeps(folder: Path, number: int, rng: random.Random) -> Report:
         warm = sweeps_crash.points_of(1)
         sweeps_crash.make_folder(folder / "warm", warm)
         worker.work(folder / "warm", warm[0].name)
-        found = sweeps_crash.attack(folder, number, 4)
+        found = sweeps_crash.attack(folder, number, 4, rng.randrange(2**30))
     finally:
         jobs.subprocess.Popen = real  # type: ignore[misc]
     killed = found["killed"]

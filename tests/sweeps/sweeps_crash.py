@@ -139,7 +139,7 @@ def children(pid: int) -> list[int]:
         return []
 
 
-def attack(folder: Path, number: int, runs: int) -> dict:
+def attack(folder: Path, number: int, runs: int, seed: int = 7) -> dict:
     """Kill workers and drivers `number` times at random instants, and finish the sweeps that the kills fell in."""
     points = points_of(runs)
     whole = folder / "whole"
@@ -147,7 +147,7 @@ def attack(folder: Path, number: int, runs: int) -> dict:
     os.waitpid(fork(lambda: drive(points, whole)), 0)
     duration = time.perf_counter() - begun
     assert complete(points, whole), table_rows(whole, points)
-    rng = random.Random(7)
+    rng = random.Random(seed)
     killed, drivers, sweeps, results = {"worker": 0, "driver": 0}, 0, 0, []
     while sum(killed.values()) < number:
         sweeps += 1

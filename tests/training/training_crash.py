@@ -85,14 +85,14 @@ def command(folder: Path, path: Path) -> int:
     return cli.main(["train", str(folder / "config.yaml"), "--out", str(path), "--resume", "-q"])
 
 
-def kills(folder: Path, number: int) -> dict:
+def kills(folder: Path, number: int, seed: int = 7) -> dict:
     """Kill training at random instants until `number` kills are done and the run they fell in is complete."""
     run(folder / "warm")  # imports, compiled kernels
     begun = time.perf_counter()
     run(folder / "whole")
     duration = time.perf_counter() - begun
     whole = fingerprint(folder / "whole")
-    rng = random.Random(7)
+    rng = random.Random(seed)
     killed, runs, found_at, wrong = 0, 0, set(), []
     while killed < number:
         path = folder / f"run{runs}"
@@ -161,7 +161,7 @@ def saves(folder: Path, number: int) -> dict:
     return {"operations": total, "different": wrong, "kept": sorted(kept)}
 
 
-def signals(folder: Path, number: int) -> dict:
+def signals(folder: Path, number: int, seed: int = 11) -> dict:
     """SIGTERM and SIGINT in the middle of chosen steps, twice at once, and at `number` random instants."""
     (folder / "config.yaml").write_text(json.dumps(CONFIG))
     run(folder / "warm")
@@ -199,7 +199,7 @@ def signals(folder: Path, number: int) -> dict:
     chosen["SIGTERM SIGTERM 10"] = stopped(folder / "twice", 10, signal.SIGTERM, signal.SIGTERM)
     last = NUM_STEPS + 2  # the evaluations of steps 20 and 40 compute the loss too
     chosen["SIGTERM last"] = stopped(folder / "last", last, signal.SIGTERM)
-    rng = random.Random(11)
+    rng = random.Random(seed)
     ended: dict[str, int] = {}
     wrong = []
     for repeat in range(number):
