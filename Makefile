@@ -95,11 +95,11 @@ lock:
 	{ sed '/^[^#]/,$$d' constraints/locked.txt; grep -v '^#' .venv-lock/locked.txt | grep .; } > .venv-lock/whole.txt
 	mv .venv-lock/whole.txt constraints/locked.txt
 
-# A bill of materials of .venv, as CycloneDX JSON.
+# A bill of materials of .venv, as CycloneDX JSON; this project stands in it by its pyproject.toml, not by its place here.
 sbom: .venv/.installed
 	test -x .venv-lock/bin/python || $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install -q --disable-pip-version-check cyclonedx-bom
-	.venv-lock/bin/cyclonedx-py environment $(BIN)/python --output-file sbom.json --of JSON
+	.venv-lock/bin/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --output-file sbom.json --of JSON
 	@echo "sbom: sbom.json"
 
 clean:

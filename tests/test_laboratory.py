@@ -14,10 +14,13 @@ for folder in ("laboratory", "storage", "runs", "report", "training", "sweeps"):
         sys.path.append(str(TESTS / folder))
 
 import folder_trials  # noqa: E402
+import fresh_seeds  # noqa: E402
 import input_trials  # noqa: E402, F401 - registers its trials
+import run_trials  # noqa: E402
 import storage_trials  # noqa: E402
 import table  # noqa: E402
 from hmmscope.errors import InputError  # noqa: E402
+from hmmscope.seeds import derived_seed, philox_key  # noqa: E402
 from hmmscope.storage import disk, seals  # noqa: E402
 from hmmscope.storage.rundir import RunDir  # noqa: E402
 from trials import conduct  # noqa: E402
@@ -69,6 +72,36 @@ def test_mutations_are_counted_and_one_that_passes_is_found(tmp_path: Path, monk
     assert report.trials > 40
     monkeypatch.setattr(folder_trials, "check_seal", seals.read_seal)  # looks at no file
     assert conduct("mutations", tmp_path / "bad", 60, 7).violations > 20
+
+
+def test_a_resumption_that_costs_too_much_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_trials, "_DEAREST", -1.0)
+    monkeypatch.setitem(run_trials._HEAVY, "model", {"name": "rnn", "width": 8})
+    report = conduct("resumptions", tmp_path / "room", 1, 7)
+    assert (report.goal, report.trials, report.violations) == ("G21", 1, 1)
+    assert report.broken[0].endswith("s of processor time")
+
+
+def test_fresh_seeds_change_every_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed = philox_key(3, "corpus"), derived_seed(3, "shuffle")
+    drawn = set()
+    for salt in ("7 first", "7 second"):
+        with monkeypatch.context() as patch:
+            fresh_seeds.mix(patch, salt)
+            drawn.add((philox_key(3, "corpus"), derived_seed(3, "shuffle")))
+            assert philox_key(3, "corpus") != philox_key(4, "corpus")
+            with pytest.raises(InputError, match="seed: must be"):
+                philox_key(-1, "corpus")
+    assert len({key for keys in (fixed, *drawn) for key in keys}) == 6
+    assert (philox_key(3, "corpus"), derived_seed(3, "shuffle")) == fixed
+
+
+def test_branches_that_no_test_takes_are_listed() -> None:
+    files = {"/a/src/hmmscope/storage/disk.py": {"missing_branches": [[4, 6], [9, -1]]}, "b": {"missing_branches": []}}
+    assert table.branches({"files": files, "totals": {"num_branches": 12}}) == (
+        12,
+        ["storage/disk.py: line 4 never goes to line 6", "storage/disk.py: line 9 never goes to the end"],
+    )
 
 
 def test_changes_are_changes() -> None:

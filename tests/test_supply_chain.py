@@ -85,6 +85,29 @@ open(sys.argv[sys.argv.index("-o") + 1], "w").write({line!r} + "\\n\\n# WARNING:
     assert lock.read_text() == f"{head}{line}\n"
 
 
+def test_the_bill_of_materials_names_no_place(tmp_path: Path) -> None:
+    """`make sbom` with a stand-in for the tool, which takes an editable install from its metadata unless it is told."""
+    writes = f"""#!{sys.executable}
+import sys
+told = sys.argv[sys.argv.index("--pyproject") + 1] == "pyproject.toml" if "--pyproject" in sys.argv else False
+open(sys.argv[sys.argv.index("--output-file") + 1], "w").write("hmmscope" if told else "file://{tmp_path}")
+"""
+    for name, text in {
+        ".venv-lock/bin/python": "#!/bin/sh\n",
+        ".venv-lock/bin/cyclonedx-py": writes,
+        "constraints/locked.txt": "",
+        "constraints/torch.txt": "",
+        "pyproject.toml": "",
+        ".venv/.installed": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    shutil.copyfile(ROOT / "Makefile", tmp_path / "Makefile")
+    subprocess.run(["make", "sbom"], cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "sbom.json").read_text() == "hmmscope"
+
+
 def test_pages_and_bars_are_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     code, line = code_and_line(ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"))
     assert (code, line.partition("; ")[2]) == (2, "pip install 'hmmscope[pages]'")

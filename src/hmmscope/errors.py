@@ -44,6 +44,10 @@ class ResourceError(HmmscopeError):
     exit_code = 5
 
 
+class FullDiskError(ResourceError):
+    """No room is left on the disk, so that of several pieces of work none can go on: the first ends them all."""
+
+
 class NonFiniteError(HmmscopeError):
     """A loss, gradient or weight is NaN or infinite (exit code 6)."""
 

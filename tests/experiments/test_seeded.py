@@ -1,5 +1,6 @@
 """Seeded experiments: every model once for each seed, in a pool that experiments share."""
 
+import errno
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from hmmscope import registry
 from hmmscope.cli import main
-from hmmscope.errors import DamagedError, InputError, PartlyFailedError, RefusedError, ResourceError
+from hmmscope.errors import DamagedError, FullDiskError, InputError, PartlyFailedError, RefusedError, ResourceError
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.findings import Finding
 from hmmscope.evidence.ledger import tables_of
@@ -338,6 +339,25 @@ def test_one_failure_ends_no_other_and_is_named(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(Seeded, "measure", measure)
     run_experiment("test-seeded", "smoke", tmp_path / "out", resume=True, quiet=True)
     assert read_seal(tmp_path / "out") is not None
+
+
+@pytest.mark.parametrize("phase", ["training", "measuring"])
+def test_a_full_disk_ends_an_experiment_at_once(phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def full(*given: Any, **_: Any) -> Any:
+        tried.append(given)
+        with disk.writing(tmp_path / "file", 9):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*{"training": (pool_module, "train"), "measuring": (Seeded, "measure")}[phase], full)
+        with pytest.raises(FullDiskError, match=r"^test-seeded: seed 0: .*No space left.* add --resume to go on$"):
+            run_experiment("test-seeded", "smoke", tmp_path / "out", quiet=True)
+    assert len(tried) == 1
+    assert not (tmp_path / "trained" / "failures").exists()
+    out = run_experiment("test-seeded", "smoke", tmp_path / "out", resume=True, quiet=True)
+    assert read_seal(out) is not None
 
 
 def test_one_process_writes_an_experiment(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ sandbox of its own, see `sandbox`; a size of 0 leaves one out.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import secrets
@@ -22,6 +23,7 @@ TESTS, ROOT = HERE.parent, HERE.parents[1]
 for folder in (HERE, TESTS, *(TESTS / name for name in ("storage", "runs", "report", "training", "sweeps"))):
     sys.path.insert(0, str(folder))
 
+import fresh_seeds  # noqa: E402
 import sandbox  # noqa: E402
 import table  # noqa: E402
 
@@ -43,6 +45,7 @@ SIZES = {
     "starts": (200, "run_trials"),
     "sweeps": (100, "run_trials"),
     "resizes": (10, "run_trials"),
+    "resumptions": (20, "run_trials"),
     "verb-kills": (1000, "verb_trials"),
     "verb-errors": (1000, "verb_trials"),
     "bytes": (3, "folder_trials"),
@@ -114,12 +117,10 @@ def inside(name: str, number: str, seed: int) -> int:
         sys.exit("a trial runs in the sandbox alone; start the laboratory without --inside")
     output = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    import importlib
-
     from trials import conduct
 
     if name in table.SUITES:
-        report = suite(name)
+        report = suite(name, seed)
     else:
         import torch
 
@@ -130,33 +131,33 @@ def inside(name: str, number: str, seed: int) -> int:
     return 0
 
 
-def suite(name: str) -> dict[str, Any]:
-    """Tests of a goal, counted: each is a trial."""
-    goal, attack, files, select, needs = table.SUITES[name]
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-n",
-        "0",
-        "-q",
-        "--rootdir",
-        str(ROOT),
-        "-p",
-        "no:cacheprovider",
-        *select,
-    ]
-    command += [*(str(TESTS / file) for file in files), "--basetemp", str(Path.cwd() / "tests"), "--junitxml", "x.xml"]
-    wide = os.environ | {"COLUMNS": "400"}  # so that a failure is told with its reason
-    out = subprocess.run(command, capture_output=True, text=True, env=wide)
+def suite(name: str, seed: int) -> dict[str, Any]:
+    """Tests of a goal, counted: each is a trial, or each branch of the code that they cover."""
+    chosen = table.SUITES[name]
+    command = [sys.executable]
+    if chosen.covers:
+        if importlib.util.find_spec("coverage") is None:
+            sys.exit("needs coverage: pip install coverage")
+        covered = (str(ROOT / "src" / "hmmscope" / file) for file in chosen.covers)
+        command += ["-m", "coverage", "run", "--branch", "--include", ",".join(covered)]
+    command += ["-m", "pytest", "-n", "0", "-q", "--rootdir", str(ROOT), "-p", "no:cacheprovider", *chosen.select]
+    command += [*(str(TESTS / file) for file in chosen.files), "--basetemp", str(Path.cwd() / "tests")]
+    environment = os.environ | {"COLUMNS": "400"}  # so that a failure is told with its reason
+    paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment |= {"PYTHONPATH": os.pathsep.join(paths), fresh_seeds.SEED: str(seed)}
+    out = subprocess.run([*command, "--junitxml", "x.xml"], capture_output=True, text=True, env=environment)
     counts = next(iter(ElementTree.parse("x.xml").getroot())).attrib
     wrong = int(counts["failures"]) + int(counts["errors"])
     lines = [line for line in out.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     lines = [line.partition("tests/")[2][:300] for line in lines]
     ran = int(counts["tests"]) - int(counts["skipped"])
-    note = f"tests: {', '.join(files)}" if ran else f"{needs or 'what they test'} is not here"
-    record = {"goal": goal, "attack": attack, "trials": ran, "violations": wrong, "broken": lines[:20], "note": note}
-    return record | {"seconds": round(float(counts["time"]), 1)}
+    note = f"tests: {', '.join(chosen.files)}" if ran else f"{chosen.needs or 'what they test'} is not here"
+    if chosen.covers and not wrong:
+        subprocess.run([sys.executable, "-m", "coverage", "json", "-q", "-o", "branches.json"], check=True)
+        ran, lines = table.branches(json.loads(Path("branches.json").read_bytes()))
+        wrong = len(lines)
+    record = {"goal": chosen.goal, "attack": chosen.attack, "trials": ran, "violations": wrong, "broken": lines[:20]}
+    return record | {"note": note, "seconds": round(float(counts["time"]), 1)}
 
 
 def write_page() -> None:

@@ -4,15 +4,21 @@ import os
 import random
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import distributed_script as several
 import sweeps_crash
 import training_crash
+from hmmscope.runs.config import config_from_data
+from hmmscope.runs.pipeline import train
 from hmmscope.sweeps import jobs, worker
+from hmmscope.training import updates
 from trials import Report, trial
 
 
@@ -108,3 +114,58 @@ def sweeps(folder: Path, number: int, rng: random.Random) -> Report:
             report.found(f"sweep {at}: {', '.join(wrong)} {sweep}")
     report.note = f"{killed['worker']} workers and {killed['driver']} drivers, in {len(found['sweeps'])} sweeps"
     return report
+
+
+#: A state of 9.7 MB, weights and two moments of each, and little else to do.
+_HEAVY = training_crash.CONFIG | {
+    "model": {"name": "roformer", "num_layers": 1, "num_heads": 2, "width": 256, "mlp_ratio": 4},
+    "training": training_crash.CONFIG["training"] | {"num_steps": 8, "checkpoint_every": 4, "evaluate_every": 8},
+}
+#: Seconds of processor time that a resumption may cost.
+_DEAREST = 2.0
+
+
+@trial("resumptions")
+def resumptions(folder: Path, number: int, rng: random.Random) -> Report:
+    """Trainings that are killed after a checkpoint and go on: processor time beside that of uninterrupted ones."""
+    report = Report(
+        "G21", "trainings with 10 MB of state, killed and resumed: processor time beside uninterrupted ones"
+    )
+    config, wholes, costs = config_from_data(_HEAVY), [], []
+
+    def spent(path: Path, before: Callable[[], object] = int) -> float:
+        def work() -> None:
+            before()
+            train(config, path, resume=True, num_samples=4)
+
+        used = os.wait4(training_crash.fork(work), 0)[2]
+        return used.ru_utime + used.ru_stime
+
+    train(config, folder / "warm", num_samples=4)
+    for at in range(number):
+        wholes.append(spent(folder / f"whole{at}"))
+        path, step = folder / f"killed{at}", rng.randrange(5, 9)
+        costs.append(spent(path, lambda step=step: _die_in(step)) + spent(path))  # type: ignore[misc]
+        report.trials += 1
+        shutil.rmtree(path)
+    whole = statistics.median(wholes)
+    for cost in costs:
+        if cost - whole > _DEAREST:
+            report.found(f"a resumption cost {cost - whole:.2f} s of processor time")
+    ratio, dearest = statistics.median(costs) / whole, max(costs) - whole
+    report.note = f"{ratio:.2f} times the processor time of {whole:.2f} s; the dearest resumption {dearest:.2f} s"
+    return report
+
+
+def _die_in(step: int) -> None:
+    """Have a training step of this process killed."""
+    loss, calls = updates.target_loss, 0
+
+    def deadly(*given: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return loss(*given, **options)
+
+    updates.target_loss = deadly

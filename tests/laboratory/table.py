@@ -44,6 +44,7 @@ class Suite(NamedTuple):
         files: below tests/.
         select: words of pytest that choose among their tests.
         needs: a library without which they are skipped.
+        covers: modules whose branches are the trials; one that no test takes is broken.
     """
 
     goal: str
@@ -51,6 +52,7 @@ class Suite(NamedTuple):
     files: tuple[str, ...]
     select: tuple[str, ...] = ()
     needs: str = ""
+    covers: tuple[str, ...] = ()
 
 
 _DISTRIBUTED, _ENGINES = ("training/test_distributed.py",), ("sweeps/test_sweep_engines.py",)
@@ -80,6 +82,23 @@ SUITES = {
         "G13", "impossible prefixes, by every filter", ("inference",), ("-k", "impossible or vanish or dead")
     ),
     "long": Suite("G14", "10^5 observations and more", ("inference/test_long_sequences.py",)),
+    "fresh": Suite(
+        "G15",
+        "statistical tests, each five times with fresh seeds",
+        (
+            "corpora/test_layouts.py",
+            *(f"analysis/test_{name}.py" for name in ("calibration", "curves")),
+            *(
+                f"processes/test_{name}.py"
+                for name in ("families", "labelled", "limits_floors", "limits_processes", "pools")
+            ),
+        ),
+        (
+            *("-p", "fresh_seeds", "-k"),
+            "neighbours or are_calibrated or honest_models or follows_its_cycles or follow_the_table "
+            "or cycles_are_uniform or symbols_are_uniform or sampled_words or linear_noise",
+        ),
+    ),
     "faults": Suite(
         "G16", "faults planted one by one, of the quick ones", ("test_planted_faults.py",), ("-m", "not soak")
     ),
@@ -87,6 +106,20 @@ SUITES = {
     "submitit": Suite("G17", "submitit's executor without a queue", _ENGINES, ("-k", "submitit"), "submitit"),
     "ends": Suite(
         "G20", "a killed, stopped or refused process of several", _DISTRIBUTED, ("-k", "dies or still or ends_all")
+    ),
+    "store-branches": Suite(
+        "G23",
+        "branches of the store, of specs and of named streams, under their own tests",
+        ("storage", "processes/test_reading.py", "runs/test_config.py", "runs/test_config_files.py"),
+        needs="coverage",
+        covers=("storage/*.py", "schema.py", "seeds.py"),
+    ),
+    "oracle-branches": Suite(
+        "G23",
+        "branches of the exact answers, under their own tests",
+        ("inference",),
+        needs="coverage",
+        covers=("inference/*.py",),
     ),
     "older": Suite(
         "G24",
@@ -101,9 +134,6 @@ SUITES = {
 
 #: Goals without a count, and why.
 REASONS = {
-    "G15": "all seeds of the suite are fixed, so its answer is the same each time; fresh seeds are not drawn",
-    "G21": "timings are no tests here; `hmmscope bench` measures speed",
-    "G23": "no tool for branch coverage is among the packages of the tests",
     "G25": "see constraints/README.md: counted by a test, not attacked",
     "G26": "the suite has to run twenty times for it, which takes hours here",
 }
@@ -133,6 +163,16 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> list[str]:
                 note = _cell(own[-1]["note"])
             lines.append(f"| {goal} | {meaning} | {attack} | {counts} | {note} |")
     return lines
+
+
+def branches(measured: Mapping[str, Any]) -> tuple[int, list[str]]:
+    """Of a report of coverage: how many branches there are, and those that were not taken, in words."""
+    lines = [
+        f"{file.partition('src/hmmscope/')[2]}: line {begin} never goes to {f'line {end}' if end > 0 else 'the end'}"
+        for file, about in sorted(measured["files"].items())
+        for begin, end in about["missing_branches"]
+    ]
+    return measured["totals"]["num_branches"], lines
 
 
 def found(records: Sequence[Mapping[str, Any]]) -> list[str]:

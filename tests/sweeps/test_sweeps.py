@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hmmscope import cli
-from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
+from hmmscope.errors import DamagedError, FullDiskError, InputError, RefusedError
 from hmmscope.experiments.pool import train_in_pool
 from hmmscope.processes.files import load_process
 from hmmscope.runs.config import RunConfig
@@ -578,7 +578,7 @@ def test_a_full_disk_stops_the_sweep_with_its_cause(tmp_path: Path, monkeypatch:
     points, out = expand(RATES), tmp_path / "sweep"
     monkeypatch.setattr("hmmscope.sweeps.driver.shutil.disk_usage", lambda path: SimpleNamespace(free=100))
     engine = Scripted(out, {points[0].name: [5]})
-    with pytest.raises(ResourceError, match="the disk is full"):
+    with pytest.raises(FullDiskError, match="the disk is full"):
         run_sweep(points, out, engine)
     assert not (out / "failures").exists()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cli_cases import call  # noqa: F401 - fixture
-from hmmscope.errors import ResourceError
+from hmmscope.errors import FullDiskError, ResourceError
 from hmmscope.verbs import paper
 
 
@@ -37,6 +37,19 @@ def test_one_that_fails_is_named_and_made_up_for(
     index = (tmp_path / "all" / "index.html").read_text()
     assert "not run yet" not in index
     assert "no space" not in index
+
+
+def test_a_full_disk_ends_all(call: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paper, "experiments_of", lambda *_: ["limits-theorem5.2", "limits-theorem5.1"])
+    ran = []
+
+    def full(name: str, *_: Any, **__: Any) -> None:
+        ran.append(name)
+        raise FullDiskError("no space")
+
+    monkeypatch.setattr(paper, "run", full)
+    called = call("paper", "limits", "--scale", "smoke", "--out", "all", "-q")
+    assert (called.code, called.error, ran) == (5, "error[5] no space\n", ["limits-theorem5.2"])
 
 
 def test_experiments_of_a_paper() -> None:

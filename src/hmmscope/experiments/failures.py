@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hmmscope.errors import HmmscopeError, PartlyFailedError, code_and_line
+from hmmscope.errors import FullDiskError, HmmscopeError, PartlyFailedError, code_and_line
 from hmmscope.training.signals import Interrupted
 
 
@@ -31,11 +31,13 @@ class Failures:
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """What fails in here is that piece's failure; being told to stop ends all."""
+        """What fails in here is that piece's failure; being told to stop ends all, and so does a full disk."""
         try:
             yield
         except Interrupted:
             raise
+        except FullDiskError as error:
+            raise FullDiskError(f"{self._what}: {name}: {error}; add --resume to go on") from error
         except Exception as error:
             self._failed.append((name, *code_and_line(error)))
 
@@ -45,7 +47,7 @@ def phase(name: str) -> Iterator[None]:
     """Errors begin with the phase that they ended."""
     try:
         yield
-    except Interrupted:
+    except (Interrupted, FullDiskError):
         raise
     except Exception as error:
         code, line = code_and_line(error)

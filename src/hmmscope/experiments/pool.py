@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from hmmscope.errors import RefusedError, ResourceError, code_and_line
+from hmmscope.errors import FullDiskError, RefusedError, ResourceError, code_and_line
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.dry_run import require_room
 from hmmscope.runs.pipeline import train
@@ -41,6 +41,7 @@ def train_in_pool(
         RefusedError: `pool` is something else.
         DamagedError: what stands under the name of a run is another one.
         ResourceError: runs that failed for good; the others are there.
+        FullDiskError: the disk is full, and no other run was begun.
         InputError, NonFiniteError, Interrupted: see `hmmscope.runs.pipeline.train`.
     """
     points = {run_name(config): Point(run_name(config), {"seed": config.seed}, config) for config in configs}
@@ -92,7 +93,7 @@ def _train_here(points: Sequence[Point], pool: Path, quiet: bool) -> list[tuple[
         clear_failure(pool, free.name)
         try:
             train(free.config, run_folder(pool, free.name), resume=True, quiet=quiet)
-        except Interrupted:
+        except (Interrupted, FullDiskError):
             raise
         except RefusedError as error:
             if in_use(pool, free.name):

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
-from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
+from hmmscope.errors import DamagedError, FullDiskError, InputError, RefusedError, ResourceError
 
 write, truncate, fsync = os.write, os.ftruncate, os.fsync
 mkdir, rename, unlink, rmdir = os.mkdir, os.rename, os.unlink, os.rmdir
@@ -42,6 +42,7 @@ def fsync_dir(path: Path) -> None:
 
 _PREFIX = ".tmp-"
 LEFTOVER = re.compile(r"\.tmp-.+-[0-9a-f]{16}")
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 _OCCUPIED = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}
 
 
@@ -56,7 +57,8 @@ def writing(path: Path, needed: int) -> Iterator[None]:
         free: int | str = "unknown"
         with suppress(OSError):
             free = shutil.disk_usage(path.parent).free
-        raise ResourceError(
+        kind = FullDiskError if error.errno in _FULL else ResourceError
+        raise kind(
             f"{path}: cannot be written ({error.strerror}; {needed} bytes needed, {free} free); "
             "nothing saved before is lost"
         ) from error

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from hmmscope.errors import ResourceError
+from hmmscope.errors import FullDiskError, ResourceError
 from hmmscope.runs.pipeline import warm_up
 from hmmscope.schema import require
 from hmmscope.storage.seals import check_seal
@@ -102,7 +102,7 @@ def run_sweep(
 
     Raises:
         RefusedError: `out` is something else, or has runs that `points` has not.
-        ResourceError: the disk is full; the workers have ended.
+        FullDiskError: the workers have ended.
         Interrupted: SIGINT or SIGTERM; the workers have saved and ended.
     """
     require(0 <= retries <= 1000, "retries", "must be in [0, 1000]", retries)
@@ -195,7 +195,7 @@ class _Sweep:
             self._waiting.append(name)
         else:
             if outcome.exit_code == ResourceError.exit_code and shutil.disk_usage(self._out).free < _FULL:
-                raise ResourceError(f"{self._out}: the disk is full ({outcome.reason}); the same command goes on")
+                raise FullDiskError(f"{self._out}: the disk is full ({outcome.reason}); the same command goes on")
             self._attempts[name] += 1
             again = not outcome.final and self._attempts[name] <= self._retries
             if again:

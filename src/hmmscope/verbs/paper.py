@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from hmmscope import registry
-from hmmscope.errors import HmmscopeError, RefusedError
+from hmmscope.errors import FullDiskError, HmmscopeError, RefusedError
 from hmmscope.evidence.claims import claims_of
 from hmmscope.evidence.ledger import SCALES, ledger
 from hmmscope.experiments.experiment import experiment_named
@@ -38,6 +38,8 @@ def paper(paper: str, scale: str, out: str, resume: bool, quiet: bool, jobs: int
             if not (folder / name / "report.html").exists():
                 seeded = experiment_named(name).num_seeds
                 run(name, scale, str(folder / name), True, quiet, {}, jobs=jobs if seeded else None)
+        except FullDiskError:
+            raise
         except HmmscopeError as error:
             failed[name] = error
             say(f"{name}: {error}", flush=True)
