@@ -8,6 +8,8 @@ from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.rows import Tables
 from hmmscope.experiments.multitask_studies import (
     PromptStudy,
+    deepest,
+    depth_matters,
     excess_by,
     excess_less,
     listed,
@@ -27,7 +29,8 @@ class Heads(PromptStudy):
     summary = (
         "The construction of Theorem 1 of [MultiTask] uses 2p heads a layer for p symbols, two for each row of the matrix "
         "that it estimates in context. The same decoder is trained with 1, 2, 4, ... heads of the same total width, and "
-        "judged over the test sequence beside the exact Bayes mixture."
+        "judged over the test sequence beside the exact Bayes mixture. A model of one layer shows that the task asks for "
+        "more than one."
     )
     varied = {
         "smoke": {"heads": [1, 2]},
@@ -37,14 +40,17 @@ class Heads(PromptStudy):
     }
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        return {f"{n} head{'s' * (n != 1)}": prompt_config(scale, model={"num_heads": n}) for n in choices["heads"]}
+        plan = {f"{n} head{'s' * (n != 1)}": prompt_config(scale, model={"num_heads": n}) for n in choices["heads"]}
+        alone = {"num_heads": choices["heads"][-1], "num_layers": 1}
+        return plan | {"1 layer": prompt_config(scale, model=alone)}
 
     def setting(self, run: Run) -> dict[str, Any]:
-        return {"heads": run.config.model.num_heads, "symbols": run.process.num_symbols}
+        model = run.config.model
+        return {"heads": model.num_heads, "layers": model.num_layers, "symbols": run.process.num_symbols}
 
     def figures(self, tables: Tables) -> list[Figure]:
         """Excess, loss and accuracy by heads."""
-        rows, metrics = tables["end"], ("excess", "loss", "accuracy")
+        rows, metrics = deepest(tables)["end"], ("excess", "loss", "accuracy")
         return [
             Figure(
                 name="heads",
@@ -70,12 +76,13 @@ class Heads(PromptStudy):
     ),
 )
 def more_heads(tables: Tables) -> Seen:
-    counts = excess_by(tables, "heads")
+    deep = deepest(tables)
+    counts = excess_by(deep, "heads")
     fewest, most, symbols = min(counts), max(counts), tables["end"][0]["symbols"]
     unit = f"excess with {fewest} less that with {most}, nats"
-    effect = excess_less(tables, {"heads": fewest}, {"heads": most}, unit)
+    effect = excess_less(deep, {"heads": fewest}, {"heads": most}, unit)
     text = (
         f"Excess over the optimum in nats, by heads: {listed(counts)}; the construction has {2 * symbols} for {symbols} "
         f"symbols. {told_apart(effect, f'The model with {most}', f'that with {fewest}')}"
     )
-    return Seen(effect, text, gates=(equal_tokens(tables), flat(tables)))
+    return Seen(effect, text, gates=(equal_tokens(tables), flat(tables), depth_matters(tables, "heads")))

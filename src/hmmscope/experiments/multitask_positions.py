@@ -8,6 +8,8 @@ from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.rows import Tables
 from hmmscope.experiments.multitask_studies import (
     PromptStudy,
+    deepest,
+    depth_matters,
     excess_by,
     excess_less,
     listed,
@@ -29,19 +31,22 @@ class Positions(PromptStudy):
     summary = (
         "[MultiTask] uses rotary positions, whose attention depends on distances only, and its construction gathers the "
         "last observations by a rotation. The same decoder is trained with four ways to tell positions, on the same "
-        "prompts, and judged over the test sequence beside the exact Bayes mixture."
+        "prompts, and judged over the test sequence beside the exact Bayes mixture. A model of one layer shows that the task "
+        "asks for more than one."
     )
     varied = {"smoke": _KINDS, "small": _KINDS, "gpu": _KINDS, "paper": _KINDS}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        return {kind: prompt_config(scale, model={"positions": kind}) for kind in choices["positions"]}
+        plan = {kind: prompt_config(scale, model={"positions": kind}) for kind in choices["positions"]}
+        alone = {"positions": choices["positions"][0], "num_layers": 1}
+        return plan | {"1 layer": prompt_config(scale, model=alone)}
 
     def setting(self, run: Run) -> dict[str, Any]:
-        return {"positions": run.config.model.positions}
+        return {"positions": run.config.model.positions, "layers": run.config.model.num_layers}
 
     def figures(self, tables: Tables) -> list[Figure]:
         """Excess, loss and accuracy by kind."""
-        rows = tables["end"]
+        rows = deepest(tables)["end"]
         kinds = rows.values("positions")
         return [
             Figure(
@@ -70,14 +75,15 @@ class Positions(PromptStudy):
     ),
 )
 def rotary(tables: Tables) -> Seen:
-    kinds = excess_by(tables, "positions")
+    deep = deepest(tables)
+    kinds = excess_by(deep, "positions")
     others = [kind for kind in kinds if kind != "rotary"]
     text = f"Excess over the optimum in nats: {listed(kinds)}."
     if "rotary" not in kinds or not others:
         return Seen(None, f"{text} There is nothing to compare.")
     best = min(others, key=lambda kind: kinds[kind].value)
     effect = excess_less(
-        tables, {"positions": best}, {"positions": "rotary"}, f"excess of {best} less that of rotary, nats"
+        deep, {"positions": best}, {"positions": "rotary"}, f"excess of {best} less that of rotary, nats"
     )
     text = f"{text} {told_apart(effect, 'Rotary', f'the best other, {best},')}"
-    return Seen(effect, text, gates=(equal_tokens(tables), flat(tables)))
+    return Seen(effect, text, gates=(equal_tokens(tables), flat(tables), depth_matters(tables, "positions")))

@@ -8,12 +8,12 @@ from hmmscope.evidence.figures import Figure, Lines
 from hmmscope.evidence.panels import curve, heatmap, lines
 from hmmscope.evidence.rows import Tables, effect_of, minus
 from hmmscope.experiments.looks import PREDICTORS
-from hmmscope.experiments.multitask_studies import PromptStudy, excess_by, listed, prompt_config
+from hmmscope.experiments.multitask_studies import CYCLES, PromptStudy, depth_matters, excess_by, listed, prompt_config
 from hmmscope.experiments.outcomes import equal_tokens, flat
 from hmmscope.runs.pipeline import Run
 
-#: Each scale: states (and symbols), of which the largest rank is as many.
-_STATES = {"smoke": 3, "small": 6, "gpu": 8, "paper": 16}
+#: Each scale: HMMs of a pool, and symbols, which divide every rank.
+_SIZES = {"smoke": (4, 2), "small": (32, 4), "gpu": (256, 8), "paper": (8192, 16)}
 
 
 @registry.experiment("multitask-rank")
@@ -23,30 +23,30 @@ class Rank(PromptStudy):
     title = "Layers against the rank of the hidden transition"
     summary = (
         "[MultiTask] assumes a transition of low rank d, on which its errors depend and its number of layers does not. "
-        "Decoders of several depths are trained on prompts from pools of HMMs whose transitions have rank 1, 2, ... up to "
-        "the number of states, and judged over the test sequence beside the exact Bayes mixture of their own pool."
+        "Decoders of several depths are trained on prompts from pools of noisy cycles through more and more states, which "
+        "share the same symbols: the transition of a cycle has as many ranks as states. They are judged over the test "
+        "sequence beside the exact Bayes mixture of their own pool."
     )
     varied = {
-        "smoke": {"ranks": [1, 3], "layers": [1, 2]},
-        "small": {"ranks": [1, 2, 6], "layers": [1, 2, 3]},
-        "gpu": {"ranks": [1, 2, 4, 8], "layers": [1, 2, 3, 4]},
-        "paper": {"ranks": [1, 2, 4, 8, 16], "layers": [1, 2, 4, 8, 16]},
+        "smoke": {"ranks": [2, 4], "layers": [1, 2]},
+        "small": {"ranks": [8, 12, 16], "layers": [1, 2, 3]},
+        "gpu": {"ranks": [8, 16, 32], "layers": [1, 2, 3, 4]},
+        "paper": {"ranks": [16, 32, 64, 128], "layers": [1, 2, 4, 8, 16]},
     }
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        size = _STATES[scale]
-        process = {"name": "low-rank-mixture", "num_states": size, "num_symbols": size}
-        steps = {"num_steps": 300} if scale == "small" else {}
+        components, symbols = _SIZES[scale]
+        process = {"name": CYCLES, "num_components": components, "num_symbols": symbols}
         return {
             f"rank {rank}, {n} layer{'s' * (n != 1)}": prompt_config(
-                scale, process=process | {"rank": rank}, model={"num_layers": n}, training=steps
+                scale, process=process | {"num_states": rank}, model={"num_layers": n}
             )
             for rank in choices["ranks"]
             for n in choices["layers"]
         }
 
     def setting(self, run: Run) -> dict[str, Any]:
-        return {"rank": run.config.process.rank, "layers": run.config.model.num_layers}
+        return {"rank": run.config.process.num_states, "layers": run.config.model.num_layers}
 
     def figures(self, tables: Tables) -> list[Figure]:
         """Excess by layers at the lowest and the highest rank, and of all."""
@@ -101,4 +101,4 @@ def layers_by_rank(tables: Tables) -> Seen:
         f"Excess over the optimum in nats, by layers, at {each}. Depth gains {effect_of(high)} at rank {ranks[-1]} and "
         f"{effect_of(low)} at rank {ranks[0]}."
     )
-    return Seen(effect, text, gates=(equal_tokens(tables), flat(tables)))
+    return Seen(effect, text, gates=(equal_tokens(tables), flat(tables), depth_matters(tables, "rank")))
