@@ -15,7 +15,7 @@ from hmmscope.experiments.experiment import experiment_named
 from hmmscope.experiments.multitask_models import multitask_config
 from hmmscope.experiments.multitask_observability import exponent_of
 from hmmscope.experiments.multitask_predictors import pools_of
-from hmmscope.experiments.multitask_studies import end_rows, prompt_config, window_config
+from hmmscope.experiments.multitask_studies import deepest, depth_matters, end_rows, prompt_config, window_config
 from hmmscope.experiments.multitask_windows import (
     decay_rate,
     divergence,
@@ -222,7 +222,7 @@ def end_tables(key: str, excess: dict[Any, float], noise: float = 0.001, **more:
     [(0.3, 0.001, "Rotary is better"), (0.05, 0.001, "Rotary is worse"), (0.2001, 0.05, "not told apart")],
 )
 def test_rotary_is_compared_with_the_best_other(learned: float, noise: float, said: str) -> None:
-    tables = end_tables("positions", {"rotary": 0.2, "learned": learned, "none": 0.5}, noise)
+    tables = end_tables("positions", {"rotary": 0.2, "learned": learned, "none": 0.5}, noise, layers=3)
     found = judged("multitask-rotary", tables)
     assert found.verdict == "found"
     assert said in found.text
@@ -230,14 +230,14 @@ def test_rotary_is_compared_with_the_best_other(learned: float, noise: float, sa
 
 
 def test_rotary_needs_something_to_compare() -> None:
-    found = judged("multitask-rotary", end_tables("positions", {"learned": 0.3, "none": 0.5}))
+    found = judged("multitask-rotary", end_tables("positions", {"learned": 0.3, "none": 0.5}, layers=3))
     assert found.value is None
     assert "nothing to compare" in found.text
 
 
 @pytest.mark.parametrize("excess, said", [({1: 0.3, 4: 0.1}, "4 is better"), ({1: 0.1, 4: 0.3}, "4 is worse")])
 def test_heads_are_compared(excess: dict[int, float], said: str) -> None:
-    found = judged("multitask-more-heads", end_tables("heads", excess, symbols=6))
+    found = judged("multitask-more-heads", end_tables("heads", excess, layers=3, symbols=6))
     assert said in found.text
     assert "12 for 6 symbols" in found.text
     assert found.value == pytest.approx(excess[1] - excess[4], abs=0.01)
@@ -250,6 +250,15 @@ def test_rank_is_about_what_depth_gains(gain: float) -> None:
     found = judged("multitask-layers-by-rank", {"end": Rows([*low["end"], *high["end"]])})
     assert found.value == pytest.approx(gain - 0.1, abs=0.01)
     assert "at rank 4 and" in found.text
+
+
+@pytest.mark.parametrize("alone, is_open", [(0.35, True), (0.25, False)])
+def test_one_layer_must_be_clearly_worse(alone: float, is_open: bool) -> None:
+    deep = end_tables("heads", {1: 0.1, 4: 0.2}, layers=3)["end"]
+    shallow = end_tables("heads", {4: alone}, layers=1)["end"]
+    assert depth_matters({"end": Rows([*deep, *shallow])}, "heads").is_open is is_open
+    assert not depth_matters({"end": deep}, "heads").is_open
+    assert deepest({"end": Rows([*deep, *shallow])})["end"] == deep
 
 
 @pytest.mark.parametrize("study", ["positions", "heads", "rank"])
@@ -398,7 +407,7 @@ def test_settings_that_coincide_are_one_run() -> None:
     assert len(shared) == 1
     assert names_of("fig1") == names_of("fig7") < names_of("pool-size")
     assert len(names_of("context-length") & names_of("observability")) == 3
-    assert not names_of("rank") & names_of("heads")
+    assert len(names_of("rank") & names_of("heads") & names_of("positions")) == 1
 
 
 @pytest.mark.parametrize("gamma", [0.0, 1.5])

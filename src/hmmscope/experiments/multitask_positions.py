@@ -31,8 +31,8 @@ class Positions(PromptStudy):
     summary = (
         "[MultiTask] uses rotary positions, whose attention depends on distances only, and its construction gathers the "
         "last observations by a rotation. The same decoder is trained with four ways to tell positions, on the same "
-        "prompts, and judged over the test sequence beside the exact Bayes mixture. A model of one layer shows that the task "
-        "asks for more than one."
+        "prompts, and judged over the test sequence beside the exact Bayes mixture. A model of one layer shows that the "
+        "task asks for more than one."
     )
     varied = {"smoke": _KINDS, "small": _KINDS, "gpu": _KINDS, "paper": _KINDS}
 
