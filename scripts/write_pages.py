@@ -67,9 +67,10 @@ def keep(folder: Path) -> None:
 
 
 def kept(name: str) -> list[Path]:
-    """The folders in results/ of an experiment that have findings, from the largest scale on."""
+    """The folders in results/ of an experiment that have findings: finished ones first, then by scale, the largest first."""
     found = (RESULTS / scale / name for scale in reversed(SCALES))
-    return [folder for folder in found if (folder / "findings.json").is_file()]
+    there = [folder for folder in found if (folder / "findings.json").is_file()]
+    return sorted(there, key=lambda folder: "whole_seeds" in store.read_json(folder / "experiment.json"))
 
 
 def page(name: str) -> list[str]:
@@ -182,7 +183,7 @@ def draw(folder: Path) -> None:
 
 
 def gallery() -> list[str]:
-    """A card for each figure of the largest scale that is kept, with its command."""
+    """A card for each figure of the largest finished scale that is kept, with its command."""
     lines = ["# Gallery", "", "Every figure in `results/`, by experiment. The command stands on its page.", ""]
     for paper, prefix in (("[MultiTask]", "multitask-"), ("[Limits]", "limits-"), ("Ours", "")):
         names = [name for name in registry.entries("experiment") if name.startswith(prefix) and kept(name)]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -64,14 +65,31 @@ def test_set_up_commands_are_the_only_ones_that_do_not_run() -> None:
                 assert re.match(r"(make|pip|git|cd|python -m (venv|pip)) |#|$", line), f"{page.name}: {line}"
 
 
-def test_pages_of_experiments_are_as_the_command_writes_them() -> None:
-    """`python scripts/write_pages.py` makes them: none is missing, and none says what its experiment no longer does."""
-    path = ROOT / "scripts" / "write_pages.py"
-    spec = importlib.util.spec_from_file_location("write_pages", path)
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """scripts/write_pages.py."""
+    spec = importlib.util.spec_from_file_location("write_pages", ROOT / "scripts" / "write_pages.py")
     assert spec is not None
     assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_goes_on_stands_after_what_is_finished(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "RESULTS", tmp_path)
+    for scale, about in (("small", {}), ("medium", {"whole_seeds": [0]}), ("smoke", {})):
+        folder = tmp_path / scale / "it"
+        folder.mkdir(parents=True)
+        (folder / "findings.json").write_text("[]")
+        (folder / "experiment.json").write_text(json.dumps(about))
+    assert [folder.parent.name for folder in script.kept("it")] == ["small", "smoke", "medium"]
+
+
+def test_pages_of_experiments_are_as_the_command_writes_them(script: ModuleType) -> None:
+    """`python scripts/write_pages.py` makes them: none is missing, and none says what its experiment no longer does."""
     with contextlib.chdir(ROOT):
         stale = [
             name
