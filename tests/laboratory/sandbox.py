@@ -1,7 +1,7 @@
 """Where harm is done: a process that can write one folder in memory and nothing else, and reach nobody.
 
-It has its own mounts (all read-only but the folder, devices among them), processes and network, which is itself alone, no
-privileges, and limits of memory and time. Without such a sandbox the laboratory runs nothing.
+It has its own mounts (all read-only but the folder and an empty /dev/shm, devices among them), processes and network, which
+is itself alone, no privileges, and limits of memory and time. Without such a sandbox the laboratory runs nothing.
 """
 
 import os
@@ -21,8 +21,9 @@ mount --make-rprivate /
 ip link set lo up
 mount -t tmpfs -o size=2g,mode=0700 none {room}
 cp -r {kernels} {room}/numba
+mount -t tmpfs -o size=1g,mode=0700 none /dev/shm
 for m in $(awk '{{print $5}}' /proc/self/mountinfo | sort -ru); do
-  case "$m" in {room}|/proc*) ;; *) mount -o remount,bind,ro "$m" 2>/dev/null || true ;; esac
+  case "$m" in {room}|/dev/shm|/proc*) ;; *) mount -o remount,bind,ro "$m" 2>/dev/null || true ;; esac
 done
 cd {room}
 exec prlimit --nproc={processes} --as={memory} --core=0 \
