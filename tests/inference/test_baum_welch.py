@@ -9,6 +9,8 @@ import torch
 import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import baum_welch_predictions, choose_num_states, fit_baum_welch, fit_stream
+from hmmscope.inference.tables import flat_sequences
+from inference_cases import revived
 from strategies import rows
 
 
@@ -41,6 +43,25 @@ def test_padding_is_not_seen():
     one = fit_baum_welch(observations, 2, 6, num_restarts=1, max_iterations=4)
     two = fit_baum_welch(padded, 2, 6, num_restarts=1, max_iterations=4, lengths=[40, 40])
     assert one.hmm.digest == two.hmm.digest
+
+
+def test_sequences_in_one_array_are_those_of_a_padded_batch():
+    _, observations = casino(40, count=3)
+    flat, lengths = observations.flatten().numpy()[:75], np.array([40, 0, 35])
+    options = {"num_restarts": 1, "max_iterations": 4}
+    one = fit_baum_welch(flat_sequences(flat, lengths), 2, 6, **options)
+    two = fit_baum_welch(observations[:2], 2, 6, lengths=[40, 35], **options)
+    assert one.hmm.digest == two.hmm.digest
+
+
+def test_all_iterations_are_heard_of_made_or_not():
+    _, observations = casino(30)
+    heard = []
+    options = {"num_restarts": 3, "max_iterations": 400, "tolerance": 1e-3, "heard": heard.append}
+    fit = fit_baum_welch(observations, 2, 6, **options)
+    assert fit.converged
+    assert sum(heard) == 3 * 400
+    assert heard.count(1) >= fit.num_iterations
 
 
 def test_predictions_use_the_past_only():
@@ -161,6 +182,10 @@ def test_a_start_that_forbids_the_data_is_refused():
         InputError, match=r"^start: forbids observations\[1\], and expectation maximisation keeps zeros$"
     ):
         fit_baum_welch(torch.tensor([[0, 0], [0, 1]]), 1, 2, start=start, num_restarts=1)
+    matrices, sequence = revived()
+    sequences = torch.tensor([[*sequence, 2], [*sequence, 1]])  # gone over again with care, and impossible all the same
+    with pytest.raises(InputError, match=r"^start: forbids observations\[1\]"):
+        fit_baum_welch(sequences, 2, 3, start=hs.HMM(*matrices), num_restarts=1)
 
 
 def test_bad_requests_are_refused():

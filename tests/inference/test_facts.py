@@ -26,11 +26,17 @@ def test_facts_of_the_even_process():
 def test_facts_are_left_out_where_there_are_none():
     mixture = hs.make_process("random-mixture", num_components=2, num_states=2, num_symbols=2)
     assert [name for name, _ in process_facts(mixture)] == ["weights", "2nd eigenvalue", "entropy rate"]
+    single = hs.make_process("random-mixture", num_components=2, num_states=1, num_symbols=2)
+    assert [name for name, _ in process_facts(single)] == ["weights", "entropy rate"]
+    wide = hs.make_process("random-mixture", num_components=2, num_states=129, num_symbols=2)
+    assert [name for name, _ in process_facts(wide)] == ["weights"]
     large = hs.make_process("random-hmm", num_states=65, num_symbols=4)
     assert process_facts(large) == []
     split = hs.HMM([0.5, 0.5], [[1, 0], [0, 1]], [[1, 0], [0, 1]])
     assert [name for name, _ in process_facts(split)] == ["stationary law", "observability", "transition rank"]
     assert dict(process_facts(split))["stationary law"] == "not unique"
+    both = hs.Mixture([0.5, 0.5], [split, split])
+    assert [name for name, _ in process_facts(both)] == ["weights", "2nd eigenvalue"]
 
 
 @pytest.mark.parametrize("name", ["umbrella", "even", "random-hmm", "random-automaton"])

@@ -6,6 +6,7 @@ import torch
 
 import hmmscope as hs
 from hmmscope.errors import InputError
+from hmmscope.inference import pools
 from inference_cases import SINGLE, close_logs, decoupled, mixture_cases, revived, symbols
 from strategies import KINDS, Matrices, dense, likely, rows, tiny_entries
 
@@ -55,7 +56,7 @@ def test_likelihoods_of_few_and_of_many_states(dtype):
     assert impossible > 20
 
 
-@pytest.mark.parametrize("num_states", [3, 20])
+@pytest.mark.parametrize("num_states", [3, 40])
 def test_any_number_of_sequences_and_threads(num_states):
     """Lanes of 128 sequences, and what is left over."""
     rng = np.random.default_rng(num_states)
@@ -122,6 +123,26 @@ def test_mixtures_with_a_component_that_vanishes():
         terms, expected = found.log_likelihood_terms, exact.log_likelihood_terms
         np.testing.assert_allclose(terms, expected, rtol=0, atol=1e-12)  # differences of sums of up to 10^3 nats
         np.testing.assert_allclose(found.predicted_observation, exact.predicted_observation, rtol=0, atol=1e-12)
+
+
+def test_mixtures_of_many_states(monkeypatch):
+    """One component after another, in matrix products, as all at once; zeros, restarts, and what nearly vanishes."""
+    rng = np.random.default_rng(8)
+    cases = [(weights, parts, tokens, starts) for weights, parts, tokens, starts in mixture_cases(4, 40)]
+    for starts in (None, torch.arange(60) % 45 == 0):
+        parts = [decoupled(rng, *(tiny_entries(rng, 2, 3) for _ in range(2))) for _ in range(3)]
+        tokens = torch.tensor([[*likely(rng, a, 45), *likely(rng, b, 15)] for a in parts for b in parts])
+        cases.append((rows(rng, 1, 3)[0], parts, tokens, starts))
+    for weights, parts, tokens, starts in cases:
+        mixture, found = hs.Mixture(weights, [hs.HMM(*part) for part in parts]), []
+        for few in (32, 0):
+            monkeypatch.setattr(pools, "FEW_STATES", few)
+            found.append(hs.filter_mixture(mixture, tokens, starts=starts))
+            found.append(hs.mixture_predictions(mixture, tokens, starts=starts, dtype=torch.float64))
+        for one, other in zip(found[:2], found[2:], strict=True):
+            assert torch.equal(one.log_likelihood_terms == -torch.inf, other.log_likelihood_terms == -torch.inf)
+            for field, value in vars(one).items():
+                np.testing.assert_allclose(vars(other)[field], value, rtol=1e-12, atol=1e-10)
 
 
 def test_the_largest_weight_may_change_hands():

@@ -97,6 +97,18 @@ def test_a_component_that_fell_below_every_float_comes_back():
     assert result.component_posterior[0, 0, 0] == pytest.approx(1 / (1 + 2**-31), rel=1e-15)
 
 
+def test_transitions_that_emit_come_back():
+    """The same two states, each of which stays and emits on the way; every sequence with its own component."""
+    matrices, observations = revived()
+    process = hs.LabelledHMM(matrices.initial, np.stack([np.diag(column) for column in matrices.emission.T]))
+    sequences = torch.tensor([observations, [0] * len(observations)])
+    exact = filtered(matrices, sequences)
+    known = filter_known_component(hs.Mixture([0.5, 0.5], [process, process]), sequences, torch.tensor([1, 0]))
+    close_logs(known.log_likelihood_terms, exact.log_likelihood_terms)
+    assert known.beliefs[0, -3:].tolist() == [[0.0, 1.0]] * 3
+    close(known.beliefs[1, -1], exact.beliefs[1, -1])
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_decoupled_chains_equal_the_exact_forward_recursion(seed):
     matrices, observations = wandering(seed)

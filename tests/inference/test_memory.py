@@ -17,6 +17,7 @@ from hmmscope.inference.memory_error import fit_decay, memory_certificate, memor
 from hmmscope.inference.observability import numerical_rank
 from hmmscope.inference.stationary import emitting_steps, state_transitions
 from hmmscope.processes.stationary import closed_classes, stationary_law
+from inference_cases import revived
 from strategies import KINDS, Matrices, as_labelled, dense, rows
 
 
@@ -150,6 +151,22 @@ def test_a_forbidden_window_is_followed_by_possible_ones():
     assert result.log_likelihood.tolist() == [-math.inf]
     assert not torch.isnan(result.log_likelihood_terms).any()
     assert result.log_likelihood_terms[0, 4].item() == pytest.approx(math.log(0.5))
+
+
+def test_what_a_window_nearly_loses_comes_back():
+    matrices, sequence = revived()
+    hmm, observations = hs.HMM(*matrices), torch.tensor([[1, *sequence], [0, 0, 0, *sequence[:-2]]])
+    length = len(sequence)
+    windows = observations.unfold(1, length, 1).flatten(0, 1)
+    exact = hs.filter_beliefs(hmm, windows)
+    known = hs.memory_beliefs(hmm, observations, length, prior=matrices.initial)
+    close(known.beliefs[:, length - 1 :].flatten(0, 1), exact.beliefs[:, -1])
+    close(known.next_observation[:, length - 1 :].flatten(0, 1), exact.next_observation[:, -1])
+    beliefs, _, totals = filter_windows(hmm.law, windows)
+    close(beliefs, exact.beliefs[:, -1])
+    np.testing.assert_allclose(totals, exact.log_likelihood, rtol=1e-12)
+    assert totals[1] < -1000
+    assert beliefs.any(1).tolist() == [False, True, True, True]
 
 
 def test_the_table_is_the_memory_predictor():

@@ -11,6 +11,7 @@ import torch
 import hmmscope as hs
 from comparing import close
 from hmmscope.errors import InputError, ResourceError
+from hmmscope.inference.linear_programs import certificate
 from hmmscope.inference.memory import all_sequences
 from hmmscope.inference.observability import coefficient, numerical_rank, step_emission
 from strategies import as_labelled, dense, rows
@@ -97,6 +98,13 @@ def test_the_certificate_need_not_be_tight():
     certified = coefficient(torch.from_numpy(emission), method="certificate")
     assert certified.lower < 0.99 * exact.upper
     assert certified.lower > 0.98 * exact.upper
+    auto = coefficient(torch.from_numpy(emission))
+    assert (auto.method, auto.upper) == ("enumeration", exact.upper)
+
+
+def test_there_is_no_certificate_where_states_cannot_be_told_apart():
+    assert certificate(np.array([[0.5, 0.5], [0.5, 0.5]])) == 0.0
+    assert certificate(np.array([[0.75, 0.25], [0.25, 0.75]])) == pytest.approx(0.5)
 
 
 def test_the_witness_attains_the_upper_bound():

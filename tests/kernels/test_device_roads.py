@@ -1,5 +1,7 @@
 """What runs on a GPU, checked on the processor: same bits, same numbers, and nothing that stays behind on the host."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,9 @@ from hmmscope.bench.contest import noise
 from hmmscope.cli import main
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.inference import device as there
+from hmmscope.inference.fast import belief_states
 from hmmscope.inference.optimal import optimal_predictions
+from hmmscope.kernels import gpu, gpu_forward
 from hmmscope.kernels.device import TorchSampler, device_sampler
 from hmmscope.processes import base
 
@@ -149,6 +153,9 @@ def test_filters_run_where_the_observations_are(name, monkeypatch):
                 found = function(process, ghost, **options)
                 assert all(value.device == DEVICE for value in vars(found).values())
                 equal(found, exact)
+        if not isinstance(process, hs.Mixture):
+            exact = belief_states(process, observations, starts=starts)
+            torch.testing.assert_close(belief_states(process, ghost, starts=starts).cpu(), exact, rtol=1e-12, atol=0)
         equal(optimal_predictions(process, ghost), optimal_predictions(process, observations))
 
 
@@ -232,6 +239,42 @@ def test_precision_of_products_is_restored():
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def stand_in(rows, observations, starts, floor, *, predictions):
+    """What the fused kernel gives, by the torch road."""
+    logs, doubtful, predicted = there.forward_logs_torch(rows, observations, starts, predictions=predictions)
+    return logs.exp().float(), doubtful, predicted
+
+
+def test_a_fused_filter_is_tried_before_it_is_used(monkeypatch):
+    monkeypatch.setattr(there, "KINDS", ("cpu",))
+    monkeypatch.setattr(there, "fused_works", there.fused_works.__wrapped__)
+    monkeypatch.setattr(gpu, "installed", lambda: True)
+    monkeypatch.setattr(gpu_forward, "forward_norms", stand_in)
+    mixture, starts = FILTERED["mixture"](), torch.arange(5) % 3 == 0
+    observations = every_sequence(mixture.num_symbols)[::9]
+    exact = hs.mixture_predictions(mixture, observations, starts=starts, dtype=torch.float64)
+    given = mixture.law, mixture.weights_M, observations, starts
+    with monkeypatch.context() as patch:
+        patch.setattr(there, "forward_logs_torch", Mock(wraps=there.forward_logs_torch))
+        predicted, terms = there.mixture_predictions_there(*given, torch.float32)
+        assert there.forward_logs_torch.call_count == 3  # the trial, the number it is checked against, the answer
+        there.mixture_predictions_there(*given, torch.float64)
+        assert there.forward_logs_torch.call_count == 4
+    torch.testing.assert_close(predicted, exact.predicted_observation, rtol=0, atol=1e-6)
+    torch.testing.assert_close(terms, exact.log_likelihood_terms, rtol=0, atol=1e-5)
+
+    def wrong(*given, **options):
+        norms, *rest = stand_in(*given, **options)
+        return 1.001 * norms, *rest
+
+    monkeypatch.setattr(gpu_forward, "forward_norms", wrong)
+    with pytest.raises(RuntimeError, match="wrong numbers on cpu"):
+        there.mixture_predictions_there(*given, torch.float32)
+    monkeypatch.setattr(gpu_forward, "forward_norms", Mock(side_effect=OSError("out of shared memory")))
+    with pytest.warns(UserWarning, match="does not run on cpu .out of shared memory.; using torch operations"):
+        assert torch.equal(there.mixture_predictions_there(*given, torch.float32)[0], predicted)
 
 
 def test_what_does_not_fit_on_the_device_is_refused_first(monkeypatch):

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from hmmscope.errors import DamagedError, InputError, NonFiniteError, RefusedError, ResourceError
-from hmmscope.storage import disk, store
+from hmmscope.storage import disk, seals, store
 from hmmscope.storage.rundir import RunDir, read_journal
 from rundir_cases import (
     assert_damaged,
@@ -112,6 +112,16 @@ def test_open_refuses_what_is_no_run(run: RunDir, tmp_path: Path) -> None:
     for path in (tmp_path / "missing", tmp_path, run.path / "config.json"):
         with pytest.raises(InputError):
             RunDir.open(path)
+    for config, files in (([1], ["config.json"]), ({"name": "x"}, [])):
+        with store.new_folder(tmp_path / "other", manifest=False) as folder:
+            store.write_json(folder / "config.json", config)
+            entries = store.file_entries(folder, files)
+            store.write_json(
+                folder / store.MANIFEST, {"format": store.FORMAT, "version": store.VERSION, "files": entries}
+            )
+        with pytest.raises(DamagedError, match=r"config\.json: not the config of a run"):
+            RunDir.open(tmp_path / "other")
+        shutil.rmtree(tmp_path / "other")
 
 
 def test_altered_first_files_are_noticed(run: RunDir) -> None:
@@ -162,6 +172,10 @@ def test_damaged_done_mark(run: RunDir) -> None:
         (run.path / "done.json").write_text(text)
         with pytest.raises(DamagedError, match=r"done\.json"):
             _ = run.done
+    (run.path / seals.SEAL).unlink()
+    (run.path / "done.json").write_text("[]")
+    with pytest.raises(DamagedError, match=r"done\.json: not a summary"):
+        _ = run.done
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -176,6 +190,8 @@ def test_newest_are_kept(run: RunDir) -> None:
     assert run.checkpoint_steps() == [20]
     run.save_checkpoint(2_000_000_000, small_tensors(3), {"note": 3}, keep=5)
     assert run.checkpoint_steps() == [20, 2_000_000_000]
+    run.save_checkpoint(2_000_000_001, small_tensors(4), {"note": 4}, keep=1, milestones=[20, 77])
+    assert run.checkpoint_steps() == [20, 2_000_000_001]
     assert not leftovers(run.path)
 
 
@@ -270,6 +286,19 @@ def test_reader_starts_again_when_all_it_listed_has_been_replaced(run: RunDir, m
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nothing is damaged
         assert_holds(RunDir.open(run.path), 3)
+
+
+def test_reader_starts_again_when_the_first_checkpoint_comes(tmp_path: Path, monkeypatch: Any) -> None:
+    run, real = RunDir.create(tmp_path / "run", {}), RunDir.checkpoint_steps
+
+    def slower(reader: RunDir) -> list[int]:
+        steps = real(reader)
+        if reader is not run and not steps:
+            run.save_checkpoint(1, small_tensors(1), {"note": 1})
+        return steps
+
+    monkeypatch.setattr(RunDir, "checkpoint_steps", slower)
+    assert_holds(RunDir.open(run.path), 1)
 
 
 @pytest.mark.parametrize("document", [{}, [], {"step": 3}, {"step": 2, "journal_length": 0, "state": {}}])

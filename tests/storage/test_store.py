@@ -1,5 +1,6 @@
 """Journals, tables, JSON, tensors and folders as files: exact round trips, and one clear line for what is damaged."""
 
+import errno
 import hashlib
 import json
 import os
@@ -7,8 +8,10 @@ import signal
 import socket
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ import torch
 from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
 from hmmscope.storage import disk, store
 from hmmscope.storage.journal import Journal, read_journal
+from hmmscope.storage.mapped import map_tensors
 from rundir_faults import flipped
 
 
@@ -71,6 +75,12 @@ def test_a_damaged_line_of_a_journal_is_named(tmp_path: Path) -> None:
         (tmp_path / "journal").write_bytes(damage)
         with pytest.raises(DamagedError, match="journal:3: damaged line"):
             read_journal(tmp_path / "journal")
+
+
+def test_a_last_line_that_says_nothing_is_left_out(tmp_path: Path) -> None:
+    data = journal_of(tmp_path / "journal", 2)
+    (tmp_path / "journal").write_bytes(data + b'{"step": 2, "te\0\0\0\n')
+    assert [record["step"] for record in read_journal(tmp_path / "journal")] == [0, 1]
 
 
 def test_a_journal_with_check_sums_is_read(tmp_path: Path) -> None:
@@ -223,10 +233,52 @@ def test_malformed_tensors(tmp_path: Path) -> None:
         with pytest.raises(DamagedError, match=r"x\.safetensors: not a whole safetensors file") as caught:
             store.read_tensors(path)
         assert "\n" not in str(caught.value)
-    for lie in (data[: header - 1], b"", (8).to_bytes(8, "little") + b'["list"]'):
+    number = store.tensor_bytes({}, {"a": "12"}).replace(b'"12"', b"1234")
+    for lie in (data[: header - 1], b"", (8).to_bytes(8, "little") + b'["list"]', number):
         path.write_bytes(lie)
         with pytest.raises(DamagedError, match="not a whole safetensors file"):
             store.read_metadata(path)
+
+
+def test_too_little_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.write_tensors(tmp_path / "x.safetensors", {"w": torch.ones(3)})
+    monkeypatch.setattr("safetensors.torch.load", Mock(side_effect=MemoryError))
+    with pytest.raises(MemoryError):
+        store.read_tensors(tmp_path / "x.safetensors")
+
+
+def test_mapped_tensors(tmp_path: Path) -> None:
+    """Of any place and size; one that does not begin at a multiple of its width is copied."""
+    path = tmp_path / "x.safetensors"
+    header = {
+        "__metadata__": {"a": "b"},
+        "small": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
+        "odd": {"dtype": "F32", "shape": [2, 1], "data_offsets": [3, 11]},
+        "none": {"dtype": "I64", "shape": [0, 2], "data_offsets": [11, 11]},
+    }
+
+    def write(header: dict, body: bytes) -> None:
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        path.write_bytes(len(text).to_bytes(8, "little") + text + body)
+
+    body = bytes([1, 2, 3]) + np.array([0.5, -2.0], "<f4").tobytes()
+    write(header, body)
+    tensors, texts = map_tensors(path)
+    assert texts == {"a": "b"}
+    assert {name: (tensor.tolist(), tensor.dtype) for name, tensor in tensors.items()} == {
+        "small": ([1, 2, 3], torch.uint8),
+        "odd": ([[0.5], [-2.0]], torch.float32),
+        "none": ([], torch.int64),
+    }
+    assert tensors["none"].shape == (0, 2)
+    for lie, rest, reason in (
+        (header | {"__metadata__": {"a": 1}}, body, "metadata must be text"),
+        (header, body + b"x", "the tensors do not fill the file"),
+    ):
+        write(lie, rest)
+        with pytest.raises(DamagedError, match=reason):
+            map_tensors(path)
 
 
 def test_write_where_it_cannot_be(tmp_path: Path) -> None:
@@ -256,7 +308,7 @@ def test_new_folder(tmp_path: Path) -> None:
         store.verify_folder(tmp_path / "missing")
 
 
-def test_make_folder(tmp_path: Path) -> None:
+def test_make_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.make_folder(tmp_path / "a" / "b")
     store.make_folder(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
@@ -264,6 +316,31 @@ def test_make_folder(tmp_path: Path) -> None:
     for path in (tmp_path / "file", tmp_path / "file" / "deeper"):
         with pytest.raises(RefusedError):
             store.make_folder(path)
+    mkdir = disk.mkdir
+
+    def slower(path: Path) -> None:
+        mkdir(path)  # another process
+        mkdir(path)
+
+    monkeypatch.setattr(disk, "mkdir", slower)
+    store.make_folder(tmp_path / "race")
+    assert (tmp_path / "race").is_dir()
+
+
+def test_the_format_of_a_folder(tmp_path: Path) -> None:
+    store.check_format({"format": store.FORMATS["grid"]}, "grid", tmp_path)
+    store.check_format({"base": 1}, "grid", tmp_path)  # of before 0.3
+    for document, found in (({"format": "hmmscope-grid/2"}, "hmmscope-grid/2"), ([], "list")):
+        with pytest.raises(DamagedError, match=f"'{found}', not hmmscope-grid/1; if newer, upgrade hmmscope"):
+            store.check_format(document, "grid", tmp_path)
+
+
+def test_a_folder_is_synced_where_that_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some network file systems cannot, and say so."""
+    for code, fails in ((errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)):
+        monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(code, "refused")))
+        with pytest.raises(OSError, match="refused") if fails else nullcontext():
+            disk.fsync_dir(tmp_path)
 
 
 def special_files(folder: Path) -> Iterator[Path]:
@@ -326,6 +403,31 @@ def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path, write: C
     assert len(os.listdir(tmp_path)) == 2
     write(tmp_path / "mine")
     assert sorted(name[:13] for name in os.listdir(tmp_path)) == [".tmp-mine-too", "mine"]  # not what is another's
+
+
+def test_a_temporary_that_is_taken_for_a_leftover_is_made_again(tmp_path: Path) -> None:
+    """Between its making and its lock it is nobody's: it may be removed or replaced, and its folder may be."""
+    path, descriptors = tmp_path / "file", len(os.listdir("/proc/self/fd"))
+
+    def make(temporary: Path) -> int:
+        made.append(temporary)
+        if len(made) == 1:
+            raise FileNotFoundError(errno.ENOENT, "no such file")
+        fd = disk.create(temporary)
+        if len(made) < 4:
+            temporary.unlink()
+        if len(made) == 3:
+            temporary.write_text("another's")
+        return fd
+
+    made: list[Path] = []
+    temporary, fd = disk.open_temporary(path, make)
+    assert (len(made), temporary) == (4, made[-1])
+    assert os.path.samestat(os.fstat(fd), os.stat(temporary))
+    os.close(fd)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    with pytest.raises(FileNotFoundError):
+        disk.open_temporary(tmp_path / "missing" / "file", disk.create)
 
 
 def test_what_a_living_writer_fills_is_not_removed(tmp_path: Path) -> None:

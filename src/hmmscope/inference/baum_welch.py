@@ -176,18 +176,17 @@ def _climb(
     heard: Callable[[int], object] | None,
 ) -> tuple[_Model, float, int, bool]:
     """The model at the end, its log-likelihood, the number of steps, and whether the last gained less than asked for."""
-    num_tokens, before = int(work.lengths.sum()), -np.inf
-    for iteration in range(max_iterations + 1):
+    num_tokens, before, iteration = int(work.lengths.sum()), -np.inf, 0
+    while True:
         counts = _expect(model, work, num_threads)
         score = float(counts.logs.sum())
         reached = score + rules.log_prior(model)
         converged = reached - before < tolerance * num_tokens
         if converged or iteration == max_iterations:
             return model, score, iteration, converged
-        model, before = rules.maximise(model, counts), reached
+        model, before, iteration = rules.maximise(model, counts), reached, iteration + 1
         if heard is not None:
             heard(1)
-    raise AssertionError("the last iteration returns")
 
 
 def _counts(model: _Model, work: Sequences, num_threads: int) -> Counts:

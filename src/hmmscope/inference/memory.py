@@ -142,12 +142,14 @@ def with_prior(hmm: HMM | LabelledHMM | GeneralisedHMM, prior: object = None) ->
 
 
 def filter_windows(law: Law, windows: Int64[Tensor, "window time"]) -> tuple[Tensor, Tensor, Tensor]:
-    """Belief, law of the next emitting state (window, state), and log-probability (window,) at the end of each window."""
+    """Belief, law of the next emitting state (window, state), and log-probability (window,) at the end of each window.
+
+    A window holds at least one observation.
+    """
     require_memory("windows", 8 * len(windows) * (2 * law.initial_MS.shape[1] + 1))
     count, time = windows.shape
     beliefs, totals, order = np.zeros((count, law.initial_MS.shape[1])), np.zeros(count), np.arange(count)
-    if time:
-        _windows(law, windows.contiguous().view(-1).numpy(), order * time, time, order, beliefs, totals=totals)
+    _windows(law, windows.contiguous().view(-1).numpy(), order * time, time, order, beliefs, totals=totals)
     after = torch.from_numpy(beliefs)
     following = after @ law.transition_MSS[0] if isinstance(law, StateEmitting) else after
     return after, following, torch.from_numpy(totals)

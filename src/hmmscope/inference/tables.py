@@ -88,9 +88,7 @@ class Sequences(NamedTuple):
         return Sequences(symbols, offsets, self.lengths, self.rows, self.starts)
 
     def alone(self) -> "Sequences":
-        """A part of packed sequences, with its own part of the array."""
-        if not len(self.rows):
-            return self
+        """A part of packed sequences, at least one, with its own part of the array."""
         begin, end = self.offsets[0], self.offsets[-1] + self.lengths[-1]
         return self._replace(symbols=self.symbols[begin:end], offsets=self.offsets - begin)
 

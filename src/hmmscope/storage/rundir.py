@@ -291,10 +291,9 @@ class RunDir:
         tensors = {}
         for name in sorted(files.keys() - {"state.json"}):
             data = store.read_entry(folder, name, files[name], store.MANIFEST)
-            if name.endswith(".safetensors"):
-                named = tensors[name.removesuffix(".safetensors")] = store.parse_tensors(data, str(folder / name))
-                if bad := _non_finite(named):
-                    raise DamagedError(f"{folder / name}: tensor {bad!r} is not finite")
+            named = tensors[name.removesuffix(".safetensors")] = store.parse_tensors(data, str(folder / name))
+            if bad := _non_finite(named):
+                raise DamagedError(f"{folder / name}: tensor {bad!r} is not finite")
         return tensors, {**document["state"], "journal_length": length}
 
     def _same_checkpoint(self, target: Path, tensors: dict[str, dict[str, "torch.Tensor"]], document: dict) -> bool:
