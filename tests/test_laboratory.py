@@ -15,7 +15,8 @@ for folder in ("laboratory", "storage", "runs", "report", "training", "sweeps"):
 
 import folder_trials  # noqa: E402
 import fresh_seeds  # noqa: E402
-import input_trials  # noqa: E402, F401 - registers its trials
+import input_trials  # noqa: E402
+import random_tenth  # noqa: E402
 import run_trials  # noqa: E402
 import storage_trials  # noqa: E402
 import table  # noqa: E402
@@ -98,10 +99,32 @@ def test_fresh_seeds_change_every_stream(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_branches_that_no_test_takes_are_listed() -> None:
     files = {"/a/src/hmmscope/storage/disk.py": {"missing_branches": [[4, 6], [9, -1]]}, "b": {"missing_branches": []}}
-    assert table.branches({"files": files, "totals": {"num_branches": 12}}) == (
+    assert table.branches({"files": files, "totals": {"num_branches": 12, "missing_branches": 2}}) == (
         12,
-        ["storage/disk.py: line 4 never goes to line 6", "storage/disk.py: line 9 never goes to the end"],
+        2,
+        ["storage/disk.py never goes from line 4 to 6, 9 to the end"],
     )
+
+
+def test_a_package_without_a_digest_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = conduct("packages", tmp_path / "good", 1000, 7)
+    assert (report.goal, report.broken) == ("G25", [])
+    assert report.trials > 50
+    monkeypatch.setattr(input_trials.supply, "LOCKED", "a==1 \\\n    --hash=sha256:" + "0" * 64 + "\nb==1 \\\n")
+    monkeypatch.setitem(input_trials.supply.PROJECT["project"], "dependencies", ["torch>=2", "a", "b>=1", "c"])
+    report = conduct("packages", tmp_path / "bad", 1000, 7)
+    assert (report.trials, report.broken) == (2, ["b has no digest", "c is required and not locked"])
+
+
+def test_a_tenth_of_the_tests_is_another_for_each_seed() -> None:
+    items = [f"{file}{number}" for file in "abcdefgh" for number in range(10)]
+    found = [random_tenth.drawn(items, lambda item: item[0], seed) for seed in "12345"]
+    assert len({tuple(one) for one in found}) == 5
+    assert random_tenth.drawn(items, lambda item: item[0], "1") == found[0]
+    for one in found:
+        assert len(set(one)) == 8
+        assert len({item[0] for item in one}) == 1  # tests of a file stay together
+        assert one != sorted(one)
 
 
 def test_changes_are_changes() -> None:

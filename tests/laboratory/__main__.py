@@ -49,6 +49,7 @@ SIZES = {
     "verb-kills": (1000, "verb_trials"),
     "verb-errors": (1000, "verb_trials"),
     "bytes": (3, "folder_trials"),
+    "packages": (1000, "input_trials"),
 }
 JOURNAL, PAGE = ROOT / "results" / "laboratory.jsonl", ROOT / "docs" / "laboratory.md"
 
@@ -141,8 +142,9 @@ def suite(name: str, seed: int) -> dict[str, Any]:
         covered = (str(ROOT / "src" / "hmmscope" / file) for file in chosen.covers)
         command += ["-m", "coverage", "run", "--branch", "--include", ",".join(covered)]
     command += ["-m", "pytest", "-n", "0", "-q", "--rootdir", str(ROOT), "-p", "no:cacheprovider", *chosen.select]
-    command += [*(str(TESTS / file) for file in chosen.files), "--basetemp", str(Path.cwd() / "tests")]
+    command += [*(str(TESTS / file) for file in chosen.files or (".",)), "--basetemp", str(Path.cwd() / "tests")]
     environment = os.environ | {"COLUMNS": "400"}  # so that a failure is told with its reason
+    del environment[sandbox.INSIDE]  # tests of the laboratory are to begin outside
     paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment |= {"PYTHONPATH": os.pathsep.join(paths), fresh_seeds.SEED: str(seed)}
     out = subprocess.run([*command, "--junitxml", "x.xml"], capture_output=True, text=True, env=environment)
@@ -151,11 +153,10 @@ def suite(name: str, seed: int) -> dict[str, Any]:
     lines = [line for line in out.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     lines = [line.partition("tests/")[2][:300] for line in lines]
     ran = int(counts["tests"]) - int(counts["skipped"])
-    note = f"tests: {', '.join(chosen.files)}" if ran else f"{chosen.needs or 'what they test'} is not here"
+    note = f"tests: {', '.join(chosen.files) or 'all'}" if ran else f"{chosen.needs or 'what they test'} is not here"
     if chosen.covers and not wrong:
         subprocess.run([sys.executable, "-m", "coverage", "json", "-q", "-o", "branches.json"], check=True)
-        ran, lines = table.branches(json.loads(Path("branches.json").read_bytes()))
-        wrong = len(lines)
+        ran, wrong, lines = table.branches(json.loads(Path("branches.json").read_bytes()))
     record = {"goal": chosen.goal, "attack": chosen.attack, "trials": ran, "violations": wrong, "broken": lines[:20]}
     return record | {"note": note, "seconds": round(float(counts["time"]), 1)}
 

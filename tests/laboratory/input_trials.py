@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 import sandbox
+import test_supply_chain as supply
 from config_cases import fuzzed
 from folder_trials import altered, altered_field
 from hmmscope import cli, registry
@@ -33,6 +34,8 @@ from trials import Report, trial
 
 #: An attempt that takes longer hangs; one that takes more memory than this above what was taken before is unbounded.
 _LONGEST, _MEMORY = 5, 200 << 20
+#: Packages that the library cannot do without.
+_MOST_REQUIRED = 6
 _FIELD = re.compile(r"[^:\s].*: ")
 
 
@@ -298,4 +301,21 @@ def sizes(folder: Path, number: int, rng: random.Random) -> Report:
     if grown > _MEMORY:
         report.found(f"{grown >> 20} MiB of memory")
     report.note = f"slowest {slowest:.2f} s of processor time, memory grew by {max(0, grown) >> 20} MiB"
+    return report
+
+
+@trial("packages")
+def packages(folder: Path, number: int, rng: random.Random) -> Report:
+    """What the README's commands install: few packages are required, and each has one version and digests of its files."""
+    report = Report("G25", "packages that are installed: one version each, and every file by its SHA-256 digest")
+    found, required = supply.locked(supply.LOCKED), supply.names(supply.PROJECT["project"]["dependencies"])
+    for name in list(found)[:number]:
+        report.trials += 1
+        if not found[name]:
+            report.found(f"{name} has no digest")
+    for name in sorted(required - found.keys() - {"torch"}):
+        report.found(f"{name} is required and not locked")
+    if len(required) > _MOST_REQUIRED:
+        report.found(f"{len(required)} packages are required: {', '.join(sorted(required))}")
+    report.note = f"{len(required)} are required; torch has a version and no digest, see constraints/README.md"
     return report

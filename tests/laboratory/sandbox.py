@@ -13,7 +13,7 @@ from pathlib import Path
 ROOM = Path("/tmp/hmmscope-laboratory")
 #: Compiled kernels, a copy of which each sandbox is given: compiling them takes longer than most trials.
 KERNELS = Path.home() / ".cache" / "hmmscope-laboratory"
-_INSIDE = "HMMSCOPE_LABORATORY"
+INSIDE = "HMMSCOPE_LABORATORY"
 _MEMORY, _PROCESSES = 12 << 30, 2048
 _MOUNTS = r"""
 set -e
@@ -33,7 +33,7 @@ exec prlimit --nproc={processes} --as={memory} --core=0 \
 
 def inside() -> bool:
     """Whether this process is in the sandbox, which is tried and not believed: nothing can be made outside of the room."""
-    if os.environ.get(_INSIDE) != "1":
+    if os.environ.get(INSIDE) != "1":
         return False
     for place in ("/", "/dev", "/tmp", os.path.dirname(__file__)):
         try:
@@ -77,7 +77,7 @@ def run(words: list[str], seconds: float, *, bounded: bool = True) -> subprocess
         "--mount-proc",
         "--kill-child",
     ]
-    environment = os.environ | {_INSIDE: "1", "TMPDIR": str(ROOM), "HOME": str(ROOM), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {INSIDE: "1", "TMPDIR": str(ROOM), "HOME": str(ROOM), "OMP_NUM_THREADS": "1"}
     environment |= {"MPLCONFIGDIR": str(ROOM), "NUMBA_CACHE_DIR": str(ROOM / "numba")}
     command = [*apart, "bash", "-c", script, "bash", sys.executable, *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
