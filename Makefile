@@ -29,7 +29,9 @@ test: .venv/.installed
 types:
 	$(BIN)/mypy
 
+# Once alone first: each of several processes would compile the byte code of everything that it imports.
 units:
+	$(BIN)/pytest --collect-only -qq -n 0 > .venv/collected || { cat .venv/collected; exit 1; }
 	$(BIN)/pytest
 
 test-slow: .venv/.installed

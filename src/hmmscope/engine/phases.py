@@ -23,6 +23,8 @@ from numba.np.arrayobj import populate_array
 from numba.np.numpy_support import from_dtype
 from numpy.typing import DTypeLike
 
+from hmmscope.kernels.compiling import alone
+
 #: Kinds of arguments: arrays of numbers by their axes, of indices, one number, and an array of any axes read as one row.
 X0 = Annotated[Any, "number", 0]
 X1 = Annotated[Any, "number", 1]
@@ -111,7 +113,8 @@ class _Phase(_Compiled):
 
     def make(self, signature: Any, number: Any) -> Any:
         made = _kept(CFunc(self.function, sigutils.normalize_signature(signature), {}, self.options))
-        made.compile()
+        with alone(made):
+            made.compile()
         llvmlite.binding.add_symbol(self.symbol(number), made.address)
         return made
 
@@ -167,7 +170,8 @@ class Entry(_Compiled):
 
     def make(self, signature: Any, number: Any) -> Any:
         self.called.disable_compile(False)
-        self.called.compile(signature.args)
+        with alone(self.called):
+            self.called.compile(signature.args)
         self.called.disable_compile()
         return self.called
 

@@ -14,6 +14,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hmmscope.kernels.compiling import kernel
+
 
 def column_bits(num_outcomes: int) -> int:
     """c, the number of leading bits of a word that pick the column."""
@@ -32,7 +34,7 @@ def alias_tables(weights: NDArray[np.int64]) -> NDArray[np.uint32]:
     return tables.reshape(*weights.shape[:-1], 1 << bits)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def _build(rows, bits, tables):  # type: ignore[no-untyped-def]
     columns = 1 << bits
     capacity = np.int64(1) << (32 - bits)

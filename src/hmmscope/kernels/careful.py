@@ -10,12 +10,14 @@ import math
 import numba
 import numpy as np
 
+from hmmscope.kernels.compiling import kernel
+
 _UP, _DOWN, _HIGH, _LOW = 2.0**256, 2.0**-256, 2.0**128, 2.0**-128
 _LOG_UP = 256 * math.log(2.0)
 _NEVER = -(2**62)
 
 _compiled = numba.njit(nogil=True)
-_kernel = numba.njit(cache=True, nogil=True)
+_kernel = kernel()
 
 
 @_compiled

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.kernels.alias import draw
+from hmmscope.kernels.compiling import kernel
 from hmmscope.kernels.philox import KIND_COMPONENT, KIND_PATH, philox
 
 _LANES = 16  # samples that share one pass over the Philox rounds, which the compiler turns into vector instructions
@@ -93,7 +94,7 @@ def _log2(size):  # type: ignore[no-untyped-def]
     return bits
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def _components(k0, k1, samples, table, components):  # type: ignore[no-untyped-def]
     bits = _log2(table.shape[0])
     for row in range(samples.shape[0]):
@@ -123,7 +124,7 @@ def _draw_lanes(table, offsets, words, bits, outcomes, lanes):  # type: ignore[n
         outcomes[lane] = column if words[lane] & units < entry >> bits else entry & columns
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def _paths(k0, k1, rows, samples, components, starts, initial, transition, emission, observations, states):  # type: ignore[no-untyped-def]
     num_steps, num_states = observations.shape[1], np.uint64(transition.shape[1])
     initial_bits = np.uint64(_log2(initial.shape[1]))
@@ -175,7 +176,7 @@ def _paths(k0, k1, rows, samples, components, starts, initial, transition, emiss
     return touched  # so that the reading is not optimised away
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def _edges(k0, k1, rows, samples, components, starts, initial, edges, num_states, observations, states):  # type: ignore[no-untyped-def]
     initial_bits, edge_bits = _log2(initial.shape[1]), _log2(edges.shape[2])
     for row in rows:

@@ -2,11 +2,12 @@
 
 import math
 
-import numba
 import numpy as np
 
+from hmmscope.kernels.compiling import kernel
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
+
+@kernel(fastmath={"contract", "reassoc"})
 def absorb(following, emission, symbols, floor, smallest, belief, norm, doubtful):  # type: ignore[no-untyped-def]
     """Write the laws after the observation (B, S), with sum one or zero, and the sums (B,); `following` is overwritten.
 
@@ -31,7 +32,7 @@ def absorb(following, emission, symbols, floor, smallest, belief, norm, doubtful
         doubtful[b] |= low
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def accumulate(log_weight, predicted, largest, total, mixed):  # type: ignore[no-untyped-def]
     """Add a component to running mixtures: total and mixed (..., V) are relative to exp(largest), float64.
 

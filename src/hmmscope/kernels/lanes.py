@@ -24,12 +24,14 @@ import math
 import numba
 import numpy as np
 
+from hmmscope.kernels.compiling import kernel
+
 #: Lanes for many sequences, and for a few.
 WIDE, NARROW = (0,) * 32, (0,) * 4
 
 _FAST = {"contract", "reassoc"}
 _compiled = numba.njit(nogil=True, fastmath=_FAST, inline="always")
-_kernel = numba.njit(cache=True, nogil=True, fastmath=_FAST)
+_kernel = kernel(fastmath=_FAST)
 
 
 @_compiled

@@ -1,8 +1,9 @@
 """Paths of linear systems and of matrix processes with given noise, summed in a fixed order: the same bits for any batch."""
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from hmmscope.kernels.compiling import kernel
 
 
 def linear_paths(
@@ -25,7 +26,7 @@ def linear_paths(
     return observations, states
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def _linear(initial, transition, output, state_noise, output_noise, starts, observations, states):  # type: ignore[no-untyped-def]
     for b in range(states.shape[0]):
         for t in range(states.shape[1]):
@@ -59,7 +60,7 @@ def generalised_paths(
     return symbols
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def _generalised(initial, labelled, drawn, starts, rounding, symbols):  # type: ignore[no-untyped-def]
     size = len(initial)
     vector, following, sums = np.empty(size), np.empty(size), labelled.sum(2)

@@ -8,16 +8,16 @@ has become.
 
 import math
 
-import numba
 import numpy as np
 
+from hmmscope.kernels.compiling import kernel
 from hmmscope.kernels.lanes import add_moved, arrive, doubt, group, look
 
 _UP, _LOW = 2.0**256, 2.0**-256
 _LOG_UP = 256 * math.log(2.0)
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
+@kernel(fastmath={"contract", "reassoc"})
 def mixed(  # type: ignore[no-untyped-def]
     width,
     weights,

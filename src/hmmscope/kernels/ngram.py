@@ -1,8 +1,9 @@
 """In-context n-gram counts by comparing each context with all before it: no table of V^n entries."""
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from hmmscope.kernels.compiling import kernel
 
 
 def ngram_predictions(
@@ -24,7 +25,7 @@ def ngram_predictions(
     return out
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def _ngram(observations, position, num_symbols, max_order, strength, out):  # type: ignore[no-untyped-def]
     counts = np.empty((max_order + 1, num_symbols), np.float64)
     totals = np.empty(max_order + 1, np.float64)

@@ -12,6 +12,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hmmscope.kernels.compiling import kernel
+
 MULTIPLIER_0, MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
 WEYL_0, WEYL_1 = 0x9E3779B9, 0xBB67AE85
 ROUNDS = 10
@@ -67,7 +69,7 @@ def philox_words(counters: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[
     return _philox_words(np.ascontiguousarray(counters, dtype=np.uint64), np.uint64(key[0]), np.uint64(key[1]))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def _philox_words(counters, k0, k1):  # type: ignore[no-untyped-def]
     out = np.empty((counters.shape[0], 4), np.uint32)
     for i in range(counters.shape[0]):

@@ -1,8 +1,9 @@
 """Probabilities to multiples of 2^-32 by the largest remainder, row by row."""
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from hmmscope.kernels.compiling import kernel
 
 UNIT = 2**32
 
@@ -22,7 +23,7 @@ def quantise_rows(probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
     return weights.reshape(probabilities.shape)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def _quantise(rows, weights):  # type: ignore[no-untyped-def]
     num_outcomes = rows.shape[1]
     fraction = np.empty(num_outcomes, np.float64)

@@ -11,6 +11,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hmmscope.kernels.compiling import kernel
 from hmmscope.kernels.philox import philox
 
 
@@ -62,7 +63,7 @@ def _uniform(word):  # type: ignore[no-untyped-def]
     return (np.float64(word) + 0.5) * 2.0**-32
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def _log_gamma_variate(k0, k1, cell, low, high, concentration):  # type: ignore[no-untyped-def]
     d = concentration + 1.0 - 1.0 / 3.0
     c = 1.0 / math.sqrt(9.0 * d)
@@ -79,7 +80,7 @@ def _log_gamma_variate(k0, k1, cell, low, high, concentration):  # type: ignore[
         attempt += np.uint64(1)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def _fill(k0, k1, components, concentration, rows):  # type: ignore[no-untyped-def]
     num_rows, num_columns = rows.shape[1], rows.shape[2]
     for index in range(rows.shape[0]):
@@ -104,7 +105,7 @@ def _uniform_52(high, low):  # type: ignore[no-untyped-def]
     return (np.float64((high << np.uint64(20)) | (low >> np.uint64(12))) + 0.5) * 2.0**-52
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def _fill_uniform(k0, k1, components, numbers):  # type: ignore[no-untyped-def]
     for index in range(numbers.shape[0]):
         low = components[index] & np.uint64(0xFFFFFFFF)
@@ -114,7 +115,7 @@ def _fill_uniform(k0, k1, components, numbers):  # type: ignore[no-untyped-def]
             numbers[index, cell // numbers.shape[2], cell % numbers.shape[2]] = _uniform_52(w0, w1)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def _fill_normal(k0, k1, components, numbers):  # type: ignore[no-untyped-def]
     for index in range(numbers.shape[0]):
         low = components[index] & np.uint64(0xFFFFFFFF)
@@ -126,7 +127,7 @@ def _fill_normal(k0, k1, components, numbers):  # type: ignore[no-untyped-def]
             numbers[index, cell // numbers.shape[2], cell % numbers.shape[2]] = radius * math.cos(angle)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def _fill_permutation(k0, k1, components, rows):  # type: ignore[no-untyped-def]
     words = np.empty(4, np.uint64)
     for index in range(rows.shape[0]):

@@ -3,6 +3,7 @@
 import numba
 import numpy as np
 
+from hmmscope.kernels.compiling import kernel
 from hmmscope.kernels.lanes import group, look
 
 _compiled = numba.njit(nogil=True)
@@ -42,7 +43,7 @@ def _longer(width, best, log_weight, target, pointer, here):  # type: ignore[no-
         pointer[lane] = here[lane]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def likeliest(width, first, transposed, emission, symbols, offsets, lengths, starts, pointers, states, logs):  # type: ignore[no-untyped-def]
     """The paths of largest probability: states (N,), -1 where impossible, and their log-probabilities (n,).
 

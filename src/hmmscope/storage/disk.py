@@ -241,3 +241,17 @@ def holding(path: Path) -> Iterator[None]:
         yield
     finally:
         give_lock(fd)
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Wait for the lock on a folder, which leaves nothing in it; without locks, or a folder, there is no wait."""
+    fd = -1
+    with suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if fd >= 0:
+            os.close(fd)

@@ -1,0 +1,59 @@
+"""Processes that start together compile a function once between them."""
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MODULE = """
+import sys
+from hmmscope.kernels.compiling import kernel
+
+@kernel()
+def inner(x):
+    return x + 1.0
+
+@kernel()
+def outer(x):
+    return 2.0 * inner(x)
+
+print("ready", flush=True)
+sys.stdin.readline()
+print(outer(3.0), sum(outer.stats.cache_misses.values()) + sum(inner.stats.cache_misses.values()))
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Path:
+    path = tmp_path / "doubled.py"
+    path.write_text(MODULE)
+    return path
+
+
+def start(module: Path) -> subprocess.Popen:
+    code = "import doubled"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(module.parent), *sys.path])}
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, env=environment, text=True)
+
+
+def test_who_waits_reads_what_the_first_has_kept(module: Path) -> None:
+    processes = [start(module), start(module)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    folder = module.parent / "__pycache__"
+    held = os.open(folder, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    with pytest.raises(subprocess.TimeoutExpired):
+        processes[0].wait(0.2)
+    os.close(held)
+    said = sorted(process.communicate()[0].split() for process in processes)
+    assert said == [["8.0", "0"], ["8.0", "2"]]
