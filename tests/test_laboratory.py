@@ -153,6 +153,8 @@ def test_the_table_adds_up_what_was_measured() -> None:
     assert all(any(line.startswith(f"| {goal} |") for line in lines) for goal in table.GOALS)
     assert len(table.GOALS) == 27
     assert table.found([record | about | {"broken": ["`lost`"]}]) == ["- G1, 2026-01-02: `'lost'`"]
+    two = table.found([record | about | {"goal": "G10", "broken": ["a", "b"]}, record | about | {"broken": ["lost"]}])
+    assert two == ["- G1, 2026-01-02: `lost`", "- G10, 2026-01-02: `a`, `b`"]
     assert sum("not measured yet; needs ray" in line for line in lines) == 1
     lines = table.markdown([record | about | {"violations": 3, "broken": ["lost"], "mended": "synced"}, record | about])
     assert "| 1,000 | **0** |" in next(line for line in lines if line.startswith("| G1 |"))

@@ -58,7 +58,7 @@ _HEAD = """# The laboratory
 `make break` tries to break what the library promises: it kills, cuts the power, fills disks, alters bytes and writes
 nonsense, each in a sandbox that can write one folder in memory and nothing else. This page is made by it, of all that was
 measured so far (results/laboratory.jsonl has each part with its seed and machine).
-`make break SIZES="--kills 1000 --mutations 10000"` adds to the counts; a short form is part of `make test`.
+`make break SIZES="--only --kills 1000 --suites flaky"` adds to the counts of these two; a short form is part of `make test`.
 """
 
 

@@ -29,7 +29,7 @@ GOALS = {
     "G22": "oversize requests that are not refused in a second",
     "G23": "branches of store, specs, oracle and random numbers that no test takes",
     "G24": "folders of older versions that cannot be read",
-    "G25": "required packages, locked with hashes",
+    "G25": "packages that are installed without a digest, or more than six that are required",
     "G26": "tests that fail now and then",
     "G27": "models that beat the oracle unnoticed, or are flagged without cause",
 }
@@ -175,12 +175,13 @@ def branches(measured: Mapping[str, Any]) -> tuple[int, int, list[str]]:
 
 
 def found(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What was found, of every record."""
-    lines = []
-    for one in records:
-        since = f"; mended: {mended(one)}" if mended(one) else ""
-        lines += [f"- {one['goal']}, {one['date']}: `{_cell(line)}`{since}" for line in one["broken"]]
-    return lines
+    """What was found, by goal: a line for each record that has something."""
+    return [
+        f"- {one['goal']}, {one['date']}: {', '.join(f'`{_cell(line)}`' for line in one['broken'])}"
+        + (f"; mended: {mended(one)}" if mended(one) else "")
+        for one in sorted(records, key=lambda one: int(one["goal"][1:]))
+        if one["broken"]
+    ]
 
 
 def mended(record: Mapping[str, Any]) -> str:
