@@ -56,7 +56,7 @@ JOURNAL, PAGE = ROOT / "results" / "laboratory.jsonl", ROOT / "docs" / "laborato
 _HEAD = """# The laboratory
 
 `make break` tries to break what the library promises: it kills, cuts the power, fills disks, alters bytes and writes
-nonsense, each in a sandbox that can write one folder in memory and nothing else. This page is made by it, of all that was
+nonsense, each in a sandbox that can write memory of its own and nothing else. This page is made by it, of all that was
 measured so far (results/laboratory.jsonl has each part with its seed and machine).
 `make break SIZES="--only --kills 1000 --suites flaky"` adds to the counts of these two; a short form is part of `make test`.
 """
