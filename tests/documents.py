@@ -22,7 +22,7 @@ import shlex
 import subprocess
 import sys
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 SKIPPED = ("make ",)
@@ -137,7 +137,10 @@ def call(words: list[str]) -> tuple[int, str, str]:
 def serve() -> None:
     """Run pages, each in a fork, as they are asked for on standard input: a line with the page, and one with a folder."""
     from hmmscope import cli, registry
+    from hmmscope.report import plots
 
+    # drawn once: that all files of a style show one drawing is tested with the styles
+    plots.STYLES["paper"] = replace(plots.STYLES["paper"], endings=("svg",))
     for kind in ("process", "layout", "model", "instrument", "experiment", "claim"):
         registry.entries(kind)
     assert cli

@@ -118,7 +118,7 @@ def smoke(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """
     out = tmp_path_factory.getbasetemp() / "smoke" / request.param
     with streams_noted(request.param), pytest.MonkeyPatch.context() as patch:
-        patch.setitem(plots.STYLES, "paper", replace(plots.STYLES["paper"], endings=("pdf",)))
+        patch.setitem(plots.STYLES, "paper", replace(plots.STYLES["paper"], endings=("svg",)))
         verb.run(request.param, "smoke", str(out), False, True, on_cpu(request.param))
     return request.param, out
 
@@ -151,7 +151,7 @@ def test_smoke_runs_end_to_end(smoke: tuple[str, Path], capsys: pytest.CaptureFi
     for path in figures:
         figure = Figure.from_data(store.read_json(path))
         assert figure.title
-        assert path.with_suffix(".pdf").stat().st_size > 1000
+        assert path.with_suffix(".svg").stat().st_size > 1000
     for tables in experiment.groups.values():
         for table in tables:
             assert store.read_table(out / "tables" / f"{table}.jsonl")

@@ -16,6 +16,7 @@ A grid file is small YAML:
 
 import copy
 import fcntl
+import functools
 import hashlib
 import itertools
 import json
@@ -400,13 +401,20 @@ def _read_grid(out: Path) -> dict[str, Any]:
 _ANEW = "hmmscope sweep GRID --out NEW trains it anew"
 
 
+@functools.lru_cache(maxsize=4096)
+def _read_config(text: str) -> tuple[RunConfig, str]:
+    """A configuration and the name of its run: a grid is read again whenever one of its runs has ended."""
+    config = config_from_data(json.loads(text))
+    return config, run_name(config)
+
+
 def _point(out: Path, data: dict[str, Any]) -> Point:
     path = out / "grid.json"
     try:
-        config = config_from_data(data["config"])
+        config, name = _read_config(json.dumps(data["config"]))
     except HmmscopeError as error:
         raise DamagedError(f"{path}: {data['name']}: {error}; made by another version? {_ANEW}") from error
-    if run_name(config) != data["name"]:
+    if name != data["name"]:
         raise DamagedError(
             f"{path}: {data['name']}: holds another configuration; altered, or made by another version; {_ANEW}"
         )
