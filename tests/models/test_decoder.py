@@ -208,13 +208,11 @@ def test_decoder_options_are_checked(field: str, value: Any, message: str) -> No
 
 
 @pytest.mark.parametrize("time", [1, 2, 47, 48, 49, 73, 100, 145, 200])
-@pytest.mark.parametrize("rotated", [True, False])
-def test_blocks_are_attention(time: int, rotated: bool) -> None:
+def test_blocks_are_attention(time: int) -> None:
     qkv = normal(3, time, 3, 12, 4).requires_grad_()  # 36 heads of samples: more than one group
-    rotation = RotaryTable(4, 100.0).first(0, time, qkv) if rotated else None
+    rotation = RotaryTable(4, 100.0).first(0, time, qkv)
     q, k, v = qkv.permute(2, 0, 3, 1, 4)
-    if rotation is not None:
-        q, k = rotate(q, rotation), rotate(k, rotation)
+    q, k = rotate(q, rotation), rotate(k, rotation)
     expected = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.7).transpose(1, 2).reshape(3, time, 48)
     before = qkv.detach().clone()
     found = BlockedAttention.apply(qkv, rotation, 0.7)
@@ -235,11 +233,12 @@ def test_blocks_have_the_right_gradient(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_second_derivatives_need_a_listener() -> None:
     layer, x = Attention(8, 2).double(), normal(2, 5, 8).requires_grad_()
-    (first,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+    rotation = RotaryTable(4, 100.0).first(0, 5, x)
+    (first,) = torch.autograd.grad(layer(x, rotation).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first.sum().backward()
     layer.pattern.register_forward_hook(lambda module, args, output: None)
-    assert torch.autograd.gradgradcheck(lambda x: layer(x), (x,))
+    assert torch.autograd.gradgradcheck(lambda x: layer(x, rotation), (x,))
 
 
 def test_blocks_cut_all_queries() -> None:

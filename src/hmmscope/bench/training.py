@@ -98,7 +98,8 @@ def contests(
 
     Beside them our step as in a run, which makes its samples and labels and draws the dropout of the configuration.
 
-    Peers have the same number of layers, width and heads: a GPT of the nanoGPT form, torch's TransformerEncoder, and
+    Peers have the same number of layers, width and heads: a GPT of the nanoGPT form, without the biases that all the
+    others and ours have, and with them; torch's TransformerEncoder; and
     transformers' Llama, with a gated MLP of 8/3 of the width, which makes its parameters and FLOPs equal to ours, and with
     one of four times the width, as ours; for the RNN torch's RNN.
 
@@ -197,7 +198,8 @@ def _peers(spec: Any, num_tokens: int, num_outputs: int, columns: int) -> dict[s
     if spec.name == "rnn":
         return {"torch RNN": _TorchRNN(num_tokens, num_outputs, spec.width)}
     found: dict[str, nn.Module] = {
-        "nanoGPT form": _NanoGPT(spec, num_tokens, num_outputs, columns),
+        "nanoGPT form": _NanoGPT(spec, num_tokens, num_outputs, columns, bias=False),
+        "nanoGPT form, with biases": _NanoGPT(spec, num_tokens, num_outputs, columns, bias=True),
         "nn.TransformerEncoder": _Encoder(spec, num_tokens, num_outputs, columns),
     }
     if installed("transformers"):
@@ -218,13 +220,13 @@ def _peers(spec: Any, num_tokens: int, num_outputs: int, columns: int) -> dict[s
 
 
 class _NanoGPT(nn.Module):
-    """The form of nanoGPT: learned positions, pre-LN, fused attention, GELU MLP, no biases in the layers."""
+    """The form of nanoGPT: learned positions, pre-LN, fused attention, GELU MLP, with or without biases."""
 
-    def __init__(self, spec: Any, num_tokens: int, num_outputs: int, columns: int) -> None:
+    def __init__(self, spec: Any, num_tokens: int, num_outputs: int, columns: int, *, bias: bool) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(num_tokens, spec.width), nn.Embedding(columns, spec.width)
-        self.blocks = nn.ModuleList(_NanoBlock(spec.width, spec.num_heads) for _ in range(spec.num_layers))
-        self.norm, self.head = nn.LayerNorm(spec.width), nn.Linear(spec.width, num_outputs, bias=False)
+        self.blocks = nn.ModuleList(_NanoBlock(spec.width, spec.num_heads, bias) for _ in range(spec.num_layers))
+        self.norm, self.head = nn.LayerNorm(spec.width), nn.Linear(spec.width, num_outputs, bias=bias)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
@@ -234,12 +236,12 @@ class _NanoGPT(nn.Module):
 
 
 class _NanoBlock(nn.Module):
-    def __init__(self, width: int, num_heads: int) -> None:
+    def __init__(self, width: int, num_heads: int, bias: bool) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.project = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-        self.hidden, self.out = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+        self.qkv, self.project = nn.Linear(width, 3 * width, bias), nn.Linear(width, width, bias)
+        self.hidden, self.out = nn.Linear(width, 4 * width, bias), nn.Linear(4 * width, width, bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, time, width = x.shape

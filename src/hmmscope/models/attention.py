@@ -19,8 +19,8 @@ class Attention(Mixer):
 
     Taps: ``logits`` before the softmax (batch, head, query, key), -inf where a query may not look; ``pattern`` after it;
     ``mixed`` (batch, time, width), what the heads give, one after the other. The first two are computed only when somebody
-    listens; otherwise a fused kernel is used: `BlockedAttention` for short inputs
-    on the processor (there it is the fastest), torch's own everywhere else.
+    listens; otherwise a fused kernel is used: `BlockedAttention` for short inputs with rotary
+    positions on the processor (there it is the fastest), torch's own everywhere else.
 
     Args:
         width: of the stream.
@@ -41,15 +41,10 @@ class Attention(Mixer):
         batch, time, width = x_BTD.shape
         qkv = self.qkv(x_BTD).view(batch, time, 3, self.num_heads, width // self.num_heads)
         heard = self.logits.heard or self.pattern.heard
-        if (
-            self.causal
-            and past is None
-            and not heard
-            and _is_small(qkv)
-            and (rotation is None or rotation[0].ndim == 2)
-        ):
+        blocked = self.causal and past is None and not heard and _is_small(qkv)
+        if blocked and rotation is not None and rotation[0].ndim == 2:
             return self.out(self.mixed(BlockedAttention.apply(qkv, rotation, self.scale)))
-        q_BHTK, k_BHTK, v_BHTK = qkv.permute(2, 0, 3, 1, 4)
+        q_BHTK, k_BHTK, v_BHTK = (part.transpose(1, 2) for part in qkv.unbind(2))
         if rotation is not None:
             q_BHTK, k_BHTK = rotate(q_BHTK, rotation), rotate(k_BHTK, rotation)
         if past is not None:
@@ -134,7 +129,7 @@ def rotate(x_BHTK: Tensor, rotation: Rotation) -> Tensor:
 
 
 def _is_small(qkv: Tensor) -> bool:
-    """Whether the blocked form is the fastest: short, on the processor, in a type that it computes in."""
+    """Whether the blocked form is the fastest with rotary positions: short, on the processor, of a type it computes in."""
     plain = qkv.device.type == "cpu" and qkv.dtype in (torch.float32, torch.float64)
     return plain and qkv.shape[1] <= MAX_BLOCKED_LENGTH and not torch.compiler.is_compiling()
 

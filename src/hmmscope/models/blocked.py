@@ -1,4 +1,4 @@
-"""Causal attention in blocks of queries, forward and backward: what is fastest for short inputs on a processor."""
+"""Causal attention with rotary positions in blocks of queries: what is fastest for short inputs on a processor."""
 
 import math
 from typing import Any
@@ -27,17 +27,16 @@ class BlockedAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, rotation: tuple[Tensor, Tensor] | None, scale: float) -> Tensor:
+    def forward(ctx: Any, qkv: Tensor, rotation: tuple[Tensor, Tensor], scale: float) -> Tensor:
         """Mixed values (batch, time, width) from queries, keys, values (batch, time, 3, head, head width).
 
-        `rotation` is cosines and signed sines (time, head width), or None.
+        `rotation` is cosines and signed sines (time, head width).
         """
         batch, time, _, num_heads, head_width = qkv.shape
         own = qkv.new_empty(3, batch * num_heads, time, head_width)
         own.view(3, batch, num_heads, time, head_width).copy_(qkv.permute(2, 0, 3, 1, 4))
         q_NTK, k_NTK, v_NTK = own
-        if rotation is not None:
-            _turn(own[:2], *rotation)
+        _turn(own[:2], *rotation)
         q_NTK *= scale
         mixed_NTK = torch.empty_like(v_NTK)
         blocks = _blocks(time)
@@ -50,15 +49,15 @@ class BlockedAttention(torch.autograd.Function):
                 logits[:, :, begin:] += future[: end - begin, : end - begin]
                 patterns.append(logits.softmax(-1))
                 mixed[:, begin:end] = torch.bmm(patterns[-1], v[:, :end])  # faster than out= into a part
-        ctx.save_for_backward(q_NTK, k_NTK, v_NTK, *(rotation or ()), *patterns)
-        ctx.scale, ctx.num_heads, ctx.rotated = scale, num_heads, rotation is not None
+        ctx.save_for_backward(q_NTK, k_NTK, v_NTK, *rotation, *patterns)
+        ctx.scale, ctx.num_heads = scale, num_heads
         return mixed_NTK.view(batch, num_heads, time, head_width).transpose(1, 2).reshape(batch, time, -1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient_BTD: Tensor) -> tuple[Tensor, None, None]:
-        q_NTK, k_NTK, v_NTK, *saved = ctx.saved_tensors
-        rotation, patterns = (saved[:2], iter(saved[2:])) if ctx.rotated else (None, iter(saved))
+        q_NTK, k_NTK, v_NTK, cos, sin, *saved = ctx.saved_tensors
+        patterns = iter(saved)
         batch, time, _ = gradient_BTD.shape
         num_heads, head_width = ctx.num_heads, q_NTK.shape[2]
         mixed_NTK = gradient_BTD.view(batch, time, num_heads, head_width).transpose(1, 2).reshape(q_NTK.shape)
@@ -75,9 +74,7 @@ class BlockedAttention(torch.autograd.Function):
                     into[:, :begin] += part[:, :begin]
                     into[:, begin:end] = part[:, begin:]  # the first block that looks at these keys
         all_NTK[0] *= ctx.scale
-        if rotation is not None:
-            cos, sin = rotation
-            _turn(all_NTK[:2], cos, -sin)
+        _turn(all_NTK[:2], cos, -sin)
         gradient = q_NTK.new_empty(batch, time, 3, num_heads, head_width)
         gradient.permute(2, 0, 3, 1, 4).copy_(all_NTK.view(3, batch, num_heads, time, head_width))
         return gradient, None, None

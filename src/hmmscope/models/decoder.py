@@ -106,10 +106,11 @@ class DecoderSpec:
     def _attention(self, columns: int, device: str) -> "Mixing":
         """Of softmax attention, which keeps queries, keys, values and what it mixed."""
         flops = 4.0 * columns * self.width * (0.5 if self.causal else 1.0)
-        if device == "cpu" and self.causal and columns <= MAX_BLOCKED_LENGTH:
+        rotary = self.positions == "rotary"
+        if device == "cpu" and self.causal and rotary and columns <= MAX_BLOCKED_LENGTH:
             blocks = num_blocks(columns)
             return flops, 4 * self.width + self.num_heads * columns * (blocks + 1) / (2 * blocks)
-        return flops, (6 if self.positions == "rotary" else 4) * self.width
+        return flops, (6 if rotary else 4) * self.width
 
 
 #: Operations and kept numbers, for each position and layer, of what moves information between positions.
