@@ -159,7 +159,7 @@ IN_INFERENCE = (
         "inference/ragged.py",
         "if bool(inside_BT.all()):",
         "if True:",
-        ("inference/test_smoothing.py::test_padding_does_not_matter",),
+        ("inference/test_scan.py::test_scan_equals_loop",),
     ),
     Fault(
         "a mixture predicts from beliefs not moved on",

@@ -163,6 +163,9 @@ def test_weight_zero_is_never_drawn():
         paths = np.empty((4, 1), np.int64)
         careful.draw(step, True, symbols_T, starts, law, exponent, uniform, paths)
         assert paths[:, 0].tolist() == [1, 1, 3, 3]
+    # of the smallest number the share of a uniform number is all of it, which nothing exceeds
+    careful.draw(step, True, symbols_T, starts, 5e-324 * (law > 0.5), np.empty((0, 5), np.int64), uniform, paths)
+    assert paths[:, 0].tolist() == [3, 3, 3, 3]
 
 
 @pytest.mark.usefixtures("unchecked")
