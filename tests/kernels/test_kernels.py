@@ -221,6 +221,12 @@ def test_left_over_units_go_to_the_largest_fractions():
     unit = 2.0**-32
     row = np.array([1.25 * unit, 1.75 * unit, 1.5 * unit, 0.5 * unit, 1 - 5 * unit])
     assert quantise_rows(row).tolist() == [1, 2, 2, 0, UNIT - 5]
+    many = np.random.default_rng(8).dirichlet(np.ones(300))
+    exact = many / sum(many) * UNIT
+    rest = UNIT - np.floor(exact).sum()
+    assert rest > 100
+    largest = np.argsort(np.floor(exact) - exact, kind="stable")[: int(rest)]
+    assert np.flatnonzero(quantise_rows(many) > np.floor(exact)).tolist() == sorted(largest.tolist())
 
 
 def test_quantised_rows_are_their_own_quantisation():
