@@ -236,4 +236,10 @@ def _of(tables: Tables, quantity: str) -> Rows:
 
 def _said(tables: Tables, quantity: str) -> str:
     found = _of(tables, quantity).effect()
-    return "an unknown number of" if found is None else f"{found.value:,.0f}" if found.value >= 1e3 else f"{found.value:.4g}"
+    return (
+        "an unknown number of"
+        if found is None
+        else f"{found.value:,.0f}"
+        if found.value >= 1e3
+        else f"{found.value:.4g}"
+    )
