@@ -43,6 +43,7 @@ def _run(root: Path, options: list[str], cache: Path | None, printed: str) -> No
     import pytest
 
     os.environ.update(PYTHONPATH=str(root), PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1")
+    os.environ.pop("PYTEST_ADDOPTS", None)  # of whoever runs the tests about these tests
     sys.dont_write_bytecode = True  # a fault of the same length within the same second would not be seen
     sys.path.insert(0, str(root))
     if cache is not None:
