@@ -98,10 +98,9 @@ def contests(
 
     Beside them our step as in a run, which makes its samples and labels and draws the dropout of the configuration.
 
-    Peers have the same number of layers, width and heads: a GPT of the nanoGPT form, without the biases that all the
-    others and ours have, and with them; torch's TransformerEncoder; and
-    transformers' Llama, with a gated MLP of 8/3 of the width, which makes its parameters and FLOPs equal to ours, and with
-    one of four times the width, as ours; for the RNN torch's RNN.
+    Peers have the same number of layers, width and heads: a GPT of the nanoGPT form, without biases and with them, as ours;
+    torch's TransformerEncoder; transformers' Llama, with a gated MLP of 8/3 of the width, which makes its parameters and
+    FLOPs equal to ours, and with one of four times the width, as ours; for the RNN torch's RNN.
 
     Args:
         peers: whether to add them.

@@ -236,10 +236,6 @@ def _of(tables: Tables, quantity: str) -> Rows:
 
 def _said(tables: Tables, quantity: str) -> str:
     found = _of(tables, quantity).effect()
-    return (
-        "an unknown number of"
-        if found is None
-        else f"{found.value:,.0f}"
-        if found.value >= 1e3
-        else f"{found.value:.4g}"
-    )
+    if found is None:
+        return "an unknown number of"
+    return f"{found.value:,.0f}" if found.value >= 1e3 else f"{found.value:.4g}"
