@@ -135,10 +135,10 @@ def _shown(tables: Tables) -> Figure:
         name="evaluation-loss",
         title="Evaluation loss at one position against training",
         caption=(
-            "Distance of the answer from the exact one at the position named, against the sequences seen in training, "
-            "of which the RNN sees more at the scales small and gpu. There Transformers are trained with the doubling "
-            "curriculum, so that a position is first seen when its stage begins. Of Cyclic-HARD only positions "
-            "at which the state is asked for count. Bands are 95 % intervals over seeds."
+            "Distance of the answer from the exact one at the position named, against the sequences seen in training, as "
+            "many for all models of a task. At the scales smoke and paper Transformers have the doubling curriculum: "
+            "there a position is first seen when its stage begins. Of Cyclic-HARD only positions at which the state is "
+            "asked for count. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )
