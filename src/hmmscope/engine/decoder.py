@@ -14,11 +14,14 @@ from hmmscope.engine.folding import fold, unfold
 from hmmscope.engine.functions import gelu
 from hmmscope.engine.panels import (
     Asked,
+    add_gradient,
     add_outer,
     add_rows,
     columns_of,
     judge,
     labels_of_panel,
+    mapped,
+    mapped_back,
     normalise,
     normalise_backward,
     read,
@@ -26,7 +29,7 @@ from hmmscope.engine.panels import (
     turned,
 )
 from hmmscope.engine.phases import I1, I2, X1, X2, X3, X4, entry, phase
-from hmmscope.engine.tiles import FLAGS, product, transpose, wide
+from hmmscope.engine.tiles import FLAGS, transpose, wide
 
 
 class Shape(NamedTuple):
@@ -99,40 +102,26 @@ def _activate(h: X2, used: int, active: X2) -> None:
 
 @phase(fastmath=FLAGS)
 def _forward_layer(shape: Shape, maps: Maps, work: Work, layer: int) -> None:
-    panels, width, size = work.x.shape
+    panels, _, size = work.x.shape
     steps, samples, top = shape.steps, shape.samples, work.lines
     for panel in range(panels):
-        used = columns_of(panel, steps, samples, size)
-        at = panel * width * size
-        normalise(shape.normed, work.x[panel], used, work.hat[layer, panel], work.scale[layer, panel], top[0])
-        product(
-            3 * width, used, 1, width, maps.qkv[layer], 0, width, 1, 0, work.hat[layer], at, size, 0,
-            work.qkv[layer], 3 * at, size, False, maps.qkv_bias[layer], 0,
-        )  # fmt: skip
+        used, x, hat = columns_of(panel, steps, samples, size), work.x[panel], work.hat[layer, panel]
+        normalise(shape.normed, x, used, hat, work.scale[layer, panel], top[0])
+        mapped(maps.qkv[layer], maps.qkv_bias[layer], hat, used, False, work.qkv[layer, panel])
     attend(
         work.qkv[layer], shape.heads, shape.scale, work.cos, work.sin, work.none, samples, steps,
         work.head, top[0], work.zeros, work.mixed[layer],
     )  # fmt: skip
     for panel in range(panels):
-        used = columns_of(panel, steps, samples, size)
-        at = panel * width * size
-        product(
-            width, used, 1, width, maps.out[layer], 0, width, 1, 0, work.mixed[layer], at, size, 0,
-            work.x, at, size, True, maps.out_bias[layer], 0,
-        )  # fmt: skip
+        used, x, hat = columns_of(panel, steps, samples, size), work.x[panel], work.hat2[layer, panel]
+        mapped(maps.out[layer], maps.out_bias[layer], work.mixed[layer, panel], used, True, x)
         if shape.hidden == 0:
             continue
-        over = panel * shape.hidden * size
-        normalise(shape.normed, work.x[panel], used, work.hat2[layer, panel], work.scale2[layer, panel], top[0])
-        product(
-            shape.hidden, used, 1, width, maps.hidden[layer], 0, width, 1, 0, work.hat2[layer], at, size, 0,
-            work.slope[layer], over, size, False, maps.hidden_bias[layer], 0,
-        )  # fmt: skip
-        _activate(work.slope[layer, panel], used, work.active[layer, panel])
-        product(
-            width, used, 1, shape.hidden, maps.back[layer], 0, shape.hidden, 1, 0, work.active[layer], over, size, 0,
-            work.x, at, size, True, maps.back_bias[layer], 0,
-        )  # fmt: skip
+        slope, active = work.slope[layer, panel], work.active[layer, panel]
+        normalise(shape.normed, x, used, hat, work.scale2[layer, panel], top[0])
+        mapped(maps.hidden[layer], maps.hidden_bias[layer], hat, used, False, slope)
+        _activate(slope, used, active)
+        mapped(maps.back[layer], maps.back_bias[layer], active, used, True, x)
 
 
 @phase(fastmath=FLAGS)
@@ -144,74 +133,42 @@ def _times(slope: X2, change: X2, used: int) -> None:
 
 
 @phase(fastmath=FLAGS)
+def _back_through_norm(shape: Shape, m: X2, dy: X3, hat: X3, scale: X2, work: Work) -> None:
+    """work.x += the gradient through m hat(x), from `dy` of what is mapped."""
+    for panel in range(dy.shape[0]):
+        used = columns_of(panel, shape.steps, shape.samples, dy.shape[2])
+        mapped_back(m, dy[panel], used, False, work.panel, work.zeros)
+        normalise_backward(
+            shape.normed, hat[panel], scale[panel], work.panel, used, work.x[panel], work.lines[0], work.lines[1]
+        )
+
+
+@phase(fastmath=FLAGS)
 def _backward_layer(shape: Shape, maps: Maps, sums: Maps, work: Work, layer: int) -> None:
     """Of the gradient `work.x` of the stream after a layer that of the stream before it, in its place."""
-    dx, steps, samples, zeros, hidden = work.x, shape.steps, shape.samples, work.zeros, shape.hidden
+    dx, steps, samples, turn, zeros = work.x, shape.steps, shape.samples, work.turn, work.zeros
     panels, width, size = dx.shape
-    if hidden:
-        slope = work.slope[layer]
+    if shape.hidden:
+        slope, hat = work.slope[layer], work.hat2[layer]
         add_rows(dx, steps, samples, sums.back_bias[layer])
-        turned(dx, steps, samples, work.turn)
-        add_outer(work.active[layer], work.turn, steps, samples, width, sums.back[layer], zeros)
+        turned(dx, steps, samples, turn)
+        add_outer(work.active[layer], turn, steps, samples, width, sums.back[layer], zeros)
         for panel in range(panels):
             used = columns_of(panel, steps, samples, size)
-            product(
-                hidden, used, 1, width, maps.back[layer], 0, 1, hidden, 0, dx, panel * width * size, size, 0,
-                work.panel, 0, size, False, zeros, 0,
-            )  # fmt: skip
+            mapped_back(maps.back[layer], dx[panel], used, False, work.panel, zeros)
             _times(slope[panel], work.panel, used)
-        add_rows(slope, steps, samples, sums.hidden_bias[layer])
-        turned(work.hat2[layer], steps, samples, work.turn)
-        add_outer(slope, work.turn, steps, samples, width, sums.hidden[layer], zeros)
-        for panel in range(panels):
-            used = columns_of(panel, steps, samples, size)
-            product(
-                width, used, 1, hidden, maps.hidden[layer], 0, 1, width, 0, slope, panel * hidden * size, size, 0,
-                work.panel, 0, size, False, zeros, 0,
-            )  # fmt: skip
-            normalise_backward(
-                shape.normed,
-                work.hat2[layer, panel],
-                work.scale2[layer, panel],
-                work.panel,
-                used,
-                dx[panel],
-                work.lines[0],
-                work.lines[1],
-            )
-    mixed, qkv = work.mixed[layer], work.qkv[layer]
-    add_rows(dx, steps, samples, sums.out_bias[layer])
-    turned(mixed, steps, samples, work.turn)
-    add_outer(dx, work.turn, steps, samples, width, sums.out[layer], zeros)
+        add_gradient(slope, hat, steps, samples, turn, sums.hidden[layer], sums.hidden_bias[layer], zeros)
+        _back_through_norm(shape, maps.hidden[layer], slope, hat, work.scale2[layer], work)
+    mixed, qkv, hat = work.mixed[layer], work.qkv[layer], work.hat[layer]
+    add_gradient(dx, mixed, steps, samples, turn, sums.out[layer], sums.out_bias[layer], zeros)
     for panel in range(panels):
-        used = columns_of(panel, steps, samples, size)
-        at = panel * width * size
-        product(
-            width, used, 1, width, maps.out[layer], 0, 1, width, 0, dx, at, size, 0, mixed, at, size, False, zeros, 0
-        )
+        mapped_back(maps.out[layer], dx[panel], columns_of(panel, steps, samples, size), False, mixed[panel], zeros)
     attend_backward(
         mixed, qkv, shape.heads, shape.scale, work.cos, work.sin, work.none, samples, steps,
         work.head, work.lines[0], zeros,
     )  # fmt: skip
-    add_rows(qkv, steps, samples, sums.qkv_bias[layer])
-    turned(work.hat[layer], steps, samples, work.turn)
-    add_outer(qkv, work.turn, steps, samples, width, sums.qkv[layer], zeros)
-    for panel in range(panels):
-        used = columns_of(panel, steps, samples, size)
-        product(
-            width, used, 1, 3 * width, maps.qkv[layer], 0, 1, width, 0, qkv, panel * 3 * width * size, size, 0,
-            work.panel, 0, size, False, zeros, 0,
-        )  # fmt: skip
-        normalise_backward(
-            shape.normed,
-            work.hat[layer, panel],
-            work.scale[layer, panel],
-            work.panel,
-            used,
-            dx[panel],
-            work.lines[0],
-            work.lines[1],
-        )
+    add_gradient(qkv, hat, steps, samples, turn, sums.qkv[layer], sums.qkv_bias[layer], zeros)
+    _back_through_norm(shape, maps.qkv[layer], qkv, hat, work.scale[layer], work)
 
 
 @entry(fastmath=FLAGS)

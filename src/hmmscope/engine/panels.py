@@ -41,6 +41,22 @@ def columns_of(panel, steps, samples, width):  # type: ignore[no-untyped-def]
     return min(width, steps * samples - panel * width)
 
 
+@phase()
+def mapped(m: X2, bias: X1, x: X2, used: int, add: bool, y: X2) -> None:
+    """y = (y if add) + m x + bias, for the columns of a panel that are used."""
+    rows, cols = m.shape
+    size = x.shape[1]
+    product(rows, used, 1, cols, m, 0, cols, 1, 0, x, 0, size, 0, y, 0, size, add, bias, 0)
+
+
+@phase()
+def mapped_back(m: X2, dy: X2, used: int, add: bool, dx: X2, zeros: X1) -> None:
+    """dx = (dx if add) + m^T dy: the gradient of what `mapped` maps."""
+    rows, cols = m.shape
+    size = dy.shape[1]
+    product(cols, used, 1, rows, m, 0, 1, cols, 0, dy, 0, size, 0, dx, 0, size, add, zeros, 0)
+
+
 @phase(fastmath=FLAGS)
 def read(asked: Asked, first: int, count: int, samples: int, table: X2, place: X2, rows: X2, x: X3) -> None:
     """x = table[token] + place[position]; of vectors place[position] + sum_i vector_i table[i].
@@ -268,6 +284,14 @@ def add_outer(dy: X3, x: X2, steps: int, samples: int, width: int, total: X2, ze
     product(rows, width, min(last, 1), last, dy, at, size, 1, 0, x, begin, width, 0, total, 0, width, True, zeros, 0)
 
 
+@phase()
+def add_gradient(dy: X3, x: X3, steps: int, samples: int, turn: X2, total: X2, bias: X1, zeros: X1) -> None:
+    """The gradients of `mapped`: total += sum_n dy_n x_n^T, bias += sum_n dy_n, over columns; `turn` is scratch."""
+    add_rows(dy, steps, samples, bias)
+    turned(x, steps, samples, turn)
+    add_outer(dy, turn, steps, samples, x.shape[1], total, zeros)
+
+
 @phase(fastmath=SUMS)
 def judge(
     hat: X2, used: int, head: X2, bias: X1, z: X2, y: X2, w: X1, kind: int, dhat: X2,
@@ -276,12 +300,12 @@ def judge(
     """Head and loss of a panel: z = head hat + bias, then dz in its place; dhat = head^T dz; gradients of head and bias."""
     outputs, size = z.shape
     width = hat.shape[0]
-    product(outputs, used, 1, width, head, 0, width, 1, 0, hat, 0, size, 0, z, 0, size, False, bias, 0)
+    mapped(head, bias, hat, used, False, z)
     if kind == 0:
         loss = cross_entropy(z, y, used, top, w, mass)
     else:
         loss = squared_error(z, y, used, w)
-    product(width, used, 1, outputs, head, 0, 1, width, 0, z, 0, size, 0, dhat, 0, size, False, zeros, 0)
+    mapped_back(head, z, used, False, dhat, zeros)
     transpose(width, used, hat, 0, size, turn, 0, width)
     product(outputs, width, 1, used, z, 0, size, 1, 0, turn, 0, width, 0, total, 0, width, True, zeros, 0)
     for v in range(outputs):

@@ -10,9 +10,21 @@ A panel is one position, so that a step of the recursion is one product; states 
 from typing import NamedTuple
 
 from hmmscope.engine.functions import tangent
-from hmmscope.engine.panels import Asked, add_outer, add_rows, judge, labels_of_panel, read, read_backward, turned
+from hmmscope.engine.panels import (
+    Asked,
+    add_gradient,
+    add_outer,
+    add_rows,
+    judge,
+    labels_of_panel,
+    mapped,
+    mapped_back,
+    read,
+    read_backward,
+    turned,
+)
 from hmmscope.engine.phases import I1, I2, X1, X2, X3, X4, entry, phase
-from hmmscope.engine.tiles import FLAGS, product, wide
+from hmmscope.engine.tiles import FLAGS, wide
 
 
 class Cells(NamedTuple):
@@ -85,7 +97,6 @@ def recurrent_chunk(
     """Loss of the samples first .. first + count - 1 of a batch; gradients of the maps are added to `sums`."""
     steps, samples, zeros, dh = shape.steps, shape.samples, work.zeros, work.dh
     layers, width = maps.initial.shape
-    cell = width * samples
     for layer in range(layers):
         h = work.h[layer]
         for i in range(width):
@@ -93,16 +104,10 @@ def recurrent_chunk(
         if layer == 0:
             read(asked, first, count, samples, maps.table, maps.place, work.rows, h[1:])
         for step in range(steps):
-            at = (step + 1) * cell
             if layer:
-                product(
-                    width, samples, 1, width, maps.feed[layer - 1], 0, width, 1, 0, work.h[layer - 1], at, samples, 0,
-                    h, at, samples, False, maps.bias[layer - 1], 0,
-                )  # fmt: skip
-            product(
-                width, samples, 1, width, maps.recur[layer], 0, width, 1, 0, h, at - cell, samples, 0,
-                h, at, samples, True, zeros, 0,
-            )  # fmt: skip
+                below = work.h[layer - 1, step + 1]
+                mapped(maps.feed[layer - 1], maps.bias[layer - 1], below, samples, False, h[step + 1])
+            mapped(maps.recur[layer], zeros, h[step], samples, True, h[step + 1])
             _apply(shape.relu, h[step + 1])
     loss = 0.0
     for step in range(steps):
@@ -116,28 +121,19 @@ def recurrent_chunk(
         for step in range(steps - 1, -1, -1):
             _apply_backward(shape.relu, h[step + 1], dh[step])
             if step:
-                product(
-                    width, samples, 1, width, maps.recur[layer], 0, 1, width, 0, dh, step * cell, samples, 0,
-                    dh, (step - 1) * cell, samples, True, zeros, 0,
-                )  # fmt: skip
-        product(
-            width, samples, 1, width, maps.recur[layer], 0, 1, width, 0, dh, 0, samples, 0,
-            work.panel, 0, samples, False, zeros, 0,
-        )  # fmt: skip
+                mapped_back(maps.recur[layer], dh[step], samples, True, dh[step - 1], zeros)
+        mapped_back(maps.recur[layer], dh[0], samples, False, work.panel, zeros)
         add_rows(work.panel.reshape(1, width, samples), 1, samples, sums.initial[layer])
         turned(h[:steps], steps, samples, work.turn)
         add_outer(dh, work.turn, steps, samples, width, sums.recur[layer], zeros)
         if layer == 0:
             read_backward(asked, first, count, samples, sums.table, sums.place, work.rows, dh)
             continue
-        add_rows(dh, steps, samples, sums.bias[layer - 1])
-        turned(work.h[layer - 1, 1:], steps, samples, work.turn)
-        add_outer(dh, work.turn, steps, samples, width, sums.feed[layer - 1], zeros)
+        add_gradient(
+            dh, work.h[layer - 1, 1:], steps, samples, work.turn, sums.feed[layer - 1], sums.bias[layer - 1], zeros
+        )
         for step in range(steps):
-            product(
-                width, samples, 1, width, maps.feed[layer - 1], 0, 1, width, 0, dh, step * cell, samples, 0,
-                work.panel, 0, samples, False, zeros, 0,
-            )  # fmt: skip
+            mapped_back(maps.feed[layer - 1], dh[step], samples, False, work.panel, zeros)
             for i in range(width):
                 for j in range(samples):
                     dh[step, i, j] = work.panel[i, j]
