@@ -109,8 +109,8 @@ def draw(figure: Figure, style: str = "paper") -> Canvas:
 def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") -> dict[str, bytes]:
     """The files of a figure by their endings. Equal figures, marks and versions give equal bytes.
 
-    All have the layout of the first, which takes as long as the drawing and is computed once. Of a figure with a picture in
-    it, which LaTeX does not take inside a drawing, the style latex gives the files of paper.
+    All have one layout, which takes as long as the drawing and is computed once. Of a figure with a picture in it, which
+    LaTeX does not take inside a drawing, the style latex gives the files of paper.
 
     Args:
         figure: to draw.
@@ -129,13 +129,23 @@ def figure_files(figure: Figure, mark: str | None = None, style: str = "paper") 
         latex.require_latex()
     with _style(STYLES[style]):
         canvas = _draw(figure, STYLES[style])
+        if not _by_latex(STYLES[style]):  # LaTeX measures letters itself
+            _lay_out(canvas)
         for ending in STYLES[style].endings:
             stream = io.BytesIO()
             about: dict[str, Any] = {"metadata": metadata[ending]} if ending in metadata else {}
             canvas.savefig(stream, format=ending, dpi=220, **about)
-            canvas.set_layout_engine(None)  # of the defaults: none, so that the next is not laid out before it is drawn
             found[ending] = stream.getvalue()
     return found
+
+
+def _lay_out(canvas: Canvas) -> None:
+    """Once and for all: a figure with a layout engine is drawn once more before each saving."""
+    engine = canvas.get_layout_engine()
+    assert engine is not None
+    canvas.dpi = 72  # points, as letters are measured for PDF and SVG
+    engine.execute(canvas)
+    canvas.set_layout_engine("none")
 
 
 @contextmanager
