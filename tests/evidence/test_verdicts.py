@@ -16,6 +16,7 @@ from hmmscope.evidence.verdicts import (
     matched,
     regime,
     room,
+    settled,
 )
 
 
@@ -105,6 +106,23 @@ def test_converged() -> None:
     assert not converged({"a": 0.01, "b": None}, 0.1, "loss").is_open  # what was not recorded is not flat
     assert not converged({"a": float("nan")}, 0.1, "loss").is_open
     assert not converged({}, 0.1, "loss").is_open
+
+
+def test_a_verdict_is_settled_if_one_more_doubling_would_not_turn_it() -> None:
+    clear, open_ = {"a": effect(1, 2)}, {"a": effect(-1, 1)}
+    assert settled(Above(), clear, {"a": -0.5}).is_open
+    assert settled(Above(), clear, {"a": 5.0}).is_open
+    turned = settled(Above(), clear, {"a": -1.5})
+    assert not turned.is_open
+    assert "by a -1.5" in turned.text
+    assert "would turn reproduced into inconclusive" in turned.text
+    assert settled(Above(), open_, {"a": 0.0}).is_open
+    assert not settled(Above(), open_, {"a": 3.0}).is_open
+    assert not settled(Above(), clear, {"a": None}).is_open  # what was not recorded does not rest
+    assert not settled(Above(), clear, {}).is_open
+    assert not settled(Above(), {}, {}).is_open
+    assert settled(Above(), clear | {"b": effect(3, 4)}, {"a": 0.0, "b": -1.0}).is_open
+    assert not settled(Above(), clear | {"b": effect(3, 4)}, {"a": 0.0, "b": -9.0}).is_open  # any of them
 
 
 def test_learned() -> None:

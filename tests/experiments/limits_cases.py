@@ -47,12 +47,13 @@ def first_seed(tables: dict[str, Any]) -> dict[str, Any]:
 
 
 def at_rest(facts: Iterable[dict[str, Any]], before: float = 8.0, after: float = 8.0, longest: int = 16) -> list[dict]:
-    """The table of what happens while training: lengths, and losses a hundredth of them, at three quarters and the end."""
+    """The table of what happens while training: lengths, and losses a hundredth of them, at half of it and later."""
     return [
-        {**one, "error_rate": rate, "longest": longest, "share": share, "length": length, "loss": length / 100}
+        {**one, "error_rate": rate, "longest": longest, "share": share, "length": length}
+        | {"loss": length / 100, "worst": length / 100}
         for one in facts
         for rate in (0.05, 0.1)
-        for share, length in ((0.75, before), (1.0, after))
+        for share, length in ((0.5, before), (0.75, before), (1.0, after))
     ]
 
 

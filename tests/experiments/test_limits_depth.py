@@ -42,7 +42,7 @@ def test_what_moves_is_told_from_what_rests() -> None:
 
 
 def test_a_layer_more_gets_there_sooner() -> None:
-    found = judged("limits-depth-speed", growing(lambda n, share: 4 * share * 2 ** (n - 1) if n else 32.0))
+    found = judged("limits-depth-speed", growing(lambda n, share: 16 * share * 2 ** (n - 1) if n else 32.0))
     assert found.value == pytest.approx(-1.0, abs=0.1)
     assert "no depth gets there" in judged("limits-depth-speed", growing(lambda n, share: 1.0)).text
 
@@ -71,8 +71,9 @@ def doses(length: Callable[[int, int], float], moving: float = 0.0) -> Tables:
                     ]
                 training += [
                     facts
-                    | {"error_rate": 0.1, "longest": 32, "share": s, "length": 8.0, "sequences": 100, "loss": loss}
-                    for s, loss in ((0.75, 0.2 + moving), (1.0, 0.2))
+                    | {"error_rate": 0.1, "longest": 32, "share": s, "sequences": 100, "loss": 0.2}
+                    | {"length": 8.0 if s == 1 or n == 0 else 32 * (8 / actions) ** moving}
+                    for s in (0.5, 0.75, 1.0)
                 ]
     return {"positions": positions, WHILE_TRAINING: training}
 
@@ -83,7 +84,7 @@ def test_thinner_signals_harm_the_transformer_more() -> None:
 
     assert verdict("limits-hard-dose-slope", doses(thins)) == "reproduced"
     assert verdict("limits-hard-dose-slope", doses(lambda n, actions: 24.0 - n)) == "not reproduced"
-    assert closed("limits-hard-dose-slope", doses(thins, moving=0.1)) == ["converged"]
+    assert closed("limits-hard-dose-slope", doses(thins, moving=1.2)) == ["converged"]
     assert "learned" in closed("limits-hard-dose-slope", swapped("limits-hard-dose", doses(thins)))
     found = judged(
         "limits-hard-dose-threshold", doses(lambda n, actions: 24.0 if n == 0 else 0.5 if actions > 32 else 9.0)

@@ -152,7 +152,8 @@ def test_matmul_fails() -> None:
         verdict(name, training(lambda t, share, seed: 0.1 * seed if t == "matmul" else 0.01 * seed)) == "inconclusive"
     )
     assert closed(name, ends(0.5, 0.5)) == ["learned"]  # nor is Cyclic-DET learned
-    assert closed(name, ends(0.5, 0.0, fall=0.1)) == ["converged"]
+    assert closed(name, ends(0.5, 0.0, fall=0.1)) == []  # it falls, and not as far in one more doubling
+    assert closed(name, ends(0.3, 0.0, fall=0.5)) == ["converged"]
     assert closed(name, swapped("limits-table4", ends(0.5, 0.0))) == ["learned"]
 
 
@@ -174,7 +175,6 @@ def floors(task: str, *values: float) -> Tables:
     "name, task, printed",
     [
         ("limits-printed-rnd-rnn", "cyclic-rnd", 3.7769e-6),
-        ("limits-printed-rnd-transformers", "cyclic-rnd", 1.1377),
         ("limits-printed-lds-rnn", "ran-lds", 2.58242),
     ],
 )
@@ -197,7 +197,7 @@ def test_one_more_instance_scatters_more_than_the_mean() -> None:
     )
     assert found.low is not None
     assert found.low < 0 < (found.value or 0)
-    assert found.verdict == "inconclusive"
+    assert found.verdict == "found"
 
 
 def test_the_printed_loss_of_seven_layers() -> None:

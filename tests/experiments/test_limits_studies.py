@@ -193,7 +193,9 @@ def heard(errors: dict[int, float], fits: dict[int, int], noise: float = 0.1, ha
                 tables["final"].append(
                     facts | {"chosen_position": 100, "error": value, "fit_0.05": fit, "fit_0.1": fit}
                 )
-                tables["training"] += [facts | {"chosen_position": 100, "epoch": e, "value": value} for e in (15, 20)]
+                tables["training"] += [
+                    facts | {"chosen_position": 100, "epoch": e, "value": value} for e in (10, 15, 20)
+                ]
                 for t in range(1, 101):
                     trained = value if t > fit else 0.001
                     pairs = (
@@ -221,8 +223,8 @@ def test_cot_lowers_the_loss() -> None:
     one = {key: [row for row in rows if row["task"] != "MatMul"] for key, rows in good.items()}
     assert verdict(name, one) == "not tested"  # both tasks are wanted
     assert verdict(name, swapped("limits-fig4-cot", good)) == "not tested"
-    for row in good["training"]:
-        row["value"] -= 0.1 * (row["epoch"] == 20)
+    for row in good["training"]:  # without blocks it nears what it has with them
+        row["value"] += 0.7 * (row["epoch"] < 20 and row["block_length"] == 0)
     assert closed(name, good) == ["converged"]
 
 

@@ -26,7 +26,7 @@ from hmmscope.evidence.code import code_behind
 from hmmscope.evidence.effects import Effect
 from hmmscope.evidence.findings import Finding
 from hmmscope.evidence.rows import Tables, as_tables
-from hmmscope.evidence.verdicts import Gate, Rule, Verdict, all_of
+from hmmscope.evidence.verdicts import Gate, Rule, Verdict, all_of, settled
 
 #: Where a rule comes from: the source of a question that no paper asks.
 OURS = "ours"
@@ -41,18 +41,26 @@ class Seen:
         text: what was seen, in sentences.
         gates: what must hold before anything is judged.
         wanted: names of `effects` that the claim is about; if one is missing, the claim is not tested.
+        drifts: by name like `effects`, how much each has changed over the last doubling of the training; a claim that has
+            them is judged only if one more doubling would not turn it, see `verdicts.settled`.
     """
 
     effects: Effect | Mapping[str, Effect] | None
     text: str
     gates: Sequence[Gate] = ()
     wanted: Sequence[str] = ()
+    drifts: Mapping[str, float | None] | float | None = None
 
     def by_name(self) -> dict[str, Effect]:
         """The effects by name; a single one has no name."""
         if self.effects is None:
             return {}
         return {"": self.effects} if isinstance(self.effects, Effect) else dict(self.effects)
+
+    def drifts_by_name(self, sign: int = 1) -> dict[str, float | None]:
+        """The drifts by name, like the effects."""
+        drifts = self.drifts if isinstance(self.drifts, Mapping) else {"": self.drifts}
+        return {name: None if drift is None else sign * drift for name, drift in drifts.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +106,10 @@ class Claim:
         effects = seen.by_name()
         if mirrored and self.rule is not None:
             effects = {name: effect.mirrored(self.rule.bound) for name, effect in effects.items()}
-        verdict, decides, text = self._decide(effects, seen)
+        gates = tuple(seen.gates)
+        if self.rule is not None and seen.drifts is not None:
+            gates += (settled(self.rule, effects, seen.drifts_by_name(-1 if mirrored else 1)),)
+        verdict, decides, text = self._decide(effects, seen, gates)
         effect = effects.get(decides)
         finding: dict[str, Any] = {}
         if effect is not None:
@@ -115,17 +126,17 @@ class Claim:
             claim=self.name,
             source=self.source,
             reading=self.reading,
-            gates=tuple(seen.gates),
+            gates=gates,
             rule_version=self.rule_version,
             **finding,
         )
 
-    def _decide(self, effects: Mapping[str, Effect], seen: Seen) -> tuple[Verdict, str, str]:
+    def _decide(self, effects: Mapping[str, Effect], seen: Seen, gates: Sequence[Gate]) -> tuple[Verdict, str, str]:
         """Verdict, name of the effect that decides, and the text."""
         if self.rule is None:
             return "found", next(iter(effects), ""), seen.text
         verdict, decides, missing = all_of(self.rule, effects, seen.wanted)
-        closed = next((gate for gate in seen.gates if not gate.is_open), None)
+        closed = next((gate for gate in gates if not gate.is_open), None)
         if closed is not None:
             return "not tested", decides, f"Not tested: {closed.text}. {seen.text}".strip()
         if verdict == "not tested":

@@ -68,6 +68,11 @@ class Effect:
         low, high = (None if end is None else 2 * bound - end for end in (self.high, self.low))
         return replace(self, value=2 * bound - self.value, low=low, high=high)
 
+    def shifted(self, by: float) -> "Effect":
+        """The effect with the same spread about another mean."""
+        low, high = (None if end is None else end + by for end in (self.low, self.high))
+        return replace(self, value=self.value + by, low=low, high=high)
+
     def p_value(self, bound: float = 0.0) -> float | None:
         """Of the hypothesis that the mean is at the bound, two-sided; None without a law."""
         if self.error is None or self.degrees < 0:

@@ -182,6 +182,30 @@ def converged(changes: Mapping[str, float | None], margin: float, what: str) -> 
     return Gate("converged", True, f"the {what} changed by less than {margin:g} in the last quarter of training")
 
 
+def settled(rule: Rule, effects: Mapping[str, Effect], drifts: Mapping[str, float | None]) -> Gate:
+    """Whether a verdict would outlast training twice as long, at the pace of the last doubling of the training.
+
+    What grows with the logarithm of the training never is flat, and need not be: the question is whether it could still turn
+    the verdict. A change that comes all at once, long after nothing moved, is not foreseen.
+
+    Args:
+        rule: of the claim.
+        effects: that the claim rests on, by name.
+        drifts: change of each over the last doubling of the training; None where it was not recorded.
+    """
+    unknown = [name for name in effects if drifts.get(name) is None]
+    if unknown or not effects:
+        return Gate("converged", False, "what the last doubling of the training has changed is not recorded")
+    shifts = {name: drifts[name] or 0.0 for name in effects}
+    now, _, _ = all_of(rule, effects)
+    then, _, _ = all_of(rule, {name: effect.shifted(shifts[name]) for name, effect in effects.items()})
+    said = "; ".join(f"{name} {shift:+.2g}".strip() for name, shift in shifts.items())
+    pace = f"the last doubling of the training has changed the effect by {said}"
+    if now == then:
+        return Gate("converged", True, f"{pace}, and one more at that pace would not turn the verdict")
+    return Gate("converged", False, f"{pace}, and one more at that pace would turn {now} into {then}")
+
+
 def learned(effect: Effect, margin: float, control: str) -> Gate:
     """Whether a model is better than its best control: the effect (better is positive) is above the margin."""
     is_open = effect.low is not None and effect.low > 0 and effect.value >= margin

@@ -202,7 +202,7 @@ def saturates(tables: Tables) -> Seen:
     experiment="limits-depth",
     source=OURS,
     says="How much sooner does a layer more fit a given length?",
-    reading="Slope of log2 of the sequences seen until the 0.1-fit length stays at 4 or more, against layers.",
+    reading="Slope of log2 of the sequences seen until the 0.1-fit length stays at half of the sequence, against layers.",
 )
 def speed(tables: Tables) -> Seen:
     """Of the depths that get there, two at least, within seeds, at the shorter sequences."""
@@ -217,12 +217,12 @@ def speed(tables: Tables) -> Seen:
     effect = over_seeds(rows, of_seed, "doublings of the sequences a layer")
     counts = each(rows, "layers", lambda own: steps_to(own))
     said = "; ".join(f"{model_name(n)} {count.value:,.0f}" for n, count in counts.items())
-    return Seen(effect, f"Mean sequences until four positions stay fitted: {said or 'no depth gets there'}.")
+    return Seen(effect, f"Mean sequences until half of the positions stay fitted: {said or 'no depth gets there'}.")
 
 
-def steps_to(own: Rows, length: float = 4.0) -> float | None:
-    """Sequences that a run has seen when its fit length is at `length` for good; None if it never is."""
+def steps_to(own: Rows) -> float | None:
+    """Sequences that a run has seen when it fits half of its positions for good; None if it never does."""
     ordered = sorted(own, key=lambda row: row["sequences"])
-    below = [i for i, row in enumerate(ordered) if row["length"] < length]
+    below = [i for i, row in enumerate(ordered) if row["length"] < row["longest"] / 2]
     first = below[-1] + 1 if below else 0
     return float(ordered[first]["sequences"]) if first < len(ordered) else None

@@ -8,29 +8,32 @@ from hmmscope import registry
 from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Estimate
 from hmmscope.evidence.figures import Explorer, Figure, Series
-from hmmscope.evidence.panels import curve, level, lines, present
+from hmmscope.evidence.panels import curve, level, lines
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import Above, Below, Gate, room
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, apart
 from hmmscope.experiments.limits_lengths import (
+    CYCLES,
     RATE,
     Lengths,
-    at_rest,
     both_cycles,
     by_depth,
     deep,
     doublings_left,
+    drifts_of,
     final_losses,
     fit_lengths,
-    growing,
+    growing_by_task,
     growth,
     learned_by,
     length_of,
     lengths,
+    lengths_then,
     log2,
     models,
     rarely_asked,
     slack,
+    slack_then,
     windows_of,
 )
 from hmmscope.experiments.limits_models import HEADLINES_FIRST, TASKS, grid, identity, is_deep
@@ -41,11 +44,12 @@ from hmmscope.experiments.limits_tables import (
     REMEMBERING,
     WHILE_TRAINING,
     all_layers,
+    baselines,
+    drift,
     each_task,
     explored,
     flat,
     layers_of,
-    lengths_at_rest,
     model_name,
     never_fitting,
     over_seeds,
@@ -54,7 +58,6 @@ from hmmscope.experiments.limits_tables import (
     titles,
     told,
     training_rows,
-    while_training,
 )
 from hmmscope.runs.pipeline import Run
 
@@ -159,25 +162,6 @@ def _lengths_figure(rows: Rows) -> Figure:
     )
 
 
-def _baselines(tables: Tables, task: str) -> tuple[Series, ...]:
-    """What knowing nothing, and exact filters with a window, lose by position."""
-    windows = tables["windows"].where(task=task)
-    constant = tables["positions"].where(task=task, predictor="constant")
-    return present(
-        [
-            curve(constant, "position", "always the same answer", "baseline"),
-            *[
-                curve(windows.where(window=w), "position", _window_name(w), "baseline")
-                for w in sorted(windows.values("window"))
-            ],
-        ]
-    )
-
-
-def _window_name(window: int) -> str:
-    return "stationary law" if window == 0 else f"exact, last {window} observation{'s' * (window > 1)}"
-
-
 def _curves(rows: Rows) -> dict[int, Series]:
     """The loss by position of each model of a task."""
     found = {n: curve(rows.where(layers=n), "position", model_name(n), "model") for n in layers_of(rows)}
@@ -188,7 +172,7 @@ def _positions_figure(tables: Tables) -> Figure:
     rows = models(tables)
     shown: dict[str, Any] = {"x_label": "position", "y_label": "evaluation loss", "y_min": 0.0}
     panels = [
-        lines(task_title(task), *_curves(own).values(), *_baselines(tables, task), **shown)
+        lines(task_title(task), *_curves(own).values(), *baselines(tables, task), **shown)
         for task, own in rows.by("task").items()
     ]
     return Figure(
@@ -208,7 +192,7 @@ def _explorer(tables: Tables) -> Figure:
     curves = []
     for task, own in models(tables).by("task").items():
         curves += [explored(one, (task_title(task), model_name(n))) for n, one in _curves(own).items()]
-        curves += [explored(one, (task_title(task), ""), one.name) for one in _baselines(tables, task)]
+        curves += [explored(one, (task_title(task), ""), one.name) for one in baselines(tables, task)]
     shown: dict[str, Any] = {"x_label": "position", "y_label": "evaluation loss", "y_min": 0.0}
     panel = Explorer(title="", choices=("task", "model"), curves=tuple(curves), **shown)
     return Figure(
@@ -245,9 +229,9 @@ def _training_figure(rows: Rows) -> Figure:
 CONSTANT = 2
 
 
-def _gates(tables: Tables, tasks: Sequence[str]) -> tuple[Gate, Gate]:
-    """Whether the deepest Transformer has learned anything, and whether all are at rest."""
-    return learned_by(tables, tasks, max(deep(tables), default=0)), at_rest(tables, tasks)
+def _learned(tables: Tables, tasks: Sequence[str]) -> Gate:
+    """Whether the deepest Transformer has learned anything."""
+    return learned_by(tables, tasks, max(deep(tables), default=0))
 
 
 @claim(
@@ -268,8 +252,8 @@ def rnn_fits(tables: Tables) -> Seen:
         for task, own in whole.by("task").items()
     )
     text = f"Mean 0.05-fit length of the RNN: {seen}. How far its largest loss is below 0.05: {told(effects)}."
-    gate = lengths_at_rest(while_training(tables, layers=0, error_rate=0.05))
-    return Seen(effects, text, gates=(gate,), wanted=titles(TASKS))
+    drifts = drifts_of(tables, tuple(TASKS), slack_then(0.05), layers=0)
+    return Seen(effects, text, wanted=titles(TASKS), drifts=drifts)
 
 
 @claim(
@@ -283,9 +267,10 @@ def rnn_fits(tables: Tables) -> Seen:
 )
 def grows(tables: Tables) -> Seen:
     """The least-squares slope of log2 of the continuous length."""
-    effects = each_task(models(tables), REMEMBERING, growth, "doublings a layer")
+    effects, drifts = growing_by_task(tables, growth, "doublings a layer")
     text = f"{by_depth(tables, REMEMBERING)} Doublings a layer: {told(effects)}."
-    return Seen(effects, text, gates=_gates(tables, REMEMBERING), wanted=titles(REMEMBERING))
+    gate = _learned(tables, REMEMBERING)
+    return Seen(effects, text, gates=(gate,), wanted=titles(REMEMBERING), drifts=drifts)
 
 
 @claim(
@@ -298,14 +283,14 @@ def grows(tables: Tables) -> Seen:
     rule=Above(0.9),
 )
 def doubles(tables: Tables) -> Seen:
-    """Where there is room: a length cannot double from more than half of the sequence on."""
-    rows = models(tables)
-    effects = each_task(rows, REMEMBERING, lambda own: growth(own, 0.5), "doublings a layer")
-    spaces = each_task(rows, REMEMBERING, doublings_left, "")
+    """Where there is room: a length cannot double from more than half of the sequence on, and has to once before."""
+    effects, drifts = growing_by_task(tables, lambda found, longest: growth(found, longest, 0.5), "doublings a layer")
+    spaces, _ = growing_by_task(tables, doublings_left, "")
     least = min((one.value for one in spaces.values()), default=0.0)
-    space = room(least, 2, "the sequence, in doublings of the shortest fit length,")
+    space = room(least, 1, "the sequence, in doublings of the shortest fit length,")
     text = f"{by_depth(tables, REMEMBERING)} Doublings a layer: {told(effects)}."
-    return Seen(effects, text, gates=(space, *_gates(tables, REMEMBERING)), wanted=titles(REMEMBERING))
+    gates = (space, _learned(tables, REMEMBERING))
+    return Seen(effects, text, gates=gates, wanted=titles(REMEMBERING), drifts=drifts)
 
 
 @claim(
@@ -320,14 +305,13 @@ def doubles(tables: Tables) -> Seen:
 def power(tables: Tables) -> Seen:
     """log2 of the fit length over 2^L; a depth that need not fit more than the whole length, and does, is left out."""
 
-    def least(own: Rows) -> Estimate | None:
-        most = math.log2(max(own.values("position")))
-        found = [(n, log2(length)) for n, length in growing(own).items()]
-        return min((one - Estimate(min(n, most)) for n, one in found if n < most or one.value < most), default=None)
+    def least(found: Lengths, longest: int) -> Estimate | None:
+        most, logs = math.log2(longest), [(n, log2(length)) for n, length in found.items()]
+        return min((one - Estimate(min(n, most)) for n, one in logs if n < most or one.value < most), default=None)
 
-    effects = each_task(models(tables), REMEMBERING, least, "doublings above 2^L, worst depth")
+    effects, drifts = growing_by_task(tables, least, "doublings above 2^L, worst depth")
     text = f"{by_depth(tables, REMEMBERING)} log2 of the length over 2^L at the worst depth: {told(effects)}."
-    return Seen(effects, text, gates=(at_rest(tables, REMEMBERING),), wanted=titles(REMEMBERING))
+    return Seen(effects, text, wanted=titles(REMEMBERING), drifts=drifts)
 
 
 @claim(
@@ -361,8 +345,9 @@ def constant_depth(tables: Tables) -> Seen:
     )
     text = f"{by_depth(tables, FORGETTING)} How far the largest loss is below 0.1: {told(effects)}."
     text += f" With two layers it stays below 0.1 from position: {later}." if later else ""
-    gates = (Gate("learned", not short, depth), at_rest(tables, FORGETTING))
-    return Seen(effects, text, gates=gates, wanted=titles(FORGETTING))
+    gate = Gate("learned", not short, depth)
+    drifts = drifts_of(tables, FORGETTING, slack_then(RATE), layers=[1, 2])
+    return Seen(effects, text, gates=(gate,), wanted=titles(FORGETTING), drifts=drifts)
 
 
 @claim(
@@ -380,9 +365,10 @@ def hard_no_depth(tables: Tables) -> Seen:
     best = over_seeds(
         rows.where(predictor="model", layers=deep(tables)), lambda own: max(lengths(own).values()), "positions"
     )
-
-    gates = (rarely_asked(rows), at_rest(tables, (HARD,)), learned_by(tables, (HARD,), 0))
-    return Seen(best, by_depth(tables, (HARD,)), gates=gates)
+    trained = tables.get(WHILE_TRAINING, Rows()).where(task=HARD, layers=deep(tables))
+    moved = drift(trained, lambda own: max(lengths_then(own).values()))
+    gates = (rarely_asked(rows), learned_by(tables, (HARD,), 0))
+    return Seen(best, by_depth(tables, (HARD,)), gates=gates, drifts=moved)
 
 
 @claim(
@@ -399,9 +385,8 @@ def hard_below_det(tables: Tables) -> Seen:
     def least(easy: Lengths, hard: Lengths) -> Estimate:
         return min(log2(easy[n]) - log2(hard[n]) for n in easy.keys() & hard.keys())
 
-    text = by_depth(tables, ("cyclic-det", HARD))
-    effects = both_cycles(tables, least, "doublings, least depth")
-    return Seen(effects, text, gates=(at_rest(tables, ("cyclic-det", HARD)),))
+    effect, moved = both_cycles(tables, least, "doublings, least depth")
+    return Seen(effect, by_depth(tables, CYCLES), drifts=moved)
 
 
 @claim(
@@ -421,8 +406,8 @@ def hard_plateau(tables: Tables) -> Seen:
             return None
         return (log2(easy[most]) - log2(easy[2])) - (log2(hard[most]) - log2(hard[2]))
 
-    text = by_depth(tables, ("cyclic-det", HARD))
-    return Seen(both_cycles(tables, gain, "doublings more"), text, gates=_gates(tables, ("cyclic-det", HARD)))
+    effect, moved = both_cycles(tables, gain, "doublings more")
+    return Seen(effect, by_depth(tables, CYCLES), gates=(_learned(tables, CYCLES),), drifts=moved)
 
 
 @claim(
@@ -436,8 +421,7 @@ def hard_plateau(tables: Tables) -> Seen:
 def error_rates_close(tables: Tables) -> Seen:
     """Mean ratio within seeds, of Transformers."""
 
-    def share(own: Rows) -> Estimate | None:
-        pairs = [(length_of(one, 0.05), length_of(one, RATE)) for one in own.by("task", "layers").values()]
+    def share(pairs: list[tuple[Estimate, Estimate]]) -> Estimate | None:
         found = [(strict, loose) for strict, loose in pairs if loose.value >= 1]
         if not found:
             return None
@@ -445,6 +429,16 @@ def error_rates_close(tables: Tables) -> Seen:
         mean = math.fsum(strict.value / loose.value for strict, loose in found) / len(found)
         return Estimate(mean, error / len(found))
 
-    effect = over_seeds(models(tables).where(layers=deep(tables)), share, "mean ratio")
+    def now(own: Rows) -> Estimate | None:
+        return share([(length_of(one, 0.05), length_of(one, RATE)) for one in own.by("task", "layers").values()])
+
+    def then(own: Rows) -> Estimate | None:
+        cells = own.by("task", "layers").values()
+        return share(
+            [(lengths_then(one, 0.05)[n], lengths_then(one)[n]) for one in cells for n in one.values("layers")]
+        )
+
+    effect = over_seeds(models(tables).where(layers=deep(tables)), now, "mean ratio")
     text = "" if effect is None else f"The 0.05-fit length is {effect.short()} of the 0.1-fit length."
-    return Seen(effect, text, gates=(at_rest(tables, list(TASKS)),))
+    moved = drift(tables.get(WHILE_TRAINING, Rows()).where(layers=deep(tables)), then)
+    return Seen(effect, text, drifts=moved)

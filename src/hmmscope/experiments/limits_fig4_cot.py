@@ -20,6 +20,7 @@ from hmmscope.experiments.limits_tables import (
     epochs_of,
     fit_length_of,
     loss_of,
+    mean_change,
     mean_late_change,
     over_seeds,
     relabelled,
@@ -308,6 +309,24 @@ def _change(end: dict[str, Any], before: dict[str, Any]) -> float:
     return 0.0 if end["value"] < LOSS_AT_REST else float(end["value"] - before["value"])
 
 
+def _drifts(tables: Tables, measure: Callable[[Rows], float | None]) -> dict[str, float | None]:
+    """What the last doubling of the training has changed of a number of the table ``final``, by the errors of then."""
+
+    def at(row: dict[str, Any], until: float) -> float | None:
+        same = {key: row.get(key) for key in ("task", "seed", "block_length")}
+        rows = with_share(tables["training"].where(**same), "epoch") if tables["training"].where(**same) else Rows()
+        near = [one["value"] for one in rows if until - 0.1 < one["share"] <= until + 1e-9]
+        return sum(near) / len(near) if near and None not in near else None
+
+    drifts = {}
+    for task in SHOWN:
+        own = tables["final"].where(task=task)
+        half, end = (own.with_columns(error=lambda row, until=until: at(row, until)) for until in (0.5, 1.0))  # type: ignore[misc]
+        known = all(row["error"] is not None for row in [*half, *end])
+        drifts[task] = mean_change(half.per_seed(measure), end.per_seed(measure)) if known else None
+    return drifts
+
+
 def _said(rows: Rows) -> str:
     """Mean error and fit length by task and block length."""
     keys = ("task", "block_length")
@@ -335,8 +354,8 @@ def lowers_loss(tables: Tables) -> Seen:
         chosen = _chosen(own)
         return None if chosen is None else own.one(block_length=0)["error"] - own.one(block_length=chosen)["error"]
 
-    effects = _each_shown(tables, fall, "fall of the error with b half the fit length")
-    return Seen(effects, _said(tables["final"]), gates=(_learned(tables, SHOWN), _at_rest(tables, SHOWN)), wanted=SHOWN)
+    effects, drifts = _each_shown(tables, fall, "fall of the error with b half the fit length"), _drifts(tables, fall)
+    return Seen(effects, _said(tables["final"]), gates=(_learned(tables, SHOWN),), wanted=SHOWN, drifts=drifts)
 
 
 @claim(
@@ -383,7 +402,8 @@ def block_bound(tables: Tables) -> Seen:
         return sum(long) / len(long) - sum(short) / len(short) if long and short else None
 
     effects = _each_shown(tables, difference, "error of blocks above the fit length, less that of short ones")
-    return Seen(effects, _said(tables["final"]), gates=(_learned(tables, SHOWN), _at_rest(tables, SHOWN)), wanted=SHOWN)
+    text, drifts = _said(tables["final"]), _drifts(tables, difference)
+    return Seen(effects, text, gates=(_learned(tables, SHOWN),), wanted=SHOWN, drifts=drifts)
 
 
 @claim(

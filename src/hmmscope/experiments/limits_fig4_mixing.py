@@ -18,6 +18,7 @@ from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.limits_models import is_deep, limits_config, shortened
 from hmmscope.experiments.limits_tables import (
     WHILE_TRAINING,
+    drift,
     each,
     equal_budgets,
     losses_at_rest,
@@ -300,8 +301,9 @@ def mixing_rnn(tables: Tables) -> Seen:
         f"Rise of the mean error from {fast:g} to {slow:g}: {told({name: one for name, one in parts.items() if one})}."
     )
     labels = {name: _label(slow, layers) for name, layers in (("Transformer", 1), ("RNN", 0))}
-    gates = (equal_budgets(tables, labels), _learned(rows, "rnn"), _at_rest(tables, "model", "rnn"))
-    return Seen(over_seeds(rows, more, "rise more than the RNN's"), text, gates=gates)
+    gates = (equal_budgets(tables, labels), _learned(rows, "rnn"))
+    then = while_training(tables).with_columns(predictor=lambda row: row["network"], value=lambda row: row["loss"])
+    return Seen(over_seeds(rows, more, "rise more than the RNN's"), text, gates=gates, drifts=drift(then, more))
 
 
 @claim(

@@ -11,15 +11,17 @@ from hmmscope.evidence.verdicts import Gate, learned, regime
 from hmmscope.experiments.limits_models import TASKS
 from hmmscope.experiments.limits_tables import (
     HARD,
+    REMEMBERING,
+    WHILE_TRAINING,
     WIDTH,
+    drift,
     each,
+    each_task,
     epochs_of,
     layers_of,
-    lengths_at_rest,
     loss_of,
     over_seeds,
     task_title,
-    while_training,
 )
 from hmmscope.inference.window import linear_window_errors, window_errors
 from hmmscope.processes.hmm import HMM
@@ -28,6 +30,8 @@ from hmmscope.runs.pipeline import Run
 
 #: The error rate of claims on growth.
 RATE = 0.1
+#: The same with the state as a signal and without.
+CYCLES = ("cyclic-det", HARD)
 #: Most often that the state may be asked for, in questions an action: twice the paper's 1 in 120.
 RARELY = 1 / 60
 
@@ -145,23 +149,26 @@ def lengths(own: Rows, rate: float = RATE) -> Lengths:
     return {n: length_of(own.where(layers=n), rate) for n in layers_of(own)}
 
 
-def growing(own: Rows) -> Lengths:
-    """`lengths` of the Transformers of which growth is claimed.
+def lengths_then(own: Rows, rate: float = RATE) -> Lengths:
+    """The same at one time of the training, see `limits_tables.drift`."""
+    return {row["layers"]: Estimate(row["length"]) for row in own.where(error_rate=rate)}
+
+
+def growing(found: Lengths, task: str, longest: int) -> Lengths:
+    """Of fit lengths those of the Transformers of which growth is claimed.
 
     The paper excepts the seven-layer Transformer on MatMul, that of log2 of the length (footnote 2).
     """
-    longest = max(own.values("position"))
-    excepted = own[0]["task"] == "matmul"
-    return {n: length for n, length in lengths(own).items() if n > 0 and not (excepted and 2**n >= longest)}
+    return {n: one for n, one in found.items() if n > 0 and not (task == "matmul" and 2**n >= longest)}
 
 
-def growth(own: Rows, most: float = 1.0) -> Estimate | None:
-    """Doublings of the fit length a layer: the slope of its log2, of one task and seed.
+def growth(found: Lengths, longest: int, most: float = 1.0) -> Estimate | None:
+    """Doublings of the fit length a layer: the slope of its log2.
 
     Up to the first depth that fits more than a share `most` of the sequence, or all of it; None with fewer than two depths.
     """
-    longest, points = max(own.values("position")), []
-    for n, length in growing(own).items():
+    points = []
+    for n, length in found.items():
         points.append((float(n), log2(length)))
         if length.value > most * longest or length.value >= longest:
             break
@@ -184,10 +191,38 @@ def deep(tables: Tables) -> list[int]:
     return [n for n in layers_of(models(tables)) if n > 0]
 
 
-def at_rest(tables: Tables, tasks: Sequence[str]) -> Gate:
-    """Whether the fit lengths of Transformers are at rest, but for that which the paper excepts."""
-    rows = while_training(tables, task=tasks, layers=deep(tables))
-    return lengths_at_rest(Rows(row for row in rows if row["task"] != "matmul" or 2 ** row["layers"] < row["longest"]))
+def growing_by_task(
+    tables: Tables, measure: Callable[[Lengths, int], Estimate | None], unit: str
+) -> tuple[dict[str, Effect], dict[str, float | None]]:
+    """A number of the fit lengths of which growth is claimed and the whole length: effects by task, and their drifts."""
+
+    def now(own: Rows) -> Estimate | None:
+        longest = max(own.values("position"))
+        return measure(growing(lengths(own), own[0]["task"], longest), longest)
+
+    def then(own: Rows) -> Estimate | None:
+        return measure(growing(lengths_then(own), own[0]["task"], own[0]["longest"]), own[0]["longest"])
+
+    return each_task(models(tables), REMEMBERING, now, unit), drifts_of(tables, REMEMBERING, then)
+
+
+def drifts_of(
+    tables: Tables, tasks: Sequence[str], measure: Callable[[Rows], Estimate | float | None], **where: Any
+) -> dict[str, float | None]:
+    """`drift` by the title of the task."""
+    return {
+        task_title(task): drift(tables.get(WHILE_TRAINING, Rows()).where(task=task, **where), measure) for task in tasks
+    }
+
+
+def slack_then(rate: float) -> Callable[[Rows], float | None]:
+    """`slack` of the best model at one time of the training."""
+
+    def measure(own: Rows) -> float | None:
+        worst = [row["worst"] for row in own.where(error_rate=RATE)]
+        return rate - min(worst) if worst and None not in worst else None
+
+    return measure
 
 
 def by_depth(tables: Tables, tasks: Sequence[str]) -> str:
@@ -203,22 +238,27 @@ def by_depth(tables: Tables, tasks: Sequence[str]) -> str:
     return f"Mean 0.1-fit lengths by depth: {'; '.join(said) or 'none'}."
 
 
-def doublings_left(own: Rows) -> float | None:
+def doublings_left(found: Lengths, longest: int) -> Estimate | None:
     """Doublings from the fit length of the shallowest Transformer to the whole length."""
-    shallowest = min(growing(own).items(), default=None)
-    return None if shallowest is None else math.log2(max(own.values("position"))) - log2(shallowest[1]).value
+    shallowest = min(found.items(), default=None)
+    return None if shallowest is None else Estimate(math.log2(longest)) - log2(shallowest[1])
 
 
 def both_cycles(
-    tables: Tables, measure: Callable[[dict[int, Estimate], dict[int, Estimate]], Estimate | None], unit: str
-) -> Effect | None:
-    """A number from the fit lengths of Transformers on Cyclic-DET and Cyclic-HARD of the same seed."""
+    tables: Tables, measure: Callable[[Lengths, Lengths], Estimate | None], unit: str
+) -> tuple[Effect | None, float | None]:
+    """A number from the fit lengths of Transformers on Cyclic-DET and Cyclic-HARD of the same seed, and its drift."""
 
-    def of_seed(own: Rows) -> Estimate | None:
-        easy, hard = (own.where(task=task) for task in ("cyclic-det", HARD))
-        return measure(lengths(easy), lengths(hard)) if easy and hard else None
+    def measured(read: Callable[[Rows], Lengths]) -> Callable[[Rows], Estimate | None]:
+        def of_seed(own: Rows) -> Estimate | None:
+            easy, hard = (own.where(task=task) for task in CYCLES)
+            return measure(read(easy), read(hard)) if easy and hard else None
 
-    return over_seeds(models(tables).where(layers=deep(tables)), of_seed, unit)
+        return of_seed
+
+    rows = tables.get(WHILE_TRAINING, Rows()).where(task=list(CYCLES), layers=deep(tables))
+    effect = over_seeds(models(tables).where(layers=deep(tables)), measured(lengths), unit)
+    return effect, drift(rows, measured(lengths_then))
 
 
 def learned_by(tables: Tables, tasks: Sequence[str], layers: int) -> Gate:

@@ -57,6 +57,9 @@ class _Scale:
     curriculum: bool = False
     group_order: int = 60  # of what the cycles generate: A5
     rates: dict[int, float] | None = None  # of learning, by layers
+    samples: int = 256  # of an evaluation while training
+    stages_of_fast: int = 3  # of the learning rate, of what mixes fast
+    fine: tuple[str, int] | None = None  # a task that is learned within an epoch, and steps between evaluations
 
 
 #: Stages of the learning rate, each half of the one before.
@@ -70,7 +73,22 @@ _SCALES = {
         4, 2, 8, 2, 8, 2e-3, 4, _steps(12, 12, 12, 12), (1, 2), 64, evaluations=4, curriculum=True, group_order=0
     ),
     "small": _Scale(16, 2, 64, 4, 64, 2e-3, 300, _steps(3000, 2000, 1000, 4000), (1, 2, 3), 4096, rates=RATES),
-    "medium": _Scale(32, 2, 64, 4, 64, 2e-3, 300, _steps(10000, 10000, 4000, 4000), (1, 2, 3, 4, 5), 4096, rates=RATES),
+    "medium": _Scale(
+        32,
+        2,
+        64,
+        4,
+        64,
+        2e-3,
+        300,
+        _steps(10000, 10000, 4000, 4000) | {"cyclic-hard": 20000},
+        (1, 2, 3, 4, 5),
+        4096,
+        rates=RATES,
+        samples=1024,
+        stages_of_fast=5,
+        fine=("ran-hmm", 20),
+    ),
     "gpu": _Scale(64, 5, 256, 8, 512, 1e-3, 500, _steps(5000, 5000, 2000, 5000), (1, 2, 3, 4, 5), 16384),
 }
 #: Observations in the paper, and in its table of costs.
@@ -198,10 +216,10 @@ def _training(scale: str, task: str, num_layers: int, length: int, curriculum: b
         "warmup_steps": sizes.warmup_steps,
         "warmup_from": 1e-7,
         "epoch_steps": epoch,
-        "halve_every": -(-sizes.evaluations // STAGES),
+        "halve_every": -(-sizes.evaluations // (sizes.stages_of_fast if task in FAST else STAGES)),
         "betas": [0.9, 0.999],
-        "evaluate_every": epoch,
-        "evaluate_samples": sizes.hard_samples if task == "cyclic-hard" else min(256, sizes.hard_samples),
+        "evaluate_every": sizes.fine[1] if sizes.fine and task == sizes.fine[0] else epoch,
+        "evaluate_samples": sizes.hard_samples if task == "cyclic-hard" else min(sizes.samples, sizes.hard_samples),
         "checkpoint_every": max(1, steps // 4),
     }
     if curriculum and num_layers:

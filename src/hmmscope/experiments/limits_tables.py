@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from hmmscope.analysis.fit_length import crossing_length, fit_length
 from hmmscope.evidence.effects import Effect, Estimate, pooled
 from hmmscope.evidence.figures import ExplorerCurve, Role, Series
-from hmmscope.evidence.panels import curve
+from hmmscope.evidence.panels import curve, present
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import Gate, converged, matched
 from hmmscope.experiments.limits_models import TASKS, depths
@@ -135,8 +135,8 @@ def training_rows(run: Run, error_rates: Sequence[float], facts: Mapping[str, An
 
     Returns:
         `facts` with ``error_rate``, ``longest``, ``epoch``, ``share`` (of the training), ``sequences``, ``tokens``,
-        ``value`` (the fit length), ``length`` (the same between positions), ``loss`` (mean over positions); of long ones
-        twenty epochs, evenly spread.
+        ``value`` (the fit length), ``length`` (the same between positions), ``loss`` (mean over positions), ``worst`` (the
+        largest loss); of long ones twenty epochs, evenly spread.
     """
     found = epochs_of(run)
     count = len(found.rows)
@@ -145,7 +145,7 @@ def training_rows(run: Run, error_rates: Sequence[float], facts: Mapping[str, An
     for i in kept:
         epoch = {key: found.rows[i][key] for key in ("epoch", "sequences", "tokens")} | {"share": (i + 1) / count}
         known = [loss for loss in found.rows[i]["distances"] if loss is not None]
-        epoch["loss"] = sum(known) / len(known) if known else None
+        epoch |= {"loss": sum(known) / len(known) if known else None, "worst": max(known, default=None)}
         for rate in error_rates:
             fitted = {
                 name: measure([found.rows[i]["distances"]], found.positions, rate)
@@ -214,7 +214,23 @@ def told(effects: Mapping[str, Effect]) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 # Gates and controls
 
-_NO_FACTS = {"epoch", "step", "share", "sequences", "tokens", "value", "length", "loss", "longest", "error_rate"}
+_NO_FACTS = {
+    "epoch",
+    "step",
+    "share",
+    "sequences",
+    "tokens",
+    "value",
+    "length",
+    "loss",
+    "worst",
+    "longest",
+    "error_rate",
+}
+#: Numbers of an evaluation in `WHILE_TRAINING`.
+_SEEN = ("value", "length", "loss", "worst")
+#: Share of a training of which the evaluations at its end, and before its half, are averaged.
+_ABOUT = 0.1
 
 
 def while_training(tables: Tables, **where: Any) -> Rows:
@@ -223,33 +239,18 @@ def while_training(tables: Tables, **where: Any) -> Rows:
     return rows.where(error_rate=max(rows.values("error_rate"))) if rows else rows
 
 
-def lengths_at_rest(rows: Rows) -> Gate:
-    """Whether fit lengths are flat over the last quarter of training; a whole length is at rest."""
-
-    def change(end: dict[str, Any], before: dict[str, Any]) -> float:
-        if end["length"] >= end["longest"]:
-            return 0.0
-        return math.log2(max(end["length"], 1.0) / max(before["length"], 1.0))
-
-    return _at_rest(rows, change, LENGTH_AT_REST, "log2 of the fit length")
-
-
 def losses_at_rest(rows: Rows) -> Gate:
     """Whether mean evaluation losses are flat over the last quarter of training, or at their floor."""
 
     def change(end: dict[str, Any], before: dict[str, Any]) -> float:
         return 0.0 if end["loss"] < LOSS_AT_REST else float(end["loss"] - before["loss"])
 
-    return _at_rest(rows, change, LOSS_AT_REST, "mean evaluation loss")
-
-
-def _at_rest(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], float], margin: float, what: str) -> Gate:
     facts = [name for name in (rows[0] if rows else ()) if name not in _NO_FACTS and name != "seed"]
     changes = {
         ", ".join(f"{fact} {own[0][fact]}" for fact in facts): mean_late_change(own, change)
         for own in (rows.by(*facts).values() if facts else ())
     }
-    return converged(changes, margin, what)
+    return converged(changes, LOSS_AT_REST, "mean evaluation loss")
 
 
 def mean_late_change(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], float | None]) -> float | None:
@@ -264,6 +265,50 @@ def late_change(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], f
     end = max(rows, key=lambda row: row["share"])
     before = max((row for row in rows if row["share"] <= 0.75), key=lambda row: row["share"], default=None)
     return None if before is None else change(end, before)
+
+
+def drift(rows: Rows, measure: Callable[[Rows], Estimate | float | None]) -> float | None:
+    """How much a number has changed over the last doubling of the training: mean over seeds, None where a seed lacks it.
+
+    Args:
+        rows: of `WHILE_TRAINING`; all that the number depends on.
+        measure: of the rows of a seed as they are at one time, one row a training.
+    """
+    half, end = (rows.per_seed(lambda own, share=share: measure(_at_share(own, share))) for share in (0.5, 1.0))  # type: ignore[misc]
+    return mean_change(half, end)
+
+
+def mean_change(
+    before: Mapping[Any, Estimate | float | None], after: Mapping[Any, Estimate | float | None]
+) -> float | None:
+    """Mean over seeds of what a number has changed; None where a seed lacks it."""
+    changes = [
+        None if now is None or (then := before.get(seed)) is None else _number(now) - _number(then)
+        for seed, now in after.items()
+    ]
+    known = [change for change in changes if change is not None]
+    return fmean(known) if known and len(known) == len(changes) else None
+
+
+def _number(value: Estimate | float) -> float:
+    return value.value if isinstance(value, Estimate) else value
+
+
+def _at_share(rows: Rows, share: float) -> Rows:
+    """Trainings at a share of their way: the mean of the evaluations just before it."""
+    keys = [name for name in (rows[0] if rows else ()) if name not in _NO_FACTS] + ["error_rate"]
+    found = Rows()
+    for own in rows.by(*keys).values():
+        near = [row for row in own if share - _ABOUT - 1e-9 < row["share"] <= share + 1e-9]
+        near = near or [min(own, key=lambda row: abs(row["share"] - share))]
+        means = {name: _mean([row.get(name) for row in near]) for name in _SEEN}
+        found.append(near[-1] | means)
+    return found
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
 
 
 def with_share(rows: Rows, column: str) -> Rows:
@@ -313,3 +358,22 @@ def explored(series: Series, values: tuple[str, ...], name: str = "") -> Explore
     return ExplorerCurve(
         values=values, x=series.x, y=series.y, low=series.low, high=series.high, role=series.role, name=name
     )
+
+
+def baselines(tables: Tables, task: str) -> tuple[Series, ...]:
+    """What knowing nothing, and exact filters with a window, lose by position."""
+    windows = tables["windows"].where(task=task)
+    constant = tables["positions"].where(task=task, predictor="constant")
+    return present(
+        [
+            curve(constant, "position", "always the same answer", "baseline"),
+            *[
+                curve(windows.where(window=w), "position", _window_name(w), "baseline")
+                for w in sorted(windows.values("window"))
+            ],
+        ]
+    )
+
+
+def _window_name(window: int) -> str:
+    return "stationary law" if window == 0 else f"exact, last {window} observation{'s' * (window > 1)}"
