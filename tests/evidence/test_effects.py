@@ -133,3 +133,15 @@ def test_rows_are_chosen_grouped_and_pooled() -> None:
 def test_one_seed_keeps_the_interval_over_its_samples() -> None:
     rows = Rows([{"x": 1, "value": 0.4, "low": 0.3, "high": 0.6}])
     assert rows.pool("x") == [{"x": 1, "value": 0.4, "low": 0.3, "high": 0.6, "seeds": 1}]
+
+
+def test_the_law_of_a_wide_noise_has_no_tail_of_its_own() -> None:
+    """Three seeds that agree closely, each known to 0.5: the noise gives the wider interval, Student's law the larger p."""
+    found = pooled([Estimate(9.0, 0.5), Estimate(10.0, 0.5), Estimate(11.0, 0.5)])
+    wide = pooled([Estimate(9.9, 0.5), Estimate(10.0, 0.5), Estimate(10.1, 0.5)])
+    assert wide.degrees == 0
+    student = pooled([9.9, 10.0, 10.1])
+    assert wide.p_value() == pytest.approx(student.p_value())
+    assert two_sided(10 / (wide.error or 0.0), 0) < 1e-100
+    assert found.degrees == 2
+    assert found.p_value() == pytest.approx(pooled([9.0, 10.0, 11.0]).p_value())

@@ -123,3 +123,23 @@ def test_supervision() -> None:
     assert closed(name, tables(0.4, 0.79)) == ["learned"]  # nor does the RNN learn it
     assert verdict(name, swapped("limits-fig2", tables(0.4))) != "reproduced"
     assert verdict(name, curves(lambda n: 0.02, lambda n: 2, ("cyclic-det",))) == "not tested"
+
+
+def test_the_rnn_fits_as_much() -> None:
+    name = "limits-rnn-fits-longer"
+
+    def of(recurrent: float, deep: float, late: float = 0.0) -> Tables:
+        """Losses that cross 0.1 at a length; that of Transformers after half of the epochs less `late`."""
+        tables = curves(lambda n: 0.01, lambda n: 1)
+        for row in tables["epochs"]:
+            length = recurrent if row["layers"] == 0 else deep * (1 + NOISE[row["seed"]])
+            length -= late if row["layers"] and row["epoch"] <= 5 else 0
+            losses = [0.0 if t <= length else 0.9 for t in range(1, 33)]
+            row |= {"positions": list(range(1, 33)), "distances": losses}
+        return tables
+
+    assert verdict(name, of(32, 32)) == "reproduced"
+    assert verdict(name, of(32, 9)) == "reproduced"
+    assert verdict(name, of(9, 20)) == "not reproduced"
+    assert closed(name, of(20, 19, late=15)) == ["converged"]  # they gain two doublings in one of the training
+    assert verdict(name, swapped("limits-fig2", of(32, 9))) == "not tested"

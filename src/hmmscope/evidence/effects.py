@@ -8,7 +8,7 @@ an interval has no zero width, and where neither law has a spread to go by there
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 #: Share of the law outside of an interval.
@@ -40,6 +40,8 @@ class Effect:
         num_seeds: how many values it is the mean of.
         num_missing: seeds that do not have the number.
         unit: of the value.
+        others: standard errors and degrees of freedom of the laws with narrower intervals; far from the mean theirs may
+            be the larger p.
     """
 
     value: float
@@ -50,6 +52,7 @@ class Effect:
     num_seeds: int = 1
     num_missing: int = 0
     unit: str = ""
+    others: tuple[tuple[float, int], ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
         """``0.54 [0.48, 0.60] layers``: with the digits that the interval supports."""
@@ -74,10 +77,11 @@ class Effect:
         return replace(self, value=self.value + by, low=low, high=high)
 
     def p_value(self, bound: float = 0.0) -> float | None:
-        """Of the hypothesis that the mean is at the bound, two-sided; None without a law."""
+        """Of the hypothesis that the mean is at the bound, two-sided: the largest that a law gives; None without one."""
         if self.error is None or self.degrees < 0:
             return None
-        return two_sided(abs(self.value - bound) / self.error, self.degrees)
+        laws = ((self.error, self.degrees), *self.others)
+        return max(two_sided(abs(self.value - bound) / error, degrees) for error, degrees in laws)
 
     def with_seeds(self, count: int) -> "Effect":
         """The effect as `count` seeds with the same mean and spread would give it."""
@@ -94,6 +98,7 @@ class Effect:
             degrees=degrees,
             num_seeds=count,
             num_missing=0,
+            others=(),
         )
 
 
@@ -121,10 +126,11 @@ def pooled(values: Sequence[float | Estimate | None], unit: str = "", *, resolut
     noise = math.sqrt(math.fsum(one.error**2 for one in found)) / count
     laws.append((quantile(0) * noise, noise, 0))
     laws.append((resolution / 2, resolution / 2 / quantile(0), 0))
-    half, error, degrees = max(laws)
+    (half, error, degrees), *narrower = sorted(laws, reverse=True)
     if half <= _ROUNDING * abs(mean):
         return Effect(value=mean, **about)
-    return Effect(value=mean, low=mean - half, high=mean + half, error=error, degrees=degrees, **about)
+    others = tuple((own, freedom) for width, own, freedom in narrower if width > _ROUNDING * abs(mean))
+    return Effect(value=mean, low=mean - half, high=mean + half, error=error, degrees=degrees, others=others, **about)
 
 
 def predicted(values: Sequence[float], unit: str = "") -> Effect:
@@ -138,7 +144,7 @@ def predicted(values: Sequence[float], unit: str = "") -> Effect:
         return mean
     error = mean.error * math.sqrt(len(values) + 1)
     half = quantile(len(values) - 1) * error
-    return replace(mean, low=mean.value - half, high=mean.value + half, error=error)
+    return replace(mean, low=mean.value - half, high=mean.value + half, error=error, others=())
 
 
 def share(flags: Iterable[bool], unit: str = "") -> Effect:

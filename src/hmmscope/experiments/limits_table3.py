@@ -76,13 +76,17 @@ class LimitsTable3(Experiment):
         return {"tasks": tasks, "layers": all_layers(scale), "fixed_sets": int(scale != "paper")}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        """The grid; and with `fixed_sets` short depths beside it, to which every epoch shows the samples of the first."""
+        """The grid; and with `fixed_sets` short depths beside it, to which every epoch shows the samples of the first.
+
+        At medium of the first five: 160,000 sequences, seen four times.
+        """
         plan = grid(scale, choices["tasks"], choices["layers"])
         short = sorted(set(short_depths(length_of(scale)))) if choices["fixed_sets"] else []
         for label in [label_of(task, layers) for task in REMEMBERING for layers in short]:
             if label in plan:
                 spec = plan[label]["training"]
-                again = {"epoch_steps": 0, "num_trajectories": spec["epoch_steps"] * spec["batch_size"]}
+                epochs = 5 if scale == "medium" else 1
+                again = {"epoch_steps": 0, "num_trajectories": epochs * spec["epoch_steps"] * spec["batch_size"]}
                 plan[f"{_FIXED}{label}"] = plan[label] | {"training": spec | again}
         return plan
 
