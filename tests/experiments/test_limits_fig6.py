@@ -13,7 +13,12 @@ Tables = dict[str, Any]
 
 
 def curricula(
-    difference: Callable[[int], float], *, robust: bool = True, more_sequences: int = 1, time: float = 1 / 3
+    difference: Callable[[int], float],
+    *,
+    robust: bool = True,
+    more_sequences: int = 1,
+    late: float = 0.0,
+    time: float = 1 / 3,
 ) -> Tables:
     """Fit lengths with less without curriculum by seed; three stages take a share of the time."""
     ends, runs = [], []
@@ -37,6 +42,7 @@ def curricula(
         row
         | {"epoch": epoch, "tokens": row["tokens"] * epoch // 4}
         | {"sequences": 100 * epoch * (more_sequences if row["curriculum"] else 1)}
+        | {"length": row["length"] - late * (row["curriculum"] and epoch < 4)}
         for row in ends
         for epoch in (1, 2, 3, 4)
     ]
@@ -67,6 +73,12 @@ def test_claims_on_the_curriculum(name: str, good: float, bad: float) -> None:
 
 def test_other_budgets_are_not_compared() -> None:
     assert closed("limits-curriculum-det", curricula(lambda seed: 0.0, more_sequences=2)) == ["matched"]
+
+
+def test_what_still_catches_up_is_not_judged() -> None:
+    name = "limits-curriculum-det"
+    assert closed(name, curricula(lambda seed: -4.0 + NOISE[seed], late=4.0)) == ["converged"]
+    assert closed(name, curricula(lambda seed: -4.0 + NOISE[seed], late=1.0)) == []
 
 
 def test_comparable_has_two_sides() -> None:

@@ -20,6 +20,7 @@ from hmmscope.experiments.limits_tables import (
     each_task,
     epochs_of,
     layers_of,
+    mean_change,
     model_name,
     never_fitting,
     over_seeds,
@@ -217,7 +218,7 @@ def _said(tables: Tables, task: str) -> str:
 def _gates(tables: Tables, task: str) -> tuple[Gate, Gate]:
     """Whether the Transformers fit a position more than nothing, and saw as many sequences with as without.
 
-    The paper compares after equal epochs. Nothing is asked of rest: a curriculum ends its lessons late in the training.
+    The paper compares after equal epochs.
     """
     ends = _deep(tables["fit-lengths"].where(task=task))
     lengths = ends.with_columns(length=lambda row: share(row) * row["longest"])
@@ -229,6 +230,14 @@ def _gates(tables: Tables, task: str) -> tuple[Gate, Gate]:
     }
     gate = learned(least, 1.0, "one that always gives the same answer, which fits nothing,")
     return gate, matched(seen)
+
+
+def _drift(tables: Tables, task: str, measure: Callable[[Rows], float | None]) -> float | None:
+    """How much a number of the fit lengths of a task and seed has changed over the last doubling of the training."""
+    rows = tables["epochs"].where(task=task)
+    last = max(rows.values("epoch"), default=0)
+    half, end = (rows.where(epoch=epoch).per_seed(measure) for epoch in (max(1, last // 2), last))
+    return mean_change(half, end)
 
 
 def _mean_length(own: Rows) -> float:
@@ -249,7 +258,8 @@ def curriculum_det(tables: Tables) -> Seen:
     effect = over_seeds(
         rows, lead, "share of the length", resolution=_resolution(rows) / rows[0]["longest"] if rows else 0
     )
-    return Seen(effect, _said(tables, "cyclic-det"), gates=_gates(tables, "cyclic-det"))
+    moved = _drift(tables, "cyclic-det", lambda own: lead(_deep(own)))
+    return Seen(effect, _said(tables, "cyclic-det"), gates=_gates(tables, "cyclic-det"), drifts=moved)
 
 
 @claim(
@@ -263,7 +273,8 @@ def curriculum_det(tables: Tables) -> Seen:
 def curriculum_matmul(tables: Tables) -> Seen:
     """Mean over depths, within seeds."""
     effect = _doublings(tables, "fit-lengths", "matmul")
-    return Seen(effect, _said(tables, "matmul"), gates=_gates(tables, "matmul"))
+    moved = _drift(tables, "matmul", lambda own: lead(_deep(own), doublings))
+    return Seen(effect, _said(tables, "matmul"), gates=_gates(tables, "matmul"), drifts=moved)
 
 
 @claim(
@@ -342,7 +353,10 @@ def curriculum_rnn(tables: Tables) -> Seen:
     tasks = tuple(tables["fit-lengths"].values("task"))
     effects = each_task(tables["fit-lengths"], tasks, more, "share of the length")
     gates = [gate for task in tasks for gate in _gates(tables, task)]
-    return Seen(effects, f"Difference of Transformers less that of the RNN: {told(effects)}.", gates=gates)
+    drifts = {task_title(task): _drift(tables, task, more) for task in tasks}
+    return Seen(
+        effects, f"Difference of Transformers less that of the RNN: {told(effects)}.", gates=gates, drifts=drifts
+    )
 
 
 @claim(
