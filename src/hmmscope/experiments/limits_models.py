@@ -6,8 +6,8 @@ number of actions, and fresh samples instead of a fixed set.
 
 The protocol of the reduced scales, except smoke: sequences are whole from the start (limits-fig6 has the curriculum beside
 it), the RNN sees as many sequences as the Transformers of the task, cycles generate A5, the learning rate of a depth was
-chosen on a seed that is not used again, and it is halved after 7 and 14 of 20 epochs, so that a model still moves at the end;
-at medium after every fourth on what mixes fast, whose error is the noise of the rate. Scale medium decides; scale small has
+chosen on a seed that is not used again, it is halved after 7 and 14 of 20 epochs, so that a model still moves at the end; at
+medium after every fourth on what mixes fast, whose error is the noise of the rate. Scale medium decides; scale small has
 half its length and less than half of most steps.
 """
 
