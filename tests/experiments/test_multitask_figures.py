@@ -233,9 +233,12 @@ def test_the_papers_pool_is_smoothed_where_its_prompts_would_be_impossible(tmp_p
 # Figure 2
 
 
+MODES = ("blocks", "layer", "everywhere")
+
+
 def tables_2(centred: Sequence[float], raw: Sequence[float], untrained: Sequence[float] = NONE) -> Tables:
     rows = Rows()
-    for effect, mode in itertools.product(("lower less upper", "last less before"), ("blocks", "layer")):
+    for effect, mode in itertools.product(("lower less upper", "last less before"), MODES):
         same = {"mode": mode, "effect": effect}
         rows += seeded(centred, metric="cv_centred", network="trained", **same)
         rows += seeded(raw, metric="cv", network="trained", **same)
@@ -244,7 +247,7 @@ def tables_2(centred: Sequence[float], raw: Sequence[float], untrained: Sequence
     return {"effects": Rows(rows)}
 
 
-UPPER = ("multitask-upper-layers-ignore-places", "multitask-upper-layers-read-no-positions")
+UPPER = tuple(f"multitask-upper-layers-{what}" for what in ("ignore-places", "read-no-positions", "shuffled-ids"))
 
 
 @pytest.mark.parametrize("name", UPPER)

@@ -245,6 +245,19 @@ def upper_layers_read_no_positions(tables: Tables) -> Seen:
 
 
 @claim(
+    "multitask-upper-layers-shuffled-ids",
+    experiment="multitask-fig2",
+    source="[MultiTask] §2.2, Fig. 2 (we randomly shuffle the positions of demonstrative inputs)",
+    says="When positions of demonstrative inputs are shuffled, the attention logits of the upper layers change less.",
+    reading=_READING.format("When position ids are permuted in all layers at once"),
+    rule=Above(0, matters=_MATTERS),
+)
+def upper_layers_shuffled_ids(tables: Tables) -> Seen:
+    """The sentence to the letter: tokens stay, and what is read below the upper layers is corrupted too."""
+    return _upper_layers(tables, "everywhere", "When position ids are permuted in all layers at once")
+
+
+@claim(
     "multitask-last-layer-reverts",
     experiment="multitask-fig2",
     source=OURS,
