@@ -17,11 +17,11 @@ from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experimen
 from hmmscope.experiments.limits_models import limits_config, shortened
 from hmmscope.experiments.limits_tables import (
     WHILE_TRAINING,
+    drift,
     each,
     equal_budgets,
     fit_length_of,
     loss_of,
-    losses_at_rest,
     never_fitting,
     relabelled,
     training_rows,
@@ -320,11 +320,14 @@ def _said(rows: Rows, *, beyond: bool = False) -> str:
     return f"Mean evaluation loss {where}, by task and architecture (layers): {said or 'none'}."
 
 
-def _at_rest(tables: Tables, which: Iterable[Which], tasks: Iterable[str]) -> list[Gate]:
-    known = list(tasks)
-    return [
-        losses_at_rest(while_training(tables, architecture=name, layers=layers, task=known)) for name, layers in which
-    ]
+def _drifts(tables: Tables, one: Which, other: Which, tasks: Iterable[str]) -> dict[str, float | None]:
+    """What the last doubling of the training has changed of `_less`, by task."""
+
+    def of_seed(own: Rows) -> float | None:
+        both = [own.where(architecture=name, layers=layers) for name, layers in (one, other)]
+        return both[0][0]["loss"] - both[1][0]["loss"] if all(both) else None
+
+    return {task: drift(while_training(tables, task=task), of_seed) for task in tasks}
 
 
 def _learned(tables: Tables, which: Which, tasks: Iterable[str]) -> Gate:
@@ -358,7 +361,7 @@ def recurrence(tables: Tables) -> Seen:
     effects = each(rows, "task", _less(*ends), "loss of the Transformer less that of the RNN")
     gates = [equal_budgets(tables, {name: _label(task, name, layers) for name, layers in ends}) for task in tasks]
     gates.append(_learned(tables, ends[1], tasks))
-    return Seen(effects, _said(rows), gates=[*gates, *_at_rest(tables, ends, tasks)])
+    return Seen(effects, _said(rows), gates=gates, drifts=_drifts(tables, *ends, tasks))
 
 
 @claim(
@@ -377,8 +380,8 @@ def depth(tables: Tables) -> Seen:
         return Seen(None, _said(rows))
     ends = (("transformer", depths[0]), ("transformer", depths[-1]))
     effects = each(rows, "task", _less(*ends), f"loss with {depths[0]} layers less that with {depths[-1]}")
-    gates = [_learned(tables, ends[1], rows.values("task")), *_at_rest(tables, ends, rows.values("task"))]
-    return Seen(effects, _said(rows), gates=gates)
+    gate = _learned(tables, ends[1], rows.values("task"))
+    return Seen(effects, _said(rows), gates=(gate,), drifts=_drifts(tables, *ends, rows.values("task")))
 
 
 @claim(

@@ -9,7 +9,7 @@ from hmmscope.evidence.effects import Effect, predicted
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.panels import curve, lines
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Above, Below, Gate, Printed, learned, matched
+from hmmscope.evidence.verdicts import Above, Below, Gate, Printed, learned, matched, regime
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.limits_models import depths, grid, identity, label_of, limits_config
 from hmmscope.experiments.limits_printed import TABLE_3, TABLE_4, floors, paper_floors, said_floor
@@ -221,11 +221,15 @@ def matmul_slower(tables: Tables) -> Seen:
     rule=Below(AT_REST),
 )
 def cycles_converged(tables: Tables) -> Seen:
-    """Of a model that has learned something: the constant answer is at rest too."""
+    """Of a model that has learned something, for the constant answer is at rest too; and trained about as long as there."""
     rows = of_trivial(tables)
+    steps = limits_config("paper", "cyclic-det", depths("paper")[-1])["training"]["num_steps"]
+    long = regime(
+        max(rows.values("step"), default=0) / steps, 0.1, math.inf, "the length of the training, of the paper's,"
+    )
     falls = each_task(rows, CYCLES, lambda own: level_at(own, 0.8) - level_at(own, 1.0), "of the trivial loss")
     text = f"Fall of the loss in the last fifth, as a share of the trivial loss: {told(falls)}."
-    return Seen(falls, text, gates=(_learned(rows, CYCLES, LEARNED),), wanted=titles(CYCLES))
+    return Seen(falls, text, gates=(_learned(rows, CYCLES, LEARNED), long), wanted=titles(CYCLES))
 
 
 @claim(
