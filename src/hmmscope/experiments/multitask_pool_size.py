@@ -361,7 +361,7 @@ def inference_first(tables: Tables) -> Seen:
         for name, level in (("inference", INFERS), ("retrieval", RETRIEVES)):
             part = own.where(effect=name)
             steps[name] = part.per_seed(lambda one, level=level: _crossed(one, "step", level))  # type: ignore[misc]
-            said = [f"{found.step:.3g}" for found in steps[name].values() if found is not None]
+            said = [f"{found.step:,.0f}" for found in steps[name].values() if found is not None]
             parts.append(f"{name} at {prompts:.4g} prompts per HMM from step {', '.join(said) or 'none on'}")
         for seed, first in steps["inference"].items():
             second = steps["retrieval"][seed]
@@ -391,5 +391,5 @@ def _logs(found: Mapping[Any, Crossing | None]) -> dict[Any, Estimate | None]:
 
 
 def _where(found: Mapping[Any, Crossing | None]) -> str:
-    said = ", ".join("none" if one is None else f"{one.step:.3g}" for one in found.values())
+    said = ", ".join("none" if one is None else f"{one.step:,.0f}" for one in found.values())
     return f"It crosses {RETRIEVES:g} nats at this many, by seed: {said}."
