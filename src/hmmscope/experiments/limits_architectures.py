@@ -66,7 +66,6 @@ ARCHITECTURES: dict[str, _Architecture] = {
 }
 #: Those that need no extra.
 DEFAULT = ["rnn", "rnn-tanh", "lstm", "gru", "transformer", "linear-attention"]
-
 #: Title and process of each task; without a process it is the task of the grid, with the sizes of the scale.
 TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     "cyclic-det": ("Cyclic-DET (cycles of 5 states)", {}),
@@ -92,8 +91,8 @@ class Architectures(Experiment):
     summary = (
         "The same tasks on several architectures: recurrent networks of one layer, Transformers with rotary positions "
         "and with linear attention at several depths, and by --plan.architectures state space models and a gated delta "
-        "rule (with the extra `models` installed). Up to scale "
-        "medium all see as many sequences. They are judged up to the length of their training and beyond it."
+        "rule (with the extra `models`). Up to scale medium all see as many sequences. They are judged up to the length "
+        "of their training and beyond it."
     )
     num_seeds = NUM_SEEDS
     intervals = SEED_INTERVALS
@@ -324,8 +323,8 @@ def _drifts(tables: Tables, one: Which, other: Which, tasks: Iterable[str]) -> d
     """What the last doubling of the training has changed of `_less`, by task."""
 
     def of_seed(own: Rows) -> float | None:
-        both = [own.where(architecture=name, layers=layers) for name, layers in (one, other)]
-        return both[0][0]["loss"] - both[1][0]["loss"] if all(both) else None
+        both = [own.where(architecture=name, layers=layers).values("loss") for name, layers in (one, other)]
+        return both[0][0] - both[1][0] if all(both) else None
 
     return {task: drift(while_training(tables, task=task), of_seed) for task in tasks}
 
@@ -360,7 +359,7 @@ def recurrence(tables: Tables) -> Seen:
         return Seen(None, _said(rows))
     effects = each(rows, "task", _less(*ends), "loss of the Transformer less that of the RNN")
     gates = [equal_budgets(tables, {name: _label(task, name, layers) for name, layers in ends}) for task in tasks]
-    gates.append(_learned(tables, ends[1], tasks))
+    gates = [*gates, _learned(tables, ends[1], tasks)]
     return Seen(effects, _said(rows), gates=gates, drifts=_drifts(tables, *ends, tasks))
 
 
@@ -380,8 +379,8 @@ def depth(tables: Tables) -> Seen:
         return Seen(None, _said(rows))
     ends = (("transformer", depths[0]), ("transformer", depths[-1]))
     effects = each(rows, "task", _less(*ends), f"loss with {depths[0]} layers less that with {depths[-1]}")
-    gate = _learned(tables, ends[1], rows.values("task"))
-    return Seen(effects, _said(rows), gates=(gate,), drifts=_drifts(tables, *ends, rows.values("task")))
+    gates, drifts = (_learned(tables, ends[1], rows.values("task")),), _drifts(tables, *ends, rows.values("task"))
+    return Seen(effects, _said(rows), gates=gates, drifts=drifts)
 
 
 @claim(

@@ -214,21 +214,9 @@ def told(effects: Mapping[str, Effect]) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 # Gates and controls
 
-_NO_FACTS = {
-    "epoch",
-    "step",
-    "share",
-    "sequences",
-    "tokens",
-    "value",
-    "length",
-    "loss",
-    "worst",
-    "longest",
-    "error_rate",
-}
 #: Numbers of an evaluation in `WHILE_TRAINING`.
 _SEEN = ("value", "length", "loss", "worst")
+_NO_FACTS = {"epoch", "step", "share", "sequences", "tokens", "longest", "error_rate", *_SEEN}
 #: Share of a training of which the evaluations at its end, and before its half, are averaged.
 _ABOUT = 0.1
 
