@@ -1,11 +1,12 @@
 """Trainings of several processes, forked from one that has torch imported: distributed_script.py FOLDER MODE ...
 
-Each process gets the environment that torchrun gives and runs the command line. Prints one JSON object.
+Each process gets the environment that torchrun gives and runs the command line. Prints one JSON object. A process that
+hangs ends with the stacks of its threads on its standard error.
 """
 
 import atexit
+import faulthandler
 import hashlib
-import importlib
 import json
 import math
 import os
@@ -30,6 +31,9 @@ from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import parallel, trainer, updates, watch
 from hmmscope.verbs import train as verb
 from training_crash import CONFIG, wait
+
+#: Seconds after which a process counts as hung.
+HUNG = 150
 
 #: Sixteen samples a step of a fixed set of 90: the last step of an epoch has ten, in three grains of the four.
 NUM_STEPS = 24
@@ -66,6 +70,7 @@ def _fork(folder: Path, rank: int, size: int, port: int, before: Work, out: str)
     try:
         for stream, name in ((1, "stdout"), (2, "stderr")):
             os.dup2(os.open(folder / f"{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), stream)
+        faulthandler.dump_traceback_later(HUNG, exit=True, file=2)
         os.environ |= {
             "WORLD_SIZE": str(size),
             "LOCAL_WORLD_SIZE": str(size),
@@ -267,9 +272,6 @@ if __name__ == "__main__":
     modes = {"exact": exact, "ends": ends, "numbers": numbers, "close": close, "compiled": compiled}
     reports = {}
     for mode in sys.argv[2:]:
-        if mode != "exact":  # what DDP and FSDP2 load, once instead of in every child
-            importlib.import_module("torch.distributed.fsdp")
-            importlib.import_module("torch._dynamo")
         folder = Path(sys.argv[1]) / mode
         folder.mkdir()
         pipeline.train(
