@@ -78,7 +78,7 @@ def outcome_weights(table: NDArray[np.uint32], num_outcomes: int) -> NDArray[np.
     return weights[:num_outcomes]
 
 
-@numba.njit(inline="always")
+@numba.njit(forceinline=True)
 def draw(table, word, bits):  # type: ignore[no-untyped-def]
     """The outcome of a uint64 `word` below 2^32 in a table (2^bits,)."""
     column = word >> np.uint64(32 - bits)

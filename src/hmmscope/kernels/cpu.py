@@ -86,7 +86,7 @@ def _in_blocks(
     return observations, states
 
 
-@numba.njit(inline="always")
+@numba.njit(forceinline=True)
 def _log2(size):  # type: ignore[no-untyped-def]
     bits = 0
     while 1 << bits < size:
@@ -103,7 +103,7 @@ def _components(k0, k1, samples, table, components):  # type: ignore[no-untyped-
         components[row] = draw(table, word, bits)
 
 
-@numba.njit(inline="always")
+@numba.njit(forceinline=True)
 def _touch(table):  # type: ignore[no-untyped-def]
     """Read a table once in order, which brings it into the cache far faster than the scattered draws would."""
     seen = np.uint32(0)
@@ -113,7 +113,7 @@ def _touch(table):  # type: ignore[no-untyped-def]
     return seen
 
 
-@numba.njit(inline="always")
+@numba.njit(forceinline=True)
 def _draw_lanes(table, offsets, words, bits, outcomes, lanes):  # type: ignore[no-untyped-def]
     """`draw` for each lane, from the row that begins at `offsets` in a flat table; indices are unsigned, so unchecked."""
     shift = np.uint64(32) - bits

@@ -30,7 +30,7 @@ from hmmscope.kernels.compiling import kernel
 WIDE, NARROW = (0,) * 32, (0,) * 4
 
 _FAST = {"contract", "reassoc"}
-_compiled = numba.njit(nogil=True, fastmath=_FAST, inline="always")
+_compiled = numba.njit(nogil=True, fastmath=_FAST, forceinline=True)
 _kernel = kernel(fastmath=_FAST)
 
 

@@ -48,7 +48,7 @@ _W0, _W1 = np.uint64(WEYL_0), np.uint64(WEYL_1)
 _LOW, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
-@numba.njit(inline="always")
+@numba.njit(forceinline=True)
 def philox(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
     """Four words as uint64 below 2^32; all arguments are uint64 below 2^32."""
     c0, c2, k0, k1 = c0 & _LOW, c2 & _LOW, k0 & _LOW, k1 & _LOW  # tells the compiler that 32-bit products suffice

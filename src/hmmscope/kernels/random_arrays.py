@@ -58,7 +58,7 @@ def random_permutations(
     return rows
 
 
-@numba.njit(inline="always")
+@numba.njit(forceinline=True)
 def _uniform(word):  # type: ignore[no-untyped-def]
     return (np.float64(word) + 0.5) * 2.0**-32
 
@@ -100,7 +100,7 @@ def _fill(k0, k1, components, concentration, rows):  # type: ignore[no-untyped-d
                 rows[index, row, column] /= total
 
 
-@numba.njit(inline="always")
+@numba.njit(forceinline=True)
 def _uniform_52(high, low):  # type: ignore[no-untyped-def]
     return (np.float64((high << np.uint64(20)) | (low >> np.uint64(12))) + 0.5) * 2.0**-52
 
