@@ -1,5 +1,6 @@
 """One thread, shape annotations executed, the same generated examples in every run."""
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import torch
 #: Without kernels: compiled functions cannot close over checked ones.
 ANNOTATED = ("inference", "processes", "corpora", "models", "constructions", "training", "analysis")
 
+gc.disable()  # while tests are collected, see below
 torch.set_num_threads(1)
 jaxtyping.install_import_hook([f"hmmscope.{package}" for package in ANNOTATED], "annotations.executed")
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
@@ -51,3 +53,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         params = getattr(getattr(item, "callspec", None), "params", {})
         group = f"smoke-{params['smoke']}" if "smoke" in params else item.path.name
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: it is not looked through for garbage again and again."""
+    gc.freeze()
+    gc.enable()

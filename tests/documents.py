@@ -15,6 +15,7 @@ themselves: training depends on the machine. Commands that begin with ``make`` a
 """
 
 import contextlib
+import gc
 import io
 import os
 import re
@@ -144,6 +145,7 @@ def serve() -> None:
     for kind in ("process", "layout", "model", "instrument", "experiment", "claim"):
         registry.entries(kind)
     assert cli
+    gc.freeze()  # what children share with this process they neither look through nor copy
     for page in sys.stdin:
         folder = sys.stdin.readline().strip()
         if (child := os.fork()) == 0:

@@ -1,5 +1,6 @@
 """``hmmscope`` and ``python -m hmmscope``: the command line as a process, which Ctrl-C ends in order at any instant."""
 
+import gc
 import signal
 import sys
 
@@ -9,12 +10,13 @@ def start() -> int:
     heard = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
     if heard:  # while modules are imported nothing is at work, and nothing needs to be said
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    gc.disable()  # until all is imported: it would be looked through for garbage again and again, and has none
     from hmmscope.cli import main
 
     try:
         if heard:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        return main()
+        return main(own_process=True)
     except KeyboardInterrupt:
         return 130
     finally:

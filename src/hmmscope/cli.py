@@ -1,6 +1,7 @@
 """The command line: parsing only. Verbs are functions of `hmmscope.verbs`, imported when called."""
 
 import argparse
+import gc
 import importlib
 import os
 import re
@@ -310,13 +311,16 @@ def _split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return dotted, words
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int:
+    """Run one command; returns the exit code.
+
+    In a process of its own, what has been imported by the time that work begins is exempt from garbage collection.
+    """
     argv = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in argv
     shown, warnings.showwarning = warnings.showwarning, _warn
     try:
-        code = _dispatch([word for word in argv if word != "--debug"])
+        code = _dispatch([word for word in argv if word != "--debug"], own_process)
         sys.stdout.flush()  # a reader that has gone shows here, not when the interpreter ends
         return code
     except HmmscopeError as error:
@@ -341,7 +345,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = shown
 
 
-def _dispatch(argv: list[str]) -> int:
+def _dispatch(argv: list[str], own_process: bool) -> int:
     dotted, words = _split_overrides(argv)
     arguments, rest = build_parser().parse_known_args(words)
     if arguments.version:
@@ -364,7 +368,11 @@ def _dispatch(argv: list[str]) -> int:
     options = {key: value for key, value in vars(arguments).items() if key not in ("verb", "version", "debug")}
     if arguments.verb in _OVERRIDABLE:
         options["overrides"] = overrides
-    return _function(arguments.verb)(**options) or 0
+    function = _function(arguments.verb)
+    if own_process:
+        gc.freeze()
+        gc.enable()
+    return function(**options) or 0
 
 
 def _function(verb: str) -> Callable[..., int | None]:

@@ -1,5 +1,6 @@
 """The command line: every verb on good input, and one line with the right exit code on bad input."""
 
+import gc
 import json
 import re
 import runpy
@@ -294,6 +295,21 @@ def test_the_package_is_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys
         runpy.run_module("hmmscope", run_name="__main__", alter_sys=True)
     assert ended.value.code == 2
     assert "usage: hmmscope" in capsys.readouterr().out
+    gc.enable()
+
+
+def test_garbage_is_not_looked_for_in_what_was_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["hmmscope", "list", "layouts"])
+    gc.unfreeze()
+    try:
+        assert main(["list", "layouts"]) == 0
+        assert gc.get_freeze_count() == 0  # this process is not its own
+        assert runpy.run_module("hmmscope", run_name="started")["start"]() == 0
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > 10_000
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 _INTERRUPTED = """

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -281,11 +282,16 @@ def test_an_impossible_sequence_has_no_paths_but_its_memory_may_live(call: Calla
 # fit
 
 
+def without_progress(error: str) -> str:
+    """Standard error without the line of progress, which a fit shows that takes seconds: the first, while it compiles."""
+    return re.sub(r"fit \d+/\d+ .*\n", "", error)
+
+
 def test_fit_finds_a_model_and_saves_it(call: Callable) -> None:
     umbrella = load_process("umbrella")
     assert call("sample", "umbrella", "-n", 20, "--length", 50, "--out", "u.txt").code == 0
     called = call("fit", "u.txt", "--states", 2, "--out", "fitted.json", "--restarts", 2, "--iterations", 30)
-    assert (called.code, called.error) == (0, "")
+    assert (called.code, without_progress(called.error)) == (0, "")
     fitted = load_process("fitted.json")
     assert fitted.symbols == ("no-umbrella", "umbrella")
     numbers = {name: v for v, name in enumerate(fitted.symbols)}
@@ -321,7 +327,7 @@ def test_a_large_build_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_fit_chooses_among_sizes_and_streams(call: Callable) -> None:
     assert call("sample", "umbrella", "-n", 20, "--length", 30, "--out", "u.txt").code == 0
     called = call("fit", "u.txt", "--states", "1,2", "--out", "chosen.json", "--iterations", 10)
-    assert (called.code, called.error) == (0, "")
+    assert (called.code, without_progress(called.error)) == (0, "")
     assert called.out.count("nats per held-out observation") == 2
     assert load_process("chosen.json").num_states in (1, 2)
     called = call(
