@@ -380,6 +380,12 @@ def test_the_rnn_is_easy_to_tune() -> None:
     assert judged(name, good).value == pytest.approx(0.39)
     assert verdict(name, tables({0.1: 0.11, 1.0: 0.1}, {0.1: 0.4, 1.0: 0.02})) == "not reproduced"
     assert closed(name, tables({0.1: 0.5, 1.0: 0.1}, {0.1: 0.79, 1.0: 0.78})) == ["learned"]
+    more = tables({0.1: 0.5, 1.0: 0.1, 4.0: 0.9}, {0.1: 0.01, 1.0: 0.02})
+    assert judged(name, more).value == pytest.approx(0.39)  # over the rates of both
+    low = [row for row in good[WHILE_TRAINING] if row["layers"] and row["rate"] == 0.1]
+    falling = [row | {"loss": 0.08 + 0.5 * (row["share"] < 1)} for row in low]
+    restless = good | {WHILE_TRAINING: [row for row in good[WHILE_TRAINING] if row not in low] + falling}
+    assert closed(name, restless) == ["converged"]
     assert verdict(name, swapped("limits-fig5", good)) != "reproduced"
     assert verdict(name, {"errors": [row | {"vary_rate": False} for row in good["errors"]]}) == "not tested"
 
