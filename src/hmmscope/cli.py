@@ -69,6 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--trained", metavar="DIR", help="its pool of trained runs (default: the folder trained beside DIR)"
     )
     run.add_argument("--first", type=int, metavar="N", help="leave all but N seeds of the plan for later (--resume)")
+    run.add_argument("--measure-only", action="store_true", help="train nothing; measure what its pool has (--resume)")
     run.add_argument("--from", metavar="DIR", dest="kept", help="small files of it, whose parts are not trained again")
     _add_engine(run, None)
 

@@ -224,6 +224,20 @@ def test_the_first_seeds_are_whole_and_the_others_come_later(tmp_path: Path) -> 
     assert len(names(tmp_path / "trained")) == 2 * len(WIDTHS)
 
 
+def test_what_is_trained_is_measured_and_nothing_else(tmp_path: Path) -> None:
+    """Two experiments share a pool, and the second looks at what the first has trained so far."""
+    run_experiment("test-seeded", "smoke", tmp_path / "out", first=1, quiet=True)
+    same = {"trained": tmp_path / "trained", "measure_only": True, "quiet": True}
+    other = run_experiment("test-seeded", "smoke", tmp_path / "other", overrides={"plan.widths": "8,6"}, **same)
+    assert len(names(tmp_path / "trained")) == len(WIDTHS)
+    assert {row["seed"] for row in store.read_table(other / "tables" / "losses.jsonl")} <= {0}
+    again = run_experiment("test-seeded", "smoke", tmp_path / "again", **same)
+    assert store.read_json(again / "experiment.json")["whole_seeds"] == [0]
+    tables = [store.read_table(folder / "tables" / "losses.jsonl") for folder in (tmp_path / "out", again)]
+    assert tables[0] == tables[1] != []
+    assert len(names(tmp_path / "trained")) == len(WIDTHS)
+
+
 @pytest.mark.parametrize(
     ("change", "why", "measured"),
     [

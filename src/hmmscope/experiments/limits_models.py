@@ -121,6 +121,12 @@ def is_deep(run: Run) -> bool:
     return run.config.model.name != "rnn"
 
 
+def by_task(labels: list[str]) -> dict[str, list[str]]:
+    """The models of a task measured together, see `Experiment.cells`."""
+    parts = {task: [label for label in labels if f"{task}, " in label] for task in TASKS}
+    return {task: found for task, found in parts.items() if found}
+
+
 def grid(scale: str, tasks: list[str], layers: list[int], **changes: Any) -> dict[str, dict[str, Any]]:
     """Configurations by label: every task with every number of layers, 0 for the RNN.
 

@@ -13,7 +13,7 @@ from hmmscope.evidence.panels import bar, bars, curve, lines
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import Above, Below, Gate, Within, learned, regime
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
-from hmmscope.experiments.limits_models import TASKS, grid, identity, label_of, length_of
+from hmmscope.experiments.limits_models import TASKS, by_task, grid, identity, label_of, length_of
 from hmmscope.experiments.limits_printed import (
     LEAST_SHARE,
     TABLE_3,
@@ -75,6 +75,9 @@ class LimitsTable3(Experiment):
         tasks = ["cyclic-rnd", "ran-lds"] if scale == "smoke" else list(TASKS)
         return {"tasks": tasks, "layers": all_layers(scale), "fixed_sets": int(scale != "paper")}
 
+    def cells(self, labels: list[str]) -> dict[str, list[str]]:
+        return by_task(labels)
+
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         """The grid; and with `fixed_sets` short depths beside it, to which every epoch shows the samples of the first.
 
@@ -97,8 +100,8 @@ class LimitsTable3(Experiment):
             return {"losses": [_losses(run, sizes) for run in fresh], WHILE_TRAINING: rows}
         if group == "fixed":
             return {"fixed": [_losses(run, sizes) for label, run in runs.items() if label.startswith(_FIXED)]}
-        seed = next(iter(runs.values())).config.seed
-        tasks, count = ["cyclic-rnd", "ran-hmm", "ran-lds"], sizes["floor_samples"]
+        seed, count = next(iter(runs.values())).config.seed, sizes["floor_samples"]
+        tasks = [run.config.process.name for run in runs.values()]
         found = paper_floors(
             tasks, seed, num_samples=count, backward=sizes["backward"], instances=sizes["floor_instances"]
         )

@@ -11,7 +11,7 @@ from hmmscope.evidence.panels import curve, lines
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import Above, Below, Gate, Printed, learned, matched, regime
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
-from hmmscope.experiments.limits_models import depths, grid, identity, label_of, limits_config
+from hmmscope.experiments.limits_models import by_task, depths, grid, identity, label_of, limits_config
 from hmmscope.experiments.limits_printed import TABLE_3, TABLE_4, floors, paper_floors, said_floor
 from hmmscope.experiments.limits_tables import (
     EPOCHS,
@@ -58,6 +58,9 @@ class LimitsTable4(Experiment):
         longer = 2 if scale == "paper" else 1
         return {"tasks": ["cyclic-det", "cyclic-rnd", "matmul"], "layers": depths(scale)[-1], "long_factor": longer}
 
+    def cells(self, labels: list[str]) -> dict[str, list[str]]:
+        return by_task(labels)
+
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         """The tasks at one depth; with `long_factor` above 1 also MatMul with so many times the steps."""
         plan = grid(scale, choices["tasks"], [choices["layers"]])
@@ -71,7 +74,8 @@ class LimitsTable4(Experiment):
         if group == "floors":
             seed, count = next(iter(runs.values())).config.seed, sizes["floor_samples"]
             instances, backward = sizes["floor_instances"], sizes["backward"]
-            found = paper_floors(["cyclic-rnd"], seed, num_samples=count, backward=backward, instances=instances)
+            tasks = [run.config.process.name for run in runs.values()]
+            found = paper_floors(tasks, seed, num_samples=count, backward=backward, instances=instances)
             return {"paper-floors": found}
         shortest: dict[str, int] = {}
         for run in runs.values():

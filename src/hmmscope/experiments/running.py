@@ -59,6 +59,7 @@ def run_experiment(
     resume: bool = False,
     kept: Path | None = None,
     first: int | None = None,
+    measure_only: bool = False,
     quiet: bool = False,
 ) -> Path:
     """Train, measure and write tables, figures and findings into `out`, which is returned.
@@ -75,6 +76,7 @@ def run_experiment(
         resume: go on with the experiment in `out`.
         kept: a folder with small files of the same experiment and scale, whose parts are taken over and not trained.
         first: leave all but so many seeds of the plan for later.
+        measure_only: train nothing; measure the parts whose models the pool has, and leave the others for later.
         quiet: show no progress.
 
     Raises:
@@ -82,7 +84,7 @@ def run_experiment(
         RefusedError: `out` exists, or holds another plan.
     """
     plan = plan_of(name, scale, overrides or {}, seeds)
-    given = {"trained": trained, "engine": engine, "from": kept, "first": first}
+    given = {"trained": trained, "engine": engine, "from": kept, "first": first, "measure-only": measure_only or None}
     wrong = next((option for option, value in given.items() if value is not None), None)
     if plan.seeds is None and wrong is not None:
         raise InputError(f"{wrong}: {name} is not a seeded experiment; leave it out")
@@ -104,7 +106,7 @@ def run_experiment(
             return out
         if before is not None:
             work.take(before)
-        _run_seeds(work, engine, plan.seeds[:first])
+        _run_seeds(work, engine, plan.seeds[:first], measure_only)
         rows = store.read_table(out / "tables" / "runs.jsonl")
         _seal(out, [folder for row in rows if (folder := pool / "runs" / row["run"]).is_dir()])
     return out
@@ -180,6 +182,10 @@ class Seeded:
         """The parts that are not measured."""
         return [part for part in self.parts if not part.is_in(self.out)]
 
+    def is_trained(self, part: Part) -> bool:
+        """Whether the pool has all its models."""
+        return all(is_done(self.pool, run_name(config)) for config in part.configs.values())
+
     def take(self, kept: Kept) -> None:
         """Take over what is kept."""
         for part in self.left():
@@ -236,9 +242,11 @@ def _few(labels: list[str]) -> str:
     return ", ".join(labels) if len(labels) <= 12 else str(len(labels))
 
 
-def _run_seeds(work: Seeded, engine: EngineOptions | None, seeds: Sequence[int]) -> None:
+def _run_seeds(work: Seeded, engine: EngineOptions | None, seeds: Sequence[int], measure_only: bool) -> None:
     """Train and measure part by part; with an engine that trains several runs at a time, all of them first."""
     left, plan = [part for part in work.left() if part.seed in seeds], work.plan
+    if measure_only:
+        left = [part for part in left if work.is_trained(part)]
     configs = [config for part in left for config in part.configs.values()]
     work.say(f"{plan.experiment.name}: {len(configs)} runs in {len(left)} of {len(work.parts)} parts, in {work.pool}")
     engine = default_engine(len(configs), engine, alone=plan.scale == "smoke")
@@ -247,7 +255,7 @@ def _run_seeds(work: Seeded, engine: EngineOptions | None, seeds: Sequence[int])
             with failures.of("training"), timed(work.out, "training"):
                 train_in_pool(configs, work.pool, engine, quiet=work.quiet)
         for part in left:
-            if engine is not None and not all(is_done(work.pool, run_name(c)) for c in part.configs.values()):
+            if engine is not None and not work.is_trained(part):
                 continue  # one of its runs is among those that failed
             with failures.of(str(part)):
                 work.do(part)

@@ -32,6 +32,7 @@ def run(
     silence: float | None = None,
     kept: str | None = None,
     first: int | None = None,
+    measure_only: bool = False,
     dry_run: bool = False,
 ) -> None:
     """Run an experiment and write its page; of `all`, every one, see `hmmscope.verbs.paper`."""
@@ -46,7 +47,7 @@ def run(
     if experiment == "all":
         from hmmscope.verbs.paper import paper
 
-        if overrides or seeds or trained or kept or first or engine or gpus or address or slurm or silence:
+        if overrides or seeds or trained or kept or first or measure_only or engine or gpus or address or slurm or silence:
             raise InputError("run all: takes --scale, --out, --resume and --jobs alone")
         return paper("all", scale, out, resume, quiet, jobs)
     asked = engine is not None or jobs is not None or gpus or address is not None or slurm or silence is not None
@@ -64,6 +65,7 @@ def run(
         resume=resume,
         kept=None if kept is None else Path(kept),
         first=first,
+        measure_only=measure_only,
         quiet=quiet,
     )
     page = folder / "report.html"
