@@ -164,11 +164,11 @@ def test_matmul_fails() -> None:
 # Printed losses
 
 
-def floors(task: str, *values: float) -> Tables:
+def floors(task: str, *values: float, deviation: float = 0.004) -> Tables:
     return {
         "paper-floors": [
             {"task": task, "backward": 0.01 if task.startswith("cyclic-rnd") else None, "seed": seed, "value": value}
-            | {"low": value, "high": value, "batch_deviation": 0.01, "samples": 100}
+            | {"low": value, "high": value, "batch_deviation": deviation, "samples": 100}
             for seed, value in enumerate(values)
         ]
     }
@@ -188,9 +188,15 @@ def test_printed_losses_are_judged_by_the_floor_of_one_more_instance(name: str, 
 
     assert verdict(name, around(0.1)) == "reproduced"
     assert verdict(name, around(-0.1)) == "not reproduced"
-    assert verdict(name, around(0.005, 0.005)) == "inconclusive"
+    assert verdict(name, around(0.0, 0.005)) == "inconclusive"
     assert verdict(name, floors("other", 1.0)) == "not tested"
     assert judged(name, around(-0.1)).value == pytest.approx(-0.1, abs=0.002)
+
+
+def test_what_the_paper_does_not_say_keeps_its_loss_from_being_judged() -> None:
+    """As measured: a batch of 256 scatters by 0.0094, and what the printed loss is a mean over is not said."""
+    name = "limits-printed-lds-rnn"
+    assert closed(name, floors("ran-lds", 2.6117, 2.6117, deviation=0.0094)) == ["regime"]
 
 
 def test_one_more_instance_scatters_more_than_the_mean() -> None:
@@ -207,7 +213,9 @@ def test_the_printed_loss_of_seven_layers() -> None:
     name, task = "limits-printed-rnd-converged", "cyclic-rnd, first action hidden"
     assert verdict(name, floors(task, 1.50, 1.501, 1.502, 1.504)) == "reproduced"
     assert verdict(name, floors(task, 1.12, 1.13, 1.125)) == "not reproduced"
-    assert verdict(name, floors(task, 1.40, 1.45, 1.50)) == "inconclusive"  # too wide to explain anything
+    assert verdict(name, floors(task, 1.12, 1.13, 1.25)) == "not tested"
+    wide = floors(task, 1.40, 1.45, 1.50)  # too wide to explain anything
+    assert closed(name, wide) == ["regime"]
     assert verdict(name, floors("cyclic-rnd", 1.50, 1.501)) == "not tested"
 
 

@@ -80,7 +80,7 @@ class Table2(Experiment):
     )
     sizes = {
         "smoke": _sizes(6, 1, 8, 2, 4, 3, [1, 2, 4], 0.0),
-        "small": _sizes(60, 3, 64, 4, 32, 9),
+        "small": _sizes(60, 3, 64, 4, 16, 25, seconds=0.2),
         "gpu": _sizes(60, 3, 256, 8, 256, 25),
         "paper": _sizes(60, 3, 512, 8, 1024, 25),
     }

@@ -211,6 +211,8 @@ def _geometric(rows: Rows, name: str, role: Role) -> Series | None:
 MUCH = 1.0
 #: A fresh loss above that of training by this share of the excess is overfitting.
 OVERFITTING = 0.1
+#: Scatter of a mean from which on it is too wide to be compared with a floor: a third of what the printed models differ by.
+AT_FLOOR = 0.01
 
 
 def short_depths(length: int) -> tuple[int, int]:
@@ -386,10 +388,12 @@ def printed_lds_rnn(tables: Tables) -> Seen:
     if not rows:
         return Seen(None, "")
     printed, floor, scatter = TABLE_3["ran-lds"]["RNN"], rows[0]["value"], rows[0]["batch_deviation"]
+    averaged = "how far the mean over one batch may lie from the floor (the paper does not say what it averages)"
     gap = pooled([Estimate(printed - LEAST_SHARE * floor, scatter)], "printed loss less the floor")
     text = f"The least possible loss is {floor:.4f} over 120 positions and {LEAST_SHARE * floor:.4f} over 121, of which the "
     text += f"first is known. The mean over one batch has standard deviation {scatter:.4f}."
-    return Seen(replace(gap, num_seeds=len(rows), degrees=-1), text)  # more seeds do not make one batch larger
+    gate = regime(WIDTH / 2 * scatter, 0, AT_FLOOR, averaged)
+    return Seen(replace(gap, num_seeds=len(rows), degrees=-1), text, gates=(gate,))  # more seeds make no larger batch
 
 
 @claim(

@@ -276,7 +276,12 @@ def printed_rnd_converged(tables: Tables) -> Seen:
     shown = ", ".join(f"{b:g}: {math.fsum(known) / len(known):.4f}" for b, known in others.items())
     text += f"; at other backward probabilities {shown}." if shown else "."
     text += f" Table 3 prints {TABLE_3['cyclic-rnd']['6 layers']} with six layers."
-    return Seen(predicted(found, "nats") if found else None, text)
+    if not found:
+        return Seen(None, text)
+    floor = predicted(found, "nats")
+    width = math.inf if floor.low is None or floor.high is None else (floor.high - floor.low) / 2
+    scatter = "how far the floor of an instance may lie from the mean (the paper does not give its own), in nats,"
+    return Seen(floor, text, gates=(regime(width, 0, AT_FLOOR, scatter),))
 
 
 def _backwards(tables: Tables) -> set[float]:
