@@ -441,6 +441,17 @@ def test_beyond_the_training_length_is_a_question() -> None:
     assert (found.verdict, found.value) == ("found", pytest.approx(0.69))
 
 
+def test_parity_stands_beside_constructed_weights() -> None:
+    tables = architectures({("delta-rule", 1): (0.3, 0.6), ("delta-rule-negative", 1): (0.0, 0.1)}, "parity", 0.0)
+    found = judged("limits-architectures-parity", tables)
+    assert (found.verdict, found.value) == ("found", pytest.approx(0.5))
+    assert "constructed" not in found.text
+    run = {"seed": 0, "task": "parity", "architecture": "delta-rule-negative", "layers": 1, "beyond": True}
+    rows = [run | {"predictor": "constructed", "position": n, "value": n / 1e9} for n in (1, 40)]
+    found = judged("limits-architectures-parity", tables | {"errors": tables["errors"] + rows})
+    assert "The constructed weights are right up to 4e-08, to position 40." in found.text
+
+
 def test_a_process_that_forgets() -> None:
     """One layer is judged against a constant answer."""
     name = "limits-architectures-forgetting"
@@ -458,7 +469,7 @@ def test_a_process_that_forgets() -> None:
 @pytest.mark.slow
 def test_architectures_of_every_name_can_be_planned() -> None:
     """Also those that need an extra: the plan names them, and the model says what is missing."""
-    from hmmscope.experiments.limits_architectures import ARCHITECTURES, TASKS
+    from hmmscope.experiments.limits_architecture_models import ARCHITECTURES, TASKS
 
     experiment = experiment_named("limits-architectures")
     for scale in ("smoke", "small", "paper"):
@@ -468,7 +479,7 @@ def test_architectures_of_every_name_can_be_planned() -> None:
         assert len(configs) == len(TASKS) * (4 + (len(ARCHITECTURES) - 4) * depths)
         assert {config.target for config in configs.values()} == {"belief"}
         for config in configs.values():
-            if config.model.name in ("rnn", "decoder", "linear-attention"):
+            if config.model.name in ("rnn", "decoder", "linear-attention", "delta-rule"):
                 fresh_model(config, config.process.build())
     with pytest.raises(InputError, match=r"plan\.architectures.*did you mean 'lstm'"):
         experiment.plan("smoke", **(experiment.choices("smoke") | {"architectures": ["lstn"]}))

@@ -460,6 +460,8 @@ def bytes_kept(model: nn.Module, inputs: torch.Tensor) -> int:
         ("decoder", {"num_heads": 4, "norm": "none", "attention_only": True, "dropout": 0.0}),
         ("decoder", {"num_heads": 4, "causal": False}),
         ("linear-attention", {"num_heads": 4}),
+        ("delta-rule", {"num_heads": 4}),
+        ("delta-rule", {"num_heads": 4, "gated": False}),
         *[("rnn", {}), ("lstm", {}), ("gru", {})],
     ],
 )

@@ -1,11 +1,12 @@
 """The tasks of [Limits] on other architectures: who tracks the state, who needs depth, who goes on beyond its length."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
+from hmmscope.constructions.parity import delta_rule_parity
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.evidence.claims import OURS, Seen, claim
 from hmmscope.evidence.effects import Effect, Estimate
@@ -14,6 +15,7 @@ from hmmscope.evidence.panels import bars, curve, level, lines
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import Above, Below, Gate, learned
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, apart
+from hmmscope.experiments.limits_architecture_models import ARCHITECTURES, DEFAULT, TASKS, name_of
 from hmmscope.experiments.limits_models import limits_config, shortened
 from hmmscope.experiments.limits_tables import (
     WHILE_TRAINING,
@@ -30,57 +32,10 @@ from hmmscope.experiments.limits_tables import (
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import unknown_name
 
-
-@dataclass(frozen=True)
-class _Architecture:
-    """A model by its fields, and how it is used here.
-
-    Attributes:
-        title: short, to stand under bars; the number of layers follows but for recurrent networks, which have one.
-        model: name and fields beside layers, width and heads.
-        recurrent: one layer, of the width and recipe of the ReLU RNN.
-        has_heads: whether it has a number of heads.
-        any_length: whether it can be read beyond the length of its training.
-    """
-
-    title: str
-    model: dict[str, Any]
-    recurrent: bool = False
-    has_heads: bool = True
-    any_length: bool = True
-
-
-_DECODER = {"name": "decoder", "input_features": False, "dropout": 0.0}
-ARCHITECTURES: dict[str, _Architecture] = {
-    "rnn": _Architecture("RNN", {"name": "rnn"}, recurrent=True),
-    "rnn-tanh": _Architecture("RNN tanh", {"name": "rnn", "nonlinearity": "tanh"}, recurrent=True),
-    "lstm": _Architecture("LSTM", {"name": "lstm"}, recurrent=True),
-    "gru": _Architecture("GRU", {"name": "gru"}, recurrent=True),
-    "transformer": _Architecture("Transf.", _DECODER | {"positions": "rotary"}),
-    "transformer-nope": _Architecture("Tr. no pos.", _DECODER | {"positions": "none"}),
-    "transformer-learned": _Architecture("Tr. learned", {"name": "decoder", "dropout": 0.0}, any_length=False),
-    "linear-attention": _Architecture("Lin. att.", {"name": "linear-attention", "positions": "none"}),
-    "mamba": _Architecture("Mamba", {"name": "mamba"}, has_heads=False),
-    "mamba2": _Architecture("Mamba-2", {"name": "mamba2", "chunk_length": 16}),
-    "gated-deltanet": _Architecture("Gated Δ", {"name": "gated-deltanet", "chunk_length": 16}),
-}
-#: Those that need no extra.
-DEFAULT = ["rnn", "rnn-tanh", "lstm", "gru", "transformer", "linear-attention"]
-#: Title and process of each task; without a process it is the task of the grid, with the sizes of the scale.
-TASKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "cyclic-det": ("Cyclic-DET (cycles of 5 states)", {}),
-    "cyclic-rnd": ("Cyclic-RND", {}),
-    "matmul": ("MatMul", {}),
-    "ran-hmm": ("RanHMM (forgets)", {}),
-    "word-problem": ("Word problem of S3", {"name": "word-problem", "group": "S3", "num_generators": 2}),
-    "word-problem-z60": ("Word problem of Z60", {"name": "word-problem", "group": "Z60", "num_generators": 2}),
-    "word-problem-a5": ("Word problem of A5", {"name": "word-problem", "group": "A5", "num_generators": 2}),
-    "word-problem-s5": ("Word problem of S5", {"name": "word-problem", "group": "S5", "num_generators": 2}),
-    "parity": ("Parity", {"name": "word-problem", "group": "Z2"}),
-    "mess3": ("Mess3 (forgets)", {"name": "mess3"}),
-}
 _FOUR = {"tasks": ["cyclic-det", "word-problem", "matmul", "mess3"], "architectures": DEFAULT}
 ERROR_RATES = (0.05, 0.1)
+#: Task, architecture and layers of which weights are constructed.
+CONSTRUCTED = ("parity", "delta-rule-negative", 1)
 
 
 @registry.experiment("limits-architectures")
@@ -89,10 +44,11 @@ class Architectures(Experiment):
 
     title = "Who tracks the state: recurrent networks, attention, linear recurrences"
     summary = (
-        "The same tasks on several architectures: recurrent networks of one layer, Transformers with rotary positions "
-        "and with linear attention at several depths, and by --plan.architectures state space models and a gated delta "
-        "rule (with the extra `models`). Up to scale medium all see as many sequences. They are judged up to the length "
-        "of their training and beyond it."
+        "The same tasks on several architectures: recurrent networks of one layer; at several depths Transformers with "
+        "rotary positions, with linear attention, and with a gated delta rule whose eigenvalues are positive or may be "
+        "negative; and by --plan.architectures state space models (with the extra `models`). Up to scale medium all see "
+        "as many sequences. They are judged up to the length of their training and beyond it; on parity beside "
+        "constructed weights."
     )
     num_seeds = NUM_SEEDS
     intervals = SEED_INTERVALS
@@ -100,8 +56,8 @@ class Architectures(Experiment):
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"tasks": ["cyclic-det"], "architectures": ["rnn", "gru", "transformer", "linear-attention"]}
         | {"layers": [1], "steps": 20, "recurrent_steps": 20},
-        "small": {"tasks": ["cyclic-det", "word-problem", "mess3"], "architectures": DEFAULT}
-        | {"layers": [1, 3], "steps": 1000, "recurrent_steps": 1000},
+        "small": {"tasks": ["cyclic-det", "parity", "mess3"], "architectures": DEFAULT}
+        | {"layers": [1, 3], "steps": 500, "recurrent_steps": 500},
         "medium": {"tasks": ["cyclic-det", "parity", "word-problem-z60", "word-problem-a5", "word-problem-s5"]}
         | {"architectures": [*DEFAULT, "transformer-learned"], "layers": [1, 4]}
         | {"steps": 3000, "recurrent_steps": 3000},
@@ -179,13 +135,19 @@ def _config(scale: str, task: str, name: str, layers: int, choices: dict[str, An
 
 
 def _error_rows(facts: dict[str, Any], run: Run, sizes: dict[str, Any]) -> list[dict]:
-    """Errors by position up to `times_longer` training lengths (or one, where positions are learned)."""
+    """Errors by position up to `times_longer` training lengths (or one, where positions are learned).
+
+    Beside the one layer that could have them stand the weights that are constructed.
+    """
     trained_on = run.config.layout.num_observations
     times = sizes["times_longer"] if ARCHITECTURES[facts["architecture"]].any_length else 1
     layout = replace(run.config.layout, length=times * trained_on)
     corpus = Corpus(run.process, layout=layout, seed=run.config.seed, stream="evaluate")
     rows = []
-    for told_, model in {"model": run.model, "untrained": untrained_twin(run)}.items():
+    models = {"model": run.model, "untrained": untrained_twin(run)}
+    if (facts["task"], facts["architecture"], facts["layers"]) == CONSTRUCTED:
+        models["constructed"] = delta_rule_parity()
+    for told_, model in models.items():
         found = evaluation_losses(model, corpus, num_samples=sizes["samples"], target=run.config.target)
         wanted = ("model", "constant") if told_ == "model" else ("model",)
         for row in found:
@@ -208,12 +170,6 @@ def _fit_row(run: Run) -> dict:
 # Figures
 
 
-def name_of(architecture: str, layers: int) -> str:
-    """As in legends and under bars; recurrent networks have one layer, which is not said."""
-    known = ARCHITECTURES[architecture]
-    return known.title if known.recurrent else f"{known.title} {layers}"
-
-
 def _errors_figure(rows: Rows) -> Figure:
     """Error by position, to beyond the training length, a panel a task; of each architecture the deepest."""
     deepest = {name: max(own.values("layers")) for name, own in rows.by("architecture").items()}
@@ -230,6 +186,7 @@ def _errors_figure(rows: Rows) -> Figure:
             level(0.0, sorted(models.values("position")), "exact answer", "optimum"),
             curve(own.where(predictor="constant"), "position", "constant answer", "baseline"),
             curve(own.where(predictor="untrained"), "position", "before training, mean of all", "control"),
+            curve(own.where(predictor="constructed"), "position", f"constructed, {name_of(*CONSTRUCTED[1:])}", "other"),
         ]
         label = f"position t (trained to {trained_on})"
         panels.append(lines(TASKS[task][0], *series, x_label=label, y_label="evaluation loss", y_min=0.0))
@@ -313,10 +270,13 @@ def _less(one: Which, other: Which, *, beyond: bool = False) -> Callable[[Rows],
 
 def _said(rows: Rows, *, beyond: bool = False) -> str:
     """Mean error by task and architecture."""
-    pooled = rows.where(beyond=beyond).pool("task", "architecture", "layers")
-    said = "; ".join(f"{row['task']}, {row['architecture']} ({row['layers']}): {row['value']:.3f}" for row in pooled)
+    said = []
+    for task, own in rows.where(beyond=beyond).by("task").items():
+        pooled = own.pool("architecture", "layers")
+        losses = (f"{name_of(row['architecture'], row['layers'])}: {row['value']:.3f}" for row in pooled)
+        said.append(f"{TASKS[task][0]} {', '.join(losses)}")
     where = "beyond the training length" if beyond else "up to the training length"
-    return f"Mean evaluation loss {where}, by task and architecture (layers): {said or 'none'}."
+    return f"Mean evaluation loss {where}, by architecture and layers: {'; '.join(said) or 'none'}."
 
 
 def _drifts(tables: Tables, one: Which, other: Which, tasks: Iterable[str]) -> dict[str, float | None]:
@@ -448,3 +408,26 @@ def tracking(tables: Tables) -> Seen:
         said.append(f"{task}: {', '.join(whole) or 'none'} of {len(rows)}{rest}")
     lengths = ", ".join(map(str, sorted(tables["fit"].values("length"))))
     return Seen(None, f"All {lengths} positions are fitted in every seed by (layers) {'. '.join(said)}.")
+
+
+@claim(
+    "limits-architectures-parity",
+    experiment="limits-architectures",
+    source=OURS,
+    says="Does one layer of a delta rule with negative eigenvalues keep a parity beyond the length of its training, which "
+    "positive ones cannot?",
+    reading="Mean loss beyond the training length with positive eigenvalues less that with negative ones; constructed "
+    "weights stand beside.",
+)
+def parity(tables: Tables) -> Seen:
+    """That positive ones cannot is a theorem on numbers of finite precision, of any depth (Grazzi et al. 2025)."""
+    task, architecture, layers = CONSTRUCTED
+    rows = tables["errors"].where(task=task)
+    models = rows.where(predictor="model")
+    effects = each(
+        models, "task", _less(("delta-rule", layers), (architecture, layers), beyond=True), "loss less, beyond"
+    )
+    exact = rows.where(predictor="constructed")
+    built = f" The constructed weights are right up to {max(exact.values('value')):.2g}" if exact else ""
+    built += f", to position {max(exact.values('position'))}." if exact else ""
+    return Seen(effects, f"{_said(models, beyond=True)}{built}")

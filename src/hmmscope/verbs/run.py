@@ -47,7 +47,7 @@ def run(
     if experiment == "all":
         from hmmscope.verbs.paper import paper
 
-        if overrides or seeds or trained or kept or first or measure_only or engine or gpus or address or slurm or silence:
+        if any([overrides, seeds, trained, kept, first, measure_only, engine, gpus, address, slurm, silence]):
             raise InputError("run all: takes --scale, --out, --resume and --jobs alone")
         return paper("all", scale, out, resume, quiet, jobs)
     asked = engine is not None or jobs is not None or gpus or address is not None or slurm or silence is not None

@@ -1,0 +1,62 @@
+"""The architectures that limits-architectures compares, and its tasks."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A model by its fields, and how it is used here.
+
+    Attributes:
+        title: short, to stand under bars; the number of layers follows but for recurrent networks, which have one.
+        model: name and fields beside layers, width and heads.
+        recurrent: one layer, of the width and recipe of the ReLU RNN.
+        has_heads: whether it has a number of heads.
+        any_length: whether it can be read beyond the length of its training.
+    """
+
+    title: str
+    model: dict[str, Any]
+    recurrent: bool = False
+    has_heads: bool = True
+    any_length: bool = True
+
+
+_DECODER = {"name": "decoder", "input_features": False, "dropout": 0.0}
+ARCHITECTURES: dict[str, Architecture] = {
+    "rnn": Architecture("RNN", {"name": "rnn"}, recurrent=True),
+    "rnn-tanh": Architecture("RNN tanh", {"name": "rnn", "nonlinearity": "tanh"}, recurrent=True),
+    "lstm": Architecture("LSTM", {"name": "lstm"}, recurrent=True),
+    "gru": Architecture("GRU", {"name": "gru"}, recurrent=True),
+    "transformer": Architecture("Transf.", _DECODER | {"positions": "rotary"}),
+    "transformer-nope": Architecture("Tr. no pos.", _DECODER | {"positions": "none"}),
+    "transformer-learned": Architecture("Tr. learned", {"name": "decoder", "dropout": 0.0}, any_length=False),
+    "linear-attention": Architecture("Lin. att.", {"name": "linear-attention", "positions": "none"}),
+    "delta-rule": Architecture("Δ rule", {"name": "delta-rule"}),
+    "delta-rule-negative": Architecture("Δ rule ±", {"name": "delta-rule", "negative": True}),
+    "mamba": Architecture("Mamba", {"name": "mamba"}, has_heads=False),
+    "mamba2": Architecture("Mamba-2", {"name": "mamba2", "chunk_length": 16}),
+    "gated-deltanet": Architecture("Gated Δ", {"name": "gated-deltanet", "chunk_length": 16}),
+}
+#: Those that need no extra.
+DEFAULT = ["rnn", "rnn-tanh", "lstm", "gru", "transformer", "linear-attention", "delta-rule", "delta-rule-negative"]
+#: Title and process of each task; without a process it is the task of the grid, with the sizes of the scale.
+TASKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "cyclic-det": ("Cyclic-DET (cycles of 5 states)", {}),
+    "cyclic-rnd": ("Cyclic-RND", {}),
+    "matmul": ("MatMul", {}),
+    "ran-hmm": ("RanHMM (forgets)", {}),
+    "word-problem": ("Word problem of S3", {"name": "word-problem", "group": "S3", "num_generators": 2}),
+    "word-problem-z60": ("Word problem of Z60", {"name": "word-problem", "group": "Z60", "num_generators": 2}),
+    "word-problem-a5": ("Word problem of A5", {"name": "word-problem", "group": "A5", "num_generators": 2}),
+    "word-problem-s5": ("Word problem of S5", {"name": "word-problem", "group": "S5", "num_generators": 2}),
+    "parity": ("Parity", {"name": "word-problem", "group": "Z2"}),
+    "mess3": ("Mess3 (forgets)", {"name": "mess3"}),
+}
+
+
+def name_of(architecture: str, layers: int) -> str:
+    """As in legends and under bars; recurrent networks have one layer, which is not said."""
+    known = ARCHITECTURES[architecture]
+    return known.title if known.recurrent else f"{known.title} {layers}"

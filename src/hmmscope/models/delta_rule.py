@@ -1,0 +1,149 @@
+"""The delta rule: a decoder whose heads carry a matrix, and correct it instead of adding to it."""
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.axes import Tensor
+from hmmscope.models.base import Cost, Mixer, Ports
+from hmmscope.models.decoder import Decoder, DecoderSpec
+from hmmscope.models.linear_attention import CHUNK
+
+#: Added to what the gate reads: before training a head forgets about a 150th at each position.
+OPEN = 5.0
+
+
+@registry.model("delta-rule")
+@dataclass(frozen=True, kw_only=True)
+class DeltaRuleSpec:
+    """Decoder with the gated delta rule in the place of attention.
+
+    mixed_t = S_t^T q_t    with S_t = a_t (1 - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T
+
+    Queries and keys have length one, a_t = sigmoid(·) or 1, and b_t is sigmoid(·), or twice that: then the eigenvalue
+    a_t (1 - b_t) of the transition along k_t may be negative. Blocks, MLP and head are those of `DecoderSpec`, without
+    positions; there is no convolution. A head's memory is S, whatever the length.
+
+    Attributes:
+        num_layers: blocks.
+        num_heads: heads of each block.
+        width: of the residual stream; a multiple of the number of heads.
+        mlp_ratio: width of the MLP's hidden layer, as a multiple of `width`.
+        gated: forget by a_t; otherwise a_t = 1.
+        negative: eigenvalues in (-1, 1) instead of (0, 1).
+
+    Source: Yang et al. 2024 (arXiv:2406.06484, 2412.06464); for `negative` Grazzi et al. 2025 (arXiv:2411.12537).
+    """
+
+    num_layers: int = 4
+    num_heads: int = 4
+    width: int = 128
+    mlp_ratio: int = 4
+    gated: bool = True
+    negative: bool = False
+
+    def __post_init__(self) -> None:
+        _ = self.decoder  # refuses the same values
+
+    @property
+    def decoder(self) -> DecoderSpec:
+        """The same architecture as options of the decoder, but for the attention."""
+        return DecoderSpec(
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+            width=self.width,
+            mlp_ratio=self.mlp_ratio,
+            positions="none",
+            input_features=False,
+            dropout=0.0,
+        )
+
+    def build(self, ports: Ports, generator: torch.Generator) -> Decoder:
+        return Decoder(self.decoder, ports, generator, lambda: DeltaRule(self))
+
+    def cost(self, ports: Ports, columns: int, *, device: str = "cpu") -> Cost:
+        """That of the decoder, with a chunk's products of keys with keys and queries, its solution, and the state."""
+        chunk, k, gates = min(CHUNK, columns), self.width // self.num_heads, self.num_heads * (1 + self.gated)
+        carried = 1 - chunk / columns  # the share of the positions that a state comes before
+        flops = self.num_heads * (7.0 * chunk * k + 6.0 * k * k * carried) + 2 * gates * self.width
+        kept = (10 + self.gated + (3 + 2 * self.gated) * carried) * self.width
+        kept += self.num_heads * (chunk * (6 if self.gated else 3) + 10)
+        found = self.decoder.cost(ports, columns, device=device, mixing=(flops, kept))
+        return replace(found, parameters=found.parameters + self.num_layers * gates * (self.width + 1))
+
+
+class DeltaRule(Mixer):
+    """Mixes positions by `DeltaRuleSpec`, a chunk of positions at a time.
+
+    What position t writes beside its key is u_t = b_t (v_t - a_t S_{t-1}^T k_t). In a chunk that begins with the state S,
+    with A_tj = a_{j+1} ... a_t and A_t the product from the chunk's first position on,
+
+        u_t = b_t (v_t - A_t S^T k_t) - b_t Σ_{j<t} A_tj (k_t·k_j) u_j      a triangular system
+        S_t = A_t S + Σ_{j≤t} A_tj k_j u_j^T
+
+    With chunks of one position that is the recurrence itself, so the cached and the whole form are the same function.
+    """
+
+    def __init__(self, spec: DeltaRuleSpec, chunk: int = CHUNK) -> None:
+        super().__init__()
+        self.num_heads, self.chunk, self.largest = spec.num_heads, chunk, 2.0 if spec.negative else 1.0
+        self.qkv = nn.Linear(spec.width, 3 * spec.width)
+        self.write = nn.Linear(spec.width, spec.num_heads)
+        self.keep = nn.Linear(spec.width, spec.num_heads) if spec.gated else None
+        self.out = nn.Linear(spec.width, spec.width)
+
+    def forward(self, x_BTD: Tensor, rotation: None = None, past: "Memory | None" = None) -> Tensor:
+        batch, time, width = x_BTD.shape
+        qkv = self.qkv(x_BTD).view(batch, time, 3, self.num_heads, width // self.num_heads)
+        q_BHTK, k_BHTK, v_BHTK = qkv.permute(2, 0, 3, 1, 4)
+        q_BHTK, k_BHTK = F.normalize(q_BHTK, dim=-1), F.normalize(k_BHTK, dim=-1)
+        b_BHT1 = self.largest * self.write(x_BTD).sigmoid().transpose(1, 2)[..., None]
+        log_a_BHT = None if self.keep is None else F.logsigmoid(self.keep(x_BTD) + OPEN).transpose(1, 2)
+        past = Memory() if past is None else past
+        parts = []
+        for begin in range(0, time, self.chunk):
+            own = slice(begin, begin + self.chunk)
+            log_a = None if log_a_BHT is None else log_a_BHT[:, :, own]
+            parts.append(
+                past.through(q_BHTK[:, :, own], k_BHTK[:, :, own], v_BHTK[:, :, own], b_BHT1[:, :, own], log_a)
+            )
+        mixed_BHTK = torch.cat(parts, 2)
+        return self.out(mixed_BHTK.transpose(1, 2).reshape(batch, time, width))
+
+    def empty_past(self) -> "Memory":
+        return Memory()
+
+
+class Memory:
+    """S of the positions read so far (batch, head, key, value), None before the first."""
+
+    state: Tensor | None = None
+
+    def through(self, q: Tensor, k: Tensor, v: Tensor, b: Tensor, log_a: Tensor | None) -> Tensor:
+        """What a chunk reads (batch, head, time, value), from its queries, keys, values, b and log a; S moves on."""
+        keys, looks, late = b * (k @ k.transpose(2, 3)), (q @ k.transpose(2, 3)).tril(), None
+        since, wanted = None, b * v
+        if log_a is not None:
+            logs = log_a.cumsum(2)
+            since = logs[..., None].exp()
+            future = torch.ones(logs.shape[2], logs.shape[2], dtype=torch.bool, device=logs.device).triu(1)
+            between = (logs[..., :, None] - logs[..., None, :]).masked_fill(future, 0.0).exp()
+            keys, looks = keys * between, looks * between
+            late = (logs[..., -1:] - logs)[..., None].exp()
+        if self.state is not None:
+            wanted = wanted - b * _times(since, k @ self.state)
+        u = torch.linalg.solve_triangular(keys.tril(-1), wanted, upper=False, unitriangular=True)
+        mixed = looks @ u
+        added = _times(late, k).transpose(2, 3) @ u
+        if self.state is not None:
+            mixed = mixed + _times(since, q @ self.state)
+            added = added + _times(None if since is None else since[:, :, -1:], self.state)
+        self.state = added
+        return mixed
+
+
+def _times(factor: Tensor | None, x: Tensor) -> Tensor:
+    return x if factor is None else factor * x
