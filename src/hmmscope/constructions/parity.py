@@ -8,6 +8,7 @@ Source: Grazzi et al. 2025 (arXiv:2411.12537), Theorem 1; the weights are ours.
 """
 
 import torch
+from torch import nn
 
 from hmmscope.models.base import Ports
 from hmmscope.models.decoder import Decoder
@@ -40,8 +41,9 @@ def delta_rule_parity(*, dtype: torch.dtype = torch.float32) -> Decoder:
     for parameter in model.parameters():
         if parameter.ndim == 2:
             parameter.zero_()
-    mixer = model.blocks[0].attention
+    mixer = model.get_submodule("blocks.0.attention")
     assert isinstance(mixer, DeltaRule)
+    assert isinstance(model.embedding, nn.Embedding)
     model.embedding.weight.copy_(torch.stack([even, odd, first]))
     mixer.qkv.bias.view(3, 8)[:2, 0] = 1.0  # every query and key is the first coordinate
     mixer.qkv.weight.view(3, 8, 8)[2, 0] = first / 8  # the placeholder stores 1, with b = 1
