@@ -449,7 +449,7 @@ def test_parity_stands_beside_constructed_weights() -> None:
     run = {"seed": 0, "task": "parity", "architecture": "delta-rule-negative", "layers": 1, "beyond": True}
     rows = [run | {"predictor": "constructed", "position": n, "value": n / 1e9} for n in (1, 40)]
     found = judged("limits-architectures-parity", tables | {"errors": tables["errors"] + rows})
-    assert "The constructed weights are right up to 4e-08, to position 40." in found.text
+    assert "Of the constructed weights it is at most 4e-08, to position 40." in found.text
 
 
 def test_a_process_that_forgets() -> None:

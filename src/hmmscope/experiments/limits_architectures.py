@@ -428,6 +428,7 @@ def parity(tables: Tables) -> Seen:
         models, "task", _less(("delta-rule", layers), (architecture, layers), beyond=True), "loss less, beyond"
     )
     exact = rows.where(predictor="constructed")
-    built = f" The constructed weights are right up to {max(exact.values('value')):.2g}" if exact else ""
-    built += f", to position {max(exact.values('position'))}." if exact else ""
-    return Seen(effects, f"{_said(models, beyond=True)}{built}")
+    if not exact:
+        return Seen(effects, _said(models, beyond=True))
+    built = f"Of the constructed weights it is at most {max(exact.values('value')):.2g}, to position "
+    return Seen(effects, f"{_said(models, beyond=True)} {built}{max(exact.values('position'))}.")
