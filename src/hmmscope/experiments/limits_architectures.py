@@ -172,6 +172,7 @@ def _fit_row(run: Run) -> dict:
 
 def _errors_figure(rows: Rows) -> Figure:
     """Error by position, to beyond the training length, a panel a task; of each architecture the deepest."""
+    built = rows.where(predictor="constructed")
     deepest = {name: max(own.values("layers")) for name, own in rows.by("architecture").items()}
     rows = Rows(row for row in rows if row["layers"] == deepest[row["architecture"]])
     trained_on = max(row["position"] for row in rows if not row["beyond"])
@@ -186,7 +187,7 @@ def _errors_figure(rows: Rows) -> Figure:
             level(0.0, sorted(models.values("position")), "exact answer", "optimum"),
             curve(own.where(predictor="constant"), "position", "constant answer", "baseline"),
             curve(own.where(predictor="untrained"), "position", "before training, mean of all", "control"),
-            curve(own.where(predictor="constructed"), "position", f"constructed, {name_of(*CONSTRUCTED[1:])}", "other"),
+            curve(built.where(task=task), "position", f"constructed, {name_of(*CONSTRUCTED[1:])}", "other"),
         ]
         label = f"position t (trained to {trained_on})"
         panels.append(lines(TASKS[task][0], *series, x_label=label, y_label="evaluation loss", y_min=0.0))
