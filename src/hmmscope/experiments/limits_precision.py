@@ -55,7 +55,7 @@ class Precision(Experiment):
     groups = {"precision": ("errors", "smallest"), "types": ("types",)}
     sizes = by_scale(
         instances=(2, 6, 8, 8),
-        lengths=([8, 12, 16, 24], LENGTHS, [*LENGTHS, 512], [*LENGTHS, 512, 768]),
+        lengths=([8, 12, 16, 24], LENGTHS, [*LENGTHS, 512], [*LENGTHS, 512, 768, 1024]),
         least_bits=(4, 4, 4, 4),
         most_bits=(26, 26, 26, 26),
         short_lengths=([2, 4, 8, 16], SHORT, SHORT, [*SHORT, 21, 22, 23, 24]),
