@@ -213,6 +213,18 @@ def test_listed_claims(rising: Claim, capsys: pytest.CaptureFixture, monkeypatch
     assert f"{len(registry.in_order('claim'))} claims" in printed
 
 
+def test_what_has_no_whole_seed_is_left_out(rising: Claim, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    whole, begun = folder(tmp_path / "whole", {0: (1.0,), 1: (1.1,)}), folder(tmp_path / "begun", {0: (1.0,)})
+    (begun / "findings.json").unlink()
+    (begun / "parts.jsonl").write_text("")
+    assert main(["claims", str(whole), str(begun)]) == 0
+    printed = capsys.readouterr()
+    assert "begun: no seed is whole yet; left out" in printed.err
+    assert "-> " in printed.out
+    assert main(["claims", str(begun)]) == 2
+    assert "not the folder of a finished experiment" in capsys.readouterr().err
+
+
 def test_what_the_ledger_refuses(rising: Claim, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not the folder of a finished experiment"):
         ledger([tmp_path])

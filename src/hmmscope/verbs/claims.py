@@ -1,5 +1,6 @@
 """The verb `claims`: what the papers claim, and what experiments found of it."""
 
+import warnings
 from pathlib import Path
 
 from hmmscope import registry
@@ -21,7 +22,7 @@ def claims(folders: list[str], out: str | None, quiet: bool) -> None:
         return
     if folders:
         known = [Stated(**one) for one in kept["stated"]] if kept else []
-        entries = ledger([Path(folder) for folder in folders], known, source_digest() if known else "")
+        entries = ledger(_measured([Path(folder) for folder in folders]), known, source_digest() if known else "")
     else:
         entries = [Entry(claim=claim) for claim in registry.in_order("claim")]
     if out is not None:
@@ -41,3 +42,13 @@ def claims(folders: list[str], out: str | None, quiet: bool) -> None:
         say("\n".join(as_text(entries)))
     if out is not None:
         say(f"ledger: {out}")
+
+
+def _measured(folders: list[Path]) -> list[Path]:
+    """Without those of experiments that were begun and of which no seed is whole, if there are others."""
+    begun = [one for one in folders if (one / "parts.jsonl").is_file() and not (one / "findings.json").exists()]
+    if len(begun) == len(folders):
+        return folders
+    for one in begun:
+        warnings.warn(f"{one}: no seed is whole yet; left out", stacklevel=2)
+    return [one for one in folders if one not in begun]
