@@ -224,7 +224,7 @@ def test_the_first_seeds_are_whole_and_the_others_come_later(tmp_path: Path) -> 
     assert len(names(tmp_path / "trained")) == 2 * len(WIDTHS)
 
 
-def test_what_is_trained_is_measured_and_nothing_else(tmp_path: Path) -> None:
+def test_what_is_trained_is_measured_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """Two experiments share a pool, and the second looks at what the first has trained so far."""
     run_experiment("test-seeded", "smoke", tmp_path / "out", first=1, quiet=True)
     same = {"trained": tmp_path / "trained", "measure_only": True, "quiet": True}
@@ -235,6 +235,8 @@ def test_what_is_trained_is_measured_and_nothing_else(tmp_path: Path) -> None:
     assert store.read_json(again / "experiment.json")["whole_seeds"] == [0]
     tables = [store.read_table(folder / "tables" / "losses.jsonl") for folder in (tmp_path / "out", again)]
     assert tables[0] == tables[1] != []
+    verb.run("test-seeded", "smoke", str(tmp_path / "none"), False, True, {}, trained=str(tmp_path), measure_only=True)
+    assert "no seed is whole yet" in capsys.readouterr().out
     assert len(names(tmp_path / "trained")) == len(WIDTHS)
 
 

@@ -68,6 +68,9 @@ def run(
         measure_only=measure_only,
         quiet=quiet,
     )
+    if not (folder / "findings.json").is_file():
+        say(f"no seed is whole yet, so there is no page; what is measured is in {folder / 'tables'}")
+        return
     page = folder / "report.html"
     if os.access(folder, os.W_OK) or not page.is_file():
         draw_folder(folder)
