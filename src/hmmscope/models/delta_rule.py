@@ -10,7 +10,7 @@ from hmmscope import registry
 from hmmscope.axes import Tensor
 from hmmscope.models.base import Cost, Mixer, Ports
 from hmmscope.models.decoder import Decoder, DecoderSpec
-from hmmscope.models.linear_attention import CHUNK
+from hmmscope.models.linear_attention import CHUNK, decoder_without_attention
 
 #: Added to what the gate reads: before training a head forgets about a 150th at each position.
 OPEN = 5.0
@@ -51,15 +51,7 @@ class DeltaRuleSpec:
     @property
     def decoder(self) -> DecoderSpec:
         """The same architecture as options of the decoder, but for the attention."""
-        return DecoderSpec(
-            num_layers=self.num_layers,
-            num_heads=self.num_heads,
-            width=self.width,
-            mlp_ratio=self.mlp_ratio,
-            positions="none",
-            input_features=False,
-            dropout=0.0,
-        )
+        return decoder_without_attention(self, "none")
 
     def build(self, ports: Ports, generator: torch.Generator) -> Decoder:
         return Decoder(self.decoder, ports, generator, lambda: DeltaRule(self))

@@ -1,7 +1,7 @@
 """Linear attention: a decoder whose heads carry a matrix instead of all keys."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -13,6 +13,19 @@ from hmmscope.models.decoder import Decoder, DecoderSpec
 
 #: Positions taken at once: within a chunk a product of queries and keys, between chunks the state.
 CHUNK = 64
+
+
+def decoder_without_attention(spec: Any, positions: Literal["learned", "sinusoidal", "none"]) -> DecoderSpec:
+    """A decoder of the layers, heads, width and MLP of a spec, for another way to move information between positions."""
+    return DecoderSpec(
+        num_layers=spec.num_layers,
+        num_heads=spec.num_heads,
+        width=spec.width,
+        mlp_ratio=spec.mlp_ratio,
+        positions=positions,
+        input_features=False,
+        dropout=0.0,
+    )
 
 
 @registry.model("linear-attention")
@@ -46,15 +59,7 @@ class LinearAttentionSpec:
     @property
     def decoder(self) -> DecoderSpec:
         """The same architecture as options of the decoder, but for the attention."""
-        return DecoderSpec(
-            num_layers=self.num_layers,
-            num_heads=self.num_heads,
-            width=self.width,
-            mlp_ratio=self.mlp_ratio,
-            positions=self.positions,
-            input_features=False,
-            dropout=0.0,
-        )
+        return decoder_without_attention(self, self.positions)
 
     def build(self, ports: Ports, generator: torch.Generator) -> Decoder:
         return Decoder(self.decoder, ports, generator, lambda: LinearAttention(self.width, self.num_heads))
