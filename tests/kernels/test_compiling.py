@@ -1,11 +1,15 @@
 """Processes that start together compile a function once between them."""
 
+import gc
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from hmmscope.kernels.compiling import alone
 
 MODULE = """
 import sys
@@ -50,3 +54,19 @@ def test_who_waits_reads_what_the_first_has_kept(module: Path) -> None:
         process.stdin.flush()
     said = sorted(process.communicate()[0].split() for process in processes)
     assert said == [["8.0", "0"], ["8.0", "2"]]
+
+
+def test_garbage_waits_until_it_is_compiled(tmp_path: Path) -> None:
+    function = SimpleNamespace(_cache=SimpleNamespace(cache_path=str(tmp_path)))
+    with pytest.raises(ZeroDivisionError), alone(function):
+        with alone(function):  # compiled because the other calls it
+            pass
+        assert not gc.isenabled()
+        raise ZeroDivisionError
+    assert gc.isenabled()
+    gc.disable()
+    with alone(function):
+        pass
+    still = not gc.isenabled()  # who had no collector gets none
+    gc.enable()
+    assert still

@@ -1,5 +1,6 @@
 """Compiled functions that are kept, and that processes which start together compile once between them."""
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,18 +16,25 @@ _at_work: list[Path] = []
 
 @contextmanager
 def alone(function: Any) -> Iterator[None]:
-    """Be the one process that compiles into the folder of `function`: who waited reads what the other has kept."""
+    """Be the one process that compiles into the folder of `function`: who waited reads what the other has kept.
+
+    Meanwhile nothing is looked through for garbage: a compiler makes little of it, and many objects to look through.
+    """
     folder = Path(function._cache.cache_path)
     with global_compiler_lock:
         if folder in _at_work:  # it is compiled because another calls it
             yield
             return
         _at_work.append(folder)
+        collecting = gc.isenabled()
+        gc.disable()
         try:
             with disk.one_at_a_time(folder):
                 yield
         finally:
             _at_work.remove(folder)
+            if collecting:
+                gc.enable()
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:

@@ -5,6 +5,7 @@ reaches the page in two ways only: through Jinja's escaping, and as JSON in whic
 """
 
 import base64
+import functools
 import hashlib
 import json
 import os
@@ -185,8 +186,9 @@ def json_element(value: Any) -> str:
     return dumped
 
 
+@functools.cache
 def template(name: str) -> jinja2.Template:
-    """A template of this folder, which escapes what it is given and shows what could act instead of being read."""
+    """A template of this folder, compiled once, which escapes what it is given and shows what could act instead of being read."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("hmmscope.report", "."),
         autoescape=True,

@@ -145,7 +145,7 @@ def _lay_out(canvas: Canvas) -> None:
     assert engine is not None
     canvas.dpi = 72  # points, as letters are measured for PDF and SVG
     engine.execute(canvas)
-    canvas.set_layout_engine("none")
+    canvas.set_layout_engine(None)
 
 
 @contextmanager

@@ -73,10 +73,15 @@ def read_text(path: Path, *, limit: int) -> str:
 
 def write_table(path: Path, rows: list[dict]) -> None:
     """Write rows as JSON lines. None is a missing value; NaN and infinity are refused with their row and key."""
+    lines = []
     for number, row in enumerate(rows):
-        for key, value in row.items():
-            dump(value, f"{path}: row {number}, {key!r}")
-    write_bytes(path, b"".join(dump(row, str(path)) + b"\n" for row in rows))
+        try:
+            lines.append(dump(row, str(path)) + b"\n")
+        except InputError:
+            for key, value in row.items():
+                dump(value, f"{path}: row {number}, {key!r}")
+            raise
+    write_bytes(path, b"".join(lines))
 
 
 def read_table(path: Path, *, limit: int = 1 << 30, own: bool = True) -> list[dict]:
