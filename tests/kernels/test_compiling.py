@@ -58,11 +58,16 @@ def test_who_waits_reads_what_the_first_has_kept(module: Path) -> None:
 
 def test_garbage_waits_until_it_is_compiled(tmp_path: Path) -> None:
     function = SimpleNamespace(_cache=SimpleNamespace(cache_path=str(tmp_path)))
-    with pytest.raises(ZeroDivisionError), alone(function):
-        with alone(function):  # compiled because the other calls it
-            pass
-        assert not gc.isenabled()
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with alone(function):
+            with alone(function):  # compiled because the other calls it
+                pass
+            assert not gc.isenabled()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert gc.isenabled()
     gc.disable()
     with alone(function):
