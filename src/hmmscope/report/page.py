@@ -188,7 +188,7 @@ def json_element(value: Any) -> str:
 
 @functools.cache
 def template(name: str) -> jinja2.Template:
-    """A template of this folder, compiled once, which escapes what it is given and shows what could act instead of being read."""
+    """A template of this folder, made once; it escapes what it is given and shows what could act instead of being read."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("hmmscope.report", "."),
         autoescape=True,
