@@ -92,6 +92,17 @@ def test_letters_that_a_font_lacks_are_taken_from_the_next(style: str) -> None:
     plots.draw(a_figure(lines(y_label="γ⁴ and Ŵ₊")), style).draw_without_rendering()
 
 
+def test_each_file_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, draw = [], plots.Canvas.draw
+
+    def counted(canvas: plots.Canvas, renderer: Any) -> None:
+        drawn.append(canvas)
+        draw(canvas, renderer)
+
+    monkeypatch.setattr(plots.Canvas, "draw", counted)
+    assert len(plots.figure_files(a_figure(lines()), style="web")) == len(drawn)
+
+
 HOSTILE = r"\input{/etc/passwd} 5 % of $x_1^2$ & #{} ~ < > | ⁴ ₊ Ŵ γ Δ Σ ‖v‖ − – ☃"
 
 

@@ -18,7 +18,7 @@ _at_work: list[Path] = []
 def alone(function: Any) -> Iterator[None]:
     """Be the one process that compiles into the folder of `function`: who waited reads what the other has kept.
 
-    Meanwhile nothing is looked through for garbage: a compiler makes little of it, and many objects to look through.
+    Meanwhile no garbage is collected: with as many objects as a compiler makes, looking for it takes much of the time.
     """
     folder = Path(function._cache.cache_path)
     with global_compiler_lock:
