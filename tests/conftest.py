@@ -11,12 +11,15 @@ import jaxtyping
 import pytest
 import torch
 
+import annotations
+
 #: Without kernels: compiled functions cannot close over checked ones.
 ANNOTATED = ("inference", "processes", "corpora", "models", "constructions", "training", "analysis")
 
 gc.disable()  # while tests are collected, see below
 torch.set_num_threads(1)
-jaxtyping.install_import_hook([f"hmmscope.{package}" for package in ANNOTATED], "annotations.executed")
+jaxtyping.jaxtyped = annotations.executed
+jaxtyping.install_import_hook([f"hmmscope.{package}" for package in ANNOTATED], None)
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("fixed")
 
