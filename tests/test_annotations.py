@@ -27,8 +27,8 @@ def product_of_others(left: Float[np.ndarray, "cols k"]) -> float:
 
 
 @annotations.executed
-def named(name: "str", count: "NotThere" = None) -> int:  # type: ignore[name-defined]
-    return name  # type: ignore[return-value]
+def named(name: "str", count: "NotThere" = None) -> int:
+    return name
 
 
 @annotations.executed

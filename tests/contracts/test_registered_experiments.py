@@ -29,7 +29,7 @@ EXPERIMENTS = sorted(registry.entries("experiment"))
 
 @pytest.fixture(scope="module", autouse=True)
 def unchecked() -> Iterator[None]:
-    """Annotations are executed in the tests of what an experiment is made of; here they take a quarter of the time."""
+    """Annotations are executed in the tests of what an experiment is made of; here they would only take time."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
