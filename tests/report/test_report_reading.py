@@ -1,10 +1,12 @@
 """What a reader of the page meets: hover, ticks, labels, colours, long tables, print, and folders that have no page."""
 
+import itertools
 import re
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hmmscope.errors import InputError
@@ -112,6 +114,24 @@ def test_a_band_that_reaches_zero_says_that_it_is_cut(tmp_path: Path) -> None:
     path = demo_folder(tmp_path / "run", num_figures=0)
     write_figure(path / "figures" / "00-f", a_figure(lines(series=series, log_y=True)))
     assert "At 1 point the interval reaches zero or below: its lower end is not shown" in Tree(render([path])).text
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.31, 0.87), (3, 27), (32_000, 640_000), (0.002, 0.07), (1, 40), (1e-5, 3e4)]
+)
+def test_labels_of_a_logarithmic_axis_stand_apart(low: float, high: float) -> None:
+    between = tuple(float(x) for x in np.linspace(low, high, 20))
+    panel = lines(series=(line(x=between, y=between),), log_x=True, log_y=True)
+    canvas = plots.draw(a_figure(panel, panel))
+    canvas.draw_without_rendering()
+    for axes in canvas.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            start, end = axis.get_view_interval()
+            ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+            labels = [tick.label1 for tick in ticks if start <= tick.get_loc() <= end and tick.label1.get_text()]
+            boxes = [label.get_window_extent() for label in labels]
+            assert len(boxes) >= 2
+            assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -61,10 +61,13 @@ const Charts = (() => {
     const [start, end] = [bend(low), bend(high)];
     const at = (value) => (log && value <= 0 ? null : from + ((bend(value) - start) / (end - start || 1)) * (to - from));
     let marks = ticks ?? roundTicks(low, high, count, whole);
-    if (log && !ticks && end - start >= 1.5) {
-      const every = Math.ceil((end - start) / Math.max(count, 2));
+    if (log && !ticks && high >= 5 * low) {
+      const few = end - start < 2;
+      const every = few ? 1 : Math.ceil((end - start) / Math.max(count, 2));
       marks = [];
-      for (let power = Math.ceil(start - 1e-9); power <= end + 1e-9; power += every) marks.push(10 ** power);
+      for (let power = few ? Math.floor(start) : Math.ceil(start - 1e-9); power <= end + 1e-9; power += every) {
+        for (const one of few ? [1, 2, 5] : [1]) marks.push(Number((one * 10 ** power).toPrecision(12)));
+      }
     }
     return { at, ticks: marks.filter((value) => value >= low - 1e-12 && value <= high * (1 + 1e-9) + 1e-12) };
   }

@@ -41,8 +41,8 @@ MARKER_PATHS = {
 #: Colour maps of ordered names, and the part of each that stands out from white: contrast above 2.3.
 _SCALES = (("viridis", 0.0, 0.7), ("YlOrRd", 0.5, 1.0), ("PuRd", 0.4, 1.0))
 _CROWDED = 8  # above so many series lines are thinner, and bands lighter but those of models
-#: Least decades of a logarithmic axis whose ticks are the powers of ten alone: below, there may be none to see.
-LEAST_DECADES = 1.5
+#: Least decades of a logarithmic axis whose ticks are the powers of ten alone: below, there may be one to see, or none.
+LEAST_DECADES = 2
 #: Markers along a curve, whatever its points.
 MOST_MARKERS = 12
 #: Labels along x of a heat map, by panels side by side.

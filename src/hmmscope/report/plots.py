@@ -17,13 +17,14 @@ import matplotlib
 import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure as Canvas
 from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.textpath import text_to_path
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from hmmscope.evidence.clouds import unpack_colours, unpack_places
 from hmmscope.evidence.figures import Bars, Cloud, Explorer, Figure, Heatmap, Lines, Panel
@@ -260,7 +261,8 @@ def _draw_lines(axes: Axes, panel: Lines, found: Mapping[Key, Look]) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
     if panel.log_y:
         axes.set_yscale("log", nonpositive="mask")
-    if panel.log_x and (ticks := look.log_ticks(x for series in panel.series for x in series.x)):
+    ticks = look.log_ticks(x for series in panel.series for x in series.x) if panel.log_x else None
+    if ticks:
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_minor_formatter(NullFormatter())
@@ -268,6 +270,19 @@ def _draw_lines(axes: Axes, panel: Lines, found: Mapping[Key, Look]) -> None:
         axes.xaxis.set_major_formatter(FuncFormatter(_short))
     axes.margins(x=0.02)
     axes.set_ylim(panel.y_min, panel.y_max)
+    if panel.log_x and not ticks:
+        _log_ticks(axes.xaxis)
+    if panel.log_y:
+        _log_ticks(axes.yaxis)
+
+
+def _log_ticks(axis: Axis) -> None:
+    """1, 2 and 5 of each power on few decades, round numbers on less than one: Matplotlib's 4 × 10⁵ run into each other."""
+    low, high = axis.get_view_interval()
+    if look.few_decades((low, high)):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high >= 5 * low else MaxNLocator(5))
+        axis.set_major_formatter(FuncFormatter(_short))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _draw_bars(axes: Axes, panel: Bars, found: Mapping[Key, Look], width: float) -> None:
