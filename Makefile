@@ -2,6 +2,7 @@
 # make test   set up, then format, lint, types, tests and the smoke run of every experiment
 PYTHON ?= python3
 BIN := .venv/bin
+PIP = $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check
 
 # Byte code is kept whatever the shell says: dozens of processes start, and each would compile torch's sources again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -107,10 +108,12 @@ sbom: .venv/.installed
 clean:
 	rm -rf .venv .venv-extras .venv-lock docs/_build
 
-# Byte code is left to the first import of what is imported: compiling all of it takes as long as the rest.
+# Byte code is left to the first import of what is imported: compiling all of it takes as long as the rest. Torch is unpacked
+# while the others are fetched; then comes what its build needs beyond them.
 .venv/.installed: pyproject.toml constraints/torch.txt constraints/locked.txt
 	$(PYTHON) -m venv $(VENV_OPTIONS) .venv
-	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check --no-deps --require-hashes -r constraints/locked.txt
-	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check $(CONSTRAINT) torch
-	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(PIP) --no-deps $(CONSTRAINT) torch & \
+	$(PIP) --no-deps --require-hashes -r constraints/locked.txt; code=$$?; wait $$! && exit $$code
+	$(PIP) $(CONSTRAINT) torch
+	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
