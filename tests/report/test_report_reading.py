@@ -116,6 +116,13 @@ def test_a_band_that_reaches_zero_says_that_it_is_cut(tmp_path: Path) -> None:
     assert "At 1 point the interval reaches zero or below: its lower end is not shown" in Tree(render([path])).text
 
 
+def test_large_numbers_along_an_axis_are_short() -> None:
+    many = tuple(float(x) for x in np.linspace(60_000, 1_300_000, 20))
+    for x, shown in ((many, {"100k", "200k", "500k", "1M"}), ((20_000.0, 1_000_000.0), {"20k", "1M"})):
+        (axes,) = plots.draw(a_figure(lines(series=(line(x=x, y=x),), log_x=True))).axes
+        assert shown <= {label.get_text() for label in axes.get_xticklabels()}
+
+
 @pytest.mark.parametrize(
     ("low", "high"), [(0.31, 0.87), (3, 27), (32_000, 640_000), (0.002, 0.07), (1, 40), (1e-5, 3e4)]
 )

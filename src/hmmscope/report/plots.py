@@ -263,7 +263,7 @@ def _draw_lines(axes: Axes, panel: Lines, found: Mapping[Key, Look]) -> None:
         axes.set_yscale("log", nonpositive="mask")
     ticks = look.log_ticks(x for series in panel.series for x in series.x) if panel.log_x else None
     if ticks:
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_xticks(ticks, [_short(tick, None) for tick in ticks])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_minor_formatter(NullFormatter())
     elif not panel.log_x:
@@ -420,8 +420,11 @@ def _length(text: str, families: tuple[str, ...], size: float) -> float:
 
 
 def _short(value: float, _: object) -> str:
-    """A tick such as 20000 as 20k."""
-    return f"{value / 1000:g}k" if abs(value) >= 10_000 and (value / 100).is_integer() else f"{value:g}"
+    """A tick such as 20000 as 20k, and a million as 1M."""
+    for least, step, unit, letter in ((1_000_000, 10_000, 1_000_000, "M"), (10_000, 100, 1_000, "k")):
+        if abs(value) >= least and (value / step).is_integer():
+            return f"{value / unit:g}{letter}"
+    return f"{value:g}"
 
 
 def _plain(text: str) -> str:
