@@ -42,7 +42,8 @@ const Charts = (() => {
   function tickText(value) {
     const size = Math.abs(value);
     if (size >= 1e4 && size < 1e6) return `${number(value / 1e3)}k`;
-    return size !== 0 && (size >= 1e6 || size < 1e-3) ? value.toExponential(0).replace("-", "−") : number(value);
+    if (size >= 1e6 && size < 1e9) return `${number(value / 1e6)}M`;
+    return size !== 0 && (size >= 1e9 || size < 1e-3) ? Number(value.toPrecision(4)).toExponential().replaceAll("-", "−") : number(value);
   }
 
   /** Round numbers between two ends, about `count` of them. */

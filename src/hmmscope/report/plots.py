@@ -277,7 +277,7 @@ def _draw_lines(axes: Axes, panel: Lines, found: Mapping[Key, Look]) -> None:
 
 
 def _log_ticks(axis: Axis) -> None:
-    """1, 2 and 5 of each power on few decades, round numbers on less than one: Matplotlib's 4 × 10⁵ run into each other."""
+    """1, 2 and 5 of each power on few decades, or round numbers: Matplotlib's 2 × 10⁵, 3 × 10⁵, ... run into each other."""
     low, high = axis.get_view_interval()
     if look.few_decades((low, high)):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high >= 5 * low else MaxNLocator(5))
