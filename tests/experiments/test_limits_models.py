@@ -217,14 +217,18 @@ def test_the_protocol_that_decides() -> None:
     assert lessons["cyclic-det, 2 layers, no curriculum"] == whole["cyclic-det, 2 layers"]
 
 
-def test_doses_differ_by_the_rate_alone() -> None:
-    for scale in ("smoke", "small", "medium", "gpu"):
-        plan = plan_of("limits-hard-dose", scale)
-        rates = [data["process"]["prediction_rate"] if scale == "medium" else 1 for data in plan.values()]
-        steps = [data["training"]["num_steps"] for data in plan.values()]  # or as many answers
-        assert len({round(one * rate) for one, rate in zip(steps, rates, strict=True)}) == 1
-        for label, data in plan.items():
-            assert round(1 / data["process"]["prediction_rate"]) == int(label.split()[2].rstrip(","))
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [("limits-hard-dose", scale) for scale in ("smoke", "small", "medium", "gpu")]
+    + [("limits-hard-rare", scale) for scale in ("smoke", "medium")],
+)
+def test_doses_differ_by_the_rate_alone(name: str, scale: str) -> None:
+    plan = plan_of(name, scale)
+    rates = [data["process"]["prediction_rate"] if scale == "medium" else 1 for data in plan.values()]
+    steps = [data["training"]["num_steps"] for data in plan.values()]  # or as many answers
+    assert len({round(one * rate) for one, rate in zip(steps, rates, strict=True)}) == 1
+    for label, data in plan.items():
+        assert round(1 / data["process"]["prediction_rate"]) == int(label.split()[2].rstrip(","))
 
 
 def test_architectures_see_as_many_sequences() -> None:

@@ -73,7 +73,7 @@ class LimitsHardDose(Experiment):
             changes["training"] = {"evaluate_samples": _ASKED.get(scale, 64) * actions}
             if scale == "small":  # fewer than the grid: three doses in ten minutes
                 changes["training"] |= {"num_steps": 2000, "epoch_steps": 100, "evaluate_every": 100}
-            elif scale == "medium" and actions < length_of_scale(scale):  # as many answers at each dose
+            elif scale == "medium" and actions != length_of_scale(scale):  # as many answers at each dose
                 whole = limits_config(scale, HARD, 0)["training"]["num_steps"]
                 changes["training"] |= shortened(whole * actions // length_of_scale(scale))
             runs = grid(scale, [HARD], choices["layers"], **changes)
