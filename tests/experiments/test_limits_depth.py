@@ -55,6 +55,17 @@ def test_the_lead_picture_marks_what_has_not_converged() -> None:
     assert {"2^layers", "end of the sequence", "at the end"} <= names.keys()
 
 
+@pytest.mark.parametrize(("pace", "marked"), [(0.2, (1, 2, 3)), (0.05, ())])
+def test_a_length_that_grows_with_the_logarithm_of_the_training_has_not_converged(
+    pace: float, marked: tuple[int, ...]
+) -> None:
+    """By a fifth of a doubling a doubling it changes by less than a tenth in the last quarter, and is not at rest."""
+    tables = as_tables(growing(lambda n, share: 10 * share**pace if n else 32.0))
+    (panel,) = experiment_named("limits-depth").figures(tables)[0].panels
+    found = {series.name: (series.x, series.role) for series in panel.series}  # type: ignore[union-attr]
+    assert found.get("not converged", ((), "unfinished")) == (marked, "unfinished")
+
+
 def doses(length: Callable[[int, int], float], moving: float = 0.0) -> Tables:
     """Losses that cross the rate at a length of layers and dose."""
     positions, training = [], []

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from hmmscope.evidence.effects import Estimate
-from hmmscope.evidence.rows import Rows
+from hmmscope.evidence.rows import Rows, as_tables
+from hmmscope.experiments.experiment import experiment_named
 from hmmscope.experiments.limits_lengths import growing, growth, length_of, slack
 from hmmscope.experiments.limits_models import TASKS
 from hmmscope.experiments.limits_tables import WHILE_TRAINING
@@ -43,6 +44,16 @@ def fits(length: Length, longest: int = 16, moving: float = 0.0) -> Tables:
             )
     runs = [{"task": task, "layers": n, "seed": seed} for task, n, seed in grid]
     return {"positions": positions, "fit-lengths": whole, WHILE_TRAINING: at_rest(runs, 8.0 - moving)}
+
+
+def test_the_lead_picture_marks_what_has_not_converged() -> None:
+    def marked(moving: float) -> set[Any]:
+        tables = as_tables(fits(lambda task, n, seed: 2.0 * n + 2, moving=moving) | {"windows": []})
+        panels = experiment_named("limits-fig3").figures(tables)[0].panels
+        return {one.x for panel in panels for one in panel.series if one.role == "unfinished"}  # type: ignore[union-attr]
+
+    assert marked(1.0) == {(1, 2, 3, 4)}
+    assert marked(0.1) == set()
 
 
 def test_the_length_lies_between_positions() -> None:

@@ -94,6 +94,17 @@ def test_every_colour_stands_out_from_the_page() -> None:
     assert min(contrast(how.color) for how in controls.values()) > 3
 
 
+def test_what_is_unfinished_has_rings_and_no_line() -> None:
+    figure = a_figure(lines(series=(line(), line(name="not converged", role="unfinished"))))
+    how = look.looks(figure)["unfinished", "not converged"]
+    assert (how.width, how.marker) == (0.0, "ring")
+    assert look.MARKER_PATHS["ring"].count("M") == 2  # a disc with a hole, on the page
+    model, rings = plots.draw(figure).axes[0].get_lines()
+    assert (rings.get_linestyle(), rings.get_markerfacecolor()) == ("None", "none")
+    assert rings.get_markersize() > model.get_markersize()
+    assert rings.get_zorder() > model.get_zorder()
+
+
 def test_a_crowd_leaves_the_bands_of_models_as_they_are() -> None:
     roles: tuple[Any, ...] = ("model", "baseline")
     few, many = (

@@ -21,9 +21,9 @@ from typing import Any, Literal
 from hmmscope.errors import InputError
 from hmmscope.schema import parse_spec, require, spec_to_data, unknown_name
 
-Role = Literal["model", "optimum", "ceiling", "baseline", "control", "other"]
+Role = Literal["model", "optimum", "ceiling", "baseline", "control", "other", "unfinished"]
 MOST_CHOICES = 5
-ROLES: tuple[Role, ...] = ("model", "optimum", "ceiling", "baseline", "control", "other")
+ROLES: tuple[Role, ...] = ("model", "optimum", "ceiling", "baseline", "control", "other", "unfinished")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,8 @@ class Series:
 
     The role says what the values are: `model` was trained; `optimum` is the exact Bayes answer from what the model
     sees; `ceiling` knows more than the model can (the component, the states); `baseline` is a simpler predictor;
-    `control` is what the instrument gives where there is nothing to find.
+    `control` is what the instrument gives where there is nothing to find; `unfinished` are places on curves of models whose
+    training had not come to rest, drawn as rings around them.
 
     Args:
         name: as in the legend. One name has one look in all panels of a figure.

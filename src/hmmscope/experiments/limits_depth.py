@@ -16,9 +16,10 @@ from hmmscope.experiments.limits_tables import (
     LENGTH_AT_REST,
     WHILE_TRAINING,
     each,
-    late_change,
     layers_of,
+    log2_length,
     model_name,
+    moving_layers,
     never_fitting,
     over_seeds,
     training_rows,
@@ -87,9 +88,9 @@ def _by_depth(rows: Rows) -> Figure:
         title="Fit length against depth, and against training",
         caption=(
             f"The place between two positions at which the evaluation loss crosses {rows[0]['error_rate']:g}, by one "
-            "evaluation. 2^layers is cut at the end of the sequence. Depths that still moved by a tenth of a doubling or "
-            "more in the last quarter of training, in some seed, are drawn once more as not converged: theirs is the "
-            "length of a budget. Bands are 95 % intervals over seeds."
+            "evaluation. 2^layers is cut at the end of the sequence. Depths with a ring have not converged: over the "
+            "last doubling of the training they moved by a tenth of a doubling or more, mean over seeds, so that theirs "
+            "is the length of a budget. Bands are 95 % intervals over seeds."
         ),
         panels=tuple(_depth_panel(own) for own in rows.by("longest").values()),
     )
@@ -108,9 +109,8 @@ def _depth_panel(rows: Rows) -> Lines:
         )
         for share, name in _SHARES.items()
     ]
-    moving = {one[0]["layers"] for one in _runs(deep) if not is_at_rest(one)}
-    last = Rows(_at(one, 1.0) for one in _runs(deep.where(layers=moving)))
-    series.append(curve(last, "layers", "not converged", "other", y="length", bands=False))
+    last = Rows(_at(one, 1.0) for one in _runs(deep.where(layers=moving_layers(deep))))
+    series.append(curve(last, "layers", "not converged", "unfinished", y="length", bands=False))
     series.append(
         Series(name="2^layers", role="baseline", x=tuple(depths), y=tuple(float(min(2**n, longest)) for n in depths))
     )
@@ -149,20 +149,10 @@ def _at(own: Rows, share: float) -> dict[str, Any]:
     return max((row for row in own if row["share"] <= share + 1e-9), key=lambda row: row["share"], default=own[0])
 
 
-def _log2(row: dict[str, Any]) -> float:
-    return math.log2(max(row["length"], 1.0))
-
-
-def is_at_rest(own: Rows) -> bool:
-    """Whether the fit length of a run is flat over the last quarter of training, or that of the whole sequence."""
-    change = late_change(own, lambda end, before: _log2(end) - _log2(before))
-    return own[-1]["length"] >= own[0]["longest"] or (change is not None and abs(change) < LENGTH_AT_REST)
-
-
 def last_octave(own: Rows) -> Estimate | None:
     """Doublings of the fit length over the last doubling of the training; None at the end of the sequence by its half."""
     half, end = _at(own, 0.5), _at(own, 1.0)
-    return None if half["length"] >= half["longest"] else Estimate(_log2(end) - _log2(half))
+    return None if half["length"] >= half["longest"] else Estimate(log2_length(end) - log2_length(half))
 
 
 def _deep(tables: Tables) -> Rows:

@@ -51,6 +51,7 @@ from hmmscope.experiments.limits_tables import (
     flat,
     layers_of,
     model_name,
+    moving_layers,
     never_fitting,
     over_seeds,
     relabelled,
@@ -58,6 +59,7 @@ from hmmscope.experiments.limits_tables import (
     titles,
     told,
     training_rows,
+    while_training,
 )
 from hmmscope.runs.pipeline import Run
 
@@ -111,22 +113,21 @@ class LimitsFig3(Experiment):
         return tables
 
     def figures(self, tables: Tables) -> list[Figure]:
-        figures = [_lengths_figure(tables["fit-lengths"]), _positions_figure(tables), _explorer(tables)]
+        figures = [_lengths_figure(tables), _positions_figure(tables), _explorer(tables)]
         return figures + ([_training_figure(tables[WHILE_TRAINING])] if WHILE_TRAINING in tables else [])
 
     def without_training(self, tables: Tables) -> Tables:
         fits = relabelled(tables["fit-lengths"].where(by="final"), "constant").with_columns(by=lambda row: "epochs")
         changed = {"positions": relabelled(tables["positions"], "constant"), "fit-lengths": fits}
-        while_training = never_fitting(tables.get(WHILE_TRAINING, Rows()))
-        return {**tables, **changed, WHILE_TRAINING: while_training}
+        return {**tables, **changed, WHILE_TRAINING: never_fitting(tables.get(WHILE_TRAINING, Rows()))}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Figures
 
 
-def _lengths_figure(rows: Rows) -> Figure:
-    panels = []
+def _lengths_figure(tables: Tables) -> Figure:
+    rows, panels = tables["fit-lengths"], []
     for task, own in rows.by("task").items():
         deep, longest = [n for n in layers_of(own) if n > 0], own[0]["longest"]
         ends = (float(min(deep, default=0)), float(max(deep, default=1)))
@@ -138,6 +139,8 @@ def _lengths_figure(rows: Rows) -> Figure:
                 curve(of_model.where(layers=deep), "layers", f"Transformer, error rate {rate:g}", "model"),
                 flat(of_model.where(layers=0), ends, f"RNN, error rate {rate:g}", "other"),
             ]
+        moving = of_model.where(layers=moving_layers(while_training(tables, task=task)))
+        series.append(curve(moving, "layers", f"not converged, error rate {rates[-1]:g}", "unfinished", bands=False))
         nothing = own.where(predictor="constant", error_rate=rates[-1])
         series += [
             flat(nothing, ends, f"always the same answer, error rate {rates[-1]:g}", "baseline"),
@@ -155,8 +158,9 @@ def _lengths_figure(rows: Rows) -> Figure:
         title="Fit length against depth",
         caption=(
             f"The largest position such that {rule}: evaluation loss below the error rate in each of the last epochs. "
-            "The constant predictor always gives the mean exact answer. 2^layers is cut at the whole length. Bands are "
-            "95 % intervals over seeds."
+            "The constant predictor always gives the mean exact answer. 2^layers is cut at the whole length. Depths "
+            "with a ring moved by a tenth of a doubling or more over the last doubling of the training, mean over seeds. "
+            "Bands are 95 % intervals over seeds."
         ),
         panels=tuple(panels),
     )

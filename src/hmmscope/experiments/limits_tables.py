@@ -255,6 +255,17 @@ def late_change(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], f
     return None if before is None else change(end, before)
 
 
+def moving_layers(rows: Rows) -> list[int]:
+    """Depths whose fit length moves by `LENGTH_AT_REST` or more over the last doubling of the training, mean over seeds."""
+    changes = {n: drift(rows.where(layers=n), lambda own: log2_length(own[0])) for n in layers_of(rows) if n > 0}
+    return [n for n, change in changes.items() if change is not None and abs(change) >= LENGTH_AT_REST]
+
+
+def log2_length(row: dict[str, Any]) -> float:
+    """Of a fit length, below one position that of one."""
+    return math.log2(max(row["length"], 1.0))
+
+
 def drift(rows: Rows, measure: Callable[[Rows], Estimate | float | None]) -> float | None:
     """How much a number has changed over the last doubling of the training: mean over seeds, None where a seed lacks it.
 

@@ -37,6 +37,7 @@ MARKER_PATHS = {
     "diamond": "M13 2l4 4-4 4-4-4z",
     "x": "M10 4.4L11.4 3 13 4.6 14.6 3 16 4.4 14.4 6 16 7.6 14.6 9 13 7.4 11.4 9 10 7.6 11.6 6z",
     "cross": "M12 2h2v3h3v2h-3v3h-2V7H9V5h3z",
+    "ring": "M7.4 6a5.6 5.6 0 1 0 11.2 0a5.6 5.6 0 1 0 -11.2 0zM8.6 6a4.4 4.4 0 1 1 8.8 0a4.4 4.4 0 1 1 -8.8 0z",
 }
 #: Colour maps of ordered names, and the part of each that stands out from white: contrast above 2.3.
 _SCALES = (("viridis", 0.0, 0.7), ("YlOrRd", 0.5, 1.0), ("PuRd", 0.4, 1.0))
@@ -56,7 +57,7 @@ class Look:
 
     Args:
         color: as ``#rrggbb``.
-        width: of the line, in points.
+        width: of the line, in points; 0 where there are markers alone.
         dash: lengths of stroke and gap in turn, in points; empty is a whole line.
         marker: a name in `MARKER_PATHS`, or empty.
         level: what is drawn over what.
@@ -143,9 +144,9 @@ def _look(role: str, index: int) -> Look:
         return options[index % len(options)]
 
     color = {"model": _MODEL, "baseline": _BASELINE, "control": _CONTROL, "other": _OTHER}.get(role)
-    if color is None:  # optimum and ceiling: black as long as the dashes tell them apart
+    if color is None:  # optimum and ceiling: black as long as the dashes tell them apart; rings have no dashes
         color = ("#000000",) * 3 + ("#4b5563",) * 3 + ("#7a5230",) * 3
-    marker = {"model": _MODEL_MARKERS, "baseline": _MARKERS}.get(role, ("",))
+    marker = {"model": _MODEL_MARKERS, "baseline": _MARKERS, "unfinished": ("ring",)}.get(role, ("",))
     dash = {
         "model": ((),) * len(_MODEL) + ((5, 1.5),) * len(_MODEL),
         "optimum": ((4, 2), (4, 2, 1, 2), (8, 2)),
@@ -154,8 +155,10 @@ def _look(role: str, index: int) -> Look:
         "control": _DASHES,
         "other": _DASHES,
     }.get(role, ((),))
-    width = {"model": 1.8, "optimum": 1.4, "ceiling": 1.0, "baseline": 1.1, "control": 1.1}.get(role, 1.2)
-    level = {"control": 1, "other": 2, "baseline": 3, "ceiling": 4, "model": 5, "optimum": 6}[role]
+    width = {"model": 1.8, "optimum": 1.4, "ceiling": 1.0, "baseline": 1.1, "control": 1.1, "unfinished": 0.0}.get(
+        role, 1.2
+    )
+    level = {"control": 1, "other": 2, "baseline": 3, "ceiling": 4, "model": 5, "optimum": 6, "unfinished": 7}[role]
     return Look(
         color=pick(color),
         width=width,

@@ -68,7 +68,15 @@ STYLES = {
 _HANDLE, _GAP = 2.2, 1.4  # of the legend: length of a handle, and between columns, in units of the font size
 _EM = 7.5 / 72
 _MOST_POINTS, _MOST_CELLS = 1000, 4000  # that are strokes; more are a picture inside the drawing
-_MARKERS = {"circle": "o", "square": "s", "triangle-up": "^", "triangle-down": "v", "diamond": "D", "x": "x"}
+_MARKERS = {
+    "circle": "o",
+    "square": "s",
+    "triangle-up": "^",
+    "triangle-down": "v",
+    "diamond": "D",
+    "x": "x",
+    "ring": "o",
+}
 _SIZES = {
     "font.size": 8,
     "axes.titlesize": 8.5,
@@ -248,8 +256,8 @@ def _draw_lines(axes: Axes, panel: Lines, found: Mapping[Key, Look]) -> None:
             **_line(how),
             marker=marks,
             markevery=max(1, len(x) // look.MOST_MARKERS),
-            markersize=_sized(3.2),
             zorder=2 + how.level,
+            clip_on=how.marker != "ring",
         )
     axes.set_xlabel(_plain(panel.x_label))
     axes.set_ylabel(_plain(panel.y_label))
@@ -368,8 +376,10 @@ def _line(how: Look) -> dict[str, Any]:
     return {
         "color": how.color,
         "linewidth": _sized(how.width),
-        "linestyle": (0, tuple(map(_sized, how.dash))) if how.dash else "-",
-        "markeredgewidth": _sized(0.8) if how.marker in ("x", "cross") else 0,
+        "linestyle": (0, tuple(map(_sized, how.dash))) if how.dash else "-" if how.width else "none",
+        "markersize": _sized(6.4 if how.marker == "ring" else 3.2),
+        "markeredgewidth": _sized(0.8) if how.marker in ("x", "cross", "ring") else 0,
+        "markerfacecolor": "none" if how.marker == "ring" else how.color,
     }
 
 
@@ -377,7 +387,7 @@ def _handle(one: Key, how: Look, bars: bool) -> Line2D | Patch:
     if bars and one[0] not in look.MARKS:
         return Patch(color=how.color)
     marker = _MARKERS.get(how.marker, "P") if how.marker else ""
-    return Line2D([], [], **_line(how), marker=marker, markersize=_sized(3.2))
+    return Line2D([], [], **_line(how), marker=marker)
 
 
 def _legend_columns(names: list[str], width: float) -> int:
