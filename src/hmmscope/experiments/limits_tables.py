@@ -30,7 +30,7 @@ HARD = "cyclic-hard"
 #: The table of fit lengths while training, and how many evaluations of a run are kept in it.
 WHILE_TRAINING = "lengths-by-epoch"
 _KEPT = 20
-#: A fit length that changes by less in the last quarter of training is at rest, in doublings.
+#: A fit length that changes by less over the last doubling of the training is at rest, in doublings.
 LENGTH_AT_REST = 0.1
 #: The same of a mean evaluation loss; one below it has reached the floor.
 LOSS_AT_REST = 0.01
