@@ -266,6 +266,24 @@ def test_oracle_reads_what_sample_writes(ending: str, call: Callable) -> None:
         assert f"log-likelihood {log:.6f} nats" in line
 
 
+def test_oracle_says_all_in_a_line_and_shows_the_first_sequences(call: Callable) -> None:
+    assert call("sample", "dishonest-casino", "-n", 13, "--length", 4, "--out", "s.txt").code == 0
+    casino = load_process("dishonest-casino")
+    total = float(hs.log_likelihood(casino, hs.Corpus(casino, length=4)[0:13].observations).sum())
+    lines = call("oracle", "dishonest-casino", "s.txt").out.splitlines()
+    assert (
+        lines[2] == f"13 sequences, 52 observations: log-likelihood {total:.6f} nats ({total / 52:.6f} per observation)"
+    )
+    assert [line for line in lines if line.startswith("sequence ")][-1].startswith("sequence 10: 4 observations")
+    assert lines[-1] == "and 3 more sequences; --out TABLE.jsonl writes all"
+    written = call("oracle", "dishonest-casino", "s.txt", "--out", "s.jsonl", "-q").out.splitlines()
+    assert written[-1] == "and 3 more sequences"
+    assert len(store.read_table(Path("s.jsonl"))) == 52
+    Path("w.txt").write_text("1 0\n0 1 0 1 1\n")
+    first = call("oracle", "even", "w.txt", "-q").out.splitlines()[0]
+    assert first == "2 sequences, 7 observations: log-likelihood -inf nats (1 of them impossible)"
+
+
 def test_an_impossible_sequence_has_no_paths_but_its_memory_may_live(call: Callable) -> None:
     Path("w.txt").write_text("0 1 0 1 1\n")
     called = call("oracle", "even", "w.txt", "--paths", 2, "--viterbi", "--memory", 1, "--out", "w.jsonl")

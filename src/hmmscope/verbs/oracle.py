@@ -1,5 +1,6 @@
 """The verb `oracle`: exact answers about given sequences."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +29,8 @@ from hmmscope.text import in_a_line, say
 from hmmscope.verbs.endings import new_file
 from hmmscope.verbs.sources import find_process, likeliest, read_observations
 
-#: Positions of a path that are printed.
-_SHOWN = 30
+#: Positions of a path that are printed, and sequences.
+_SHOWN, _SHOWN_SEQUENCES = 30, 10
 #: Bytes that a number takes in a row of the table.
 _NUMBER_BYTES = 40
 
@@ -76,7 +77,8 @@ def oracle(
     column: str | None = None,
     group: str | None = None,
 ) -> None:
-    """Print the likelihood, final belief and prediction of each sequence; write all positions to a table."""
+    """Print the likelihood of all, and that, the final belief and the prediction of the first ones; write all positions to
+    a table."""
     for name, value in (("paths", paths), ("memory", memory), ("ngrams", ngrams)):
         require(value >= 0, name, "must be at least 0", value)
     wanted = Wanted(smooth, viterbi, paths, memory, ngrams, check_seed(seed))
@@ -101,15 +103,25 @@ def oracle(
         say(understood)
     _require_rows(built, sequences, wanted, kept=out is not None)
     table: list[dict] = []
+    lines: list[str] = []
+    total, impossible = 0.0, 0
     for number, sequence in enumerate(sequences):
         rows, said = _vectors(built, sequence) if isinstance(built, LinearGaussian) else _symbols(built, sequence)
         if not isinstance(built, LinearGaussian):
             said += _extras(built, sequence, rows, wanted, number)
-        say(f"sequence {number + 1}: {sequence.shape[1]} observations, {said[0]}")
-        for line in said[1:]:
-            say(f"  {line}")
+        own = math.fsum(row["log_likelihood"] for row in rows)
+        total, impossible = total + own, impossible + (own == -math.inf)
+        if number < _SHOWN_SEQUENCES:
+            lines.append(f"sequence {number + 1}: {sequence.shape[1]} observations, {said[0]}")
+            lines += [f"  {line}" for line in said[1:]]
         if out is not None:
             table += [{"sequence": number + 1} | row for row in rows]
+    _say_all(built, sequences, total, impossible)
+    for line in lines:
+        say(line)
+    if len(sequences) > _SHOWN_SEQUENCES:
+        more = "" if out is not None else "; --out TABLE.jsonl writes all"
+        say(f"and {len(sequences) - _SHOWN_SEQUENCES} more sequences{more}")
     if out is not None:
         for row in table:
             for key in ("log_likelihood", "memory_log_likelihood"):
@@ -118,6 +130,15 @@ def oracle(
         store.write_table(Path(out), table)
         if not quiet:
             say(f"table: {out} (log_likelihood null means -inf)")
+
+
+def _say_all(process: Process, sequences: list[Tensor], total: float, impossible: int) -> None:
+    """The log-likelihood of several sequences together, in a line."""
+    if len(sequences) > 1:
+        count = sum(sequence.shape[1] for sequence in sequences)
+        noun = "log-density" if isinstance(process, LinearGaussian) else "log-likelihood"
+        each = f"{impossible} of them impossible" if impossible else f"{total / count:.6f} per observation"
+        say(f"{len(sequences)} sequences, {count} observations: {noun} {total:.6f} nats ({each})")
 
 
 def _require_rows(process: Process, sequences: list[Tensor], wanted: Wanted, *, kept: bool) -> None:
