@@ -14,7 +14,6 @@ from hmmscope import registry
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.evidence.figures import Figure
-from hmmscope.evidence.verdicts import VERDICTS
 from hmmscope.experiments import running
 from hmmscope.experiments.experiment import SCALES, experiment_named
 from hmmscope.experiments.running import run_experiment
@@ -140,8 +139,12 @@ def test_smoke_runs_end_to_end(smoke: tuple[str, Path], capsys: pytest.CaptureFi
     findings = store.read_json(out / "findings.json")
     assert findings
     for finding in findings:
-        assert finding["verdict"] in VERDICTS
+        assert (finding["verdict"], finding["text"]) == ("not tested", "Not tested: smoke.")
+        assert "value" not in finding
         assert str(escape(finding["title"])) in page
+    assert page.count('class="label not-tested"') == len(findings) + 1  # the first stands above the figures too
+    assert page.count('class="label ') == len(findings) + 1
+    assert page.count('class="unjudged"') == 1
     description = store.read_json(out / "experiment.json")
     assert (description["experiment"], description["scale"]) == (name, "smoke")
     assert description["invalid"] is None

@@ -86,6 +86,19 @@ def test_what_an_open_claim_says(rising: Claim, tmp_path: Path) -> None:
     assert closed.finding.text.startswith("Not tested: it leaves 0.1 where 0.2 are needed. ")
 
 
+def test_the_smallest_scale_has_no_verdicts(rising: Claim, tmp_path: Path) -> None:
+    """What was hardly trained neither bears a claim out nor refutes it, and no number of it is kept."""
+    (entry,) = ledger([folder(tmp_path / "smoke", RISES, scale="smoke")])
+    assert entry.finding is not None
+    found = entry.finding.to_data()
+    assert (found["verdict"], found["text"]) == ("not tested", "Not tested: smoke.")
+    assert not {"value", "low", "high", "p", "q", "gates"} & found.keys()
+    assert found["rule_version"] == rising.rule_version
+    printed = "\n".join(as_text([entry]))
+    assert "not tested, smoke, 3 seeds" in printed
+    assert "0.4" not in printed
+
+
 def test_rule_that_was_fixed_before_the_data_confirms(rising: Claim, tmp_path: Path) -> None:
     def exploratory(name: str, **about: object) -> str | None:
         (entry,) = ledger([folder(tmp_path / name, RISES, **about)])

@@ -199,6 +199,19 @@ def test_report_writes_nothing_into_its_inputs(folder: Path, tmp_path: Path) -> 
     assert {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()} == before
 
 
+def test_a_page_of_the_smallest_scale_says_so_and_has_no_verdicts(folder: Path, tmp_path: Path) -> None:
+    """Also one whose folder was written when that scale still had verdicts."""
+    smoke = tmp_path / "smoke"
+    shutil.copytree(folder, smoke)
+    about = store.read_json(smoke / "experiment.json")
+    store.write_json(smoke / "experiment.json", about | {"scale": "smoke"})
+    source = render([smoke])
+    labels = re.findall(r'class="label ([a-z-]+)"', source)
+    assert set(labels) == {"not-tested"} != set(re.findall(r'class="label ([a-z-]+)"', render([folder])))
+    assert source.index('class="unjudged"') < source.index("<h1>")
+    assert 'class="unjudged"' not in render([folder])
+
+
 def test_the_page_begins_with_what_was_found_and_its_figure(folder: Path) -> None:
     source = render([folder])
     experiment = read_experiment(folder)

@@ -8,6 +8,9 @@ from hmmscope.evidence.effects import Effect
 from hmmscope.evidence.verdicts import VERDICTS, Gate, Verdict
 from hmmscope.schema import require, unknown_name
 
+#: The scale that only checks that everything runs: its numbers say nothing of a paper or a model.
+UNJUDGED = "smoke"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -52,6 +55,13 @@ class Finding:
             raise unknown_name("verdict", self.verdict, VERDICTS)
         require((self.low is None) == (self.high is None), "low", "comes together with high", self.low)
         require(self.low is None or self.value is not None, "value", "must be given with an interval", self.value)
+
+    def at(self, scale: str) -> "Finding":
+        """The finding as it may be told of a scale: of `UNJUDGED` it has neither verdict nor number nor what was seen."""
+        if scale != UNJUDGED:
+            return self
+        kept = {name: getattr(self, name) for name in ("title", "claim", "source", "reading", "rule_version")}
+        return Finding(text="Not tested: smoke.", verdict="not tested", **kept)
 
     def number(self) -> str:
         """``0.54 [0.48, 0.60] layers``, or nothing."""

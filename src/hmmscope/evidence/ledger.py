@@ -174,11 +174,11 @@ def _sealed(
 
 
 def _judged(folder: Path, about: dict[str, Any]) -> list[tuple[Claim, Finding]]:
-    name, found = about["experiment"], []
+    name, scale, found = about["experiment"], str(about.get("scale", "")), []
     tables = tables_of(folder, about)
     for one in claims_of(name):
         try:
-            found.append((one, one.judge(tables)))
+            found.append((one, one.judge(tables).at(scale)))
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             rule = "its tables are not those of this version"
             raise DamagedError(f"{folder}: {one.name}: {rule} ({type(error).__name__}: {error})") from error

@@ -314,7 +314,8 @@ def _write_results(
     store.write_json(out / "experiment.json", description)
     if whole is None or whole != judged:
         with timed(out, "figures and findings"):
-            _write_judgements(experiment, out, tables_of(out, store.read_json(out / "experiment.json", own=True)))
+            about = store.read_json(out / "experiment.json", own=True)
+            _write_judgements(experiment, out, tables_of(out, about), about["scale"])
         write_time_facts(out, runs)
 
 
@@ -327,22 +328,22 @@ def judge_again(folder: Path) -> None:
     about, tables = read_tables(folder)
     seal = seals.read_seal(folder)
     seals.remove_seal(folder)
-    _write_judgements(experiment_named(about["experiment"]), folder, tables)
+    _write_judgements(experiment_named(about["experiment"]), folder, tables, about["scale"])
     bound = seal.bound if seal else {"sealed_by": environment()}
     seals.write_seal(folder, "experiment", bound | {"judged_again": True})
 
 
-def _write_judgements(experiment: Experiment, out: Path, tables: Tables) -> None:
+def _write_judgements(experiment: Experiment, out: Path, tables: Tables, scale: str) -> None:
     store.make_folder(out / "figures")
-    for name, data in judgements(experiment, tables).items():
+    for name, data in judgements(experiment, tables, scale).items():
         store.write_json(out / name, data)
 
 
-def judgements(experiment: Experiment, tables: Tables) -> dict[str, Any]:
-    """What follows from the tables by the rules as they are now: figures and findings, by the names of their files."""
+def judgements(experiment: Experiment, tables: Tables, scale: str) -> dict[str, Any]:
+    """What follows from the tables of a scale by the rules as they are now: figures and findings, by their files' names."""
     figures = enumerate(experiment.figures(tables), 1)
     found: dict[str, Any] = {f"figures/{number:02d}-{figure.name}.json": figure.to_data() for number, figure in figures}
-    return found | {"findings.json": [finding.to_data() for finding in experiment.findings(tables)]}
+    return found | {"findings.json": [finding.at(scale).to_data() for finding in experiment.findings(tables)]}
 
 
 def _claim_folder(

@@ -107,7 +107,7 @@ def read_experiment(folder: Path) -> Experiment:
         path=folder,
         about=replace(described, facts=(*described.facts, *notes)),
         config=config,
-        findings=_findings(findings, findings_path),
+        findings=tuple(one.at(described.scale) for one in _findings(findings, findings_path)),
         figures=tuple(_read_figure(path) for path in _listed(folder / "figures", ".json")),
         live=_read_live(folder / "live.json"),
         tables=tuple(

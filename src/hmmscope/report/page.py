@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from hmmscope.errors import InputError
 from hmmscope.evidence.figures import Explorer, Figure, Lines
+from hmmscope.evidence.findings import UNJUDGED
 from hmmscope.report import text
 from hmmscope.report.compare import compare
 from hmmscope.report.differences import (
@@ -85,6 +86,7 @@ def render_page(experiments: list[Experiment]) -> str:
         scripts=[Markup(script) for script in texts],
         style=Markup("".join(map(resource, styles))),
         figures=Markup(json_element(figures)),
+        unjudged=UNJUDGED,
         live=live,
         live_data=Markup(json_element(live)),
         triangular=live is not None and is_triangular(live),

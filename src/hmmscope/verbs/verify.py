@@ -81,7 +81,7 @@ def _experiment(folder: Path) -> list[str]:
     if about["experiment"] == "study":
         derived = judgements_of(tables, about["config"]["study"]["seeds"])
     else:
-        derived = judgements(experiment_named(about["experiment"]), tables)
+        derived = judgements(experiment_named(about["experiment"]), tables, about["scale"])
     for name, data in derived.items():
         _same(store.read_json(folder / name, own=True), data, f"{folder / name}: ", _TABLES)
     said = [f"{len(derived)} files of figures and findings follow from {len(tables)} tables"]
