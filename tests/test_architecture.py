@@ -16,7 +16,7 @@ PACKAGE = Path(hmmscope.__file__).parent
 MAX_LINES = 450
 
 # Small modules at the top, that everything may build on.
-NAMES = {"errors", "schema", "registry", "seeds", "axes", "text"}
+NAMES = {"errors", "schema", "registry", "seeds", "axes", "text", "ties"}
 PROBABILITY = {"kernels", "processes", "inference", "corpora", "sequences"}
 COMPONENTS = PROBABILITY | {"models", "training", "analysis"}
 
@@ -25,12 +25,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "axes": set(),
     "text": set(),
+    "ties": set(),
     "schema": {"errors"},
     "registry": {"errors", "schema"},
     "seeds": {"errors", "schema"},
     "machine": {"errors"},
     "storage": {"errors", "machine"},
-    "evidence": {"errors", "schema", "registry", "storage"},
+    "evidence": {"errors", "schema", "registry", "storage", "ties"},
     "kernels": {"errors", "axes", "storage"},
     "sequences": NAMES - {"registry"} | {"storage", "machine", "reprs"},
     "processes": NAMES | {"kernels", "sequences", "storage", "machine", "reprs"},
@@ -47,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiments": NAMES | COMPONENTS | {"constructions", "runs", "storage", "machine", "evidence", "sweeps"}
     | {"interop", "reprs"},
     "interop": {"errors", "schema", "axes", "processes", "models", "corpora", "storage", "reprs"},
-    "report": {"errors", "schema", "storage", "evidence", "text"},
+    "report": {"errors", "schema", "storage", "evidence", "text", "ties"},
     "bench": NAMES | COMPONENTS | {"storage", "runs"},
     "verbs": NAMES | COMPONENTS | {"interop", "runs", "storage", "machine", "sweeps", "evidence", "experiments"}
     | {"report", "bench"},

@@ -100,8 +100,8 @@ def test_unifilar_rates_are_covered_by_sampling_and_bounds():
         again = hs.entropy_rate(split)  # three symbols: three mixed states and the root
         assert again.method == "mixed states"
         assert again.value == pytest.approx(exact, abs=1e-8)
-        covered += estimate.low <= exact <= estimate.high
-    assert covered >= 3
+        covered += estimate.low - 1e-9 <= exact <= estimate.high + 1e-9  # the two laws are rounded to 2^-32 apart
+    assert covered >= 5
 
 
 def test_the_rate_is_the_loss_of_the_filter_in_the_long_run():

@@ -94,8 +94,8 @@ def run_filter(
         if ragged:
             beyond = np.arange(time) >= lengths_B.numpy()[:, None]
             beliefs[beyond], ahead[beyond], norms[beyond] = 0.0, 0.0, 1.0
-    with np.errstate(divide="ignore"):
-        terms = np.log(norms)
+    terms = np.full(norms.shape, -np.inf)
+    np.log(norms, out=terms, where=norms > 0)  # of a generalised HMM a sum of zero may come out below zero
     again = {}
     for row, length in zip(work.rows[doubtful].tolist(), work.lengths[doubtful].tolist(), strict=True):
         again[row] = filter_carefully(found, observations_BT[row, :length], work.starts, terms[row])

@@ -16,6 +16,7 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.mixture import Mixture
 from hmmscope.reprs import Shown
+from hmmscope.ties import descending, steady
 
 #: Above this many states `process_facts` tells nothing: it would take more than a second or two.
 MAX_STATES = 64
@@ -105,10 +106,10 @@ def process_facts(process: Process) -> list[tuple[str, str]]:
 def mixture_facts(mixture: Mixture) -> list[tuple[str, str]]:
     """(name, value) of the weights, and of the entropy and the forgetting of the first components, if they are not large."""
     weights = mixture.weights_M
-    least, most = (f"{float(end):.6g}" for end in (weights.min(), weights.max()))
+    least, most = (f"{steady(float(end)):.6g}" for end in (weights.min(), weights.max()))
     law = f"{least} each" if least == most else f"{least} to {most}"
     entropy = float(torch.special.entr(weights).sum())
-    said = [("weights", f"{law}; entropy of the component {entropy:.6f} nats")]
+    said = [("weights", f"{law}; entropy of the component {steady(entropy):z.6f} nats")]
     if mixture.num_states > MAX_MIXED_STATES:
         return said
     first = [mixture[m] for m in range(min(len(mixture), MAX_COMPONENTS))]
@@ -116,7 +117,10 @@ def mixture_facts(mixture: Mixture) -> list[tuple[str, str]]:
     seconds = [float(torch.linalg.eigvals(state_transitions(hmm.law)).abs().sort().values[-2:][0]) for hmm in first]
     if mixture.num_states > 1:
         said.append(
-            ("2nd eigenvalue", f"{min(seconds):.6f} to {max(seconds):.6f} in modulus, of the transitions{whose}")
+            (
+                "2nd eigenvalue",
+                f"{steady(min(seconds)):z.6f} to {steady(max(seconds)):z.6f} in modulus, of the transitions{whose}",
+            )
         )
     rates = []
     for hmm in first:
@@ -124,7 +128,7 @@ def mixture_facts(mixture: Mixture) -> list[tuple[str, str]]:
             rates.append(entropy_rate(hmm, num_samples=50).value)
     if rates:
         whose = whose if len(rates) == len(first) else f" (of {len(rates)} components that have a stationary law)"
-        said.append(("entropy rate", f"{min(rates):.4f} to {max(rates):.4f} nats{whose}"))
+        said.append(("entropy rate", f"{steady(min(rates)):z.4f} to {steady(max(rates)):z.4f} nats{whose}"))
     return said
 
 
@@ -136,12 +140,16 @@ def facts_in_words(hmm: HMM | LabelledHMM | GeneralisedHMM, facts: Facts) -> lis
     if facts.stationary is not None and facts.entropy is not None:
         names = hmm.states or tuple(map(str, range(hmm.num_states)))
         law, rate = facts.stationary.tolist(), facts.entropy
-        likeliest = sorted(range(len(names)), key=lambda s: s if signed else -law[s])[:5]
-        stationary = ", ".join(f"{names[s]} {law[s]:.6f}" for s in likeliest) + (", ..." if len(names) > 5 else "")
-        entropy = f"{rate.value:.6f} nats ({rate.method})"
+        likeliest = (range(len(names)) if signed else descending(law))[:5]
+        stationary = ", ".join(f"{names[s]} {steady(law[s]):z.6f}" for s in likeliest) + (
+            ", ..." if len(names) > 5 else ""
+        )
+        value, low, high, lower, upper = (
+            f"{steady(number):z.6f}" for number in (rate.value, rate.low, rate.high, rate.lower_bound, rate.upper_bound)
+        )
+        entropy = f"{value} nats ({rate.method})"
         if not rate.exact:
-            entropy = f"{rate.value:.6f} nats, 95 % {rate.low:.6f} to {rate.high:.6f} ({rate.method}); "
-            entropy += f"bounds {rate.lower_bound:.6f}, {rate.upper_bound:.6f}"
+            entropy = f"{value} nats, 95 % {low} to {high} ({rate.method}); bounds {lower}, {upper}"
         said = [(stands, stationary), ("entropy rate", entropy)]
     rank = f"{facts.rank} of {hmm.num_states}"
     if facts.observability is None:
@@ -151,5 +159,6 @@ def facts_in_words(hmm: HMM | LabelledHMM | GeneralisedHMM, facts: Facts) -> lis
 
 def observability_in_words(found: Observability) -> str:
     """The number or the interval, and what settled it."""
-    gamma = f"{found.upper:.6f}" if found.exact else f"{found.lower:.6f} to {found.upper:.6f}"
+    lower, upper = (f"{steady(bound):z.6f}" for bound in (found.lower, found.upper))
+    gamma = upper if found.exact else f"{lower} to {upper}"
     return f"{gamma} ({found.method})"

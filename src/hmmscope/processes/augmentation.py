@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 
 from hmmscope.errors import InputError
+from hmmscope.kernels.fixed_order import product, total
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 
@@ -29,16 +30,16 @@ def augment(process: LabelledHMM, pairing: Literal["post", "pre"] = "post") -> H
     """
     num_symbols, num_states = process.num_symbols, process.num_states
     labelled_VSS = process.labelled_VSS
-    symbol_VS = labelled_VSS.sum(2)
+    symbol_VS = torch.from_numpy(total(labelled_VSS.permute(2, 0, 1).numpy()))
     if pairing == "post":
         block = labelled_VSS.transpose(0, 1).flatten(1)
-        initial = process.initial_S @ block
+        initial = torch.from_numpy(product(process.initial_S[None].numpy(), block.numpy()))[0]
         transition = block.repeat(num_symbols, 1)
     elif pairing == "pre":
         arrive_VSS = labelled_VSS / symbol_VS.where(symbol_VS > 0, 1.0)[:, :, None]
         # A pair of probability zero is never entered; its row only has to be a law.
         arrive_VSS = torch.where(symbol_VS[:, :, None] > 0, arrive_VSS, torch.eye(num_states, dtype=torch.float64))
-        transition = torch.einsum("vij,wj->viwj", arrive_VSS, symbol_VS).flatten(2).flatten(0, 1)
+        transition = (arrive_VSS[:, :, None, :] * symbol_VS[None, None]).flatten(2).flatten(0, 1)
         initial = (symbol_VS * process.initial_S).flatten()
     else:
         raise InputError(f"pairing: must be post or pre, got {pairing!r}")

@@ -4,6 +4,7 @@ import torch
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
+from hmmscope.kernels import fixed_order
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.rows import stochastic_rows
@@ -22,7 +23,7 @@ def product(first: HMM | LabelledHMM, second: HMM | LabelledHMM) -> HMM | Labell
         emission = torch.kron(first.emission_SV, second.emission_SV)
         return HMM(initial, transition, emission, title=title, allow_drop_tiny=True)
     a, b = as_labelled(first), as_labelled(second)
-    labelled = torch.einsum("vij,wkl->vwikjl", a.labelled_VSS, b.labelled_VSS)
+    labelled = a.labelled_VSS[:, None, :, None, :, None] * b.labelled_VSS[None, :, None, :, None, :]
     size = a.num_states * b.num_states
     labelled = labelled.reshape(a.num_symbols * b.num_symbols, size, size)
     return LabelledHMM(torch.kron(a.initial_S, b.initial_S), labelled, title=title, allow_drop_tiny=True)
@@ -33,9 +34,11 @@ def noisy(process: HMM | LabelledHMM, channel: object) -> HMM | LabelledHMM:
     channel_VW, _ = stochastic_rows("channel", channel, (process.num_symbols, None))
     title = f"{process.title or 'process'} through a noisy channel"
     if isinstance(process, HMM):
-        emission = process.emission_SV @ channel_VW
+        emission = fixed_order.product(process.emission_SV.numpy(), channel_VW.numpy())
         return HMM(process.initial_S, process.transition_SS, emission, title=title, allow_drop_tiny=True)
-    labelled = torch.einsum("vij,vw->wij", process.labelled_VSS, channel_VW)
+    edges_EV = process.labelled_VSS.flatten(1).T
+    labelled_EW = torch.from_numpy(fixed_order.product(edges_EV.numpy(), channel_VW.numpy()))
+    labelled = labelled_EW.T.unflatten(1, (process.num_states, process.num_states))
     return LabelledHMM(process.initial_S, labelled, title=title, allow_drop_tiny=True)
 
 
@@ -54,7 +57,7 @@ def as_labelled(process: HMM | LabelledHMM) -> LabelledHMM:
     """
     if isinstance(process, LabelledHMM):
         return process
-    labelled = torch.einsum("iv,ij->vij", process.emission_SV, process.transition_SS)
+    labelled = process.emission_SV.T[:, :, None] * process.transition_SS
     return LabelledHMM(
         process.initial_S,
         labelled,

@@ -48,7 +48,8 @@ class FactoredMess3Spec:
             last = torch.arange(size) % 3 == 0  # symbols, and states, in which the factor before is at 0
             mask = last[:, None, None] if self.coupling == "conditional" else last[None, None, :]
             parts = [
-                torch.einsum("vij,wkl->vwikjl", joint * chosen, one) for chosen, one in ((~mask, plain), (mask, driven))
+                (joint * chosen)[:, None, :, None, :, None] * one[None, :, None, :, None, :]
+                for chosen, one in ((~mask, plain), (mask, driven))
             ]
             joint = (parts[0] + parts[1]).reshape(3 * size, 3 * size, 3 * size)
         title = f"{self.num_factors} {self.coupling} factors of Mess3"

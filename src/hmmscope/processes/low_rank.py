@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hmmscope import registry
 from hmmscope.axes import Float64, Tensor
+from hmmscope.kernels.fixed_order import product
 from hmmscope.kernels.random_arrays import dirichlet_rows
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.laws import StateEmitting, stack
@@ -35,13 +37,13 @@ class _LowRankFields(DirichletSpec):
         """Component number `index`, started from its stationary law."""
         numbers = np.array([index])
 
-        def rows(purpose: str, count: int, width: int) -> Tensor:
+        def rows(purpose: str, count: int, width: int) -> NDArray[np.float64]:
             key = philox_key(self.seed, purpose)
-            return torch.from_numpy(dirichlet_rows(key, numbers, count, width, self.transition_concentration))[0]
+            return dirichlet_rows(key, numbers, count, width, self.transition_concentration)[0]
 
-        transition_SS = rows("left-factor", self.num_states, self.rank) @ rows(
-            "right-factor", self.rank, self.num_states
-        )
+        left_SR = rows("left-factor", self.num_states, self.rank)
+        right_RS = rows("right-factor", self.rank, self.num_states)
+        transition_SS = torch.from_numpy(product(left_SR, right_RS))
         if self.observability > 0:
             emission_SV = symmetric_channel(self.num_symbols, self.observability)
         else:

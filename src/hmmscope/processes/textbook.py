@@ -6,6 +6,7 @@ import torch
 
 from hmmscope import registry
 from hmmscope.axes import Tensor
+from hmmscope.kernels.fixed_order import total
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.stationary import stationary_law
 from hmmscope.schema import require
@@ -27,7 +28,8 @@ def labelled_from_edges(
 
 def stationary_start(labelled_VSS: Tensor, **names: object) -> LabelledHMM:
     """A labelled HMM whose start state has the stationary law of its chain."""
-    return LabelledHMM(stationary_law(labelled_VSS.sum(0)), labelled_VSS, allow_drop_tiny=True, **names)  # type: ignore[arg-type]
+    transition_SS = torch.from_numpy(total(labelled_VSS.numpy()))
+    return LabelledHMM(stationary_law(transition_SS), labelled_VSS, allow_drop_tiny=True, **names)  # type: ignore[arg-type]
 
 
 @registry.process("mess3")
@@ -53,7 +55,7 @@ class Mess3Spec:
         eye = torch.eye(3, dtype=torch.float64)
         transition_SS = self.switch + (1 - 3 * self.switch) * eye
         emission_SV = (1 - self.emission) / 2 + (self.emission - (1 - self.emission) / 2) * eye
-        labelled_VSS = torch.einsum("ij,jv->vij", transition_SS, emission_SV)
+        labelled_VSS = transition_SS * emission_SV.T[:, None, :]
         return stationary_start(labelled_VSS, states=list("ABC"), title="Mess3", source="Marzen and Crutchfield (2017)")
 
 

@@ -17,6 +17,7 @@ from hmmscope import registry
 from hmmscope.runs.presets import PRESETS, preset
 from hmmscope.schema import unknown_name
 from hmmscope.text import in_a_line, say
+from hmmscope.ties import descending, steady
 
 if TYPE_CHECKING:
     from hmmscope.processes.base import Process
@@ -194,8 +195,13 @@ def _show_hmm(hmm: "HMM") -> None:
     states = tuple(map(in_a_line, hmm.states or (f"state {s}" for s in range(hmm.num_states))))
     symbols = tuple(map(in_a_line, hmm.symbols or map(str, range(hmm.num_symbols))))
     for s, state in enumerate(states):
-        order = hmm.emission_SV[s].argsort(descending=True)[:6].tolist()
-        emits = ", ".join(f"{symbols[v]} {hmm.emission_SV[s, v]:.3f}" for v in order if hmm.emission_SV[s, v] > 0)
-        follows = hmm.transition_SS[s].argsort(descending=True)[:3].tolist()
-        to = ", ".join(f"{states[j]} {hmm.transition_SS[s, j]:.3f}" for j in follows if hmm.transition_SS[s, j] > 0)
-        say(f"  {state:<16} starts {hmm.initial_S[s]:.3f}; emits {emits}; then {to}")
+        starts = steady(float(hmm.initial_S[s]))
+        emits = _likeliest(hmm.emission_SV[s].tolist(), symbols, 6)
+        say(
+            f"  {state:<16} starts {starts:.3f}; emits {emits}; then {_likeliest(hmm.transition_SS[s].tolist(), states, 3)}"
+        )
+
+
+def _likeliest(law: list[float], names: tuple[str, ...], count: int) -> str:
+    """The largest entries of a law, those above zero."""
+    return ", ".join(f"{names[i]} {steady(law[i]):.3f}" for i in descending(law)[:count] if law[i] > 0)
