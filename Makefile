@@ -25,6 +25,7 @@ demo: .venv/.installed
 test: .venv/.installed
 	$(BIN)/ruff format --check src tests scripts
 	$(BIN)/ruff check src tests scripts
+	$(BIN)/python scripts/house.py --check
 	$(MAKE) --no-print-directory -j2 types units
 
 types:

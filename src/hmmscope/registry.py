@@ -27,6 +27,7 @@ _FOLDERS = {
     "layout": "corpora",
     "model": "models",
     "instrument": "analysis",
+    "adapter": "interop",
     "experiment": "experiments",
     "claim": "experiments",
 }
@@ -63,17 +64,24 @@ def model(name: str) -> Callable[[T], T]:
 
 
 def instrument(name: str) -> Callable[[T], T]:
-    """Register a function (model, corpus, ...) -> rows of a table; models of other libraries are handed to it with taps."""
+    """Register a function (model, corpus, ...) -> rows of a table; models of other libraries are handed to it with taps,
+    which the registered adapters give them."""
 
     def decorate(function: T) -> T:
         @functools.wraps(cast("Callable[..., Any]", function))
         def measure(model: Any, corpus: Any, **options: Any) -> Any:
-            taps = importlib.import_module("hmmscope.interop.taking")
-            return cast("Callable[..., Any]", function)(taps.with_taps(model, options.get("layers")), corpus, **options)
+            for adapt in entries("adapter").values():
+                model = adapt(model, options.get("layers"))
+            return cast("Callable[..., Any]", function)(model, corpus, **options)
 
         return cast("T", _register("instrument", name)(measure))
 
     return decorate
+
+
+def adapter(name: str) -> Callable[[T], T]:
+    """Register a function (model, layers) -> the same model with taps, or any other model as it is."""
+    return _register("adapter", name)
 
 
 def experiment(name: str) -> Callable[[T], T]:

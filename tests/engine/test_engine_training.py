@@ -19,7 +19,7 @@ from hmmscope.sweeps.grid import config_digest
 from hmmscope.training import engines
 from hmmscope.training.compiled import Compiled
 from hmmscope.training.distributed import World
-from hmmscope.training.parallel import make_engine
+from hmmscope.training.engines import make_engine
 from hmmscope.training.state import Moments
 from hmmscope.training.trainer import Lessons
 

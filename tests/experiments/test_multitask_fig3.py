@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from hmmscope.analysis.activations import read_stream
 from hmmscope.analysis.layer_curves import (
     NUM_RESAMPLES,
     at_layer,
@@ -17,7 +18,7 @@ from hmmscope.analysis.layer_curves import (
     resampled_curves,
     with_interval,
 )
-from hmmscope.analysis.probes import label_stream, probe_data, read_stream, reading_times
+from hmmscope.analysis.probes import label_stream, probe_data, reading_times
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.evidence.controls import untrained

@@ -11,8 +11,7 @@ import torch
 
 import hmmscope as hs
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.processes.base import Process
-from hmmscope.processes.files import KINDS
+from hmmscope.processes.base import Process, kinds
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.storage.mapped import map_tensors
@@ -42,7 +41,7 @@ MAKERS: dict[str, Callable[[], Process]] = {
 
 
 def test_every_kind_has_a_case() -> None:
-    assert {type(make()) for make in MAKERS.values()} == set(KINDS.values())
+    assert {type(make()) for make in MAKERS.values()} == set(kinds().values())
 
 
 @pytest.mark.parametrize("ending", [".json", ".npz", ".safetensors"])
@@ -95,7 +94,7 @@ def test_a_mixture_whose_rows_are_not_exact_is_quantised(tmp_path: Path) -> None
     [
         (
             {"format": "hmmscope-mixtur"},
-            "m.json: format is 'hmmscope-mixtur' version 1; this release reads hmmscope-hmm",
+            "m.json: format is 'hmmscope-mixtur' version 1; this release reads hmmscope-composed-cycles",
         ),
         ({"format": ["x"]}, "m.json: format is ['x']"),
         ({"weights": [0.5, 0.6]}, "m.json: weights: row sums to 1.1"),

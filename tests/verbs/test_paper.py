@@ -16,15 +16,15 @@ def test_one_that_fails_is_named_and_made_up_for(
 ) -> None:
     names = ["limits-theorem5.2", "limits-theorem5.1"]
     monkeypatch.setattr(paper, "experiments_of", lambda *_: names)
-    real, ran = paper.run, []
+    real, ran = paper.run_experiment, []
 
-    def failing(name: str, *rest: Any, **more: Any) -> None:
+    def failing(name: str, *rest: Any, **more: Any) -> Path:
         ran.append(name)
         if len(ran) == 1:
             raise ResourceError("no space")
-        real(name, *rest, **more)
+        return real(name, *rest, **more)
 
-    monkeypatch.setattr(paper, "run", failing)
+    monkeypatch.setattr(paper, "run_experiment", failing)
     called = call("paper", "limits", "--scale", "smoke", "--out", "all", "-q")
     assert called.code == 5
     assert called.error == "error[5] limits-theorem5.2: failed, the others are done; limits-theorem5.2: no space\n"
@@ -47,7 +47,7 @@ def test_a_full_disk_ends_all(call: Callable, monkeypatch: pytest.MonkeyPatch) -
         ran.append(name)
         raise FullDiskError("no space")
 
-    monkeypatch.setattr(paper, "run", full)
+    monkeypatch.setattr(paper, "run_experiment", full)
     called = call("paper", "limits", "--scale", "smoke", "--out", "all", "-q")
     assert (called.code, called.error, ran) == (5, "error[5] no space\n", ["limits-theorem5.2"])
 

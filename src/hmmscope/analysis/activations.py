@@ -1,13 +1,16 @@
 """Running any module on tokens: its logits, and what its named layers hold."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope.axes import Float, Float64, Int64, Tensor
+from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
 from hmmscope.models.block_cot import block_outputs
 from hmmscope.models.given import known_tokens, logits_of
@@ -109,3 +112,39 @@ def capture(
         for handle in handles:
             handle.remove()
     return found
+
+
+def read_stream(
+    model: nn.Module, corpus: Corpus, times: NDArray[np.int64], names: Sequence[str], num_samples: int
+) -> Float[Tensor, "layer example feature"]:
+    """Activations at some observations of samples 0 .. num_samples - 1; examples of one sample stand together.
+
+    Args:
+        model: any module.
+        corpus: samples.
+        times: numbers t of the observations (time,).
+        names: of modules (layer,); narrower ones, such as the one-hot input of a recurrent network, end in zeros.
+        num_samples: samples in all.
+
+    Raises:
+        InputError: modules whose outputs are not (batch, time, feature).
+    """
+    columns = torch.from_numpy(corpus.layout.columns[times])
+    features: list[Tensor] = []
+    with inference_mode(model) as device:
+        for begin in range(0, num_samples, BATCH):
+            tokens = corpus[begin : min(begin + BATCH, num_samples)].tokens.to(device)
+            found = capture(model, names, tokens, lambda x, like=tokens: _at(x, like, columns))  # type: ignore[misc]
+            widest = max(x.shape[1] for x in found.values())
+            padded = [nn.functional.pad(found[name], (0, widest - found[name].shape[1])) for name in names]
+            features.append(torch.stack(padded))
+    return torch.cat(features, 1)
+
+
+def _at(activation: Tensor, tokens: Tensor, columns: Tensor) -> Tensor:
+    """The activations (example, feature) of some columns."""
+    if activation.ndim != 3 or activation.shape[:2] != tokens.shape:
+        raise InputError(
+            f"layers: must give (batch, time, feature) on tokens {tuple(tokens.shape)}, got {tuple(activation.shape)}"
+        )
+    return activation[:, columns].flatten(0, 1).cpu().float()

@@ -12,11 +12,10 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import as_law, inference_mode, model_outputs, residual_layers
+from hmmscope.analysis.activations import as_law, inference_mode, model_outputs, read_stream, residual_layers
 from hmmscope.analysis.geometry import BELIEF, RIDGE, Fit, belief_targets, belief_times, fit_affine
 from hmmscope.analysis.interventions import Edit, add, intervene
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
-from hmmscope.analysis.probes import read_stream
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.processes.laws import Law, StateEmitting, symbol_law

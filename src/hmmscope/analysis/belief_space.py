@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import residual_layers
+from hmmscope.analysis.activations import read_stream, residual_layers
 from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, fit_affine
-from hmmscope.analysis.probes import read_stream
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.processes.factored import factor_beliefs

@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import as_law, inference_mode, model_outputs, residual_layers
+from hmmscope.analysis.activations import as_law, inference_mode, model_outputs, read_stream, residual_layers
 from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, read_off
-from hmmscope.analysis.probes import read_stream
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import BATCH, residual_layers
+from hmmscope.analysis.activations import BATCH, read_stream, residual_layers
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
-from hmmscope.analysis.probes import read_stream
 from hmmscope.axes import Bool, Float, Float64, Int, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
 from hmmscope.errors import InputError

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import BATCH, capture, inference_mode, residual_layers
+from hmmscope.analysis.activations import BATCH, read_stream, residual_layers
+from hmmscope.analysis.geometry import BELIEF, geometry
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.logistic import fit_logistic, predict_logistic
 from hmmscope.axes import Float, Int64, Tensor
@@ -129,8 +130,6 @@ def _belief_rows(
     seed: int,
     observer: HMM | None,
 ) -> list[dict]:
-    from hmmscope.analysis.geometry import BELIEF, geometry  # which reads the stream by this module
-
     rows = geometry(model, corpus, layers=names, num_samples=num_samples, seed=seed, observer=observer)
     kept = ("layer", "layer_name", "r2", "low", "high", "ceiling", "from_prediction", "samples")
     found = (
@@ -145,33 +144,6 @@ def probe_data(model: nn.Module, corpus: Corpus, target: str, names: Sequence[st
     """Run the model and collect features, labels and the ceiling of a target."""
     times = reading_times(corpus, target)
     return label_stream(read_stream(model, corpus, times, names, num_samples), corpus, target, times)
-
-
-def read_stream(
-    model: nn.Module, corpus: Corpus, times: NDArray[np.int64], names: Sequence[str], num_samples: int
-) -> Float[Tensor, "layer example feature"]:
-    """Activations at some observations of samples 0 .. num_samples - 1; examples of one sample stand together.
-
-    Args:
-        model: any module.
-        corpus: samples.
-        times: numbers t of the observations (time,).
-        names: of modules (layer,); narrower ones, such as the one-hot input of a recurrent network, end in zeros.
-        num_samples: samples in all.
-
-    Raises:
-        InputError: modules whose outputs are not (batch, time, feature).
-    """
-    columns = torch.from_numpy(corpus.layout.columns[times])
-    features: list[Tensor] = []
-    with inference_mode(model) as device:
-        for begin in range(0, num_samples, BATCH):
-            tokens = corpus[begin : min(begin + BATCH, num_samples)].tokens.to(device)
-            found = capture(model, names, tokens, lambda x, like=tokens: _at(x, like, columns))  # type: ignore[misc]
-            widest = max(x.shape[1] for x in found.values())
-            padded = [nn.functional.pad(found[name], (0, widest - found[name].shape[1])) for name in names]
-            features.append(torch.stack(padded))
-    return torch.cat(features, 1)
 
 
 def label_stream(
@@ -194,15 +166,6 @@ def label_stream(
         num_classes=classes.get(target, corpus.num_symbols),
         ceiling=float(torch.cat(right).mean()),
     )
-
-
-def _at(activation: Tensor, tokens: Tensor, columns: Tensor) -> Tensor:
-    """The activations (example, feature) of some columns."""
-    if activation.ndim != 3 or activation.shape[:2] != tokens.shape:
-        raise InputError(
-            f"layers: must give (batch, time, feature) on tokens {tuple(tokens.shape)}, got {tuple(activation.shape)}"
-        )
-    return activation[:, columns].flatten(0, 1).cpu().float()
 
 
 def probe_correct(data: ProbeData, *, shuffle: bool = False, seed: int = 0) -> NDArray[np.float64]:

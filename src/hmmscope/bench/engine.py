@@ -15,7 +15,7 @@ from hmmscope.models.make import build_model
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import ports_of
 from hmmscope.training.distributed import World
-from hmmscope.training.parallel import make_engine
+from hmmscope.training.engines import make_engine
 from hmmscope.training.state import Moments
 
 _STEPS = 4  # of one call, so that a call is no matter of microseconds

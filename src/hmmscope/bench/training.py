@@ -16,7 +16,7 @@ from hmmscope.models.make import build_model
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import engine_of, ports_of
 from hmmscope.training.distributed import World
-from hmmscope.training.parallel import make_engine
+from hmmscope.training.engines import make_engine
 from hmmscope.training.state import Moments
 from hmmscope.training.trainer import train_step
 

@@ -6,9 +6,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from hmmscope.analysis.activations import residual_layers
+from hmmscope.analysis.activations import read_stream, residual_layers
 from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, fit_affine
-from hmmscope.analysis.probes import read_stream
 from hmmscope.axes import Float64, Tensor
 from hmmscope.evidence.clouds import belief_colours, over_three_states, pack_colours, pack_places
 from hmmscope.evidence.figures import Cloud

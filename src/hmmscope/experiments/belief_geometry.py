@@ -6,11 +6,10 @@ from typing import Any
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import residual_layers
+from hmmscope.analysis.activations import read_stream, residual_layers
 from hmmscope.analysis.belief_space import belief_space
 from hmmscope.analysis.geometry import BELIEF, PREDICTION, belief_targets, belief_times, read_off
 from hmmscope.analysis.layer_curves import with_interval
-from hmmscope.analysis.probes import read_stream
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, Estimate, pooled

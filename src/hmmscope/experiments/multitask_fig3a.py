@@ -6,10 +6,10 @@ import numpy as np
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import residual_layers
+from hmmscope.analysis.activations import read_stream, residual_layers
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.layer_curves import Curves, onset_layer, peak_layer, resampled_curves, with_interval
-from hmmscope.analysis.probes import ProbeData, chance_accuracy, label_stream, probe_correct, read_stream, reading_times
+from hmmscope.analysis.probes import ProbeData, chance_accuracy, label_stream, probe_correct, reading_times
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.evidence.claims import OURS, Seen, claim
 from hmmscope.evidence.effects import Effect

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from hmmscope import registry
-from hmmscope.analysis.activations import residual_layers
+from hmmscope.analysis.activations import read_stream, residual_layers
 from hmmscope.analysis.geometry import (
     BELIEF,
     MIXED_BELIEF,
@@ -17,7 +17,6 @@ from hmmscope.analysis.geometry import (
     read_off,
 )
 from hmmscope.analysis.layer_curves import Curves, with_interval
-from hmmscope.analysis.probes import read_stream
 from hmmscope.axes import Tensor
 from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.interop.lens import TransformerLensModel
 from hmmscope.interop.tapped import HuggingFaceModel, TappedModel
@@ -15,6 +16,7 @@ _WITH_TAPS: dict[str, Callable[[nn.Module], TappedModel]] = {
 }
 
 
+@registry.adapter("taps")
 def with_taps(model: Any, layers: Sequence[str] | None = None) -> Any:
     """A model of transformers or TransformerLens behind its taps; anything else as it is.
 

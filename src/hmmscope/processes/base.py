@@ -6,12 +6,14 @@ from abc import ABC
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hmmscope import registry
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.kernels import cpu
@@ -19,9 +21,14 @@ from hmmscope.kernels.alias import alias_tables
 from hmmscope.kernels.device import DeviceSampler, device_sampler
 from hmmscope.kernels.philox import MAX_SAMPLES
 from hmmscope.kernels.quantise import UNIT
+from hmmscope.processes.formats import write_file
 from hmmscope.processes.laws import Law, StateEmitting
 from hmmscope.reprs import html_table
 from hmmscope.seeds import philox_key
+
+#: Of files of processes.
+FILE_VERSION = 1
+_kinds: dict[str, type["Process"]] = {}
 
 
 class Paths(NamedTuple):
@@ -56,7 +63,8 @@ class Process(ABC):
         prior: what the optimum believes where that is not this process, or None.
         symbols, states: names, or None.
         title, source: what it is and where it comes from.
-        file_format: what files of this kind of process call themselves, see `hmmscope.processes.files`.
+        file_format: what files of this kind of process call themselves. A subclass that says it is a kind of its own,
+            and `hmmscope.load_process` reads its files.
         file_arrays: the arrays of such a file that must be there.
         file_fields: what else it may hold.
     """
@@ -75,6 +83,15 @@ class Process(ABC):
     states: tuple[str, ...] | None = None
     title: str = ""
     source: str = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        name = vars(cls).get("file_format")
+        if name:
+            other = _kinds.setdefault(name, cls)
+            if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise InputError(f"file_format: {name!r} is that of {other.__name__} already; choose another name")
+            _kinds[name] = cls  # defined again, as in a notebook
 
     @property
     def num_components(self) -> int | None:
@@ -148,9 +165,8 @@ class Process(ABC):
 
         `hmmscope.load_process` finds the same bits again.
         """
-        from hmmscope.processes.files import save_process
-
-        save_process(self, path)
+        header = {"format": self.file_format, "version": FILE_VERSION, **self.file_texts()}
+        write_file(Path(str(path)), header, self.file_tensors())
 
     def in_words(self) -> str:
         """A line for readers: the title, and how many components, states and symbols there are."""
@@ -228,3 +244,9 @@ class Process(ABC):
 def integer_weights(rows: Float64[Tensor, "*row outcome"]) -> NDArray[np.int64]:
     """Probabilities that are multiples of 2^-32 as integers."""
     return (rows.numpy() * UNIT).astype(np.int64)
+
+
+def kinds() -> dict[str, type[Process]]:
+    """The kinds of process that have files, by what these call themselves: ours, and those of other packages."""
+    registry.entries("process")  # imports the modules that define them
+    return dict(sorted(_kinds.items()))

@@ -21,7 +21,7 @@ from hmmscope.runs.pipeline import engine_of, ports_of
 from hmmscope.runs.room import ADVICE, disk_bytes, require_memory_for
 from hmmscope.runs.settings import threads
 from hmmscope.training.distributed import World
-from hmmscope.training.parallel import make_engine
+from hmmscope.training.engines import make_engine
 from hmmscope.training.schedules import sample_numbers, stage_length
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import Moments, resolve_device

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from hmmscope.analysis.activations import residual_layers
+from hmmscope.analysis.activations import read_stream, residual_layers
 from hmmscope.analysis.belief_interventions import writing
 from hmmscope.analysis.geometry import RIDGE, fit_affine, mixed_beliefs
-from hmmscope.analysis.probes import read_stream
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError

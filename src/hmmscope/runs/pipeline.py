@@ -35,8 +35,8 @@ from hmmscope.storage import disk, store
 from hmmscope.storage.rundir import RunDir, config_difference, read_journal
 from hmmscope.storage.seals import check_seal
 from hmmscope.training.distributed import World, joined
-from hmmscope.training.engines import Choice, choose_engine
-from hmmscope.training.parallel import check_processes, make_engine
+from hmmscope.training.engines import Choice, choose_engine, make_engine
+from hmmscope.training.parallel import check_processes
 from hmmscope.training.state import Moments, load_weights, resolve_device
 from hmmscope.training.trackers import make_tracker
 from hmmscope.training.trainer import train_model

@@ -5,10 +5,12 @@ from typing import Any, Literal
 
 from hmmscope.engine.sizes import unfit
 from hmmscope.errors import InputError
-from hmmscope.models.base import ModelSpec, Ports, cost_of
+from hmmscope.models.base import ModelSpec, Ports, SequenceModel, cost_of
 from hmmscope.models.decoder import DecoderSpec
 from hmmscope.models.recurrent import RNNSpec
 from hmmscope.models.roformer import RoFormerSpec
+from hmmscope.training.distributed import World
+from hmmscope.training.parallel import Exact, Replicas, Shards, Single
 from hmmscope.training.spec import TrainingSpec
 
 #: Above these the products of matrices bound everything, or the patterns of attention leave the cache: torch is as fast.
@@ -87,3 +89,14 @@ def choose_engine(model: ModelSpec, ports: Ports, spec: TrainingSpec, columns: i
     if seconds < MIN_SECONDS:
         return Choice("torch", f"about {seconds:.0f} s of work do not pay for compiling")
     return Choice("compiled", "a small model on the processor")
+
+
+def make_engine(model: SequenceModel, spec: TrainingSpec, world: World) -> Single:
+    """What computes the steps: by ``training.engine``, where "auto" that nobody resolved is torch, or ``parallel``."""
+    if spec.engine == "compiled":
+        from hmmscope.training.compiled import Compiled  # whose loops take a while to load
+
+        return Compiled(model, spec, world)
+    if world.size == 1:
+        return Single(model, spec, world)
+    return {"exact": Exact, "ddp": Replicas, "fsdp": Shards}[spec.parallel](model, spec, world)

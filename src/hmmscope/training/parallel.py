@@ -234,17 +234,6 @@ class Shards(Replicas):
             sharded.set_requires_gradient_sync(True)
 
 
-def make_engine(model: SequenceModel, spec: TrainingSpec, world: World) -> Single:
-    """What computes the steps: by ``training.engine``, where "auto" that nobody resolved is torch, or ``parallel``."""
-    if spec.engine == "compiled":
-        from hmmscope.training.compiled import Compiled  # which is a `Single`
-
-        return Compiled(model, spec, world)
-    if world.size == 1:
-        return Single(model, spec, world)
-    return {"exact": Exact, "ddp": Replicas, "fsdp": Shards}[spec.parallel](model, spec, world)
-
-
 def check_processes(spec: TrainingSpec, size: int) -> None:
     """InputError if that many processes cannot share the work."""
     if spec.parallel == "exact" and spec.num_grains % size:

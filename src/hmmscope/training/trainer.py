@@ -17,8 +17,9 @@ from hmmscope.errors import InputError
 from hmmscope.models.base import SequenceModel
 from hmmscope.storage.rundir import RunDir
 from hmmscope.training.distributed import World
+from hmmscope.training.engines import make_engine
 from hmmscope.training.evaluation import Evaluation
-from hmmscope.training.parallel import Single, make_engine, num_samples
+from hmmscope.training.parallel import Single, num_samples
 from hmmscope.training.progress import Progress
 from hmmscope.training.schedules import learning_rate, sample_numbers, stage_length
 from hmmscope.training.signals import Interrupted, deferred_signals

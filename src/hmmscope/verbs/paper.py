@@ -7,11 +7,13 @@ from hmmscope.errors import FullDiskError, HmmscopeError, RefusedError
 from hmmscope.evidence.claims import claims_of
 from hmmscope.evidence.ledger import SCALES, ledger
 from hmmscope.experiments.experiment import experiment_named
+from hmmscope.experiments.running import run_experiment
 from hmmscope.report.ledger import Page, render_ledger
 from hmmscope.schema import unknown_name
 from hmmscope.storage import store
+from hmmscope.sweeps.engines import EngineOptions
 from hmmscope.text import say
-from hmmscope.verbs.run import run
+from hmmscope.verbs.findings import show_page
 
 #: How the names of a paper's experiments begin.
 PREFIXES = {"multitask": "multitask-", "limits": "limits-", "all": ""}
@@ -36,8 +38,8 @@ def paper(paper: str, scale: str, out: str, resume: bool, quiet: bool, jobs: int
             say(f"{number} of {len(names)}: {name}", flush=True)
         try:
             if not (folder / name / "report.html").exists():
-                seeded = experiment_named(name).num_seeds
-                run(name, scale, str(folder / name), True, quiet, {}, jobs=jobs if seeded else None)
+                workers = None if jobs is None or not experiment_named(name).num_seeds else EngineOptions(jobs=jobs)
+                show_page(run_experiment(name, scale, folder / name, engine=workers, resume=True, quiet=quiet))
         except FullDiskError:
             raise
         except HmmscopeError as error:

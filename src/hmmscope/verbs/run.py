@@ -1,18 +1,16 @@
 """The verb `run`: an experiment and its page."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from hmmscope.errors import InputError
 from hmmscope.experiments.forecast import forecast
 from hmmscope.experiments.running import run_experiment
-from hmmscope.report.drawing import draw_folder
-from hmmscope.report.page import write_page
 from hmmscope.schema import parse_value
 from hmmscope.sweeps.engines import EngineOptions
 from hmmscope.text import say
-from hmmscope.verbs.findings import print_findings
+from hmmscope.verbs.findings import show_page
+from hmmscope.verbs.paper import paper
 
 
 def run(
@@ -45,8 +43,6 @@ def run(
     if out is None:
         raise InputError("out: give a new folder for the experiment, --out DIR (or --dry-run)")
     if experiment == "all":
-        from hmmscope.verbs.paper import paper
-
         if any([overrides, seeds, trained, kept, first, measure_only, engine, gpus, address, slurm, silence]):
             raise InputError("run all: takes --scale, --out, --resume and --jobs alone")
         return paper("all", scale, out, resume, quiet, jobs)
@@ -71,12 +67,7 @@ def run(
     if not (folder / "findings.json").is_file():
         say(f"no seed is whole yet, so there is no page; what is measured is in {folder / 'tables'}")
         return
-    page = folder / "report.html"
-    if os.access(folder, os.W_OK) or not page.is_file():
-        draw_folder(folder)
-        write_page([folder], page)
-    print_findings(folder)
-    say(f"page: {page}")
+    show_page(folder)
 
 
 def _seeds(text: str | None) -> int | tuple[int, ...] | None:

@@ -1,0 +1,238 @@
+"""How the house stands, counted from its source. With ``--check`` it fails where something is above its limit.
+
+    python scripts/house.py [--check]
+
+A section is a function from the modules to the places that count, with the most that there may be. What is counted is
+said in the docstring of the function. Add a section by adding it to `SECTIONS`.
+"""
+
+import argparse
+import ast
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "hmmscope"
+
+#: Text of every module by its path inside the package.
+Modules = Mapping[str, str]
+
+
+def sources(package: Path = PACKAGE) -> dict[str, str]:
+    """Every module of the package."""
+    return {str(path.relative_to(package)): path.read_text() for path in sorted(package.rglob("*.py"))}
+
+
+def module_name(path: str) -> str:
+    """``models/base.py`` as ``hmmscope.models.base``."""
+    parts = path.removesuffix(".py").split("/")
+    return ".".join(["hmmscope", *parts[: -1 if parts[-1] == "__init__" else None]])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Imports
+
+
+@dataclass(frozen=True)
+class Import:
+    """One name that a module imports.
+
+    Attributes:
+        line: where.
+        name: dotted; names in ``from package import name`` are appended.
+        known_as: the name in the module.
+        at_import: whether it runs when the module is imported: not in a function, not for type checkers.
+        at_all: whether it ever runs: not for type checkers.
+    """
+
+    line: int
+    name: str
+    known_as: str
+    at_import: bool
+    at_all: bool = True
+
+
+@cache
+def read(path: str, text: str) -> tuple[tuple[Import, ...], tuple[tuple[int, str, str], ...]]:
+    """What a module imports, by statements and by `import_module` of a text that stands there.
+
+    The second part is (line, of what, name) of the attributes in it that begin with a single underscore.
+    """
+    found: list[Import] = []
+    attributes: list[tuple[int, str, str]] = []
+    left: list[tuple[ast.AST, bool, bool]] = [(ast.parse(text), True, True)]
+    while left:
+        node, at_import, at_all = left.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            at_import = False
+        elif isinstance(node, ast.If):
+            at_all = at_all and "TYPE_CHECKING" not in ast.unparse(node.test)
+            at_import = at_import and at_all
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                known_as = alias.asname or alias.name.split(".")[0]
+                found.append(Import(node.lineno, alias.name, known_as, at_import, at_all))
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                own = module_name(path).split(".")
+                parents = own if path.endswith("__init__.py") else own[:-1]
+                base = ".".join([*parents[: len(parents) - node.level + 1], *([base] if base else [])])
+            for alias in node.names:
+                name = f"{base}.{alias.name}"
+                found.append(Import(node.lineno, name, alias.asname or alias.name, at_import, at_all))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            if node.args and isinstance(node.args[0], ast.Constant):
+                found.append(Import(node.lineno, str(node.args[0].value), "", at_import, at_all))
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            attributes.append((node.lineno, ast.unparse(node.value), node.attr))
+        left += [(child, at_import, at_all) for child in ast.iter_child_nodes(node)]
+    return tuple(sorted(found, key=lambda one: one.line)), tuple(attributes)
+
+
+def circles(modules: Modules) -> list[str]:
+    """Sets of modules each of which imports the others, directly or not, whenever that is: late imports count too.
+
+    An import for type checkers does not, nor does the front door ``hmmscope/__init__.py``, which names what stands
+    outward and imports it when it is asked for.
+    """
+    names = {module_name(path) for path in modules} - {"hmmscope"}
+    graph: dict[str, set[str]] = {}
+    for path, text in modules.items():
+        own = module_name(path)
+        if own in names:
+            imported = {one.name for one in read(path, text)[0] if one.at_all}
+            inside = {name if name in names else name.rpartition(".")[0] for name in imported}
+            graph[own] = inside & names - {own}
+    reached = {name: _reached(name, graph) for name in names}
+    found = {tuple(sorted(b for b in reached[a] if a in reached[b])) for a in names if a in reached[a]}
+    return [" <-> ".join(name.removeprefix("hmmscope.") for name in circle) for circle in sorted(found)]
+
+
+def _reached(name: str, graph: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    left = set(graph[name])
+    while left:
+        found |= left
+        left = set().union(*(graph[other] for other in left)) - found
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Kinds of process
+
+#: Where kinds may be told apart.
+KINDS_MAY_BE_KNOWN = ("processes/", "kernels/")
+
+
+def kinds_of_process(modules: Modules) -> set[str]:
+    """Names of the classes that derive from `Process`, and of the forms of their laws."""
+    bases = {
+        node.name: {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+        for text in modules.values()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ClassDef)
+    }
+    found = {"Process", "StateEmitting", "EdgeEmitting"} & set(bases)
+    while more := {name for name, of in bases.items() if of & found} - found:
+        found |= more
+    return found
+
+
+def kind_tests(modules: Modules) -> list[str]:
+    """Questions after the kind of a process: `isinstance`, `issubclass`, `match`, comparisons of a kind or of its name,
+    and `hasattr` or `getattr` of a ``process``, ``hmm``, ``mixture`` or ``law``."""
+    kinds = kinds_of_process(modules)
+    return [
+        f"{path}:{node.lineno}: {lines[node.lineno - 1].strip()}"
+        for path, text in modules.items()
+        if (lines := text.splitlines()) or True
+        for node in ast.walk(ast.parse(text))
+        if _asks_for_kind(node, kinds)
+    ]
+
+
+def _asks_for_kind(node: ast.AST, kinds: set[str]) -> bool:
+    if isinstance(node, ast.Call) and len(node.args) >= 2:
+        called = ast.unparse(node.func)
+        if called in ("isinstance", "issubclass"):
+            return bool(_names(node.args[1]) & kinds)
+        of = ast.unparse(node.args[0]).rpartition(".")[2].removesuffix("()")
+        return called == "hasattr" and of in ("process", "hmm", "mixture", "law")
+    if isinstance(node, ast.MatchClass):
+        return bool(_names(node.cls) & kinds)
+    if isinstance(node, ast.Compare):
+        sides = [node.left, *node.comparators]
+        texts = {side.value for side in sides if isinstance(side, ast.Constant)}
+        types = any(ast.unparse(side).startswith("type(") for side in sides)
+        named = any(_names(side) & kinds for side in sides if isinstance(side, ast.Name | ast.Attribute | ast.Tuple))
+        return named or (types and bool(texts & kinds))
+    return False
+
+
+def _names(node: ast.AST) -> set[str]:
+    inside = list(ast.walk(node))
+    return {one.id for one in inside if isinstance(one, ast.Name)} | {
+        one.attr for one in inside if isinstance(one, ast.Attribute)
+    }
+
+
+def kind_tests_elsewhere(modules: Modules) -> list[str]:
+    """Those of `kind_tests` that stand outside of `KINDS_MAY_BE_KNOWN`."""
+    return [place for place in kind_tests(modules) if not place.startswith(KINDS_MAY_BE_KNOWN)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is printed and held
+
+
+@dataclass(frozen=True)
+class Section:
+    """Something that is counted.
+
+    Attributes:
+        name: of what is counted.
+        find: the places where it is.
+        most: how many there may be; None where there is no limit.
+    """
+
+    name: str
+    find: Callable[[Modules], list[str]]
+    most: int | None = None
+
+    def line(self, count: int) -> str:
+        """The count beside its limit."""
+        return f"{self.name:<34} {count:>6}" + ("" if self.most is None else f"   at most {self.most}")
+
+
+SECTIONS = (
+    Section("circles of imports", circles, 0),
+    Section("tests of the kind of a process", kind_tests, 162),
+    Section("  outside of processes and kernels", kind_tests_elsewhere, 149),
+)
+
+
+def above(modules: Modules) -> Iterator[str]:
+    """A line for each section that is above its limit, and one for each place of it."""
+    for section in SECTIONS:
+        places = section.find(modules)
+        if section.most is not None and len(places) > section.most:
+            yield section.line(len(places))
+            yield from (f"  {place}" for place in places)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="fail where something is above its limit")
+    check, modules = parser.parse_args().check, sources()
+    for section in SECTIONS:
+        print(section.line(len(section.find(modules))))
+    wrong = list(above(modules)) if check else []
+    print("\n".join(wrong), file=sys.stderr, end="\n" if wrong else "")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

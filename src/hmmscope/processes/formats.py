@@ -1,0 +1,79 @@
+"""Plain data and arrays as one file: JSON for people, NPZ and safetensors for programs. Reading never runs anything."""
+
+import io
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hmmscope.axes import Tensor
+from hmmscope.errors import DamagedError, InputError, RefusedError
+from hmmscope.storage import store
+from hmmscope.storage.mapped import map_tensors, read_npz
+
+ENDINGS = (".json", ".npz", ".safetensors")
+#: Numbers that a JSON file holds at most: what `store.read_json` reads again.
+_MOST_IN_JSON = 2_500_000
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The texts and arrays of a file, by name. Arrays of safetensors stay in the file, which is mapped into memory.
+
+    Raises:
+        DamagedError: the file is not what its ending says.
+    """
+    return _READERS[path.suffix](path)
+
+
+def write_file(path: Path, texts: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> None:
+    """Write what `read_file` finds again, bit for bit.
+
+    Raises:
+        InputError: an unknown ending, or more numbers than JSON is for.
+        RefusedError: the file exists.
+    """
+    if path.suffix not in ENDINGS:
+        raise InputError(f"path: must end in .json, .npz or .safetensors, got {str(path)!r}")
+    if os.path.lexists(path):
+        raise RefusedError(f"{path}: exists; choose another name")
+    size = sum(tensor.numel() for tensor in arrays.values())
+    if path.suffix == ".json" and size > _MOST_IN_JSON:
+        raise InputError(f"path: {size} numbers are too many for JSON; use .safetensors")
+    if path.suffix == ".json":
+        store.write_json(path, {**texts, **{field: tensor.tolist() for field, tensor in arrays.items()}})
+    elif path.suffix == ".safetensors":
+        store.write_tensors(path, arrays, {"hmm": json.dumps(texts)})
+    else:
+        buffer = io.BytesIO()
+        np.savez(buffer, header=np.array(json.dumps(texts)), **{k: v.numpy() for k, v in arrays.items()})  # type: ignore[arg-type]
+        store.write_bytes(path, buffer.getvalue())
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    data = store.read_json(path)
+    if not isinstance(data, dict):
+        raise InputError(f"{path.name}: must be an object with initial, transition and emission")
+    return data
+
+
+def _read_npz(path: Path) -> dict[str, Any]:
+    data: dict[str, Any] = dict(read_npz(path))
+    return _with_header(path, data, str(data.pop("header", "{}")))
+
+
+def _read_safetensors(path: Path) -> dict[str, Any]:
+    tensors, texts = map_tensors(path)
+    return _with_header(path, dict(tensors), texts.get("hmm", "{}"))
+
+
+def _with_header(path: Path, data: dict[str, Any], header: str) -> dict[str, Any]:
+    try:
+        return json.loads(header) | data
+    except (ValueError, TypeError, RecursionError):
+        raise DamagedError(f"{path.name}: header is not JSON") from None
+
+
+_READERS = {".json": _read_json, ".npz": _read_npz, ".safetensors": _read_safetensors}
