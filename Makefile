@@ -69,6 +69,7 @@ check-package: .venv/.installed
 docs: .venv/.installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(CONSTRAINT) -e ".[pages,docs]"
 	mkdir -p docs/_build/extra
+	$(BIN)/python scripts/write_pages.py --pictures
 	$(BIN)/hmmscope train docs/live.yaml --out docs/_build/live --resume -q
 	$(BIN)/hmmscope explore docs/_build/live -q -o docs/_build/extra/live.html
 	rm -f docs/_build/extra/ledger-table.html

@@ -5,11 +5,12 @@ Run from the root of the repository:
     python scripts/write_pages.py                       every page again, and the verdicts by the rules as they are now
     python scripts/write_pages.py --keep runs/small/*   first take over the small files of these experiments
     python scripts/write_pages.py --only --keep runs/*  take them over, and write no page
+    python scripts/write_pages.py --pictures            draw the figures that the pages show, as `make docs` does
 
-    results/<scale>/<experiment>/               experiment.json, findings.json, parts.jsonl, tables/, figures/*.json
+    results/<scale>/<experiment>/               experiment.json, findings.json, and its tables, packed and written once
     docs/experiments/<experiment>.md            what it varies, measures and claims, and what was found
     docs/experiments/notes/<experiment>.md      what is written by hand, which the page includes
-    docs/img/experiments/<experiment>-*.png     the figures
+    docs/img/experiments/<experiment>-*.png     the figures; they follow from results/, and are not in the history
     docs/experiments/ledger.md, results/ledger.json         all claims that results/ decides
     src/hmmscope/verbs/catalogue.json           what the verbs list, show and claims print
     docs/gallery.md                             every figure, with the command that makes it
@@ -18,10 +19,10 @@ Weights stay where they are. What was kept of the same experiment and scale is r
 """
 
 import argparse
+import functools
 import hashlib
 import io
 import re
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -31,37 +32,37 @@ from PIL.PngImagePlugin import PngInfo
 
 from hmmscope import registry
 from hmmscope.evidence.claims import claims_of
+from hmmscope.evidence.derived import figures_of
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.findings import Finding
-from hmmscope.evidence.ledger import SCALES, as_markdown, ledger
+from hmmscope.evidence.ledger import SCALES, as_markdown, ledger, read_tables
 from hmmscope.evidence.verdicts import VERDICTS
 from hmmscope.experiments.experiment import Experiment, experiment_named
-from hmmscope.experiments.parts import INDEX
 from hmmscope.experiments.running import judge_again
 from hmmscope.machine import environment, machine
 from hmmscope.report.plots import figure_files
 from hmmscope.storage import store
-from hmmscope.storage.seals import check_seal, write_seal
+from hmmscope.storage.packed import pack
+from hmmscope.storage.seals import check_seal, remove_seal, write_seal
 from hmmscope.verbs.catalogue import CATALOGUE, make_catalogue
 
 RESULTS, PAGES, PICTURES = Path("results"), Path("docs/experiments"), Path("docs/img/experiments")
 
 
 def keep(folder: Path) -> None:
-    """Copy the small files of an experiment, finished or not, and seal them, bound to what the experiment was bound to."""
+    """Keep what an experiment measured, finished or not, and seal it, bound to what the experiment was bound to.
+
+    Its tables are packed, and what is packed already stays as it is; figures follow from them.
+    """
     seal = check_seal(folder)
     about = store.read_json(folder / "experiment.json")
     out = RESULTS / about["scale"] / about["experiment"]
-    if out.exists():
-        shutil.rmtree(out)
     store.make_folder(out)
-    for name in ("experiment.json", "findings.json", "time.json", INDEX):
+    remove_seal(out)
+    for name in ("experiment.json", "findings.json", "time.json"):
         if (folder / name).exists():
-            shutil.copyfile(folder / name, out / name)
-    for part, pattern in (("tables", "*.jsonl"), ("figures", "*.json")):
-        store.make_folder(out / part)
-        for path in sorted((folder / part).glob(pattern)):
-            shutil.copyfile(path, out / part / path.name)
+            store.write_bytes(out / name, (folder / name).read_bytes())
+    pack(folder, out)
     store.write_json(out / "machine.json", {key: value for key, value in machine().items() if value is not None})
     write_seal(out, "experiment", seal.bound if seal else {"sealed_by": environment()})
 
@@ -94,15 +95,21 @@ def _lead(folder: Path) -> list[str]:
         verdicts[Finding.from_data(data).verdict] += 1
     counted = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS if verdicts[verdict])
     anchor = re.sub(r"[^a-z0-9 -]", "", _heading(about).lower()).replace(" ", "-")
-    figures = sorted((folder / "figures").glob("*.json"))
-    lines = _figure(folder, figures[0]) if figures else []
+    drawn = figures(folder)
+    lines = _figure(folder, drawn[0]) if drawn else []
     invalid = f" **INVALID: {about['invalid']}**" if about["invalid"] else ""
     return [*lines, "", f"**At scale {about['scale']}** of its claims and questions: [{counted}](#{anchor}).{invalid}"]
 
 
-def _figure(folder: Path, path: Path) -> list[str]:
-    figure = store.read_json(path)
-    return [f"![{figure['title']}](../img/experiments/{_picture(folder, path)})", "", figure["caption"]]
+@functools.cache
+def figures(folder: Path) -> list[Figure]:
+    """What the experiment draws of the tables that are kept."""
+    about, tables = read_tables(folder)
+    return figures_of(about["experiment"], tables)
+
+
+def _figure(folder: Path, figure: Figure) -> list[str]:
+    return [f"![{figure.title}](../img/experiments/{_picture(folder, figure)})", "", figure.caption]
 
 
 def _heading(about: dict[str, Any]) -> str:
@@ -158,25 +165,32 @@ def _found(folder: Path, *, leads: bool) -> list[str]:
         finding = Finding.from_data(data)
         cells = [finding.title, f"**{finding.verdict}**", finding.number(), finding.text]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    for path in sorted((folder / "figures").glob("*.json"))[leads:]:
-        lines += ["", f"### {store.read_json(path)['title']}", "", *_figure(folder, path)]
+    for figure in figures(folder)[leads:]:
+        lines += ["", f"### {figure.title}", "", *_figure(folder, figure)]
     return [*lines, ""]
 
 
-def _picture(folder: Path, figure: Path) -> str:
+def _picture(folder: Path, figure: Figure) -> str:
     scale = "" if folder.parent.name == "small" else f"{folder.parent.name}-"
-    return f"{folder.name}-{scale}{figure.stem.partition('-')[2]}.png"
+    return f"{folder.name}-{scale}{figure.name}.png"
 
 
-def draw(folder: Path) -> None:
+def pictures() -> dict[str, Figure]:
+    """The figures of all pages by the names of their pictures."""
+    folders = [folder for name in registry.entries("experiment") for folder in kept(name)]
+    return {_picture(folder, figure): figure for folder in folders for figure in figures(folder)}
+
+
+def draw() -> None:
     """The figures that have no picture made of them, as PNG with a palette, a third of the size."""
-    for path in sorted((folder / "figures").glob("*.json")):
-        picture, digest = PICTURES / _picture(folder, path), hashlib.sha256(path.read_bytes()).hexdigest()
+    for name, figure in pictures().items():
+        data = store.json_bytes(figure.to_data(), figure.name)
+        picture, digest = PICTURES / name, hashlib.sha256(data).hexdigest()
         if picture.is_file() and Image.open(picture).info.get("Comment") == digest:
             continue
         buffer, about = io.BytesIO(), PngInfo()
         about.add_text("Comment", digest)
-        png = figure_files(Figure.from_data(store.read_json(path)), style="web")["png"]
+        png = figure_files(Figure.from_data(store.parse(data, figure.name)), style="web")["png"]
         Image.open(io.BytesIO(png)).convert("RGB").quantize(128).save(buffer, "PNG", optimize=True, pnginfo=about)
         store.make_folder(PICTURES)
         store.write_bytes(picture, buffer.getvalue())
@@ -192,9 +206,9 @@ def gallery() -> list[str]:
         if names:
             lines += [f"## {paper}", "", "::::{grid} 1 1 2 2", ":gutter: 2", ""]
         for folder in [kept(name)[0] for name in names]:
-            for path in sorted((folder / "figures").glob("*.json")):
-                lines += [f":::{{grid-item-card}} {store.read_json(path)['title']}"]
-                lines += [f":img-top: img/experiments/{_picture(folder, path)}", f":link: experiments/{folder.name}"]
+            for figure in figures(folder):
+                lines += [f":::{{grid-item-card}} {figure.title}"]
+                lines += [f":img-top: img/experiments/{_picture(folder, figure)}", f":link: experiments/{folder.name}"]
                 lines += [":link-type: doc", f"`hmmscope run {folder.name} --scale {folder.parent.name}`", ":::", ""]
         lines += ["::::", ""] if names else []
     return lines
@@ -210,7 +224,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", nargs="+", type=Path, default=[], metavar="FOLDER")
     parser.add_argument("--only", action="store_true", help="write no page")
+    parser.add_argument("--pictures", action="store_true", help="draw what the pages show, and write no page")
     options = parser.parse_args()
+    if options.pictures:
+        draw()
+        return
     for folder in options.keep:
         keep(folder)
     if options.only:
@@ -218,7 +236,6 @@ def main() -> None:
     for name in registry.entries("experiment"):
         for folder in kept(name):
             judge_again(folder)
-            draw(folder)
         store.write_text(PAGES / f"{name}.md", "\n".join(page(name)))
         print(PAGES / f"{name}.md")
     store.write_json(CATALOGUE, make_catalogue())

@@ -116,11 +116,18 @@ def test_notebooks_are_kept_with_what_they_show() -> None:
         assert "error" not in kinds, path.name
 
 
-def test_links_between_pages() -> None:
+def test_links_between_pages(script: ModuleType) -> None:
+    with contextlib.chdir(ROOT):
+        drawn = set(script.pictures())
     for page in PAGES:
         text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
         for target in re.findall(r"\]\(([^)#\s]+)", text):
-            assert "://" in target or (page.parent / target).exists(), f"{page.name}: no {target}"
+            there = (
+                drawn
+                if "img/experiments/" in target
+                else {path.name for path in [page.parent / target] if path.exists()}
+            )
+            assert "://" in target or Path(target).name in there, f"{page.name}: no {target}"
 
 
 # The checker itself ---------------------------------------------------------------------------------------------------

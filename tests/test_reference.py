@@ -1,14 +1,11 @@
 """The reference of the interface is complete, and everything in it exists."""
 
-import hashlib
 import importlib
 import re
-import runpy
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from PIL import Image
 
 import hmmscope as hs
 
@@ -55,13 +52,3 @@ def test_every_documented_name_exists(kind: str, name: str, options: str) -> Non
     fields = getattr(thing, "__dataclass_fields__", {})
     for member in members[1].split(", ") if members else ():
         assert hasattr(thing, member) or member in fields, f"{name}.{member}"
-
-
-def test_pictures_of_experiments_are_of_the_figures_that_are_kept() -> None:
-    """python scripts/write_pages.py makes them again."""
-    pages = runpy.run_path(str(ROOT / "scripts" / "write_pages.py"))
-    figures = sorted((ROOT / "results").glob("*/*/figures/*.json"))
-    assert figures
-    for path in figures:
-        picture = ROOT / "docs" / "img" / "experiments" / pages["_picture"](path.parents[1], path)
-        assert Image.open(picture).info["Comment"] == hashlib.sha256(path.read_bytes()).hexdigest(), picture.name

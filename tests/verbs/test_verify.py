@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli_cases import call, trained  # noqa: F401 - fixtures
-from hmmscope.storage import seals, store
+from hmmscope.storage import packed, seals, store
 from hmmscope.storage.rundir import RunDir
 
 RESULTS = Path(__file__).parents[2] / "results" / "small"
@@ -29,7 +29,7 @@ def test_findings_follow_from_the_tables(call: Callable, tmp_path: Path) -> None
     told = call("verify", str(kept))
     assert (told.code, told.error) == (0, "")
     assert "files are as they were sealed" in told.out
-    assert "follow from" in told.out
+    assert "findings follows from" in told.out
     forge(kept / "findings.json", "value", 0.125)
     told = call("verify", str(kept))
     assert told.code == 4
@@ -51,12 +51,13 @@ def test_an_experiment_that_goes_on_fits_its_index(call: Callable, tmp_path: Pat
     told = call("verify", str(kept))
     assert (told.code, told.error) == (0, "")
     assert "not finished; its tables hold" in told.out
-    table = kept / "tables" / "runs.jsonl"
-    store.write_table(table, store.read_table(table)[:-1])
+    index = store.read_table(kept / packed.INDEX)
+    index[0]["rows"]["runs"] += 1
+    store.write_table(kept / packed.INDEX, index)
     seals.write_seal(kept, "experiment", {})
     told = call("verify", str(kept))
     assert told.code == 4
-    assert "parts.jsonl: does not fit the tables" in told.error
+    assert "does not hold the rows that parts.jsonl says" in told.error
 
 
 def test_a_score_follows_from_the_weights(call: Callable, trained: Path, tmp_path: Path) -> None:

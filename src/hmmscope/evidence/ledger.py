@@ -14,7 +14,7 @@ from hmmscope.evidence.effects import false_discovery
 from hmmscope.evidence.findings import Finding
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import VERDICTS
-from hmmscope.storage import seals, store
+from hmmscope.storage import packed, seals, store
 
 #: Scales from the smallest on.
 SCALES = ("smoke", "small", "medium", "gpu", "paper")
@@ -233,8 +233,7 @@ def read_about(folder: Path) -> dict[str, Any]:
 
 def tables_of(folder: Path, about: Mapping[str, Any]) -> Tables:
     """The tables of an experiment; of one that is not finished, only the rows of the seeds that are whole."""
-    names = sorted((folder / "tables").glob("*.jsonl"))
-    tables = {table.stem: Rows(store.read_table(table)) for table in names}
+    tables = {name: Rows(rows) for name, rows in packed.read_tables(folder).items()}
     if "whole_seeds" not in about:
         return tables
     return {name: rows.where(seed=about["whole_seeds"]) for name, rows in tables.items()}

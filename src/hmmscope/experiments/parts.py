@@ -12,7 +12,6 @@ the code that measures is the same.
 import hashlib
 import json
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -25,10 +24,9 @@ from hmmscope.experiments.experiment import ALL, Experiment, Measured
 from hmmscope.machine import machine_line
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.storage import store
+from hmmscope.storage.packed import INDEX, by_part, part_slug, read_tables
 from hmmscope.storage.seals import check_seal, digests
 from hmmscope.sweeps.grid import config_digest
-
-INDEX = "parts.jsonl"
 
 
 @dataclass(frozen=True)
@@ -52,8 +50,7 @@ class Part:
 
     def path(self, out: Path) -> Path:
         """Its file in the folder of the experiment."""
-        name = re.sub(r"[^a-z0-9.]+", "-", self.name.lower()).strip("-.")
-        return out / "parts" / f"seed-{self.seed}" / f"{name}.json"
+        return out / "parts" / f"seed-{self.seed}" / f"{part_slug(self.name)}.json"
 
     def is_in(self, out: Path) -> bool:
         """Whether it is measured, by the same code."""
@@ -189,19 +186,8 @@ class Kept:
 
     def _read(self) -> None:
         index = store.read_table(self.folder / INDEX)
-        names = {name for row in index for name in row["rows"]}
-        left = {name: store.read_table(self.folder / "tables" / f"{name}.jsonl") for name in names}
-        for row in index:
-            tables = {name: left[name][:count] for name, count in row["rows"].items()}
-            left = {name: left[name][row["rows"].get(name, 0) :] for name in names}
-            own = {each.pop("seed", None) for rows in tables.values() for each in rows}
-            if own - {row["seed"]} or any(len(tables[name]) != count for name, count in row["rows"].items()):
-                raise DamagedError(
-                    f"{self.folder / INDEX}: does not fit the tables, at {row['part']}, seed {row['seed']}"
-                )
+        for row, tables in zip(index, by_part(index, read_tables(self.folder), self.folder), strict=True):
             self._made[row["seed"], row["part"]] = row | {"tables": tables}
-        if any(left.values()):
-            raise DamagedError(f"{self.folder / INDEX}: the tables have more rows")
 
     @property
     def num_parts(self) -> int:

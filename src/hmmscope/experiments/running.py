@@ -38,7 +38,7 @@ from hmmscope.runs.config import config_from_data
 from hmmscope.runs.dry_run import budget
 from hmmscope.runs.live import live_data
 from hmmscope.runs.pipeline import Run, load_run, ports_of, train
-from hmmscope.storage import disk, seals, store
+from hmmscope.storage import disk, packed, seals, store
 from hmmscope.storage.rundir import RunDir, config_difference, read_journal
 from hmmscope.sweeps.engines import EngineOptions
 from hmmscope.sweeps.grid import run_name
@@ -334,8 +334,13 @@ def judge_again(folder: Path) -> None:
 
 
 def _write_judgements(experiment: Experiment, out: Path, tables: Tables, scale: str) -> None:
-    store.make_folder(out / "figures")
-    for name, data in judgements(experiment, tables, scale).items():
+    """Findings, and figures where they are not left to be derived of what is kept."""
+    found = judgements(experiment, tables, scale)
+    if packed.is_packed(out):
+        found = {"findings.json": found["findings.json"]}
+    else:
+        store.make_folder(out / "figures")
+    for name, data in found.items():
         store.write_json(out / name, data)
 
 

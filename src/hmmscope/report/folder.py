@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import DamagedError, InputError
+from hmmscope.evidence.derived import figures_of
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.findings import Finding
+from hmmscope.evidence.rows import as_tables
 from hmmscope.schema import parse_spec
-from hmmscope.storage import seals, store
+from hmmscope.storage import packed, seals, store
 
 CONTINUED = "the others come when its command goes on, with --resume"
 UNSEALED = "none, so nothing says that these files are as they were written"
@@ -55,7 +57,7 @@ class About:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """The rows of tables/NAME.jsonl."""
+    """The rows of tables/NAME.jsonl, or of what is kept of it, see `hmmscope.storage.packed`."""
 
     name: str
     rows: list[dict[str, Any]]
@@ -75,7 +77,7 @@ class Experiment:
 
 
 def read_experiment(folder: Path) -> Experiment:
-    """The experiment in `folder`; figures and tables in the order of their file names.
+    """The experiment in `folder`; figures and tables in the order of their names.
 
     Raises:
         InputError: the folder or a file of it is missing, or it is a sweep or a run without a description.
@@ -103,18 +105,23 @@ def read_experiment(folder: Path) -> Experiment:
         if not isinstance(whole, list) or not isinstance(seeds, list):
             raise DamagedError(f"{about_path}: whole_seeds: must be a list, and config.seeds another")
         notes = [Fact(name="unfinished", value=f"{len(whole)} of {len(seeds)} seeds so far; {CONTINUED}")]
+    tables = packed.read_tables(folder)
     return Experiment(
         path=folder,
         about=replace(described, facts=(*described.facts, *notes)),
         config=config,
         findings=tuple(one.at(described.scale) for one in _findings(findings, findings_path)),
-        figures=tuple(_read_figure(path) for path in _listed(folder / "figures", ".json")),
+        figures=_figures(folder, described.experiment, tables),
         live=_read_live(folder / "live.json"),
-        tables=tuple(
-            Table(name=path.stem, rows=store.read_table(_present(path)))
-            for path in _listed(folder / "tables", ".jsonl")
-        ),
+        tables=tuple(Table(name=name, rows=rows) for name, rows in tables.items()),
     )
+
+
+def _figures(folder: Path, experiment: str, tables: Mapping[str, list[dict[str, Any]]]) -> tuple[Figure, ...]:
+    """The figures of a folder; where only its tables are kept, those that its experiment draws of them."""
+    if packed.is_packed(folder):
+        return tuple(figures_of(experiment, as_tables(tables)))
+    return tuple(_read_figure(path) for path in _listed(folder / "figures", ".json"))
 
 
 def _with_facts(about: About, timing: Path) -> About:

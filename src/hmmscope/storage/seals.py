@@ -21,8 +21,8 @@ SEAL = "seal.json"
 FORMAT, VERSION = "hmmscope-seal", 1
 KINDS = ("run", "experiment", "sweep", "pool")
 #: What a seal names. Where it names findings, readers take every figure and table that they find.
-_NAMED = ("*.json", "*.jsonl", "*.safetensors", "figures/*.json", "tables/*.jsonl")
-_LISTED = ("figures/*.json", "tables/*.jsonl")
+_NAMED = ("*.json", "*.jsonl", "*.safetensors", "figures/*.json", "tables/*.jsonl", "tables/*.xz", "packed/*/*.xz")
+_LISTED = ("figures/*.json", "tables/*.jsonl", "tables/*.xz", "packed/*/*.xz")
 _MOST_BYTES = 64 << 20
 
 

@@ -73,15 +73,20 @@ def read_text(path: Path, *, limit: int) -> str:
 
 def write_table(path: Path, rows: list[dict]) -> None:
     """Write rows as JSON lines. None is a missing value; NaN and infinity are refused with their row and key."""
+    write_bytes(path, table_bytes(rows, str(path)))
+
+
+def table_bytes(rows: list[dict], where: str) -> bytes:
+    """The bytes of `write_table`; `where` begins the error."""
     lines = []
     for number, row in enumerate(rows):
         try:
-            lines.append(dump(row, str(path)) + b"\n")
+            lines.append(dump(row, where) + b"\n")
         except InputError:
             for key, value in row.items():
-                dump(value, f"{path}: row {number}, {key!r}")
+                dump(value, f"{where}: row {number}, {key!r}")
             raise
-    write_bytes(path, b"".join(lines))
+    return b"".join(lines)
 
 
 def read_table(path: Path, *, limit: int = 1 << 30, own: bool = True) -> list[dict]:
@@ -91,13 +96,18 @@ def read_table(path: Path, *, limit: int = 1 << 30, own: bool = True) -> list[di
         InputError: above `limit` bytes; missing, if it is not our own.
         DamagedError: a line that is not a JSON object, or a file that does not end with a line; names the line.
     """
-    *lines, tail = disk.read_bytes(path, own=own, limit=limit).split(b"\n")
+    return parse_table(disk.read_bytes(path, own=own, limit=limit), str(path))
+
+
+def parse_table(data: bytes, where: str) -> list[dict]:
+    """The rows in the bytes of a table; `where` begins the error."""
+    *lines, tail = data.split(b"\n")
     if tail:
-        raise DamagedError(f"{path}:{len(lines) + 1}: the last line is incomplete")
-    rows = [parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+        raise DamagedError(f"{where}:{len(lines) + 1}: the last line is incomplete")
+    rows = [parse(line, f"{where}:{number}") for number, line in enumerate(lines, 1)]
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
-            raise DamagedError(f"{path}:{number}: not a JSON object")
+            raise DamagedError(f"{where}:{number}: not a JSON object")
     return rows
 
 

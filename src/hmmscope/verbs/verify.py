@@ -10,13 +10,14 @@ from hmmscope.analysis.curves import evaluate
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.evidence.ledger import read_tables
 from hmmscope.experiments.experiment import experiment_named
-from hmmscope.experiments.parts import INDEX, Kept
+from hmmscope.experiments.parts import Kept
 from hmmscope.experiments.running import judgements, run_row
 from hmmscope.experiments.study import judgements_of
 from hmmscope.models.given import GivenModelSpec
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import load_run
-from hmmscope.storage import seals, store
+from hmmscope.storage import packed, seals, store
+from hmmscope.storage.packed import INDEX
 from hmmscope.storage.rundir import RunDir
 from hmmscope.sweeps.grid import check_run, load_points
 from hmmscope.sweeps.jobs import is_done, run_folder
@@ -82,9 +83,12 @@ def _experiment(folder: Path) -> list[str]:
         derived = judgements_of(tables, about["config"]["study"]["seeds"])
     else:
         derived = judgements(experiment_named(about["experiment"]), tables, about["scale"])
+    if packed.is_packed(folder):
+        derived = {"findings.json": derived["findings.json"]}
     for name, data in derived.items():
         _same(store.read_json(folder / name, own=True), data, f"{folder / name}: ", _TABLES)
-    said = [f"{len(derived)} files of figures and findings follow from {len(tables)} tables"]
+    made = "1 file of findings follows" if len(derived) == 1 else f"{len(derived)} files of figures and findings follow"
+    said = [f"{made} from {len(tables)} tables"]
     pool, rows, found = folder.parent / "trained", list(tables.get("runs", ())), 0
     for part in store.read_table(folder / INDEX) if (folder / INDEX).is_file() else ():
         there = [path for name in part.get("runs", {}) if (path := run_folder(pool, name)).is_dir()]

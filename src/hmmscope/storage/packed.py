@@ -1,0 +1,154 @@
+"""The tables of an experiment in its folder, as they are while it is worked on and as they are kept.
+
+    OUT/tables/<name>.jsonl                 rows as JSON lines: in a folder that is worked on, for people and programs
+    OUT/tables/<name>.jsonl.xz              the same bytes, packed: kept, of an experiment without seeds
+    OUT/packed/seed-<n>/<part>.json.xz      the rows of one part by table, packed: kept, of an experiment with seeds
+    OUT/parts.jsonl                         the parts in order
+
+A packed part is written once: another seed adds files and changes none. Whoever reads tables reads all three alike.
+"""
+
+import lzma
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hmmscope.errors import DamagedError, InputError
+from hmmscope.storage import disk, store
+
+TABLES, PACKED, INDEX = "tables", "packed", "parts.jsonl"
+#: No table that is unpacked is larger.
+MOST_BYTES = 1 << 30
+
+Row = dict[str, Any]
+
+
+def read_tables(folder: Path) -> dict[str, list[Row]]:
+    """All tables of a folder by name, in the order of their names.
+
+    Raises:
+        DamagedError: a table or part that is not what it should be, or that the index names and the folder lacks.
+    """
+    if (folder / TABLES).is_symlink() or (folder / PACKED).is_symlink():
+        raise DamagedError(f"{folder / TABLES}: a symbolic link, which is not followed")
+    if (folder / PACKED).is_dir():
+        return _read_parts(folder)
+    found = {path.name.partition(".jsonl")[0]: path for path in folder.glob(f"{TABLES}/*.jsonl*") if _is_table(path)}
+    return {name: _read_table(found[name]) for name in sorted(found)}
+
+
+def is_packed(folder: Path) -> bool:
+    """Whether a folder holds what is kept: packed tables, and no figures, which follow from them."""
+    return (folder / PACKED).is_dir() or any((folder / TABLES).glob("*.jsonl.xz"))
+
+
+def part_path(folder: Path, seed: int, part: str) -> Path:
+    """The packed file of a part."""
+    return folder / PACKED / f"seed-{seed}" / f"{part_slug(part)}.json.xz"
+
+
+def part_slug(part: str) -> str:
+    """The name of a part as the name of a file."""
+    return re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-.")
+
+
+def pack(source: Path, out: Path) -> None:
+    """Keep the tables of `source` in `out`: part by part if it has an index, else table by table.
+
+    What `out` holds already with the same content is left as it is, and what it holds beyond is removed.
+    """
+    tables = read_tables(source)
+    index = store.read_table(source / INDEX) if os.path.lexists(source / INDEX) else None
+    if index is None:
+        wanted = {out / TABLES / f"{name}.jsonl.xz": store.table_bytes(rows, name) for name, rows in tables.items()}
+    else:
+        wanted = {
+            part_path(out, row["seed"], row["part"]): store.dump(own, row["part"]) + b"\n"
+            for row, own in zip(index, by_part(index, tables, source), strict=True)
+        }
+        assert len(wanted) == len(index), "two parts of one name"
+        store.make_folder(out)
+        store.write_table(out / INDEX, index)
+    for path, data in wanted.items():
+        if not os.path.lexists(path) or _unpacked(path) != data:
+            store.make_folder(path.parent)
+            store.write_bytes(path, lzma.compress(data, preset=9 | lzma.PRESET_EXTREME))
+    for pattern in (f"{TABLES}/*", f"{PACKED}/*/*"):
+        for path in sorted(out.glob(pattern)):
+            if path not in wanted:
+                store.remove_file(path)
+
+
+def by_part(
+    index: Sequence[Mapping[str, Any]], tables: Mapping[str, Sequence[Row]], where: Path
+) -> list[dict[str, Any]]:
+    """The rows of each part by table, without their seed.
+
+    Args:
+        index: for each part in order its seed, its name, and how many rows of each table are its own.
+        tables: the rows of all parts in that order.
+        where: begins the error.
+
+    Raises:
+        DamagedError: index and tables do not fit.
+    """
+    begin = dict.fromkeys((name for row in index for name in row["rows"]), 0)
+    parts = []
+    for row in index:
+        own = {name: tables[name][begin[name] : begin[name] + count] for name, count in row["rows"].items()}
+        begin |= {name: begin[name] + count for name, count in row["rows"].items()}
+        seeds = {each.get("seed") for rows in own.values() for each in rows}
+        if seeds - {row["seed"]} or any(len(own[name]) != count for name, count in row["rows"].items()):
+            raise DamagedError(f"{where / INDEX}: does not fit the tables, at {row['part']}, seed {row['seed']}")
+        parts.append(
+            {name: [{k: v for k, v in each.items() if k != "seed"} for each in rows] for name, rows in own.items()}
+        )
+    if any(len(tables[name]) != count for name, count in begin.items()):
+        raise DamagedError(f"{where / INDEX}: the tables have more rows")
+    return parts
+
+
+def _read_parts(folder: Path) -> dict[str, list[Row]]:
+    index = store.read_table(folder / INDEX)
+    tables: dict[str, list[Row]] = {name: [] for name in sorted({name for row in index for name in row["rows"]})}
+    for row in index:
+        path = part_path(folder, row["seed"], row["part"])
+        part = part_rows(path)
+        counts = {name: len(rows) for name, rows in part.items()} if isinstance(part, dict) else None
+        if counts != row["rows"]:
+            raise DamagedError(f"{path}: does not hold the rows that {INDEX} says")
+        for name, rows in part.items():
+            tables[name] += [{"seed": row["seed"]} | each for each in rows]
+    return tables
+
+
+def part_rows(path: Path) -> Any:
+    """What a packed part holds: its rows by table."""
+    return store.parse(_unpacked(path), str(path))
+
+
+def _is_table(path: Path) -> bool:
+    return path.name.endswith((".jsonl", ".jsonl.xz")) and not path.name.startswith(".")
+
+
+def _read_table(path: Path) -> list[Row]:
+    return store.read_table(path) if path.suffix == ".jsonl" else store.parse_table(_unpacked(path), str(path))
+
+
+def _unpacked(path: Path) -> bytes:
+    """The bytes that were packed; what would become more than `MOST_BYTES` is refused before it is unpacked."""
+    unpacker = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=1 << 28)
+    try:
+        data = unpacker.decompress(disk.read_bytes(path, own=True, limit=MOST_BYTES), MOST_BYTES)
+    except lzma.LZMAError as error:
+        raise DamagedError(f"{path}: not a whole xz file ({error})") from error
+    if not unpacker.eof:
+        more = len(data) >= MOST_BYTES
+        if more:
+            raise InputError(f"{path}: unpacks to more than {MOST_BYTES:,} bytes")
+        raise DamagedError(f"{path}: not a whole xz file (it ends too early)")
+    if unpacker.unused_data:
+        raise DamagedError(f"{path}: has more behind its end")
+    return data
