@@ -153,14 +153,16 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_reading(fit)
     fit.add_argument(
-        "--states", required=True, metavar="S", help="of the HMM; of several, 2,4,8, held-out sequences choose"
+        "--states", required=True, metavar="S", help="of the HMM; of several, 2,4,8, the smallest BIC chooses"
     )
     fit.add_argument("--out", required=True, metavar="FILE", help="a new .json, .npz or .safetensors")
     fit.add_argument(
         "--symbols", type=int, metavar="V", help="how many, if they are numbers (default: the largest + 1)"
     )
-    fit.add_argument("--restarts", type=int, default=3, metavar="N", help="random starts; the best one counts")
-    fit.add_argument("--iterations", type=int, default=100, metavar="N", help="of each, at most")
+    fit.add_argument(
+        "--restarts", type=int, default=12, metavar="N", help="at most so many; fewer once the best two agree"
+    )
+    fit.add_argument("--iterations", type=int, default=200, metavar="N", help="of each, at most")
     fit.add_argument("--pseudo-count", type=float, default=0.1, metavar="C", help="added to every expected count")
     fit.add_argument("--seed", type=int, default=0, help="of the starts")
     fit.add_argument(

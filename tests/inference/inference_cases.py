@@ -194,3 +194,22 @@ BAD_OBSERVATIONS = [
 
 
 BAD_STARTS = [[True], [True] * 4, [False, True, True], [1, 0, 0], torch.ones(1, 3, dtype=torch.bool), np.zeros(3, bool)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Planted states, well apart
+
+
+def planted_hmm(num_states, num_symbols):
+    """Each state stays with probability 0.9 and shows its own symbol with 0.88; the rest is shared equally."""
+    transition = np.full((num_states, num_states), 0.1 / max(1, num_states - 1))
+    np.fill_diagonal(transition, 0.9 if num_states > 1 else 1.0)
+    emission = np.full((num_states, num_symbols), 0.12 / (num_symbols - 1))
+    np.fill_diagonal(emission, 0.88)
+    return hs.HMM(np.full(num_states, 1 / num_states), transition, emission)
+
+
+def planted(num_states, num_symbols, *, count=10, length=100, seed=0):
+    """Sequences of `planted_hmm` in one flat array, and their lengths."""
+    observations = hs.Corpus(planted_hmm(num_states, num_symbols), length=length, seed=seed)[0:count].observations
+    return observations.flatten().numpy(), np.full(count, length)

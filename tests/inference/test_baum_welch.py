@@ -1,6 +1,7 @@
 """Expectation maximisation: against hmmlearn, with fixed and tied parts, on streams, and as an in-context baseline."""
 
 import itertools
+from collections import namedtuple
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ import torch
 
 import hmmscope as hs
 from hmmscope.errors import InputError
-from hmmscope.inference.baum_welch import baum_welch_predictions, choose_num_states, fit_baum_welch, fit_stream
+from hmmscope.inference.baum_welch import baum_welch_predictions, fit_baum_welch, fit_stream
+from hmmscope.inference.restarts import Restarts
 from hmmscope.inference.tables import flat_sequences
-from inference_cases import revived
+from inference_cases import planted, planted_hmm, revived
 from strategies import rows
 
 
@@ -138,6 +140,77 @@ def test_more_restarts_are_never_worse_and_threads_change_nothing():
         torch.set_num_threads(1)
 
 
+def test_restarts_end_when_the_best_two_agree_and_that_does_not_depend_on_threads():
+    _, observations = casino(300)
+    kept = fit_baum_welch(observations, 2, 6)
+    assert kept.agreed
+    assert kept.apart < 0.1
+    assert 3 <= kept.num_restarts < 12
+    fewer = fit_baum_welch(observations, 2, 6, num_restarts=kept.num_restarts)  # those not made change nothing
+    assert (fewer.hmm.digest, fewer.apart, fewer.num_restarts) == (kept.hmm.digest, kept.apart, kept.num_restarts)
+    if kept.num_restarts > 3:
+        assert not fit_baum_welch(observations, 2, 6, num_restarts=kept.num_restarts - 1).agreed
+    never = fit_baum_welch(observations[:1, :50], 5, 6, num_restarts=4, max_iterations=3, num_tries=1)
+    assert (never.num_restarts, never.agreed) == (4, False)
+    assert never.apart >= 0.1
+    alone = fit_baum_welch(observations, 2, 6, num_restarts=1)
+    assert (alone.num_restarts, alone.apart, alone.agreed) == (1, np.inf, False)
+    try:
+        for threads in (2, 5):
+            torch.set_num_threads(threads)
+            again = fit_baum_welch(observations, 2, 6)
+            assert (again.hmm.digest, again.num_restarts, again.bic) == (kept.hmm.digest, kept.num_restarts, kept.bic)
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_the_order_of_restarts_decides_which_count():
+    """Those that ran beside each other and come after the agreement are left out, although one of them is better."""
+    scores = [-9.0, -7.0, -8.0, -7.05, -1.0, -1.0]
+    End = namedtuple("End", "log_likelihood")
+    for threads in (1, 2, 3, 6):
+        found = Restarts(lambda number: End(scores[number]), 6, threads, 0.1)
+        assert [end.log_likelihood for end in found.ends] == scores[:4]
+        assert (found.best.log_likelihood, found.agreed) == (-7.0, True)
+        assert found.apart == pytest.approx(0.05)
+    last = Restarts(lambda number: End(scores[number]), 3, 2, 0.1)
+    assert (len(last.ends), last.made, last.agreed) == (3, 3, False)
+
+
+def test_a_poor_first_maximum_is_left_behind():
+    """Five planted states, of which a single start at random finds four or fewer in most cases."""
+    flat, lengths = planted(5, 6, seed=0)
+    work = flat_sequences(flat, lengths)
+    single = [fit_baum_welch(work, 5, 6, num_restarts=1, num_tries=1, seed=seed).log_likelihood for seed in range(3)]
+    searched = fit_baum_welch(work, 5, 6)
+    assert searched.agreed
+    assert searched.log_likelihood > min(single) + 50
+    assert searched.log_likelihood > max(single) - 0.1
+    assert (
+        searched.log_likelihood
+        > hs.filter_beliefs(planted_hmm(5, 6), torch.from_numpy(flat.reshape(10, -1))).log_likelihood.sum()
+    )
+
+
+def test_the_criterion_counts_what_is_free():
+    """Parts by what they are seen in: sequences, moves, observations; zeros, fixed and tied parts are not free."""
+    process, observations = casino(40, count=3)
+    options = {"num_restarts": 1, "max_iterations": 2}
+    sequences, moves, seen = np.log(3), np.log(3 * 39), np.log(120)
+
+    def penalty(**more):
+        fit = fit_baum_welch(observations, 2, 6, **options, **more)
+        return fit.bic + 2 * fit.log_likelihood
+
+    assert penalty() == pytest.approx(sequences + 2 * moves + 10 * seen, rel=1e-12)
+    assert penalty(start=process, fixed=["emission"]) == pytest.approx(sequences + 2 * moves, rel=1e-12)
+    assert penalty(tied_emissions=[0, 0]) == pytest.approx(sequences + 2 * moves + 5 * seen, rel=1e-12)
+    start = hs.HMM([1, 0], [[0.5, 0.5], [0, 1]], process.emission_SV)
+    assert penalty(start=start) == pytest.approx(moves + 10 * seen, rel=1e-12)
+    lonely = fit_baum_welch(observations[:, :1], 2, 6, **options)  # no move at all
+    assert lonely.bic + 2 * lonely.log_likelihood == pytest.approx((1 + 10) * np.log(3), rel=1e-12)
+
+
 def test_fixed_and_tied_parts():
     process, observations = casino(200)
     options = {"num_restarts": 2, "max_iterations": 10}
@@ -148,19 +221,6 @@ def test_fixed_and_tied_parts():
     tied = fit_baum_welch(observations, 3, 6, tied_emissions=[0, 1, 0], **options).hmm.emission_SV
     assert torch.equal(tied[0], tied[2])
     assert not torch.equal(tied[0], tied[1])
-
-
-def test_the_number_of_states_by_held_out_likelihood():
-    process, observations = casino(400, count=12)
-    choice = choose_num_states(observations[:8], observations[8:], [1, 2, 6], 6, max_iterations=200)
-    assert set(choice.held_out) == set(choice.fits) == {1, 2, 6}
-    assert choice.held_out[choice.num_states] == max(choice.held_out.values())
-    truth = hs.log_likelihood(process, observations[8:]).sum().item() / observations[8:].numel()
-    assert choice.held_out[2] > choice.held_out[1]
-    assert choice.held_out[2] == pytest.approx(truth, abs=0.02)
-    assert choice.held_out[2] == pytest.approx(
-        hs.log_likelihood(choice.fits[2].hmm, observations[8:]).mean().item() / 400, rel=1e-12
-    )
 
 
 def test_a_stream_is_fitted_nearly_as_well_as_a_batch():
@@ -206,8 +266,8 @@ def test_bad_requests_are_refused():
             lambda: fit_baum_welch(observations, 3, 2, start=hs.load_process("dishonest-casino")),
             r"^start: must have 3 ",
         ),
-        (lambda: choose_num_states(observations, observations, [], 2), r"^candidates: must hold at least one"),
-        (lambda: choose_num_states(observations, observations[:0], [1], 2), r"^held_out: must hold at least one"),
+        (lambda: fit_baum_welch(observations, 2, 2, num_tries=0), r"^num_tries: must be at least 1, got 0$"),
+        (lambda: fit_baum_welch(observations, 2, 2, agreement=-1.0), r"^agreement: must be at least 0"),
         (lambda: fit_stream([], hs.load_process("dishonest-casino")), r"^batches: must hold at least one"),
         (lambda: fit_stream([], hs.load_process("dishonest-casino"), exponent=0.5), r"^exponent: must be in "),
         (lambda: baum_welch_predictions(observations, 2, 2, [3]), r"^positions: must be in \[0, 3\), got \[3\]$"),

@@ -32,7 +32,7 @@ def test_it_is_the_fit_of_the_same_rows(casino: hs.SequenceData) -> None:
     assert "table" in fit._repr_html_()
 
 
-def test_held_out_sequences_choose_the_number_of_states(casino: hs.SequenceData) -> None:
+def test_the_number_of_states_is_chosen_and_the_table_has_both_rules(casino: hs.SequenceData) -> None:
     fit = hs.fit(casino, [4, 1, 2], **QUICK)
     scores = {
         size: hs.filter_beliefs(one.hmm, casino.validation.padded()[0], lengths=casino.validation.lengths)
@@ -42,11 +42,35 @@ def test_held_out_sequences_choose_the_number_of_states(casino: hs.SequenceData)
         for size, one in fit.fits.items()
     }
     assert fit.held_out == pytest.approx(scores, rel=1e-9)
-    assert fit.hmm.num_states == max(scores, key=lambda size: scores[size])
+    bic = {size: one.bic for size, one in fit.fits.items()}
+    assert fit.hmm.num_states == min(bic, key=lambda size: bic[size])
+    assert [row["bic"] for row in fit.table()] == [bic[size] for size in (1, 2, 4)]
+    assert [row["held_out_error"] for row in fit.table()] == list(fit.held_out_errors.values())
+    assert fit.lines()[0].split()[:4] == ["states", "restarts", "BIC", "held-out"]
+    assert fit.lines()[4] == fit.reason
+    assert [line.endswith("  chosen") for line in fit.lines()[1:4]] == [
+        size == fit.hmm.num_states for size in (1, 2, 4)
+    ]
     assert [row["num_states"] for row in fit.table() if row["chosen"]] == [fit.hmm.num_states]
     assert fit.num_observations == casino.train.num_observations
     given = hs.fit(casino.train, [1, 2, 4], validation=casino.validation, **QUICK)
     assert given.held_out == fit.held_out
+    assert given.reason == fit.reason
+
+
+def test_a_search_that_does_not_agree_says_so(casino: hs.SequenceData) -> None:
+    short = hs.fit(casino, 5, num_restarts=4, max_iterations=2)
+    assert not short.fits[5].agreed
+    apart = f"{short.fits[5].apart:.2g} nats apart"
+    assert short.lines() == [
+        f"not agreed: the best two of 4 restarts, the most that were allowed, with states 5 ({apart})"
+    ]
+    assert f"best two of 4 restarts {apart}" in repr(short)
+    sure = hs.fit(casino, 1)
+    assert sure.lines() == []
+    assert "best two of 3 restarts agree" in repr(sure)
+    assert sure.table()[0]["restarts"] == 3
+    assert "one start" in repr(hs.fit(casino, 2, num_restarts=1, max_iterations=2))
 
 
 def test_a_stream_from_a_file_in_parts_is_nearly_as_good(casino: hs.SequenceData, tmp_path: Path) -> None:

@@ -204,7 +204,13 @@ def _baum_welch(hmm: HMM, observations: torch.Tensor, edges: list[int]) -> list[
     """Baum-Welch, fitted to what has been seen of the sequence up to the middle of each interval."""
     seen = [min(round(edge * 2**0.5), observations.shape[1] - 1) for edge in edges]
     law = baum_welch_predictions(
-        observations, NUM_STATES, NUM_SYMBOLS, [t - 1 for t in seen], num_restarts=2, max_iterations=30
+        observations,
+        NUM_STATES,
+        NUM_SYMBOLS,
+        [t - 1 for t in seen],
+        num_restarts=2,
+        num_tries=1,
+        max_iterations=30,
     )
     exact, happened = (
         filter_beliefs(hmm, observations).next_observation[:, [t - 1 for t in seen]],

@@ -31,7 +31,7 @@ from hmmscope.corpora.targets import make_target
 from hmmscope.errors import RefusedError
 from hmmscope.experiments.parts import Made, code_digest
 from hmmscope.experiments.study_page import INTERVALS, SUMMARY, figures, findings
-from hmmscope.experiments.study_tables import Curves, contexts, entropies, grams, per_symbol, positions
+from hmmscope.experiments.study_tables import Curves, contexts, entropies, grams, num_states, per_symbol, positions
 from hmmscope.machine import environment, machine_line
 from hmmscope.models.base import parameter_count
 from hmmscope.processes.files import load_process
@@ -65,7 +65,7 @@ class StudySpec:
     Attributes:
         length: longer sequences are cut into pieces of this length, which are split, fitted to and predicted.
         states: sizes of the HMMs.
-        restarts, iterations: of each fit.
+        restarts, iterations: of each fit, at most; restarts end once the best two agree in likelihood.
         order: longest context of the n-grams.
         networks: names of models; rnn, gru and lstm have 128 units, roformer has 2 layers of width 64.
         max_steps: most optimiser steps of a training.
@@ -76,8 +76,8 @@ class StudySpec:
 
     length: int = 128
     states: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
-    restarts: int = 3
-    iterations: int = 100
+    restarts: int = 12
+    iterations: int = 200
     order: int = 5
     networks: tuple[str, ...] = ("rnn", "roformer")
     max_steps: int = 2000
@@ -107,7 +107,7 @@ class Study:
 
     Attributes:
         path: its folder.
-        hmm: the HMM of the size that the validation part chose.
+        hmm: the HMM that predicts the validation part best; the table `states` has the number of states by BIC.
         run: the best network by the validation part.
     """
 
@@ -141,8 +141,9 @@ def study(
 ) -> Study:
     """Compare n-grams, HMMs of growing size and networks on sequences whose law nobody knows.
 
-    All are fitted to the training part. The validation part chooses the order of the n-gram, the number of states, and how
-    long each network is trained. All numbers are of the test part.
+    All are fitted to the training part. The validation part chooses the order of the n-gram, the HMM that stands against the
+    networks, which is the one that predicts best, and how long each network is trained. All losses are of the test part.
+    How many states the sequences speak for is another question: BIC answers it (the table `states`).
 
     Args:
         source: `SequenceData`, or whatever that is made of: the path of a file, lists, an array.
@@ -307,6 +308,10 @@ def _fit_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bool
                 seed=spec.split_seed,
                 quiet=quiet,
             )
+            one = found.fits[size]
+            about = {"bic": one.bic, "log_likelihood": one.log_likelihood, "restarts": one.num_restarts}
+            about |= {"agreed": one.agreed, "iterations": one.num_iterations, "converged": one.converged}
+            store.write_json(path / "hmms" / f"{size}-search.json", about)
             found.hmm.save(file)
         hmm = load_process(file)
         assert isinstance(hmm, HMM)
@@ -365,6 +370,7 @@ def _measure_all(
     test = judged["test"]
     gain = test[chosen["HMM"]["name"]] - test[network.path.name]
     store.write_table(path / "tables" / "predictors.jsonl", rows)
+    store.write_table(path / "tables" / "states.jsonl", num_states(_searches(path, hmms), judged["evaluate"]))
     store.write_table(path / "tables" / "entropies.jsonl", entropies(work.parts[0], work.spec.order))
     names = [row["name"] for row in rows if row["chosen"]]
     store.write_table(path / "tables" / "positions.jsonl", list(positions({name: test[name] for name in names})))
@@ -375,6 +381,11 @@ def _measure_all(
     store.write_table(file, [best])
     made.note("study", [f"tables/{table.name}" for table in (path / "tables").glob("*.jsonl")])
     return best
+
+
+def _searches(path: Path, hmms: dict[int, HMM]) -> dict[int, dict[str, Any]]:
+    """What `_fit_all` noted of the fit of each number of states."""
+    return {size: store.read_json(path / "hmms" / f"{size}-search.json", own=True) for size in hmms}
 
 
 def _losses(work: Prepared, stream: str, hmms: dict[int, HMM], runs: Sequence[Run]) -> dict[str, Curves]:

@@ -11,10 +11,10 @@ from hmmscope.evidence.rows import Rows
 
 SUMMARY = (
     "Sequences whose law nobody knows, predicted symbol by symbol by n-grams, by hidden Markov models of growing size and "
-    "by networks. All are fitted to the training part; the validation part chooses the order of the n-gram, the number of "
-    "states and how long a network is trained; all numbers are of the test part. What the best network knows beyond the "
-    "best HMM is where it loses less; how much of the HMM is in the network is how well the HMM's belief can be read from "
-    "its layers."
+    "by networks. All are fitted to the training part; the validation part chooses the order of the n-gram, the HMM that "
+    "predicts best and how long a network is trained; all losses are of the test part. What the best network knows beyond "
+    "the best HMM is where it loses less; how much of the HMM is in the network is how well the HMM's belief can be read "
+    "from its layers."
 )
 INTERVALS = "Intervals are 95 % bootstrap intervals over the pieces of the test part (1000 resamples)."
 _NATS = "nats a symbol"
@@ -135,6 +135,9 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
             gain,
         )
     ]
+    for row in tables.get("states", ()):
+        if row["chosen"]:
+            found.append(_found(f"How many states: {row['num_states']}, by BIC", f"{row['reason']}."))
     first = [row for row in tables["contexts"] if row["symbols_before"] == 2] or list(tables["contexts"])
     surely = [row for row in first if row["low"] > 0]
     if surely and best["low"] > 0:

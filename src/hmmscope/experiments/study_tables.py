@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hmmscope.analysis.intervals import bootstrap_ratio
 from hmmscope.corpora.corpus import Corpus
+from hmmscope.inference.num_states import choice_reason, held_out_mean
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.sequences.data import SequenceData
 
@@ -47,6 +48,26 @@ def entropies(data: SequenceData, order: int) -> list[dict[str, Any]]:
         block = float(-(share * np.log(share)).sum()) + (len(counts) - 1) / (2 * counts.sum())  # Miller and Madow
         rows.append({"context": k, "value": max(0.0, block - before), "distinct": len(counts)})
         before = block
+    return rows
+
+
+def num_states(searches: dict[int, dict[str, Any]], validation: dict[str, Curves]) -> list[dict[str, Any]]:
+    """A row for each number of states: its search and BIC, its validation part with a standard error; why one is chosen.
+
+    Args:
+        searches: what is known of the fit of each number of states, with its ``bic``.
+        validation: losses of each HMM, by name.
+    """
+    losses = {size: validation[f"HMM-{size}"] for size in searches}
+    lengths = np.isfinite(next(iter(losses.values()))).sum(1)
+    logs = {size: -np.nansum(loss, 1) for size, loss in losses.items()}
+    chosen, reason = choice_reason({size: about["bic"] for size, about in searches.items()}, logs, lengths)
+    rows = []
+    for size, about in searches.items():
+        judged = held_out_mean(logs[size], lengths)
+        error = None if math.isnan(judged.error) else judged.error
+        row = {"num_states": size, "held_out": judged.mean, "held_out_error": error} | about
+        rows.append(row | {"chosen": size == chosen, "reason": reason if size == chosen else None})
     return rows
 
 

@@ -1,7 +1,7 @@
-"""Fitting hidden Markov models to sequences by expectation maximisation (Baum and Welch), and how many states to fit."""
+"""Fitting hidden Markov models to sequences by expectation maximisation (Baum and Welch)."""
 
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.counts import Counts, add_counts
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.ragged import check_ragged
+from hmmscope.inference.restarts import Restarts
 from hmmscope.inference.tables import Sequences, Tables, sequences
 from hmmscope.processes.hmm import HMM
 from hmmscope.schema import require
@@ -25,6 +26,11 @@ PARTS = ("initial", "transition", "emission")
 #: Smaller probabilities become zero: from here on the compiled loops see in time what could underflow.
 _SMALLEST = 2.0**-40
 
+#: Log-likelihoods that differ by less, in nats, agree.
+SAME = 0.1
+#: Iterations after which the random starts of a restart are compared, of which the best one climbs on.
+TRIED_ITERATIONS = 10
+
 
 @dataclass(frozen=True)
 class BaumWelchFit:
@@ -35,12 +41,21 @@ class BaumWelchFit:
         log_likelihood: log P(all observations) under it, nats.
         num_iterations: iterations of that restart.
         converged: whether its last step gained less than the tolerance, before the iterations ended.
+        num_restarts: restarts that were made.
+        apart: log-likelihood of the best restart less that of the second, nats; infinite if there was one.
+        agreed: whether the best two agree in likelihood, see `fit_baum_welch`.
+        bic: the Bayesian information criterion: -2 log-likelihood + (free initial probabilities) log(sequences) + (free
+            transition probabilities) log(moves) + (free emission probabilities) log(observations); small is good.
     """
 
     hmm: HMM
     log_likelihood: float
     num_iterations: int
     converged: bool
+    num_restarts: int
+    apart: float
+    agreed: bool
+    bic: float
 
 
 class _Model(NamedTuple):
@@ -81,6 +96,20 @@ class _Rules:
             found.append(share / share.sum(-1, keepdims=True))
         return _Model(*found)
 
+    def tied(self, model: _Model) -> _Model:
+        """States of one class with the emission law of its first."""
+        if self.classes is None or "emission" in self.fixed:
+            return model
+        _, first, inverse = np.unique(self.classes, return_index=True, return_inverse=True)
+        return model._replace(emission=model.emission[first][inverse])
+
+    def kept(self, model: _Model, start: HMM | None) -> _Model:
+        """With the fixed parts as `start` has them."""
+        if start is None:
+            return model
+        parts = zip(PARTS, _rows(start), model, strict=True)
+        return _Model(*(given if part in self.fixed else own for part, given, own in parts))
+
     def log_prior(self, model: _Model) -> float:
         """Log density of the free parts under Dirichlet(1 + pseudo_count) rows, up to a constant."""
         if not self.pseudo_count:
@@ -100,8 +129,10 @@ def fit_baum_welch(
     start: HMM | None = None,
     fixed: Collection[str] = (),
     tied_emissions: Sequence[int] | None = None,
-    num_restarts: int = 3,
-    max_iterations: int = 50,
+    num_restarts: int = 12,
+    num_tries: int = 4,
+    agreement: float = 1e-5,
+    max_iterations: int = 200,
     tolerance: float = 1e-7,
     pseudo_count: float = 0.1,
     seed: int = 0,
@@ -115,7 +146,11 @@ def fit_baum_welch(
     Dirichlet(1 + c) rows, and no symbol is taken to be impossible because it has not been seen yet. A probability that
     is zero at the start stays zero, and gets no pseudo-count.
 
-    Source: Baum, Petrie, Soules and Weiss (1970).
+    There are local maxima. So there are restarts, three or more, until the best two agree: their log-likelihoods differ by
+    less than `agreement` nats an observation, or by less than 0.1 nats in all. Each restart makes ten iterations from each
+    of `num_tries` random starts and goes on from the likeliest; every other start is of states that tend to stay.
+
+    Source: Baum, Petrie, Soules and Weiss (1970); short runs before long ones: Biernacki, Celeux and Govaert (2003).
 
     Args:
         observations: symbols in [0, V), shape (batch, time); or sequences in one flat array.
@@ -124,8 +159,10 @@ def fit_baum_welch(
         start: where the first restart begins, and what fixed parts are; the other restarts are random.
         fixed: which of "initial", "transition", "emission" are kept as in `start`.
         tied_emissions: a class number for each state; states of one class have one emission law.
-        num_restarts: starts, on as many threads as torch has; the one with the largest log-likelihood is kept.
-        max_iterations: of each.
+        num_restarts: at most so many, on as many threads as torch has; the one with the largest log-likelihood is kept.
+        num_tries: random starts of each restart; with one of them its ten iterations are left out.
+        agreement: nats an observation; with zero only restarts less than 0.1 nats apart agree.
+        max_iterations: of each restart, from the best of its random starts on.
         tolerance: a gain of log-likelihood (log-posterior, with pseudo-counts) in nats per observation below which a
             restart has converged.
         pseudo_count: at least 0.
@@ -141,29 +178,83 @@ def fit_baum_welch(
     for name, value, least in (
         ("num_states", num_states, 1),
         ("num_restarts", num_restarts, 1),
+        ("num_tries", num_tries, 1),
+        ("agreement", agreement, 0),
         ("max_iterations", max_iterations, 1),
         ("pseudo_count", pseudo_count, 0),
         ("tolerance", tolerance, 0),
     ):
         require(value >= least, name, f"must be at least {least}", value)
-    work = _sequences(observations, num_symbols, lengths)
+    work = as_sequences(observations, num_symbols, lengths)
     rules = _rules(num_states, num_symbols, start, fixed, tied_emissions, pseudo_count)
     num_threads = torch.get_num_threads()
+    width = min(num_threads, num_restarts)
 
-    def restart(number: int) -> tuple[_Model, float, int, bool]:
-        model = _random(number, seed, num_states, num_symbols, start if number == 0 else None, rules)
-        if start is not None:
-            parts = zip(PARTS, _rows(start), model, strict=True)
-            model = _Model(*(given if part in rules.fixed else own for part, given, own in parts))
-        climbed = _climb(model, work, rules, max_iterations, tolerance, max(1, num_threads // num_restarts), heard)
+    def restart(number: int) -> _Climbed:
+        if number == 0 and start is not None:
+            begin = rules.kept(_from(start, rules), start)
+        else:
+            begins = [
+                rules.kept(_random(number, attempt, seed, num_states, num_symbols, rules), start)
+                for attempt in range(num_tries)
+            ]
+            begin = begins[0] if len(begins) == 1 else _likeliest(begins, work, rules, num_threads // width)
+        climbed = _climb(begin, work, rules, max_iterations, tolerance, num_threads // width, heard)
         if heard is not None:
-            heard(max_iterations - climbed[2])
+            heard(max_iterations - climbed.num_iterations)
         return climbed
 
-    with ThreadPoolExecutor(min(num_threads, num_restarts)) as pool:
-        found = list(pool.map(restart, range(num_restarts)))
-    model, score, iterations, converged = max(found, key=lambda one: one[1])
-    return BaumWelchFit(HMM(*model, title="Baum-Welch fit", allow_drop_tiny=True), score, iterations, converged)
+    near = max(SAME, agreement * int(work.lengths.sum()))
+    restarts = Restarts(restart, num_restarts, width, near)
+    if heard is not None:
+        heard((num_restarts - restarts.made) * max_iterations)
+    best = restarts.best
+    return BaumWelchFit(
+        HMM(*best.model, title="Baum-Welch fit", allow_drop_tiny=True),
+        best.log_likelihood,
+        best.num_iterations,
+        best.converged,
+        num_restarts=len(restarts.ends),
+        apart=restarts.apart,
+        agreed=restarts.agreed,
+        bic=_bic(best, work, rules),
+    )
+
+
+class _Climbed(NamedTuple):
+    """Where a restart ended, and how many iterations later than where it began, whose positive entries are `support`."""
+
+    model: _Model
+    log_likelihood: float
+    num_iterations: int
+    converged: bool
+    support: tuple[NDArray[np.bool_], ...]
+
+
+def _likeliest(begins: Sequence[_Model], work: Sequences, rules: _Rules, num_threads: int) -> _Model:
+    """Where a few iterations from the most promising of these models lead."""
+    climbed = [_climb(begin, work, rules, TRIED_ITERATIONS, 0.0, num_threads, None) for begin in begins]
+    return max(climbed, key=lambda one: one.log_likelihood).model
+
+
+def _bic(best: _Climbed, work: Sequences, rules: _Rules) -> float:
+    """-2 log-likelihood + sum over the parts of the model of (free parameters) * log(what they are seen in).
+
+    Initial probabilities are seen once in each sequence, transition probabilities at each move, emission probabilities at
+    each observation: one long sequence says next to nothing about the first, and short ones little about the second.
+    Free are the positive entries of the start less one for each row; the laws of tied states count once, fixed parts not.
+    """
+    num_sequences, num_observations = len(work.rows), int(work.lengths.sum())
+    seen = dict(zip(PARTS, (num_sequences, num_observations - num_sequences, num_observations), strict=True))
+    penalty = 0.0
+    for part, support in zip(PARTS, best.support, strict=True):
+        if part in rules.fixed:
+            continue
+        rows = np.atleast_2d(support)
+        if part == "emission" and rules.classes is not None:
+            rows = rows[np.unique(rules.classes, return_index=True)[1]]
+        penalty += int(rows.sum() - len(rows)) * math.log(max(1, seen[part]))
+    return penalty - 2 * best.log_likelihood
 
 
 def _climb(
@@ -174,16 +265,18 @@ def _climb(
     tolerance: float,
     num_threads: int,
     heard: Callable[[int], object] | None,
-) -> tuple[_Model, float, int, bool]:
-    """The model at the end, its log-likelihood, the number of steps, and whether the last gained less than asked for."""
+) -> _Climbed:
+    """Expectation maximisation until a step gains less than asked for, or for so many steps."""
     num_tokens, before, iteration = int(work.lengths.sum()), -np.inf, 0
+    support = tuple(part > 0 for part in model)
+    num_threads = max(1, num_threads)
     while True:
         counts = _expect(model, work, num_threads)
         score = float(counts.logs.sum())
         reached = score + rules.log_prior(model)
         converged = reached - before < tolerance * num_tokens
         if converged or iteration == max_iterations:
-            return model, score, iteration, converged
+            return _Climbed(model, score, iteration, converged, support)
         model, before, iteration = rules.maximise(model, counts), reached, iteration + 1
         if heard is not None:
             heard(1)
@@ -205,7 +298,7 @@ def _expect(model: _Model, work: Sequences, num_threads: int) -> Counts:
     return counts
 
 
-def _sequences(
+def as_sequences(
     observations: Tensor | Sequences, num_symbols: int, lengths: object = None, name: str = "observations"
 ) -> Sequences:
     """The sequences that are not empty, packed; InputError if there is none."""
@@ -246,66 +339,25 @@ def _rows(hmm: HMM) -> tuple[NDArray[np.float64], ...]:
     return hmm.initial_S.numpy(), hmm.transition_SS.numpy(), hmm.emission_SV.numpy()
 
 
-def _random(number: int, seed: int, num_states: int, num_symbols: int, start: HMM | None, rules: _Rules) -> _Model:
-    """`start` if given, or Dirichlet(1) rows; tied states begin with the emission law of their class's first."""
-    if start is not None:
-        initial, transition, emission = _rows(start)
-    else:
-        rng = numpy_generator(seed, "baum-welch", number)
-        initial = rng.dirichlet(np.ones(num_states))
-        transition = rng.dirichlet(np.ones(num_states), num_states)
-        emission = rng.dirichlet(np.ones(num_symbols), num_states)
-    if rules.classes is not None and "emission" not in rules.fixed:
-        _, first, inverse = np.unique(rules.classes, return_index=True, return_inverse=True)
-        emission = emission[first][inverse]
-    return _Model(initial, transition, emission)
+def _from(start: HMM, rules: _Rules) -> _Model:
+    """The parameters of `start`."""
+    return rules.tied(_Model(*_rows(start)))
 
 
-@dataclass(frozen=True)
-class NumStatesChoice:
-    """Models of several sizes, judged on sequences that they have not seen.
-
-    Attributes:
-        num_states: of the model that gives the held-out sequences the largest probability.
-        fits: the fit of each candidate.
-        held_out: mean log-probability of a held-out observation under each, nats.
-    """
-
-    num_states: int
-    fits: dict[int, BaumWelchFit]
-    held_out: dict[int, float]
+def _random(number: int, attempt: int, seed: int, num_states: int, num_symbols: int, rules: _Rules) -> _Model:
+    """Dirichlet(1) rows; in every other attempt each state stays with one half more."""
+    rng = numpy_generator(seed, f"baum-welch-{attempt}" if attempt else "baum-welch", number)
+    initial = rng.dirichlet(np.ones(num_states))
+    transition = rng.dirichlet(np.ones(num_states), num_states)
+    emission = rng.dirichlet(np.ones(num_symbols), num_states)
+    if attempt % 2:
+        transition = (np.eye(num_states) + transition) / 2
+    return rules.tied(_Model(initial, transition, emission))
 
 
-def choose_num_states(
-    observations: Int[Tensor, "batch time"] | Sequences,
-    held_out: Int[Tensor, "other other_time"] | Sequences,
-    candidates: Sequence[int],
-    num_symbols: int,
-    *,
-    lengths: object = None,
-    held_out_lengths: object = None,
-    **options: Any,
-) -> NumStatesChoice:
-    """Fit each number of states to `observations` and compare by the likelihood of `held_out`.
-
-    Args:
-        observations, lengths: to fit.
-        held_out, held_out_lengths: to judge; symbols that a fit forbids make its score -inf, so use pseudo-counts.
-        candidates: numbers of states, the smaller preferred among equals.
-        num_symbols: V.
-        options: of `fit_baum_welch`.
-
-    Raises:
-        InputError: as `fit_baum_welch`; no candidates.
-    """
-    require(len(candidates) > 0, "candidates", "must hold at least one number of states", list(candidates))
-    judged = _sequences(held_out, num_symbols, held_out_lengths, "held_out")
-    fits, scores = {}, {}
-    for size in sorted(set(candidates)):
-        fits[size] = fit_baum_welch(observations, size, num_symbols, lengths=lengths, **options)
-        logs = _counts(_Model(*_rows(fits[size].hmm)), judged, torch.get_num_threads()).logs
-        scores[size] = float(logs.sum()) / int(judged.lengths.sum())
-    return NumStatesChoice(max(scores, key=lambda size: scores[size]), fits, scores)
+def held_out_log_likelihoods(hmm: HMM, work: Sequences) -> NDArray[np.float64]:
+    """log P(sequence) for each of some packed sequences (n,), nats; -inf for one that the model forbids."""
+    return _counts(_Model(*_rows(hmm)), work, torch.get_num_threads()).logs
 
 
 def fit_stream(
@@ -338,7 +390,7 @@ def fit_stream(
     require(pseudo_count >= 0, "pseudo_count", "must be at least 0", pseudo_count)
     model, average, seen = _Model(*_rows(start)), None, 0
     for number, batch in enumerate(batches, 1):
-        work = _sequences(batch, start.num_symbols)
+        work = as_sequences(batch, start.num_symbols)
         counts, seen = _expect(model, work, torch.get_num_threads()), seen + len(work.rows)
         each, rate = [part / len(work.rows) for part in counts[:3]], number**-exponent
         average = [o + rate * (n - o) for o, n in zip(average, each, strict=True)] if average else each

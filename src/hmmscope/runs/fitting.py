@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from hmmscope.errors import InputError
-from hmmscope.inference.baum_welch import BaumWelchFit, choose_num_states, fit_baum_welch, fit_stream
+from hmmscope.inference.baum_welch import BaumWelchFit, fit_baum_welch, fit_stream
+from hmmscope.inference.num_states import choose_num_states
 from hmmscope.inference.tables import Sequences, flat_sequences
 from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
@@ -30,12 +31,16 @@ class Fit:
         num_observations: how many symbols it was fitted to.
         fits: of each number of states; empty after a stream.
         held_out: mean log-probability of a held-out symbol under each of them, nats; empty if there was no choice.
+        held_out_errors: standard errors of these means over sequences; NaN where there is one sequence.
+        reason: why this number of states, in one line; empty if there was no choice.
     """
 
     hmm: HMM
     num_observations: int
     fits: dict[int, BaumWelchFit] = field(default_factory=dict)
     held_out: dict[int, float] = field(default_factory=dict)
+    held_out_errors: dict[int, float] = field(default_factory=dict)
+    reason: str = ""
 
     @property
     def log_likelihood(self) -> float:
@@ -48,12 +53,13 @@ class Fit:
         return bool(self.fits) and self.fits[self.hmm.num_states].converged
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each number of states: log-likelihoods in nats per symbol, iterations, and which one was chosen."""
+        """A row for each number of states: log-likelihoods in nats a symbol, BIC, the search, which was chosen."""
         return [
-            {
-                "num_states": size,
-                "log_likelihood": fit.log_likelihood / self.num_observations,
-                **({"held_out": self.held_out[size]} if self.held_out else {}),
+            {"num_states": size, "log_likelihood": fit.log_likelihood / self.num_observations, "bic": fit.bic}
+            | self._judged(size)
+            | {
+                "restarts": fit.num_restarts,
+                "agreed": fit.agreed,
                 "iterations": fit.num_iterations,
                 "converged": fit.converged,
                 "chosen": size == self.hmm.num_states,
@@ -61,16 +67,48 @@ class Fit:
             for size, fit in self.fits.items()
         ]
 
+    def _judged(self, size: int) -> dict[str, float]:
+        """What held-out sequences say of one number of states."""
+        if not self.held_out:
+            return {}
+        return {"held_out": self.held_out[size], "held_out_error": self.held_out_errors[size]}
+
+    def lines(self) -> list[str]:
+        """The table as lines of text, if there was a choice, and why; then which searches ended without agreement."""
+        found = []
+        if self.held_out:
+            found.append("states  restarts           BIC   held-out log-likelihood, nats a symbol")
+        for size, mean in self.held_out.items():
+            fit, error = self.fits[size], self.held_out_errors[size]
+            beside = "" if np.isnan(error) else f" ± {error:.6f}"
+            chosen = "  chosen" if size == self.hmm.num_states else ""
+            found.append(f"{size:6d}  {fit.num_restarts:8d}  {fit.bic:12.2f}   {mean:.6f}{beside}{chosen}")
+        found += [self.reason] * bool(self.reason)
+        unsure = [size for size, fit in self.fits.items() if not fit.agreed and fit.num_restarts > 1]
+        if unsure:
+            each = ", ".join(f"{size} ({self.fits[size].apart:.2g} nats apart)" for size in unsure)
+            made = self.fits[unsure[0]].num_restarts
+            found.append(f"not agreed: the best two of {made} restarts, the most that were allowed, with states {each}")
+        return found
+
     def __repr__(self) -> str:
         chosen = f", chosen from {', '.join(map(str, self.held_out))}" if self.held_out else ""
         if not self.fits:
             return f"Fit({self.hmm!r}, {self.num_observations} observations of a stream)"
         each = f"{self.log_likelihood / self.num_observations:.4f} nats per observation"
         ended = "converged" if self.converged else "not converged"
-        return f"Fit({self.hmm!r}{chosen}, {each}, {ended})"
+        return f"Fit({self.hmm!r}{chosen}, {each}, {searched(self.fits[self.hmm.num_states])}, {ended})"
 
     def _repr_html_(self) -> str:
         return html_rows(repr(self.hmm), self.table())
+
+
+def searched(fit: BaumWelchFit) -> str:
+    """How often a search began anew, and whether it found the best twice."""
+    if fit.num_restarts == 1:
+        return "one start"
+    ended = "agree" if fit.agreed else f"{fit.apart:.2g} nats apart"
+    return f"best two of {fit.num_restarts} restarts {ended}"
 
 
 def fit(
@@ -81,8 +119,8 @@ def fit(
     start: HMM | None = None,
     fixed: Collection[str] = (),
     tied_emissions: Sequence[int] | None = None,
-    num_restarts: int = 3,
-    max_iterations: int = 100,
+    num_restarts: int = 12,
+    max_iterations: int = 200,
     tolerance: float = 1e-7,
     pseudo_count: float = 0.1,
     seed: int = 0,
@@ -92,19 +130,21 @@ def fit(
 ) -> Fit:
     """Fit an HMM to sequences by expectation maximisation (Baum and Welch).
 
-    Of several numbers of states the one is taken under which held-out sequences are likeliest. Restarts run in parallel, on
-    as many threads as torch has. See `hmmscope.inference.baum_welch.fit_baum_welch` for what is maximised.
+    Of several numbers of states the one with the smallest Bayesian information criterion is taken; beside it stands what
+    held-out sequences say (`Fit.table`, `Fit.reason`). Restarts go on until the best two agree in likelihood, in parallel
+    on as many threads as torch has. See `hmmscope.inference.baum_welch.fit_baum_welch` for what is maximised, when two
+    restarts agree, and what the criterion counts.
 
     Args:
         source: `SequenceData`, or whatever that is made of: lists, an array, the path of a file; for a stream also a
             `SequenceStream` or an iterable of parts of the data, each such a source.
         num_states: how many, or several numbers to choose from.
-        validation: what judges the numbers of states; by default the validation part of `source`, of which then only the
-            training part is fitted to.
+        validation: what the numbers of states are also judged by; by default the validation part of `source`, of which then
+            only the training part is fitted to.
         start: where the first restart begins, and what fixed parts are.
         fixed: which of "initial", "transition", "emission" stay as in `start`.
         tied_emissions: a class number for each state; states of one class have one emission law.
-        num_restarts: random starts; the best one counts.
+        num_restarts: at most so many, fewer once the best two agree; the best one counts.
         max_iterations, tolerance: of each restart; it has converged when a step gains less nats per observation.
         pseudo_count: added to every expected count, so that nothing is impossible because it has not been seen.
         seed: of the starts, and of the order of a stream.
@@ -133,13 +173,12 @@ def fit(
     work = _work(data, sizes[-1])
     with _Count(len(sizes) * num_restarts * max_iterations, quiet) as heard:
         if judges is None:
-            fits, held_out = {sizes[0]: fit_baum_welch(work, sizes[0], data.num_symbols, heard=heard, **options)}, {}
-            best = sizes[0]
-        else:
-            judged = flat_sequences(judges.flat, judges.lengths.numpy())
-            choice = choose_num_states(work, judged, sizes, data.num_symbols, heard=heard, **options)
-            fits, held_out, best = choice.fits, choice.held_out, choice.num_states
-    return Fit(_named(fits[best].hmm, data, "Baum-Welch fit"), data.num_observations, fits, held_out)
+            one = fit_baum_welch(work, sizes[0], data.num_symbols, heard=heard, **options)
+            return Fit(_named(one.hmm, data, "Baum-Welch fit"), data.num_observations, {sizes[0]: one})
+        judged = flat_sequences(judges.flat, judges.lengths.numpy())
+        choice = choose_num_states(work, judged, sizes, data.num_symbols, heard=heard, **options)
+    hmm = _named(choice.fits[choice.num_states].hmm, data, "Baum-Welch fit")
+    return Fit(hmm, data.num_observations, choice.fits, choice.held_out, choice.held_out_errors, choice.reason)
 
 
 def _like(other: Any, data: SequenceData) -> SequenceData:

@@ -46,9 +46,8 @@ def fit(
         quiet=quiet,
     )
     found.hmm.save(Path(out))
-    for size, score in found.held_out.items():
-        chosen = " (chosen)" if size == found.hmm.num_states else ""
-        say(f"{size} states: {-score:.6f} nats per held-out observation{chosen}")
+    for line in found.lines():
+        say(line)
     total = found.num_observations
     about = f"{found.hmm.num_states} states, {found.hmm.num_symbols} symbols, {total} observations"
     if stream:
@@ -59,7 +58,8 @@ def fit(
         ended = "converged" if found.converged else "not converged"
         say(
             f"{about} in {len(fitted)} sequences: log-likelihood {best.log_likelihood:.6f} nats "  # type: ignore[arg-type]
-            f"({best.log_likelihood / total:.6f} per observation), {ended} in {best.num_iterations} iterations"
+            f"({best.log_likelihood / total:.6f} per observation), {ended} in {best.num_iterations} iterations, "
+            f"{fitting.searched(best)}"
         )
     if not quiet:
         say(f"HMM: {out}")

@@ -49,7 +49,7 @@ def _say_what_it_takes(work: studies.Prepared) -> None:
     for fact in work.facts()[2:]:
         say(f"{fact['name']:<18} {fact['value']}")
     spec = work.spec
-    say(f"HMMs               {', '.join(map(str, spec.states))} states, {spec.restarts} starts each")
+    say(f"HMMs               {', '.join(map(str, spec.states))} states, at most {spec.restarts} restarts each")
     for network in spec.networks:
         tried = ", ".join(map(str, work.steps))
         say(f"{network}: {tried} steps, until more do not help; {spec.seeds} seed(s). The longest training:")

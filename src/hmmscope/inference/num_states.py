@@ -1,0 +1,130 @@
+"""How many states: HMMs of several sizes by the Bayesian information criterion, and by held-out likelihood."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.axes import Int, Tensor
+from hmmscope.inference.baum_welch import BaumWelchFit, as_sequences, fit_baum_welch, held_out_log_likelihoods
+from hmmscope.inference.tables import Sequences
+from hmmscope.schema import require
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Mean log-likelihood of an observation in sequences that a model was not fitted to, nats.
+
+    Attributes:
+        mean: sum of log P(sequence) / number of observations.
+        error: standard error of that ratio over independent sequences; NaN if there is one.
+    """
+
+    mean: float
+    error: float
+
+
+@dataclass(frozen=True)
+class NumStatesChoice:
+    """Models of several sizes.
+
+    Attributes:
+        num_states: of the model with the smallest `bic`.
+        fits: the fit of each candidate.
+        held_out: mean log-probability of a held-out observation under each, nats.
+        held_out_errors: standard errors of these means over sequences; NaN where there is one sequence.
+        reason: why this number, in one line, and what the held-out sequences say of it.
+    """
+
+    num_states: int
+    fits: dict[int, BaumWelchFit]
+    held_out: dict[int, float]
+    held_out_errors: dict[int, float]
+    reason: str
+
+
+def choose_num_states(
+    observations: Int[Tensor, "batch time"] | Sequences,
+    held_out: Int[Tensor, "other other_time"] | Sequences,
+    candidates: Sequence[int],
+    num_symbols: int,
+    *,
+    lengths: object = None,
+    held_out_lengths: object = None,
+    **options: Any,
+) -> NumStatesChoice:
+    """Fit each number of states to `observations` and take the one with the smallest Bayesian information criterion.
+
+    The largest held-out likelihood is no such rule: states too many cost next to nothing there, so that noise decides.
+
+    Source: Schwarz (1978); Celeux and Durand (2008) compare rules for HMMs.
+
+    Args:
+        observations, lengths: to fit.
+        held_out, held_out_lengths: what each fit is also judged by; symbols that a fit forbids make its mean -inf.
+        candidates: numbers of states, the smaller preferred among equals.
+        num_symbols: V.
+        options: of `fit_baum_welch`.
+
+    Raises:
+        InputError: as `fit_baum_welch`; no candidates.
+    """
+    require(len(candidates) > 0, "candidates", "must hold at least one number of states", list(candidates))
+    judged = as_sequences(held_out, num_symbols, held_out_lengths, "held_out")
+    fits, logs = {}, {}
+    for size in sorted(set(candidates)):
+        fits[size] = fit_baum_welch(observations, size, num_symbols, lengths=lengths, **options)
+        logs[size] = held_out_log_likelihoods(fits[size].hmm, judged)
+    chosen, reason = choice_reason({size: one.bic for size, one in fits.items()}, logs, judged.lengths)
+    scores = {size: held_out_mean(own, judged.lengths) for size, own in logs.items()}
+    means, errors = ({size: getattr(one, name) for size, one in scores.items()} for name in ("mean", "error"))
+    return NumStatesChoice(chosen, fits, means, errors, reason)
+
+
+def held_out_mean(logs: NDArray[np.float64], lengths: NDArray[np.int64]) -> HeldOut:
+    """Mean log-likelihood of an observation, from those of sequences (n,) of these lengths.
+
+    mean = sum_i logs_i / sum_i lengths_i;  error^2 = n / (n - 1) sum_i (logs_i - mean lengths_i)^2 / (sum_i lengths_i)^2
+
+    Source: Cochran (1977), ratio estimators.
+    """
+    mean, count = float(logs.sum() / lengths.sum()), len(logs)
+    if count == 1 or not math.isfinite(mean):
+        return HeldOut(mean, math.nan)
+    rest = logs - mean * lengths
+    return HeldOut(mean, math.sqrt(count / (count - 1) * float(rest @ rest)) / int(lengths.sum()))
+
+
+def choice_reason(
+    bics: dict[int, float], logs: dict[int, NDArray[np.float64]], lengths: NDArray[np.int64]
+) -> tuple[int, str]:
+    """The number of states with the smallest BIC, and that it is, with what held-out sequences say, in one line.
+
+    Args:
+        bics: of each number of states.
+        logs: log-likelihoods of held-out sequences (n,) under each.
+        lengths: of those sequences (n,).
+    """
+    chosen, *others = sorted(bics, key=lambda size: bics[size])
+    if not others:
+        return chosen, f"{_states(chosen)}: no other number was tried"
+    second, ahead = others[0], bics[others[0]] - bics[chosen]
+    by_bic = f"{_states(chosen)}: the smallest BIC, {ahead:.1f} below that of {_states(second)}"
+    best = max(logs, key=lambda size: float(logs[size].sum()))
+    if best == chosen:
+        return chosen, f"{by_bic}; the held-out likelihood is largest there too"
+    if not math.isfinite(logs[chosen].sum()):
+        return chosen, f"{by_bic}; the held-out likelihood is largest with {_states(best)}, and zero here"
+    gain = held_out_mean(logs[best] - logs[chosen], lengths)
+    beside = "" if math.isnan(gain.error) else f" ± {gain.error:.2g}"
+    return (
+        chosen,
+        f"{by_bic}; the held-out likelihood is largest with {_states(best)}, by {gain.mean:.2g}{beside} nats a symbol",
+    )
+
+
+def _states(size: int) -> str:
+    return f"{size} state{'s' * (size != 1)}"

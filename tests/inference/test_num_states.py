@@ -1,0 +1,108 @@
+"""How many states: planted numbers are found, a die has one, and the table says what each rule says."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import hmmscope as hs
+from hmmscope.errors import InputError
+from hmmscope.inference.num_states import choose_num_states, held_out_mean
+from hmmscope.inference.tables import flat_sequences
+from inference_cases import planted
+
+#: As many sequences as in the first column, of so many observations; a fifth of them is held out.
+SHAPES = {"several": (10, 125), "many short": (125, 10), "two long": (2, 1000)}
+
+
+def choice(flat, lengths, num_symbols, sizes=(1, 2, 3, 4, 5, 6), **options):
+    cut = len(lengths) - max(1, len(lengths) // 5)
+    begin = lengths[:cut].sum()
+    fitted, judged = flat_sequences(flat[:begin], lengths[:cut]), flat_sequences(flat[begin:], lengths[cut:])
+    return choose_num_states(fitted, judged, sizes, num_symbols, **options)
+
+
+def of_planted(num_states, shape, seed, **options):
+    count, length = SHAPES[shape]
+    return choice(*planted(num_states, 6, count=count, length=length, seed=seed), 6, **options).num_states
+
+
+def of_die(seed, **options):
+    rolls = np.random.default_rng(seed).integers(0, 6, 1250)
+    return choice(rolls, np.full(10, 125), 6, **options).num_states
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_states", [1, 2, 3, 4, 5])
+def test_the_planted_number_of_states_is_found(num_states):
+    """In each of five times twenty data sets, of three shapes; at most two may go wrong of these."""
+    shapes = list(SHAPES)
+    found = [of_planted(num_states, shapes[seed % 3], seed) for seed in range(20)]
+    print(num_states, found)
+    assert found.count(num_states) >= 18
+
+
+@pytest.mark.slow
+def test_a_fair_die_has_one_state():
+    found = [of_die(seed, sizes=(1, 2, 3, 4)) for seed in range(20)]
+    print(found)
+    assert found == [1] * 20
+
+
+def test_a_few_planted_numbers_and_a_die():
+    quick = {"num_restarts": 3, "max_iterations": 40}
+    assert of_planted(4, "several", 0, sizes=(3, 4, 5), **quick) == 4
+    assert of_planted(3, "many short", 0, sizes=(2, 3), **quick) == 3
+    assert of_die(0, sizes=(1, 2), **quick) == 1
+
+
+def test_both_rules_stand_beside_each_other():
+    flat, _ = planted(2, 3, count=12, length=60)
+    rows = torch.from_numpy(flat.reshape(12, 60))
+    options = {"num_restarts": 3, "max_iterations": 40}
+    found = choose_num_states(rows[:8], rows[8:], [3, 1, 2, 2], 3, **options)
+    assert list(found.fits) == list(found.held_out) == [1, 2, 3]
+    assert found.num_states == min(found.fits, key=lambda size: found.fits[size].bic)
+    for size, fit in found.fits.items():
+        logs = hs.filter_beliefs(fit.hmm, rows[8:]).log_likelihood.numpy()
+        assert found.held_out[size] == pytest.approx(logs.mean() / 60, rel=1e-9)
+        assert found.held_out_errors[size] == pytest.approx(logs.std(ddof=1) / 60 / 2, rel=1e-9)
+    by_bic = found.fits[3].bic - found.fits[2].bic
+    assert found.reason.startswith(f"2 states: the smallest BIC, {by_bic:.1f} below that of 3 states; the held-out ")
+    alone = choose_num_states(rows[:8], rows[8:9], [2], 3, **options)
+    assert alone.reason == "2 states: no other number was tried"
+    assert math.isnan(alone.held_out_errors[2])  # one sequence says nothing of how much sequences differ
+
+
+def test_the_reason_says_where_the_held_out_likelihood_is_larger():
+    flat, lengths = planted(2, 3, count=12, length=60)
+    train, seen = flat_sequences(flat[:480], lengths[:8]), torch.from_numpy(flat[:480].reshape(8, 60))
+    found = choose_num_states(train, seen, [2, 3], 3, num_restarts=3)  # held out is what was fitted: more is better
+    assert found.num_states == 2
+    assert "; the held-out likelihood is largest with 3 states, by 0." in found.reason
+    assert " ± 0." in found.reason
+    never = torch.full((2, 4), 3)
+    impossible = choose_num_states(train, never, [1, 2], 4, num_restarts=2, pseudo_count=0.0)
+    assert set(impossible.held_out.values()) == {-math.inf}
+    assert all(map(math.isnan, impossible.held_out_errors.values()))
+
+
+def test_the_standard_error_is_that_of_a_ratio():
+    """Sequences of unequal lengths: against the spread of the ratio over resampled sets of sequences."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(5, 60, 400)
+    logs = -1.2 * lengths + rng.normal(0, 0.4 * np.sqrt(lengths))
+    drawn = rng.integers(0, 400, (4000, 400))
+    spread = (logs[drawn].sum(1) / lengths[drawn].sum(1)).std()
+    found = held_out_mean(logs, lengths)
+    assert found.mean == logs.sum() / lengths.sum()
+    assert found.error == pytest.approx(spread, rel=0.05)
+
+
+def test_bad_requests_are_refused():
+    observations = torch.zeros(1, 3, dtype=torch.int64)
+    with pytest.raises(InputError, match=r"^candidates: must hold at least one"):
+        choose_num_states(observations, observations, [], 2)
+    with pytest.raises(InputError, match=r"^held_out: must hold at least one"):
+        choose_num_states(observations, observations[:0], [1], 2)
