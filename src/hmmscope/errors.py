@@ -71,6 +71,13 @@ def code_and_line(error: Exception) -> tuple[int, str]:
     memory = isinstance(error, RuntimeError) and re.search(r"can't allocate memory|out of memory", str(error))
     if memory or isinstance(error, MemoryError):
         return 5, "out of memory; ask for fewer or shorter samples at once, or choose smaller sizes"
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return 2, too_long(error.filename)
     if isinstance(error, OSError) and error.errno in _RESOURCES:
         return 5, f"{error.strerror}; nothing saved before is lost"
     return 70, f"internal error, please report it: {type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def too_long(path: object) -> str:
+    """What is said of a path that no file system takes; the path itself is cut."""
+    return f"{str(path)[:100]}...: a name is too long ({len(str(path))} characters in all); choose a shorter one"

@@ -19,11 +19,12 @@ from hmmscope.experiments import running
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured, Tables, apart
 from hmmscope.experiments.pool import train_in_pool
 from hmmscope.experiments.running import run_experiment
+from hmmscope.report.drawing import draw_folder
 from hmmscope.report.page import write_page
 from hmmscope.runs import pipeline
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import Run
-from hmmscope.storage import disk, store
+from hmmscope.storage import disk, seals, store
 from hmmscope.storage.rundir import RunDir
 from hmmscope.storage.seals import read_seal, remove_seal
 from hmmscope.sweeps.engines import EngineOptions
@@ -382,6 +383,52 @@ def test_one_process_writes_an_experiment(tmp_path: Path) -> None:
     with disk.holding(out / "lock"), pytest.raises(RefusedError, match="in use by process"):
         run_experiment("test-seeded", "smoke", out, seeds=1, resume=True, quiet=True)
     assert read_seal(out) == before
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["a part that the seal names", "one of a seal without parts"])
+def test_a_refused_resume_changes_no_byte(named: bool, tmp_path: Path) -> None:
+    out = run_experiment("test-seeded", "smoke", tmp_path / "out", seeds=1, quiet=True)
+    if not named:  # as seals were before they named parts
+        (tmp_path / "parts").mkdir()
+        (out / "parts").rename(tmp_path / "parts" / "parts")
+        seals.write_seal(out, "experiment", {})
+        (tmp_path / "parts" / "parts").rename(out / "parts")
+    part = next((out / "parts").rglob("*.json"))
+    part.write_bytes(part.read_bytes().replace(b"0.", b"1.", 1))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(DamagedError, match=rf"{part.name}: altered"):
+        run_experiment("test-seeded", "smoke", out, seeds=1, resume=True, quiet=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert read_seal(out) is not None
+
+
+def test_every_file_of_an_experiment_is_covered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = run_experiment("test-seeded", "smoke", tmp_path / "out", seeds=1, quiet=True)
+    draw_folder(out)
+    write_page([out], out / "report.html")
+    found = seals.survey(out)
+    assert found.beyond == ()
+    folders = {name.split("/")[0] for name in found.covered}
+    assert {"parts", "timing", "figures", "tables", "report.html"} <= folders
+    for name in (
+        "figures/01-losses.png",
+        "report.html",
+        "timing/facts.json",
+        next(n for n in found.covered if "parts/" in n),
+    ):
+        before = (out / name).read_bytes()
+        (out / name).write_bytes(before + b" ")
+        assert main(["verify", str(out)]) == 4
+        assert f"{out / name}: " in capsys.readouterr().err
+        (out / name).write_bytes(before)
+    (out / "notes.txt").write_text("mine")
+    assert main(["verify", str(out)]) == 0
+    assert capsys.readouterr().out.endswith(" files, 1 not covered: notes.txt\n")
+    (out / "report.html").unlink()  # it can be made again
+    assert main(["verify", str(out)]) == 0
+    pool = tmp_path / "trained"
+    assert seals.survey(pool).beyond == ()
+    assert seals.survey(pool).runs == 2
 
 
 def test_a_finished_experiment_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +14,12 @@ import hmmscope as hs
 from hmmscope.analysis.curves import evaluate
 from hmmscope.cli import main
 from hmmscope.corpora.layouts import Sequences
-from hmmscope.errors import InputError, RefusedError
+from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.experiments import study as studies
 from hmmscope.experiments.study_tables import entropies, grams
 from hmmscope.report.drawing import draw_folder
 from hmmscope.report.page import write_page
-from hmmscope.storage.seals import remove_seal
+from hmmscope.storage.seals import remove_seal, survey
 
 SMALL = {
     "length": 12,
@@ -87,6 +89,43 @@ def test_its_page_and_findings(study: studies.Study) -> None:
     assert all(
         title in page for title in ("How well the next symbol is predicted", "Loss by the number of symbols seen")
     )
+
+
+def test_every_changed_byte_of_what_it_fitted_and_trained_is_found(
+    study: studies.Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(study.path, copy)
+    draw_folder(copy)
+    write_page([copy], copy / "report.html")
+    assert main(["verify", str(copy)]) == 0
+    assert re.search(r"; so are 1 runs inside; .* \d+ files, 0 not covered\n", capsys.readouterr().out)
+    files = [path for path in sorted(copy.rglob("*")) if path.is_file() and path.name not in ("lock", "grid.lock")]
+    kinds = {"hmms/2.json", "report.html", "figures/01-predictors.png", "tables/chosen.jsonl"}
+    assert kinds <= {path.relative_to(copy).as_posix() for path in files}
+    for path in files:
+        before = path.read_bytes()
+        path.write_bytes(before[:-1] + bytes([before[-1] ^ 1]) if before else b" ")
+        with pytest.raises(DamagedError):
+            survey(copy)
+        path.write_bytes(before)
+    hmm = copy / "hmms" / "2.json"
+    hmm.write_text(hmm.read_text().replace("0.", "1.", 1))
+    assert main(["verify", str(copy)]) == 4
+    assert "hmms/2.json: altered" in capsys.readouterr().err
+
+
+def test_a_refused_resume_changes_no_byte(study: studies.Study, data: hs.SequenceData, tmp_path: Path) -> None:
+    copy = tmp_path / "pairs"
+    shutil.copytree(study.path, copy)
+    weights = next(copy.rglob("model.safetensors"))
+    weights.write_bytes(bytes([weights.read_bytes()[0] ^ 1]) + weights.read_bytes()[1:])
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    with pytest.warns(UserWarning, match="passed over"), pytest.raises(DamagedError, match="none of 1 checkpoints"):
+        hs.study(data, copy, resume=True, **SMALL)
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+    remove_seal(copy)
+    assert survey(copy).covered == ()
 
 
 def test_it_goes_on_where_it_was(study: studies.Study, data: hs.SequenceData, monkeypatch: pytest.MonkeyPatch) -> None:

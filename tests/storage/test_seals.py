@@ -3,7 +3,7 @@
 import random
 import runpy
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -86,11 +86,50 @@ def test_what_is_kept_is_bound_to_what_measured_it(tmp_path: Path, monkeypatch: 
 def test_every_change_of_a_finished_run_is_found(run: RunDir) -> None:
     run.timing.append({"step": 2, "seconds": 0.5})
     run.mark_done({"loss": 0.5})
-    shutil.rmtree(run.path / "checkpoints" / "step-000000001")  # the seal is of the last one
-    for weights in (run.path / "checkpoints").rglob("*.safetensors"):
-        weights.unlink()  # their digests are in the manifest, which the seal names
-    (run.path / "checkpoints" / "step-000000002" / "state.json").unlink()
+    for inside in [*(run.path / "checkpoints").rglob("*.safetensors"), *(run.path / "checkpoints").rglob("state.json")]:
+        inside.unlink()  # their digests are in the manifests, which the seal names
     assert assert_every_change_is_found(run.path) > 20
+
+
+def test_all_checkpoints_are_covered_and_the_last_one_is_enough_to_load(run: RunDir) -> None:
+    run.mark_done({"loss": 0.5})
+    (run.path / "analysis").mkdir()
+    for name in ("analysis/probe.jsonl", "analysis/geometry.jsonl"):
+        (run.path / name).write_text("{}\n")
+        seals.add(run.path, [name])
+    found = seals.survey(run.path)
+    assert found.beyond == ()
+    assert str(found) == f"{len(found.covered)} files, 0 not covered"
+    for name in ("checkpoints/step-000000001/model.safetensors", "analysis/probe.jsonl"):
+        before = (run.path / name).read_bytes()
+        (run.path / name).write_bytes(flipped(before, 8 * len(before) - 1))
+        with pytest.raises(DamagedError, match="altered"):
+            seals.survey(run.path)
+        (run.path / name).write_bytes(before)
+    shutil.rmtree(run.path / "checkpoints" / "step-000000001")
+    assert check_seal(run.path, milestones=False) is not None
+    with pytest.raises(DamagedError, match="step-000000001"):
+        seals.survey(run.path)
+
+
+def test_a_seal_that_was_taken_off_is_on_again_only_if_nothing_changed(run: RunDir) -> None:
+    run.mark_done({"loss": 0.5})
+    before = {path: path.read_bytes() for path in files(run.path)}
+
+    def interrupted(change: Callable[[], object]) -> None:
+        with seals.taken_off(run.path):
+            assert read_seal(run.path) is None
+            change()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(lambda: None)
+    assert {path: path.read_bytes() for path in files(run.path)} == before
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(lambda: (run.path / "more.json").write_text("{}"))
+    assert read_seal(run.path) is None
+    seals.add(run.path, ["more.json"])  # what is not sealed has no second seal
+    assert not (run.path / seals.ADDED).exists()
 
 
 def test_the_summary_of_a_damaged_run_is_not_read(run: RunDir) -> None:

@@ -405,7 +405,7 @@ def test_a_damaged_result_is_a_failed_row(tmp_path: Path) -> None:
     run_sweep(points, out, Scripted(out, {}))
     (jobs.run_folder(out, points[1].name) / "done.json").write_text("{")
     rows = table_rows(out, points)
-    assert [row["state"] for row in rows] == ["done", "failed", "done"]
+    assert [row["state"] for row in rows] == ["done", "damaged", "done"]
     assert rows[1]["reason"].startswith(f"runs/{points[1].name}/done.json: 1 bytes, which is not what the seal says")
     assert table_text(rows)[-1] == f"{points[1].name}: {rows[1]['reason']}"
     (jobs.run_folder(out, points[0].name) / "config.json").write_text("{")
@@ -413,9 +413,63 @@ def test_a_damaged_result_is_a_failed_row(tmp_path: Path) -> None:
     remove_seal(unsealed)
     store.write_json(unsealed / "done.json", SUMMARY | {"loss": "low"})
     rows = table_rows(out, points)
-    assert [row["state"] for row in rows] == ["failed", "failed", "done"]
+    assert [row["state"] for row in rows] == ["damaged", "damaged", "unsealed"]
     assert rows[0]["reason"].startswith(f"runs/{points[0].name}/config.json: ")
     assert "low" in table_text(rows)[3]
+
+
+def test_a_run_without_its_seal_is_not_believed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    points, out = expand(RATES), tmp_path / "sweep"
+    run_sweep(points, out, Scripted(out, {}))
+    assert cli.main(["sweep", "--table", str(out)]) == 0
+    run = jobs.run_folder(out, points[1].name)
+    remove_seal(run)
+    store.write_json(run / "done.json", SUMMARY | {"loss": 0.125, "excess": -1.0})
+    capsys.readouterr()
+    assert cli.main(["sweep", "--table", str(out)]) == 5
+    told = capsys.readouterr()
+    (line,) = [line for line in told.out.splitlines() if "0.125" in line]
+    assert "unsealed" in line
+    assert f"{run.name}: runs/{run.name}: has no seal; remove it to have it trained again" in told.out
+    assert "error[5] 1 of 3 runs are damaged or unsealed" in told.err
+    assert Board(out, points)._best > -1.0  # no best run
+
+
+def test_one_damaged_seal_is_one_row_and_the_seal_of_the_sweep_stays(tmp_path: Path) -> None:
+    points, out = expand(RATES), tmp_path / "sweep"
+    run_sweep(points, out, Scripted(out, {}))
+    (jobs.run_folder(out, points[0].name) / "seal.json").write_text("{")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert cli.main(["sweep", "--out", str(out), "-q"]) == 5
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert [row["state"] for row in table_rows(out, points)] == ["damaged", "done", "done"]
+    assert cli.main(["verify", str(out)]) == 4
+    more = expand(RATES | {"vary": {"training.learning_rate": ["1e-3", "3e-4", "1e-4", "1e-5"]}})
+    assert len(more) == 4
+    rows = run_sweep(more, out, Scripted(out, {}))  # the others go on, and the folder is sealed with what it has
+    assert [row["state"] for row in rows] == ["damaged", "done", "done", "done"]
+    seal = read_seal(out)
+    assert seal is not None
+    assert seal.bound["runs"][points[0].name] is None
+    assert cli.main(["verify", str(out)]) == 4
+
+
+def test_a_sweep_is_unsealed_while_it_is_at_work(tmp_path: Path) -> None:
+    """What is tried again writes its log and removes the record of its failure: a seal of before would call it damage."""
+    points, out = expand(RATES), tmp_path / "sweep"
+    run_sweep(points, out, Scripted(out, {points[0].name: [2]}), retries=0)
+    seal = read_seal(out)
+    assert seal is not None
+    assert f"failures/{points[0].name}.json" in seal.files
+
+    class Looking(Scripted):
+        def submit(self, names: Any) -> None:
+            assert read_seal(self.out) is None
+            super().submit(names)
+
+    rows = run_sweep(points, out, Looking(out, {}))
+    assert [row["state"] for row in rows] == ["done"] * 3
+    assert read_seal(out) is not None
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -537,7 +591,7 @@ def test_a_run_under_the_name_of_another_is_not_taken_for_it(tmp_path: Path) -> 
     shutil.rmtree(second)
     shutil.copytree(first, second)
     row = table_rows(out, points)[1]
-    assert (row["state"], row["loss"]) == ("failed", None)
+    assert (row["state"], row["loss"]) == ("damaged", None)
     assert re.match(r"runs/.*: is the folder of another run \(training\.learning_rate: ", row["reason"])
     with pytest.raises(DamagedError, match="is the folder of another run"):
         train_in_pool([point.config for point in points], shared_copy(out, tmp_path / "pool"), quiet=True)
@@ -614,12 +668,33 @@ def test_a_stopped_worker_is_killed_after_its_silence(tmp_path: Path, monkeypatc
     job = jobs.Job(tmp_path, "run", silence=5.0)
     os.kill(sleeping.pid, signal.SIGSTOP)
     assert job.poll() is None
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 6)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 6)
     outcome = job.poll()
     assert outcome is not None
     assert (outcome.exit_code, outcome.kind, outcome.final) == (-9, "failed", False)
     assert outcome.reason == "killed after 5 s without a step (silence)"
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_clock_that_is_set_makes_no_run_silent(hours: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither that of this machine nor that of the one which dates the files; what is seen to change is alive."""
+    sleeping = subprocess.Popen(["sleep", "100"], stdin=subprocess.PIPE)
+    monkeypatch.setattr(jobs.subprocess, "Popen", lambda *_, **__: sleeping)
+    job, journal = jobs.Job(tmp_path, "run", silence=5.0), tmp_path / "runs" / "run" / "metrics.jsonl"
+    begun, wall = time.monotonic(), time.time()
+    monkeypatch.setattr(time, "time", lambda: wall + 3600 * hours)
+    try:
+        assert job.poll() is None
+        journal.parent.mkdir(parents=True)
+        journal.write_text("{}\n")
+        os.utime(journal, (wall - 3600 * hours, wall - 3600 * hours))
+        for after, alive in ((4, True), (8, True), (14, False)):  # it is last seen to change after 4 s
+            monkeypatch.setattr(time, "monotonic", lambda after=after: begun + after)
+            assert (job.poll() is None) == alive, after
+    finally:
+        sleeping.kill()
+        sleeping.wait()
 
 
 def test_rows_of_a_pool_have_their_names() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from cli_cases import BUFFERED, TINY, assert_one_line, call, rubbish, trained  # noqa: F401 - fixtures
+from cli_cases import BUFFERED, LONG, TINY, assert_one_line, call, rubbish, trained  # noqa: F401 - fixtures
 from hmmscope.processes.files import load_process
 from hmmscope.processes.hmm import HMM
 from hmmscope.storage import store
@@ -151,6 +151,32 @@ def test_progress_is_lines_without_a_terminal(call: Callable, tmp_path: Path, mo
     assert called.code == 0
     assert re.fullmatch(r"training 4/4 .* loss .* \(Bayes floor .*\)\n", called.error)
     assert "\x1b" not in called.error + called.out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["figures", "RUN", "-o", LONG],
+        ["verify", LONG],
+        ["report", LONG],
+        ["analyse", LONG, "geometry"],
+        ["report", "RUN", "-o", f"{LONG}.html"],
+        ["sweep", "mess3", "--vary", "training.num_steps=1,2", "--out", LONG],
+    ],
+    ids=lambda words: " ".join(words)[:20],
+)
+def test_a_name_that_is_too_long_is_bad_input(words: list[str], call: Callable, trained: Path) -> None:
+    told = call(*[str(trained) if word == "RUN" else word for word in words])
+    assert_one_line(told, 2)
+    assert "a name is too long" in told.error
+    assert len(told.error) < 400
+
+
+def test_claims_are_the_result_and_printed_quietly_too(call: Callable) -> None:
+    aloud, quiet = call("claims"), call("claims", "-q")
+    assert quiet.code == 0
+    assert quiet.out == aloud.out
+    assert len(quiet.out.splitlines()) > 70
 
 
 def test_doctor(call: Callable) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cli_cases import call, trained  # noqa: F401 - fixtures
+import hmmscope as hs
+from cli_cases import TINY, call, trained  # noqa: F401 - fixtures
+from hmmscope.interop.huggingface import export_huggingface
 from hmmscope.storage import packed, seals, store
 from hmmscope.storage.rundir import RunDir
 
@@ -72,6 +74,33 @@ def test_a_score_follows_from_the_weights(call: Callable, trained: Path, tmp_pat
     told = call("verify", str(run))
     assert told.code == 4
     assert "done.json: loss is" in told.error
+
+
+def test_an_export_is_as_its_manifest_says(call: Callable, tmp_path: Path) -> None:
+    export_huggingface(hs.make_model("roformer", num_symbols=3, num_layers=1, width=8, num_heads=2), tmp_path / "out")
+    told = call("verify", "out")
+    assert (told.code, told.error) == (0, "")
+    assert "out: export: 3 files, 0 not covered; " in told.out
+    assert "the weights have the shapes that the configuration says" in told.out
+    for path in sorted((tmp_path / "out").iterdir()):
+        before = path.read_bytes()
+        for after in (before.replace(b" ", b"\t", 1), before[:-9] + bytes([before[-9] ^ 1]) + before[-8:], None):
+            path.unlink() if after is None else path.write_bytes(after)
+            assert call("verify", "out").code == 4, path.name
+            path.write_bytes(before)
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    assert "4 files, 1 not covered: notes.txt" in call("verify", "out").out
+
+
+def test_an_unsealed_sweep_whose_table_is_a_row_short(call: Callable, tmp_path: Path) -> None:
+    grid = ["sweep", "mess3", *TINY, "--vary", "training.learning_rate=1e-3,1e-4", "--out", "out", "--jobs", "1", "-q"]
+    assert call(*grid).code == 0
+    seals.remove_seal(tmp_path / "out")
+    rows = store.read_table(tmp_path / "out" / "table.jsonl")
+    store.write_table(tmp_path / "out" / "table.jsonl", rows[:1])
+    told = call("verify", "out")
+    assert told.code == 4
+    assert "table.jsonl: has 1 row and the grid 2 runs" in told.error
 
 
 @pytest.mark.parametrize("folder", [".", "none"])

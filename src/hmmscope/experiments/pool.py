@@ -20,7 +20,7 @@ from hmmscope.runs.dry_run import require_room
 from hmmscope.runs.pipeline import train
 from hmmscope.sweeps.driver import run_sweep
 from hmmscope.sweeps.engines import EngineOptions
-from hmmscope.sweeps.grid import Point, check_run, extend_folder, make_folder, run_name
+from hmmscope.sweeps.grid import Point, begin_work, check_run, extend_folder, make_folder, run_name
 from hmmscope.sweeps.jobs import Outcome, clear_failure, in_use, is_done, run_folder, taking_part, write_failure
 from hmmscope.sweeps.table import Board, write_results
 from hmmscope.training.signals import Interrupted
@@ -52,6 +52,7 @@ def train_in_pool(
         make_folder(pool, wanted, shared=True)
         with taking_part(pool):
             extend_folder(pool, wanted, shared=True)
+            begin_work(pool, wanted)
             failed = _train_here(wanted, pool, quiet)
             write_results(pool, shared=True)
         _refuse_failed(pool, failed, len(wanted))

@@ -5,7 +5,7 @@
       runs/<label>/                          one run folder for each model trained
       tables/<name>.jsonl                    measurements, the only input of figures and findings
       figures/<nn-name>.json                 figures as data; `report` draws them and makes the page
-      timing/                                where the time went; not sealed, for it differs each time
+      timing/                                where the time went, which differs each time
       seal.json                              digests of all this, of the seals of the runs, and what measured it
       lock                                   held by the process that writes
 
@@ -97,18 +97,18 @@ def run_experiment(
         return out  # finished, and there to be read
     with disk.holding(out / "lock"):
         store.remove_leftovers(out)
-        seals.check_seal(out)
-        seals.remove_seal(out)
-        if plan.seeds is None:
-            facts, invalid = _run_once(plan, out, say, quiet)
-            _write_results(plan.experiment, out, facts, invalid, [out / "runs" / label for label in plan.configs])
-            _seal(out, [out / "runs" / label for label in plan.configs])
-            return out
-        if before is not None:
-            work.take(before)
-        _run_seeds(work, engine, plan.seeds[:first], measure_only)
-        rows = store.read_table(out / "tables" / "runs.jsonl")
-        _seal(out, [folder for row in rows if (folder := pool / "runs" / row["run"]).is_dir()])
+        work.left()  # a part that is damaged is refused before anything is changed
+        with seals.taken_off(out):
+            if plan.seeds is None:
+                facts, invalid = _run_once(plan, out, say, quiet)
+                _write_results(plan.experiment, out, facts, invalid, [out / "runs" / label for label in plan.configs])
+                _seal(out, [out / "runs" / label for label in plan.configs])
+                return out
+            if before is not None:
+                work.take(before)
+            _run_seeds(work, engine, plan.seeds[:first], measure_only)
+            rows = store.read_table(out / "tables" / "runs.jsonl")
+            _seal(out, [folder for row in rows if (folder := pool / "runs" / row["run"]).is_dir()])
     return out
 
 
@@ -326,11 +326,10 @@ def judge_again(folder: Path) -> None:
         InputError, DamagedError: see `hmmscope.evidence.ledger.ledger`.
     """
     about, tables = read_tables(folder)
-    seal = seals.read_seal(folder)
-    seals.remove_seal(folder)
-    _write_judgements(experiment_named(about["experiment"]), folder, tables, about["scale"])
-    bound = seal.bound if seal else {"sealed_by": environment()}
-    seals.write_seal(folder, "experiment", bound | {"judged_again": True})
+    with seals.taken_off(folder) as seal:
+        _write_judgements(experiment_named(about["experiment"]), folder, tables, about["scale"])
+        bound = seal.bound if seal else {"sealed_by": environment()}
+        seals.write_seal(folder, "experiment", bound | {"judged_again": True})
 
 
 def _write_judgements(experiment: Experiment, out: Path, tables: Tables, scale: str) -> None:

@@ -162,9 +162,8 @@ def study(
     say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: say_aloud(line, flush=True))
     with disk.holding(path / "lock"):
         store.remove_leftovers(path)
-        seals.check_seal(path)
-        seals.remove_seal(path)
-        return _carry_out(work, path, say, quiet)
+        with seals.taken_off(path):
+            return _carry_out(work, path, say, quiet)
 
 
 def _carry_out(work: "Prepared", path: Path, say: Callable[[str], None], quiet: bool) -> Study:
@@ -180,7 +179,8 @@ def _carry_out(work: "Prepared", path: Path, say: Callable[[str], None], quiet: 
     trained = [{"name": f"training of {run.path.name}", "value": repr(run)} for run in runs]
     measured = {"name": "measured on", "value": machine_line()}
     store.write_json(path / "experiment.json", about | {"facts": [*work.facts(), *trained, measured]})
-    seals.write_seal(path, "experiment", {"measured_by": environment(), "runs": seals.digests([r.path for r in runs])})
+    trained_here = sorted(one for one in (path / "runs").iterdir() if one.is_dir())  # those that were tried, too
+    seals.write_seal(path, "experiment", {"measured_by": environment(), "runs": seals.digests(trained_here)})
     return Study(path, hmms[best["states"]], next(run for run in runs if run.path.name == best["run"]))
 
 

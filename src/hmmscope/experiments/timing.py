@@ -1,4 +1,4 @@
-"""Where the time of an experiment went. It differs each time, so it stands apart from what is sealed:
+"""Where the time of an experiment went. It differs each time, so it stands apart from the results:
 
 timing/phases.jsonl     how long each phase took, each time that there was something to do
 timing/facts.json       the same in a line for the page

@@ -9,7 +9,7 @@ import matplotlib
 
 from hmmscope.evidence.figures import Figure
 from hmmscope.report import explorer, look, plots, text
-from hmmscope.storage import disk, store
+from hmmscope.storage import disk, seals, store
 
 _ENDINGS = tuple(f".{ending}" for ending in plots.STYLES["paper"].endings)
 
@@ -17,18 +17,20 @@ _ENDINGS = tuple(f".{ending}" for ending in plots.STYLES["paper"].endings)
 def draw_folder(folder: Path) -> list[Path]:
     """The files written, for every figure in `folder`; InputError or DamagedError names a figure that is not one.
 
-    Drawings that were made of the same figure by the same code are left as they are.
+    Drawings that were made of the same figure by the same code are left as they are. The folder's second seal names all.
     """
-    written = []
+    written, drawings = [], []
     for source in sorted((folder / "figures").glob("*.json")):
         data = store.read_json(source, own=True)
         figure = Figure.from_data(data)
         mark = hashlib.sha256(store.json_bytes(data, str(source)) + _code()).hexdigest()
+        drawings += [source.with_suffix(ending).relative_to(folder).as_posix() for ending in _ENDINGS]
         if all(_has(source.with_suffix(ending), mark) for ending in _ENDINGS):
             continue
         for ending, drawn in plots.figure_files(figure, mark).items():
             written.append(source.with_suffix(f".{ending}"))
             store.write_bytes(written[-1], drawn)
+    seals.add(folder, drawings)
     return written
 
 

@@ -32,7 +32,7 @@ from hmmscope.report.differences import (
 )
 from hmmscope.report.folder import Experiment, Table, read_experiment
 from hmmscope.report.interactive import figure_data
-from hmmscope.storage import store
+from hmmscope.storage import seals, store
 from hmmscope.text import visible
 
 #: The scripts of the live section, in the order in which they build on one another.
@@ -47,7 +47,7 @@ def write_page(folders: list[Path], out: Path) -> Path:
     """Write the page of the experiments in `folders` to `out`, replacing it at once and whole; returns `out`.
 
     Of several experiments each has a section, after the figures they have in common drawn together. The folders are read
-    and nothing is written into them.
+    and nothing is written into them, but for a page that is to lie in one: it comes under the folder's second seal.
 
     Raises:
         InputError: no folder, one given twice, or a file missing.
@@ -57,8 +57,12 @@ def write_page(folders: list[Path], out: Path) -> Path:
     if not folders:
         raise InputError("report: needs the folder of an experiment")
     experiments = [read_experiment(Path(folder)) for folder in folders]
-    store.write_text(Path(out), render_page(experiments))
-    return Path(out)
+    place = Path(out)
+    store.write_text(place, render_page(experiments))
+    for folder in map(Path, folders):
+        if os.path.samefile(folder, place.parent):
+            seals.add(folder, [place.name])
+    return place
 
 
 def render_page(experiments: list[Experiment]) -> str:

@@ -270,7 +270,7 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None) -> Run:
         raise InputError(f"model: {path} has a model of its own, {config.model.name}")
     net = fresh_model(config, process)
     if folder.done is not None:
-        check_seal(folder.path)
+        check_seal(folder.path, milestones=False)
     found = folder.load_checkpoint()
     if found is None:
         raise InputError(f"{path}: the run has no checkpoint yet; train it with --resume")

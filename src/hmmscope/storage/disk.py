@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
-from hmmscope.errors import DamagedError, FullDiskError, InputError, RefusedError, ResourceError
+from hmmscope.errors import DamagedError, FullDiskError, InputError, RefusedError, ResourceError, too_long
 
 write, truncate, fsync = os.write, os.ftruncate, os.fsync
 mkdir, rename, unlink, rmdir = os.mkdir, os.rename, os.unlink, os.rmdir
@@ -52,6 +52,8 @@ def writing(path: Path, needed: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise InputError(too_long(path)) from error
         if error.errno in _OCCUPIED:
             raise RefusedError(f"{path}: exists, or a part of it is a file; choose another name") from error
         free: int | str = "unknown"

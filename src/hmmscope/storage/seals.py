@@ -1,15 +1,19 @@
-"""Seals: what a finished folder ends with, a manifest over everything in it that a person or a program reads.
+"""Seals: what a finished folder ends with, a manifest over everything in it that this library wrote.
 
-    seal.json    its kind, what it is bound to, size and SHA-256 of each file, and the SHA-256 of all this
+    seal.json     its kind, what it is bound to, size and SHA-256 of each file, and the SHA-256 of all this
+    added.json    the same of what was made of it afterwards and can be made again: drawings, pages, tables of instruments
 
 A seal shows damage, not authorship. Whoever changes a sealed folder takes the seal off first; a folder without one is not
-damaged, but nothing says that it is as it was written.
+damaged, but nothing says that it is as it was written. Runs inside a folder have seals of their own, whose digests the
+folder's seal is bound to; weights stand in the manifest of their checkpoint, which the seal names. Files of a user's own
+that lie there are under no seal, and `survey` names them.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +21,19 @@ from typing import Any
 from hmmscope.errors import DamagedError
 from hmmscope.storage import disk, store
 
-SEAL = "seal.json"
+SEAL, ADDED = "seal.json", "added.json"
 FORMAT, VERSION = "hmmscope-seal", 1
-KINDS = ("run", "experiment", "sweep", "pool")
+KINDS = ("run", "experiment", "sweep", "pool", "added")
 #: What a seal names. Where it names findings, readers take every figure and table that they find.
-_NAMED = ("*.json", "*.jsonl", "*.safetensors", "figures/*.json", "tables/*.jsonl", "tables/*.xz", "packed/*/*.xz")
+_NAMED = (
+    *("*.json", "*.jsonl", "*.safetensors", "figures/*.json", "tables/*.jsonl", "tables/*.xz", "packed/*/*.xz"),
+    *("hmms/*.json", "parts/*/*.json", "checkpoints/step-*/manifest.json", "timing/*.json*"),
+    *("logs/*.log", "failures/*.json", "tensorboard/*"),
+)
 _LISTED = ("figures/*.json", "tables/*.jsonl", "tables/*.xz", "packed/*/*.xz")
+#: Neither: the seals themselves, and locks, which hold who is at work.
+_APART = (SEAL, ADDED, "lock", "grid.lock")
+_CHECKPOINT = "checkpoints/"
 _MOST_BYTES = 64 << 20
 
 
@@ -31,7 +42,7 @@ class Seal:
     """A seal whose files were as it says.
 
     Attributes:
-        kind: of the folder: run, experiment, sweep or pool.
+        kind: of the folder: run, experiment, sweep or pool; or added.
         bound: what it was made of and by: digests of the seals of its runs, versions, the code.
         files: size and SHA-256 by name.
         digest: of all this.
@@ -43,29 +54,86 @@ class Seal:
     digest: str
 
 
-def write_seal(folder: Path, kind: str, bound: Mapping[str, Any], *, coming: Mapping[str, bytes] | None = None) -> None:
-    """Seal a folder as it is now, with files that are still to come under their names."""
+def write_seal(
+    folder: Path,
+    kind: str,
+    bound: Mapping[str, Any],
+    *,
+    coming: Mapping[str, bytes] | None = None,
+    leave: Collection[str] = (),
+) -> None:
+    """Seal a folder as it is now, with files that are still to come under their names, and without those to `leave` out."""
     assert kind in KINDS, kind
     coming = coming or {}
-    names = {path.relative_to(folder).as_posix() for pattern in _NAMED for path in folder.glob(pattern)}
-    last = sorted((folder / "checkpoints").glob("step-*/manifest.json"))[-1:]
-    names |= {path.relative_to(folder).as_posix() for path in last}
-    files = store.file_entries(folder, sorted(names - {SEAL, *coming}))
+    found = {path for pattern in _NAMED for path in folder.glob(pattern) if not disk.LEFTOVER.fullmatch(path.name)}
+    names = {path.relative_to(folder).as_posix() for path in found} - {*_APART, *coming, *leave}
+    files = store.file_entries(folder, sorted(names))
     for name, data in coming.items():
         files[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    document = {"format": FORMAT, "version": VERSION, "kind": kind, "bound": dict(bound), "files": files}
-    store.write_json(folder / SEAL, document | {"digest": _digest(document)})
+    _write(folder / SEAL, kind, bound, files)
+
+
+def add(folder: Path, names: Sequence[str]) -> None:
+    """Put files that were made of a sealed folder under its second seal, beside those that are; nothing without the first.
+
+    The first seal, to which others are bound, stays as it is.
+    """
+    with disk.one_at_a_time(folder):
+        seal = read_seal(folder)
+        if seal is None:
+            return
+        before = read_seal(folder, ADDED)
+        files = before.files if before is not None and before.bound == {"seal": seal.digest} else {}
+        new = store.file_entries(folder, names)
+        if before is None or files | new != before.files:
+            _write(folder / ADDED, "added", {"seal": seal.digest}, files | new)
+
+
+def _write(path: Path, kind: str, bound: Mapping[str, Any], files: Mapping[str, Any]) -> None:
+    document = {"format": FORMAT, "version": VERSION, "kind": kind, "bound": dict(bound), "files": dict(files)}
+    store.write_json(path, document | {"digest": _digest(document)})
 
 
 def remove_seal(folder: Path) -> None:
-    """Take the seal off, before anything is changed."""
-    if os.path.lexists(folder / SEAL):
-        store.remove_file(folder / SEAL)
+    """Take the seal off, and the second one with it, before anything is changed."""
+    for name in (SEAL, ADDED):
+        if os.path.lexists(folder / name):
+            store.remove_file(folder / name)
 
 
-def read_seal(folder: Path) -> Seal | None:
+@contextmanager
+def taken_off(folder: Path) -> Iterator[Seal | None]:
+    """The seal, checked and taken off for the work inside; who is refused before a file was changed finds it on again.
+
+    Raises:
+        DamagedError: see `check_seal`; nothing is changed.
+    """
+    seal = check_seal(folder)
+    kept = {name: disk.read_bytes(folder / name, own=True) for name in (SEAL, ADDED) if os.path.lexists(folder / name)}
+    before = _states(folder)
+    remove_seal(folder)
+    try:
+        yield seal
+    except BaseException:
+        if not os.path.lexists(folder / SEAL) and _states(folder) == before:
+            for name, data in kept.items():
+                disk.write_bytes(folder / name, data)
+        raise
+
+
+def _states(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """What tells a file that was written from one that was not, by name."""
+    return {
+        name: (about.st_ino, about.st_size, about.st_mtime_ns)
+        for name in _names(folder)
+        if name.rpartition("/")[2] not in _APART
+        for about in (os.lstat(folder / name),)
+    }
+
+
+def read_seal(folder: Path, name: str = SEAL) -> Seal | None:
     """The seal of a folder, whole in itself; its files are not looked at. None without one."""
-    path = folder / SEAL
+    path = folder / name
     if not os.path.lexists(path):
         return None
     document = store.read_json(path, own=True, limit=_MOST_BYTES)
@@ -75,17 +143,18 @@ def read_seal(folder: Path) -> Seal | None:
     if document["version"] != VERSION:
         raise DamagedError(f"{path}: version {document['version']!r}, not {VERSION}; if newer, upgrade hmmscope")
     # Its bytes are compared too: a space that became a tab changes no value.
-    whole = disk.read_bytes(path, own=True) == store.json_bytes(document, SEAL)
+    whole = disk.read_bytes(path, own=True) == store.json_bytes(document, name)
     digest = document.pop("digest")
     if not whole or digest != _digest(document) or document["kind"] not in KINDS:
         raise DamagedError(f"{path}: altered (its SHA-256 is not the one in it)")
     return Seal(document["kind"], document["bound"], document["files"], digest)
 
 
-def check_seal(folder: Path, *, weights: bool = True) -> Seal | None:
+def check_seal(folder: Path, *, weights: bool = True, milestones: bool = True) -> Seal | None:
     """The seal of a folder whose files are as it says; None if it has none.
 
-    Without `weights` those of a run, large files that are verified when they are loaded, are left out.
+    Without `weights` those of a run, large files that are verified when they are loaded, are left out; without `milestones`
+    all checkpoints but the last.
 
     Raises:
         DamagedError: the seal, or the first file that is missing, longer, shorter, altered or a link; or a figure or table
@@ -94,14 +163,97 @@ def check_seal(folder: Path, *, weights: bool = True) -> Seal | None:
     seal = read_seal(folder)
     if seal is None:
         return None
-    heavy = () if weights else (".safetensors", "checkpoints/")
-    light = {name: entry for name, entry in seal.files.items() if not any(part in name for part in heavy)}
+    earlier = sorted(name for name in seal.files if name.startswith(_CHECKPOINT))[:-1]
+    heavy = () if weights else (".safetensors", _CHECKPOINT)
+    left_out = set() if milestones else set(earlier)
+    light = {
+        name: entry
+        for name, entry in seal.files.items()
+        if name not in left_out and not any(part in name for part in heavy)
+    }
     store.check_entries(folder, light, SEAL)
     if "findings.json" in seal.files:
         found = {path.relative_to(folder).as_posix() for pattern in _LISTED for path in folder.glob(pattern)}
         if beyond := found - seal.files.keys():
             raise DamagedError(f"{folder / min(beyond)}: not in the seal; remove it")
     return seal
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Every file of a folder, compared with what covers it.
+
+    Attributes:
+        covered: names of files that a seal, a manifest that it names, or the seal of a run inside covers.
+        beyond: names of files that nothing covers.
+        runs: how many runs inside were compared.
+    """
+
+    covered: tuple[str, ...]
+    beyond: tuple[str, ...]
+    runs: int = 0
+
+    def __str__(self) -> str:
+        total = len(self.covered) + len(self.beyond)
+        listed = f": {', '.join(self.beyond[:8])}{', ...' * (len(self.beyond) > 8)}" if self.beyond else ""
+        return f"{total} file{'s' * (total != 1)}, {len(self.beyond)} not covered{listed}"
+
+
+def survey(folder: Path) -> Survey:
+    """Compare every byte below a sealed folder with its seals: weights of all checkpoints and runs inside it too.
+
+    Raises:
+        DamagedError: the first difference; a run that the seal is bound to is missing, unsealed or another one. A folder
+            without any runs is a copy of the small files, and no run of it is missed.
+    """
+    seal = check_seal(folder)
+    covered, runs = set() if seal is None else {*seal.files}, 0
+    if seal is not None:
+        for name in seal.files:
+            if name.startswith(_CHECKPOINT):
+                step = folder / name.rpartition("/")[0]
+                covered |= {f"{name.rpartition('/')[0]}/{file}" for file in store.verify_folder(step)["files"]}
+        added = read_seal(folder, ADDED)
+        if added is not None:
+            if added.bound != {"seal": seal.digest}:
+                raise DamagedError(f"{folder / ADDED}: is of another seal; remove it")
+            there = {name: entry for name, entry in added.files.items() if os.path.lexists(folder / name)}
+            store.check_entries(folder, there, ADDED)
+            covered |= there.keys()
+        for name, digest in _bound_runs(folder, seal).items():
+            covered |= {f"runs/{name}/{file}" for file in _surveyed_run(folder, name, digest)}
+            runs += 1
+    names = [name for name in _names(folder) if name.rpartition("/")[2] not in _APART]
+    return Survey(tuple(n for n in names if n in covered), tuple(n for n in names if n not in covered), runs)
+
+
+def _bound_runs(folder: Path, seal: Seal) -> dict[str, str | None]:
+    """The runs that a seal is bound to, where there are any beside it."""
+    bound = seal.bound.get("runs")
+    return bound if isinstance(bound, dict) and os.path.isdir(folder / "runs") else {}
+
+
+def _surveyed_run(folder: Path, name: str, digest: str | None) -> tuple[str, ...]:
+    path = folder / "runs" / name
+    if not path.is_dir():
+        raise DamagedError(f"{path}: missing, and {folder / SEAL} is bound to it")
+    seal = read_seal(path)
+    if digest is None and seal is None:  # it had none when the folder was sealed
+        return ()
+    if seal is None or seal.digest != digest:
+        state = "has no seal" if seal is None else "is not the run that was sealed"
+        raise DamagedError(f"{path}: {state}; {folder / SEAL} is bound to another")
+    return survey(path).covered
+
+
+def _names(folder: Path) -> Iterator[str]:
+    """Names of all files below a folder, links among them, in order; leftovers of writers that were killed are none."""
+    for parent, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not disk.LEFTOVER.fullmatch(name))
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+        for name in sorted([*files, *links]):
+            if not disk.LEFTOVER.fullmatch(name):
+                yield (Path(parent) / name).relative_to(folder).as_posix()
 
 
 def digests(folders: Sequence[Path]) -> dict[str, str | None]:

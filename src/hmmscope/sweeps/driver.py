@@ -17,10 +17,11 @@ from hmmscope.errors import FullDiskError, ResourceError
 from hmmscope.runs.pipeline import warm_up
 from hmmscope.schema import require
 from hmmscope.storage.seals import check_seal
-from hmmscope.sweeps.grid import Point, extend_folder, load_points, make_folder
+from hmmscope.sweeps.grid import Point, begin_work, extend_folder, load_points, make_folder
 from hmmscope.sweeps.jobs import (
     Heartbeat,
     Outcome,
+    Watch,
     clear_failure,
     heartbeat,
     in_use,
@@ -113,6 +114,7 @@ def run_sweep(
         make_folder(out, list(points), shared=shared)
         with taking_part(out), deferred_signals() as received:
             extend_folder(out, list(points), shared=shared)
+            begin_work(out, points)
             if isinstance(engine, LocalEngine):  # before its workers compile the same, each for itself
                 warm_up(point.config for point in points if not is_done(out, point.name))
             _Sweep([point.name for point in points], out, engine, retries, watcher).run(received)
@@ -144,6 +146,7 @@ class _Sweep:
         self._attempts: Counter[str] = Counter()
         self._steps = {name: newest_step(out, name) for name in self._waiting}
         self._looked, self._listened = 0.0, time.monotonic()
+        self._watches: dict[str, Watch] = {}
         for name in self._waiting:
             clear_failure(out, name)
 
@@ -234,4 +237,6 @@ class _Sweep:
             if time.monotonic() - self._listened > _SECONDS_BETWEEN_BEATS:
                 self._listened = time.monotonic()
                 at_work = [name for name in [*self._begun, *self._elsewhere] if in_use(self._out, name)]
-                self._watcher.at_work({name: heartbeat(self._out, name) for name in sorted(at_work)})
+                self._watches = {name: self._watches.get(name) or Watch(self._out, name) for name in sorted(at_work)}
+                beats = {name: heartbeat(self._out, name, watch.silent()) for name, watch in self._watches.items()}
+                self._watcher.at_work(beats)

@@ -22,7 +22,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -354,6 +354,13 @@ def extend_folder(out: Path, points: list[Point], *, shared: bool = False) -> No
             seals.remove_seal(out)
             kind = "pool" if shared else "sweep"
             store.write_json(out / "grid.json", _document(kind, others + data))
+
+
+def begin_work(out: Path, points: Iterable[Point]) -> None:
+    """Take the seal off before any of these runs is trained, if one of them is to be."""
+    if any(not os.path.lexists(out / "runs" / point.name / "done.json") for point in points):
+        with changing_grid(out):
+            seals.remove_seal(out)
 
 
 def _document(kind: str, points: list[dict[str, Any]]) -> dict[str, Any]:

@@ -131,8 +131,11 @@ class Heartbeat:
         )
 
 
-def heartbeat(out: Path, name: str) -> Heartbeat:
-    """How far a run at work is, when its journal or its log last grew, and where it runs."""
+def heartbeat(out: Path, name: str, silent: float | None = None) -> Heartbeat:
+    """How far a run at work is, how long ago it was last seen to change, and where it runs.
+
+    Who has watched it says how long it has been `silent`, see `Watch`; else the clock of its files says so.
+    """
     folder, step, process = run_folder(out, name), None, ""
     unknown = suppress(OSError, HmmscopeError, LookupError, ValueError, TypeError)
     with unknown, disk.reading(folder / "metrics.jsonl", own=True) as file:
@@ -140,16 +143,37 @@ def heartbeat(out: Path, name: str) -> Heartbeat:
         step = int(json.loads(file.read(_LOG_TAIL).splitlines()[-1])["step"])
     with suppress(HmmscopeError):
         process = disk.read_bytes(folder / "lock", own=True, limit=1000).decode(errors="replace").strip()
-    return Heartbeat(step, time.time() - _last_sign(out, name), process)
+    if silent is None:
+        silent = time.time() - max((changed for changed, _ in _signs(out, name)), default=0) / 1e9
+    return Heartbeat(step, silent, process)
 
 
-def _last_sign(out: Path, name: str) -> float:
-    """When the journal, the lock or the log of a run changed last; 0 if there is none of them."""
-    times = [0.0]
+class Watch:
+    """How long nothing of a run has been seen to change.
+
+    It is counted by a clock that nobody sets, from the last look that saw a change: neither a wall clock that jumps nor the
+    clock of another machine, which dates the files, makes a run silent.
+    """
+
+    def __init__(self, out: Path, name: str) -> None:
+        self._out, self._name = out, name
+        self._seen, self._since = _signs(out, name), time.monotonic()
+
+    def silent(self) -> float:
+        """Seconds, after a look."""
+        if (seen := _signs(self._out, self._name)) != self._seen:
+            self._seen, self._since = seen, time.monotonic()
+        return time.monotonic() - self._since
+
+
+def _signs(out: Path, name: str) -> list[tuple[int, int]]:
+    """When the journal, the lock and the log of a run changed, as their file system says (ns), and their sizes."""
+    found = []
     for path in (run_folder(out, name) / "metrics.jsonl", run_folder(out, name) / "lock", out / "logs" / f"{name}.log"):
         with suppress(OSError):
-            times.append(path.stat().st_mtime)
-    return max(times)
+            about = path.stat()
+            found.append((about.st_mtime_ns, about.st_size))
+    return found
 
 
 def failure_path(out: Path, name: str) -> Path:
@@ -208,7 +232,7 @@ class Job:
 
     def __init__(self, out: Path, name: str, silence: float | None = None) -> None:
         self._name, self._out = name, Path(os.path.abspath(out))
-        self._silence, self._started = silence, time.time()
+        self._silence = silence
         self._log = self._out / "logs" / f"{name}.log"
         store.make_folder(self._log.parent)
         log = disk.open_own(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -225,6 +249,7 @@ class Job:
             )
         finally:
             os.close(log)
+        self._watch = Watch(self._out, name)
 
     @property
     def pid(self) -> int:
@@ -236,9 +261,7 @@ class Job:
         code = self._process.poll()
         if code is not None:
             return self._outcome(code)
-        if self._silence is None:
-            return None
-        if time.time() - max(self._started, _last_sign(self._out, self._name)) <= self._silence:
+        if self._silence is None or self._watch.silent() <= self._silence:
             return None
         self._process.kill()
         outcome = self._outcome(self._process.wait())

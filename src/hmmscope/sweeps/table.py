@@ -1,6 +1,7 @@
 """What a sweep ends with: a row a run, in the order of the grid; and what a person sees meanwhile."""
 
 import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +12,12 @@ from hmmscope.machine import environment
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir
 from hmmscope.sweeps.grid import SUMMARY, Point, changing_grid, check_run, load_points
-from hmmscope.sweeps.jobs import Heartbeat, Outcome, failure_of, heartbeat, is_done, run_folder, state_of
+from hmmscope.sweeps.jobs import Heartbeat, Outcome, failure_of, failure_path, heartbeat, is_done, run_folder, state_of
 from hmmscope.text import in_a_line
 from hmmscope.training.progress import live_console
 
+#: States of runs that are finished and not to be believed.
+DOUBTFUL = ("damaged", "unsealed")
 #: Seconds without a sign of a run at work after which it is told of.
 SILENT = 600.0
 
@@ -23,7 +26,8 @@ def table_rows(out: Path, points: Sequence[Point]) -> list[dict[str, Any]]:
     """One row for each point: ``run``, what varies, ``seed``, ``state``, ``reason``, and the summary of the run.
 
     The rows depend on configurations and results alone: not on the engine, on the order in which the runs ended, or on how
-    often they were interrupted.
+    often they were interrupted. Besides the states of `jobs.state_of` there are two of finished runs: "damaged", and
+    "unsealed", whose numbers are shown, though nothing says that they are those that were written.
     """
     rows = []
     for point in points:
@@ -34,26 +38,49 @@ def table_rows(out: Path, points: Sequence[Point]) -> list[dict[str, Any]]:
             if state == "done":
                 check_run(run_folder(out, point.name), point.config)
                 summary = RunDir.open(run_folder(out, point.name)).done or {}
+                if seals.read_seal(run_folder(out, point.name)) is None:
+                    state, reason = "unsealed", f"runs/{point.name}: has no seal; remove it to have it trained again"
             elif state == "running":
                 reason = str(heartbeat(out, point.name))
             elif state == "failed":
                 reason = (failure_of(out, point.name) or {}).get("reason")
         except (DamagedError, InputError) as error:  # a damaged run is one row, not the end of the table
-            state, reason = "failed", str(error).replace(f"{out}/", "")
+            state, reason = "damaged", str(error).replace(f"{out}/", "")
         ended = {key: summary.get(key) for key in SUMMARY}
         rows.append({"run": point.name, **point.varied, "state": state, "reason": reason, **ended})
     return rows
 
 
 def write_results(out: Path, *, shared: bool) -> None:
-    """Write OUT/table.jsonl, of all runs that the grid has at this instant, and seal the folder; a pool has no table."""
+    """Write OUT/table.jsonl, of all runs that the grid has at this instant, and seal the folder; a pool has no table.
+
+    What was sealed when all runs were whole stays as it is where one of them is no longer.
+    """
     with changing_grid(out):
         points = load_points(out)
+        rows = [] if shared else table_rows(out, points)
+        if any(row["state"] in DOUBTFUL for row in rows) and os.path.lexists(out / seals.SEAL):
+            return
+        done = {point.name: _digest(out, point.name) for point in points if is_done(out, point.name)}
+        at_work = [f"logs/{point.name}.log" for point in points if not _has_ended(out, point.name)]
         seals.remove_seal(out)
         if not shared:
-            store.write_table(out / "table.jsonl", table_rows(out, points))
-        done = [run_folder(out, point.name) for point in points if is_done(out, point.name)]
-        seals.write_seal(out, "pool" if shared else "sweep", {"by": environment(), "runs": seals.digests(done)})
+            store.write_table(out / "table.jsonl", rows)
+        seals.write_seal(out, "pool" if shared else "sweep", {"by": environment(), "runs": done}, leave=at_work)
+
+
+def _digest(out: Path, name: str) -> str | None:
+    """Of the seal of a run; None of one that has none or a damaged one."""
+    try:
+        seal = seals.read_seal(run_folder(out, name))
+    except DamagedError:
+        return None
+    return None if seal is None else seal.digest
+
+
+def _has_ended(out: Path, name: str) -> bool:
+    """Whether nobody adds to the log of a run any more."""
+    return is_done(out, name) or os.path.lexists(failure_path(out, name))
 
 
 def table_text(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -146,6 +173,8 @@ class Board:
         """The excess of a run, if it is done; the least one is kept."""
         try:
             excess = (RunDir.open(run_folder(self._out, name)).done or {}).get("excess")
+            if seals.read_seal(run_folder(self._out, name)) is None:
+                return None
         except HmmscopeError:
             return None
         if isinstance(excess, int | float) and excess < self._best:

@@ -11,7 +11,7 @@ from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.runs import development
 from hmmscope.runs.pipeline import load_run
 from hmmscope.schema import parse_value, unknown_name
-from hmmscope.storage import store
+from hmmscope.storage import seals, store
 from hmmscope.text import say
 from hmmscope.verbs.sources import find_process
 
@@ -61,6 +61,7 @@ def analyse(
     path = loaded.path / "analysis" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', instrument + named)[:200]}.jsonl"
     store.make_folder(path.parent)
     store.write_table(path, rows)
+    seals.add(loaded.path, [f"analysis/{path.name}"])
     if not quiet:
         columns = list(rows[0])
         say("  ".join(f"{column:>12}" for column in columns))

@@ -13,12 +13,15 @@ from hmmscope.verbs.endings import new_file
 
 
 def claims(folders: list[str], out: str | None, quiet: bool) -> None:
-    """Print the claims; or with folders of experiments the ledger, and write it if asked to."""
+    """Print the claims; or with folders of experiments the ledger, and write it if asked to.
+
+    `quiet` prints results only: the claims or the ledger, or the name of the file that they are in.
+    """
     if out is not None:
         new_file(out, (".md", ".html", ".json", ".jsonl"))
     kept = catalogue()
     if kept and not folders and not out:
-        say("" if quiet else kept["claims"], end="")
+        say(kept["claims"], end="")
         return
     if folders:
         known = [Stated(**one) for one in kept["stated"]] if kept else []
@@ -38,7 +41,7 @@ def claims(folders: list[str], out: str | None, quiet: bool) -> None:
                 store.write_json(path, rows)
             case _:
                 store.write_table(path, rows)
-    if not quiet:
+    if not quiet or out is None:
         say("\n".join(as_text(entries)))
     if out is not None:
         say(f"ledger: {out}")

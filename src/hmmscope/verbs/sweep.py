@@ -11,7 +11,7 @@ from hmmscope.sweeps.driver import run_sweep
 from hmmscope.sweeps.engines import EngineOptions, pairs
 from hmmscope.sweeps.grid import GRID_KEYS, Point, expand, load_points, read_grid
 from hmmscope.sweeps.jobs import is_done
-from hmmscope.sweeps.table import Board, table_rows, table_text
+from hmmscope.sweeps.table import DOUBTFUL, Board, table_rows, table_text
 from hmmscope.text import say
 from hmmscope.verbs.train import run_config
 
@@ -41,7 +41,9 @@ def sweep(
     if table is not None:
         if grid or flags or out or dry_run:
             raise InputError("table: prints the table of a sweep that is there; give nothing else with it")
-        say("\n".join(table_text(table_rows(Path(table), load_points(Path(table))))))
+        rows = table_rows(Path(table), load_points(Path(table)))
+        say("\n".join(table_text(rows)))
+        _refuse_doubtful(rows)
         return
     points = _points(grid, out, flags, overrides, base=base, vary=vary, seeds=seeds, instances=instances)
     if dry_run:
@@ -57,9 +59,18 @@ def sweep(
         rows = run_sweep(points, path, where.make(path), retries=retries, watcher=board)
     say("\n".join(table_text(rows)))
     say(f"table: {path / 'table.jsonl'}")
+    _refuse_doubtful(rows)
     failed = sum(row["state"] != "done" for row in rows)
     if failed:
         raise ResourceError(f"{failed} of {len(rows)} runs failed; see {path / 'table.jsonl'} and {path / 'logs'}")
+
+
+def _refuse_doubtful(rows: Sequence[dict[str, Any]]) -> None:
+    """An exit code for a table with runs that nobody should believe; what is wrong with them stands below it."""
+    if names := [row["run"] for row in rows if row["state"] in DOUBTFUL]:
+        raise ResourceError(
+            f"{len(names)} of {len(rows)} runs are damaged or unsealed, such as {names[0]}; the others count"
+        )
 
 
 def _points(grid: str | None, out: str | None, flags: bool, overrides: dict[str, str], **given: Any) -> Sequence[Point]:

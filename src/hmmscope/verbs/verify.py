@@ -13,10 +13,11 @@ from hmmscope.experiments.experiment import experiment_named
 from hmmscope.experiments.parts import Kept
 from hmmscope.experiments.running import judgements, run_row
 from hmmscope.experiments.study import judgements_of
+from hmmscope.interop.huggingface import RECORD, from_huggingface, read_record
 from hmmscope.models.given import GivenModelSpec
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import load_run
-from hmmscope.storage import packed, seals, store
+from hmmscope.storage import disk, packed, seals, store
 from hmmscope.storage.packed import INDEX
 from hmmscope.storage.rundir import RunDir
 from hmmscope.sweeps.grid import check_run, load_points
@@ -37,12 +38,17 @@ def verify(folders: list[str], quiet: bool) -> None:
     """
     unsealed = []
     for folder in map(Path, folders):
-        seal = seals.check_seal(folder) if folder.is_dir() else None
+        seal = seals.read_seal(folder) if folder.is_dir() else None
         kind = seal.kind if seal else _kind_of(folder)
-        if seal is None:
-            unsealed.append(folder)
-        begin = f"{len(seal.files)} files are as they were sealed" if seal else "no seal"
-        said = [begin, *_CHECKS[kind](folder)]
+        if kind == "export":
+            said = _export(folder)
+        else:
+            found = seals.survey(folder)
+            begin = f"{len(found.covered)} files are as they were sealed" if seal else "no seal"
+            inside = [f"so are {found.runs} runs inside"] if found.runs else []
+            said = [begin, *inside, *_CHECKS[kind](folder), str(found)]
+            if seal is None:
+                unsealed.append(folder)
         if not quiet:
             say(f"{folder}: {kind}: {'; '.join(said)}")
     if unsealed:
@@ -50,11 +56,26 @@ def verify(folders: list[str], quiet: bool) -> None:
 
 
 def _kind_of(folder: Path) -> str:
-    kinds = {"config.json": "run", "experiment.json": "experiment", "grid.json": "sweep"}
+    kinds = {RECORD: "export", "config.json": "run", "experiment.json": "experiment", "grid.json": "sweep"}
     for name, kind in kinds.items():
         if os.path.lexists(folder / name):
             return kind
-    raise InputError(f"{folder}: not the folder of a run, an experiment, a sweep or a pool")
+    raise InputError(f"{folder}: not the folder of a run, an experiment, a sweep, a pool or an export")
+
+
+def _export(folder: Path) -> list[str]:
+    """Its files, as its manifest says; and that the weights have the shapes of the configuration."""
+    read_record(folder)
+    manifest = store.read_manifest(folder, exact=False)
+    if disk.read_bytes(folder / store.MANIFEST, own=True) != store.json_bytes(manifest, store.MANIFEST):
+        raise DamagedError(f"{folder / store.MANIFEST}: altered (a space or another character that changes no value)")
+    covered = {*manifest["files"]}
+    if RECORD not in covered:
+        raise DamagedError(f"{folder / RECORD}: not in the manifest")
+    from_huggingface(folder)
+    beyond = sorted({path.name for path in folder.iterdir()} - covered - {store.MANIFEST})
+    found = seals.Survey(tuple(sorted(covered)), tuple(beyond))
+    return [str(found), "the weights have the shapes that the configuration says"]
 
 
 def _run(folder: Path) -> list[str]:
@@ -109,9 +130,11 @@ def _sweep(folder: Path) -> list[str]:
     points = {point.name: point for point in load_points(folder)}
     said = [f"{len(points)} runs"]
     if (folder / "table.jsonl").is_file():
-        for stored, row in zip(
-            store.read_table(folder / "table.jsonl"), table_rows(folder, list(points.values())), strict=True
-        ):
+        kept = store.read_table(folder / "table.jsonl")
+        if len(kept) != len(points):
+            rows = f"{len(kept)} row{'s' * (len(kept) != 1)}"
+            raise DamagedError(f"{folder / 'table.jsonl'}: has {rows} and the grid {len(points)} runs")
+        for stored, row in zip(kept, table_rows(folder, list(points.values())), strict=True):
             _same(stored, row, f"{folder / 'table.jsonl'}: {row['run']}: ", _TABLES)
         said = [f"{len(points)} rows follow from the runs"]
     done = [name for name in points if is_done(folder, name)]
