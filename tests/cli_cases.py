@@ -75,7 +75,7 @@ def assert_one_line(called: Called, code: int) -> None:
     assert re.fullmatch(rf"error\[{code}\] [^\n]+\n", called.error), called.error
     assert "Traceback" not in called.error
     assert "internal error" not in called.error
-    assert len(called.error) < 1500
+    assert len(called.error) <= len("error[70] ") + 400 + 1
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ exit codes: 0 done, 2 bad input, 3 refused (exists, in use, differs), 4 damaged 
 device), 6 non-finite numbers, 130 interrupted, 143 terminated, 70 internal error
 """
 
-
+#: Characters of an error at most: of a longer one, the middle is left out.
+_LONGEST_LINE = 400
 #: Verbs that take ``--section.key VALUE``, or fields of a process.
 _OVERRIDABLE = ("run", "train", "sweep", "study", "analyse", "sample", "oracle", "facts")
 
@@ -263,6 +264,9 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--group", metavar="NAME", help="of one observation a row: the column that says of which sequence"
     )
+    parser.add_argument(
+        "--axis", type=int, metavar="0|1", help="of an array: the axis of time, 0 if each column is a sequence, else 1"
+    )
 
 
 def _add_engine(parser: argparse.ArgumentParser, default: str | None) -> None:
@@ -403,8 +407,10 @@ def _warn(message: Warning | str, category: type[Warning], *where: object, **mor
 
 
 def _fail(message: str, code: int) -> int:
-    line = " ".join(message.split())
-    print(f"error[{code}] {in_a_line(line)}", file=sys.stderr, flush=True)
+    line = in_a_line(" ".join(message.split()))
+    if len(line) > _LONGEST_LINE:
+        line = f"{line[: _LONGEST_LINE // 2]} ... {line[5 - _LONGEST_LINE // 2 :]}"
+    print(f"error[{code}] {line}", file=sys.stderr, flush=True)
     return code
 
 

@@ -34,17 +34,34 @@ def path_of(where: str, key: object) -> str:
     return f"{where}.{word}" if where else word
 
 
-#: A longer list of known names is not written out.
-_MOST_LISTED = 60
+#: Characters of a list of names in a message, and of one of them.
+_LIST, _NAME = 240, 60
+
+
+def listed(names: Iterable[object]) -> str:
+    """Names for a message: ``a, b, c``, and how many more there are where that would be long."""
+    words: list[str] = []
+    length = rest = 0
+    for name in names:
+        word = str(name)
+        word = word if len(word) <= _NAME else word[: _NAME - 3] + "..."
+        length += len(word) + 2
+        if rest or (words and length > _LIST):
+            rest += 1
+        else:
+            words.append(word)
+    return ", ".join(words) + (f" and {rest} more" if rest else "")
 
 
 def unknown_name(field: str, name: object, known: Iterable[str]) -> InputError:
     """The error for a name that is not in a closed list."""
     options = sorted(known)
-    near = difflib.get_close_matches(name[:100], options, n=1) if isinstance(name, str) else []
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    listed = ", ".join(options) if len(options) <= _MOST_LISTED else f"{len(options)} names, see hmmscope list"
-    return InputError(f"{field}: unknown {shown(name)}{hint} (known: {listed})")
+    text = name[:100] if isinstance(name, str) else ""
+    near = difflib.get_close_matches(text, [option[:200] for option in options], n=5, cutoff=0.5)
+    hint = f"; did you mean {shown(near[0])}?" if near and difflib.get_close_matches(text, near[:1]) else ""
+    if len(listed(options)) < len(", ".join(options)):  # not all are listed: what is like it comes first
+        options.sort(key=lambda option: option not in near)
+    return InputError(f"{field}: unknown {shown(name)}{hint} (known: {listed(options)})")
 
 
 def parse_spec(cls: type, data: Any, where: str) -> Any:

@@ -29,6 +29,15 @@ def in_a_line(text: str) -> str:
     return visible(text, keep="")
 
 
+def is_text(text: str) -> bool:
+    """Whether UTF-8 can hold it: half a surrogate pair, such as JSON may name, is no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def say(*parts: object, end: str = "\n", flush: bool = False) -> None:
     """Print visible text."""
     print(visible(" ".join(map(str, parts))), end=end, flush=flush)

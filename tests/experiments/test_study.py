@@ -162,6 +162,64 @@ def test_bad_studies_are_refused(data: hs.SequenceData, tmp_path: Path, capsys: 
     assert "did you mean 'states'" in capsys.readouterr().err
 
 
+def test_one_long_sequence_goes_through_to_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A symbol a row, 800 rows: cut by itself so that some can be held out, and said what intervals are over."""
+    rng = np.random.default_rng(1)
+    (tmp_path / "w.csv").write_text(
+        "day,sky\n" + "".join(f"{k},{'sun' if rng.random() < 0.7 else 'rain'}\n" for k in range(800))
+    )
+    line = ["study", str(tmp_path / "w.csv"), "--column", "sky", "--unit", "lines", "--out", str(tmp_path / "w")]
+    line += [
+        "--states",
+        "1",
+        "--restarts",
+        "1",
+        "--iterations",
+        "2",
+        "--order",
+        "1",
+        "--networks",
+        "rnn",
+        "--max_steps",
+        "5",
+    ]
+    assert main(line) == 0
+    out = capsys.readouterr().out
+    assert "w.csv: 800 observations in 50 sequences of 16" in out
+    assert "column sky: each line is one symbol" in out
+    assert "cut into 50 pieces of at most 16" in out
+    assert (tmp_path / "w" / "report.html").is_file()
+    about = json.loads((tmp_path / "w" / "experiment.json").read_text())
+    assert "over the test part, 5 of 50 pieces into which 1 sequence was cut" in about["intervals"]
+    hmm = hs.load_process(tmp_path / "w" / "hmms" / "1.json")
+    assert hs.SequenceData(tmp_path / "w.csv", like=hmm).lengths.tolist() == [800]
+
+
+def test_one_piece_of_a_test_part_decides_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("abcabbacbabcbb\nacbbabcbaccbab\nbacbabcbabcacb\n")
+    line = ["study", str(tmp_path / "a.txt"), "--out", str(tmp_path / "a"), "-q"]
+    line += [
+        "--states",
+        "1",
+        "--restarts",
+        "1",
+        "--iterations",
+        "2",
+        "--order",
+        "1",
+        "--networks",
+        "rnn",
+        "--max_steps",
+        "5",
+    ]
+    assert main(line) == 0
+    out = capsys.readouterr().out
+    assert "* One piece of the test part does not tell whether the best network beats the best HMM" in out
+    assert "[" not in out
+    about = json.loads((tmp_path / "a" / "experiment.json").read_text())
+    assert about["intervals"] == "There are no intervals: the test part is one of 3 sequences."
+
+
 def test_entropies_by_counting() -> None:
     """A period of two: nothing is left once a symbol is known; n-grams do not cross sequences."""
     data = hs.SequenceData(["abab"] * 50 + ["baba"] * 50, unit="characters")

@@ -121,7 +121,7 @@ def test_long_records_come_in_pieces(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text, options, message",
     [
-        ("ab\n", {}, "unit: unknown None"),
+        ("ab\n", {}, r"unit: text that is read part by part needs one \(--unit\): 'characters'"),
         ("\n \n", {"unit": "words"}, "holds no sequence"),
         ("ab\nxy\n", {"unit": "characters", "symbols": "ab"}, "'x' is not one of a, b"),
         ("ab\n", {"unit": "characters", "batch": 0}, "batch: must be at least 1"),

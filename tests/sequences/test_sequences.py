@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_torch
 from torch.utils.data import DataLoader
 
 import hmmscope as hs
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.rule import Reading
 
 
 def refused(call: Callable[[], object], *parts: str, kind: type[Exception] = InputError) -> str:
@@ -246,7 +249,190 @@ def test_json_lines_that_are_not(tmp_path: Path) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------------------
+# The reading rule
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_arrays_of_hmmlearn() -> None:
+    """X is (time, 1), with the lengths of its sequences: one column is one sequence, and lengths cut it."""
+    column, rows = np.array([[0], [1], [1], [2]]), np.array([[0, 1], [1, 2]])
+    assert numbers(SequenceData(column)) == numbers(SequenceData(torch.tensor(column))) == [[0, 1, 1, 2]]
+    assert "its column one sequence" in SequenceData(column).how
+    assert numbers(SequenceData(column, lengths=[3, 1])) == [[0, 1, 1], [2]]
+    assert numbers(SequenceData(column[:, 0], lengths=np.array([1, 3]))) == [[0], [1, 1, 2]]
+    assert numbers(SequenceData(column, axis=1)) == [[0], [1], [1], [2]]
+    assert numbers(SequenceData(rows)) == [[0, 1], [1, 2]]
+    assert numbers(SequenceData(rows, lengths=[2, 1])) == [[0, 1], [1]]
+    assert numbers(SequenceData(rows, axis=0)) == [[0, 1], [1, 2]]
+    assert numbers(SequenceData(np.array([[0, 1, 1], [1, 2, 0]]), axis=0)) == [[0, 1], [1, 2], [1, 0]]
+    assert numbers(SequenceData(np.array([["b"], ["a"], ["b"]]))) == [[1, 0, 1]]
+    assert numbers(SequenceData([["b", "a", "b"]], lengths=[2])) == [[1, 0]]
+    refused(lambda: SequenceData(column, lengths=[3, 2]), "lengths: must be 1 numbers", "or sum to 4, got [3, 2]")
+    refused(lambda: SequenceData(column, axis=2), "axis: of time must be 0")
+    refused(lambda: SequenceData(["abba"], lengths=[2]), "lengths: are of arrays and lists of symbols, not of text")
+    floats = refused(
+        lambda: SequenceData(np.zeros((20, 3))), "must be whole numbers", "float64 (20, 3)", "or give lengths"
+    )
+    assert "axis=0 (one sequence of 20 steps), or axis=1 (20 sequences of 3)" in floats
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("lengths", ["ab", [[1, 2]], [0.5, 1.5], [-1, 3], [10**30], [None], {"a": 1}])
+def test_lengths_that_are_none(lengths: object) -> None:
+    refused(lambda: SequenceData(np.zeros((2, 2), int), lengths=lengths), "lengths: must be")
+
+
+@pytest.mark.parametrize(
+    "lengths", [[3, 3], [30, 3], [-3, 13], [2.5, 7.5], [10, 0], [], [[10]], ["10"], [2**63 - 1, 11]]
+)
+@pytest.mark.parametrize("ending", [".npz", ".safetensors", ".json"])
+def test_lengths_are_compared_with_the_tokens(tmp_path: Path, ending: str, lengths: list) -> None:
+    """Of the library's own files, whoever reads them."""
+    path, about = tmp_path / f"a{ending}", {"format": "hmmscope-sequences", "version": 1, "num_symbols": 2}
+    tokens, counts = np.array([0, 1] * 5), np.array(lengths)
+    if ending == ".json":
+        path.write_text(json.dumps(about | {"tokens": tokens.tolist(), "lengths": lengths}))
+    elif ending == ".npz":
+        np.savez(path, header=np.array(json.dumps(about)), tokens=tokens, lengths=counts)
+    elif counts.dtype.kind == "U":
+        return  # safetensors holds no text
+    else:
+        save_file(
+            {"tokens": tokens, "lengths": counts}, path, {"sequences": json.dumps(about), "hmm": json.dumps(about)}
+        )
+    refused(lambda: SequenceData(path), f"a{ending}: lengths: must be")
+    refused(lambda: hs.load_process(path), f"a{ending}: lengths: must be")
+    if ending == ".safetensors":
+        refused(lambda: list(hs.SequenceStream(path)), "lengths: must be")
+
+
+COLUMN = "day,weather\n" + "".join(
+    f"{k},{name}\n" for k, name in enumerate(["sun", "rain", "sun", "rain", "rain", "sun"])
+)
+
+
+def test_one_rule_with_and_without_an_alphabet(tmp_path: Path) -> None:
+    """A symbol a row is one sequence or many of one: both are said, also where the names are known."""
+    path = written(tmp_path, "w.csv", COLUMN)
+    hmm = hs.HMM([1.0], [[1.0]], [[0.5, 0.5]], symbols=["rain", "sun"])
+    for options in ({}, {"symbols": ["rain", "sun"]}, {"like": hmm}):
+        refused(
+            lambda options=options: SequenceData(path, column="weather", **options),
+            "two ways",
+            "as lines",
+            "1 sequence of 6",
+        )  # type: ignore[misc]
+    digits = written(tmp_path, "d.txt", "1\n0\n1\n")
+    refused(lambda: SequenceData(digits, symbols=2), "as numbers", "3 sequences of 1", "as lines", "1 sequence of 3")
+    spaced = written(tmp_path, "s.txt", "no rain\nrain\nno rain\n")
+    assert numbers(SequenceData(spaced, symbols=["no rain", "rain"])) == [[0, 1, 0]]  # no other reading has these names
+    assert numbers(SequenceData(written(tmp_path, "o.txt", "sun\n"), symbols=["rain", "sun"])) == [[1]]
+
+
+@pytest.mark.parametrize("ending", [".json", ".npz", ".safetensors"])
+def test_a_fitted_hmm_knows_how_to_read(tmp_path: Path, ending: str) -> None:
+    path = written(tmp_path, "w.csv", COLUMN)
+    fitted = hs.fit(path, 2, column="weather", unit="lines", max_iterations=2, num_restarts=1).hmm
+    fitted.save(tmp_path / f"h{ending}")
+    loaded = hs.load_process(tmp_path / f"h{ending}")
+    assert loaded.reading == fitted.reading == Reading(unit="lines", column="weather")
+    assert (
+        loaded.digest
+        == fitted.digest
+        == hs.HMM(
+            *(getattr(fitted, a) for a in ("initial_S", "transition_SS", "emission_SV")), symbols=fitted.symbols
+        ).digest
+    )
+    data = SequenceData(path, like=loaded)
+    assert numbers(data) == [[1, 0, 1, 0, 0, 1]]
+    assert "column weather: each line is one symbol" in data.how
+    assert "read as those of the process, --unit lines --column weather" in data.how
+    assert numbers(SequenceData(written(tmp_path, "t.txt", "rain\nsun\n"), like=loaded)) == [[0, 1]]
+    assert numbers(SequenceData(written(tmp_path, "j.jsonl", '{"observations": ["sun"]}'), like=loaded)) == [[1]]
+    assert numbers(SequenceData(written(tmp_path, "n.txt", "rain sun\n"), like=loaded, unit="words")) == [[0, 1]]
+    refused(
+        lambda: SequenceData(tmp_path / "n.txt", like=loaded),
+        "'rain sun' is not one of",
+        "--unit lines --column weather",
+    )
+    odd = json.dumps(
+        json.loads(json.dumps({"format": "hmmscope-hmm", "initial": [1], "transition": [[1]], "emission": [[1]]}))
+        | {"reading": {"units": 1}}
+    )
+    refused(lambda: hs.load_process(written(tmp_path, "odd.json", odd)), "odd.json: reading.units: unknown 'units'")
+
+
+def test_an_empty_cell_is_no_symbol(tmp_path: Path) -> None:
+    path = written(tmp_path, "g.csv", "u,s\n1,a\n1,\n,a\n")
+    refused(lambda: SequenceData(path, column="s", unit="lines"), "g.csv: row 2: column s: is empty")
+    refused(lambda: SequenceData(path, column="s", group="u"), "column u: is empty")
+    refused(lambda: SequenceData(written(tmp_path, "d.csv", "s,s\na,b\n"), column="s"), "2 columns are named 's'")
+
+
+def test_fastq_is_its_sequences(tmp_path: Path) -> None:
+    """Quality may begin with any sign, and long records may have several lines."""
+    text = "@r1 first\nACg\nTT\n+r1\n@I+\nII\n@r2\nGG\n+\n@@\n\n"
+    data = SequenceData(written(tmp_path, "a.fastq", text))
+    assert numbers(data) == [[0, 1, 2, 3, 3], [2, 2]]
+    assert data.symbols == ("A", "C", "G", "T")
+    assert "without their quality" in data.how
+    assert numbers(SequenceData(written(tmp_path, "b.fq", text), symbols="TGCA")) == [[3, 2, 1, 0, 0], [1, 1]]
+    refused(
+        lambda: SequenceData(written(tmp_path, "c.fq", "@r\nACGT\n+\nII\n")), "line 1 has 4 letters, and 2 characters"
+    )
+    refused(lambda: SequenceData(written(tmp_path, "d.fq", "ACGT\n")), "line 1: a record of FASTQ begins with a header")
+
+
+# --------------------------------------------------------------------------------------------------------------------
 # Bounds
+
+
+def test_a_cell_may_be_a_gene(tmp_path: Path) -> None:
+    path = written(tmp_path, "g.csv", "id,dna\n1," + "ACGT" * 50_000 + "\n")
+    assert SequenceData(path, column="dna").lengths.tolist() == [200_000]
+
+
+def test_no_line_repeats_what_it_refuses(tmp_path: Path) -> None:
+    key = "k" * 10**6
+    path = written(tmp_path, "a.jsonl", json.dumps({key: [0], "b": [1]}))
+    for call in (
+        lambda: SequenceData(path),
+        lambda: SequenceData(path, column=key[:-1]),
+        lambda: SequenceData([[key]], symbols=["a", key + "k"]),
+    ):
+        assert len(refused(call)) <= 400
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_values_of_other_types_are_refused(tmp_path: Path) -> None:
+    lists = written(tmp_path, "g.jsonl", '{"s": "a", "u": [1]}\n{"s": "a", "u": [1]}\n')
+    refused(lambda: SequenceData(lists, column="s", group="u"), "row 1: column u: must be a name or number, got [1]")
+    save_torch({"observations": torch.zeros(2, 2, dtype=torch.bfloat16)}, tmp_path / "b.safetensors")
+    refused(lambda: SequenceData(tmp_path / "b.safetensors"), "must be whole numbers")
+    save_torch(
+        {"tokens": torch.zeros(2, dtype=torch.bfloat16), "lengths": torch.tensor([2])}, tmp_path / "t.safetensors"
+    )
+    refused(lambda: SequenceData(tmp_path / "t.safetensors"), "must be whole numbers")
+    about = {"format": "hmmscope-sequences", "version": 1, "num_symbols": 2, "lengths": [3]}
+    for tokens in ([[0, 1], [1]], "abc", None, [0, 1.5, 1], [0, "a", 1]):
+        path = written(tmp_path, "r.json", json.dumps(about | {"tokens": tokens}))
+        refused(lambda path=path: hs.load_process(path), "must be")  # type: ignore[misc]
+        refused(lambda path=path: SequenceData(path), "must be")  # type: ignore[misc]
+    header = json.dumps({"observations": {"dtype": "I64", "shape": [0, 10**30], "data_offsets": [0, 0]}}).encode()
+    path = written(tmp_path, "s.safetensors", len(header).to_bytes(8, "little") + header)
+    refused(lambda: SequenceData(path), "a shape is beyond all memory", kind=DamagedError)
+
+
+def test_half_a_character_is_no_text(tmp_path: Path) -> None:
+    half = json.loads('"\\ud800"')
+    for call in (
+        lambda: SequenceData([[half]]),
+        lambda: SequenceData([half + "a"], unit="characters"),
+        lambda: SequenceData([[0]], symbols=[half]),
+        lambda: hs.HMM([1.0], [[1.0]], [[1.0]], symbols=[half]),
+        lambda: hs.HMM([1.0], [[1.0]], [[1.0]], states=[half]),
+    ):
+        refused(call, "holds half a surrogate pair")
 
 
 @pytest.mark.parametrize("ending", ["", ".txt", ".npz", ".npy", ".safetensors", ".jsonl", ".fa", ".csv"])
@@ -339,6 +525,48 @@ def test_few_sequences_are_not_split() -> None:
 
 
 @pytest.mark.parametrize("ending", [".safetensors", ".npz", ".jsonl"])
+def test_random_data_is_read_back_equal(tmp_path: Path, ending: str) -> None:
+    """Names in their order, symbols that do not occur, and lengths, of 40 random sets."""
+    pool = [
+        "sun",
+        "rain",
+        "0",
+        "1",
+        "10",
+        "a b",
+        "a,b",
+        " ",
+        "é",
+        "b",
+        "a",
+        "\t",
+        '"',
+        "@",
+        "null",
+        "\x1b",
+        "\u2028",
+        "Z",
+    ]
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        count = int(rng.integers(1, 9))
+        rows = [
+            rng.integers(0, rng.integers(1, count + 1), rng.integers(1, 7)).tolist() for _ in range(rng.integers(1, 6))
+        ]
+        names = [pool[k] for k in rng.permutation(len(pool))[:count]] if seed % 4 else None
+        data = SequenceData(rows, symbols=names or count)
+        data.save(tmp_path / f"{seed}{ending}")
+        back = SequenceData(tmp_path / f"{seed}{ending}")
+        assert (back, back.symbols, back.num_symbols, numbers(back)) == (data, data.symbols, count, rows), seed
+    x = SequenceData([["sun", "rain"], ["sun"]], symbols=["sun", "rain", "hail"])
+    x.save(tmp_path / f"x{ending}")
+    assert SequenceData(tmp_path / f"x{ending}").symbols == ("sun", "rain", "hail")
+    assert SequenceData(tmp_path / f"x{ending}") == x
+    other = SequenceData(tmp_path / f"x{ending}", symbols=["hail", "rain", "sun"])
+    assert numbers(other) == [[2, 1], [2]]
+
+
+@pytest.mark.parametrize("ending", [".safetensors", ".npz", ".jsonl"])
 def test_saved_data_is_read_back_equal(tmp_path: Path, ending: str) -> None:
     for number, data in enumerate((SequenceData(["abba", "c"]), SequenceData([[0, 300, 2], [1]]))):
         path = tmp_path / f"{number}{ending}"
@@ -352,6 +580,13 @@ def test_names_of_another_order_are_translated(tmp_path: Path) -> None:
     SequenceData(["abba"]).save(tmp_path / "a.npz")
     assert numbers(SequenceData(tmp_path / "a.npz", symbols=["b", "a"])) == [[1, 0, 0, 1]]
     refused(lambda: SequenceData(tmp_path / "a.npz", symbols=["b", "c"]), "'a' is not one of b, c")
+
+
+def test_numbers_of_json_lines_are_of_the_names_in_the_file(tmp_path: Path) -> None:
+    """`hmmscope sample` writes numbers with the names beside them; another order of names is another numbering."""
+    line = {"observations": [0, 1, 1], "alphabet": {"symbols": ["x", "y"]}}
+    path = written(tmp_path, "a.jsonl", json.dumps(line))
+    assert numbers(SequenceData(path, symbols=["y", "x"])) == [[1, 0, 0]]
 
 
 def test_what_is_said_obeys_no_escape_sequence(tmp_path: Path) -> None:

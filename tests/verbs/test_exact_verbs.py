@@ -14,6 +14,7 @@ import torch
 import hmmscope as hs
 from cli_cases import assert_one_line, call  # noqa: F401 - a fixture
 from hmmscope import machine
+from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import fit_baum_welch
 from hmmscope.inference.entropy import block_entropies
 from hmmscope.inference.kalman import forgetting_factor, steady_step
@@ -25,6 +26,7 @@ from hmmscope.processes.make import make_process
 from hmmscope.storage import store
 from hmmscope.verbs import sources
 from hmmscope.verbs.sources import read_observations
+from hmmscope.verbs.train import run_config
 
 CASINO = "1 3 6 6 6 2 6 1 6 6"
 
@@ -321,6 +323,53 @@ def test_fit_finds_a_model_and_saves_it(call: Callable) -> None:
     truth = float(hs.log_likelihood(umbrella, 1 - torch.tensor(words)).sum())
     assert expected.log_likelihood > truth - 5  # the data say more than their maker, up to the weight of the prior
     assert call("oracle", "fitted.json", "u.txt").code == 0
+
+
+def test_one_long_sequence_is_read_alike_by_every_verb(call: Callable) -> None:
+    """A column of one symbol a row: refused with both readings, or read as asked; and then as the HMM's own sequences."""
+    skies = [("sun", "rain", "snow")[k * k % 7 % 3] for k in range(400)]
+    Path("w.csv").write_text("day,sky\n" + "".join(f"{k},{sky}\n" for k, sky in enumerate(skies)))
+    options = ["--column", "sky", "--unit", "lines", "--restarts", 1, "--iterations", 3]
+    for verb in (["fit", "w.csv", "--states", 2, "--out", "no.json"], ["study", "w.csv", "--out", "no"]):
+        assert_one_line(call(*verb, "--column", "sky"), 2)
+    called = call("fit", "w.csv", "--states", "1,2", "--out", "two.json", *options)
+    assert called.code == 0, called.error
+    assert "w.csv: 400 observations in 25 sequences of 16, 3 symbols" in called.out
+    assert "cut into 25 pieces of at most 16" in called.out
+    assert load_process("two.json").num_states in (1, 2)
+    assert call("fit", "w.csv", "--states", 2, "--out", "h.json", *options).code == 0
+    said = call("oracle", "h.json", "w.csv").out
+    assert "w.csv: 400 observations in 1 sequence of 400" in said
+    assert "read as those of the process, --unit lines --column sky" in said
+    assert said.count("\nsequence ") == 1
+    assert "fitted to        sequences read with --unit lines --column sky" in call("show", "h.json").out
+    configured = run_config("w.csv", {"process.column": "sky", "process.unit": "lines"})
+    assert (configured.process.cut, configured.layout.length) == (16, 16)  # type: ignore[attr-defined]
+    plain = hs.HMM([1.0], [[1.0]], [[0.4, 0.3, 0.3]], symbols=["rain", "snow", "sun"])
+    plain.save("plain.json")  # nobody knows how its sequences are read: as for `fit`, both are said
+    refused = call("oracle", "plain.json", "w.csv", "--column", "sky")
+    assert_one_line(refused, 2)
+    assert "400 sequences of 1" in refused.error
+    assert "1 sequence of 400" in refused.error
+
+
+def test_arrays_of_hmmlearn_are_fitted(call: Callable) -> None:
+    x = np.array([0, 1, 1, 0, 2, 1, 0, 0, 1, 2])[:, None]
+    options: dict = {"num_restarts": 1, "max_iterations": 3}
+    rows = hs.fit([x[:4, 0].tolist(), x[4:, 0].tolist()], 2, **options)
+    both = hs.fit(x, 2, lengths=[4, 6], **options)
+    assert both.log_likelihood == rows.log_likelihood
+    assert hs.fit(x, 2, **options).log_likelihood == hs.fit(x[:, 0], 2, **options).log_likelihood
+    with pytest.raises(InputError, match="lengths: is for what is still to be read"):
+        hs.fit(hs.SequenceData(x), 2, lengths=[4, 6])
+    np.save("x.npy", x)
+    for flags, lengths in (([], 1), (["--axis", 1], 10)):
+        assert call("fit", "x.npy", "--states", 1, "--out", f"{lengths}.json", "--iterations", 1, *flags).code == 0
+        assert f"10 observations in {lengths} sequence" in call("oracle", f"{lengths}.json", "x.npy").out
+    assert call("sample", "1.json", "-n", 10, "--length", 1, "--out", "s.npz").code == 0
+    assert (
+        "10 observations in 10 sequences of 1" in call("oracle", "1.json", "s.npz").out
+    )  # what the library wrote it knows
 
 
 def test_fit_of_numbers_and_unequal_lengths(call: Callable) -> None:

@@ -346,10 +346,11 @@ def corpus_of(source: Any, process: Process, layout: Layout, *, seed: int = 0, *
 
     Args:
         source: `SequenceData`, or what it is made of.
-        process: its symbols are the alphabet; where nobody knows its optimum, there is none of the sequences either.
+        process: its symbols are the alphabet, and how its sequences were read is how these are; where nobody knows its
+            optimum, there is none of the sequences either.
         layout: of plain sequences.
         seed: of their order.
-        reading: `unit`, `column`, `group` and `lengths`, as for `SequenceData`.
+        reading: `unit`, `column`, `group`, `axis` and `lengths`, as for `SequenceData`.
 
     Raises:
         InputError: what `SequenceData` refuses, another alphabet than that of the process, prompts, or a process of vectors.
@@ -361,7 +362,7 @@ def corpus_of(source: Any, process: Process, layout: Layout, *, seed: int = 0, *
         )
     data = source
     if not isinstance(source, SequenceData):
-        data = SequenceData(source, symbols=process.symbols or process.num_symbols, **reading)
+        data = SequenceData(source, like=process, **reading)
     elif source.symbols != process.symbols:
         raise InputError("sequences: must have the symbols of the process; SequenceData(..., symbols=process.symbols)")
     law = (process if process.prior is None else process.prior.process) if asked.exact else None

@@ -30,7 +30,7 @@ from hmmscope.corpora.layouts import Sequences
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import RefusedError
 from hmmscope.experiments.parts import Made, code_digest
-from hmmscope.experiments.study_page import INTERVALS, SUMMARY, figures, findings
+from hmmscope.experiments.study_page import SUMMARY, figures, findings, intervals
 from hmmscope.experiments.study_tables import Curves, contexts, entropies, grams, num_states, per_symbol, positions
 from hmmscope.machine import environment, machine_line
 from hmmscope.models.base import parameter_count
@@ -56,6 +56,8 @@ NETWORKS: dict[str, dict[str, Any]] = {
 }
 #: Passes through the training part that are tried one after the other, as long as more of them help.
 PASSES = (8, 16, 32, 64)
+#: With fewer pieces than this a tenth of them says little, so pieces are shorter.
+_FEW = 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,8 @@ class StudySpec:
     """What a study compares.
 
     Attributes:
-        length: longer sequences are cut into pieces of this length, which are split, fitted to and predicted.
+        length: longer sequences are cut into pieces of this length, which are split, fitted to and predicted; of a shorter
+            length if there would be fewer than 30 pieces (`SequenceData.block_length`).
         states: sizes of the HMMs.
         restarts, iterations: of each fit, at most; restarts end once the best two agree in likelihood.
         order: longest context of the n-grams.
@@ -195,13 +198,17 @@ class Prepared:
 
     Attributes:
         spec: the numbers.
+        source: the sequences as they were given.
         data: all pieces.
         layout: a placeholder and a piece, so that the first symbol is predicted too.
     """
 
     def __init__(self, source: SequenceData, spec: StudySpec) -> None:
         self.spec, self.source = spec, source
-        pieces = source.cut(spec.length) if source.longest > spec.length else source
+        length = spec.length
+        if sum(-(-count // length) for count in source.lengths.tolist()) < _FEW:
+            length = min(length, source.block_length)
+        pieces = source.cut(length) if source.longest > length else source
         self.data = pieces.seeded(spec.split_seed)
         self.process = GivenSequences(self.data)
         self.layout = Sequences(length=max(2, self.data.longest), placeholder=True)
@@ -240,7 +247,7 @@ class Prepared:
     def facts(self) -> list[dict[str, str]]:
         """What the data are."""
         train, validation, test = (f"{part.num_observations:,} symbols in {len(part):,} pieces" for part in self.parts)
-        lines = self.source.describe().splitlines()
+        lines = self.data.describe().splitlines()
         about = {"data": lines[0], "begins": lines[1].strip().removeprefix("first: ")}
         about |= {"training": train, "validation": validation, "test": test, "seeds of networks": str(self.spec.seeds)}
         return [{"name": name, "value": value} for name, value in about.items()]
@@ -274,7 +281,7 @@ def _claim(path: Path, work: Prepared, resume: bool) -> None:
         "created": date.today().isoformat(),
         "version": __version__,
         "command": " ".join([f"hmmscope study {work.source.title} --out {path.name}", *changes]),
-        "intervals": INTERVALS,
+        "intervals": intervals(len(work.parts[2]), len(work.source), len(work.data)),
         "facts": work.facts(),
         "invalid": None,
         "config": config,

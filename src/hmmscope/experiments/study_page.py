@@ -16,7 +16,6 @@ SUMMARY = (
     "the best HMM is where it loses less; how much of the HMM is in the network is how well the HMM's belief can be read "
     "from its layers."
 )
-INTERVALS = "Intervals are 95 % bootstrap intervals over the pieces of the test part (1000 resamples)."
 _NATS = "nats a symbol"
 #: Contexts that are drawn.
 _DRAWN = 12
@@ -24,9 +23,31 @@ _DRAWN = 12
 Tables = Mapping[str, Sequence[dict[str, Any]]]
 
 
+def intervals(num_pieces: int, num_sequences: int, num_all: int) -> str:
+    """What the intervals are over.
+
+    Args:
+        num_pieces: of the test part.
+        num_sequences: that were given.
+        num_all: pieces that these were cut into.
+    """
+    cut = num_all > num_sequences
+    of = f"{num_sequences} sequence{'s' * (num_sequences != 1)}"
+    which = f"pieces into which {of} {'were' if num_sequences > 1 else 'was'} cut" if cut else "sequences"
+    if num_pieces == 1:
+        return f"There are no intervals: the test part is one of {num_all} {which}."
+    alone = "; neighbouring pieces are taken to be independent" if cut else ""
+    return (
+        f"Intervals are 95 % bootstrap intervals over the test part, {num_pieces} of {num_all} {which} (1000 resamples)"
+        f"{alone}. They do not cover what another training would give."
+    )
+
+
 def figures(tables: Tables) -> list[Figure]:
-    """Predictors on one axis, by position, by context, and the belief by layer."""
-    found = [_predictors(Rows(tables["predictors"])), _positions(tables)]
+    """Predictors on one axis, by position, by context, and the belief by layer, each if there are rows."""
+    found = [_predictors(Rows(tables["predictors"]))]
+    if tables["positions"]:
+        found.append(_positions(tables))
     if tables["contexts"]:
         found.append(_contexts(Rows(tables["contexts"])))
     if tables["beliefs"]:
@@ -126,13 +147,16 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
     (best,) = tables["chosen"]
     gain = Effect(value=best["value"], low=best["low"], high=best["high"], unit=_NATS)
     sure = "beats" if best["low"] > 0 else "does not beat" if best["high"] < 0 else "is not told apart from"
+    title, alone = f"The best network {sure} the best HMM", net["pieces"] < 2
+    if alone:  # nobody knows how far its losses are from those of other pieces
+        title = "One piece of the test part does not tell whether the best network beats the best HMM"
     seeds = f"{num_seeds} seed{'s' * (num_seeds != 1)} of each network"
     losses = f"{gram['value']:.4f} (n-gram of order {gram['size']}), {hmm['value']:.4f} (HMM of {hmm['size']} states)"
     found = [
         _found(
-            f"The best network {sure} the best HMM",
+            title,
             f"Test losses, nats a symbol: {losses}, {net['value']:.4f} ({net['network']}, {net['size']} steps; {seeds}).",
-            gain,
+            Effect(value=best["value"], unit=_NATS) if alone else gain,
         )
     ]
     for row in tables.get("states", ()):
@@ -140,7 +164,7 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
             found.append(_found(f"How many states: {row['num_states']}, by BIC", f"{row['reason']}."))
     first = [row for row in tables["contexts"] if row["symbols_before"] == 2] or list(tables["contexts"])
     surely = [row for row in first if row["low"] > 0]
-    if surely and best["low"] > 0:
+    if surely and best["low"] > 0 and not alone:
         largest = sorted(surely, key=lambda row: -row["share"])[:5]
         shown = ", ".join(f"{row['context']}|{row['next']} ({100 * row['share']:.1f} %)" for row in largest)
         total = 100 * sum(row["share"] for row in surely)

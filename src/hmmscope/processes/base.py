@@ -25,6 +25,7 @@ from hmmscope.processes.formats import write_file
 from hmmscope.processes.laws import Law, StateEmitting
 from hmmscope.reprs import html_table
 from hmmscope.seeds import philox_key
+from hmmscope.sequences.rule import Reading
 
 #: Of files of processes.
 FILE_VERSION = 1
@@ -63,6 +64,7 @@ class Process(ABC):
         prior: what the optimum believes where that is not this process, or None.
         symbols, states: names, or None.
         title, source: what it is and where it comes from.
+        reading: of a process fitted to sequences, how these were read; None else. No digest covers it.
         file_format: what files of this kind of process call themselves. A subclass that says it is a kind of its own,
             and `hmmscope.load_process` reads its files.
         file_arrays: the arrays of such a file that must be there.
@@ -81,6 +83,7 @@ class Process(ABC):
     prior: Prior | None = None
     symbols: tuple[str, ...] | None = None
     states: tuple[str, ...] | None = None
+    reading: Reading | None = None
     title: str = ""
     source: str = ""
 

@@ -1,7 +1,7 @@
 """Sequences that are given, as what generates: samples are windows of them, and nobody knows their law."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -16,10 +16,11 @@ from hmmscope.kernels.philox import MAX_SAMPLES
 from hmmscope.kernels.random_arrays import random_permutations, uniforms
 from hmmscope.processes.base import Paths, Prior, Process
 from hmmscope.processes.laws import Law
-from hmmscope.schema import require, shown
+from hmmscope.schema import parse_spec, require, shown
 from hmmscope.seeds import check_seed, philox_key
 from hmmscope.sequences.data import SequenceData
-from hmmscope.sequences.encoding import Alphabet, encode_numbers
+from hmmscope.sequences.encoding import Alphabet, apart, encode_numbers
+from hmmscope.sequences.rule import Reading
 
 #: Streams of training, and streams of judgement, which is on other sequences.
 TRAINING, JUDGING = ("train",), ("evaluate", "probe", "test")
@@ -47,14 +48,14 @@ class GivenSequences(Process):
     num_states = 1
     file_format = "hmmscope-sequences"
     file_arrays = ("tokens", "lengths", "num_symbols")
-    file_fields = ("symbols", "title", "split_seed")
+    file_fields = ("symbols", "title", "split_seed", "reading")
 
     def __init__(self, data: SequenceData, law: Process | None = None) -> None:
         if law is not None:
             require(data.num_symbols == law.num_symbols, "symbols", f"must be {law.num_symbols}", data.num_symbols)
             self.prior = Prior(law, 1.0)
         self.data, self.num_symbols, self.symbols = data, data.num_symbols, data.symbols
-        self.title = data.title
+        self.title, self.reading = data.title, data.reading
         self.weights_M = torch.ones(1, dtype=torch.float64)
         self._pieces: dict[tuple[str, int], NDArray[np.int64]] = {}
 
@@ -146,19 +147,18 @@ class GivenSequences(Process):
 
     def file_texts(self) -> dict[str, Any]:
         plain = {"num_symbols": self.num_symbols, "title": self.title, "split_seed": self.data.seed}
-        return plain if self.symbols is None else plain | {"symbols": list(self.symbols)}
+        reading = {"reading": self.data.reading.to_data()} if self.data.reading.to_data() else {}
+        return plain | reading | ({} if self.symbols is None else {"symbols": list(self.symbols)})
 
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "GivenSequences":
-        flat, lengths = (np.asarray(data[name]) for name in ("tokens", "lengths"))
-        whole = all(array.ndim == 1 and array.dtype.kind in "iu" for array in (flat, lengths))
-        if not whole or not len(lengths) or bool((lengths < 1).any()) or int(lengths.sum()) != len(flat):
-            raise InputError("lengths: must be positive and sum to the number of tokens")
+        rows = apart(data["tokens"], data["lengths"])
         given = data.get("symbols")
         alphabet = Alphabet.of(given if given is not None else data["num_symbols"])
         require(alphabet.count == data["num_symbols"], "symbols", "must be num_symbols names", shown(given))
-        rows = np.split(flat, np.cumsum(lengths)[:-1])
         encoded = encode_numbers(rows, alphabet, "sequences as saved", lambda number: f"sequence {number + 1}")
+        reading = parse_spec(Reading, data.get("reading", {}), "reading")
+        encoded = replace(encoded, reading=reading)
         title, seed = data.get("title", ""), check_seed(data.get("split_seed", 0))
         return cls(SequenceData.from_encoded(encoded, title, seed))
 
@@ -173,7 +173,7 @@ class DataSpec:
 
     Attributes:
         path: the file.
-        unit, column, group: how it is read, see `hmmscope.SequenceData`; empty to find out.
+        unit, column, group, axis: how it is read, see `hmmscope.SequenceData`; empty to find out.
         symbols: names of the symbols; none for those that occur.
         cut: cut sequences into pieces of this length before they are split; 0 to leave them.
         split_seed: of the split into training, validation and test.
@@ -187,6 +187,7 @@ class DataSpec:
     unit: str = ""
     column: str = ""
     group: str = ""
+    axis: int | None = None
     symbols: tuple[str, ...] = ()
     cut: int = 0
     split_seed: int = 0
@@ -198,7 +199,7 @@ class DataSpec:
 
     def build(self) -> GivenSequences:
         given = {name: getattr(self, name) or None for name in ("unit", "column", "group")}
-        data = SequenceData(self.path, **given, symbols=self.symbols or None, seed=self.split_seed)
+        data = SequenceData(self.path, **given, axis=self.axis, symbols=self.symbols or None, seed=self.split_seed)
         found = GivenSequences(data.cut(self.cut) if self.cut else data)
         if self.digest and found.digest != self.digest:
             raise DamagedError(f"{self.path}: has changed (its digest is {found.digest[:12]}, not {self.digest[:12]})")

@@ -8,7 +8,9 @@ from hmmscope.errors import InputError
 from hmmscope.processes.base import Process
 from hmmscope.processes.laws import StateEmitting
 from hmmscope.processes.rows import Quantiser
-from hmmscope.schema import shown
+from hmmscope.schema import parse_spec, shown
+from hmmscope.sequences.encoding import check_text
+from hmmscope.sequences.rule import Reading
 
 
 class HMM(Process):
@@ -23,6 +25,7 @@ class HMM(Process):
         quantisation_change: largest absolute change of a probability by quantisation (below 2^-32).
         symbols, states: names, or None.
         title, source: free text.
+        reading: of an HMM fitted to sequences, how these were read.
 
     Args:
         initial: (S,), sums to 1.
@@ -40,6 +43,7 @@ class HMM(Process):
 
     file_format = "hmmscope-hmm"
     file_arrays = ("initial", "transition", "emission")
+    file_fields = (*Process.file_fields, "reading")
 
     def __init__(
         self,
@@ -70,6 +74,10 @@ class HMM(Process):
         title = f", title={self.title!r}" if self.title else ""
         return f"HMM(num_states={self.num_states}, num_symbols={self.num_symbols}{title})"
 
+    def file_texts(self) -> dict[str, Any]:
+        reading = {} if self.reading is None else {"reading": self.reading.to_data()}
+        return super().file_texts() | reading
+
     def file_tensors(self) -> dict[str, Tensor]:
         return dict(zip(self.file_arrays, (self.initial_S, self.transition_SS, self.emission_SV), strict=True))
 
@@ -77,6 +85,7 @@ class HMM(Process):
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "HMM":
         hmm = cls(*(data[name] for name in cls.file_arrays), **texts(data), allow_drop_tiny=allow_drop_tiny)
         hmm.evaluated_after = asked_after(data, hmm.num_symbols)
+        hmm.reading = parse_spec(Reading, data["reading"], "reading") if "reading" in data else None
         return hmm
 
 
@@ -98,7 +107,8 @@ def check_names(field: str, names: Sequence[str] | None, count: int) -> tuple[st
     if names is None:
         return None
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
-        raise InputError(f"{field}: must be a list of non-empty texts, got {names!r}")
+        raise InputError(f"{field}: must be a list of non-empty texts, got {shown(names)}")
     if len(names) != count or len(set(names)) != count:
         raise InputError(f"{field}: must be {count} different names, got {len(names)} ({len(set(names))} different)")
+    check_text(names, field)
     return tuple(names)

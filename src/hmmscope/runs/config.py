@@ -128,7 +128,7 @@ def configure(
         model: a registered name, a spec, a mapping of its fields, or any module from tokens to logits.
         target: "observation" or "belief"; of a product of matrices, which has no exact law, "belief" by default.
         layout, length: how samples are laid out, or how long plain sequences are. Of given sequences by default the
-            longest, up to 256.
+            longest, up to 256. Fewer than three sequences are cut into blocks, so that some can be held out.
         num_steps: of the training, instead of the recipe's.
         training: the recipe, or a mapping of its fields.
         seed: of weights and training samples.
@@ -145,8 +145,12 @@ def configure(
     else:
         if isinstance(source, str | Path):
             source = registry.build_spec("process", process_data(str(source)), "process")
+        if isinstance(source, SequenceData):
+            source = GivenSequences(source.in_blocks())
         built = source.build() if isinstance(source, DataSpec) else source
-        built = GivenSequences(built) if isinstance(built, SequenceData) else built
+        if isinstance(source, DataSpec) and built.data.in_blocks() is not built.data:
+            source = replace(source, cut=built.data.block_length)
+            built = source.build()
         plain = Sequences(length=built.window) if isinstance(built, GivenSequences) else Sequences()
         config = RunConfig(process=source, layout=plain)
         if isinstance(source, MatrixProduct):

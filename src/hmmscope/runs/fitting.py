@@ -27,7 +27,8 @@ class Fit:
     """An HMM fitted to sequences.
 
     Attributes:
-        hmm: the model, with the names of the symbols; of several numbers of states the one that was chosen.
+        hmm: the model, with the names of the symbols and how they were read; of several numbers of states the one that was
+            chosen.
         num_observations: how many symbols it was fitted to.
         fits: of each number of states; empty after a stream.
         held_out: mean log-probability of a held-out symbol under each of them, nats; empty if there was no choice.
@@ -140,7 +141,8 @@ def fit(
             `SequenceStream` or an iterable of parts of the data, each such a source.
         num_states: how many, or several numbers to choose from.
         validation: what the numbers of states are also judged by; by default the validation part of `source`, of which then
-            only the training part is fitted to.
+            only the training part is fitted to. Fewer than three sequences are cut into blocks for that
+            (`SequenceData.in_blocks`).
         start: where the first restart begins, and what fixed parts are.
         fixed: which of "initial", "transition", "emission" stay as in `start`.
         tied_emissions: a class number for each state; states of one class have one emission law.
@@ -151,7 +153,7 @@ def fit(
         stream: see every part of the data once, for data that do not fit in memory: a first fit to the first part, then a
             step for each part (`fit_stream`). The path of a file is then read part by part.
         quiet: show no progress.
-        reading: options of `SequenceData` or `SequenceStream`, such as `unit`.
+        reading: options of `SequenceData` or `SequenceStream`, such as `unit`, or `lengths` of hmmlearn's ``X, lengths``.
 
     Raises:
         InputError: what is no such source; options out of range; a stream with several numbers of states.
@@ -166,9 +168,12 @@ def fit(
         require(len(sizes) == 1, "num_states", "must be one number for a stream", num_states)
         require(tied_emissions is None, "tied_emissions", "are not for a stream", tied_emissions)
         return _fit_stream(source, sizes[0], options, quiet, reading)
+    if isinstance(source, SequenceData) and reading:
+        raise InputError(f"{next(iter(reading))}: is for what is still to be read, and SequenceData is read")
     data = source if isinstance(source, SequenceData) else SequenceData(source, **reading)
     judges = None
     if len(sizes) > 1:
+        data = data if validation is not None else data.in_blocks()
         data, judges = (data.train, data.validation) if validation is None else (data, _like(validation, data))
     work = _work(data, sizes[-1])
     with _Count(len(sizes) * num_restarts * max_iterations, quiet) as heard:
@@ -183,8 +188,7 @@ def fit(
 
 def _like(other: Any, data: SequenceData) -> SequenceData:
     """Held-out sequences of the alphabet of `data`."""
-    known = data.symbols or data.num_symbols
-    found = other if isinstance(other, SequenceData) else SequenceData(other, symbols=known)
+    found = other if isinstance(other, SequenceData) else SequenceData(other, like=data)
     if (found.symbols, found.num_symbols) != (data.symbols, data.num_symbols):
         raise InputError("validation: must have the symbols of the source; give both the same symbols=")
     return found
@@ -200,7 +204,9 @@ def _work(data: SequenceData, num_states: int) -> Sequences:
 def _named(hmm: HMM, data: SequenceData | SequenceStream, title: str) -> HMM:
     matrices = (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
     of = data.title if isinstance(data, SequenceData) else data.path.name
-    return HMM(*matrices, symbols=data.symbols, title=f"{title} to {of}" if of else title)
+    found = HMM(*matrices, symbols=data.symbols, title=f"{title} to {of}" if of else title)
+    found.reading = data.reading if data.reading.to_data() else None
+    return found
 
 
 class _Count(Progress):

@@ -20,8 +20,10 @@ from hmmscope.errors import InputError, RefusedError
 from hmmscope.reprs import html_table
 from hmmscope.schema import require, shown
 from hmmscope.seeds import check_seed, numpy_generator
+from hmmscope.sequences.asked import Asked
 from hmmscope.sequences.encoding import Alphabet, Encoded, summary
-from hmmscope.sequences.reading import Asked, read_file, read_object
+from hmmscope.sequences.reading import read_file, read_object
+from hmmscope.sequences.rule import Reading
 from hmmscope.storage import store
 from hmmscope.text import in_a_line
 
@@ -29,6 +31,8 @@ FORMAT = "hmmscope-sequences"
 _ENDINGS = (".safetensors", ".npz", ".jsonl")
 #: Symbols, and characters of a first line, that are shown.
 _SHOWN_SYMBOLS, _SHOWN_LINE = 12, 60
+#: Blocks that few long sequences are cut into, and symbols of the shortest.
+_BLOCKS, _SHORTEST_BLOCK = 50, 16
 
 
 class Parts(NamedTuple):
@@ -51,7 +55,12 @@ class SequenceData(Dataset[Tensor]):
         unit: of text: "characters", "words", "numbers", or "lines" (one symbol a line).
         column: of a table or file with several arrays, the one to take; by default ``observations``, or the only one.
         group: of a table with one observation a row, the column that says of which sequence.
-        lengths: number of symbols of each row of a padded array.
+        axis: of an array of two dimensions, the axis along which time runs: 0 if each column is a sequence, 1 if each row
+            is. By default (time, 1) is one sequence, as in hmmlearn, and (sequence, time) has one a row.
+        lengths: number of symbols of each row of a padded array; or of each of the sequences that lie one after the other in
+            one row or column, as in hmmlearn's ``X, lengths``.
+        like: a process, or other `SequenceData`, whose symbols these have, and which says how its own sequences were read:
+            so these are read, where nothing else is asked for.
         title: what it is; by default the name of the file.
         seed: of `train`, `validation` and `test`.
 
@@ -63,6 +72,7 @@ class SequenceData(Dataset[Tensor]):
         num_symbols: V.
         lengths: of the sequences (sequence,).
         title, how: what it is, and how it was read.
+        reading: the options with which another source is read alike.
 
     Raises:
         InputError: nothing to read, a symbol that is not in the alphabet, a file that is missing, no regular file, or too
@@ -78,24 +88,36 @@ class SequenceData(Dataset[Tensor]):
         unit: str | None = None,
         column: str | None = None,
         group: str | None = None,
+        axis: int | None = None,
         lengths: object = None,
+        like: Any = None,
         title: str | None = None,
         seed: int = 0,
     ) -> None:
         is_path = isinstance(source, os.PathLike) or (isinstance(source, str) and "\n" not in source)
         what = Path(str(source)).name if is_path else "sequences"
-        if group is not None and column is None:
-            raise InputError("group: needs column, the column of the symbols")
-        asked = Asked(what, Alphabet.of(symbols), unit, column, group, lengths)
-        if isinstance(source, str) and not is_path:
-            encoded = asked.lines(source.splitlines())
-        else:
-            encoded = read_file(Path(str(source)), asked) if is_path else read_object(source, asked)
-        self._set(encoded, what if title is None else title, seed)
+        if like is not None and symbols is None:
+            symbols = like.symbols or like.num_symbols
+        wanted = Reading(unit=unit, column=column, group=group, axis=axis)
+        kept = None if like is None else like.reading
+        asked = Asked(what, Alphabet.of(symbols), wanted, lengths, kept)
+        try:
+            if isinstance(source, str) and not is_path:
+                encoded = asked.lines(source.splitlines())
+            else:
+                encoded = read_file(Path(str(source)), asked) if is_path else read_object(source, asked)
+        except InputError as error:
+            if kept is None or not kept.to_data():
+                raise
+            raise InputError(
+                f"{error} (read as those of the process, {kept.flags()}; the options choose another way)"
+            ) from None
+        self._set(asked.understood(encoded), what if title is None else title, seed)
 
     def _set(self, encoded: Encoded, title: str, seed: int) -> None:
         self._encoded, self.title, self.seed = encoded, title, check_seed(seed)
         self.symbols, self.num_symbols, self.how = encoded.symbols, encoded.num_symbols, encoded.how
+        self.reading = encoded.reading
         self.lengths = torch.from_numpy(encoded.lengths.astype(np.int64))
         self._starts = np.concatenate([[0], np.cumsum(encoded.lengths)]).astype(np.int64)
 
@@ -232,7 +254,29 @@ class SequenceData(Dataset[Tensor]):
         lengths = [
             min(length, count - begin) for count in self._encoded.lengths.tolist() for begin in range(0, count, length)
         ]
-        return self._with(self.flat, np.array(lengths))
+        found = self._with(self.flat, np.array(lengths))
+        return found if len(found) == len(self) else found._said(f"cut into {len(found)} pieces of at most {length}")
+
+    @property
+    def block_length(self) -> int:
+        """Length of about 50 blocks of all symbols, but not below 16: what few long sequences are cut into by itself."""
+        count = max(1, min(_BLOCKS, self.num_observations // _SHORTEST_BLOCK))
+        return -(-self.num_observations // count)
+
+    def in_blocks(self) -> "SequenceData":
+        """Sequences of which some can be held out: these if three of them differ, else cut into blocks (`block_length`).
+
+        Blocks are not quite independent: the hidden state at the end of one says something of the next.
+        """
+        different: set[bytes] = set()
+        for sequence in self:
+            different.add(sequence.numpy().tobytes())
+            if len(different) == 3:
+                return self
+        return self.cut(self.block_length)
+
+    def _said(self, more: str) -> "SequenceData":
+        return self.from_encoded(replace(self._encoded, how=f"{self.how}; {more}"), self.title, self.seed)
 
     def beginnings(self, length: int) -> "SequenceData":
         """Of each sequence the first `length` symbols."""
@@ -302,8 +346,6 @@ class SequenceData(Dataset[Tensor]):
     def save(self, path: object) -> None:
         """Write to a new .safetensors or .npz, or to .jsonl (names as they are); `SequenceData` reads them back equal.
 
-        In .jsonl symbols that do not occur are lost.
-
         Raises:
             InputError: another ending.
             RefusedError: the file exists.
@@ -313,14 +355,15 @@ class SequenceData(Dataset[Tensor]):
             raise InputError(f"path: must end in {', '.join(_ENDINGS)}, got {str(target)!r}")
         if os.path.lexists(target):
             raise RefusedError(f"{target}: exists; choose another name")
+        header: dict[str, Any] = {"format": FORMAT, "version": 1, "num_symbols": self.num_symbols}
+        header |= {} if self.symbols is None else {"symbols": list(self.symbols)}
         if target.suffix == ".jsonl":
             named = self.symbols
             rows = [s.tolist() if named is None else [named[v] for v in s.tolist()] for s in self]
-            store.write_table(target, [{"observations": row} for row in rows])
+            first, *others = ({"observations": row} for row in rows)
+            store.write_table(target, [first | {"alphabet": header}, *others])
             return
-        names = None if self.symbols is None else list(self.symbols)
-        header = {"format": FORMAT, "version": 1, "num_symbols": self.num_symbols}
-        text = json.dumps(header | ({} if names is None else {"symbols": names}))
+        text = json.dumps(header)
         if target.suffix == ".safetensors":
             tensors = {"tokens": torch.from_numpy(np.ascontiguousarray(self.flat)), "lengths": self.lengths}
             store.write_tensors(target, tensors, {"sequences": text})

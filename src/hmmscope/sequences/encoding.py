@@ -1,14 +1,18 @@
 """Rows of words, characters or numbers as symbol numbers with their alphabet."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
 from hmmscope.reprs import Shown
-from hmmscope.schema import require, shown, unknown_name
+from hmmscope.schema import listed, require, shown, unknown_name
+from hmmscope.sequences.rule import Reading
+from hmmscope.text import is_text
 
 #: How a line of text becomes symbols.
 UNITS = {
@@ -31,6 +35,7 @@ class Encoded(Shown):
         num_symbols: V.
         how: what was understood, in words.
         first: the first sequence as it was read, or its beginning.
+        reading: how it was read, for another source.
     """
 
     flat: NDArray[np.integer]
@@ -39,6 +44,7 @@ class Encoded(Shown):
     num_symbols: int
     how: str
     first: str
+    reading: Reading = field(default_factory=Reading)
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,12 +66,72 @@ class Alphabet(Shown):
         names = tuple(symbols) if isinstance(symbols, list | tuple | str) else ()
         if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
             raise InputError(f"symbols: must be different names, or how many there are, got {shown(symbols)}")
+        check_text(names)
         return cls(names, len(names))
 
 
-def encode_numbers(
-    rows: Sequence[object], alphabet: Alphabet, how: str, where: Callable[[int], str], lengths: object = None
-) -> Encoded:
+def check_text(names: Sequence[str], field: str = "symbols") -> None:
+    """InputError for half a character: what no file could hold, and no digest could be of."""
+    if not is_text("".join(names)):
+        odd = next(name for name in names if not is_text(name))
+        raise InputError(f"{field}: {shown(odd)} holds half a surrogate pair, which is no text")
+
+
+def apart(flat: object, lengths: object) -> list[NDArray[Any]]:
+    """Sequences that lie one after the other in `flat` (observation,), by their `lengths` (sequence,).
+
+    Raises:
+        InputError: lengths that are not positive whole numbers, or do not sum to the number of symbols.
+    """
+    try:
+        tokens = np.asarray(flat)
+    except (ValueError, TypeError):  # lists of different lengths, a type that NumPy has not
+        tokens = np.array(None)
+    if tokens.ndim != 1:
+        raise InputError(f"tokens: must be whole numbers, one sequence after the other, got {shown(flat)}")
+    return np.split(tokens, filling_lengths(lengths, len(tokens)).cumsum()[:-1])
+
+
+def filling_lengths(lengths: object, total: int) -> NDArray[np.int64]:
+    """Lengths (sequence,) of sequences that lie one after the other; InputError unless positive with that sum."""
+    counts = whole_lengths(lengths)
+    if not len(counts) or bool((counts < 1).any()) or sum(counts.tolist()) != total:
+        raise InputError(f"lengths: must be positive and sum to the number of tokens, {total}, got {shown(lengths)}")
+    return counts
+
+
+def whole_lengths(lengths: object) -> NDArray[np.int64]:
+    """Lengths of sequences (sequence,); InputError unless they are a list of whole numbers from 0 on."""
+    try:
+        counts = np.asarray(lengths)
+        good = counts.ndim == 1 and (counts.dtype.kind in "iu" or counts.size == 0) and bool((counts >= 0).all())
+    except (ValueError, TypeError, OverflowError):
+        good = False
+    if not good:
+        raise InputError(f"lengths: must be whole numbers, one a sequence, got {shown(lengths)}")
+    return counts.astype(np.int64)
+
+
+def within(rows: Sequence[Any], lengths: object) -> list[Any]:
+    """Rows without their padding; or of one row, the sequences that it is cut into, as hmmlearn's ``X, lengths``.
+
+    Raises:
+        InputError: lengths that are neither one a row, none above its row, nor sum to the only row.
+    """
+    if lengths is None:
+        return list(rows)
+    counts = whole_lengths(lengths).tolist()
+    if len(rows) == 1 and sum(counts) == len(rows[0]):
+        ends = list(accumulate(counts))
+        return [rows[0][end - count : end] for end, count in zip(ends, counts, strict=True)]
+    if len(counts) != len(rows) or any(count > len(row) for count, row in zip(counts, rows, strict=True)):
+        also = f", or sum to {len(rows[0])}" if len(rows) == 1 else ""
+        rule = f"{len(rows)} numbers, none above the length of its row" + also
+        raise InputError(f"lengths: must be {rule}, got {shown(lengths)}")
+    return [row[:count] for count, row in zip(counts, rows, strict=True)]
+
+
+def encode_numbers(rows: Sequence[object], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
     """Rows of symbol numbers.
 
     Raises:
@@ -82,8 +148,6 @@ def encode_numbers(
         if array.ndim != 1 or array.dtype.kind not in "iub":
             raise InputError(f"{where(number)}: must be a list of whole numbers, got {shown(row)}")
         arrays.append(array.astype(np.int64))
-    if lengths is not None:
-        arrays = _shortened(arrays, lengths)
     arrays = [array for array in arrays if len(array)]
     if not arrays:
         raise InputError(f"{where(-1)}: holds no sequence")
@@ -103,18 +167,6 @@ def encode_numbers(
     return Encoded(_small(flat, count), counts, alphabet.names, count, how, beginning)
 
 
-def _shortened(arrays: list[NDArray[np.int64]], lengths: object) -> list[NDArray[np.int64]]:
-    """Rows without their padding."""
-    counts = np.asarray(lengths)
-    longest = np.array([len(array) for array in arrays])
-    good = counts.shape == longest.shape and counts.dtype.kind in "iu" and bool((counts >= 0).all())
-    if not good or bool((counts > longest).any()):
-        raise InputError(
-            f"lengths: must be {len(arrays)} numbers, none above the length of its row, got {shown(lengths)}"
-        )
-    return [array[:count] for array, count in zip(arrays, counts.tolist(), strict=True)]
-
-
 def encode_words(rows: list[list[str]], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
     """Rows of names; the alphabet is theirs in sorted order, unless it is given.
 
@@ -122,6 +174,7 @@ def encode_words(rows: list[list[str]], alphabet: Alphabet, how: str, where: Cal
         InputError: a name outside a given alphabet; `where` says in which row.
     """
     names = alphabet.names or (None if alphabet.count else tuple(sorted({word for row in rows for word in row})))
+    check_text(names or ())
     known = names if names is not None else tuple(map(str, range(alphabet.count or 0)))
     codes = {name: code for code, name in enumerate(known)}
     flat: list[int] = []
@@ -130,8 +183,8 @@ def encode_words(rows: list[list[str]], alphabet: Alphabet, how: str, where: Cal
             flat.extend([codes[word] for word in row])
         except KeyError:
             column = next(k for k, word in enumerate(row) if word not in codes)
-            listed = ", ".join(known[:30]) + (", ..." if len(known) > 30 else "")
-            raise InputError(f"{where(number)}, symbol {column + 1}: {row[column]!r} is not one of {listed}") from None
+            rule = f"{shown(row[column])} is not one of {listed(known)}"
+            raise InputError(f"{where(number)}, symbol {column + 1}: {rule}") from None
     counts = np.array([len(row) for row in rows])
     first = ("" if all(len(name) == 1 for name in known) else " ").join(rows[0][:40])
     return Encoded(_small(np.array(flat), len(known)), counts, names, len(known), how, first)
@@ -141,9 +194,10 @@ def encode_characters(lines: list[str], alphabet: Alphabet, how: str, where: Cal
     """Lines of characters; the alphabet is theirs in the order of Unicode, unless it is given."""
     if alphabet.names is None and alphabet.count is not None:
         return encode_words([list(line) for line in lines], alphabet, how, where)
-    points = np.frombuffer("".join(lines).encode("utf-32-le"), np.uint32)
+    points = np.frombuffer("".join(lines).encode("utf-32-le", "surrogatepass"), np.uint32)
     found, flat = np.unique(points, return_inverse=True)
     names = tuple(map(chr, found.tolist()))
+    check_text(names)
     if alphabet.names is not None:
         if not set(names) <= set(alphabet.names):
             return encode_words([list(line) for line in lines], alphabet, how, where)  # which says where
@@ -178,18 +232,24 @@ def encode_lines(
     kept = [number for number, line in enumerate(lines) if line.strip()]
     if not kept:
         raise InputError(f"{what}: holds no sequence")
+    texts = [lines[number].strip() for number in kept]
+    if unit is None:
+        unit = _unit_of(texts, alphabet, what)
+    found = _columns(lines, alphabet, what) if unit == "lines" else _in_unit(unit, texts, kept, alphabet, what, where)
+    return replace(found, how=UNITS[unit], reading=Reading(unit=unit))
+
+
+def _in_unit(
+    unit: str, texts: list[str], kept: list[int], alphabet: Alphabet, what: str, where: Callable[[int], str]
+) -> Encoded:
+    """Lines of characters, words or numbers, none of them blank, whose numbers are `kept`."""
 
     def place(number: int) -> str:
         return where(kept[number] if number >= 0 else number)
 
-    texts = [lines[number].strip() for number in kept]
-    if unit is None:
-        unit = _unit_of(texts, alphabet, what)
-    how = f"{UNITS[unit]}"
+    how = UNITS[unit]
     if unit == "characters":
         return encode_characters(texts, alphabet, how, place)
-    if unit == "lines":
-        return _columns(lines, alphabet, how, what)
     rows = [_words(text, alphabet) for text in texts]
     kept = [number for number, row in zip(kept, rows, strict=True) if row]
     rows = [row for row in rows if row]
@@ -223,7 +283,7 @@ def _words(text: str, alphabet: Alphabet) -> list[str]:
     return text.split() if "," in (alphabet.names or ()) else text.replace(",", " ").split()
 
 
-def _columns(lines: list[str], alphabet: Alphabet, how: str, what: str) -> Encoded:
+def _columns(lines: list[str], alphabet: Alphabet, what: str) -> Encoded:
     """Each line a symbol; a blank line begins another sequence."""
     rows: list[list[str]] = [[]]
     for line in lines:
@@ -231,7 +291,7 @@ def _columns(lines: list[str], alphabet: Alphabet, how: str, what: str) -> Encod
             rows[-1].append(line.strip())
         elif rows[-1]:
             rows.append([])
-    rows = [row for row in rows if row]
+    rows, how = [row for row in rows if row], UNITS["lines"]
     if all(_is_number(word) and _below(word, _MAX_SYMBOLS) for row in rows for word in row) and alphabet.names is None:
         values = [[int(word) for word in row] for row in rows]
         return encode_numbers(values, alphabet, how, lambda number: f"{what}: sequence {number + 1}")
@@ -242,31 +302,47 @@ def _unit_of(texts: list[str], alphabet: Alphabet, what: str) -> str:
     """The unit of lines of text that nobody named."""
     rows = [_words(text, alphabet) for text in texts]
     if alphabet.names is not None:
-        spaced = any(" " in text for text in texts) and " " in alphabet.names
-        return "characters" if spaced else "words"
+        return _unit_of_names(texts, rows, alphabet, alphabet.names, what)
     distinct = {word for row in rows for word in row}
     numeric = all(map(_is_number, distinct))
     if alphabet.count is not None:
         fits = numeric and all(_below(word, alphabet.count) for word in distinct)
         digits = all(len(row) == 1 and row[0].isascii() and row[0].isdigit() for row in rows)
         below = digits and all(int(digit) < alphabet.count for word in distinct for digit in word)
+        if fits and len(texts) > 1 and all(len(row) == 1 for row in rows):
+            raise _ambiguous(texts, alphabet, what, "numbers", "lines")
         return "characters" if below and not fits else "numbers"
     one_word = all(len(row) == 1 for row in rows)
     characters = {c for text in texts for c in text}
     if numeric:
         if not one_word or (len(texts) == 1 and len(texts[0]) == 1):
             return "numbers"
-        raise _ambiguous(texts, what, "characters" if any(len(word) > 1 for word in distinct) else "numbers", "lines")
+        raise _ambiguous(
+            texts, alphabet, what, "characters" if any(len(word) > 1 for word in distinct) else "numbers", "lines"
+        )
     if one_word:
         if all(len(text) == 1 for text in texts) or (len(texts) > 3 and 2 * len(set(texts)) <= len(texts)):
-            raise _ambiguous(texts, what, "characters", "lines")
+            raise _ambiguous(texts, alphabet, what, "characters", "lines")
         return "characters"
     if all(len(word) == 1 for word in distinct) or 2 * len(distinct) <= len(characters - {" ", ",", "\t"}):
         return "words"  # characters would be many more symbols than words are
-    raise _ambiguous(texts, what, "characters", "words")
+    raise _ambiguous(texts, alphabet, what, "characters", "words")
 
 
-def _ambiguous(texts: list[str], what: str, *units: str) -> InputError:
+def _unit_of_names(
+    texts: list[str], rows: list[list[str]], alphabet: Alphabet, names: tuple[str, ...], what: str
+) -> str:
+    """The unit of lines of text whose symbols have these names."""
+    known = set(names)
+    if all(text in known for text in texts):  # a symbol a line
+        if not all(word in known for row in rows for word in row):
+            return "lines"
+        if len(texts) > 1:
+            raise _ambiguous(texts, alphabet, what, "words", "lines")
+    return "characters" if " " in known and any(" " in text for text in texts) else "words"
+
+
+def _ambiguous(texts: list[str], alphabet: Alphabet, what: str, *units: str) -> InputError:
     """The error that says both readings."""
 
     def number(name: int) -> str:
@@ -274,7 +350,7 @@ def _ambiguous(texts: list[str], what: str, *units: str) -> InputError:
 
     readings = []
     for unit in units:
-        found = encode_lines(texts, Alphabet(), unit, what, number)
+        found = encode_lines(texts, alphabet, unit, what, number)
         readings.append(f"as {unit} ({UNITS[unit]}) it is {summary(found)}")
     options = " or ".join(f"unit={unit!r}" for unit in units)
     return InputError(f"{what}: can be read in two ways: {'; '.join(readings)}; choose with {options} (--unit)")

@@ -4,7 +4,8 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,108 +15,19 @@ from numpy.typing import NDArray
 
 from hmmscope.errors import DamagedError, InputError, ResourceError
 from hmmscope.machine import require_memory
-from hmmscope.schema import shown, unknown_name
-from hmmscope.sequences.encoding import Alphabet, Encoded, encode_lines, encode_numbers, encode_words
+from hmmscope.schema import shown
+from hmmscope.sequences.asked import OBSERVATIONS, Asked, is_whole
+from hmmscope.sequences.encoding import Alphabet, Encoded, apart, encode_words
+from hmmscope.sequences.rule import Reading
 from hmmscope.storage import disk, store
 from hmmscope.storage.mapped import map_tensors, read_npy, read_npz
 
-TEXT, FASTA = (".txt", ".text"), (".fa", ".fasta", ".fna", ".faa", ".ffn")
+TEXT, FASTA, FASTQ = (".txt", ".text"), (".fa", ".fasta", ".fna", ".faa", ".ffn"), (".fq", ".fastq")
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 ARRAYS = (".npz", ".npy", ".safetensors")
-ENDINGS = (*TEXT, *FASTA, *TABLES, *ARRAYS)
+ENDINGS = (*TEXT, *FASTA, *FASTQ, *TABLES, *ARRAYS)
 #: Text files may be this large.
 _MAX_TEXT = 1 << 30
-#: The field that is taken if nothing is said, as `hmmscope sample` writes it.
-OBSERVATIONS = "observations"
-
-
-class Asked:
-    """What the caller says about a source, and where errors are.
-
-    Args:
-        what: the source, for messages.
-        alphabet: what is known of the symbols.
-        unit: of text, see `encode_lines`.
-        column: the field, column or array to take.
-        group: of a table with one observation a row: the column that says of which sequence.
-        lengths: of padded rows.
-    """
-
-    def __init__(
-        self, what: str, alphabet: Alphabet, unit: str | None, column: str | None, group: str | None, lengths: object
-    ) -> None:
-        self.what, self.alphabet, self.unit, self.column, self.group = what, alphabet, unit, column, group
-        self.lengths = lengths
-
-    def at(self, noun: str, first: int = 1) -> Callable[[int], str]:
-        """Names row `number`; the whole source for -1."""
-        return lambda number: self.what if number < 0 else f"{self.what}: {noun} {number + first}"
-
-    def numbers(self, rows: Sequence[object], how: str, noun: str = "sequence") -> Encoded:
-        return encode_numbers(rows, self.alphabet, how, self.at(noun), self.lengths)
-
-    def lines(self, lines: list[str], noun: str = "line") -> Encoded:
-        return encode_lines(lines, self.alphabet, self.unit, self.what, self.at(noun))
-
-    def characters(self, lines: list[str], noun: str) -> Encoded:
-        return encode_lines(lines, self.alphabet, self.unit or "characters", self.what, self.at(noun))
-
-    def rows(self, rows: Sequence[Any], how: str, noun: str = "sequence") -> Encoded:
-        """Rows of any kind: texts, lists of names, or lists of numbers."""
-        values = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
-        if not values:
-            raise InputError(f"{self.what}: holds no sequence")
-        if all(isinstance(row, str) for row in values):
-            return self.lines(values, noun)
-        if all(isinstance(row, int) and not isinstance(row, bool) for row in values):
-            return self.numbers([values], "one sequence of numbers", noun)
-        if not all(isinstance(row, list | tuple) for row in values):
-            odd = next(k for k, row in enumerate(values) if not isinstance(row, list | tuple))
-            raise InputError(f"{self.at(noun)(odd)}: must be a list of symbols or a text, got {shown(values[odd])}")
-        if all(isinstance(word, str) for row in values for word in row):
-            kept = [list(row) for row in values if len(row)]
-            if not kept:
-                raise InputError(f"{self.what}: holds no sequence")
-            return encode_words(kept, self.alphabet, f"{how} of names", self.at(noun))
-        return self.numbers(values, f"{how} of numbers", noun)
-
-    def table(self, fields: Iterable[object], take: Callable[[str], Any]) -> Encoded:
-        """A table's column of sequences, or with `group` of symbols, whose rows of one group are a sequence in their order.
-
-        Args:
-            fields: names of the columns.
-            take: gives a column by its name.
-        """
-        names = [str(field) for field in fields]
-        name = _field(self, names)
-        values = _plain(take(name))
-        if self.group is None:
-            return self.rows(values, f"column {name}", "row")
-        if self.group not in names:
-            raise unknown_name("group", self.group, names)
-        grouped: dict[Any, list[Any]] = {}
-        for key, value in zip(_plain(take(self.group)), values, strict=True):
-            grouped.setdefault(key, []).append(value)
-        rows, how = list(grouped.values()), f"column {name}, a sequence for each {self.group}"
-        words = all(isinstance(value, str) for row in rows for value in row)
-        if not words and not all(isinstance(value, int) and value is not True for row in rows for value in row):
-            raise InputError(f"{self.what}: column {name}: with group= each row must be one name or whole number")
-        if not words or (self.alphabet.names is None and all(_whole(value) for row in rows for value in row)):
-            return self.numbers([[int(value) for value in row] for row in rows], how)
-        return encode_words(rows, self.alphabet, how, self.at("sequence"))
-
-    def no_group(self) -> None:
-        """Refuse a group where there are no columns."""
-        if self.group is not None:
-            raise InputError(f"{self.what}: group: has no columns; it is for tables with one observation a row")
-
-
-def _plain(column: Any) -> list[Any]:
-    """A column as a list of plain values: of pyarrow, polars, pandas, datasets, NumPy, or any iterable."""
-    to_list = next(
-        (found for name in ("to_pylist", "to_list", "tolist") if (found := getattr(column, name, None))), None
-    )
-    return list(column if to_list is None else to_list())
 
 
 def read_file(path: Path, asked: Asked) -> Encoded:
@@ -138,6 +50,8 @@ def read_file(path: Path, asked: Asked) -> Encoded:
     text = store.read_text(path, limit=_MAX_TEXT)
     if ending in FASTA or (ending not in (*TEXT, *TABLES) and text.startswith(">")):
         return _read_fasta(text, asked)
+    if ending in FASTQ:
+        return _read_fastq(text, asked)
     if ending in (".csv", ".tsv"):
         return _read_csv(text, asked, "\t" if ending == ".tsv" else ",")
     if ending in (".jsonl", ".ndjson"):
@@ -151,8 +65,9 @@ def _read_json(text: str, asked: Asked) -> Encoded:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{asked.what}: not JSON ({error})") from None
-    if isinstance(found, dict) and "format" in found:
-        raise InputError(f"{asked.what}: holds a process ({shown(found['format'])}), not sequences")
+    if isinstance(found, dict) and _is_own(found, asked):
+        wanted = asked.of_file(found)
+        return _renamed(_saved(found, asked), wanted, asked)
     if not isinstance(found, list):
         raise InputError(f"{asked.what}: must hold a list of sequences; one record a line is .jsonl")
     return asked.rows(found, "list")
@@ -172,45 +87,71 @@ def _read_fasta(text: str, asked: Asked) -> Encoded:
     if not any(sequences):
         raise InputError(f"{asked.what}: holds no sequence")
     found = asked.characters(sequences, "record")
-    return _said(found, "FASTA records, each letter a symbol, small letters as capitals")
+    return replace(found, how="FASTA records, each letter a symbol, small letters as capitals")
 
 
-def _said(found: Encoded, how: str) -> Encoded:
-    return Encoded(found.flat, found.lengths, found.symbols, found.num_symbols, how, found.first)
+def _read_fastq(text: str, asked: Asked) -> Encoded:
+    """Records of FASTQ: a header, lines of the sequence, ``+``, and as many characters of quality, which are left out."""
+    lines = iter(enumerate(text.splitlines(), 1))
+    sequences: list[str] = []
+    for number, line in lines:
+        if not line.strip():
+            continue
+        if not line.startswith("@"):
+            raise InputError(f"{asked.what}: line {number}: a record of FASTQ begins with a header, '@name'")
+        record, quality = "", 0
+        for _, part in lines:
+            if part.startswith("+"):
+                break
+            record += "".join(part.split()).upper()
+        while quality < len(record):
+            end, part = next(lines, (0, ""))
+            if not end:
+                break
+            quality += len(part.strip())
+        if quality != len(record):
+            rule = f"{len(record)} letters, and {quality} characters of quality"
+            raise InputError(f"{asked.what}: the record of line {number} has {rule}; FASTQ has one for each letter")
+        sequences.append(record)
+    if not any(sequences):
+        raise InputError(f"{asked.what}: holds no sequence")
+    found = asked.characters(sequences, "record")
+    return replace(found, how="FASTQ records without their quality, each letter a symbol, small letters as capitals")
 
 
 def _read_csv(text: str, asked: Asked, delimiter: str) -> Encoded:
     """Rows of cells are sequences; with `column`, the first row names columns, and each cell, or with `group` each run of
     rows of one group, is a sequence."""
+    limit = csv.field_size_limit(_MAX_TEXT)  # a cell may be a gene
     try:
         rows = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter, strict=True) if any(row)]
     except csv.Error as error:
         raise InputError(f"{asked.what}: not CSV ({error})") from None
+    finally:
+        csv.field_size_limit(limit)
     if not rows:
         raise InputError(f"{asked.what}: holds no sequence")
+    header = asked.choose(name.strip() for name in rows[0])
     if asked.column is None:
         cells = [[cell.strip() for cell in row] for row in rows]
         for row in cells:
             while row and not row[-1]:
                 row.pop()
-        if all(_whole(cell) for row in cells for cell in row):
+        if all(is_whole(cell) for row in cells for cell in row):
             return asked.numbers([[int(cell) for cell in row] for row in cells], "rows of numbers", "row")
-        named = " or ".join(f"column={name!r}" for name in rows[0][:3])
+        named = " or ".join(f"column={shown(name)}" for name in rows[0][:3])
         if asked.unit != "words":
             raise InputError(
                 f"{asked.what}: can be read in two ways: as {len(rows)} rows whose cells are symbols, or as a table whose "
                 f"first row names columns; choose with unit='words' (--unit) or {named} (--column)"
             )
-        return encode_words(cells, asked.alphabet, "rows of names", asked.at("row"))
-    header = [name.strip() for name in rows[0]]
+        return replace(asked.words(cells, "rows of names", "row"), reading=Reading(unit="words"))
+    if header.count(asked.column) > 1:
+        raise InputError(f"{asked.what}: column: {header.count(asked.column)} columns are named {shown(asked.column)}")
     for number, row in enumerate(rows[1:], 2):
         if len(row) != len(header):
             raise InputError(f"{asked.what}: row {number}: {len(row)} cells where the header has {len(header)}")
     return asked.table(header, lambda name: [row[header.index(name)].strip() for row in rows[1:]])
-
-
-def _whole(cell: str) -> bool:
-    return cell.isascii() and cell.isdigit() and len(cell) <= 9
 
 
 def _read_json_lines(text: str, asked: Asked) -> Encoded:
@@ -223,10 +164,10 @@ def _read_json_lines(text: str, asked: Asked) -> Encoded:
                 reason = " ".join(str(error).split())[:100]
                 raise DamagedError(f"{asked.what}: line {number}: not JSON ({reason})") from None
     if rows and all(isinstance(row, Mapping) for row in rows):
-        alphabet = rows[0].get("alphabet")  # as `hmmscope sample` writes it
-        if isinstance(alphabet, Mapping) and asked.alphabet.count is None:
-            asked.alphabet = Alphabet.of(alphabet.get("symbols", alphabet.get("num_symbols")))
-        return asked.table(rows[0], lambda name: _column(asked, name, rows))
+        alphabet = rows[0].get("alphabet")  # as `hmmscope sample` and `SequenceData.save` write it
+        names = asked.of_file(alphabet) if isinstance(alphabet, Mapping) else None
+        found = asked.table(rows[0], lambda name: _column(asked, name, rows))
+        return _renamed(found, names, asked)
     asked.no_group()
     return asked.rows(rows, "rows", "row")
 
@@ -237,18 +178,6 @@ def _column(asked: Asked, name: str, rows: list[Any]) -> list[Any]:
         if name not in row:
             raise InputError(f"{asked.what}: row {number}: has no field {name!r}")
     return [row[name] for row in rows]
-
-
-def _field(asked: Asked, fields: list[str]) -> str:
-    """The field to take: the one asked for, `observations`, or the only one."""
-    if asked.column is not None:
-        if asked.column not in fields:
-            raise unknown_name("column", asked.column, fields)
-        return asked.column
-    if OBSERVATIONS in fields or len(fields) == 1:
-        return OBSERVATIONS if OBSERVATIONS in fields else fields[0]
-    listed = ", ".join(fields[:10]) or "nothing"
-    raise InputError(f"{asked.what}: holds no array '{OBSERVATIONS}' but {listed}; choose one with column= (--column)")
 
 
 def _read_arrays(path: Path, asked: Asked) -> Encoded:
@@ -263,31 +192,44 @@ def _read_arrays(path: Path, asked: Asked) -> Encoded:
     else:
         arrays, texts = map_tensors(path)
         header = header_of(path, texts.get("sequences", texts.get("hmm", "{}")))
-    if "format" in header and header["format"] != "hmmscope-sequences":
-        raise InputError(f"{path}: holds a process ({shown(header['format'])}), not sequences")
-    alphabet, given = asked.alphabet, header.get("symbols", header.get("num_symbols"))
-    asked.alphabet = alphabet if alphabet.count is not None or given is None else Alphabet.of(given)
-    names = tuple(given) if isinstance(given, list) and alphabet.names not in (None, tuple(given)) else None
-    if {"tokens", "lengths"} <= set(arrays) and np.asarray(arrays["tokens"]).ndim == 1:
-        ends = np.cumsum(np.asarray(arrays["lengths"]).astype(np.int64))
-        rows = np.split(np.asarray(arrays["tokens"]), ends[:-1])
-        return _renamed(rows, names, asked) if names else asked.numbers(rows, "sequences as saved")
-    name = _field(asked, [key for key in arrays if key != "lengths"])
+    own = _is_own(header, asked)
+    wanted = asked.of_file(header)
+    if {"tokens", "lengths"} <= set(arrays) and np.ndim(arrays["tokens"]) == 1:
+        return _renamed(_saved(arrays, asked), wanted, asked)
+    name = asked.field(asked.choose(key for key in arrays if key != "lengths"))
     if asked.lengths is None and "lengths" in arrays:
-        asked.lengths = np.asarray(arrays["lengths"])
-    array = np.asarray(arrays[name])
-    if names and array.ndim == 2 and array.dtype.kind in "iu":
-        return _renamed(list(array), names, asked)
-    return read_array(array, asked, f"array {name}")
+        asked.lengths = _numbers(arrays["lengths"])
+    return _renamed(read_array(_numbers(arrays[name]), asked, f"array {name}", own=own), wanted, asked)
 
 
-def _renamed(rows: list[Any], names: tuple[str, ...], asked: Asked) -> Encoded:
-    """Numbers of a file whose symbols have these names, under the names that the caller gives."""
-    wanted, asked.alphabet = asked.alphabet, Alphabet.of(list(names))
-    found = asked.numbers(rows, "sequences as saved")
+def _is_own(header: Mapping[str, Any], asked: Asked) -> bool:
+    """Whether a header says that a file is one of this library's with sequences; InputError for one with a process."""
+    if "format" in header and header["format"] != "hmmscope-sequences":
+        raise InputError(f"{asked.what}: holds a process ({shown(header['format'])}), not sequences")
+    return "format" in header
+
+
+def _saved(arrays: Mapping[str, Any], asked: Asked) -> Encoded:
+    """Sequences that lie one after the other in `tokens`, with `lengths`, as `SequenceData.save` writes them."""
+    try:
+        rows = apart(arrays.get("tokens"), arrays.get("lengths"))
+    except InputError as error:
+        raise InputError(f"{asked.what}: {error}") from None
+    return asked.numbers(rows, "sequences as saved")
+
+
+def _numbers(values: Any) -> NDArray[Any]:
+    """An array of any library; types that NumPy has not become float32."""
+    return values.float().numpy() if getattr(values, "dtype", None) is torch.bfloat16 else np.asarray(values)
+
+
+def _renamed(found: Encoded, wanted: Alphabet | None, asked: Asked) -> Encoded:
+    """What was found under the names of its file, under the names that the caller gives."""
+    if wanted is None or found.symbols is None:
+        return found
     split = np.split(found.flat, np.cumsum(found.lengths)[:-1])
-    words = [[names[code] for code in row.tolist()] for row in split]
-    return encode_words(words, wanted, "sequences as saved", asked.at("sequence"))
+    words = [[found.symbols[code] for code in row.tolist()] for row in split]
+    return replace(encode_words(words, wanted, found.how, asked.at("sequence")), reading=found.reading)
 
 
 def header_of(path: Path, text: str) -> dict[str, Any]:
@@ -300,14 +242,30 @@ def header_of(path: Path, text: str) -> dict[str, Any]:
     return header
 
 
-def read_array(array: NDArray[Any], asked: Asked, how: str) -> Encoded:
-    """One sequence (time,), or one a row (sequence, time)."""
-    if array.dtype.kind in "US":
+def read_array(array: NDArray[Any], asked: Asked, how: str, *, own: bool = False) -> Encoded:
+    """One sequence (time,), or the sequences of an array of two dimensions, each along the axis of time.
+
+    Where nothing says which axis that is, (time, 1) is one sequence, as in hmmlearn, and (sequence, time) has one a row;
+    files of the library's own always have one a row.
+    """
+    kind, shape = array.dtype.kind, array.shape
+    if kind in "US" and array.ndim == 1:
         return asked.rows(array.astype(str).tolist(), how)
-    if array.dtype.kind not in "iub" or array.ndim not in (1, 2):
-        kind = f"{array.dtype} {array.shape}"
-        raise InputError(f"{asked.what}: must be whole numbers (sequence, time) or names, got {kind}")
-    return asked.numbers(list(np.atleast_2d(array)), how)
+    if kind not in "iubUS" or array.ndim not in (1, 2):
+        rule = f"must be whole numbers (sequence, time) or names, got {array.dtype} {shape}"
+        if kind == "f" and array.ndim == 2 and asked.axis is None and asked.lengths is None:
+            both = f"axis=0 (one sequence of {shape[0]} steps), or axis=1 ({shape[0]} sequences of {shape[1]})"
+            rule += f"; of floats in two dimensions say too which axis is time (--axis): {both}, or give lengths"
+        raise InputError(f"{asked.what}: {rule}")
+    if array.ndim == 2:
+        is_column = shape[1] == 1 < shape[0]
+        given = asked.reading.axis if own else asked.axis
+        asked.has_axes = given is not None
+        axis = given if given is not None else 0 if is_column and not own else 1
+        array = array if axis == 1 else array.T
+        how += "" if axis == 1 else ", its column one sequence" if is_column else ", each column a sequence"
+    rows = list(np.atleast_2d(array))
+    return asked.words([row.tolist() for row in rows], how) if kind in "US" else asked.numbers(rows, how)
 
 
 def _read_parquet(path: Path, asked: Asked) -> Encoded:
@@ -342,14 +300,15 @@ def read_object(source: Any, asked: Asked) -> Encoded:
         raise InputError(f"{asked.what}: has several splits; give one of them, {splits}")
     if names is not None and hasattr(source, "__getitem__"):
         return asked.table(names, lambda name: source[name])
-    if isinstance(source, Mapping) and asked.group is not None:
-        return asked.table(source, lambda name: source[name])
-    asked.no_group()
     if isinstance(source, Mapping):
-        name = _field(asked, [key for key in source if key != "lengths"])
+        fields = asked.choose(key for key in source if key != "lengths")
+        if asked.group is not None:
+            return asked.table(source, lambda name: source[name])
+        name = asked.field(fields)
         if asked.lengths is None:
             asked.lengths = source.get("lengths")
         return read_object(source[name], asked)
+    asked.no_group()
     try:
         rows = list(source)
     except TypeError:

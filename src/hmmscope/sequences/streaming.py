@@ -3,6 +3,7 @@
 import io
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
@@ -10,16 +11,19 @@ from typing import BinaryIO
 import numpy as np
 
 from hmmscope.errors import InputError
-from hmmscope.schema import require, unknown_name
+from hmmscope.schema import listed, require, unknown_name
+from hmmscope.sequences.asked import Asked
 from hmmscope.sequences.data import SequenceData
-from hmmscope.sequences.encoding import UNITS, Alphabet, encode_characters
-from hmmscope.sequences.reading import FASTA, TEXT, Asked, header_of
+from hmmscope.sequences.encoding import UNITS, Alphabet, encode_characters, filling_lengths
+from hmmscope.sequences.reading import FASTA, TEXT, header_of
+from hmmscope.sequences.rule import Reading
 from hmmscope.storage import disk
 from hmmscope.storage.mapped import map_tensors
 
 #: Bytes of the longest line of text that is read.
 _MAX_LINE = 2**26
 _STREAMED = (*TEXT, *FASTA, ".safetensors")
+_UNITS = ("characters", "words", "numbers")
 
 
 class SequenceStream:
@@ -40,6 +44,7 @@ class SequenceStream:
         num_symbols: V.
         size: of the file, bytes.
         position: bytes that the last pass has read.
+        reading: how another source is read alike.
 
     Raises:
         InputError: another kind of file, no unit, nothing to read, a line above 64 MiB; while it is gone through, symbols
@@ -65,12 +70,19 @@ class SequenceStream:
             self.size, self._is_fasta = os.fstat(file.fileno()).st_size, file.read(1) == b">"
         self.position = 0
         self.unit = "characters" if self._is_fasta else unit
+        self.reading = Reading(unit=None if ending == ".safetensors" else self.unit)
         alphabet = Alphabet.of(symbols)
         if ending == ".safetensors":
             header = header_of(self.path, map_tensors(self.path)[1].get("sequences", "{}"))
-            alphabet = Alphabet.of(symbols if symbols is not None else header.get("symbols", header.get("num_symbols")))
-        elif self.unit not in ("characters", "words", "numbers"):
-            raise unknown_name("unit", self.unit, [name for name in UNITS if name != "lines"])
+            given = header.get("symbols", header.get("num_symbols"))
+            alphabet = Alphabet.of(given if symbols is None else symbols)
+            if isinstance(given, list) and alphabet.names not in (None, tuple(given)):
+                raise InputError(f"symbols: of a stream are those of its file, {listed(given)}; leave them out")
+        elif self.unit is None:
+            units = ", ".join(f"{name!r} ({UNITS[name]})" for name in _UNITS)
+            raise InputError(f"unit: text that is read part by part needs one (--unit): {units}")
+        elif self.unit not in _UNITS:
+            raise unknown_name("unit", self.unit, _UNITS)
         elif alphabet.count is None:
             alphabet = self._found()
         if alphabet.count is None:
@@ -95,9 +107,10 @@ class SequenceStream:
             yield self._data(part)
 
     def _data(self, part: list[str]) -> SequenceData:
-        asked = Asked(self.path.name, self._alphabet, self.unit, None, None, None)
+        asked = Asked(self.path.name, self._alphabet, self.reading)
         if self.unit == "characters":
             encoded = encode_characters(part, self._alphabet, "characters", asked.at("sequence"))
+            encoded = replace(encoded, reading=self.reading)
         else:
             encoded = asked.lines(part)
         return SequenceData.from_encoded(encoded, self.path.name)
@@ -106,14 +119,15 @@ class SequenceStream:
         arrays, _ = map_tensors(self.path)
         if not {"tokens", "lengths"} <= set(arrays):
             raise InputError(f"{self.path}: is no file of SequenceData.save (it has no tokens and lengths)")
-        flat, ends = arrays["tokens"].numpy(), arrays["lengths"].numpy().astype(np.int64).cumsum()
+        flat = arrays["tokens"]
+        ends = filling_lengths(arrays["lengths"], len(flat)).cumsum()
         bounds = [b for a, e in zip([0, *ends[:-1]], ends, strict=True) for b in range(a, e, self.longest)]
         bounds.append(int(ends[-1]))
         rows: list[np.ndarray] = []
         begun = 0
-        asked = Asked(self.path.name, self._alphabet, None, None, None, None)
+        asked = Asked(self.path.name, self._alphabet)
         for begin, end in pairwise(bounds):
-            rows.append(np.array(flat[begin:end]))
+            rows.append(flat[begin:end].numpy().copy())
             if end - begun >= self.batch or end == bounds[-1]:
                 self.position = int(self.size * end / bounds[-1])
                 yield SequenceData.from_encoded(asked.numbers(rows, "sequences as saved"), self.path.name)

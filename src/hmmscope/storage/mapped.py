@@ -84,6 +84,8 @@ def _place(entry: dict[str, Any], room: int) -> tuple[int, int, str, tuple[int, 
     shape = tuple(entry["shape"])
     first, end = entry["data_offsets"]
     whole = all(type(number) is int and number >= 0 for number in (*shape, first, end))
+    if math.prod(max(1, number) for number in shape if type(number) is int) >= 2**63:
+        raise ValueError("a shape is beyond all memory")
     if not whole or not first <= end <= room or end - first != math.prod(shape) * width:
         raise ValueError("a tensor lies beyond the file, or is of another size than its shape")
     return first, end, kind, shape

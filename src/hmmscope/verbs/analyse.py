@@ -23,7 +23,7 @@ def analyse(
     overrides: dict[str, str],
     over_training: bool = False,
     sequences: str | None = None,
-    **reading: str | None,
+    **reading: Any,
 ) -> None:
     """Run an instrument on the trained model, or at all steps that stayed; write and print the table."""
     tool = registry.lookup("instrument", instrument)

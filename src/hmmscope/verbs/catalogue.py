@@ -133,6 +133,8 @@ def _show(name: str) -> None:
         names = getattr(loaded, kind, None) or ()
         if names:
             say(f"  {kind:<16} {in_a_line(', '.join(names[:20]))}{', ...' * (len(names) > 20)}")
+    if loaded.reading is not None:
+        say(f"  {'fitted to':<16} sequences read with {in_a_line(loaded.reading.flags())}")
     say(f"  {'digest':<16} {loaded.digest}")
 
 

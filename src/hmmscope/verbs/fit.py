@@ -23,6 +23,7 @@ def fit(
     unit: str | None = None,
     column: str | None = None,
     group: str | None = None,
+    axis: int | None = None,
     stream: bool = False,
 ) -> None:
     """Fit an HMM to the sequences of a file and save it where every other verb finds it."""
@@ -32,7 +33,8 @@ def fit(
     if stream:
         data = SequenceStream(observations, symbols=symbols, unit=unit)
     else:
-        data = SequenceData(observations, symbols=symbols, unit=unit, column=column, group=group)
+        data = SequenceData(observations, symbols=symbols, unit=unit, column=column, group=group, axis=axis)
+        data = data.in_blocks() if len(sizes) > 1 else data
         if not quiet:
             say(data.describe())
     found = fitting.fit(
@@ -57,9 +59,13 @@ def fit(
         fitted = data.train if found.held_out and isinstance(data, SequenceData) else data
         ended = "converged" if found.converged else "not converged"
         say(
-            f"{about} in {len(fitted)} sequences: log-likelihood {best.log_likelihood:.6f} nats "  # type: ignore[arg-type]
+            f"{about} in {_sequences(len(fitted))}: log-likelihood {best.log_likelihood:.6f} nats "  # type: ignore[arg-type]
             f"({best.log_likelihood / total:.6f} per observation), {ended} in {best.num_iterations} iterations, "
             f"{fitting.searched(best)}"
         )
     if not quiet:
         say(f"HMM: {out}")
+
+
+def _sequences(count: int) -> str:
+    return f"{count} sequence{'s' * (count != 1)}"

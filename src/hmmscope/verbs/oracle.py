@@ -76,6 +76,7 @@ def oracle(
     unit: str | None = None,
     column: str | None = None,
     group: str | None = None,
+    axis: int | None = None,
 ) -> None:
     """Print the likelihood of all, and that, the final belief and the prediction of the first ones; write all positions to
     a table."""
@@ -98,7 +99,9 @@ def oracle(
         raise InputError("process: --ngrams counts symbols, not vectors")
     if not isinstance(built, HMM | LabelledHMM | GeneralisedHMM | Mixture | LinearGaussian):
         raise InputError(f"process: no exact filter for {type(built).__name__}")
-    sequences, understood = read_observations(Path(observations), built, unit=unit, column=column, group=group)
+    sequences, understood = read_observations(
+        Path(observations), built, unit=unit, column=column, group=group, axis=axis
+    )
     if not quiet:
         say(understood)
     _require_rows(built, sequences, wanted, kept=out is not None)

@@ -66,20 +66,20 @@ def likeliest(law: list[float], names: tuple[str, ...] | None, count: int = 5) -
     return shown + (", ..." if len(law) > count else "")
 
 
-def read_observations(path: Path, process: Process, **reading: str | None) -> tuple[list[Tensor], str]:
+def read_observations(path: Path, process: Process, **reading: Any) -> tuple[list[Tensor], str]:
     """Sequences from a file, symbols or for a linear system vectors, and what was understood.
 
     Each is (1, time), or (1, time, observed) for vectors; the filters check what is in it.
 
     Args:
         path: any file that `SequenceData` reads; of vectors .jsonl, .npz or .safetensors.
-        process: its symbols are the alphabet.
-        reading: `unit`, `column` and `group`, as for `SequenceData`.
+        process: its symbols are the alphabet; what it was fitted to says how the file is read, where nothing is asked for.
+        reading: `unit`, `column`, `group` and `axis`, as for `SequenceData`.
     """
     if isinstance(process, LinearGaussian):
         vectors = _read_vectors(path, process.num_symbols)
         return vectors, f"{path.name}: {len(vectors)} sequences of vectors"
-    data = SequenceData(path, symbols=process.symbols or process.num_symbols, **reading)  # type: ignore[arg-type]
+    data = SequenceData(path, like=process, **reading)
     return [sequence[None] for sequence in data], data.describe()
 
 

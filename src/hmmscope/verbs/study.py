@@ -22,13 +22,14 @@ def study(
     unit: str | None = None,
     column: str | None = None,
     group: str | None = None,
+    axis: int | None = None,
 ) -> None:
     """Study the sequences of a file, print what was found, and write the page; or say what that would take."""
     spec: StudySpec = parse_spec(StudySpec, overrides, "")
-    source = SequenceData(data, unit=unit, column=column, group=group)
-    if not quiet:
-        say(source.describe())
+    source = SequenceData(data, unit=unit, column=column, group=group, axis=axis)
     work = prepare(source, spec)
+    if not quiet:
+        say(work.data.describe())
     if dry_run:
         _say_what_it_takes(work)
         return
@@ -37,8 +38,8 @@ def study(
     found = studies.study(source, out, resume=resume, quiet=quiet, spec=spec)
     for row in found.table():
         chosen = "  (chosen on the validation part)" if row["chosen"] else ""
-        interval = f"[{row['low']:.4f}, {row['high']:.4f}]"
-        say(f"{row['name']:<28} {row['value']:.4f} {interval} nats, {row['bits']:.3f} bits{chosen}")
+        interval = f" [{row['low']:.4f}, {row['high']:.4f}]" if row["pieces"] > 1 else ""
+        say(f"{row['name']:<28} {row['value']:.4f}{interval} nats, {row['bits']:.3f} bits{chosen}")
     print_findings(found.path)
     draw_folder(found.path)
     say(f"page: {write_page([found.path], found.path / 'report.html')}")

@@ -1,0 +1,180 @@
+"""What a caller asks for, and what follows from it for rows, tables and text of any source."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hmmscope.errors import InputError
+from hmmscope.schema import listed, shown, unknown_name
+from hmmscope.sequences.encoding import Alphabet, Encoded, encode_lines, encode_numbers, encode_words, within
+from hmmscope.sequences.rule import Reading
+
+#: The field that is taken if nothing is said, as `hmmscope sample` writes it.
+OBSERVATIONS = "observations"
+
+
+class Asked:
+    """What the caller says about a source, and where errors are.
+
+    Args:
+        what: the source, for messages.
+        alphabet: what is known of the symbols.
+        reading: what is asked for.
+        lengths: of padded rows, or of the sequences that one row is cut into.
+        kept: how other sequences were read that these are to be like: it decides what `reading` leaves open. Its unit is
+            for text, and its column and group are for tables that have that column.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        alphabet: Alphabet,
+        reading: Reading | None = None,
+        lengths: object = None,
+        kept: Reading | None = None,
+    ) -> None:
+        self.what, self.alphabet, self.lengths = what, alphabet, lengths
+        self.reading, self.kept = reading or Reading(), kept or Reading()
+        self.unit = self.reading.unit or self.kept.unit
+        self.column, self.group, self.axis = self.reading.column, self.reading.group, self.reading.axis
+        if self.axis is None:
+            self.axis = self.kept.axis
+        self.has_axes = False  # whether it is an array of two dimensions, whose axis of time matters
+
+    def understood(self, found: Encoded) -> Encoded:
+        """What was found, with how it was read: what was asked for, what was kept and applied, and the unit of its text."""
+        reading = replace(
+            found.reading, column=self.column, group=self.group, axis=self.axis if self.has_axes else None
+        )
+        asked, kept = self.reading.to_data(), self.kept.to_data()
+        found_now = reading.to_data()
+        applied = {name: value for name, value in found_now.items() if name not in asked and kept.get(name) == value}
+        how = f"{found.how}; read as those of the process, {Reading(**applied).flags()}" if applied else found.how
+        return replace(found, reading=reading, how=how)
+
+    def choose(self, fields: Iterable[object]) -> list[str]:
+        """The names of the columns or arrays; of what was kept, the column is taken where they have it."""
+        names = [str(field) for field in fields]
+        if self.column is None and self.kept.column in names:
+            self.column, self.group = self.kept.column, self.group or self.kept.group
+        if self.group is not None and self.column is None:
+            raise InputError("group: needs column, the column of the symbols")
+        return names
+
+    def of_file(self, header: Mapping[str, Any]) -> Alphabet | None:
+        """Take the alphabet that a file states; where the caller names another one, that is returned, to be renamed to."""
+        given, wanted = header.get("symbols", header.get("num_symbols")), self.alphabet
+        if given is None or (wanted.count is not None and (wanted.names is None or not isinstance(given, list))):
+            return None
+        self.alphabet = Alphabet.of(given)
+        return None if wanted.count is None or wanted.names == self.alphabet.names else wanted
+
+    def field(self, fields: list[str]) -> str:
+        """The field to take: the one asked for, `observations`, or the only one."""
+        if self.column is not None:
+            if self.column not in fields:
+                raise unknown_name("column", self.column, fields)
+            return self.column
+        if OBSERVATIONS in fields or len(fields) == 1:
+            return OBSERVATIONS if OBSERVATIONS in fields else fields[0]
+        found = listed(fields) or "nothing"
+        raise InputError(
+            f"{self.what}: holds no array '{OBSERVATIONS}' but {found}; choose one with column= (--column)"
+        )
+
+    def at(self, noun: str, first: int = 1) -> Callable[[int], str]:
+        """Names row `number`; the whole source for -1."""
+        return lambda number: self.what if number < 0 else f"{self.what}: {noun} {number + first}"
+
+    def numbers(self, rows: Sequence[Any], how: str, noun: str = "sequence") -> Encoded:
+        return encode_numbers(within(rows, self.lengths), self.alphabet, how, self.at(noun))
+
+    def words(self, rows: Sequence[list[str]], how: str, noun: str = "sequence") -> Encoded:
+        kept = [list(row) for row in within(rows, self.lengths) if len(row)]
+        if not kept:
+            raise InputError(f"{self.what}: holds no sequence")
+        return encode_words(kept, self.alphabet, how, self.at(noun))
+
+    def lines(self, lines: list[str], noun: str = "line", unit: str | None = None) -> Encoded:
+        if self.lengths is not None:
+            raise InputError(f"{self.what}: lengths: are of arrays and lists of symbols, not of text")
+        return encode_lines(lines, self.alphabet, unit or self.unit, self.what, self.at(noun))
+
+    def characters(self, lines: list[str], noun: str) -> Encoded:
+        """Text whose symbols are characters whatever was kept of other text, unless another unit is asked for."""
+        return self.lines(lines, noun, self.reading.unit or "characters")
+
+    def rows(self, rows: Sequence[Any], how: str, noun: str = "sequence") -> Encoded:
+        """Rows of any kind: texts, lists of names, or lists of numbers."""
+        values = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
+        if not values:
+            raise InputError(f"{self.what}: holds no sequence")
+        if all(isinstance(row, str) for row in values):
+            return self.lines(values, noun)
+        if all(isinstance(row, int) and not isinstance(row, bool) for row in values):
+            return self.numbers([values], "one sequence of numbers", noun)
+        if not all(isinstance(row, list | tuple) for row in values):
+            odd = next(k for k, row in enumerate(values) if not isinstance(row, list | tuple))
+            raise InputError(f"{self.at(noun)(odd)}: must be a list of symbols or a text, got {shown(values[odd])}")
+        if all(isinstance(word, str) for row in values for word in row):
+            return self.words(values, f"{how} of names", noun)
+        return self.numbers(values, f"{how} of numbers", noun)
+
+    def table(self, fields: Iterable[object], take: Callable[[str], Any]) -> Encoded:
+        """A table's column of sequences, or with `group` of symbols, whose rows of one group are a sequence in their order.
+
+        Args:
+            fields: names of the columns.
+            take: gives a column by its name.
+        """
+        names = self.choose(fields)
+        name = self.field(names)
+        values = _plain(take(name))
+        if self.group is None:
+            found = self.rows(values, f"column {name}", "row")
+            if found.reading.unit == "lines":
+                self._no_gap(values, f"column {name}")
+            return found if found.reading.unit is None else replace(found, how=f"column {name}: {found.how}")
+        if self.group not in names:
+            raise unknown_name("group", self.group, names)
+        keys = _plain(take(self.group))
+        for column, cells in ((self.group, keys), (name, values)):
+            self._no_gap(cells, f"column {column}")
+        grouped: dict[Any, list[Any]] = {}
+        for number, (key, value) in enumerate(zip(keys, values, strict=True)):
+            if isinstance(key, list | dict):
+                raise InputError(
+                    f"{self.at('row')(number)}: column {self.group}: must be a name or number, got {shown(key)}"
+                )
+            grouped.setdefault(key, []).append(value)
+        rows, how = list(grouped.values()), f"column {name}, a sequence for each {self.group}"
+        words = all(isinstance(value, str) for row in rows for value in row)
+        if not words and not all(isinstance(value, int) and value is not True for row in rows for value in row):
+            raise InputError(f"{self.what}: column {name}: with group= each row must be one name or whole number")
+        if not words or (self.alphabet.names is None and all(is_whole(value) for row in rows for value in row)):
+            return self.numbers([[int(value) for value in row] for row in rows], how)
+        return self.words(rows, how)
+
+    def _no_gap(self, cells: list[Any], column: str) -> None:
+        """Refuse an empty cell where each row has one symbol: it would be a symbol, or the end of a sequence."""
+        for number, cell in enumerate(cells):
+            if isinstance(cell, str) and not cell.strip():
+                raise InputError(f"{self.at('row')(number)}: {column}: is empty; leave such rows out, or name the gap")
+
+    def no_group(self) -> None:
+        """Refuse a group where there are no columns."""
+        if self.reading.group is not None:
+            raise InputError(f"{self.what}: group: has no columns; it is for tables with one observation a row")
+
+
+def _plain(column: Any) -> list[Any]:
+    """A column as a list of plain values: of pyarrow, polars, pandas, datasets, NumPy, or any iterable."""
+    to_list = next(
+        (found for name in ("to_pylist", "to_list", "tolist") if (found := getattr(column, name, None))), None
+    )
+    return list(column if to_list is None else to_list())
+
+
+def is_whole(cell: str) -> bool:
+    """Whether a cell of a table is a whole number."""
+    return cell.isascii() and cell.isdigit() and len(cell) <= 9
