@@ -56,8 +56,6 @@ NETWORKS: dict[str, dict[str, Any]] = {
 }
 #: Passes through the training part that are tried one after the other, as long as more of them help.
 PASSES = (8, 16, 32, 64)
-#: With fewer pieces than this a tenth of them says little, so pieces are shorter.
-_FEW = 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +63,8 @@ class StudySpec:
     """What a study compares.
 
     Attributes:
-        length: longer sequences are cut into pieces of this length, which are split, fitted to and predicted; of a shorter
-            length if there would be fewer than 30 pieces (`SequenceData.block_length`).
+        length: longer sequences are cut into pieces of this length, or of a shorter one if there would be fewer than 30
+            (`SequenceData.pieces`). These are split, fitted to and predicted.
         states: sizes of the HMMs.
         restarts, iterations: of each fit, at most; restarts end once the best two agree in likelihood.
         order: longest context of the n-grams.
@@ -205,11 +203,7 @@ class Prepared:
 
     def __init__(self, source: SequenceData, spec: StudySpec) -> None:
         self.spec, self.source = spec, source
-        length = spec.length
-        if sum(-(-count // length) for count in source.lengths.tolist()) < _FEW:
-            length = min(length, source.block_length)
-        pieces = source.cut(length) if source.longest > length else source
-        self.data = pieces.seeded(spec.split_seed)
+        self.data = source.pieces(spec.length).seeded(spec.split_seed)
         self.process = GivenSequences(self.data)
         self.layout = Sequences(length=max(2, self.data.longest), placeholder=True)
         self.parts = self.data.train, self.data.validation, self.data.test  # refused at once if there are too few

@@ -33,6 +33,8 @@ _ENDINGS = (".safetensors", ".npz", ".jsonl")
 _SHOWN_SYMBOLS, _SHOWN_LINE = 12, 60
 #: Blocks that few long sequences are cut into, and symbols of the shortest.
 _BLOCKS, _SHORTEST_BLOCK = 50, 16
+#: A tenth of fewer pieces says little.
+_FEW_PIECES = 30
 
 
 class Parts(NamedTuple):
@@ -262,6 +264,13 @@ class SequenceData(Dataset[Tensor]):
         """Length of about 50 blocks of all symbols, but not below 16: what few long sequences are cut into by itself."""
         count = max(1, min(_BLOCKS, self.num_observations // _SHORTEST_BLOCK))
         return -(-self.num_observations // count)
+
+    def pieces(self, length: int) -> "SequenceData":
+        """Longer sequences cut into pieces of `length`, or of `block_length` if fewer than 30 pieces would be left."""
+        require(length >= 1, "length", "must be at least 1", length)
+        if sum(-(-count // length) for count in self.lengths.tolist()) < _FEW_PIECES:
+            length = min(length, self.block_length)
+        return self.cut(length) if self.longest > length else self
 
     def in_blocks(self) -> "SequenceData":
         """Sequences of which some can be held out: these if three of them differ, else cut into blocks (`block_length`).
