@@ -36,6 +36,7 @@ from hmmscope.errors import InputError
 from hmmscope.models.base import Tap
 from hmmscope.models.make import make_model
 from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.make import make_process
 from hmmscope.processes.mixture import Mixture
 from hmmscope.seeds import torch_generator
@@ -375,3 +376,54 @@ def test_probability_zero_for_what_happened_is_no_number() -> None:
     assert rows[1]["value"] == pytest.approx(math.log(2))
     assert rows[4]["value"] == pytest.approx(math.log(3))
     assert score.invalid is None
+
+
+def test_what_is_read_by_default_is_what_the_process_hides() -> None:
+    mess3, lds = Corpus(make_process("mess3"), 8), Corpus(make_process("ran-lds"), 6)
+    few = {"num_samples": 16, "num_twins": 0, "shuffled_labels": False}
+    mixed = Corpus(mixture(), layout=PROMPTS)
+    read = Held(3, 3, 1)
+    assert probe(read, mess3, layers=["memory"], **few)[0]["target"] == "belief"
+    assert (
+        probe(Held(mixed.num_tokens, mixed.num_symbols, 1), mixed, layers=["memory"], **few)[0]["target"] == "component"
+    )
+    assert probe(Vectors(), lds, layers=["held"], **few)[0]["target"] == "belief"
+
+
+class Vectors(nn.Module):
+    """Holds the vectors that it reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = Tap()
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        return self.held(vectors)
+
+
+def test_the_belief_of_a_linear_process_is_the_mean_of_the_kalman_filter() -> None:
+    """In the first step the mean is a fixed affine function of the observation; later the past counts too."""
+    process = make_process("ran-lds")
+    few = {"num_samples": 400, "num_twins": 0, "shuffled_labels": False}
+    (one,) = probe(Vectors(), Corpus(process, 1), layers=["held"], **few)
+    (more,) = probe(Vectors(), Corpus(process, 8), layers=["held"], **few)
+    assert one["r2"] > 1 - 1e-6
+    assert 0.2 < more["r2"] < 0.999
+
+
+def test_the_state_of_a_labelled_hmm_is_that_after_the_observation() -> None:
+    """Where the symbol names the state that it leads to, the state is read off the last token, not off the one before."""
+    labelled = torch.zeros(3, 3, 3, dtype=torch.float64)
+    for i, j in itertools.product(range(3), range(3)):
+        labelled[j, i, j] = 1 / 3
+    corpus = Corpus(LabelledHMM([1, 0, 0], labelled), 8)
+    (row,) = probe(Held(3, 3, 1), corpus, target="state", layers=["memory"], num_samples=40, shuffled_labels=False)
+    assert (row["accuracy"], row["ceiling"]) == (1.0, 1.0)
+    probe(Held(3, 3, 1), Corpus(make_process("mess3"), 8), target="state", layers=["memory"], num_samples=16)
+
+
+@pytest.mark.parametrize("target", [None, "component", "state", "belief"])
+def test_a_wrong_name_of_a_layer_is_said_before_anything_about_targets(target: str | None) -> None:
+    corpus = Corpus(make_process("fresh-markov-chains", num_states=3, num_symbols=3), 8)
+    with pytest.raises(InputError, match=r"^layers: no module named 'memry' in the model; did you mean memory\?$"):
+        probe(Held(3, 3, 1), corpus, target=target, layers=["memry"])

@@ -11,6 +11,7 @@ from torch import nn
 
 import hmmscope as hs
 from hmmscope.analysis.activations import capture
+from hmmscope.analysis.twins import draw_twins
 from hmmscope.cli import main
 from hmmscope.errors import DamagedError, RefusedError
 from hmmscope.interop import export_huggingface, exported, from_huggingface, read_record, to_huggingface
@@ -311,3 +312,22 @@ def test_symbols_of_a_run(tmp_path: Path) -> None:
     run = hs.train(config_from_data(data), tmp_path / "run", num_samples=4)
     export_huggingface(run, tmp_path / "model")
     assert read_record(tmp_path / "model")["run"]["symbols"] == list(run.process.symbols)
+
+
+def test_untrained_twins_of_a_raw_model_are_drawn_by_its_configuration() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=3, n_positions=16, n_embd=8, n_layer=1, n_head=2, bos_token_id=None, eos_token_id=None
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        model.transformer.wte.weight.fill_(5.0)  # as training may have left it
+    found = draw_twins(model)
+    tables = [model.transformer.wte.weight, *(twin.transformer.wte.weight for twin in found.models)]  # type: ignore[union-attr]
+    assert (len(tables), found.reason) == (4, "")
+    assert len({tuple(table.flatten().tolist()) for table in tables}) == 4
+    assert all(float(table.std()) == pytest.approx(config.initializer_range, rel=0.5) for table in tables[1:])
+    assert (tables[0] == 5).all()
+    rows = hs.probe(model, hs.Corpus(hs.make_process("mess3"), 12), num_samples=16, shuffled_labels=False)
+    assert [row["layer_name"] for row in rows] == ["residual.0", "residual.1"]
+    assert all("3 untrained twins" in row["beyond_twins"] for row in rows)

@@ -1,5 +1,6 @@
 """Running any module on tokens: its logits, and what its named layers hold."""
 
+import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -83,21 +84,30 @@ def residual_layers(model: nn.Module) -> list[str]:
     return names
 
 
+def check_layers(model: nn.Module, names: Sequence[str]) -> None:
+    """InputError, with the nearest name, for a name that is no module of the model."""
+    known = [name for name, _ in model.named_modules()]  # "" is the model itself
+    unknown = next((name for name in names if name not in known), None)
+    if unknown is not None:
+        near = difflib.get_close_matches(str(unknown), known, 1)
+        raise InputError(
+            f"layers: no module named {unknown!r} in the model{f'; did you mean {near[0]}?' if near else ''}"
+        )
+
+
 def capture(
     model: nn.Module,
     names: Iterable[str],
-    tokens: Int64[Tensor, "batch time"],
+    tokens: Int64[Tensor, "batch time"] | Float[Tensor, "batch time input"],
     select: Callable[[Tensor], Tensor] = lambda activation: activation,
     **inputs: Any,
 ) -> dict[str, Tensor]:
-    """Outputs of the named modules on `tokens`, each reduced by `select` as soon as it is made."""
+    """Outputs of the named modules on `tokens`, or on vectors, each reduced by `select` as soon as it is made."""
     modules = dict(model.named_modules())
     found: dict[str, Tensor] = {}
     handles = []
     names = list(names)
-    unknown = [name for name in names if name not in modules]
-    if unknown:
-        raise InputError(f"layers: no module named {unknown[0]!r} in the model")
+    check_layers(model, names)
     for name in names:
 
         def keep(module: nn.Module, args: Any, output: Any, name: str = name) -> None:
@@ -131,9 +141,11 @@ def read_stream(
     """
     columns = torch.from_numpy(corpus.layout.columns[times])
     features: list[Tensor] = []
+    kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     with inference_mode(model) as device:
         for begin in range(0, num_samples, BATCH):
             tokens = corpus[begin : min(begin + BATCH, num_samples)].tokens.to(device)
+            tokens = tokens.to(kind) if tokens.is_floating_point() else tokens  # vectors, as the model has its weights
             found = capture(model, names, tokens, lambda x, like=tokens: _at(x, like, columns))  # type: ignore[misc]
             widest = max(x.shape[1] for x in found.values())
             padded = [nn.functional.pad(found[name], (0, widest - found[name].shape[1])) for name in names]
@@ -143,7 +155,7 @@ def read_stream(
 
 def _at(activation: Tensor, tokens: Tensor, columns: Tensor) -> Tensor:
     """The activations (example, feature) of some columns."""
-    if activation.ndim != 3 or activation.shape[:2] != tokens.shape:
+    if activation.ndim != 3 or activation.shape[:2] != tokens.shape[:2]:
         raise InputError(
             f"layers: must give (batch, time, feature) on tokens {tuple(tokens.shape)}, got {tuple(activation.shape)}"
         )

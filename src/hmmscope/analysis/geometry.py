@@ -11,17 +11,20 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, read_stream, residual_layers
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
+from hmmscope.analysis.twins import NO_COLUMNS, NUM_TWINS, draw_twins, layer_shares
 from hmmscope.axes import Bool, Float, Float64, Int, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.forward import forward_steps
+from hmmscope.inference.kalman import kalman_filter
 from hmmscope.inference.mixture import filter_known_component, filter_mixture
 from hmmscope.processes.base import Process
 from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.processes.mixture import Mixture
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
@@ -90,17 +93,20 @@ def geometry(
     ridge: float = RIDGE,
     seed: int = 0,
     observer: HMM | LabelledHMM | None = None,
+    num_twins: int = NUM_TWINS,
 ) -> list[dict]:
     """Held-out R² of belief states, and of the next-observation law, as affine functions of each layer.
 
     Read after every observation of the last sequence of each sample:
-        ``belief``: P(state | observations) under the true component; the predictive vector of a `GeneralisedHMM`;
+        ``belief``: P(state | observations) under the true component; the predictive vector of a `GeneralisedHMM`; the mean
+        of the state of a `LinearGaussian`, by the Kalman filter;
         ``belief, component unknown``: the same of the observer who does not know the component (mixtures);
         ``next observation``: the law of the next observation, that observer's.
 
     R² = 1 - Σ |target - map(stream)|² / Σ |target - mean|² over all coordinates, with the mean of the training examples.
     Three quarters of the samples fit the map (ridge regression on standardised features in float64, by Cholesky), the rest
-    test it. The control fits maps to targets permuted over the training examples.
+    test it. One control fits maps to targets permuted over the training examples. The other is the same architecture without
+    training: much can be read from a random network too, so what training added is `share`, see `analysis.twins`.
 
     Args:
         model: any module; models of this library are read at their residual taps.
@@ -110,12 +116,16 @@ def geometry(
         ridge: of the regression.
         seed: of the permutation and of the bootstrap.
         observer: whose beliefs and predictions are read; by default those of the corpus's own process.
+        num_twins: untrained networks that are read beside the model, at least three; 0 for none.
 
     Returns:
         Rows (target, targets "true" or "shuffled", layer, layer_name, r2, low, high, fitted, ceiling, from_prediction,
-        samples). `fitted` is R² on the training examples; `ceiling` that of the best possible answer of an observer who
-        does not know the component; `from_prediction` that of an affine function of the exact next-observation law, which
-        is what a stream that holds only its prediction would give. Intervals are 95 % over test samples.
+        samples, twins, share, share_low, share_high, beyond_twins). `fitted` is R² on the training examples; `ceiling` that
+        of the best possible answer of an observer who does not know the component; `from_prediction` that of an affine
+        function of the exact next-observation law, which is what a stream that holds only its prediction would give. `twins`
+        is the mean R² of the untrained twins at that layer, `share` what the model explains of what they leave,
+        `beyond_twins` the same in words, or why nothing is told. Intervals are 95 %: over test samples, of
+        `share` over twins too.
 
     Raises:
         InputError: a process without belief states, or an unknown layer.
@@ -131,6 +141,13 @@ def geometry(
     stream = read_stream(model, corpus, times, names, num_samples)
     targets = belief_targets(corpus, times, num_samples, observer)
     inside = _inside(corpus, times, num_samples)
+    twins = draw_twins(model, num_twins, seed=seed)
+    twins_left: dict[str, list[Curves]] = {target: [] for target in targets}
+    for twin in twins.models:
+        streamed = read_stream(twin, corpus, times, names, num_samples)
+        for target, values in targets.items():
+            r2 = read_off(streamed, values, num_samples, ridge=ridge, inside=inside).r2(seed=seed)
+            twins_left[target].append(1 - r2)
     rows = []
     for target, values in targets.items():
         ceiling = ceiling_r2(targets, target, num_samples)
@@ -140,6 +157,7 @@ def geometry(
             shuffle = labels == "shuffled"
             found = read_off(stream, values, num_samples, ridge=ridge, shuffle=shuffle, seed=seed, inside=inside)
             draws = found.r2(seed=seed)
+            shares = layer_shares(1 - draws, twins_left[target], len(found.spread), reason=twins.reason)
             for layer, name in enumerate(names):
                 interval = with_interval(draws[:, layer])
                 rows.append(
@@ -155,6 +173,7 @@ def geometry(
                         "ceiling": ceiling,
                         "from_prediction": from_prediction,
                         "samples": num_samples,
+                        **(NO_COLUMNS if shuffle else shares[layer].columns()),
                     }
                 )
     return rows
@@ -190,15 +209,24 @@ def _targets(
     if process.num_symbols != corpus.num_symbols:
         raise InputError(f"observer: must have {corpus.num_symbols} symbols, got {process!r}")
     starts = torch.from_numpy(corpus.layout.starts)
+    if isinstance(process, LinearGaussian):
+        parts = batch.observations.tensor_split(torch.from_numpy(np.flatnonzero(corpus.layout.starts)[1:]), 1)
+        known = [kalman_filter(process, part) for part in parts]
+        return {
+            BELIEF: torch.cat([one.means for one in known], 1),
+            PREDICTION: torch.cat([one.next_observation for one in known], 1),
+        }
     if isinstance(process, HMM | LabelledHMM | GeneralisedHMM):
         single = filter_beliefs(process, batch.observations, starts=starts)
         return {BELIEF: single.beliefs, PREDICTION: single.next_observation}
     if not isinstance(process, Mixture) or batch.components is None:
-        raise InputError(f"corpus: a {type(process).__name__} has no belief states; take an HMM or a mixture")
+        raise InputError(
+            f"corpus: a {type(process).__name__} has no belief states; take an HMM or a mixture, or give an observer"
+        )
     mixed = filter_mixture(process, batch.observations, starts=starts)
-    known = filter_known_component(process, batch.observations, batch.components, starts=starts)
+    told = filter_known_component(process, batch.observations, batch.components, starts=starts)
     return {
-        BELIEF: known.beliefs,
+        BELIEF: told.beliefs,
         MIXED_BELIEF: mixed_beliefs(process, batch.observations, mixed.component_posterior, starts),
         PREDICTION: mixed.next_observation,
     }

@@ -38,6 +38,17 @@ def bootstrap_ratio(
     return float(top.mean() / bottom.mean()), float(low), float(high)
 
 
+def student_quantile(degrees: float) -> float:
+    """The 97.5 % quantile of Student's law with any positive number of degrees of freedom, to four digits.
+
+    t = sqrt(degrees) tan(angle), where the angle has a density proportional to cos(angle)^(degrees - 1)
+    """
+    edges = np.linspace(0, np.pi / 2, 2**15 + 1)
+    mass = np.cos((edges[:-1] + edges[1:]) / 2) ** (degrees - 1)
+    angle = np.interp(0.95, np.concatenate([[0.0], mass.cumsum() / mass.sum()]), edges)
+    return float(np.sqrt(degrees) * np.tan(angle))
+
+
 def _resampled(values: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
     """Means of resampled rows (resample, column)."""
     return _resamples(len(values), seed) @ values / len(values)

@@ -1,7 +1,7 @@
 """Layerwise linear probes: what can be read from the residual stream, layer by layer, with controls and ceilings."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -9,16 +9,19 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import BATCH, read_stream, residual_layers
+from hmmscope.analysis.activations import BATCH, check_layers, read_stream, residual_layers
 from hmmscope.analysis.geometry import BELIEF, geometry
 from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope.analysis.layer_curves import resampled_curves
 from hmmscope.analysis.logistic import fit_logistic, predict_logistic
+from hmmscope.analysis.twins import NO_COLUMNS, NUM_TWINS, draw_twins, layer_shares
 from hmmscope.axes import Float, Int64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.mixture import Mixture
 from hmmscope.reprs import Shown, Table
 from hmmscope.schema import require, unknown_name
@@ -52,70 +55,88 @@ def probe(
     model: nn.Module,
     corpus: Corpus,
     *,
-    target: str = "component",
+    target: str | None = None,
     layers: Sequence[str] | None = None,
     num_samples: int = 768,
     shuffled_labels: bool = True,
     seed: int = 0,
     observer: HMM | None = None,
+    num_twins: int = NUM_TWINS,
 ) -> list[dict]:
     """Accuracy of a linear probe at each layer, on samples that its training did not see.
 
     Targets, read in the last sequence of each sample:
         ``component``: which component of the mixture, at the last observation;
-        ``state``: the hidden state of an HMM, at positions >= 4 (probe a corpus of one component at a time);
+        ``state``: the hidden state of a process that has one, at positions >= 4 (of a mixture probe a corpus of one
+        component at a time);
         ``previous-k``: the observation k steps back, at positions >= 4;
         ``belief``: the law of the hidden state given the observations so far, after each of them, by least squares. Its rows
         have R² in place of the accuracy; they are those of the instrument `geometry`.
 
     The probe is multinomial logistic regression on standardised features with ridge 1e-3; three quarters of the samples
-    train it, the rest test it. The control with shuffled labels trains on labels permuted over the training examples.
+    train it, the rest test it. The control with shuffled labels trains on labels permuted over the training examples. The
+    control without training reads other draws of the same architecture: `share` is the share of their errors that the model
+    does not make, see `analysis.twins`.
 
     Args:
         model: any module; models of this library are read at their residual taps.
         corpus: samples, with components for ``component``.
-        target: what to read.
+        target: what to read; by default ``component`` of a mixture, and ``belief`` of any other process.
         layers: module names, if the model has no residual taps.
         num_samples: samples in all; of given sequences at most as many as there are different windows.
         shuffled_labels: add the control.
         seed: of the permutation and of the bootstrap.
         observer: whose ``belief``; by default that of the process. Another one may be an HMM fitted to the sequences.
+        num_twins: untrained networks that are read beside the model, at least three; 0 for none.
 
     Returns:
-        Rows (target, layer, layer_name, labels "true" or "shuffled", accuracy, low, high, chance, ceiling, samples); of
-        ``belief`` (..., r2, low, high, chance, ceiling, from_prediction, samples) as `geometry` says.
-        Chance is the share of the commonest class among the test examples. Intervals are 95 % over test samples.
+        Rows (target, layer, layer_name, labels "true" or "shuffled", accuracy, low, high, chance, ceiling, samples, twins,
+        share, share_low, share_high, beyond_twins); of ``belief`` r2 in place of accuracy, and from_prediction, as
+        `geometry` says. Chance is the share of the commonest class among the test examples. Intervals are 95 % over test
+        samples, of `share` over twins too.
 
     Raises:
         InputError: an unknown target or layer, or a target that the process does not have.
 
     Source: [MultiTask] Fig. 3 (the protocol is stated there in words only; sizes and controls are ours).
     """
+    check_corpus(corpus)
+    if target is None:
+        target = "belief" if corpus.process.num_components is None else "component"
     if target not in TARGETS:
         raise unknown_name("target", target, TARGETS)
-    check_corpus(corpus)
+    names = list(layers) if layers is not None else residual_layers(model)
+    check_layers(model, names)
     num_samples = corpus.different(num_samples)
     require(num_samples >= 8, "num_samples", "must be at least 8, to train and to test on", num_samples)
     require(observer is None or target == "belief", "observer", "is for the target belief", target)
-    names = list(layers) if layers is not None else residual_layers(model)
     if target == "belief":
-        return _belief_rows(model, corpus, names, num_samples, shuffled_labels, seed, observer)
-    data = probe_data(model, corpus, target, names, num_samples)
+        return _belief_rows(model, corpus, names, num_samples, shuffled_labels, seed, observer, num_twins)
+    times = reading_times(corpus, target)
+    data = label_stream(read_stream(model, corpus, times, names, num_samples), corpus, target, times)
+    twins, twins_left = draw_twins(model, num_twins, seed=seed), []
+    for twin in twins.models:
+        own = replace(data, features=read_stream(twin, corpus, times, names, num_samples))
+        twins_left.append(1 - resampled_curves(probe_correct(own), seed=seed))
     rows = []
     for labels in ("true", "shuffled") if shuffled_labels else ("true",):
-        for layer, (mean, low, high) in enumerate(probe_accuracy(data, shuffle=labels == "shuffled", seed=seed)):
+        correct = probe_correct(data, shuffle=labels == "shuffled", seed=seed)
+        left = 1 - resampled_curves(correct, seed=seed)
+        shares = layer_shares(left, twins_left, len(correct), reason=twins.reason)
+        for layer, (mean, low, high) in enumerate(zip(*bootstrap_means(correct, seed=seed), strict=True)):
             rows.append(
                 {
                     "target": target,
                     "layer": layer,
                     "layer_name": names[layer],
                     "labels": labels,
-                    "accuracy": mean,
-                    "low": low,
-                    "high": high,
+                    "accuracy": float(mean),
+                    "low": float(low),
+                    "high": float(high),
                     "chance": chance_accuracy(data),
                     "ceiling": data.ceiling,
                     "samples": num_samples,
+                    **(NO_COLUMNS if labels == "shuffled" else shares[layer].columns()),
                 }
             )
     return Table(rows, f"probe of {target}", x="layer", y="accuracy", by=("labels",))
@@ -129,9 +150,12 @@ def _belief_rows(
     shuffled: bool,
     seed: int,
     observer: HMM | None,
+    num_twins: int,
 ) -> list[dict]:
-    rows = geometry(model, corpus, layers=names, num_samples=num_samples, seed=seed, observer=observer)
-    kept = ("layer", "layer_name", "r2", "low", "high", "ceiling", "from_prediction", "samples")
+    rows = geometry(
+        model, corpus, layers=names, num_samples=num_samples, seed=seed, observer=observer, num_twins=num_twins
+    )
+    kept = ("layer", "layer_name", "r2", "low", "high", "ceiling", "from_prediction", "samples", *NO_COLUMNS)
     found = (
         {"target": "belief", "labels": row["targets"], "chance": 0.0} | {key: row[key] for key in kept}
         for row in rows
@@ -211,11 +235,12 @@ def reading_times(corpus: Corpus, target: str) -> np.ndarray:
         if not isinstance(corpus.process, Mixture):
             raise InputError("target: component needs a mixture; this process is a single HMM")
         return np.array([layout.num_observations - 1])
-    if target == "state" and not isinstance(corpus.process, HMM):
+    if target == "state" and not corpus.process.has_states:
+        kind = type(corpus.process).__name__
         known = (
             "belief, component and previous-1 are known of a mixture; or take Corpus(mixture[m], ...), of one component"
         )
-        raise InputError(f"target: state needs a single HMM; {known}")
+        raise InputError(f"target: state needs a single HMM, not a {kind}; {known}")
     last = layout.sequence_index == layout.sequence_index[-1]
     times = np.flatnonzero(last & (layout.position_in_sequence >= MAX_DISTANCE))
     if not len(times):
@@ -232,7 +257,7 @@ def _labels(corpus: Corpus, batch: Batch, target: str, times: np.ndarray) -> tup
         assert posterior is not None
         return batch.components[:, None], posterior[:, times].argmax(-1)
     if target == "state":
-        assert isinstance(corpus.process, HMM)
+        assert isinstance(corpus.process, HMM | LabelledHMM)
         beliefs = filter_beliefs(corpus.process, batch.observations, starts=starts).beliefs
         return batch.states[:, times], beliefs[:, times].argmax(-1)
     labels = batch.observations[:, times - int(target.rpartition("-")[2])]

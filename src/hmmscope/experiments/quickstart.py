@@ -95,7 +95,7 @@ def _layers(run: Run, num_samples: int) -> list[dict]:
     for network, model in {"trained": run.model, "untrained": untrained_twin(run)}.items():
         for target in _READ:
             corpus = few if target == "component" else run.corpus("probe")
-            found = probe(model, corpus, target=target, num_samples=num_samples, shuffled_labels=False)
+            found = probe(model, corpus, target=target, num_samples=num_samples, shuffled_labels=False, num_twins=0)
             rows += [{"network": network} | row for row in found]
     return rows
 

@@ -93,7 +93,14 @@ def probes_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[
     rows = []
     for name, network in networks.items():
         for target, corpus in wanted:
-            found = probe(network, corpus, target=target, num_samples=sizes["probe_samples"], shuffled_labels=False)
+            found = probe(
+                network,
+                corpus,
+                target=target,
+                num_samples=sizes["probe_samples"],
+                shuffled_labels=False,
+                num_twins=0,  # the untrained network is one of those that stand side by side
+            )
             last = max(row["layer"] for row in found)
             rows += [{"network": name, "depth": row["layer"] / last} | row for row in found]
     return rows

@@ -25,6 +25,7 @@ from hmmscope import __version__, registry
 from hmmscope.analysis.activations import residual_layers
 from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.analysis.probes import probe
+from hmmscope.analysis.twins import NUM_TWINS
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.corpora.targets import make_target
@@ -441,6 +442,7 @@ def _beliefs(work: Prepared, hmm: HMM, run: Run) -> Iterator[dict[str, Any]]:
         return
     for network, model in (("trained", run.model), ("untrained", untrained_twin(run))):
         for layer, name in enumerate(residual_layers(model)):  # one by one: they may differ in width
-            rows = probe(model, corpus, target="belief", observer=hmm, layers=[name], num_samples=1024)
+            twins = NUM_TWINS if network == "trained" else 0
+            rows = probe(model, corpus, target="belief", observer=hmm, layers=[name], num_samples=1024, num_twins=twins)
             kept = [row for row in rows if network == "trained" or row["labels"] == "true"]
             yield from ({"network": network} | row | {"layer": layer} for row in kept)

@@ -177,7 +177,8 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
         text = f"R² {top['r2']:.3f} at {top['layer_name']}; untrained network {before['r2']:.3f} at {before['layer_name']}; "
         text += f"the HMM's own next-symbol law alone {top['from_prediction']:.3f}."
         effect = Effect(value=top["r2"], low=top["low"], high=top["high"], unit="R²")
-        better = top["low"] > before["high"]
+        text += f" Share: {top['beyond_twins']}."
+        better = (top["share_low"] or 0.0) > 0
         title = (
             f"The HMM's belief is read {'better after training' if better else 'no better after training than before'}"
         )

@@ -113,6 +113,7 @@ class SequenceModel(nn.Module):
         num_tokens: size of the vocabulary that is read, or None when vectors are read.
         outputs: what the outputs are: "logits", which a regression reads as coordinates, or "law" for probabilities.
         residual: taps on the stream after the embedding and after every layer, ``residual.0`` to ``residual.<layers>``.
+        spec: what it was built from, so that it can be built again with other weights; None where nobody said.
     """
 
     outputs: ClassVar[Literal["logits", "law"]] = "logits"
@@ -121,6 +122,7 @@ class SequenceModel(nn.Module):
     num_symbols: int
     num_tokens: int | None
     residual: nn.ModuleList
+    spec: "ModelSpec | None" = None
 
     def forward(
         self,

@@ -57,4 +57,6 @@ def make_model(
 def build_model(spec: ModelSpec, ports: Ports, seed: int = 0) -> SequenceModel:
     """The model of a spec, with weights from the named stream (seed, "weights"); the global generator stays as it is."""
     with torch.random.fork_rng(devices=[]):  # layers of torch draw from it when they are made
-        return spec.build(ports, torch_generator(seed, "weights"))
+        model = spec.build(ports, torch_generator(seed, "weights"))
+    model.spec = spec
+    return model

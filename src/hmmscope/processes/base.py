@@ -65,12 +65,14 @@ class Process(ABC):
         symbols, states: names, or None.
         title, source: what it is and where it comes from.
         reading: of a process fitted to sequences, how these were read; None else. No digest covers it.
+        has_states: whether ``Paths.states`` are numbers of hidden states under a single law, so that a state can be read.
         file_format: what files of this kind of process call themselves. A subclass that says it is a kind of its own,
             and `hmmscope.load_process` reads its files.
         file_arrays: the arrays of such a file that must be there.
         file_fields: what else it may hold.
     """
 
+    has_states: ClassVar[bool] = False
     file_format: ClassVar[str] = ""
     file_arrays: ClassVar[tuple[str, ...]] = ()
     file_fields: ClassVar[tuple[str, ...]] = ("symbols", "states", "title", "source", "evaluated_after")

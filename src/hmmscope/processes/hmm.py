@@ -41,6 +41,7 @@ class HMM(Process):
         InputError: see `Quantiser`; names that are empty, double or of the wrong number.
     """
 
+    has_states = True
     file_format = "hmmscope-hmm"
     file_arrays = ("initial", "transition", "emission")
     file_fields = (*Process.file_fields, "reading")

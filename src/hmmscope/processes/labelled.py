@@ -35,6 +35,7 @@ class LabelledHMM(Process):
         InputError: see `Quantiser`.
     """
 
+    has_states = True
     file_format = "hmmscope-labelled-hmm"
     file_arrays = ("initial", "labelled")
 

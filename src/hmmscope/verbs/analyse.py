@@ -37,7 +37,8 @@ def analyse(
         if key not in known:
             raise unknown_name(f"--{key}", key, known)
         lists = ("layers", "interventions")
-        kind = tuple[str, ...] if key in lists else type(known[key].default)
+        default = known[key].default
+        kind = tuple[str, ...] if key in lists else str if default is None else type(default)
         options[key] = find_process(value) if key == "observer" else parse_value(kind, value, f"--{key}")
     if sequences is None:
         given = next((name for name, value in reading.items() if value is not None), None)
@@ -71,4 +72,4 @@ def analyse(
 
 
 def _short(value: object) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)

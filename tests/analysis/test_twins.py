@@ -1,0 +1,213 @@
+"""Untrained twins, and what a network explains of what they leave."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hmmscope as hs
+from analysis_cases import Held
+from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, geometry, read_off
+from hmmscope.analysis.intervals import student_quantile
+from hmmscope.analysis.probes import read_stream
+from hmmscope.analysis.twins import NO_COLUMNS, Share, Twins, draw_twins, share_beyond
+from hmmscope.errors import InputError
+from hmmscope.models.make import make_model
+
+MESS3 = hs.make_process("mess3")
+
+
+class Own(nn.Module):
+    """A module of a user with every kind of part that torch draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(3, 8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm, self.rnn, self.head = nn.LayerNorm(8), nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 3)
+        self.residual = nn.ModuleList([nn.Identity()])
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        x = self.norm(x + self.attention(x, x, x, need_weights=False)[0])
+        return self.head(self.residual[0](self.rnn(x)[0]))
+
+
+class Table(nn.Module):
+    """Weights that nothing draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(3, 3))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.table[tokens]
+
+
+class Drawn(Table):
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table)
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def assert_fresh(model: nn.Module, found: Twins) -> None:
+    """All weights finite, no twin like another or like the model, and the model as it was."""
+    before = weights(model)
+    assert (len(found.models), found.reason) == (3, "")
+    drawn = [weights(twin) for twin in found.models]
+    for one in drawn:
+        assert one.shape == before.shape
+        assert one.isfinite().all()
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert not torch.equal(drawn[one], drawn[other])
+    assert all(not torch.equal(one, before) for one in drawn)
+
+
+@pytest.mark.parametrize("name", ["roformer", "rnn", "gru"])
+def test_a_model_of_ours_is_built_again_by_its_spec(name: str) -> None:
+    sizes = {"width": 8, "num_layers": 1} | ({"num_heads": 2} if name == "roformer" else {})
+    model = make_model(name, num_symbols=3, **sizes)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(5.0)  # as training may have left it
+    kept = weights(model)
+    found = draw_twins(model)
+    assert_fresh(model, found)
+    assert torch.equal(weights(model), kept)
+    assert not any((weights(twin) == 5).any() for twin in found.models)
+    assert all(torch.equal(weights(a), weights(b)) for a, b in zip(found.models, draw_twins(model).models, strict=True))
+    fresh = weights(make_model(name, num_symbols=3, seed=1, **sizes))
+    assert weights(found.models[0]).std() == pytest.approx(fresh.std(), rel=0.2)  # the law of its first weights
+
+
+def test_any_module_is_drawn_by_its_parts_and_leaves_the_global_generator() -> None:
+    state = torch.get_rng_state()
+    assert_fresh(Own(), draw_twins(Own()))
+    before = torch.get_rng_state()
+    assert not torch.equal(state, before)  # Own() drew; what follows does not
+    model = Drawn()
+    assert_fresh(model, draw_twins(model))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (Table(), "nothing draws table of Table afresh; give its module a reset_parameters()"),
+        (nn.Sequential(nn.Identity()), "Sequential has no weights to draw"),
+        (nn.Sequential(nn.Linear(2, 2), Table()), "nothing draws 1.table of Sequential afresh"),
+    ],
+)
+def test_a_module_that_cannot_be_drawn_says_so_in_one_line(model: nn.Module, said: str) -> None:
+    found = draw_twins(model)
+    assert found.models == ()
+    assert said in found.reason
+    assert "\n" not in found.reason
+
+
+def test_two_twins_have_no_spread_to_speak_of() -> None:
+    with pytest.raises(InputError, match="num_twins: must be at least 3"):
+        draw_twins(Own(), 2)
+    assert draw_twins(Own(), 0) == Twins((), "no twins were asked for")
+
+
+@pytest.mark.parametrize(
+    ("degrees", "value"), [(1.0, 12.7062), (2.0, 4.30265), (2.5, 3.57465), (30.0, 2.04227), (500.0, 1.96472)]
+)
+def test_students_quantile(degrees: float, value: float) -> None:
+    """Printed tables; that of 2.5 by an incomplete beta function."""
+    assert student_quantile(degrees) == pytest.approx(value, rel=1e-5)
+
+
+def test_a_share_is_what_the_network_explains_of_what_the_twins_leave() -> None:
+    twins = np.repeat([[0.2, 0.3, 0.4]], 5, 0)
+    found = share_beyond(np.full(5, 0.03), twins, 100)
+    assert (found.read, found.twins, found.num_twins) == (pytest.approx(0.97), pytest.approx(0.7), 3)
+    assert found.value == pytest.approx(0.9)
+    half = student_quantile(2.0) * math.sqrt((0.1 / 0.3) ** 2 * (1 + 1 / 3))  # samples add nothing here
+    assert found.low == pytest.approx(1 - 0.1 * math.exp(half))
+    assert found.high == pytest.approx(1 - 0.1 * math.exp(-half))
+    assert str(found) == f"0.90 [{found.low:.2f}, {found.high:.2f}] of what 3 untrained twins leave"
+
+
+def test_noise_of_the_samples_widens_the_interval() -> None:
+    twins = np.repeat([[0.2, 0.21, 0.22]], 400, 0)
+    noisy = np.concatenate([[0.05], np.random.default_rng(0).normal(0.05, 0.02, 399)])
+    one, other = share_beyond(np.full(400, 0.05), twins, 100), share_beyond(noisy, twins, 100)
+    assert one.low is not None
+    assert other.low is not None
+    assert other.low < one.low - 0.1
+
+
+def test_no_error_at_all_is_no_certainty() -> None:
+    found = share_beyond(np.zeros(5), np.repeat([[0.2, 0.3, 0.4]], 5, 0), 20)
+    assert (found.value, found.high) == (1.0, 1.0)
+    assert found.low is not None
+    assert found.low < 1 - (1 - 0.025**0.05) / 0.3
+
+
+@pytest.mark.parametrize(
+    ("share", "verdict", "said"),
+    [
+        (Share(0.99, 0.9, 3, 0.9, 0.8, 0.95), "more", "0.90 [0.80, 0.95] of what 3 untrained twins leave"),
+        (Share(0.9, 0.9, 3, 0.0, -0.4, 0.3), "no more", "0.00 [-0.40, 0.30] of what 3 untrained twins leave"),
+        (Share(0.9, 0.9, 3, 1e-6, 1e-7, 2e-6), "no more", "0.00 [0.00, 0.00] of what 3 untrained twins leave"),
+        (Share(0.8, 0.9, 3, -1.0, -1.5, -0.5), "less", "-1.00 [-1.50, -0.50] of what 3 untrained twins leave"),
+        (Share(0.9, reason="no untrained twins: Table"), "not told", "no untrained twins: Table"),
+    ],
+)
+def test_what_training_added_in_words(share: Share, verdict: str, said: str) -> None:
+    assert (share.verdict, str(share)) == (verdict, said)
+
+
+def test_where_twins_leave_next_to_nothing_nothing_is_told() -> None:
+    found = share_beyond(np.full(5, 0.001), np.repeat([[0.012, 0.019, 0.02]], 5, 0), 100)
+    assert (found.value, found.verdict) == (None, "not told")
+    assert str(found) == "not told: 0.999 against 0.983 of 3 untrained twins"
+
+
+def test_another_untrained_network_has_no_more_than_its_twins() -> None:
+    """Of forty draws one or two may seem to; the law of what they leave has a long tail, to both sides of the ratio."""
+    corpus = hs.Corpus(MESS3, 8, stream="probe")
+    times = belief_times(corpus)
+    belief = belief_targets(corpus, times, 96)[BELIEF]
+    left = []
+    for seed in range(160):
+        model = make_model("rnn", num_symbols=3, width=6, seed=seed)
+        left.append(1 - read_off(read_stream(model, corpus, times, ["residual.1"], 96), belief, 96).r2()[:, 0])
+    found = [share_beyond(left[i], np.stack(left[i + 1 : i + 4], 1), 24) for i in range(0, 160, 4)]
+    assert all(one.verdict != "not told" for one in found)
+    assert sum(one.verdict == "no more" for one in found) >= 36
+    assert sum(one.verdict == "more" for one in found) <= 2
+
+
+def test_geometry_and_probe_have_the_twins_beside_what_they_read() -> None:
+    corpus = hs.Corpus(MESS3, 12, stream="probe")
+    model = make_model("roformer", num_symbols=3, width=16, num_layers=1, num_heads=2)
+    rows = geometry(model, corpus, num_samples=64)
+    for row in rows:
+        assert NO_COLUMNS.keys() <= row.keys()
+        if row["targets"] == "shuffled":
+            assert row["twins"] is row["beyond_twins"] is None
+        else:
+            assert abs(row["r2"] - row["twins"]) < 0.2
+            assert row["share_low"] <= 0.02
+    (first,) = hs.probe(
+        model, corpus, target="previous-0", layers=["residual.0"], num_samples=64, shuffled_labels=False
+    )
+    assert first["beyond_twins"] == "not told: 1.000 against 1.000 of 3 untrained twins"
+    assert "twins" in hs.probe(model, corpus, num_samples=16)[0]
+    (planted,) = hs.probe(
+        Held(3, 4, 1),
+        hs.Corpus(MESS3, 6),
+        target="previous-1",
+        layers=["memory"],
+        num_samples=16,
+        shuffled_labels=False,
+    )
+    assert planted["beyond_twins"] == "no untrained twins: Held has no weights to draw"
