@@ -103,8 +103,8 @@ IN_BITS = (
     ),
     Fault(
         "n-grams across delimiters",
-        "kernels/ngram.py",
-        "longest = min(max_order, position[t], position[u])",
+        "kernels/counting.py",
+        "longest = min(max_order, reach[t], reach[u])",
         "longest = min(max_order, t, u)",
         ("analysis/test_curves.py::test_ngrams_do_not_cross_starts",),
     ),

@@ -28,6 +28,7 @@ _HOME = {
     "most_likely_states": "inference.paths",
     "sample_state_paths": "inference.paths",
     "memory_beliefs": "inference.memory",
+    "count": "analysis.counting",
     "entropy_rate": "inference.entropy",
     "observability": "inference.observability",
     "future_law": "inference.observability",

@@ -26,6 +26,7 @@ PURPOSES = {
     "probe": 19,
     "shuffle": 20,
     "test": 21,
+    "counting": 22,
     "monte-carlo": 32,
 }
 

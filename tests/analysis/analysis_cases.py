@@ -1,5 +1,6 @@
 """What the tests of analysis share."""
 
+import copy
 import itertools
 import math
 from collections import defaultdict
@@ -129,23 +130,116 @@ HONEST: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 # In-context n-grams
 
 
-def plain_ngrams(sample: list[int], positions: list[int], num_symbols: int, max_order: int, strength: Fraction) -> list:
+def plain_ngrams(sample: list[int], positions: list[int], num_symbols: int, strengths: list[Fraction]) -> list:
     """One table of counts for each context of each order; contexts do not reach beyond the start of their sequence."""
     counts: dict[tuple[int, ...], dict[int, int]] = defaultdict(lambda: defaultdict(int))
     predictions = []
     for t, symbol in enumerate(sample):
         law = [Fraction(1, num_symbols)] * num_symbols
         by_order = []
-        for order in range(max_order + 1):
+        for order, strength in enumerate(strengths):
             if order <= positions[t]:
                 seen = counts[tuple(sample[t - order : t])] if order else counts[()]
                 total = sum(seen.values())
                 law = [(seen[v] + strength * p) / (total + strength) for v, p in enumerate(law)]
             by_order.append([float(p) for p in law])
         predictions.append(by_order)
-        for order in range(min(max_order, positions[t]) + 1):
+        for order in range(min(len(strengths) - 1, positions[t]) + 1):
             counts[tuple(sample[t - order : t])][symbol] += 1
     return predictions
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Context trees
+
+#: A tree by its inner nodes: contexts, the latest symbol first, each with those that it continues.
+Tree = frozenset[tuple[int, ...]]
+
+
+def all_trees(num_symbols: int, depth: int, node: tuple[int, ...] = ()) -> list[Tree]:
+    """Every tree of a depth, from a node on."""
+    if len(node) == depth:
+        return [frozenset()]
+    below = [all_trees(num_symbols, depth, (*node, v)) for v in range(num_symbols)]
+    return [frozenset(), *(frozenset({node}).union(*parts) for parts in itertools.product(*below))]
+
+
+def tree_prior(tree: Tree, num_symbols: int, depth: int, weight: float) -> float:
+    """weight for each leaf that could have been an inner node, 1 - weight for each inner node."""
+    nodes = {(), *((*node, v) for node in tree for v in range(num_symbols))}
+    leaves = [node for node in nodes - tree if len(node) < depth]
+    return weight ** len(leaves) * (1 - weight) ** len(tree)
+
+
+def place_in_tree(tree: Tree, context: list[int]) -> tuple[int, ...]:
+    """Where a context, the oldest symbol first, ends: at a leaf, or at an inner node where it has no more symbols."""
+    node: tuple[int, ...] = ()
+    while node in tree and len(node) < len(context):
+        node = (*node, context[-1 - len(node)])
+    return node
+
+
+def mixed_trees(
+    sample: list[int], reach: list[int], num_symbols: int, depth: int, pseudo_count: float, weight: float
+) -> list[list[float]]:
+    """P(observation t | those before) by the mixture of all trees, each written down and weighted by what it said so far."""
+    trees = all_trees(num_symbols, depth)
+    weights = [tree_prior(tree, num_symbols, depth, weight) for tree in trees]
+    assert sum(weights) == pytest.approx(1, abs=1e-12)
+    found = []
+    for t, symbol in enumerate(sample):
+        law = [0.0] * num_symbols
+        for number, tree in enumerate(trees):
+            node = place_in_tree(tree, sample[t - reach[t] : t])
+            passed = [
+                sample[u] for u in range(t) if reach[u] >= len(node) and tuple(sample[u - len(node) : u][::-1]) == node
+            ]
+            total = len(passed) + pseudo_count * num_symbols
+            own = [(passed.count(v) + pseudo_count) / total for v in range(num_symbols)]
+            law = [p + weights[number] * q for p, q in zip(law, own, strict=True)]
+            weights[number] *= own[symbol]
+        found.append([p / sum(law) for p in law])
+    return found
+
+
+def plain_trees(
+    sample: list[int], reach: list[int], num_symbols: int, depth: int, pseudo_count: float, weight: float
+) -> list[list[float]]:
+    """The same by the recursion over one tree of dictionaries, with probabilities of blocks and no logarithms."""
+    counts: dict[tuple[int, ...], list[int]] = defaultdict(lambda: [0] * num_symbols)
+    leaf: dict[tuple[int, ...], Fraction] = defaultdict(lambda: Fraction(1))  # of all that passed, were it a leaf
+    ended: dict[tuple[int, ...], Fraction] = defaultdict(lambda: Fraction(1))  # of those whose context ended here
+    a, w = Fraction(pseudo_count), Fraction(weight)
+
+    def estimate(node: tuple[int, ...], v: int) -> Fraction:
+        return (counts[node][v] + a) / (sum(counts[node]) + a * num_symbols)
+
+    def block(node: tuple[int, ...]) -> Fraction:
+        if len(node) == depth or leaf[node] == 1:
+            return leaf[node]
+        return w * leaf[node] + (1 - w) * ended[node] * math.prod(block((*node, v)) for v in range(num_symbols))
+
+    def update(context: list[int], symbol: int) -> None:
+        path = [tuple(context[::-1][:k]) for k in range(min(depth, len(context)) + 1)]
+        for node in path:
+            leaf[node] *= estimate(node, symbol)
+        if len(path[-1]) < depth:
+            ended[path[-1]] *= estimate(path[-1], symbol)
+        for node in path:
+            counts[node][symbol] += 1
+
+    found = []
+    for t, symbol in enumerate(sample):
+        context, before, kept = sample[t - reach[t] : t], block(()), (counts.copy(), leaf.copy(), ended.copy())
+        law = []
+        for v in range(num_symbols):
+            counts, leaf, ended = (copy.deepcopy(one) for one in kept)
+            update(context, v)
+            law.append(float(block(()) / before))
+        counts, leaf, ended = kept
+        update(context, symbol)
+        found.append(law)
+    return found
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from analysis_cases import (
     referee,
 )
 from hmmscope.analysis.attention import attention_map
+from hmmscope.analysis.counting import Counting
 from hmmscope.analysis.curves import MAX_ORDER, evaluate
 from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio
 from hmmscope.analysis.logistic import predict_logistic
@@ -39,7 +40,7 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Layout, Prompts, Sequences
 from hmmscope.errors import InputError
 from hmmscope.inference.optimal import optimal_predictions
-from hmmscope.kernels.ngram import ngram_predictions
+from hmmscope.kernels.counting import context_counts, ngram_laws
 from hmmscope.models.make import make_model
 from hmmscope.processes.base import Process
 from hmmscope.processes.hmm import HMM
@@ -241,16 +242,20 @@ def test_no_samples_are_refused(num_samples: int) -> None:
 def test_ngrams_are_dictionaries(layout: Layout, strength: float) -> None:
     corpus = Corpus(random_hmm(4, num_symbols=3), layout=layout)
     observations = corpus[0:5].observations.numpy()
-    found = ngram_predictions(observations, layout.position_in_sequence, 3, MAX_ORDER, strength)
+    counts = context_counts(observations, layout.position_in_sequence, 3, MAX_ORDER)
+    strengths = [strength * (order + 1) for order in range(MAX_ORDER + 1)]
+    found = ngram_laws(counts, strengths)
     positions = layout.position_in_sequence.tolist()
-    expected = [plain_ngrams(sample, positions, 3, MAX_ORDER, Fraction(strength)) for sample in observations.tolist()]
+    expected = [
+        plain_ngrams(sample, positions, 3, [Fraction(s) for s in strengths]) for sample in observations.tolist()
+    ]
     assert found == pytest.approx(np.array(expected), abs=1e-12)
     assert found.sum(-1) == pytest.approx(1, abs=1e-12)
 
 
 def test_ngrams_do_not_cross_starts() -> None:
     positions = np.array([0, 1, 0, 1])
-    predictions = ngram_predictions(np.array([[0, 1, 0, 0]]), positions, 2, 1, 1.0)
+    predictions = ngram_laws(context_counts(np.array([[0, 1, 0, 0]]), positions, 2, 1), [1.0, 1.0])
     # Before observation 3 the context is 0, which was followed by 1 once; the pair (1, 0) of times 1, 2 is none.
     order_0 = (2 + 0.5) / (3 + 1)
     assert predictions[0, 3, 0, 0] == pytest.approx(order_0)
@@ -258,7 +263,8 @@ def test_ngrams_do_not_cross_starts() -> None:
     assert np.array_equal(predictions[0, 2, 1], predictions[0, 2, 0])  # no context at a start
     # Before observation 3 the context is 1; the pair (1, 0) of times 0, 1 counts only if no sequence starts at time 1.
     apart, together = (
-        ngram_predictions(np.array([[1, 0, 1, 0]]), np.array(p), 2, 1, 1.0) for p in ([0, 0, 1, 2], range(4))
+        ngram_laws(context_counts(np.array([[1, 0, 1, 0]]), np.array(reach), 2, 1), [1.0, 1.0])
+        for reach in ([0, 0, 1, 2], range(4))
     )
     assert apart[0, 3, 1, 0] == pytest.approx((1 + 0.5) / (3 + 1))
     assert together[0, 3, 1, 0] == pytest.approx((1 + 1.5 / 4) / (1 + 1))
@@ -266,10 +272,12 @@ def test_ngrams_do_not_cross_starts() -> None:
 
 def test_ngrams_in_evaluate() -> None:
     corpus = Corpus(random_hmm(4), layout=PROMPTS)
-    score = evaluate(Oracle(corpus), corpus, num_samples=4)
+    counting = Counting(((2.0,), (2.0, 0.5), (4.0, 1.0, 0.25)), 1, False, 2, 0.5, 0.5, False, 8)
+    score = evaluate(Oracle(corpus), corpus, num_samples=4, counting=counting)
     for b, sample in enumerate(corpus[0:4].observations.tolist()):
-        plain = plain_ngrams(sample, PROMPTS.position_in_sequence.tolist(), 4, MAX_ORDER, Fraction(1))
-        for order in range(MAX_ORDER + 1):
+        for order, strengths in enumerate(counting.strengths):
+            positions = PROMPTS.position_in_sequence.tolist()
+            plain = plain_ngrams(sample, positions, 4, [Fraction(strength) for strength in strengths])
             losses = [-math.log(plain[t][order][symbol]) for t, symbol in enumerate(sample)]
             assert score.measures[f"order-{order}"]["loss"][b] == pytest.approx(losses, rel=1e-10)
 

@@ -358,7 +358,7 @@ def test_screening_of_pools_without_components_or_optimum() -> None:
     one = screen(hs.make_process("aliased-cycles", num_states=4, num_symbols=2), hs.Sequences(length=9), **sizes)
     assert one.component == {}
     assert one.untrained is one.chance is one.num_components is None
-    assert set(one.accuracy) == {"optimum", *(f"order-{k}" for k in range(5))}
+    assert set(one.accuracy) == {"optimum", "context-tree", *(f"order-{k}" for k in range(5))}
     with pytest.raises(InputError, match="first_position"):
         screen(hs.make_process("aliased-cycles"), layout, first_position=6)
     with pytest.raises(InputError, match="no symbols to count"):

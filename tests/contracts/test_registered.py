@@ -17,7 +17,7 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Layout, Prompts, Sequences
 from hmmscope.errors import InputError
 from hmmscope.inference.optimal import optimal_predictions
-from hmmscope.kernels.ngram import ngram_predictions
+from hmmscope.kernels.counting import context_counts, ngram_laws
 from hmmscope.models.base import Ports, SequenceModel
 from hmmscope.models.make import build_model
 from hmmscope.processes.base import Process
@@ -179,7 +179,9 @@ def test_nothing_predicts_better_than_the_optimum(name: str, layout: str) -> Non
     seen = law.gather(2, observations[..., None])[..., 0]
     assert (seen > 0).all()
     assert (seen.log() - optimum.log_likelihood_terms).abs().max() < 1e-10
-    ngrams = ngram_predictions(observations.numpy(), laid.position_in_sequence, process.num_symbols, 3, 1.0)
+    ngrams = ngram_laws(
+        context_counts(observations.numpy(), laid.position_in_sequence, process.num_symbols, 3), [1.0] * 4
+    )
     for order in range(4):
         guessed = torch.from_numpy(ngrams[:, :, order]).gather(2, observations[..., None])[..., 0].log()
         better = (guessed - seen.log()).mean(1).numpy()

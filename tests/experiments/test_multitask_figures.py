@@ -147,10 +147,13 @@ def test_effects_are_differences_of_the_right_columns() -> None:
         "loss above the ceiling": -3000.0,
         "gain over counting": 1000.0,
         "gain over retrieval": 5000.0,
+        "accuracy over counting": -2000.0,
+        "accuracy over retrieval": -5000.0,
     }
     trained, before = ({r["effect"]: r["value"] for r in found if r["network"] == n} for n in ("trained", "untrained"))
     assert trained == pytest.approx(wanted)
     moved = {"loss above the ceiling": 500.0, "gain over counting": -500.0, "gain over retrieval": -500.0}
+    moved |= {"accuracy over counting": 500.0, "accuracy over retrieval": 500.0}
     assert before == pytest.approx({name: value + moved.get(name, 0.0) for name, value in wanted.items()})
 
 
@@ -211,9 +214,13 @@ def test_scores_of_prompts_are_those_of_evaluate(tmp_path: Path) -> None:
         process = predictors.pools_of(run)[pool]
         corpus = Corpus(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
         found = predictors.prompt_score(run, process, 40)
-        wanted = evaluate(run.model, corpus, num_samples=40, observers=predictors.observers_of(run))
+        observers, counting = predictors.observers_of(run), predictors.counting_of(run)
+        wanted = evaluate(run.model, corpus, num_samples=40, observers=observers, counting=counting)
         twin = evaluate(untrained_twin(run), corpus, num_samples=40, baselines=False)
-        same = {name: wanted.measures[name] for name in ("model", "known-component", "retrieval", "prior", "order-3")}
+        same = {
+            name: wanted.measures[name]
+            for name in ("model", "known-component", "retrieval", "prior", "order-3", "context-tree")
+        }
         same |= {"untrained": twin.measures["model"]} | ({best: wanted.measures["optimum"]} if best else {})
         for name, metric in itertools.product(same, ("accuracy", "loss")):
             np.testing.assert_allclose(found.measures[name][metric], same[name][metric], rtol=1e-9)

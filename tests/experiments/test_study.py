@@ -12,11 +12,13 @@ import torch
 
 import hmmscope as hs
 from hmmscope.analysis.curves import evaluate
+from hmmscope.analysis.trained_counting import TrainedCounting
 from hmmscope.cli import main
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.experiments import study as studies
 from hmmscope.experiments.study_tables import entropies, grams
+from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.report.drawing import draw_folder
 from hmmscope.report.page import write_page
 from hmmscope.storage.seals import remove_seal, survey
@@ -48,13 +50,15 @@ def study(data: hs.SequenceData, tmp_path_factory: pytest.TempPathFactory) -> st
 def test_all_predictors_stand_on_the_test_part(study: studies.Study, data: hs.SequenceData) -> None:
     rows = {row["name"]: row for row in study.table()}
     families = [row["family"] for row in rows.values()]
-    assert (families.count("n-gram"), families.count("HMM"), families.count("network")) == (3, 2, 1)
-    assert [sum(row["chosen"] for row in rows.values() if row["family"] == f) for f in set(families)] == [1, 1, 1]
+    assert [families.count(family) for family in ("n-gram", "context trees", "HMM", "network")] == [3, 1, 2, 1]
+    assert [sum(row["chosen"] for row in rows.values() if row["family"] == f) for f in set(families)] == [1, 1, 1, 1]
     test = data.cut(12).test
     counts = np.bincount(data.cut(12).train.flat, minlength=3)
-    share = (counts + 1 / 3) / (counts.sum() + 1)
+    (strength,) = TrainedCounting(GivenSequences(data.cut(12)), 0).strengths[0]
+    share = (counts + strength / 3) / (counts.sum() + strength)
     expected = -np.log(share)[test.flat].mean()
     assert rows["n-gram-0"]["value"] == pytest.approx(expected, rel=1e-9)
+    assert rows["context-tree"]["value"] < rows["n-gram-0"]["value"]
     hmm = hs.load_process(study.path / "hmms" / "2.json")
     padded, lengths = test.padded()
     whole = -hs.filter_beliefs(hmm, padded, lengths=lengths).log_likelihood.sum().item() / test.num_observations
@@ -275,7 +279,7 @@ def test_tables_and_pictures_of_scores_runs_probes_and_studies(study: studies.St
     run = study.run
     score = evaluate(run.model, run.corpus(), num_samples=20)
     probed = hs.probe(run.model, run.corpus(), target="previous-1", layers=["residual.1"], num_samples=20)
-    for thing, curves in ((score, len(score.measures)), (probed, 2), (run, 2), (study, 3)):
+    for thing, curves in ((score, len(score.measures)), (probed, 2), (run, 2), (study, 4)):
         assert isinstance(thing.table(), list)
         assert isinstance(thing.table()[0], dict)
         assert "<table>" in thing._repr_html_()

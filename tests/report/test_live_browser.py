@@ -11,7 +11,7 @@ from browsing import Watched, browser  # noqa: F401 - fixture
 from hmmscope.analysis.activations import capture, residual_layers
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.mixture import filter_mixture
-from hmmscope.kernels.ngram import ngram_predictions
+from hmmscope.kernels.counting import context_counts, ngram_laws
 from hmmscope.runs.pipeline import Run
 from live_cases import CASES, made
 
@@ -79,9 +79,8 @@ def test_observer_and_ngram_are_those_of_the_library(browser: Any, case: tuple[R
         mixed = filter_mixture(run.process, seen, starts=starts)
         np.testing.assert_allclose(shown("posterior"), mixed.component_posterior, atol=1e-9)
         np.testing.assert_allclose(shown("next"), mixed.next_observation, atol=1e-9)
-        counted = ngram_predictions(
-            seen.numpy(), run.config.layout.position_in_sequence, run.process.num_symbols, 1, 1.0
-        )
+        position = run.config.layout.position_in_sequence
+        counted = ngram_laws(context_counts(seen.numpy(), position, run.process.num_symbols, 1), [1.0, 1.0])
         np.testing.assert_allclose(shown("ngram")[:, :-1], counted[:, 1:, 1], atol=1e-9)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import hmmscope as hs
-from hmmscope.analysis.trained_ngrams import TrainedNgrams
+from hmmscope.analysis.trained_counting import TrainedCounting
 from hmmscope.corpora.targets import PADDING, corpus_of, make_target
 from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedError
 from hmmscope.experiments import planning, running
@@ -167,7 +167,7 @@ def test_ngrams_are_not_judged_on_what_they_have_counted() -> None:
     }
     assert names["evaluate"] == names["probe"]
     assert "trained-order-1" in names["probe"]
-    assert names["corpus"] == names["train"] == {"model", *(f"order-{k}" for k in range(4))}
+    assert names["corpus"] == names["train"] == {"model", "context-tree", *(f"order-{k}" for k in range(4))}
 
 
 def test_a_corpus_of_given_sequences_is_as_long_as_the_longest() -> None:
@@ -377,24 +377,24 @@ def test_own_sequences_that_are_not_of_the_process_are_found_out() -> None:
 
 def test_trained_ngrams_are_those_of_a_plain_count() -> None:
     data = words()
-    found = TrainedNgrams(GivenSequences(data), 3)
+    found = TrainedCounting(GivenSequences(data), 3)
     batch = hs.Corpus(data, 6, stream="evaluate")[0:5].observations
     positions = np.arange(1, 6)
     laws = found.predictions(batch, positions)
     train = [sequence.tolist() for sequence in data.train]
 
-    def law(context: list[int]) -> np.ndarray:
-        shorter = law(context[1:]) if context else np.full(3, 1 / 3)
+    def law(context: list[int], strengths: tuple[float, ...]) -> np.ndarray:
+        shorter = law(context[1:], strengths) if context else np.full(3, 1 / 3)
         counts, k = np.zeros(3), len(context)
         for sequence in train:
             for t in range(k, len(sequence)):
                 counts[sequence[t]] += sequence[t - k : t] == context
-        return (counts + shorter) / (counts.sum() + 1)
+        return (counts + strengths[k] * shorter) / (counts.sum() + strengths[k])
 
     for order in range(4):
         for b, row in enumerate(batch.tolist()):
             for j, t in enumerate(positions):
-                expected = law(row[max(0, t - order) : t])
+                expected = law(row[max(0, t - order) : t], found.strengths[order])
                 np.testing.assert_allclose(laws[f"trained-order-{order}"][b, j], expected, rtol=1e-12)
 
 
@@ -407,7 +407,7 @@ def test_a_score_without_an_optimum_says_so(tmp_path: Path) -> None:
     assert score.baseline is not None
     assert "no optimum is known" in repr(score)
     names = {row["predictor"] for row in score.table()}
-    assert {"model", "trained-order-0", "trained-order-3", "order-0"} <= names
+    assert {"model", "trained-order-0", "trained-order-3", "trained-context-tree", "order-0", "context-tree"} <= names
     assert "optimum" not in names
     rows = score.rows("positions")
     assert all(np.isfinite(row["value"]) for row in rows)

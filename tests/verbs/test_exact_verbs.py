@@ -20,7 +20,7 @@ from hmmscope.inference.entropy import block_entropies
 from hmmscope.inference.kalman import forgetting_factor, steady_step
 from hmmscope.inference.memory_error import memory_certificate, memory_error, sampled_memory_error
 from hmmscope.inference.mixed_states import mixed_states
-from hmmscope.kernels.ngram import ngram_predictions
+from hmmscope.kernels.counting import context_counts, ngram_laws
 from hmmscope.processes.files import load_process
 from hmmscope.processes.make import make_process
 from hmmscope.storage import store
@@ -232,7 +232,7 @@ def test_oracle_of_ngrams(call: Callable) -> None:
     casino = load_process("dishonest-casino")
     assert call("oracle", "dishonest-casino", "c.txt", "--ngrams", 2, "--out", "c.jsonl").code == 0
     tokens = read_observations(Path("c.txt"), casino)[0][0]
-    predicted = ngram_predictions(tokens.numpy(), np.arange(tokens.shape[1]), 6, 1, 1.0)
+    predicted = ngram_laws(context_counts(tokens.numpy(), np.arange(tokens.shape[1]), 6, 1), [1.0, 1.0])
     for row, laws in zip(store.read_table(Path("c.jsonl")), predicted[0], strict=True):
         np.testing.assert_allclose(np.exp(row["ngram_log_likelihood"]), laws[:, row["observation"]], rtol=1e-12)
 

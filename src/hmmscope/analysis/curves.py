@@ -13,14 +13,23 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, as_law, inference_mode, model_outputs
 from hmmscope.analysis.calibration import Winnings, bet, miscalibrated
+from hmmscope.analysis.counting import (
+    TREE,
+    UNTUNED,
+    Counting,
+    best_counting,
+    is_counting,
+    other_samples,
+    tune_counting,
+)
 from hmmscope.analysis.intervals import bootstrap_means
-from hmmscope.analysis.trained_ngrams import TrainedNgrams
+from hmmscope.analysis.measures import Measures, mean_of_asked
+from hmmscope.analysis.trained_counting import TrainedCounting
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
 from hmmscope.corpora.targets import PADDING, Labels, NextGiven, NextObservation, Target, make_target
 from hmmscope.errors import InputError
 from hmmscope.inference.mixture import filter_known_component
-from hmmscope.kernels.ngram import ngram_predictions
 from hmmscope.processes.base import Process
 from hmmscope.processes.fresh import FreshHMMs
 from hmmscope.processes.given_sequences import JUDGING, GivenSequences
@@ -41,31 +50,8 @@ _LAWS = 2**23
 METRICS = ("accuracy", "loss", "excess", "total_variation", "distance")
 
 
-def _mean_of_asked(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Means over the columns where something is asked; NaN for samples that have none."""
-    asked: NDArray[np.bool_] = np.logical_not(np.isnan(values))
-    total = np.where(asked, values, 0.0).sum(1)
-    return np.divide(total, asked.sum(1), out=np.full(len(values), np.nan), where=asked.any(1))
-
-
-def _ragged_rows(
-    averages: NDArray[np.float64], xs: NDArray[np.int64], axis: str, predictor: str, metric: str
-) -> list[dict]:
-    """Rows of `Score.rows` where not every sample has every x; an x that none has is left out."""
-    rows = []
-    for x, values in zip(xs.tolist(), averages.T, strict=True):
-        found = values[~np.isnan(values)]
-        if len(found):
-            finite = bool(np.isfinite(found).all())
-            mean, low, high = bootstrap_means(found[:, None]) if finite else ([None], [None], [None])
-            numbers = [None if number is None else float(number) for number in (mean[0], low[0], high[0])]
-            row = {"axis": axis, "x": x, "predictor": predictor, "metric": metric}
-            rows.append(row | dict(zip(("value", "low", "high"), numbers, strict=True)) | {"samples": len(found)})
-    return rows
-
-
 @dataclass(frozen=True, repr=False)
-class Score:
+class Score(Measures):
     """Measures of several predictors at the same judged columns of the same samples.
 
     Attributes:
@@ -84,9 +70,6 @@ class Score:
         no_optimum: why no optimum is known, so that there is no excess; None where there is one.
     """
 
-    measures: dict[str, dict[str, NDArray[np.float64]]]
-    demonstrations: NDArray[np.int64]
-    positions: NDArray[np.int64]
     invalid: str | None
     no_optimum: str | None = None
 
@@ -102,13 +85,12 @@ class Score:
 
     @property
     def baseline(self) -> tuple[str, float] | None:
-        """The n-gram predictor of the lowest mean loss, and that loss; None if there are none."""
-        losses = {
-            name: float(np.nanmean(metrics["loss"]))
-            for name, metrics in self.measures.items()
-            if "order-" in name and "loss" in metrics
-        }
-        return min(losses.items(), key=lambda item: item[1]) if losses else None
+        """The n-gram or mixture of context trees of the lowest mean loss, and that loss; None if there are none."""
+        losses = {name: metrics["loss"] for name, metrics in self.measures.items() if is_counting(name)}
+        if not losses:
+            return None
+        best = best_counting(losses)
+        return best, float(np.nanmean(losses[best]))
 
     @property
     def excess(self) -> tuple[float, float, float] | None:
@@ -118,16 +100,9 @@ class Score:
         """
         if "excess" not in self.measures["model"]:
             return None
-        values = _mean_of_asked(self.measures["model"]["excess"])
+        values = mean_of_asked(self.measures["model"]["excess"])
         mean, low, high = bootstrap_means(values[~np.isnan(values)])
         return float(mean), float(low), float(high)
-
-    def table(self) -> list[dict]:
-        """A row for each predictor: its name, and the mean of each of its metrics over samples and columns."""
-        return [
-            {"predictor": name} | {metric: float(np.nanmean(values)) for metric, values in metrics.items()}
-            for name, metrics in self.measures.items()
-        ]
 
     def plot(self) -> Any:
         """A Matplotlib figure of the loss of each predictor by position, or by demonstrations where there are some."""
@@ -144,39 +119,6 @@ class Score:
     def _repr_html_(self) -> str:
         return html_rows("Score", self.table())
 
-    def rows(self, axis: str, kept: NDArray[np.bool_] | None = None) -> list[dict]:
-        """A table (axis, x, predictor, metric, value, low, high, samples) along "demonstrations" or "positions".
-
-        Intervals are 95 % bootstrap intervals over samples; `kept` selects judged columns (all by default). An infinite
-        mean (probability zero for what happened) is None. Of sequences that have ended before, nothing is counted.
-        """
-        kept = np.ones(len(self.positions), bool) if kept is None else kept
-        along = (self.demonstrations if axis == "demonstrations" else self.positions)[kept]
-        xs = np.unique(along)
-        rows = []
-        for predictor, metrics in self.measures.items():
-            for metric, values in metrics.items():
-                averages = np.stack([_mean_of_asked(values[:, kept][:, along == x]) for x in xs], 1)
-                if np.isnan(averages).any():
-                    rows += _ragged_rows(averages, xs, axis, predictor, metric)
-                    continue
-                infinite = np.asarray(np.logical_not(np.isfinite(averages)).any(0))
-                mean, low, high = bootstrap_means(np.where(infinite, 0.0, averages))
-                rows += [
-                    {
-                        "axis": axis,
-                        "x": int(x),
-                        "predictor": predictor,
-                        "metric": metric,
-                        "value": None if infinite[i] else float(mean[i]),
-                        "low": None if infinite[i] else float(low[i]),
-                        "high": None if infinite[i] else float(high[i]),
-                        "samples": len(values),
-                    }
-                    for i, x in enumerate(xs)
-                ]
-        return rows
-
 
 def evaluate(
     model: nn.Module,
@@ -189,27 +131,32 @@ def evaluate(
     block_length: int = 0,
     observers: Mapping[str, Process] | None = None,
     ngram_order: int = MAX_ORDER,
+    counting: Counting | None = None,
 ) -> Score:
     """Score any module on samples first .. first + num_samples - 1 of a corpus, beside the exact optimum.
 
     Predictors: ``model``; ``optimum`` (the Bayes predictor that knows the process, or believes its prior where it has
     one; none for fresh pools whose optimum nobody knows). Of next symbols also ``known-component`` (for mixtures and fresh
-    pools, the filter that is told the component: a ceiling), and with `baselines` ``order-0`` (the frequencies so far: its
-    likeliest symbol is the most frequent one) to ``order-3`` in-context n-grams with back-off. Given sequences have no
-    known law: instead of the optimum there are, in the streams "evaluate", "probe" and "test", ``trained-order-0`` to
-    ``trained-order-3``, n-grams counted in the training part.
+    pools, the filter that is told the component: a ceiling), and with `baselines` what counting in the sample reaches at its
+    best (`tune_counting`): n-grams with back-off, ``order-0`` (the frequencies so far: its likeliest symbol is the most
+    frequent one) to ``order-3`` or to the order from which on longer contexts do not help, and ``context-tree``, the
+    mixture of all context trees. Given sequences have no known law: instead of the optimum there are, in the streams
+    "evaluate", "probe" and "test", ``trained-order-0`` to ``trained-order-3`` and ``trained-context-tree``, counted and
+    tuned in the training part.
 
     Args:
         model: tokens (batch, time) or vectors (batch, time, coordinate) to logits or vectors (batch, time, output).
         corpus: of a process with an exact answer.
         num_samples: how many; of given sequences at most as many as there are different windows.
         first: number of the first sample.
-        baselines: whether to add the n-grams.
+        baselines: whether to add what counts.
         target: what the model was trained for, "observation" or "belief", or that target of the corpus.
         block_length: of block chain-of-thought, for a model trained with it.
         observers: more predictors of next symbols, by name: Bayes predictors that believe the samples to come from
             another process, such as the pool that a model was trained on ("retrieval"), or an HMM fitted to the sequences.
-        ngram_order: longest context of the n-grams counted in the training part.
+        ngram_order: longest context of what is counted in the training part.
+        counting: what counting chose on prompts of the training pool, where the samples are from another process than the
+            model was trained on; by default it is tuned on other samples of the same process (`other_samples`).
 
     Raises:
         InputError: the model's output has the wrong shape, the process has no exact answer, or an observer has a name that
@@ -224,8 +171,12 @@ def evaluate(
     given = isinstance(asked, NextGiven)
     batch_size = max(1, min(BATCH, _LAWS // (asked.num_outputs * len(asked.columns)))) if given else BATCH
     trained = None
-    if isinstance(corpus.process, GivenSequences) and corpus.stream in JUDGING:  # not on what they have counted
-        trained = TrainedNgrams(corpus.process, ngram_order)
+    if baselines and isinstance(corpus.process, GivenSequences) and corpus.stream in JUDGING:  # not on what it counted
+        trained = TrainedCounting(corpus.process, ngram_order)
+    counts = baselines and isinstance(asked, NextObservation | NextGiven)
+    if counts and counting is None:
+        others = other_samples(corpus)
+        counting = UNTUNED if others is None else tune_counting(others)
     parts = []
     won: Winnings = {}
     for i in range(first, first + num_samples, batch_size):
@@ -233,13 +184,12 @@ def evaluate(
         found = {"model": _answers(model, batch, asked, block_length)}
         if asked.exact:
             found["optimum"] = asked.optimum(batch)
-        if trained is not None and baselines:
+        if trained is not None:
             found |= trained.predictions(batch.observations, asked.positions)
-        if isinstance(asked, NextGiven):
-            found |= _other_predictions(corpus, batch, baselines)
-        if isinstance(asked, NextObservation):
-            found |= _other_predictions(corpus, batch, baselines)
         if isinstance(asked, NextObservation | NextGiven):
+            known = known_component_laws(corpus, batch)
+            found |= {} if known is None else {"known-component": known}
+            found |= counting.laws(corpus, batch) if counts and counting is not None else {}
             found |= {name: asked.answer_of(process, batch) for name, process in believed.items()}
         parts.append(_measure(found, asked.labels(batch), asked))
         for name, gain in _against_the_optimum(found, batch, asked).items():
@@ -262,11 +212,12 @@ def evaluate(
 
 def _checked(observers: Mapping[str, Process], process: Process, asked: Target) -> dict[str, Process]:
     """The observers; InputError for one that cannot stand beside the other predictors."""
-    taken = {"model", "optimum", "known-component", *(f"order-{order}" for order in range(MAX_ORDER + 1))}
+    taken = {"model", "optimum", "known-component"}
     for name, believed in observers.items():
         if not isinstance(asked, NextObservation | NextGiven):
             raise InputError(f"observers: {name!r} predicts next symbols, which are not what is asked here")
-        require(name not in taken, "observers", "must have names that no other predictor has", name)
+        free = name not in taken and not is_counting(name)
+        require(free, "observers", "must have names that no other predictor has", name)
         rule = f"must have {process.num_symbols} symbols"
         require(believed.num_symbols == process.num_symbols, f"observers.{name}", rule, believed.num_symbols)
     return dict(observers)
@@ -283,13 +234,6 @@ def _answers(model: nn.Module, batch: Batch, asked: Target, block_length: int) -
         return as_law(model, outputs) if asked.kind == "law" else outputs.cpu().double()
 
 
-def _other_predictions(corpus: Corpus, batch: Batch, baselines: bool) -> dict[str, torch.Tensor]:
-    """P(observation) by the ceiling and the baselines, (batch, judged, symbol), float64."""
-    known = known_component_laws(corpus, batch)
-    found = {} if known is None else {"known-component": known}
-    return found | (ngram_laws(corpus, batch, MAX_ORDER) if baselines else {})
-
-
 def known_component_laws(corpus: Corpus, batch: Batch) -> Float64[Tensor, "batch judged symbol"] | None:
     """P(observation) by the filter that is told the component; None for a process that draws none."""
     process, components = corpus.process, batch.components
@@ -300,13 +244,6 @@ def known_component_laws(corpus: Corpus, batch: Batch) -> Float64[Tensor, "batch
     starts = torch.from_numpy(corpus.layout.starts)
     told = filter_known_component(process, batch.observations, components, starts=starts)
     return told.predicted_observation[:, corpus.layout.predicted]
-
-
-def ngram_laws(corpus: Corpus, batch: Batch, max_order: int) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-    """P(observation) by in-context n-grams with back-off, ``order-0`` to ``order-<max_order>``."""
-    position, kept = corpus.layout.position_in_sequence, corpus.layout.predicted
-    orders = ngram_predictions(batch.observations.numpy(), position, corpus.num_symbols, max_order, 1.0)
-    return {f"order-{order}": torch.from_numpy(orders[:, :, order])[:, kept] for order in range(max_order + 1)}
 
 
 def _measure(answers: dict[str, torch.Tensor], labels: Labels, asked: Target) -> dict[str, dict[str, np.ndarray]]:
@@ -351,9 +288,11 @@ def _against_the_optimum(found: dict[str, torch.Tensor], batch: Batch, asked: Ta
     happened = asked.happened(batch)
     if happened is None or "optimum" not in found:
         return {}
-    ngrams = {f"the n-gram of {name}": law for name, law in found.items() if name.startswith("order-")}
+    counted = {
+        f"the counting of {name}": law for name, law in found.items() if name == TREE or name.startswith("order-")
+    }
     in_order = isinstance(asked, NextObservation | NextGiven)
-    return bet(found["optimum"], happened, asked.positions, ngrams, in_order=in_order)
+    return bet(found["optimum"], happened, asked.positions, counted, in_order=in_order)
 
 
 def _invalid(
@@ -368,7 +307,7 @@ def _invalid(
     """
     if np.isinf(floor).any():
         return "the loss of the Bayes optimum is not finite: a wrong optimum"
-    difference = _mean_of_asked(loss - floor)
+    difference = mean_of_asked(loss - floor)
     difference = difference[~np.isnan(difference)]
     if not np.isfinite(difference).all():
         return None  # an infinite loss of the model, which is above any floor

@@ -17,7 +17,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, as_law, capture, inference_mode, residual_layers
-from hmmscope.analysis.curves import ngram_laws
+from hmmscope.analysis.counting import plain_ngrams
 from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, explained, read_off
 from hmmscope.analysis.interventions import Edit, ablate_head, intervene, patch
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
@@ -312,7 +312,7 @@ def _targets(
     kept, one_hot = batch.observations, torch.eye(corpus.num_symbols, dtype=torch.float64)
     found = {f"previous-{k}": one_hot[kept[:, times - k]] for k in range(1, MAX_BACK + 1)}
     place = np.searchsorted(corpus.layout.predicted, times + 1)
-    laws = ngram_laws(corpus, batch, 1)
+    laws = plain_ngrams(corpus, batch, 1)
     found |= {"unigram": laws["order-0"][:, place], "bigram": laws["order-1"][:, place]}
     flat = {name: values.flatten(0, 1) for name, values in found.items()}
     if isinstance(corpus.process, HMM | LabelledHMM | GeneralisedHMM | Mixture):

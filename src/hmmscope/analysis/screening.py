@@ -8,7 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.analysis.activations import BATCH, residual_layers
-from hmmscope.analysis.curves import known_component_laws, ngram_laws
+from hmmscope.analysis.counting import TREE, tune_counting
+from hmmscope.analysis.curves import known_component_laws
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.probes import ProbeData, chance_accuracy, probe_accuracy, probe_data
 from hmmscope.corpora.corpus import Corpus
@@ -43,7 +44,8 @@ class Screening(Shown):
 
     Attributes:
         accuracy: of the next observation, by predictor: ``optimum`` (if one is known), ``known-component`` (of mixtures and
-            fresh pools), ``order-0`` to ``order-4`` (in-context n-grams) and the observers.
+            fresh pools), ``order-0`` to ``order-4`` and ``context-tree`` (counting at its best,
+            `tune_counting`) and the observers.
         loss: cross-entropy, nats, of the same.
         component: accuracy of telling the component, of mixtures and fresh pools: by a linear probe of ``symbol counts``
             and of the ``untrained layer 0``, ``1``, ... of a RoFormer.
@@ -63,8 +65,9 @@ class Screening(Shown):
 
     @property
     def counting(self) -> Level:
-        """The best accuracy of an n-gram of order 1 or more."""
-        return max((self.accuracy[f"order-{k}"] for k in range(1, MAX_ORDER + 1)), key=lambda level: level.value)
+        """The best accuracy of an n-gram of order 1 or more, or of the mixture of context trees."""
+        found = [level for name, level in self.accuracy.items() if name == TREE or name.startswith("order-")]
+        return max(found[1:], key=lambda level: level.value)
 
     @property
     def untrained(self) -> Level | None:
@@ -104,7 +107,7 @@ def screen(
     observers: Mapping[str, Process] | None = None,
     seed: int = 0,
 ) -> Screening:
-    """What n-grams, symbol counts and an untrained network reach, beside the optimum and the filter that knows the HMM.
+    """What counting, symbol counts and an untrained network reach, beside the optimum and the filter that knows the HMM.
 
     A pool can show that a model has learned only where these are apart. Predictions are judged in the last sequence of each
     sample from `first_position` on. The probes tell the first `num_components` components apart, from the symbol counts of
@@ -130,13 +133,15 @@ def screen(
         raise InputError(f"process: a {type(process).__name__} has no symbols to count")
     judged = (asked.sequences == asked.sequences[-1]) & (asked.positions >= first_position)
     require(bool(judged.any()), "first_position", "must be a position of the last sequence", first_position)
+    others = Corpus(process, layout=layout, seed=seed, stream="counting")
+    counting = tune_counting(others, orders=MAX_ORDER, asked=judged)
     terms: dict[str, list[NDArray[np.float64]]] = {}
     for begin in range(0, num_samples, BATCH):
         batch = corpus[begin : min(begin + BATCH, num_samples)]
         known = known_component_laws(corpus, batch)
         laws = {"optimum": asked.optimum(batch)} if asked.exact else {}
         laws |= {} if known is None else {"known-component": known}
-        laws |= ngram_laws(corpus, batch, MAX_ORDER)
+        laws |= counting.laws(corpus, batch)
         laws |= {name: asked.answer_of(believed, batch) for name, believed in (observers or {}).items()}
         labels = asked.labels(batch)
         for name, law in laws.items():

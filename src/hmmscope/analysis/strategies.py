@@ -14,7 +14,7 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, as_law, inference_mode, model_outputs
 from hmmscope.analysis.belief_interventions import DISTANCES
-from hmmscope.analysis.curves import ngram_laws
+from hmmscope.analysis.counting import plain_ngrams
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
@@ -86,7 +86,7 @@ def _predictors(corpus: Corpus, batch: Batch, max_order: int) -> dict[str, Float
             known = memory_beliefs(process, batch.observations, order)
             found[f"window-{order}"] = predicted_before(known.first_observation, known.next_observation)[:, judged]
     else:
-        found |= ngram_laws(corpus, batch, max_order)
+        found |= plain_ngrams(corpus, batch, max_order)
     return found | ({"optimum": target.optimum(batch)} if target.exact else {})
 
 

@@ -14,6 +14,7 @@ from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.findings import Finding
 from hmmscope.evidence.ledger import SCALES
 from hmmscope.evidence.rows import Tables
+from hmmscope.processes.base import Process
 from hmmscope.runs.pipeline import Run
 
 #: How many seeds the experiments on trained models have.
@@ -60,6 +61,10 @@ class Experiment(ABC):
 
     def live_run(self, scale: str, labels: list[str]) -> str | None:
         """The label of the run that the page computes live, if there is one."""
+        return None
+
+    def live_process(self, run: Run) -> Process | None:
+        """HMMs from which the page draws in place of those that the run was trained on; None for its own."""
         return None
 
     def cells(self, labels: list[str]) -> dict[str, list[str]]:

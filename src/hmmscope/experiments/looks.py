@@ -13,7 +13,9 @@ PREDICTORS: dict[str, Look] = {
     "model": ("model", "model"),
     "untrained": ("untrained model", "control"),
     **{f"order-{k}": (f"in-context n-gram, order {k}", "baseline") for k in range(5)},
+    "context-tree": ("in-context mixture of context trees", "baseline"),
     **{f"trained-order-{k}": (f"n-gram trained on the training part, order {k}", "baseline") for k in range(4)},
+    "trained-context-tree": ("mixture of context trees, trained on the training part", "baseline"),
 }
 
 

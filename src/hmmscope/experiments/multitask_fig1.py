@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from hmmscope import registry
+from hmmscope.analysis.counting import best_counting
 from hmmscope.analysis.curves import Score
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.corpora.corpus import Corpus
@@ -19,7 +20,6 @@ from hmmscope.experiments.looks import prompt_looks
 from hmmscope.experiments.multitask_predictors import (
     NGRAMS,
     POOLS,
-    best_ngram,
     constructed_measures,
     last_sequence,
     pools_of,
@@ -119,13 +119,15 @@ def effects(score: Score, pool: str, first_position: int) -> list[dict]:
     ``demonstrations``: accuracy with all demonstrations less that with none, positions >= `first_position`; ``length``: at
     the last position of the test sequence less that at the first, all demonstrations; ``length after one``: less that at
     the second. At the end (all demonstrations, positions >= `first_position`), nats: ``loss above the ceiling``: the
-    network less the filter that is told the HMM; ``gain over counting``, ``gain over retrieval``: the best n-gram, or the
-    mixture over the pool, less the network.
+    network less the filter that is told the HMM; ``gain over counting``, ``gain over retrieval``: the best that counting
+    reaches, or the mixture over the pool, less the network; ``accuracy over counting``, ``accuracy over retrieval``: the
+    network less the same.
     """
     late, last = score.positions >= first_position, last_sequence(score)
     end, none = last & late, (score.demonstrations == 0) & late
     along = [last & (score.positions == t) for t in (0, 1, score.positions[last].max())]
     loss = {name: metrics["loss"][:, end].mean(1) for name, metrics in score.measures.items()}
+    right = {name: metrics["accuracy"][:, end].mean(1) for name, metrics in score.measures.items()}
     rows = []
     for network, name in (("trained", "model"), ("untrained", "untrained")):
         accuracy = score.measures[name]["accuracy"]
@@ -136,8 +138,10 @@ def effects(score: Score, pool: str, first_position: int) -> list[dict]:
             "length": final - first,
             "length after one": final - second,
             "loss above the ceiling": loss[name] - loss["known-component"],
-            "gain over counting": loss[best_ngram(loss)] - loss[name],
+            "gain over counting": loss[best_counting(loss)] - loss[name],
             "gain over retrieval": loss["retrieval"] - loss[name],
+            "accuracy over counting": right[name] - right[best_counting(right, "accuracy")],
+            "accuracy over retrieval": right[name] - right["retrieval"],
         }
         where = {"network": network, "pool": pool, "first_position": first_position}
         rows += [where | {"effect": effect} | mean_row(values) for effect, values in found.items()]

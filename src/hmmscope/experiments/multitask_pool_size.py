@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from hmmscope import registry
-from hmmscope.analysis.curves import known_component_laws, ngram_laws
+from hmmscope.analysis.counting import TREE, best_counting
+from hmmscope.analysis.curves import known_component_laws
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.strategies import Crossing, crossing
 from hmmscope.analysis.strategy_weights import strategy_weights
@@ -22,10 +23,9 @@ from hmmscope.evidence.rows import Rows, Tables, effect_of
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.multitask_models import PARTS, multitask_plan
 from hmmscope.experiments.multitask_predictors import (
-    MAX_ORDER,
     POOLS,
     answers,
-    best_ngram,
+    counting_of,
     measured,
     observers_of,
     pools_of,
@@ -100,9 +100,10 @@ def _prompts(run: Run, process: Process, count: int) -> tuple[Corpus, Batch]:
 
 
 def strategy_laws(run: Run, corpus: Corpus, batch: Batch) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-    """What each strategy says of every observation: ``uniform``, ``unigram``, ``order-1`` .. ``order-4``, ``retrieval``, and
-    for pools of pairs ``inference``, the Bayes mixture over all of them."""
-    counted = ngram_laws(corpus, batch, MAX_ORDER)
+    """What each strategy says of every observation: ``uniform``, ``unigram``, ``order-1`` and more, ``retrieval``, and for
+    pools of pairs ``inference``, the Bayes mixture over all of them."""
+    counted = counting_of(run).laws(corpus, batch)
+    del counted[TREE]
     found = {"uniform": torch.full_like(counted["order-0"], 1 / corpus.num_symbols), "unigram": counted.pop("order-0")}
     found |= counted
     starts, judged = torch.from_numpy(corpus.layout.starts), corpus.layout.predicted
@@ -146,20 +147,21 @@ def _phases(run: Run, sizes: dict[str, Any]) -> Measured:
     """Table "phases": (step, shown, effect, value, low, high, samples) at every step that was kept, or the last.
 
     ``shown`` is the prompts per HMM until that step. Over the test sequence: ``retrieval``, loss on held-out HMMs less that
-    on the pool, each above the filter that is told the HMM; ``inference``, loss of the best n-gram less that of the model
-    on HMMs never seen.
+    on the pool, each above the filter that is told the HMM; ``inference``, loss of the best that counts less that of the
+    model on HMMs never seen.
     """
     training, pools = run.config.training, pools_of(run)
     columns = pool_columns(run)
     last = run.config.layout.sequence_index[run.config.layout.predicted]
     end, judged = last == last.max(), run.config.layout.predicted
     known: dict[str, np.ndarray] = {}
+    counting = counting_of(run)
     counted: dict[str, np.ndarray] = {}
     batches: dict[str, Batch] = {}
     for pool, process in pools.items():
         corpus, batch = _prompts(run, process, sizes["phase_samples"])
-        loss = {name: _loss(law, batch, judged, end) for name, law in ngram_laws(corpus, batch, MAX_ORDER).items()}
-        counted[pool], batches[pool] = loss[best_ngram(loss)], batch
+        loss = {name: _loss(law, batch, judged, end) for name, law in counting.laws(corpus, batch).items()}
+        counted[pool], batches[pool] = loss[best_counting(loss)], batch
         told = known_component_laws(corpus, batch)
         assert told is not None
         known[pool] = _loss(told, batch, judged, end)

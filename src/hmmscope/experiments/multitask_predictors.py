@@ -1,6 +1,6 @@
 """Predictors of prompts: a trained model, the same before training, retrieval, and the network that Theorem 1 constructs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.analysis.activations import BATCH, as_law, inference_mode, model_outputs
-from hmmscope.analysis.curves import Score, known_component_laws, ngram_laws
+from hmmscope.analysis.counting import MAX_ORDER as LONGEST
+from hmmscope.analysis.counting import TREE, Counting, tune_counting
+from hmmscope.analysis.curves import Score, known_component_laws
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.constructions.least_squares import demonstration_samples, least_squares, window_features
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
@@ -24,9 +26,11 @@ from hmmscope.processes.mixture import Mixture
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require
 
-#: Longest context of the predictors that count in the prompt, and their names.
+#: Longest context of the n-grams that are shown whatever is best, and the names of the predictors that count in the prompt.
 MAX_ORDER = 4
-NGRAMS = tuple(f"order-{order}" for order in range(MAX_ORDER + 1))
+NGRAMS = (*(f"order-{order}" for order in range(LONGEST + 1)), TREE)
+#: Prompts of the pool on which counting is tuned.
+_TUNED_ON = 256
 #: Where prompts come from, and what is judged as a predictor of them beside the networks and the n-grams.
 POOLS = {"pool": "HMMs of the pool", "held-out": "held-out pairs", "unseen": "HMMs never seen"}
 #: Shares of a uniform law with which the mixture over the paper's pool is tried: without one, prompts may be impossible.
@@ -38,9 +42,11 @@ def last_sequence(score: Score) -> NDArray[np.bool_]:
     return np.asarray(score.demonstrations == score.demonstrations.max())
 
 
-def best_ngram(losses: Mapping[str, Any]) -> str:
-    """The n-gram of the least mean loss."""
-    return min((name for name in NGRAMS if name in losses), key=lambda name: float(np.mean(losses[name])))
+def counting_of(run: Run) -> Counting:
+    """Counting as it is at its best in the test sequence of other prompts of the run's pool than are judged anywhere."""
+    corpus = Corpus(run.process, layout=run.config.layout, seed=run.config.seed, stream="counting")
+    number = corpus.layout.sequence_index[corpus.layout.predicted]
+    return tune_counting(corpus, num_samples=_TUNED_ON, orders=MAX_ORDER, asked=number == number.max())
 
 
 def answers(
@@ -76,27 +82,28 @@ def observers_of(run: Run) -> dict[str, Process]:
 def prompt_score(run: Run, process: Process, num_samples: int, predictors: Sequence[str] | None = None) -> Score:
     """Accuracy and loss of every predictor at every observation of fresh prompts that a process generates.
 
-    Predictors: ``model``; ``untrained``, the same before training; ``known-component``; ``order-0`` to ``order-4``;
-    ``retrieval``, the Bayes mixture over the run's pool: the optimum on prompts of the pool; ``prior``, that over all pairs
-    of the pool's parts: the optimum on held-out pairs, of which nobody can know that they were left out. Of HMMs with new
-    parts no optimum is known. The paper's pool knows impossible prompts: elsewhere its mixture is smoothed by the share of
-    `SMOOTHINGS` that has the least loss there, in favour of retrieval.
+    Predictors: ``model``; ``untrained``, the same before training; ``known-component``; ``order-0`` to ``order-4`` and
+    ``context-tree``, see `counting_of`; ``retrieval``, the Bayes mixture over the run's pool: the optimum on prompts of the
+    pool; ``prior``, that over all pairs of the pool's parts: the optimum on held-out pairs, of which nobody can know that
+    they were left out. Of HMMs with new parts no optimum is known. The paper's pool knows impossible prompts: elsewhere its
+    mixture is smoothed by the share of `SMOOTHINGS` that has the least loss there, in favour of retrieval.
 
     Args:
         run: the model and its prompts.
         process: where the prompts come from.
         num_samples: how many.
-        predictors: those wanted besides the n-grams; all by default.
+        predictors: those wanted besides what counts; all by default.
     """
     corpus = Corpus(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
-    asked, parts = corpus.layout.predicted, []
+    asked, parts, counting = corpus.layout.predicted, [], counting_of(run)
     models = {"model": run.model, "untrained": untrained_twin(run)}
     believed = {name: own for name, own in observers_of(run).items() if predictors is None or name in predictors}
     for begin in range(0, num_samples, BATCH):
         batch = corpus[begin : min(begin + BATCH, num_samples)]
         laws = {n: answers(m, batch, run, asked) for n, m in models.items() if predictors is None or n in predictors}
-        known = known_component_laws(corpus, batch) if predictors is None else None
-        laws |= ngram_laws(corpus, batch, MAX_ORDER) | ({} if known is None else {"known-component": known})
+        told = predictors is None or "known-component" in predictors
+        known = known_component_laws(corpus, batch) if told else None
+        laws |= counting.laws(corpus, batch) | ({} if known is None else {"known-component": known})
         for name, pool in believed.items():
             laws |= _believed(name, pool, batch, corpus, spare=process is run.process)
         labels = batch.observations[:, asked]

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from hmmscope.analysis.counting import best_counting
 from hmmscope.analysis.intervals import bootstrap_means, mean_row
 from hmmscope.analysis.probes import chance_accuracy, label_stream, probe_correct, reading_times
 from hmmscope.axes import Tensor
@@ -21,7 +22,7 @@ from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import Gate, learned, regime
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.multitask_models import PARTS, multitask_plan
-from hmmscope.experiments.multitask_predictors import best_ngram, last_sequence, prompt_score
+from hmmscope.experiments.multitask_predictors import last_sequence, prompt_score
 from hmmscope.experiments.outcomes import flat
 from hmmscope.processes.mixture import Mixture
 from hmmscope.runs.pipeline import Run
@@ -105,15 +106,15 @@ def setting_rows(run: Run) -> list[dict[str, Any]]:
 
     ``prompts per HMM`` (different ones, in training); ``HMMs in the pool``; ``component from symbol counts``: accuracy of a
     linear probe for the HMM on how often symbols are in a prompt, with the share of the commonest class;
-    ``gain over the best n-gram``: loss of the best n-gram less that of the model, in the test sequence of fresh prompts of
-    the pool, nats.
+    ``gain over the best n-gram``: loss of the best that counts, context trees too, less that of the model, in the test
+    sequence of fresh prompts of the pool, nats.
     """
     few = spread(run.process, _NAMED)
     corpus = Corpus(few, layout=run.config.layout, seed=run.config.seed, stream="probe")
     counted = counting_rows(corpus, len(few) * _PROMPTS)[0]
     score = prompt_score(run, run.process, _JUDGED, ("model",))
     loss = {name: score.measures[name]["loss"][:, last_sequence(score)].mean(1) for name in score.measures}
-    gain = mean_row(loss[best_ngram(loss)] - loss["model"])
+    gain = mean_row(loss[best_counting(loss)] - loss["model"])
     columns = pool_columns(run)
     return [
         {"quantity": PER_HMM, "value": columns["prompts"]},

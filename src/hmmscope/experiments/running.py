@@ -208,7 +208,7 @@ class Seeded:
         rows = [run_row(label, folder) for label, folder in zip(part.configs, folders, strict=True)]
         live = experiment.live_run(self.plan.scale, list(self.plan.configs))
         if live in runs and not os.path.lexists(self.out / "live.json"):
-            store.write_json(self.out / "live.json", live_data(runs[live]))
+            store.write_json(self.out / "live.json", live_data(runs[live], experiment.live_process(runs[live])))
         part.write(self.out, tables | {"runs": rows}, runs=seals.digests(folders))
 
     def write(self) -> None:

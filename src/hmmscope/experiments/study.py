@@ -1,4 +1,4 @@
-"""A study of given sequences: entropies, n-grams, HMMs and networks on one axis, and what the network knows beyond the HMM.
+"""A study of given sequences: entropies, counting, HMMs and networks on one axis, and what the network knows beyond the HMM.
 
     OUT/
       experiment.json  findings.json     what was done, and what was found
@@ -23,6 +23,7 @@ import numpy as np
 
 from hmmscope import __version__, registry
 from hmmscope.analysis.activations import residual_layers
+from hmmscope.analysis.counting import is_counting
 from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.analysis.probes import probe
 from hmmscope.analysis.twins import NUM_TWINS
@@ -32,7 +33,7 @@ from hmmscope.corpora.targets import make_target
 from hmmscope.errors import RefusedError
 from hmmscope.experiments.parts import Made, code_digest
 from hmmscope.experiments.study_page import SUMMARY, figures, findings, intervals
-from hmmscope.experiments.study_tables import Curves, contexts, entropies, grams, num_states, per_symbol, positions
+from hmmscope.experiments.study_tables import Curves, contexts, counters, entropies, num_states, per_symbol, positions
 from hmmscope.machine import environment, machine_line
 from hmmscope.models.base import parameter_count
 from hmmscope.processes.files import load_process
@@ -68,7 +69,7 @@ class StudySpec:
             (`SequenceData.pieces`). These are split, fitted to and predicted.
         states: sizes of the HMMs.
         restarts, iterations: of each fit, at most; restarts end once the best two agree in likelihood.
-        order: longest context of the n-grams.
+        order: longest context of the n-grams and of the context trees.
         networks: names of models; rnn, gru and lstm have 128 units, roformer has 2 layers of width 64.
         max_steps: most optimiser steps of a training.
         batch_size, learning_rate: of trainings.
@@ -141,9 +142,10 @@ def study(
     spec: StudySpec | None = None,
     **fields: Any,
 ) -> Study:
-    """Compare n-grams, HMMs of growing size and networks on sequences whose law nobody knows.
+    """Compare counting, HMMs of growing size and networks on sequences whose law nobody knows.
 
-    All are fitted to the training part. The validation part chooses the order of the n-gram, the HMM that stands against the
+    All are fitted to the training part, and what counts (n-grams with a strength for each order, and the mixture of all
+    context trees) is tuned there. The validation part chooses the order of the n-gram, the HMM that stands against the
     networks, which is the one that predicts best, and how long each network is trained. All losses are of the test part.
     How many states the sequences speak for is another question: BIC answers it (the table `states`).
 
@@ -404,7 +406,8 @@ def _losses(work: Prepared, stream: str, hmms: dict[int, HMM], runs: Sequence[Ru
             observers=observers,
             ngram_order=work.spec.order,
         )
-        losses = {name: metrics["loss"] for name, metrics in score.measures.items() if not name.startswith("order-")}
+        in_training = [name for name in score.measures if not is_counting(name) or name.startswith("trained-")]
+        losses = {name: score.measures[name]["loss"] for name in in_training}
         found[run.path.name] = losses.pop("model")
         found |= {name.removeprefix("trained-").replace("order", "n-gram"): loss for name, loss in losses.items()}
     return found
@@ -415,11 +418,7 @@ def _predictors(
 ) -> Iterator[dict[str, Any]]:
     """Rows of the table of predictors."""
     num_symbols, train = work.data.num_symbols, work.parts[0]
-    known: dict[str, dict[str, Any]] = {}
-    for order in range(work.spec.order + 1):
-        if f"n-gram-{order}" in test:
-            counted = len(np.unique(grams(train, order + 1)))
-            known[f"n-gram-{order}"] = {"family": "n-gram", "size": order, "parameters": counted}
+    known = counters(train, [order for order in range(work.spec.order + 1) if f"n-gram-{order}" in test])
     for size in hmms:
         free = size - 1 + size * (size - 1) + size * (num_symbols - 1)
         known[f"HMM-{size}"] = {"family": "HMM", "size": size, "parameters": free}

@@ -10,11 +10,11 @@ from hmmscope.evidence.panels import curve, effects_series, level, lines
 from hmmscope.evidence.rows import Rows
 
 SUMMARY = (
-    "Sequences whose law nobody knows, predicted symbol by symbol by n-grams, by hidden Markov models of growing size and "
-    "by networks. All are fitted to the training part; the validation part chooses the order of the n-gram, the HMM that "
-    "predicts best and how long a network is trained; all losses are of the test part. What the best network knows beyond "
-    "the best HMM is where it loses less; how much of the HMM is in the network is how well the HMM's belief can be read "
-    "from its layers."
+    "Sequences whose law nobody knows, predicted symbol by symbol by n-grams and the mixture of all context trees, by "
+    "hidden Markov models of growing size and by networks. All are fitted to the training part, and the counts are tuned "
+    "there; the validation part chooses the order of the n-gram, the HMM that predicts best and how long a network is "
+    "trained; all losses are of the test part. What the best network knows beyond the best HMM is where it loses less; how "
+    "much of the HMM is in the network is how well the HMM's belief can be read from its layers."
 )
 _NATS = "nats a symbol"
 #: Contexts that are drawn.
@@ -63,6 +63,7 @@ def _predictors(rows: Rows) -> Figure:
     networks = dict.fromkeys(row["network"] for row in rows.where(family="network"))
     families = [
         curve(rows.where(family="n-gram"), "parameters", "n-grams, by order", "baseline", pool=False),
+        curve(rows.where(family="context trees"), "parameters", "context trees", "baseline", pool=False),
         curve(rows.where(family="HMM"), "parameters", "HMMs, by number of states", "ceiling", pool=False),
         *(curve(rows.where(network=name), "parameters", name, "model", pool=False) for name in networks),
     ]
@@ -89,7 +90,7 @@ def _predictors(rows: Rows) -> Figure:
 
 def _positions(tables: Tables) -> Figure:
     rows = Rows(tables["positions"])
-    looks = {"n-gram": "baseline", "HMM": "ceiling", "network": "model"}
+    looks = {"n-gram": "baseline", "context trees": "baseline", "HMM": "ceiling", "network": "model"}
     series = []
     for family, role in looks.items():
         name = _chosen(tables, family)["name"]
@@ -97,7 +98,8 @@ def _positions(tables: Tables) -> Figure:
     return Figure(
         name="positions",
         title="Loss by the number of symbols seen",
-        caption="The best n-gram, HMM and network on the test part. Who goes on falling uses more of the past.",
+        caption="The best n-gram, the context trees, the best HMM and the best network on the test part. Who goes on "
+        "falling uses more of the past.",
         panels=(lines("", *series, x_label="symbols seen before", y_label=_NATS),),
     )
 
@@ -143,7 +145,7 @@ def _beliefs(rows: Rows) -> Figure:
 
 def findings(tables: Tables, num_seeds: int) -> list[Finding]:
     """Who predicts best, where the network gains, and whether the HMM's belief is in it."""
-    gram, hmm, net = (_chosen(tables, family) for family in ("n-gram", "HMM", "network"))
+    gram, tree, hmm, net = (_chosen(tables, family) for family in ("n-gram", "context trees", "HMM", "network"))
     (best,) = tables["chosen"]
     gain = Effect(value=best["value"], low=best["low"], high=best["high"], unit=_NATS)
     sure = "beats" if best["low"] > 0 else "does not beat" if best["high"] < 0 else "is not told apart from"
@@ -151,7 +153,8 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
     if alone:  # nobody knows how far its losses are from those of other pieces
         title = "One piece of the test part does not tell whether the best network beats the best HMM"
     seeds = f"{num_seeds} seed{'s' * (num_seeds != 1)} of each network"
-    losses = f"{gram['value']:.4f} (n-gram of order {gram['size']}), {hmm['value']:.4f} (HMM of {hmm['size']} states)"
+    losses = f"{gram['value']:.4f} (n-gram of order {gram['size']}), {tree['value']:.4f} (context trees), "
+    losses += f"{hmm['value']:.4f} (HMM of {hmm['size']} states)"
     found = [
         _found(
             title,

@@ -1,13 +1,14 @@
 """The tables of a study: what losses and counts say, by predictor, position and context."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hmmscope.analysis.counting import TREE
 from hmmscope.analysis.intervals import bootstrap_ratio
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.inference.num_states import choice_reason, held_out_mean
@@ -35,6 +36,16 @@ def grams(data: SequenceData, size: int) -> NDArray[np.int64]:
     for back in range(size):
         code[back:] += flat[: len(flat) - back] * data.num_symbols**back
     return code[place >= size - 1]
+
+
+def counters(data: SequenceData, orders: Iterable[int]) -> dict[str, dict[str, Any]]:
+    """What the table of predictors says of those that count, by name: the n-grams, and the trees up to the last order."""
+    found: dict[str, dict[str, Any]] = {}
+    for order in orders:
+        seen = len(np.unique(grams(data, order + 1)))
+        found[f"n-gram-{order}"] = {"family": "n-gram", "size": order, "parameters": seen}
+        found[TREE] = {"family": "context trees", "size": order, "parameters": seen}
+    return found
 
 
 def entropies(data: SequenceData, order: int) -> list[dict[str, Any]]:

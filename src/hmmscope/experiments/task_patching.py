@@ -3,6 +3,7 @@
 from typing import Any
 
 from hmmscope import registry
+from hmmscope.analysis.counting import best_counting
 from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.task_patching import task_patching
@@ -13,7 +14,7 @@ from hmmscope.evidence.panels import Look, curve, lines
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import Above, learned
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
-from hmmscope.experiments.multitask_predictors import best_ngram, last_sequence
+from hmmscope.experiments.multitask_predictors import last_sequence
 from hmmscope.experiments.outcomes import flat
 from hmmscope.runs.pipeline import Run, untrained_twin
 
@@ -90,7 +91,7 @@ class TaskPatching(Experiment):
                 rows += [{"network": network} | row for row in found if row["metric"] == "kl"]
         score = evaluate(run.model, run.corpus("evaluate"), num_samples=sizes["samples"])
         loss = {name: found["loss"][:, last_sequence(score)].mean(1) for name, found in score.measures.items()}
-        best = best_ngram(loss)
+        best = best_counting(loss)
         return {"patches": rows, "learned": [{"baseline": best} | mean_row(loss[best] - loss["model"])]}
 
     def figures(self, tables: Tables) -> list[Figure]:

@@ -23,7 +23,7 @@ from hmmscope.sequences.encoding import Alphabet, apart, encode_numbers
 from hmmscope.sequences.rule import Reading
 
 #: Streams of training, and streams of judgement, which is on other sequences.
-TRAINING, JUDGING = ("train",), ("evaluate", "probe", "test")
+TRAINING, JUDGING = ("train", "counting"), ("evaluate", "probe", "test")
 
 
 class GivenSequences(Process):

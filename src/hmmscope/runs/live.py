@@ -37,8 +37,13 @@ EXAMPLES, NGRAM_SAMPLES = 24_000, 4096
 MOST_CONTEXTS, LONGEST_CONTEXT = 4096, 2
 
 
-def live_data(run: Run) -> dict[str, Any]:
+def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
     """What `hmmscope.report.live` shows of a run.
+
+    Args:
+        run: of a model that predicts the next observation.
+        process: HMMs from which the page draws in place of those of the run, whose symbols they have; the maps are fitted
+            and the optimum is computed for them.
 
     The maps are fitted as `geometry` does, on three quarters of the samples of the stream "probe", at every observation;
     R² is that of the last quarter. Beside a map stands its inverse, see `writing`: how the stream changes where the belief
@@ -47,22 +52,27 @@ def live_data(run: Run) -> dict[str, Any]:
     Raises:
         InputError: a model or a process that the page cannot compute, or one that is too large for it.
     """
-    _check(run)
-    process, layout = run.process, run.config.layout
+    own, layout = process is None, run.config.layout
+    process = run.process if process is None else process
+    _check(run, process)
+    corpus = Corpus(process, layout=layout, seed=run.config.seed, stream="probe")
+    about = process.title or process.in_words()
     return {
-        "title": f"{run.config.model.name} on {process.title or process.in_words()}",
+        "title": f"{run.config.model.name} on {about}"
+        if own
+        else f"{run.config.model.name} on HMMs never seen ({about})",
         "model": _model(run),
         "tensors": {name: _packed(tensor, "<f4") for name, tensor in run.model.state_dict().items()},
         "process": _process(process),
         "layout": {"delimiter": layout.has_delimiter, "lengths": list(layout.sequence_lengths)},
-        "readouts": _readouts(run.model, run.corpus("probe")),
+        "readouts": _readouts(run.model, corpus),
         "ngram": None if isinstance(process, Mixture) else _ngram(run.corpus("train")),
-        "excess": (run.summary or {}).get("excess"),
+        "excess": (run.summary or {}).get("excess") if own else None,
     }
 
 
-def _check(run: Run) -> None:
-    model, process = run.model, run.process
+def _check(run: Run, process: Process) -> None:
+    model = run.model
     plain = isinstance(model, Recurrent) or (
         isinstance(model, Decoder)
         and model.causal

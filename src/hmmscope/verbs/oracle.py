@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from hmmscope.axes import Tensor
@@ -14,7 +15,7 @@ from hmmscope.inference.memory import memory_beliefs
 from hmmscope.inference.mixture import filter_mixture
 from hmmscope.inference.paths import most_likely_states, sample_state_paths
 from hmmscope.inference.smoothing import smooth_beliefs
-from hmmscope.kernels.ngram import ngram_predictions
+from hmmscope.kernels.counting import context_counts, ngram_laws
 from hmmscope.machine import require_memory
 from hmmscope.processes.base import Process
 from hmmscope.processes.generalised import GeneralisedHMM
@@ -312,10 +313,8 @@ def _memory(process: HMM | LabelledHMM | GeneralisedHMM, tokens: Tensor, rows: l
 
 def _ngrams(process: Process, tokens: Tensor, rows: list[dict], count: int) -> list[str]:
     """Log-likelihoods of what n-gram counts of the sequence itself predict, contexts of 0 to count - 1 symbols."""
-    time = tokens.shape[1]
-    predicted = torch.from_numpy(
-        ngram_predictions(tokens.numpy(), torch.arange(time).numpy(), process.num_symbols, count - 1, 1.0)
-    )[0]
+    counts = context_counts(tokens.numpy(), np.arange(tokens.shape[1]), process.num_symbols, count - 1)
+    predicted = torch.from_numpy(ngram_laws(counts, [1.0] * count))[0]
     terms_TK = predicted.gather(2, tokens[0][:, None, None].expand(-1, count, 1))[..., 0].log()
     for row, terms in zip(rows, terms_TK.tolist(), strict=True):
         row["ngram_log_likelihood"] = terms

@@ -1,0 +1,86 @@
+"""Measures of predictors at the same columns of the same samples, and their tables by position and by demonstrations."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.analysis.intervals import bootstrap_means
+
+
+@dataclass(frozen=True, repr=False)
+class Measures:
+    """Measures of several predictors at the same judged columns of the same samples.
+
+    Attributes:
+        measures: by predictor, then by metric, (sample, judged column); NaN where nothing is asked.
+        demonstrations: number of earlier sequences in the sample, of each judged column (judged,).
+        positions: number of observations of the sequence that are known there (judged,).
+    """
+
+    measures: dict[str, dict[str, NDArray[np.float64]]]
+    demonstrations: NDArray[np.int64]
+    positions: NDArray[np.int64]
+
+    def table(self) -> list[dict]:
+        """A row for each predictor: its name, and the mean of each of its metrics over samples and columns."""
+        return [
+            {"predictor": name} | {metric: float(np.nanmean(values)) for metric, values in metrics.items()}
+            for name, metrics in self.measures.items()
+        ]
+
+    def rows(self, axis: str, kept: NDArray[np.bool_] | None = None) -> list[dict]:
+        """A table (axis, x, predictor, metric, value, low, high, samples) along "demonstrations" or "positions".
+
+        Intervals are 95 % bootstrap intervals over samples; `kept` selects judged columns (all by default). An infinite
+        mean (probability zero for what happened) is None. Of sequences that have ended before, nothing is counted.
+        """
+        kept = np.ones(len(self.positions), bool) if kept is None else kept
+        along = (self.demonstrations if axis == "demonstrations" else self.positions)[kept]
+        xs = np.unique(along)
+        rows = []
+        for predictor, metrics in self.measures.items():
+            for metric, values in metrics.items():
+                averages = np.stack([mean_of_asked(values[:, kept][:, along == x]) for x in xs], 1)
+                if np.isnan(averages).any():
+                    rows += _ragged_rows(averages, xs, axis, predictor, metric)
+                    continue
+                infinite = np.asarray(np.logical_not(np.isfinite(averages)).any(0))
+                mean, low, high = bootstrap_means(np.where(infinite, 0.0, averages))
+                rows += [
+                    {
+                        "axis": axis,
+                        "x": int(x),
+                        "predictor": predictor,
+                        "metric": metric,
+                        "value": None if infinite[i] else float(mean[i]),
+                        "low": None if infinite[i] else float(low[i]),
+                        "high": None if infinite[i] else float(high[i]),
+                        "samples": len(values),
+                    }
+                    for i, x in enumerate(xs)
+                ]
+        return rows
+
+
+def mean_of_asked(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Means over the columns where something is asked; NaN for samples that have none."""
+    asked: NDArray[np.bool_] = np.logical_not(np.isnan(values))
+    total = np.where(asked, values, 0.0).sum(1)
+    return np.divide(total, asked.sum(1), out=np.full(len(values), np.nan), where=asked.any(1))
+
+
+def _ragged_rows(
+    averages: NDArray[np.float64], xs: NDArray[np.int64], axis: str, predictor: str, metric: str
+) -> list[dict]:
+    """Rows of `Measures.rows` where not every sample has every x; an x that none has is left out."""
+    rows = []
+    for x, values in zip(xs.tolist(), averages.T, strict=True):
+        found = values[~np.isnan(values)]
+        if len(found):
+            finite = bool(np.isfinite(found).all())
+            mean, low, high = bootstrap_means(found[:, None]) if finite else ([None], [None], [None])
+            numbers = [None if number is None else float(number) for number in (mean[0], low[0], high[0])]
+            row = {"axis": axis, "x": x, "predictor": predictor, "metric": metric}
+            rows.append(row | dict(zip(("value", "low", "high"), numbers, strict=True)) | {"samples": len(found)})
+    return rows

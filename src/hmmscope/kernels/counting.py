@@ -1,0 +1,160 @@
+"""Counting in a sample, compiled: how often each symbol has followed each context, and the mixture of all context trees.
+
+Contexts are found by comparing, or in a tree that grows with the sample: no table has V^n entries.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hmmscope.kernels.compiling import kernel
+
+
+def context_counts(
+    observations: NDArray[np.int64], reach: NDArray[np.int64], num_symbols: int, max_order: int
+) -> NDArray[np.float64]:
+    """How often each symbol has followed the context of each observation, among the earlier ones of its sample.
+
+    Args:
+        observations: (batch, time).
+        reach: symbols before each observation that may be its context (time,), at most its number in the sample.
+        num_symbols: V.
+        max_order: longest context.
+
+    Returns:
+        Counts (batch, time, order 0..max_order, symbol): of earlier observations whose k predecessors, all within their
+        reach, equal the k predecessors of this one. Zeros where k is more than the reach.
+    """
+    out = np.zeros((*observations.shape, max_order + 1, num_symbols), np.float64)
+    _count(observations, reach, max_order, out)
+    return out
+
+
+@kernel()
+def _count(observations, reach, max_order, out):  # type: ignore[no-untyped-def]
+    for b in range(observations.shape[0]):
+        for t in range(observations.shape[1]):
+            for u in range(t):
+                longest = min(max_order, reach[t], reach[u])
+                for order in range(longest + 1):
+                    if order > 0 and observations[b, u - order] != observations[b, t - order]:
+                        break
+                    out[b, t, order, observations[b, u]] += 1.0
+
+
+def ngram_laws(counts: NDArray[np.float64], strengths: Sequence[float]) -> NDArray[np.float64]:
+    """Laws (..., order, symbol) of the n-grams that back off to each other, from counts (..., order, symbol).
+
+    P_k(v) = (n_k(v) + s_k P_{k-1}(v)) / (n_k + s_k),  P_{-1} uniform
+
+    A context that was never seen has the law of the shorter one.
+    """
+    laws = np.empty((*counts.shape[:-2], len(strengths), counts.shape[-1]), np.float64)
+    law = np.full((*counts.shape[:-2], counts.shape[-1]), 1 / counts.shape[-1])
+    for order, strength in enumerate(strengths):
+        own = counts[..., order, :]
+        law = (own + strength * law) / (own.sum(-1, keepdims=True) + strength)
+        laws[..., order, :] = law
+    return laws
+
+
+@kernel()
+def backed_off_loss(seen, total, strengths, num_symbols):  # type: ignore[no-untyped-def]
+    """Mean loss, nats, of the n-gram with these strengths (order + 1,), from counts (example, order) of what was observed
+    and of its contexts."""
+    loss = 0.0
+    for i in range(seen.shape[0]):
+        p = 1.0 / num_symbols
+        for order in range(len(strengths)):
+            p = (seen[i, order] + strengths[order] * p) / (total[i, order] + strengths[order])
+        loss -= math.log(p)
+    return loss / seen.shape[0]
+
+
+def context_tree_laws(
+    observations: NDArray[np.int64],
+    reach: NDArray[np.int64],
+    num_symbols: int,
+    depth: int,
+    pseudo_count: float,
+    weight: float,
+    *,
+    of_seen: bool = False,
+) -> NDArray[np.float64]:
+    """P(observation t | those before in its sample), mixed over all context trees of a depth by Bayes' rule.
+
+    A tree's nodes are contexts, the root the empty one, a child one symbol longer. A tree predicts by the node at which the
+    context of the observation ends, which is a leaf, or an inner node where the context is no longer than its reach:
+
+        (n_s(v) + a) / (n_s + a V),   n_s(v): how often v was observed before with s at the end of its context
+
+    A tree with l leaves of less than the depth and i inner nodes has prior probability weight^l (1 - weight)^i. With s'
+    the next node of the context,
+
+        P_s(v) = w_s (n_s(v) + a) / (n_s + a V) + (1 - w_s) P_{s'}(v)
+
+    w_s is the posterior probability that s is a leaf in a tree that gets there. Its log odds begin at
+    log(weight / (1 - weight)) and grow by log of the estimate of s less log P_{s'} with each symbol, so that nothing
+    underflows. The last node of a context has P_s = its estimate.
+
+    Args:
+        observations: (batch, time).
+        reach: symbols before each observation that may be its context (time,).
+        num_symbols: V.
+        depth: longest context.
+        pseudo_count: a, of each symbol.
+        weight: in (0, 1).
+        of_seen: the probabilities of what was observed alone.
+
+    Returns:
+        (batch, time, symbol), or (batch, time, 1) with `of_seen`.
+
+    Source: Willems, Shtarkov, Tjalkens (1995), "The context-tree weighting method: basic properties", who have two symbols
+    and 1/2 for a and weight, and whose contexts are always long enough.
+    """
+    out = np.empty((*observations.shape, 1 if of_seen else num_symbols), np.float64)
+    _trees(observations, reach, num_symbols, depth, pseudo_count, math.log(weight) - math.log1p(-weight), of_seen, out)
+    return out
+
+
+@kernel()
+def _trees(observations, reach, num_symbols, depth, pseudo_count, odds, of_seen, out):  # type: ignore[no-untyped-def]
+    most = observations.shape[1] * depth + 1
+    counts, totals = np.empty((most, num_symbols), np.float64), np.empty(most, np.float64)
+    favour = np.empty(most, np.float64)  # log odds that a node is a leaf
+    read, child, sibling = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
+    path, laws = np.empty(depth + 1, np.int64), np.empty((depth + 1, num_symbols), np.float64)
+    for b in range(observations.shape[0]):
+        size = 1
+        counts[0, :], totals[0], favour[0], child[0] = 0.0, 0.0, odds, -1
+        for t in range(observations.shape[1]):
+            last = min(depth, reach[t])
+            path[0] = 0
+            for k in range(1, last + 1):
+                node = child[path[k - 1]]
+                while node >= 0 and read[node] != observations[b, t - k]:
+                    node = sibling[node]
+                if node < 0:
+                    node = size
+                    size += 1
+                    counts[node, :], totals[node], favour[node], child[node] = 0.0, 0.0, odds, -1
+                    read[node], sibling[node] = observations[b, t - k], child[path[k - 1]]
+                    child[path[k - 1]] = node
+                path[k] = node
+            seen = observations[b, t]
+            low, high = (seen, seen + 1) if of_seen else (0, num_symbols)
+            for k in range(last, -1, -1):
+                node = path[k]
+                share = 1.0 if k == last else 1.0 / (1.0 + math.exp(-favour[node]))
+                scale = 1.0 / (totals[node] + pseudo_count * num_symbols)
+                for v in range(low, high):
+                    own = (counts[node, v] + pseudo_count) * scale
+                    laws[k, v] = own if k == last else share * own + (1.0 - share) * laws[k + 1, v]
+                if k < last:
+                    favour[node] += math.log((counts[node, seen] + pseudo_count) * scale) - math.log(laws[k + 1, seen])
+                counts[node, seen] += 1.0
+                totals[node] += 1.0
+            for v in range(low, high):
+                out[b, t, v - low] = laws[0, v]
