@@ -11,10 +11,13 @@ import hmmscope as hs
 from analysis_cases import Held
 from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, geometry, read_off
 from hmmscope.analysis.intervals import student_quantile
+from hmmscope.analysis.learned import Learned, learned
 from hmmscope.analysis.probes import read_stream
 from hmmscope.analysis.twins import NO_COLUMNS, Share, Twins, draw_twins, share_beyond
 from hmmscope.errors import InputError
+from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.models.make import make_model
+from hmmscope.processes.hmm import HMM
 
 MESS3 = hs.make_process("mess3")
 
@@ -211,3 +214,45 @@ def test_geometry_and_probe_have_the_twins_beside_what_they_read() -> None:
         shuffled_labels=False,
     )
     assert planted["beyond_twins"] == "no untrained twins: Held has no weights to draw"
+
+
+class Fixed(nn.Module):
+    """The law of a hidden process that it is told, or a wrong law that looks at nothing."""
+
+    outputs = "law"
+
+    def __init__(self, hidden: HMM | None) -> None:
+        super().__init__()
+        self.hidden = hidden
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        if self.hidden is None:
+            return torch.tensor([0.9, 0.1]).expand(*tokens.shape, 2)
+        return filter_beliefs(self.hidden, tokens).next_observation
+
+
+def test_how_far_a_network_has_gone_from_the_best_constant_answer_to_the_optimum() -> None:
+    chain = HMM([2 / 3, 1 / 3], [[0.8, 0.2], [0.4, 0.6]], [[1, 0], [0, 1]])  # stationary law 2/3, 1/3
+    corpora = [hs.Corpus(chain, 40, stream=stream) for stream in ("evaluate", "train")]
+    best, worse = (learned(Fixed(hidden), *corpora, num_samples=2048) for hidden in (chain, None))
+    assert best.constant == pytest.approx(-(2 / 3 * math.log(2 / 3) + 1 / 3 * math.log(1 / 3)), abs=0.01)
+    entropy = 2 / 3 * -(0.8 * math.log(0.8) + 0.2 * math.log(0.2)) + 1 / 3 * -(
+        0.4 * math.log(0.4) + 0.6 * math.log(0.6)
+    )
+    assert best.optimum == pytest.approx(entropy, abs=0.01)
+    assert (best.share, best.verdict) == (pytest.approx(1.0), "most")
+    assert str(best) == "100 % [100, 100] of the way from the best constant answer to the optimum"
+    assert worse.share is not None
+    assert worse.share < -0.5
+    assert worse.verdict == "nothing"
+    coin = HMM([1.0], [[1.0]], [[0.7, 0.3]])
+    nothing = learned(Fixed(coin), *(hs.Corpus(coin, 40, stream=stream) for stream in ("evaluate", "train")))
+    assert (nothing.verdict, str(nothing)) == ("nothing to learn", "the best constant answer is the optimum")
+
+
+@pytest.mark.parametrize(
+    ("share", "low", "verdict"),
+    [(0.99, 0.98, "most"), (0.5, 0.4, "most"), (0.3, 0.2, "part"), (0.3, -0.1, "nothing"), (0.01, 0.005, "nothing")],
+)
+def test_how_much_counts_as_learned(share: float, low: float, verdict: str) -> None:
+    assert Learned(0.0, 0.0, 0.0, share, low, 1.0).verdict == verdict

@@ -241,7 +241,16 @@ def test_a_live_section_stands_in_the_page_of_its_experiment(folder: Path, tmp_p
     store.write_json(mine / "live.json", data)
     source = render([mine])
     assert 'id="live-data"' in source
-    assert "little of the belief can be read inside it: R² 0.30" in source
+    assert "Whether training put the belief into it is not told: it was not measured." in source
+    more = {"verdict": "more", "text": "0.20 [0.10, 0.30] of what", "r2": 0.3, "twins": 0.1}
+    store.write_json(mine / "live.json", data | {"beyond": more, "learned": {"verdict": "most", "text": "97 %"}})
+    said = "some of the belief can be read, and more than before training: 0.20 [0.10, 0.30] of what"
+    assert f"{said} (R² 0.300, untrained 0.100)." in render([mine])
+    for wrong in ({"beyond": more | {"r2": None}}, {"beyond": {"verdict": "more"}}, {"learned": 1}):
+        store.write_json(mine / "live.json", data | wrong)
+        with pytest.raises(DamagedError, match=r"live.json: (beyond|learned): must be a mapping with a verdict"):
+            render([mine])
+    store.write_json(mine / "live.json", data)
     assert "class Explorer" in source
     assert 'id="live-data"' not in render([mine, folder])
     store.write_json(mine / "live.json", data | {"readouts": [{"belief": 1}]})

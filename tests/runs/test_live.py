@@ -68,6 +68,52 @@ def test_a_map_reads_the_belief_and_its_inverse_changes_what_is_read(run: Run, d
         np.testing.assert_allclose(change @ write @ weights, change, atol=1e-6)
 
 
+ROFORMER = {"name": "roformer", "num_layers": 2, "num_heads": 2, "width": 16}
+
+
+@pytest.mark.parametrize(
+    ("model", "steps", "said"),
+    [
+        (
+            {"name": "rnn"},
+            1,
+            ("It guesses the next symbol no better than the best constant answer: ", "is not told (R² 0.9"),
+        ),
+        (
+            ROFORMER,
+            1,
+            ("of the way from the best constant answer", "Of the belief it holds no more than before training: "),
+        ),
+        (
+            {"name": "rnn", "width": 8},
+            400,
+            (
+                "It learned to guess the next symbol: ",
+                "Inside it the same belief can be read, and more than before training: ",
+            ),
+        ),
+    ],
+    ids=["rnn after one step", "roformer after one step", "trained rnn"],
+)
+def test_the_sentence_on_learning_is_chosen_by_what_training_added(
+    model: dict[str, Any], steps: int, said: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "EXAMPLES", 6000)
+    config = {"process": {"name": "mess3"}, "layout": {"name": "sequences", "length": 16}, "model": model}
+    training = {"num_steps": steps, "batch_size": 32, "learning_rate": 0.01 if steps > 1 else 1e-3}
+    run = train(config_from_data(config | {"training": training}), tmp_path / "run", num_samples=8)
+    page = write_live_page(live.live_data(run), tmp_path / "live.html").read_text()
+    for words in said:
+        assert words in page
+    assert ("It learned" in page) == (steps > 1)
+    assert ("can be read, and more" in page) == (steps > 1)
+
+
+def test_the_twins_of_each_layer_stand_beside_it(data: dict[str, Any]) -> None:
+    for readout in data["readouts"]:
+        assert abs(readout["belief"]["twins"] - readout["belief"]["r2"]) < 0.2  # of one step
+
+
 def test_ngrams_are_those_of_the_training_samples(run: Run, data: dict[str, Any]) -> None:
     tables = [unpacked(table) for table in data["ngram"]["tables"]]
     seen = run.corpus("train")[0 : live.NGRAM_SAMPLES].observations

@@ -55,6 +55,10 @@ class About:
     intervals: str | None = None
 
 
+#: What the page of a folder says that was written before untrained twins were read.
+NOT_TOLD = {"verdict": "not told", "text": "it was not measured", "r2": None, "twins": None}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """The rows of tables/NAME.jsonl, or of what is kept of it, see `hmmscope.storage.packed`."""
@@ -174,7 +178,16 @@ def _read_live(path: Path) -> dict[str, Any] | None:
         belief = layer.get("belief") if isinstance(layer, dict) else None
         if not isinstance(belief, dict) or not isinstance(belief.get("r2"), float | None):
             raise DamagedError(f"{path}: readouts: must be a list of mappings with a belief and its r2")
-    return data
+    told = {"learned": data.get("learned", NOT_TOLD), "beyond": data.get("beyond", NOT_TOLD)}
+    for name, said in told.items():
+        numbers = [said.get("r2"), said.get("twins")] if isinstance(said, dict) else []
+        plain = isinstance(said, dict) and all(isinstance(said.get(key), str) for key in ("verdict", "text"))
+        known = all(isinstance(x, float) or (x is None and said["verdict"] == "not told") for x in numbers)
+        if not plain or (name == "beyond" and not known):
+            raise DamagedError(
+                f"{path}: {name}: must be a mapping with a verdict, its text, and numbers unless nothing is told"
+            )
+    return data | told
 
 
 def _findings(data: Any, path: Path) -> tuple[Finding, ...]:

@@ -40,5 +40,5 @@ def about_text(data: dict[str, Any]) -> str:
     return (
         f"The network: {what}, trained for {model['steps']:,} steps on symbols of {process['title'] or 'a process'}{source}"
         f"{excess}. The maps from its layers to the belief are linear, fitted on samples of their own; R² is the share of "
-        "the belief's variance that they explain on further samples."
+        "the belief's variance that they explain on further samples, beside the mean of untrained networks of this kind."
     )

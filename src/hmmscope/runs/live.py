@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope.analysis.activations import read_stream, residual_layers
 from hmmscope.analysis.belief_interventions import writing
-from hmmscope.analysis.geometry import RIDGE, fit_affine, mixed_beliefs
+from hmmscope.analysis.geometry import RIDGE, fit_affine, mixed_beliefs, read_off
+from hmmscope.analysis.layer_curves import Curves
+from hmmscope.analysis.learned import learned
+from hmmscope.analysis.twins import draw_twins, share_beyond
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
@@ -46,8 +50,9 @@ def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
             and the optimum is computed for them.
 
     The maps are fitted as `geometry` does, on three quarters of the samples of the stream "probe", at every observation;
-    R² is that of the last quarter. Beside a map stands its inverse, see `writing`: how the stream changes where the belief
-    that is read changes.
+    R² is that of the last quarter, beside that of untrained twins. `learned` says how far the losses have come, `beyond`
+    what is read of the belief beyond the twins, each network at the layer that fits its own training examples best. Beside a
+    map stands its inverse, see `writing`: how the stream changes where the belief that is read changes.
 
     Raises:
         InputError: a model or a process that the page cannot compute, or one that is too large for it.
@@ -57,6 +62,9 @@ def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
     _check(run, process)
     corpus = Corpus(process, layout=layout, seed=run.config.seed, stream="probe")
     about = process.title or process.in_words()
+    readouts, beyond = _readouts(run.model, corpus)
+    held_out = Corpus(process, layout=layout, seed=run.config.seed, stream="evaluate")
+    gone = learned(run.model, held_out, run.corpus("train"))
     return {
         "title": f"{run.config.model.name} on {about}"
         if own
@@ -65,7 +73,9 @@ def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
         "tensors": {name: _packed(tensor, "<f4") for name, tensor in run.model.state_dict().items()},
         "process": _process(process),
         "layout": {"delimiter": layout.has_delimiter, "lengths": list(layout.sequence_lengths)},
-        "readouts": _readouts(run.model, corpus),
+        "readouts": readouts,
+        "beyond": beyond,
+        "learned": {"verdict": gone.verdict, "text": str(gone)},
         "ngram": None if isinstance(process, Mixture) else _ngram(run.corpus("train")),
         "excess": (run.summary or {}).get("excess") if own else None,
     }
@@ -128,18 +138,18 @@ def _process(process: Process) -> dict[str, Any]:
     return about | {"components": len(process.weights_M)} | names | packed
 
 
-def _readouts(model: nn.Module, corpus: Corpus) -> list[dict[str, Any]]:
-    """For each layer its maps to the belief, and in a mixture to the posterior of the components."""
+def _readouts(model: nn.Module, corpus: Corpus) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """For each layer its maps to the belief, and in a mixture to the posterior of the components; what twins leave of it."""
     times = np.arange(corpus.layout.num_observations)
     num_samples = max(8, EXAMPLES // len(times))
     targets = _targets(corpus, num_samples)
     train = (3 * num_samples // 4) * len(times)
-    found = []
+    found: list[dict[str, Any]] = []
     for layer, name in enumerate(residual_layers(model)):
         stream_ND = read_stream(model, corpus, times, [name], num_samples)[0].double()
         centred = stream_ND[:train] - stream_ND[:train].mean(0)
         covariance_DD = centred.T @ centred / train
-        maps = {}
+        maps: dict[str, dict[str, Any]] = {}
         for what, values in targets.items():
             fit = fit_affine(stream_ND[None, :train], values[:train], RIDGE)
             read_DS = (fit.weights / fit.scale.transpose(1, 2))[0]
@@ -153,7 +163,41 @@ def _readouts(model: nn.Module, corpus: Corpus) -> list[dict[str, Any]]:
             if what == "belief":
                 maps[what]["write"] = _packed(writing(read_DS, covariance_DD), "<f8")
         found.append({"layer": layer, **maps})
-    return found
+    beyond, by_layer = _beyond_twins(model, corpus, times, targets["belief"], num_samples)
+    for readout, r2 in zip(found, by_layer, strict=True):
+        readout["belief"]["twins"] = r2
+    return found, beyond
+
+
+def _beyond_twins(
+    model: nn.Module,
+    corpus: Corpus,
+    times: NDArray[np.int64],
+    belief: Float64[Tensor, "example state"],
+    num_samples: int,
+) -> tuple[dict[str, Any], list[float | None]]:
+    """What is read of the belief beyond untrained twins, each network at its best layer; R² of the twins by layer."""
+    names = residual_layers(model)
+    if not bool((belief - belief[0]).any()):
+        return {"verdict": "not told", "text": "the belief never changes", "r2": None, "twins": None}, [None] * len(
+            names
+        )
+
+    def read(network: nn.Module) -> tuple[Curves, Curves]:
+        """R² (1 + resamples, layer) of each layer, and of that which fits its training examples best."""
+        layers = [
+            read_off(read_stream(network, corpus, times, [name], num_samples), belief, num_samples) for name in names
+        ]
+        r2 = np.concatenate([one.r2() for one in layers], 1)
+        return r2, r2[:, int(np.argmax([one.fitted[0] for one in layers]))]
+
+    twins = draw_twins(model)
+    found = [read(twin) for twin in twins.models]
+    left = np.stack([1 - best for _, best in found], 1) if found else np.zeros((1, 0))
+    num_test = num_samples - (3 * num_samples) // 4
+    share = share_beyond(1 - read(model)[1], left, num_test, reason=twins.reason)
+    by_layer = np.mean([r2[0] for r2, _ in found], 0).tolist() if found else [None] * len(names)
+    return {"verdict": share.verdict, "text": str(share), "r2": share.read, "twins": share.twins}, by_layer
 
 
 def _targets(corpus: Corpus, num_samples: int) -> dict[str, Float64[Tensor, "example coordinate"]]:
