@@ -43,7 +43,7 @@ def listed(names: Iterable[object]) -> str:
     words: list[str] = []
     length = rest = 0
     for name in names:
-        word = str(name)
+        word = " ".join(str(name).split("\n"))
         word = word if len(word) <= _NAME else word[: _NAME - 3] + "..."
         length += len(word) + 2
         if rest or (words and length > _LIST):

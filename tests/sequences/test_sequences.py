@@ -418,6 +418,12 @@ def test_values_of_other_types_are_refused(tmp_path: Path) -> None:
         path = written(tmp_path, "r.json", json.dumps(about | {"tokens": tokens}))
         refused(lambda path=path: hs.load_process(path), "must be")  # type: ignore[misc]
         refused(lambda path=path: SequenceData(path), "must be")  # type: ignore[misc]
+    table = {"s": ["a", "b"], "u": [1, 2]}
+    refused(lambda: SequenceData(table | {"u": 3}, column="s", group="u"), "column u: must be a list of rows, got 3")
+    refused(lambda: SequenceData(table | {"u": [1]}, column="s", group="u"), "column u has 1 rows, and column s 2")
+    refused(lambda: SequenceData(torch.zeros(2, dtype=torch.bfloat16)), "must be whole numbers")
+    for name in ("a\0b", json.loads('"\\ud800"')):
+        refused(lambda name=name: SequenceData(name), "no file can have this name")  # type: ignore[misc]
     header = json.dumps({"observations": {"dtype": "I64", "shape": [0, 10**30], "data_offsets": [0, 0]}}).encode()
     path = written(tmp_path, "s.safetensors", len(header).to_bytes(8, "little") + header)
     refused(lambda: SequenceData(path), "a shape is beyond all memory", kind=DamagedError)

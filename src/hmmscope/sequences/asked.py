@@ -129,7 +129,7 @@ class Asked:
         """
         names = self.choose(fields)
         name = self.field(names)
-        values = _plain(take(name))
+        values = self._cells(take, name)
         if self.group is None:
             found = self.rows(values, f"column {name}", "row")
             if found.reading.unit == "lines":
@@ -137,7 +137,9 @@ class Asked:
             return found if found.reading.unit is None else replace(found, how=f"column {name}: {found.how}")
         if self.group not in names:
             raise unknown_name("group", self.group, names)
-        keys = _plain(take(self.group))
+        keys = self._cells(take, self.group)
+        if len(keys) != len(values):
+            raise InputError(f"{self.what}: column {self.group} has {len(keys)} rows, and column {name} {len(values)}")
         for column, cells in ((self.group, keys), (name, values)):
             self._no_gap(cells, f"column {column}")
         grouped: dict[Any, list[Any]] = {}
@@ -155,6 +157,15 @@ class Asked:
             return self.numbers([[int(value) for value in row] for row in rows], how)
         return self.words(rows, how)
 
+    def _cells(self, take: Callable[[str], Any], name: str) -> list[Any]:
+        """A column as a list of plain values: of pyarrow, polars, pandas, datasets, NumPy, or any iterable."""
+        column = take(name)
+        methods = (getattr(column, method, None) for method in ("to_pylist", "to_list", "tolist"))
+        plain = next((method for method in methods if method is not None), lambda: column)()
+        if isinstance(plain, str) or not isinstance(plain, Iterable):
+            raise InputError(f"{self.what}: column {name}: must be a list of rows, got {shown(column)}")
+        return list(plain)
+
     def _no_gap(self, cells: list[Any], column: str) -> None:
         """Refuse an empty cell where each row has one symbol: it would be a symbol, or the end of a sequence."""
         for number, cell in enumerate(cells):
@@ -165,14 +176,6 @@ class Asked:
         """Refuse a group where there are no columns."""
         if self.reading.group is not None:
             raise InputError(f"{self.what}: group: has no columns; it is for tables with one observation a row")
-
-
-def _plain(column: Any) -> list[Any]:
-    """A column as a list of plain values: of pyarrow, polars, pandas, datasets, NumPy, or any iterable."""
-    to_list = next(
-        (found for name in ("to_pylist", "to_list", "tolist") if (found := getattr(column, name, None))), None
-    )
-    return list(column if to_list is None else to_list())
 
 
 def is_whole(cell: str) -> bool:

@@ -288,7 +288,7 @@ def _read_parquet(path: Path, asked: Asked) -> Encoded:
 def read_object(source: Any, asked: Asked) -> Encoded:
     """Lists, arrays, tensors, and tables with named columns (data sets of Hugging Face, frames)."""
     if isinstance(source, torch.Tensor):
-        source = source.detach().cpu().numpy()
+        source = _numbers(source.detach().cpu())
     if isinstance(source, np.ndarray):
         asked.no_group()
         return read_array(source, asked, "array")

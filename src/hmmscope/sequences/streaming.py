@@ -120,6 +120,10 @@ class SequenceStream:
         if not {"tokens", "lengths"} <= set(arrays):
             raise InputError(f"{self.path}: is no file of SequenceData.save (it has no tokens and lengths)")
         flat = arrays["tokens"]
+        if flat.ndim != 1:
+            raise InputError(
+                f"{self.path}: tokens: must be one sequence after the other, got shape {tuple(flat.shape)}"
+            )
         ends = filling_lengths(arrays["lengths"], len(flat)).cumsum()
         bounds = [b for a, e in zip([0, *ends[:-1]], ends, strict=True) for b in range(a, e, self.longest)]
         bounds.append(int(ends[-1]))

@@ -77,6 +77,7 @@ def reading(path: Path, *, own: bool, limit: int = MOST_BYTES) -> Iterator[Buffe
     If it is our `own`, anything wrong is damage, and a link is not followed; else the caller's input is wrong.
     """
     wrong = DamagedError if own else InputError
+    check_name(path)
 
     def opener(name: str, flags: int) -> int:  # a pipe must not make us wait
         return open_own(path, flags) if own else os.open(name, flags | os.O_NONBLOCK)
@@ -91,6 +92,16 @@ def reading(path: Path, *, own: bool, limit: int = MOST_BYTES) -> Iterator[Buffe
             yield file
     except OSError as error:
         raise wrong(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def check_name(path: Path) -> None:
+    """InputError for a name that no file can have: with a zero byte, or half a surrogate pair."""
+    try:
+        possible = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        possible = False
+    if not possible:
+        raise InputError(f"{ascii(str(path))[:200]}: cannot be read (no file can have this name)")
 
 
 def open_own(path: Path, flags: int) -> int:
