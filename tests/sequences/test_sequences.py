@@ -236,7 +236,8 @@ def test_objects_that_are_no_sequences() -> None:
     refused(lambda: SequenceData([[0, -1]]), "sequence 1, symbol 2: -1 is no symbol", "give lengths if it is padding")
     refused(lambda: SequenceData([[0, 1.5]]), "sequence 1: must be a list of whole numbers")
     refused(
-        lambda: SequenceData(np.zeros((2, 2))), "must be whole numbers (sequence, time) or names, got float64 (2, 2)"
+        lambda: SequenceData(np.zeros((2, 2, 2))),
+        "must be whole numbers (sequence, time) or names, got float64 (2, 2, 2)",
     )
     refused(lambda: SequenceData([[0], "a"]), "sequence 2: must be a list of symbols or a text, got 'a'")
     refused(lambda: SequenceData(np.zeros((2, 2), int), lengths=[3, 1]), "lengths: must be 2 numbers")
@@ -270,10 +271,19 @@ def test_arrays_of_hmmlearn() -> None:
     refused(lambda: SequenceData(column, lengths=[3, 2]), "lengths: must be 1 numbers", "or sum to 4, got [3, 2]")
     refused(lambda: SequenceData(column, axis=2), "axis: of time must be 0")
     refused(lambda: SequenceData(["abba"], lengths=[2]), "lengths: are of arrays and lists of symbols, not of text")
-    floats = refused(
-        lambda: SequenceData(np.zeros((20, 3))), "must be whole numbers", "float64 (20, 3)", "or give lengths"
+    floats = np.array([[0.0, 1.0], [2.0, 1.0], [1.0, 1.0]])
+    refused(
+        lambda: SequenceData(floats), "float64 (3, 2) can be read in two ways", "axis=0 as 2 of 3", "axis=1 as 3 of 2"
     )
-    assert "axis=0 (one sequence of 20 steps), or axis=1 (20 sequences of 3)" in floats
+    refused(
+        lambda: SequenceData(floats[:, :1]), "axis=0 as one sequence of 3 steps", "axis=1 as 3 of 1", "or give lengths"
+    )
+    assert numbers(SequenceData(floats, axis=0)) == [[0, 2, 1], [1, 1, 1]]
+    assert numbers(SequenceData(floats, lengths=[2, 1, 1])) == [[0, 1], [2], [1]]
+    assert numbers(SequenceData(floats[:, :1], lengths=[1, 2])) == [[0], [2, 1]]
+    assert numbers(SequenceData(floats[:, 0])) == numbers(SequenceData([0.0, 2.0, 1.0])) == [[0, 2, 1]]
+    for odd in (0.5, np.nan, np.inf, 1e300):
+        refused(lambda odd=odd: SequenceData(np.array([0, odd])), "must be a list of whole numbers")  # type: ignore[misc]
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -408,7 +418,7 @@ def test_values_of_other_types_are_refused(tmp_path: Path) -> None:
     lists = written(tmp_path, "g.jsonl", '{"s": "a", "u": [1]}\n{"s": "a", "u": [1]}\n')
     refused(lambda: SequenceData(lists, column="s", group="u"), "row 1: column u: must be a name or number, got [1]")
     save_torch({"observations": torch.zeros(2, 2, dtype=torch.bfloat16)}, tmp_path / "b.safetensors")
-    refused(lambda: SequenceData(tmp_path / "b.safetensors"), "must be whole numbers")
+    refused(lambda: SequenceData(tmp_path / "b.safetensors"), "float32 (2, 2) can be read in two ways")
     save_torch(
         {"tokens": torch.zeros(2, dtype=torch.bfloat16), "lengths": torch.tensor([2])}, tmp_path / "t.safetensors"
     )
@@ -421,7 +431,7 @@ def test_values_of_other_types_are_refused(tmp_path: Path) -> None:
     table = {"s": ["a", "b"], "u": [1, 2]}
     refused(lambda: SequenceData(table | {"u": 3}, column="s", group="u"), "column u: must be a list of rows, got 3")
     refused(lambda: SequenceData(table | {"u": [1]}, column="s", group="u"), "column u has 1 rows, and column s 2")
-    refused(lambda: SequenceData(torch.zeros(2, dtype=torch.bfloat16)), "must be whole numbers")
+    assert numbers(SequenceData(torch.zeros(2, dtype=torch.bfloat16))) == [[0, 0]]
     for name in ("a\0b", json.loads('"\\ud800"')):
         refused(lambda name=name: SequenceData(name), "no file can have this name")  # type: ignore[misc]
     header = json.dumps({"observations": {"dtype": "I64", "shape": [0, 10**30], "data_offsets": [0, 0]}}).encode()

@@ -111,7 +111,7 @@ class Asked:
             raise InputError(f"{self.what}: holds no sequence")
         if all(isinstance(row, str) for row in values):
             return self.lines(values, noun)
-        if all(isinstance(row, int) and not isinstance(row, bool) for row in values):
+        if all(isinstance(row, int | float) and not isinstance(row, bool) for row in values):
             return self.numbers([values], "one sequence of numbers", noun)
         if not all(isinstance(row, list | tuple) for row in values):
             odd = next(k for k, row in enumerate(values) if not isinstance(row, list | tuple))

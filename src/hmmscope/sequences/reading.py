@@ -246,17 +246,24 @@ def read_array(array: NDArray[Any], asked: Asked, how: str, *, own: bool = False
     """One sequence (time,), or the sequences of an array of two dimensions, each along the axis of time.
 
     Where nothing says which axis that is, (time, 1) is one sequence, as in hmmlearn, and (sequence, time) has one a row;
-    files of the library's own always have one a row.
+    files of the library's own always have one a row. Floats, which may as well be (time, feature), are refused with both
+    readings unless `axis` or `lengths` say; whole numbers among them are symbols.
     """
     kind, shape = array.dtype.kind, array.shape
     if kind in "US" and array.ndim == 1:
         return asked.rows(array.astype(str).tolist(), how)
-    if kind not in "iubUS" or array.ndim not in (1, 2):
+    if kind not in "iubfUS" or array.ndim not in (1, 2):
         rule = f"must be whole numbers (sequence, time) or names, got {array.dtype} {shape}"
-        if kind == "f" and array.ndim == 2 and asked.axis is None and asked.lengths is None:
-            both = f"axis=0 (one sequence of {shape[0]} steps), or axis=1 ({shape[0]} sequences of {shape[1]})"
-            rule += f"; of floats in two dimensions say too which axis is time (--axis): {both}, or give lengths"
         raise InputError(f"{asked.what}: {rule}")
+    if kind == "f" and array.ndim == 2 and asked.axis is None and asked.lengths is None and not own:
+        down, along = (
+            f"one sequence of {shape[0]} steps" if shape[1] == 1 else f"{shape[1]} of {shape[0]}",
+            f"{shape[0]} of {shape[1]}",
+        )
+        raise InputError(
+            f"{asked.what}: {array.dtype} {shape} can be read in two ways: with axis=0 as {down}, or with axis=1 as {along}"
+            "; choose one (--axis), or give lengths"
+        )
     if array.ndim == 2:
         is_column = shape[1] == 1 < shape[0]
         given = asked.reading.axis if own else asked.axis
