@@ -342,3 +342,49 @@ def test_known_component_is_the_filter_of_that_component():
         close_logs(result.log_likelihood_terms[b : b + 1], alone.log_likelihood_terms)
         expected = optimal_predictions(parts[m], observations[b : b + 1], starts=starts).predicted_observation
         close(result.predicted_observation[b : b + 1], expected)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_column_with_the_lengths_of_its_sequences() -> None:
+    """hmmlearn's X and lengths, in every answer about sequences of different lengths."""
+    hmm = hs.load_process("umbrella")
+    mixture = hs.Mixture([0.5, 0.5], [hmm, hmm])
+    column, lengths = torch.tensor([0, 1, 1, 0, 0, 1])[:, None], [2, 1, 3]
+    rows = torch.tensor([[0, 1, 0], [1, 0, 0], [0, 0, 1]])
+    for ask in (hs.filter_beliefs, hs.smooth_beliefs, hs.most_likely_states, hs.log_likelihood, hs.sample_state_paths):
+        found, expected = ask(hmm, column, lengths=lengths), ask(hmm, rows, lengths=lengths)
+        for a, b in zip(parts_of(found), parts_of(expected), strict=True):
+            assert torch.equal(a, b)
+    assert torch.equal(
+        hs.filter_mixture(mixture, column, lengths=lengths).log_likelihood,
+        hs.filter_mixture(mixture, rows, lengths=lengths).log_likelihood,
+    )
+    for wrong in ([2, 1], [2, 1, 4], [-1, 7], []):
+        with pytest.raises(InputError, match=r"lengths: must be 6 integers in \[0, 1\], or sum to 6"):
+            hs.filter_beliefs(hmm, column, lengths=wrong)
+
+
+def parts_of(found: object) -> list[torch.Tensor]:
+    """The tensors of a result."""
+    return (
+        [found] if isinstance(found, torch.Tensor) else [x for x in vars(found).values() if isinstance(x, torch.Tensor)]
+    )
+
+
+@pytest.mark.parametrize("num_states", [3, 70])
+def test_likelihoods_of_a_ragged_batch(num_states: int) -> None:
+    """Many states go another road where all lengths are equal; sequences in doubt, and empty ones, are counted right."""
+    rng = np.random.default_rng(num_states)
+    rows = [rng.dirichlet(np.ones(size), num_states) for size in (num_states, 4)]
+    rows[1][:, 3], rows[1][:, 0] = 0, rows[1][:, 0] + rows[1][:, 3]  # the last symbol is impossible
+    hmm = hs.HMM(np.full(num_states, 1 / num_states), *rows)
+    observations = torch.from_numpy(rng.integers(0, 3, (40, 25)))
+    lengths = torch.from_numpy(rng.integers(0, 26, 40))
+    observations[0, 5], lengths[0], lengths[1] = 3, 20, 0
+    observations[2, 24], lengths[2] = 3, 24  # beyond the end
+    found = hs.log_likelihood(hmm, observations, lengths=lengths)
+    expected = hs.filter_beliefs(hmm, observations, lengths=lengths).log_likelihood
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    assert (found[0], found[1]) == (-math.inf, 0.0)
+    with pytest.raises(InputError, match="lengths: must be 40 integers"):
+        hs.log_likelihood(hmm, observations, lengths=[1, 2])

@@ -17,6 +17,7 @@ from hmmscope.inference.forward import check_observations, forward_steps
 from hmmscope.inference.mixture import filter_mixture, predicted_before
 from hmmscope.inference.pools import run_mixture
 from hmmscope.inference.products import products_forward
+from hmmscope.inference.ragged import check_ragged
 from hmmscope.inference.tables import few, sequences, tables
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
@@ -26,7 +27,11 @@ from hmmscope.reprs import Shown
 
 
 def log_likelihood(
-    hmm: HMM, observations: Int[Tensor, "batch time"], *, dtype: torch.dtype = torch.float64
+    hmm: HMM,
+    observations: Int[Tensor, "batch time"],
+    *,
+    lengths: object = None,
+    dtype: torch.dtype = torch.float64,
 ) -> Float64[Tensor, "batch"]:
     """log P(o_0..o_{T-1}) in nats, -inf for an impossible sequence; the forward filter without its beliefs.
 
@@ -35,16 +40,22 @@ def log_likelihood(
     Args:
         hmm: S states, V symbols.
         observations: symbols in [0, V), shape (batch, time).
+        lengths: optional number of observations of each sequence (batch,); what lies beyond is padding. Or as in
+            hmmlearn, of observations (time, 1), the lengths of the sequences that this column is cut into.
         dtype: of the laws; sums of logarithms are float64 in any case. With float32 the relative error is about 1e-7.
 
     Raises:
-        InputError: a symbol outside [0, V), or another dtype.
+        InputError: a symbol outside [0, V), bad lengths, or another dtype.
 
     Cost: O(batch * time * S^2), memory O(batch * S).
     """
     _check_dtype(dtype)
-    observations, starts = check_observations(observations, hmm.num_symbols)
+    observations, starts, inside = check_ragged(observations, hmm.num_symbols, None, lengths)
+    counts = inside.sum(1)
+    is_ragged = bool((counts < observations.shape[1]).any())
     if observations.device.type != "cpu":
+        if is_ragged:
+            return filter_beliefs(hmm, observations, lengths=counts).log_likelihood
         law = hmm.law_on(observations.device)
         assert isinstance(law, StateEmitting)
         total, lost = log_likelihood_there(law, observations, starts, dtype)
@@ -54,19 +65,21 @@ def log_likelihood(
             total[again] = torch.stack([step.log_norm[0] for step in steps]).sum(0)
         return total
     process = tables(hmm.law, dtype=np.float64 if dtype == torch.float64 else np.float32)
-    work = sequences(observations, starts, torch.full(observations.shape[:1], observations.shape[1]))
+    work = sequences(observations, starts, counts)
     totals, doubtful = np.zeros(len(observations)), np.zeros(len(work.rows), np.bool_)
-    if few(process, work):
-        forward(process, work, doubtful, totals=totals)
+    if is_ragged or few(process, work):
+        found = np.zeros(len(work.rows))
+        forward(process, work, doubtful, totals=found)
+        totals[work.rows] = found
     else:
         norms_TB = np.empty(observations.shape[::-1])
         for _ in products_forward(process, observations, work.starts, norms_TB, doubtful):
             pass
         with np.errstate(divide="ignore"):
             totals[:] = np.log(np.ascontiguousarray(norms_TB.T)).sum(1)  # in pairs, which a sum over rows is not
-    for row in np.flatnonzero(doubtful).tolist():
-        terms = np.empty(observations.shape[1])
-        filter_carefully(process, observations[row], work.starts, terms)
+    for row in work.rows[doubtful].tolist():
+        terms = np.empty(int(counts[row]))
+        filter_carefully(process, observations[row, : len(terms)], work.starts[: len(terms)], terms)
         totals[row] = terms.sum()
     return torch.from_numpy(totals)
 

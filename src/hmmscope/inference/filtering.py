@@ -69,7 +69,8 @@ def filter_beliefs(
         observations: symbols in [0, V), shape (batch, time).
         starts: optional mask (time,), true where a new sequence begins; the first is true.
         strict: raise on a sequence of probability zero instead of returning -inf.
-        lengths: optional number of observations of each sequence (batch,); what lies beyond is padding.
+        lengths: optional number of observations of each sequence (batch,); what lies beyond is padding. Or as in
+            hmmlearn, of observations (time, 1), the lengths of the sequences that this column is cut into.
 
     Raises:
         InputError: a symbol outside [0, V); bad starts or lengths; with `strict`, a prefix of probability zero. The

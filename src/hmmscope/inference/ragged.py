@@ -1,6 +1,7 @@
 """Batches of sequences of different lengths, padded at the end."""
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from hmmscope.axes import Bool, Int64, Tensor
 from hmmscope.errors import InputError
@@ -18,7 +19,8 @@ def check_ragged(
         observations: (batch, time), symbols in [0, V) except beyond the lengths.
         num_symbols: V.
         starts: as in `check_observations`.
-        lengths: number of observations of each sequence (batch,), in [0, time]; None if all are complete.
+        lengths: number of observations of each sequence (batch,), in [0, time]; None if all are complete. As in hmmlearn,
+            lengths that sum to the time of one column (time, 1) are those of the sequences that it is cut into.
 
     Raises:
         InputError: as `check_observations`; lengths of another shape, type or range.
@@ -32,8 +34,14 @@ def check_ragged(
     if counts.numel() == 0:
         counts = counts.to(torch.int64)  # an empty list
     whole = not (counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype == torch.bool)
+    if whole and time == 1 and starts is None and counts.ndim == 1 and len(counts) != batch:
+        sizes = counts.tolist()
+        if min(sizes, default=-1) >= 0 and sum(sizes) == batch:
+            observations = pad_sequence(list(observations[:, 0].split(sizes)), batch_first=True)
+            batch, time = observations.shape
     if not whole or counts.shape != (batch,) or bool(((counts < 0) | (counts > time)).any()):
-        raise InputError(f"lengths: must be {batch} integers in [0, {time}]")
+        column = f", or sum to {batch}, the length of the column" if time == 1 else ""
+        raise InputError(f"lengths: must be {batch} integers in [0, {time}]{column}")
     inside = torch.arange(time, device=counts.device) < counts.to(torch.int64)[:, None]
     checked, mask = check_observations(observations.where(inside, torch.zeros_like(observations)), num_symbols, starts)
     return checked, mask, inside

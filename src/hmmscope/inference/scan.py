@@ -38,7 +38,8 @@ def scan_beliefs(
         hmm: S states, V symbols; states or transitions emit.
         observations: symbols in [0, V), shape (batch, time).
         starts: optional mask (time,), true where a new sequence begins; the first is true.
-        lengths: optional number of observations of each sequence (batch,); what lies beyond is padding.
+        lengths: optional number of observations of each sequence (batch,); what lies beyond is padding. Or as in
+            hmmlearn, of observations (time, 1), the lengths of the sequences that this column is cut into.
 
     Raises:
         InputError: a symbol outside [0, V); bad starts or lengths.
