@@ -34,7 +34,23 @@ _FOLDERS = {
 #: The group of entry points by which other packages add to what is registered.
 PLUGINS = "hmmscope"
 _found: dict[str, dict[str, Any]] = {kind: {} for kind in _FOLDERS}
+_sizes: dict[str, "Size"] = {}
 _scanned: set[str] = set()
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """A name for a registered model with some fields set.
+
+    Attributes:
+        model: the name of the model.
+        fields: what is set.
+        about: in a line.
+    """
+
+    model: str
+    fields: dict[str, Any]
+    about: str
 
 
 def _register(kind: str, name: str) -> Callable[[T], T]:
@@ -61,6 +77,18 @@ def layout(name: str) -> Callable[[T], T]:
 def model(name: str) -> Callable[[T], T]:
     """Register a frozen dataclass with `build(ports, generator) -> nn.Module`."""
     return _register("model", name)
+
+
+def named_size(name: str, model: str, about: str, **fields: Any) -> None:
+    """Let `name` stand for a registered model with these fields, where the name of a model is asked for."""
+    assert name not in _sizes, f"size {name!r} is named twice"
+    _sizes[name] = Size(model, fields, about)
+
+
+def sizes() -> dict[str, Size]:
+    """What `named_size` has named."""
+    entries("model")
+    return dict(sorted(_sizes.items()))
 
 
 def instrument(name: str) -> Callable[[T], T]:
@@ -124,7 +152,9 @@ def digest() -> str:
     sha, root = hashlib.sha256(), Path(__file__).parent
     for folder in sorted({*_FOLDERS.values()}):
         for path in sorted((root / folder).glob("*.py")):
-            found = re.findall(r"^ *@(?:registry\.\w+|claim)\(\s*.*", path.read_text(), re.MULTILINE)
+            found = re.findall(
+                r"^ *(?:@registry\.\w+|@claim|registry\.named_size)\(\s*.*", path.read_text(), re.MULTILINE
+            )
             sha.update("\n".join([path.name, *found]).encode())
     return sha.hexdigest()
 
@@ -152,7 +182,11 @@ def lookup(kind: str, name: str, field: str | None = None) -> Any:
 
 def build_spec(kind: str, data: dict[str, Any], where: str) -> Any:
     """A registered spec from ``{"name": ..., field: value, ...}``."""
-    if not isinstance(data, dict) or not isinstance(data.get("name"), str):
-        raise unknown_name(f"{where}.name", data.get("name") if isinstance(data, dict) else data, entries(kind))
+    known = entries(kind) | (sizes() if kind == "model" else {})
+    if not isinstance(data, dict) or data.get("name") not in known:
+        raise unknown_name(f"{where}.name", data.get("name") if isinstance(data, dict) else data, known)
+    if kind == "model" and data["name"] in sizes():
+        size = sizes()[data["name"]]
+        data = size.fields | data | {"name": size.model}
     cls = lookup(kind, data["name"], f"{where}.name")
     return parse_spec(cls, {key: value for key, value in data.items() if key != "name"}, where)

@@ -214,19 +214,22 @@ def test_killed_inside_a_checkpoint(crashes: dict[str, dict]) -> None:
 def test_signals(crashes: dict[str, dict]) -> None:
     report = crashes["signals"]
     assert report["wrong"] == []
-    assert len(report["chosen"]) == 6
+    assert len(report["chosen"]) == 8
+    building = report["chosen"].pop("SIGTERM building")
+    assert building == {"code": -15, "error": "", "steps": None}  # there is no folder yet, and nothing to save
     for name, found in report["chosen"].items():
         assert found["same"], name
         assert "Traceback" not in found["error"]
-    for signal, code in (("SIGTERM", 143), ("SIGINT", 130)):
-        for step in (1, 14):
-            found = report["chosen"][f"{signal} {step}"]
-            assert found["code"] == code
-            assert found["steps"][-1] == step
-            assert found["error"].startswith(f"error[{code}] ")
-            assert found["error"].endswith(f"stopped by {signal} after step {step}; go on with --resume\n")
+    cases = [("SIGTERM 14", 13), ("SIGINT 14", 13), ("SIGTERM last", 59), ("SIGTERM for ever", 16)]
+    for name, step in [("SIGTERM 1", 0), ("SIGINT 1", 0), *cases]:  # the step that it came in is left
+        found, (signal, *_) = report["chosen"][name], name.split()
+        code = {"SIGTERM": 143, "SIGINT": 130}[signal]
+        assert found["code"] == code, name
+        assert max(found["steps"], default=0) == step
+        assert found["error"].startswith(f"error[{code}] ")
+        after = f"after step {step}" if step else "before the first step was taken"
+        assert found["error"].endswith(f"stopped by {signal} {after}; go on with --resume\n")
     assert report["chosen"]["SIGTERM SIGTERM 10"]["code"] == -15  # the second one does not wait
-    assert report["chosen"]["SIGTERM last"]["code"] == 0  # nothing was left to do
 
 
 def test_disk_full_in_training(crashes: dict[str, dict]) -> None:

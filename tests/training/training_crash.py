@@ -20,6 +20,7 @@ import torch
 
 from hmmscope import cli
 from hmmscope.errors import HmmscopeError
+from hmmscope.models.roformer import RoFormerSpec
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import train
 from hmmscope.storage import disk
@@ -162,14 +163,14 @@ def saves(folder: Path, number: int) -> dict:
 
 
 def signals(folder: Path, number: int, seed: int = 11) -> dict:
-    """SIGTERM and SIGINT in the middle of chosen steps, twice at once, and at `number` random instants."""
+    """SIGTERM and SIGINT in chosen steps, again while those are saved, in endless work, and at `number` random instants."""
     (folder / "config.yaml").write_text(json.dumps(CONFIG))
     run(folder / "warm")
     begun = time.perf_counter()
     assert wait(fork(lambda: command(folder, folder / "whole"))) == 0
     duration = time.perf_counter() - begun
     whole = fingerprint(folder / "whole")
-    loss = updates.target_loss
+    loss, save = updates.target_loss, RunDir.save_checkpoint
 
     def stopped(path: Path, step: int, *signums: int) -> dict:
         calls = 0
@@ -178,12 +179,18 @@ def signals(folder: Path, number: int, seed: int = 11) -> dict:
             nonlocal calls
             calls += 1
             if calls == step:  # of the training steps: the evaluation of step 20 comes later
-                for signum in signums:
-                    os.kill(os.getpid(), signum)
+                os.kill(os.getpid(), signums[0])
             return loss(*args, **options)
+
+        def again(*args: Any, **options: Any) -> None:
+            if calls == step:
+                os.kill(os.getpid(), signums[-1])
+            save(*args, **options)
 
         def work() -> int:
             updates.target_loss = tell
+            if len(signums) > 1:
+                RunDir.save_checkpoint = again  # type: ignore[method-assign]
             return command(folder, path)
 
         code, error = wait(fork(work)), (folder / "stderr").read_text()
@@ -197,8 +204,11 @@ def signals(folder: Path, number: int, seed: int = 11) -> dict:
         for step in (1, 14)
     }
     chosen["SIGTERM SIGTERM 10"] = stopped(folder / "twice", 10, signal.SIGTERM, signal.SIGTERM)
-    last = NUM_STEPS + 2  # the evaluations of steps 20 and 40 compute the loss too
-    chosen["SIGTERM last"] = stopped(folder / "last", last, signal.SIGTERM)
+    chosen["SIGTERM last"] = stopped(folder / "last", NUM_STEPS, signal.SIGTERM)
+    chosen["SIGTERM for ever"] = told(folder, folder / "for-ever", endless_step) | {"same": None}
+    assert wait(fork(lambda: command(folder, folder / "for-ever"))) == 0
+    chosen["SIGTERM for ever"]["same"] = fingerprint(folder / "for-ever") == whole
+    chosen["SIGTERM building"] = told(folder, folder / "building", endless_building)
     rng = random.Random(seed)
     ended: dict[str, int] = {}
     wrong = []
@@ -214,6 +224,47 @@ def signals(folder: Path, number: int, seed: int = 11) -> dict:
         if "Traceback" in error or code not in (0, -signum, 128 + signum) or fingerprint(path) != whole:
             wrong.append([repeat, code, error])
     return {"chosen": chosen, "ended": ended, "wrong": wrong}
+
+
+def endless_step(say: Callable[[], object]) -> None:
+    """Step 17 never ends by itself, after it has said that it has begun."""
+    loss, calls = updates.target_loss, 0
+
+    def wait_for_ever(*args: Any, **options: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 17:
+            say()
+            time.sleep(10**6)
+        return loss(*args, **options)
+
+    updates.target_loss = wait_for_ever
+
+
+def endless_building(say: Callable[[], object]) -> None:
+    """A model is being built for ever."""
+
+    def wait_for_ever(*args: Any) -> None:
+        say()
+        time.sleep(10**6)
+
+    RoFormerSpec.build = wait_for_ever  # type: ignore[assignment, method-assign]
+
+
+def told(folder: Path, path: Path, hinder: Callable[[Callable[[], object]], None]) -> dict:
+    """SIGTERM to a training as soon as what hinders it has begun, which would last for days."""
+    heard, speaking = os.pipe()
+
+    def work() -> int:
+        hinder(lambda: os.write(speaking, b"."))
+        return command(folder, path)
+
+    pid = fork(work)
+    os.read(heard, 1)
+    os.kill(pid, signal.SIGTERM)
+    code, error = wait(pid), (folder / "stderr").read_text()
+    steps = RunDir.open(path).checkpoint_steps() if path.exists() else None
+    return {"code": code, "error": error, "steps": steps}
 
 
 def limit(folder: Path, number: int) -> dict:

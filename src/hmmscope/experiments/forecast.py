@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from hmmscope.experiments.planning import Plan, plan_of
 from hmmscope.runs.config import RunConfig
-from hmmscope.runs.dry_run import Estimate, duration, estimate
+from hmmscope.runs.dry_run import Estimate, estimate
+from hmmscope.runs.room import duration
 
 
 def forecast(name: str, scale: str, overrides: dict[str, str], seeds: int | Sequence[int] | None) -> Iterator[str]:

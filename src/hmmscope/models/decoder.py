@@ -42,13 +42,14 @@ class DecoderSpec:
         scale_attention: divide attention logits by the square root of the head's width.
         rotary_base: base of the rotation frequencies: pair i of a head turns by position * rotary_base^(-2i/head width).
 
-    Source: [Limits] §2.2, A.1, C.1: width 512, 8 heads, learned positions, input features, dropout 0.1; 1 to 7 layers.
-    Not stated there: the MLP's width (four times the stream's), where dropout acts, division by the square root.
+    Source: [Limits] §2.2, A.1, C.1: width 512, 8 heads, learned positions, input features, dropout 0.1; 1 to 7 layers. With
+    four layers that size has the name "decoder-paper". Not stated there: the MLP's width (four times the stream's), where
+    dropout acts, division by the square root.
     """
 
-    num_layers: int = 4
-    num_heads: int = 8
-    width: int = 512
+    num_layers: int = 2
+    num_heads: int = 4
+    width: int = 64
     mlp_ratio: int = 4
     positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
     input_features: bool = True
@@ -112,6 +113,15 @@ class DecoderSpec:
             return flops, 4 * self.width + self.num_heads * columns * (blocks + 1) / (2 * blocks)
         return flops, (6 if rotary else 4) * self.width
 
+
+registry.named_size(
+    "decoder-paper",
+    "decoder",
+    "decoder at the size of [Limits] App. C.1: 4 layers, 8 heads, width 512; 13 million parameters",
+    num_layers=4,
+    num_heads=8,
+    width=512,
+)
 
 #: Operations and kept numbers, for each position and layer, of what moves information between positions.
 Mixing = tuple[float, float]

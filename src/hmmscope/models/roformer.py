@@ -29,13 +29,13 @@ class RoFormerSpec:
         mlp_ratio: width of the MLP's hidden layer, as a multiple of `width`.
         rotary_base: base of the rotation frequencies.
 
-    Source: [MultiTask] §5 (RoFormer, 16 layers, 16 heads, width 1024). Not stated there: pre-LN, GELU MLP of four times
-    the width, rotary base 10000, no dropout.
+    Source: [MultiTask] §5 (RoFormer; its size, 16 layers, 16 heads, width 1024, has the name "roformer-paper"). Not stated
+    there: pre-LN, GELU MLP of four times the width, rotary base 10000, no dropout.
     """
 
-    num_layers: int = 16
-    num_heads: int = 16
-    width: int = 1024
+    num_layers: int = 2
+    num_heads: int = 4
+    width: int = 64
     mlp_ratio: int = 4
     rotary_base: float = 10000.0
 
@@ -65,3 +65,13 @@ class RoFormerSpec:
     def cost(self, ports: Ports, columns: int, *, device: str = "cpu") -> Cost:
         """That of the decoder."""
         return self.decoder.cost(ports, columns, device=device)
+
+
+registry.named_size(
+    "roformer-paper",
+    "roformer",
+    "roformer at the size of [MultiTask] §5: 16 layers, 16 heads, width 1024; 201 million parameters",
+    num_layers=16,
+    num_heads=16,
+    width=1024,
+)

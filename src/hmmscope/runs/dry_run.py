@@ -18,7 +18,7 @@ from hmmscope.models.block_cot import num_blocks
 from hmmscope.models.make import build_model
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.pipeline import engine_of, ports_of
-from hmmscope.runs.room import ADVICE, disk_bytes, require_memory_for
+from hmmscope.runs.room import ADVICE, disk_bytes, duration, require_memory_for
 from hmmscope.runs.settings import threads
 from hmmscope.training.distributed import World
 from hmmscope.training.engines import make_engine
@@ -227,11 +227,3 @@ def as_text(found: Estimate, config: RunConfig) -> list[str]:
             ratio = found.seconds / found.other_seconds
             lines.append(f"precision    {found.other_precision} would be {ratio:.2f} times as fast here")
     return lines
-
-
-def duration(seconds: float) -> str:
-    """In the largest unit of which there are two."""
-    for size, unit in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} seconds"

@@ -28,7 +28,7 @@ from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.reprs import html_table, plot_rows
 from hmmscope.runs.config import RunConfig, config_from_data, configure, pinned
-from hmmscope.runs.room import ADVICE, disk_bytes, require_memory_for
+from hmmscope.runs.room import ADVICE, disk_bytes, require_memory_for, warn_if_large
 from hmmscope.runs.settings import settings
 from hmmscope.schema import require
 from hmmscope.storage import disk, store
@@ -185,6 +185,7 @@ def train(
         require_memory_for(config, ports)
         if world.leader:
             require_disk("training", path, disk_bytes(config, ports), ADVICE)
+            warn_if_large(config, ports)
         net = build_model(config.model, ports, config.seed)
         if isinstance(net, GivenModel):
             require(not spec.block_length, "training.block_length", "needs a model of this library", spec.block_length)

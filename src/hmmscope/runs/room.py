@@ -1,9 +1,14 @@
-"""The memory and the disk that a training takes, before it is begun."""
+"""The memory, the disk and the time that a training takes, before it is begun."""
+
+import warnings
 
 from hmmscope.machine import require_memory
 from hmmscope.models.base import Ports, cost_of
 from hmmscope.runs.config import RunConfig
+from hmmscope.training.engines import torch_seconds
 
+#: Parameters of a model from which on a training on the processor says what it takes.
+LARGE = 20_000_000
 #: What takes less of a disk.
 ADVICE = "lower training.milestones or the size of the model, or choose another --out"
 
@@ -15,6 +20,22 @@ def disk_bytes(config: RunConfig, ports: Ports) -> int:
     return 200 * spec.num_steps + (0 if cost is None else 12 * cost.parameters * kept)
 
 
+def warn_if_large(config: RunConfig, ports: Ports) -> None:
+    """A warning with size, memory and time if a model of more than `LARGE` parameters is to be trained on the processor."""
+    spec, columns = config.training, config.layout.num_columns
+    cost = cost_of(config.model, ports, columns, device=spec.device)
+    if cost is None or spec.device != "cpu" or cost.parameters <= LARGE:
+        return
+    memory = cost.step_bytes(spec.batch_size // spec.num_grains) / 2**30
+    seconds = torch_seconds(config.model, ports, spec, columns) / max(1, spec.num_threads)
+    warnings.warn(
+        f"model: {config.model.name} has {cost.parameters:,} parameters here; a training step takes about {memory:.1f} GiB "
+        f"of memory, and {spec.num_steps:,} steps take about {duration(seconds)} on this processor; "
+        "model.num_layers and model.width make it smaller",
+        stacklevel=3,
+    )
+
+
 def require_memory_for(config: RunConfig, ports: Ports) -> None:
     """ResourceError if a training step on the processor cannot fit into its free memory."""
     spec = config.training
@@ -24,3 +45,11 @@ def require_memory_for(config: RunConfig, ports: Ports) -> None:
         require_memory(
             "a training step", cost.step_bytes(grain), "lower training.batch_size, or raise training.num_grains"
         )
+
+
+def duration(seconds: float) -> str:
+    """In the largest unit of which there are two."""
+    for size, unit in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} seconds"

@@ -110,6 +110,7 @@ class Compiled(Single):
         norm = self._norm_of(gradient)
         if not (abs(loss) < float("inf") and norm < float("inf")):
             raise updates.not_finite(self.model, loss, step, self.world)
+        self.before_update()
         first, second = self._adopted(moments, step)
         spec = self.spec
         scale = min(1.0, spec.gradient_clip / (norm + 1e-6)) if spec.gradient_clip else 1.0

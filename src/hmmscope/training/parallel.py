@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -34,6 +34,7 @@ class Single:
         world: who takes part.
         forward: what is called in place of the model: compiled, or wrapped.
         in_parts: whether the processes hold parts of the model, so that each of its forward passes needs all of them.
+        before_update: is called when the gradient of a step is there, before anything of the state of the training changes.
     """
 
     in_parts: ClassVar[bool] = False
@@ -42,6 +43,7 @@ class Single:
         self.model, self.spec, self.world = model, spec, world or World()
         self.forward: Any = torch.compile(model) if spec.compile else model
         self._tables = False
+        self.before_update: Callable[[], object] = bool
 
     def rows(self, step: int) -> slice:
         """Which samples of a step this process computes."""
@@ -68,6 +70,7 @@ class Single:
         """
         self.model.zero_grad(set_to_none=True)
         loss = self.gradients(batch, target, step)
+        self.before_update()
         return updates.update(self.model, moments, self.spec, loss, step, self.world)
 
     def rest(self) -> None:

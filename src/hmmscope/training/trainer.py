@@ -14,7 +14,7 @@ from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.corpora.targets import Target
 from hmmscope.errors import InputError
-from hmmscope.models.base import SequenceModel
+from hmmscope.models.base import SequenceModel, parameter_count
 from hmmscope.storage.rundir import RunDir
 from hmmscope.training.distributed import World
 from hmmscope.training.engines import make_engine
@@ -22,13 +22,15 @@ from hmmscope.training.evaluation import Evaluation
 from hmmscope.training.parallel import Single, num_samples
 from hmmscope.training.progress import Progress
 from hmmscope.training.schedules import learning_rate, sample_numbers, stage_length
-from hmmscope.training.signals import Interrupted, deferred_signals
+from hmmscope.training.signals import Abandoned, Interrupted, deferred_signals
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import Moments, resolve_device, restore_weights, save_state
 from hmmscope.training.trackers import Quietly, Tracker
 
 #: A checkpoint is saved after this time at the latest, whatever the number of steps.
 SECONDS_WITHOUT_CHECKPOINT = 300.0
+#: Operations of a step from which on signals are answered within its backward pass, and within evaluations.
+LONG_STEP = 2e10
 
 
 class Lessons:
@@ -110,7 +112,8 @@ def train_model(
     Raises:
         InputError: a curriculum that does not fit the layout.
         NonFiniteError: a loss or gradient is not finite; the step is not taken, and earlier checkpoints stay.
-        Interrupted: SIGINT or SIGTERM, to any of the processes; all finish the current step, and it is saved first.
+        Interrupted: SIGINT or SIGTERM. A process alone leaves the step that it is in, unless it has begun to change the
+            weights, and saves the steps before; several finish the step together, whichever received it, and save it.
         ResourceError: the disk does not take a checkpoint, or another process has ended.
     """
     world = world or World()
@@ -136,17 +139,41 @@ def train_model(
     with deferred_signals() as received, progress, closing(told):
         begun = time.monotonic(), time.process_time()
         saved = begun[0]
+        alone, long = world.size == 1, _long_steps(model, spec, corpus)
+        if alone and long and not spec.compile:
+            _listen(model)
+        engine.before_update = received.hold
+        saved_step, buffers = restored.step, list(model.buffers())
+
+        def save(at: int) -> None:
+            save_state(model, moments, run, at, world, milestones)
+            if run is not None:
+                run.timing.append(_timing(at, tokens, flops, begun, device))
+
         for step in range(restored.step, spec.num_steps):
-            batch, asked = lessons.batch(step, engine.rows(step))
-            samples, columns = num_samples(spec, step), batch.tokens.shape[1]
+            before = [buffer.clone() for buffer in buffers]
+            try:
+                with received.at_once(alone):
+                    batch, asked = lessons.batch(step, engine.rows(step))
+                    samples, columns = num_samples(spec, step), batch.tokens.shape[1]
+                    loss, norm = train_step(model, moments, batch, asked, spec, step, engine)
+            except Abandoned:
+                if step > saved_step:
+                    for buffer, own in zip(buffers, before, strict=True):
+                        buffer.copy_(own)
+                    save(step)
+                raise _interrupted(received[0], run, step) from None
             tokens += samples * columns
             flops += samples * (flops_of(columns) or 0.0) if flops_of else 0.0
             rate = learning_rate(spec, step)
-            loss, norm = train_step(model, moments, batch, asked, spec, step, engine)
             record: dict[str, Any] = {"step": step + 1, "loss": loss, "learning_rate": rate, "gradient_norm": norm}
             done = step + 1 == spec.num_steps
             if evaluation is not None and ((step + 1) % spec.evaluate_every == 0 or done):
-                record |= evaluation(model, device)
+                try:
+                    with received.at_once(alone and long):
+                        record |= evaluation(model, device)
+                except Abandoned:  # the step cannot be saved without its record: the checkpoint before it stands
+                    raise _interrupted(received[0], run, saved_step) from None
                 engine.rest()
                 shown = f"evaluation {record['evaluation_loss']:.3f}{beside}"
             if run is not None:
@@ -156,15 +183,31 @@ def train_model(
             asked_to = world.largest(received[0] if received else int(overdue))  # no signal is 1 (SIGHUP) here
             signum = asked_to if asked_to > 1 else 0
             if (step + 1) % spec.checkpoint_every == 0 or step + 1 in milestones or asked_to or done:
-                saved = time.monotonic()
-                save_state(model, moments, run, step + 1, world, milestones)
-                if run is not None:
-                    run.timing.append(_timing(step + 1, tokens, flops, begun, device))
+                saved, saved_step = time.monotonic(), step + 1
+                save(step + 1)
             progress.update(step + 1, f"loss {loss:.3f}  {shown or beside}")
             if signum:
                 world.meet()  # the leader has saved
-                name, where = signal.Signals(signum).name, "" if run is None else f"{run.path}: "
-                raise Interrupted(f"{where}stopped by {name} after step {step + 1}; go on with --resume", signum)
+                raise _interrupted(signum, run, step + 1)
+
+
+def _interrupted(signum: int, run: RunDir | None, step: int) -> Interrupted:
+    """What to raise when so many steps are saved."""
+    name, where = signal.Signals(signum).name, "" if run is None else f"{run.path}: "
+    after = f"after step {step}" if step else "before the first step was taken"
+    return Interrupted(f"{where}stopped by {name} {after}; go on with --resume", signum)
+
+
+def _long_steps(model: torch.nn.Module, spec: TrainingSpec, corpus: Corpus) -> bool:
+    """Whether a step is more than about half a second of work for a core: 6 operations for each parameter and token."""
+    return 6.0 * parameter_count(model) * spec.batch_size * corpus.layout.num_columns > LONG_STEP
+
+
+def _listen(model: torch.nn.Module) -> None:
+    """Let Python run, and with it the handlers of signals, each time that the backward pass has reached a parameter."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(lambda parameter: None)
 
 
 def train_step(

@@ -76,7 +76,7 @@ def make_catalogue() -> dict[str, Any]:
         "list": {plural: _listed(plural) for plural in (*_KINDS, "presets")},
         "claims": "\n".join(as_text([Entry(claim=claim) for claim in registry.in_order("claim")])) + "\n",
         "stated": [vars(stated(claim)) for claim in registry.in_order("claim")],
-        "show": {name: _printed(_show, name) for name in [*names, *shipped_processes(), *PRESETS]},
+        "show": {name: _printed(_show, name) for name in [*names, *registry.sizes(), *shipped_processes(), *PRESETS]},
     }
 
 
@@ -95,6 +95,8 @@ def _listed(plural: str) -> str:
     else:
         kind = _KINDS[plural]
         lines = [f"  {name:<18} {_in_a_line(kind, entry)}" for name, entry in registry.entries(kind).items()]
+        if kind == "model":
+            lines += [f"  {name:<18} {size.about}" for name, size in registry.sizes().items()]
         if kind == "process":
             lines += [f"  {name:<18} {load_process(name).title} (shipped)" for name in shipped_processes()]
     return "\n".join([plural, *lines]) + "\n"
@@ -115,10 +117,16 @@ def _show(name: str) -> None:
             else:
                 _show_experiment(name) if singular == "experiment" else _show_entry(name, singular, entry)
             return
+    if name in registry.sizes():
+        size = registry.sizes()[name]
+        say(f"model {name}: {size.about}\n")
+        say(f"{json.dumps({'name': size.model} | size.fields)}; all fields: hmmscope show {size.model}")
+        return
     if name in PRESETS:
         say(f"preset {name}: {PRESETS[name]}\n\n{json.dumps(config_from_data(preset(name)).to_data(), indent=2)}")
         return
-    known = [*(name for kind in _KINDS.values() for name in registry.entries(kind)), *shipped_processes(), *PRESETS]
+    known = [name for kind in _KINDS.values() for name in registry.entries(kind)]
+    known += [*registry.sizes(), *shipped_processes(), *PRESETS]
     if name not in shipped_processes() and Path(name).suffix not in HMM_FILES:
         raise unknown_name("name", name, known)
     loaded = load_process(name)
