@@ -2,6 +2,7 @@
 
 import resource
 import signal
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -159,6 +160,9 @@ def train_model(
                     loss, norm = train_step(model, moments, batch, asked, spec, step, engine)
             except Abandoned:
                 if step > saved_step:
+                    if long and run is not None:
+                        note = f"{signal.Signals(received[0]).name}: saving step {step}; a second signal ends at once"
+                        print(note, file=sys.stderr, flush=True)
                     for buffer, own in zip(buffers, before, strict=True):
                         buffer.copy_(own)
                     save(step)
@@ -207,7 +211,11 @@ def _listen(model: torch.nn.Module) -> None:
     """Let Python run, and with it the handlers of signals, each time that the backward pass has reached a parameter."""
     for parameter in model.parameters():
         if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(lambda parameter: None)
+            parameter.register_post_accumulate_grad_hook(_pause)
+
+
+def _pause(parameter: torch.Tensor) -> None:
+    """Python runs."""
 
 
 def train_step(
