@@ -129,7 +129,7 @@ def test_list(call: Callable) -> None:
     assert (called.code, called.error) == (0, "")
     names = [line.split()[0] for line in called.out.splitlines() if line.startswith("  ")]
     registered = [name for kind in KINDS for name in registry.entries(kind)]
-    assert sorted(names) == sorted([*registered, *shipped_processes(), *PRESETS])
+    assert sorted(names) == sorted([*registered, *registry.sizes(), *shipped_processes(), *PRESETS])
     assert call("list", "models").out.splitlines()[0] == "models"
     assert "umbrella" not in call("list", "models").out
     for line in called.out.splitlines():
