@@ -59,7 +59,7 @@ def keep(folder: Path) -> None:
     out = RESULTS / about["scale"] / about["experiment"]
     store.make_folder(out)
     remove_seal(out)
-    for name in ("experiment.json", "findings.json", "time.json"):
+    for name in ("experiment.json", "findings.json", "protocol.json", "time.json"):
         if (folder / name).exists():
             store.write_bytes(out / name, (folder / name).read_bytes())
     pack(folder, out)

@@ -72,6 +72,11 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--first", type=int, metavar="N", help="leave all but N seeds of the plan for later (--resume)")
     run.add_argument("--measure-only", action="store_true", help="train nothing; measure what its pool has (--resume)")
     run.add_argument("--from", metavar="DIR", dest="kept", help="small files of it, whose parts are not trained again")
+    run.add_argument(
+        "--protocol",
+        metavar="FILE",
+        help="what is fixed before the data; with --dry-run it is written, and nothing run",
+    )
     _add_engine(run, None)
 
     paper = verb("paper", "every experiment of a paper in order, and one page with the ledger on top")
@@ -196,6 +201,12 @@ def build_parser() -> argparse.ArgumentParser:
 
     claims = verb("claims", "the ledger: what the papers claim, and what experiments found of it")
     claims.add_argument("folders", nargs="*", metavar="RUN", help="folders of experiments (default: list the claims)")
+    claims.add_argument(
+        "--audit",
+        action="store_true",
+        dest="audited",
+        help="say which verdicts were fixed before their data, and by which history",
+    )
     claims.add_argument("--out", metavar="FILE", help="write the ledger as a new .md, .json or .jsonl")
 
     report = verb("report", "one offline page from the folders of experiments or runs")

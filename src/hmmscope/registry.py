@@ -148,7 +148,7 @@ def has_plugins() -> bool:
 
 
 def digest() -> str:
-    """sha256 of all lines of this package that register something; nothing is imported for it."""
+    """sha256 of all lines of this package that register something, and of the records of claims; nothing is imported."""
     sha, root = hashlib.sha256(), Path(__file__).parent
     for folder in sorted({*_FOLDERS.values()}):
         for path in sorted((root / folder).glob("*.py")):
@@ -156,6 +156,8 @@ def digest() -> str:
                 r"^ *(?:@registry\.\w+|@claim|registry\.named_size)\(\s*.*", path.read_text(), re.MULTILINE
             )
             sha.update("\n".join([path.name, *found]).encode())
+        for path in sorted((root / folder).glob("claims/*.toml")):
+            sha.update(path.name.encode() + path.read_bytes())
     return sha.hexdigest()
 
 

@@ -1,6 +1,10 @@
 """The ledger: claims by experiment, their verdicts from folders, and what it is written as."""
 
+import hashlib
 import json
+import os
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +14,13 @@ from hmmscope import registry
 from hmmscope.cli import main
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.evidence.claims import Claim, Seen, claim
-from hmmscope.evidence.code import code_behind
 from hmmscope.evidence.effects import pooled
 from hmmscope.evidence.ledger import as_text, ledger, rules_of, stated
+from hmmscope.evidence.protocols import FORMAT, entry_of
+from hmmscope.evidence.records import Numbers
 from hmmscope.evidence.rows import Tables
 from hmmscope.evidence.verdicts import Above, room
+from hmmscope.experiments.experiment import Experiment
 from hmmscope.storage import seals, store
 
 
@@ -93,47 +99,121 @@ def test_the_smallest_scale_has_no_verdicts(rising: Claim, tmp_path: Path) -> No
     found = entry.finding.to_data()
     assert (found["verdict"], found["text"]) == ("not tested", "Not tested: smoke.")
     assert not {"value", "low", "high", "p", "q", "gates"} & found.keys()
-    assert found["rule_version"] == rising.rule_version
+    assert found["rule_version"] == rising.version
     printed = "\n".join(as_text([entry]))
     assert "not tested, smoke, 3 seeds" in printed
     assert "0.4" not in printed
 
 
-def test_rule_that_was_fixed_before_the_data_confirms(rising: Claim, tmp_path: Path) -> None:
-    def exploratory(name: str, **about: object) -> str | None:
+LATE = "the rule was written after its data were seen"
+
+
+def test_marks_of_before_protocols_say_which_rules_were_fixed(
+    rising: Claim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exploratory(name: str, known: Claim, **about: object) -> str | None:
+        monkeypatch.setitem(registry._found["claim"], "it-rises", known)
         (entry,) = ledger([folder(tmp_path / name, RISES, **about)])
         return entry.exploratory
 
-    rules = rules_of("test-rising")
-    assert exploratory("small", rules=rules) == "scale small"
-    assert exploratory("medium", scale="medium", rules=rules) is None
-    assert exploratory("none", scale="medium") == "the rule was written after its data were seen"
-    changed = {name: "0" * 12 for name in rules}
-    assert exploratory("changed", scale="medium", rules=changed) == "the rule was written after its data were seen"
+    older, known = {"it-rises": "0123456789ab"}, replace(rising, once={"0123456789ab": 1})
+    assert exploratory("small", known, rules=older) == "scale small"
+    assert exploratory("known", known, scale="medium", rules=older) is None
+    assert exploratory("none", known, scale="medium") == LATE
+    assert exploratory("other", known, scale="medium", rules={"another": "0123456789ab"}) == LATE
+    assert exploratory("unknown", rising, scale="medium", rules=older) == LATE
+    assert exploratory("changed", replace(known, version=2), scale="medium", rules=older) == LATE
+    monkeypatch.setitem(registry._found["claim"], "it-rises", known)
+    now = rules_of("test-rising")
+    assert now == {"it-rises": 1}  # what a run notes of itself is no protocol
+    assert (
+        exploratory("noted", known, scale="medium", rules=now) == "no protocol named the rule before its data were seen"
+    )
 
 
-def test_rule_version_follows_the_rule_and_not_its_words(rising: Claim) -> None:
-    def of(rule: Above, function: object) -> str:
-        return Claim(
-            name="x", experiment="x", source="x", says="x", reading="x", rule=rule, about="training", measure=function
-        ).rule_version  # type: ignore[arg-type]
+def with_protocol(path: Path, claim: Claim, **changes: object) -> Path:
+    """The folder of an experiment whose two parts were measured by a protocol."""
+    rules = {claim.name: entry_of(claim)}
+    protocol: dict[str, object] = {"format": FORMAT, "experiment": "test-rising", "scale": "medium", "plan": {}}
+    protocol |= {"measurement": 1, "rules": rules}
+    data = store.json_bytes(protocol, "protocol")
+    digest = hashlib.sha256(data).hexdigest()
+    made = folder(path, RISES, scale="medium", protocol=digest, begun="2026-11-21T00:00:00+00:00")
+    (made / "protocol.json").write_bytes(data)
+    part = {"seed": 0, "part": "all", "measurement": 1, "protocol": digest, "rows": {"curve": 2}}
+    store.write_table(made / "parts.jsonl", [part | {"seed": seed} | changes.get(str(seed), {}) for seed in RISES])
+    return made
 
-    def one(tables: Tables) -> Seen:
-        """Said one way."""
-        return Seen(None, f"one {len(tables)} way")
 
-    def other(tables: Tables) -> Seen:
-        """Said another way."""
-        return Seen(None, f"another {len(tables)} way")
+def test_a_verdict_confirms_if_its_data_carry_a_protocol_that_names_its_rule_as_it_is_now(
+    rising: Claim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exploratory(name: str, now: Claim, **changes: object) -> str | None:
+        monkeypatch.setitem(registry._found["claim"], "it-rises", now)
+        (entry,) = ledger([with_protocol(tmp_path / name, rising, **changes)])
+        return entry.exploratory
 
-    def different(tables: Tables) -> Seen:
-        return Seen(None, f"one {len(tables) + 1} way", gates=())
+    assert exploratory("same", rising) is None
+    assert exploratory("said", replace(rising, says="It climbs.")) is None
+    given = replace(rising, numbers=Numbers(first=0), measure=lambda tables, numbers: rising.measure(tables))
+    assert exploratory("moved", given) is None  # the number stood in the function before
+    said = "the protocol has version 1 of the rule, which is 2 now"
+    assert exploratory("version", replace(rising, version=2)) == said
+    assert exploratory("number", replace(rising, rule=Above(matters=0.2))) == (
+        "the protocol has matters = 0.1, which is 0.2 now"
+    )
+    assert exploratory("level", replace(rising, level=0.1)) == "the protocol has level = 0.05, which is 0.1 now"
+    assert exploratory("name", replace(rising, name="it-climbs")) == "the protocol does not name the rule"
+    other = "1 of 3 parts were not measured by the protocol"
+    assert exploratory("part", rising, **{"1": {"protocol": None}}) == other
+    assert exploratory("measured", rising, **{"2": {"measurement": 2}}) == other
+    made = with_protocol(tmp_path / "altered", rising)
+    (made / "protocol.json").write_bytes((made / "protocol.json").read_bytes().replace(b"0.1", b"0.2"))
+    with pytest.raises(DamagedError, match=r"protocol\.json: not the protocol by which"):
+        ledger([made])
 
-    same = [of(Above(), one), of(Above(), other)]
-    other.__name__ = one.__name__
-    code = [code_behind(function, lambda module: False) for function in (one, other)]
-    assert code[0].replace("'one'", "") == code[1].replace("'other'", "")
-    assert len({same[0], of(Above(1.0), one), of(Above(), different)}) == 3
+
+def test_the_audit_asks_the_history_when_a_protocol_was_committed(
+    rising: Claim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    made = with_protocol(tmp_path / "repository" / "results", rising)
+    experiment = type("Rising", (Experiment,), {"measure": None, "figures": None})
+    monkeypatch.setitem(registry._found["experiment"], "test-rising", experiment)
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def audit() -> tuple[int, str]:
+        code = main(["claims", "--audit", str(made)])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    def commit(when: str) -> None:
+        who = {f"GIT_{role}_{what}": "a@b.c" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        at = {"GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when, "GIT_CONFIG_GLOBAL": os.devnull}
+        for command in (["init", "-q"], ["add", "fixed.json"], ["commit", "-qm", "Fixed"]):
+            subprocess.run(["git", *command], cwd=repository, check=True, env={**os.environ, **who, **at})
+
+    repository = tmp_path / "repository"
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    assert "whose history cannot be asked" in audit()[1]
+    shutil.copyfile(made / "protocol.json", repository / "fixed.json")
+    commit("2026-11-21T00:00:01+00:00")
+    code, said = audit()
+    assert code == 4
+    assert "committed 2026-11-21T00:00:01+00:00, after its data were begun" in said
+    shutil.rmtree(repository / ".git")
+    commit("2026-11-20T23:59:59+00:00")
+    code, said = audit()
+    assert code == 0
+    assert "1 verdicts: 1 confirmatory, 0 exploratory" in said
+    assert ", committed 2026-11-20: it-rises" in said
+    assert "3 parts: 3 of the present measurement" in said
+    (repository / "fixed.json").write_text("Another one.")
+    shutil.rmtree(repository / ".git")
+    commit("2026-11-20T23:59:59+00:00")
+    code, said = audit()
+    assert code == 4
+    assert "in no commit" in said
 
 
 def test_an_experiment_that_goes_on_is_judged_by_whole_seeds_and_after_finished_ones(

@@ -1,6 +1,7 @@
 """Seeded experiments: every model once for each seed, in a pool that experiments share."""
 
 import errno
+import hashlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -248,7 +249,8 @@ def test_what_is_trained_is_measured_and_nothing_else(tmp_path: Path, capsys: py
         ({"overrides": {"measurements.factor": "2"}}, "other sizes of measurements", 8),
         ({"overrides": {"plan.widths": "8,6"}}, "", 4),
         ({"seeds": (1, 2)}, "", 4),
-        ({"code": True}, "measured by other code", 8),
+        ({"version": 2}, "measured by version 1, not 2", 8),
+        ({"version": None}, "measured by version that nobody knows, not 1", 8),
     ],
 )
 def test_what_is_kept_must_be_the_same(
@@ -260,23 +262,66 @@ def test_what_is_kept_must_be_the_same(
     capsys: pytest.CaptureFixture,
 ) -> None:
     seen: list[str] = []
-    measure = Seeded.measure
+    measure = running._measure
 
-    def spy(self: Seeded, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Tables:
-        seen.append(group)
-        return measure(self, runs, group, sizes)
+    def spy(experiment: Seeded, *given: Any) -> Tables:
+        seen.append(given[1])
+        return measure(experiment, *given)
 
     monkeypatch.setattr(Seeded, "cells", lambda self, labels: apart(labels))
     kept = run_experiment("test-seeded", "smoke", tmp_path / "a" / "out", quiet=True)
     change = dict(change)
-    if change.pop("code", False):
-        monkeypatch.setattr(Seeded, "measure", spy)
-    else:
-        monkeypatch.setattr(running, "_measure", lambda experiment, *given: spy(experiment, *given))
+    monkeypatch.setattr(running, "_measure", spy)
+    if "version" in change:
+        version = change.pop("version")
+        if version is None:  # a mark of before versions, that no record knows
+            remove_seal(kept)
+            index = [row | {"code": "0123456789ab"} for row in store.read_table(kept / "parts.jsonl")]
+            store.write_table(
+                kept / "parts.jsonl", [{k: v for k, v in row.items() if k != "measurement"} for row in index]
+            )
+        else:
+            monkeypatch.setattr(Seeded, "measurement", version)
     capsys.readouterr()
     run_experiment("test-seeded", "smoke", tmp_path / "b" / "out", kept=kept, **change)
     assert len(seen) == measured
     assert why in capsys.readouterr().out
+
+
+def test_a_run_goes_by_a_protocol_and_writes_none(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    file, out = tmp_path / "fixed.json", tmp_path / "out"
+    plain_run = ["run", "test-seeded", "--scale", "smoke", "-q"]
+    assert main([*plain_run, "--out", str(out), "--protocol", str(file)]) == 2  # there is none yet
+    assert not out.exists()
+    assert main([*plain_run, "--dry-run", "--protocol", str(file)]) == 0
+    assert "commit it before the first run" in capsys.readouterr().out
+    assert main([*plain_run, "--dry-run", "--protocol", str(file)]) == 3
+    assert "written once" in capsys.readouterr().err
+    assert main([*plain_run, "--seeds", "1,2", "--out", str(out), "--protocol", str(file)]) == 2
+    assert "has another plan" in capsys.readouterr().err
+    run_experiment("test-seeded", "smoke", out, protocol=file, quiet=True, first=1)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    about = store.read_json(out / "experiment.json")
+    assert about["protocol"] == digest
+    assert (out / "protocol.json").read_bytes() == file.read_bytes()
+    assert [part["protocol"] for part in store.read_table(out / "parts.jsonl")] == [digest]
+    write_page([out], out / "report.html")
+    file.write_bytes(file.read_bytes().replace(b'"measurement": 1', b'"measurement": 2'))
+    assert main([*plain_run, "--out", str(tmp_path / "new"), "--protocol", str(file)]) == 2
+    assert "names version 2 of the measurement, which is 1 now" in capsys.readouterr().err
+    shutil.copyfile(out / "protocol.json", file)
+    run_experiment("test-seeded", "smoke", out, protocol=file, quiet=True, resume=True)
+    assert [part["protocol"] for part in store.read_table(out / "parts.jsonl")] == [digest] * 2
+    without = run_experiment("test-seeded", "smoke", tmp_path / "without", trained=tmp_path / "trained", quiet=True)
+    assert not (without / "protocol.json").exists()
+    assert "protocol" not in store.read_table(without / "parts.jsonl")[0]
+    with pytest.raises(RefusedError, match="was not begun by this protocol"):
+        run_experiment("test-seeded", "smoke", without, protocol=file, quiet=True, resume=True)
+    on = run_experiment("test-seeded", "smoke", tmp_path / "on", kept=out, quiet=True)
+    assert store.read_json(on / "experiment.json")["protocol"] == digest
+    assert (on / "protocol.json").read_bytes() == file.read_bytes()
+    late = run_experiment("test-seeded", "smoke", tmp_path / "late", kept=without, protocol=file, quiet=True)
+    assert ["protocol" in part for part in store.read_table(late / "parts.jsonl")] == [False] * 2  # of before it
 
 
 @pytest.mark.parametrize(("text", "seeds"), [("3", 3), ("0,5", (0, 5)), ("100,", (100,))])
@@ -457,7 +502,7 @@ def test_tables_without_seeds_are_used_again_only_if_the_same_measured_them(
     store.write_table(out / "tables" / "again.jsonl", [{"label": "width 4", "value": 100.0}])
     with pytest.raises(DamagedError, match=r"again\.jsonl: 33 bytes|again\.jsonl: .* the made says"):
         run_experiment("test-seeded", "smoke", out, resume=True, quiet=True)
-    monkeypatch.setattr(running, "measurement_code", lambda experiment: "other")
+    monkeypatch.setattr(Seeded, "measurement", 2)
     run_experiment("test-seeded", "smoke", out, resume=True, quiet=True)
     assert seen == ["losses", "again"] * 2
     assert store.read_table(out / "tables" / "again.jsonl")[0]["value"] == 1.0

@@ -1,31 +1,24 @@
 """A claim: what a paper says, what is measured for it, and the rule by which tables decide it.
 
-    @claim(
-        "limits-fit-length-grows",
-        experiment="limits-fig3",
-        source="[Limits] §4.3, Fig. 3",
-        says="On Cyclic-DET, Cyclic-RND and MatMul the fit length of Transformers grows with depth.",
-        reading="Doublings of the 0.1-fit length a layer are above zero on each of the three tasks.",
-        rule=Above(0, matters=0.1),
-        about="training",
-    )
-    def grows(tables: Tables) -> Seen:
+    @claim("limits-fit-length-grows")
+    def grows(tables: Tables, numbers: Numbers) -> Seen:
         effects = {task: pooled(list(...)) for task in REMEMBERING}
         return Seen(effects, text="...", wanted=REMEMBERING, gates=(converged(...),))
 
-The function measures; it never judges. All verdicts are made here, from the effects, by the rule.
+What is claimed, the rule and every number stand in a record, see `hmmscope.evidence.records`: a file beside the module, or
+the arguments of `claim`. The function measures; it never judges. All verdicts are made here, from the effects, by the rule.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from hmmscope import registry
-from hmmscope.evidence.code import code_behind
-from hmmscope.evidence.effects import Effect
+from hmmscope.errors import InputError
+from hmmscope.evidence.effects import ALPHA, Effect, at_level
 from hmmscope.evidence.findings import Finding
-from hmmscope.evidence.rows import Tables, as_tables
+from hmmscope.evidence.records import About, Numbers, Record, folder_of, record
+from hmmscope.evidence.rows import as_tables
 from hmmscope.evidence.verdicts import Gate, Rule, Verdict, all_of, settled
 
 #: Where a rule comes from: the source of a question that no paper asks.
@@ -64,7 +57,7 @@ class Seen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class Claim(Record):
     """A claim and how it is decided.
 
     Attributes:
@@ -77,18 +70,10 @@ class Claim:
         about: "training" of what training does to a model (an effect of trained less untrained models, or behind the gate
             `learned`); "construction" of networks with weights from a theorem; "process" of processes and exact answers.
         proved: the theorem proves it of its network, so that the rows of that network must bear it out.
-        measure: from tables to what was seen.
+        measure: from tables, and the numbers of the record where it has any, to what was seen.
     """
 
-    name: str
-    experiment: str
-    source: str
-    says: str
-    reading: str
-    rule: Rule | None
-    about: Literal["training", "construction", "process"]
-    proved: bool = False
-    measure: Callable[[Tables], Seen] = field(repr=False)
+    measure: Callable[..., Seen] = field(repr=False)
 
     @property
     def is_question(self) -> bool:
@@ -102,7 +87,19 @@ class Claim:
             tables: lists of rows by name.
             mirrored: turn every effect to the other side of the rule's bound, to test the rule.
         """
-        seen = self.measure(as_tables(tables))
+        return self.finding(self.seen(tables), mirrored=mirrored)
+
+    def seen(self, tables: Mapping[str, Any]) -> Seen:
+        """What the function measures on tables, by the numbers of the record."""
+        with at_level(self.level):
+            return self.measure(as_tables(tables), *([self.numbers] if self.numbers else []))
+
+    def finding(self, seen: Seen, *, mirrored: bool = False) -> Finding:
+        """The verdict of what was seen, see `judge`."""
+        with at_level(self.level):
+            return self._finding(seen, mirrored)
+
+    def _finding(self, seen: Seen, mirrored: bool) -> Finding:
         effects = seen.by_name()
         if mirrored and self.rule is not None:
             effects = {name: effect.mirrored(self.rule.bound) for name, effect in effects.items()}
@@ -127,7 +124,7 @@ class Claim:
             source=self.source,
             reading=self.reading,
             gates=gates,
-            rule_version=self.rule_version,
+            rule_version=self.version,
             **finding,
         )
 
@@ -150,39 +147,42 @@ class Claim:
             return verdict, decides, f"{seen.text} {note}"
         return verdict, decides, seen.text
 
-    @property
-    def rule_version(self) -> str:
-        """A digest of the rule and of the code that measures, without its sentences."""
-        code = code_behind(self.measure, lambda module: not module.startswith("hmmscope.evidence"))
-        return hashlib.sha256(f"{self.rule!r}\n{self.about}\n{code}".encode()).hexdigest()[:12]
-
 
 def claim(
     name: str,
     *,
-    experiment: str,
-    source: str,
-    says: str,
-    reading: str,
+    experiment: str = "",
+    source: str = "",
+    says: str = "",
+    reading: str = "",
     rule: Rule | None = None,
-    about: Literal["training", "construction", "process"] = "training",
+    about: About = "training",
     proved: bool = False,
-) -> Callable[[Callable[[Tables], Seen]], Claim]:
-    """Register a function as a claim, see `Claim`; without a rule as a question."""
+    version: int = 1,
+    level: float = ALPHA,
+    numbers: Mapping[str, Any] | None = None,
+) -> Callable[[Callable[..., Seen]], Claim]:
+    """Register a function as a claim, see `Claim`; without a rule as a question.
 
-    def decorate(measure: Callable[[Tables], Seen]) -> Claim:
-        made = Claim(
-            name=name,
-            experiment=experiment,
-            source=source,
-            says=says,
-            reading=reading,
-            rule=rule,
-            about=about,
-            proved=proved,
-            measure=measure,
-        )
-        return registry.claim(name)(made)
+    With the name alone the rest is read from the record of that name in the folder "claims" beside the function's module.
+
+    Raises:
+        InputError: there is no such record.
+    """
+    given = {"experiment": experiment, "source": source, "says": says, "reading": reading}
+
+    def decorate(measure: Callable[..., Seen]) -> Claim:
+        if any(given.values()):
+            of = Numbers(numbers or {})
+            made = Record(
+                name=name, **given, rule=rule, about=about, proved=proved, version=version, level=level, numbers=of
+            )
+        else:
+            folder = folder_of(measure.__module__)
+            if folder is None:
+                raise InputError(f"claim {name}: give experiment, source, says, reading and rule")
+            made = record(folder, name)
+        return registry.claim(name)(Claim(**vars(made), measure=measure))
 
     return decorate
 

@@ -7,14 +7,33 @@ an interval has no zero width, and where neither law has a spread to go by there
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, NamedTuple
 
-#: Share of the law outside of an interval.
+#: Share of the law outside of an interval, unless a record has another.
 ALPHA = 0.05
+_LEVEL = ContextVar("level", default=ALPHA)
 #: Spread below this share of the value is rounding.
 _ROUNDING = 1e-12
+
+
+@contextmanager
+def at_level(alpha: float) -> Iterator[None]:
+    """Intervals that are made in here leave out this share of the law."""
+    before = _LEVEL.set(alpha)
+    try:
+        yield
+    finally:
+        _LEVEL.reset(before)
+
+
+def level() -> float:
+    """The share of the law outside of intervals, here and now."""
+    return _LEVEL.get()
 
 
 class Estimate(NamedTuple):
@@ -166,12 +185,12 @@ def share(flags: Iterable[bool], unit: str = "") -> Effect:
 
 
 def _tail_root(right: int, count: int) -> float:
-    """The share at which `right` or more of `count` are as rare as half of `ALPHA`."""
+    """The share at which `right` or more of `count` are as rare as half of `level`."""
 
     def tail(p: float) -> float:
         return math.fsum(math.comb(count, k) * p**k * (1 - p) ** (count - k) for k in range(right, count + 1))
 
-    return _bisect(lambda p: tail(p) - ALPHA / 2, 0.0, 1.0)
+    return _bisect(lambda p: tail(p) - level() / 2, 0.0, 1.0)
 
 
 def false_discovery(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
@@ -186,14 +205,14 @@ def false_discovery(p_values: Mapping[str, float | None]) -> dict[str, float | N
     return found
 
 
-def quantile(degrees: int) -> float:
-    """The 97.5 % quantile of Student's law; of the normal law for 0 degrees of freedom."""
-    if degrees not in _QUANTILES:
-        _QUANTILES[degrees] = _bisect(lambda t: ALPHA - two_sided(t, degrees), 0.0, 100.0)
-    return _QUANTILES[degrees]
+def quantile(degrees: int, alpha: float | None = None) -> float:
+    """Student's quantile above which half of `alpha` is, by default of `level`; of the normal law for 0 degrees."""
+    return _quantile(level() if alpha is None else alpha, degrees)
 
 
-_QUANTILES: dict[int, float] = {}
+@cache
+def _quantile(alpha: float, degrees: int) -> float:
+    return _bisect(lambda t: alpha - two_sided(t, degrees), 0.0, 100.0)
 
 
 def two_sided(t: float, degrees: int) -> float:

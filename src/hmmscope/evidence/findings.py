@@ -30,7 +30,7 @@ class Finding:
         num_seeds: how many seeds (or instances) the effect is the mean of.
         seeds_needed: of an inconclusive one, how many would decide with the same mean and spread; None if none would.
         gates: what had to hold first, each with what was seen.
-        rule_version: digest of the rule that judged.
+        rule_version: version of the rule that judged; text where a file of before versions has a mark of another kind.
     """
 
     title: str
@@ -48,7 +48,7 @@ class Finding:
     num_seeds: int = 0
     seeds_needed: int | None = None
     gates: tuple[Gate, ...] = ()
-    rule_version: str = ""
+    rule_version: int | str = ""
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
@@ -72,7 +72,7 @@ class Finding:
     def to_data(self) -> dict[str, Any]:
         """Plain data for JSON, without what is empty."""
         data = {name: value for name, value in vars(self).items() if value is not None and value != "" and value != ()}
-        return data | ({"gates": [vars(gate) for gate in self.gates]} if self.gates else {})
+        return data | ({"gates": [gate.to_data() for gate in self.gates]} if self.gates else {})
 
     @classmethod
     def from_data(cls, data: Any, where: str = "finding") -> "Finding":
@@ -86,13 +86,16 @@ class Finding:
         unknown = next((key for key in data if key not in cls.__dataclass_fields__), None)
         if unknown is not None:
             raise unknown_name(where, unknown, cls.__dataclass_fields__)
-        texts = ("title", "text", "verdict", "claim", "source", "reading", "unit", "rule_version")
+        texts = ("title", "text", "verdict", "claim", "source", "reading", "unit")
         for name in texts:
             require(isinstance(data.get(name, ""), str), f"{where}.{name}", "must be text", data.get(name))
         for name in ("value", "low", "high", "p", "q", "num_seeds", "seeds_needed"):
             value = data.get(name)
             is_number = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
             require(is_number, f"{where}.{name}", "must be a number", value)
+        version = data.get("rule_version", "")
+        known = isinstance(version, str) or (isinstance(version, int) and not isinstance(version, bool))
+        require(known, f"{where}.rule_version", "must be a whole number", version)
         missing = next((name for name in ("title", "text", "verdict") if name not in data), None)
         require(missing is None, where, f"must have {missing}", "none")
         gates = data.get("gates", ())

@@ -12,6 +12,8 @@ from hmmscope.errors import DamagedError, InputError
 from hmmscope.evidence.claims import Claim, claims_of
 from hmmscope.evidence.effects import false_discovery
 from hmmscope.evidence.findings import Finding
+from hmmscope.evidence.protocols import PROTOCOL, read_protocol
+from hmmscope.evidence.records import present
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.evidence.verdicts import VERDICTS
 from hmmscope.storage import packed, seals, store
@@ -88,7 +90,7 @@ class Entry:
         if finding is None:
             return row
         row |= {key: getattr(finding, key) for key in ("verdict", "value", "low", "high", "unit", "p", "q", "text")}
-        row |= {"seeds_needed": finding.seeds_needed, "gates": [vars(gate) for gate in finding.gates]}
+        row |= {"seeds_needed": finding.seeds_needed, "gates": [gate.to_data() for gate in finding.gates]}
         row |= {"folder": self.folder, "scale": self.scale, "seeds": self.seeds, "exploratory": self.exploratory}
         row |= {"created": self.created, "version": self.version, "invalid": self.invalid}
         return row if self.sealed else row | {"sealed": False}
@@ -150,7 +152,7 @@ def _entries(folder: Path, known: Sequence[Stated], source: str) -> list[Entry]:
             version=str(about.get("version", "")),
             seeds=None if seeds is None else len(seeds),
             finished="whole_seeds" not in about,
-            exploratory=_exploratory(one, finding, about),
+            exploratory=_exploratory(one, finding, about, folder),
             invalid=about.get("invalid"),
             sealed=seal is not None,
         )
@@ -167,6 +169,8 @@ def _sealed(
         return []
     if not isinstance(made, dict) or made.get("source_sha256") != source:
         return []
+    if "protocol" in about or any(isinstance(mark, str) for mark in about.get("rules", {}).values()):
+        return []  # what is fixed by them is compared with the record of the claim
     data = store.read_json(folder / "findings.json", own=True)
     kept = {one.claim: one for one in map(Finding.from_data, data)}
     wanted = [one for one in known if one.experiment == about["experiment"]]
@@ -187,7 +191,7 @@ def _judged(folder: Path, about: dict[str, Any]) -> list[tuple[Claim, Finding]]:
     return found
 
 
-def _exploratory(claim: Claim | Stated, finding: Finding, about: dict[str, Any]) -> str | None:
+def _exploratory(claim: Claim | Stated, finding: Finding, about: dict[str, Any], folder: Path) -> str | None:
     """Why a verdict is no confirmation: the scale, or a rule that is not the one fixed before the data."""
     if claim.is_question:
         return None
@@ -195,13 +199,44 @@ def _exploratory(claim: Claim | Stated, finding: Finding, about: dict[str, Any])
         return f"scale {about['scale']}"
     if "whole_seeds" in about:
         return f"{len(about['whole_seeds'])} of {len(about['config']['seeds'])} seeds so far"
-    fixed = about.get("rules", {}).get(claim.name)
-    return None if fixed == finding.rule_version else "the rule was written after its data were seen"
+    if "protocol" in about:
+        return _against_protocol(claim, about, folder)
+    noted = about.get("rules", {})
+    if all(isinstance(mark, int) for mark in noted.values()) and noted:
+        return "no protocol named the rule before its data were seen"
+    fixed = noted.get(claim.name)  # before there were protocols, a run noted the marks of the rules when it began
+    known = isinstance(claim, Claim) and present(claim.once, fixed) == finding.rule_version
+    return None if known else "the rule was written after its data were seen"
 
 
-def rules_of(experiment: str) -> dict[str, str]:
+def _against_protocol(claim: Claim | Stated, about: Mapping[str, Any], folder: Path) -> str | None:
+    """Why the data were not taken by a protocol that names the rule as it is now."""
+    protocol = read_protocol(folder / PROTOCOL)
+    if protocol.digest != about["protocol"]:
+        raise DamagedError(f"{folder / PROTOCOL}: not the protocol by which the experiment was begun")
+    if isinstance(claim, Claim) and (why := protocol.against(claim)) is not None:
+        return why
+    index = store.read_table(folder / packed.INDEX) if (folder / packed.INDEX).is_file() else []
+    other = sum(
+        row.get("protocol") != protocol.digest or row.get("measurement") != protocol.measurement for row in index
+    )
+    return f"{other} of {len(index)} parts were not measured by the protocol" if other else None
+
+
+def rules_of(experiment: str) -> dict[str, int]:
     """The versions of the rules of an experiment's claims, which its folder keeps from its beginning on."""
-    return {one.name: one.rule_version for one in claims_of(experiment)}
+    return {one.name: one.version for one in claims_of(experiment)}
+
+
+def with_versions(findings: Sequence[Mapping[str, Any]], experiment: str) -> list[dict[str, Any]]:
+    """Findings of a file, with the versions that older marks of their rules stand for."""
+    once = {one.name: one.once for one in claims_of(experiment)}
+    return [
+        {**one, "rule_version": present(once.get(one.get("claim", ""), {}), one["rule_version"])}
+        if "rule_version" in one
+        else dict(one)
+        for one in findings
+    ]
 
 
 def read_tables(folder: Path) -> tuple[dict[str, Any], Tables]:

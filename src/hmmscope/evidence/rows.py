@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from hmmscope.evidence.effects import Effect, Estimate, pooled, quantile
+from hmmscope.evidence.effects import ALPHA, Effect, Estimate, pooled, quantile
 
 T = TypeVar("T")
 
@@ -138,7 +138,7 @@ def _error(row: Mapping[str, Any]) -> float:
         return float(row["error"])
     if row.get("low") is None or row.get("high") is None:
         return 0.0
-    return float(row["high"] - row["low"]) / (2 * quantile(0))
+    return float(row["high"] - row["low"]) / (2 * quantile(0, ALPHA))
 
 
 def _difference(one: Estimate | None, other: Estimate | None) -> Estimate | None:

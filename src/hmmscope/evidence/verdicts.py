@@ -7,10 +7,10 @@ smallest effect that would matter is fixed with the rule: an effect that is sure
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from hmmscope.evidence.effects import Effect
+from hmmscope.evidence.effects import Effect, level
 
 Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not tested", "found"]
 VERDICTS: tuple[Verdict, ...] = ("reproduced", "not reproduced", "inconclusive", "not tested", "found")
@@ -142,10 +142,20 @@ class Always(Rule):
 
     def seeds_needed(self, effect: Effect) -> int | None:
         """The instances without a counterexample whose lower end is above `least`."""
-        return math.ceil(math.log(0.025) / math.log(self.least)) if effect.value == 1 else None
+        return math.ceil(math.log(level() / 2) / math.log(self.least)) if effect.value == 1 else None
 
     def __str__(self) -> str:
         return f"in every instance, of enough to exclude a share below {self.least:g}"
+
+
+#: The rules by the names that records have for them.
+RULES: dict[str, type[Rule]] = {
+    "above": Above,
+    "below": Below,
+    "within": Within,
+    "printed": Printed,
+    "always": Always,
+}
 
 
 @dataclass(frozen=True)
@@ -156,11 +166,17 @@ class Gate:
         name: converged, learned, matched, regime or room.
         is_open: whether it holds.
         text: what was seen, a clause that follows "not tested: ".
+        seen: the numbers that opened or closed it, as exact as they are.
     """
 
     name: Literal["converged", "learned", "matched", "regime", "room"]
     is_open: bool
     text: str
+    seen: tuple[float, ...] = field(default=(), compare=False, repr=False)
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"name": self.name, "is_open": self.is_open, "text": self.text}
 
 
 def converged(changes: Mapping[str, float | None], margin: float, what: str) -> Gate:
@@ -176,10 +192,11 @@ def converged(changes: Mapping[str, float | None], margin: float, what: str) -> 
     moving = [name for name, change in changes.items() if change is not None and not abs(change) < margin]
     if unknown or not changes:
         return Gate("converged", False, f"whether the {what} was flat at the end of training is not recorded")
+    most = (max(abs(change) for change in changes.values() if change is not None),)
     if moving:
         text = f"the {what} still changed by {margin:g} or more in the last quarter of training in {_some(moving)}"
-        return Gate("converged", False, f"{text} ({len(moving)} of {len(changes)})")
-    return Gate("converged", True, f"the {what} changed by less than {margin:g} in the last quarter of training")
+        return Gate("converged", False, f"{text} ({len(moving)} of {len(changes)})", most)
+    return Gate("converged", True, f"the {what} changed by less than {margin:g} in the last quarter of training", most)
 
 
 def settled(rule: Rule, effects: Mapping[str, Effect], drifts: Mapping[str, float | None]) -> Gate:
@@ -201,16 +218,16 @@ def settled(rule: Rule, effects: Mapping[str, Effect], drifts: Mapping[str, floa
     then, _, _ = all_of(rule, {name: effect.shifted(shifts[name]) for name, effect in effects.items()})
     said = "; ".join(f"{name} {shift:+.2g}".strip() for name, shift in shifts.items())
     pace = f"the last doubling of the training has changed the effect by {said}"
-    if now == then:
-        return Gate("converged", True, f"{pace}, and one more at that pace would not turn the verdict")
-    return Gate("converged", False, f"{pace}, and one more at that pace would turn {now} into {then}")
+    turned = "not turn the verdict" if now == then else f"turn {now} into {then}"
+    return Gate("converged", now == then, f"{pace}, and one more at that pace would {turned}", tuple(shifts.values()))
 
 
 def learned(effect: Effect, margin: float, control: str) -> Gate:
     """Whether a model is better than its best control: the effect (better is positive) is above the margin."""
     is_open = effect.low is not None and effect.low > 0 and effect.value >= margin
     said = f"the model is better than {control} by {effect}"
-    return Gate("learned", is_open, said if is_open else f"{said}, not by {margin:g} or more beyond doubt")
+    seen = (effect.value,) if effect.low is None else (effect.value, effect.low)
+    return Gate("learned", is_open, said if is_open else f"{said}, not by {margin:g} or more beyond doubt", seen)
 
 
 def matched(budgets: Mapping[str, Mapping[str, float]], tolerance: float = 0.05) -> Gate:
@@ -222,24 +239,26 @@ def matched(budgets: Mapping[str, Mapping[str, float]], tolerance: float = 0.05)
     """
     rows = list(budgets.values())
     common = [name for name in (rows[0] if rows else {}) if all(name in row for row in rows)]
+    known = tuple(_ratio([row[name] for row in rows]) for name in common)
     equal = [name for name in common if _ratio([row[name] for row in rows]) <= 1 + tolerance]
     if equal:
-        return Gate("matched", True, f"equal {', '.join(equal)}")
+        return Gate("matched", True, f"equal {', '.join(equal)}", known)
     ratios = ", ".join(f"{name} {_ratio([row[name] for row in rows]):.2g} times" for name in common)
-    return Gate("matched", False, f"no budget is equal ({ratios or 'none is recorded for all'})")
+    return Gate("matched", False, f"no budget is equal ({ratios or 'none is recorded for all'})", known)
 
 
 def regime(value: float, low: float, high: float, what: str) -> Gate:
     """Whether the ratio that a claim depends on is in its range."""
     is_open = low <= value <= high
     inside = "inside" if is_open else "outside"
-    return Gate("regime", is_open, f"{what} is {value:.4g}, {inside} {low:.4g} to {high:.4g}")
+    return Gate("regime", is_open, f"{what} is {value:.4g}, {inside} {low:.4g} to {high:.4g}", (value,))
 
 
 def room(available: float, needed: float, what: str) -> Gate:
     """Whether the range of outcomes allows the effect."""
     is_open = available >= needed
-    return Gate("room", is_open, f"{what} leaves {available:.3g}{'' if is_open else f' where {needed:.3g} are needed'}")
+    short = "" if is_open else f" where {needed:.3g} are needed"
+    return Gate("room", is_open, f"{what} leaves {available:.3g}{short}", (available,))
 
 
 def all_of(rule: Rule, effects: Mapping[str, Effect], wanted: Sequence[str] = ()) -> tuple[Verdict, str, list[str]]:

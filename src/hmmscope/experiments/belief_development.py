@@ -5,12 +5,12 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.analysis.belief_interventions import belief_interventions
 from hmmscope.analysis.strategies import Crossing, crossing, transition
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, Estimate, pooled
 from hmmscope.evidence.figures import Figure, Lines
 from hmmscope.evidence.panels import Look, curve, lines
 from hmmscope.evidence.rows import Rows, Tables, effect_of
-from hmmscope.evidence.verdicts import Above, learned
+from hmmscope.evidence.verdicts import learned
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.looks import PREDICTORS
 from hmmscope.runs.development import over_training
@@ -181,20 +181,7 @@ def _step(effect: Effect | None) -> str:
     return f"at step {2**effect.value:.0f}{ends}"
 
 
-@claim(
-    "unigrams-before-bigrams",
-    experiment="belief-development",
-    source="[Induction] Abstract, Fig. 1",
-    says=(
-        "Transformers that learn Markov chains in context pass from uniform predictions to unigrams of the context, and "
-        "from these to the exact bigram predictor."
-    ),
-    reading=(
-        "The step at which the model becomes nearer to the exact answer than to the unigrams is later, by a factor of 1.5 "
-        "or more, than that at which it becomes nearer to the unigrams than to the uniform law; each seed has both."
-    ),
-    rule=Above(0, matters=0.585),
-)
+@claim("unigrams-before-bigrams")
 def unigrams_first(tables: Tables) -> Seen:
     """Doublings of the step between the two transitions, seed by seed."""
     first, second = (_transitions(tables, CHAINS, *pair) for pair in (("uniform", "order-0"), ("order-0", "optimum")))
@@ -213,13 +200,7 @@ def unigrams_first(tables: Tables) -> Seen:
     return Seen(effect_of(apart, "doublings of the step between the transitions"), text, gates)
 
 
-@claim(
-    "belief-predictor-when",
-    experiment="belief-development",
-    source=OURS,
-    says="From which step on is a model nearer to the exact filter than to the law given the last observation?",
-    reading="Log2 of the step from which on KL to the exact answer stays below that to the predictor of one observation.",
-)
+@claim("belief-predictor-when")
 def filters_when(tables: Tables) -> Seen:
     found = {}
     for (process, _), title in MODELS.items():
@@ -240,16 +221,7 @@ def _halfway(own: Rows, column: str) -> Estimate | None:
     return _place(crossing([row["step"] for row in rows], values, level=values[-1] / 2))
 
 
-@claim(
-    "belief-read-before-used",
-    experiment="belief-development",
-    source=OURS,
-    says="Can a belief be read from a layer before the model uses it?",
-    reading=(
-        "Doublings of the step from half of the last R² of the map to half of the last share of the way that a written "
-        "belief moves the prediction; where R² is above its half before training, from step 1."
-    ),
-)
+@claim("belief-read-before-used")
 def read_before_used(tables: Tables) -> Seen:
     effects, parts = {}, []
     for rows, title in _each(_used(tables["interventions"])):

@@ -16,7 +16,6 @@ from hmmscope.evidence.effects import Effect, Estimate, pooled
 from hmmscope.evidence.figures import Bars, Figure, Panel, Series
 from hmmscope.evidence.panels import bar, bars, curve, lines
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Above
 from hmmscope.experiments.belief_clouds import cloud, cloud_rows
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured, apart
 from hmmscope.experiments.outcomes import flat
@@ -286,20 +285,7 @@ def _said(effects: dict[str, Effect]) -> str:
     return "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
 
 
-@claim(
-    "beliefs-are-linear",
-    experiment="belief-geometry",
-    source="[Beliefs] Abstract",
-    says=(
-        "Belief states are linearly represented in the residual stream of transformers that predict the next token, "
-        "even where their geometry is a fractal."
-    ),
-    reading=(
-        "On Mess3 and on RRXOR, training halves at least what an affine map of the best layer leaves unexplained of the "
-        "belief on held-out samples; the untrained network is the null."
-    ),
-    rule=Above(0, matters=0.5),
-)
+@claim("beliefs-are-linear")
 def beliefs_are_linear(tables: Tables) -> Seen:
     wanted = ("Mess3", "RRXOR")
     effects = _gains(tables, wanted)
@@ -311,17 +297,7 @@ def beliefs_are_linear(tables: Tables) -> Seen:
     )
 
 
-@claim(
-    "beliefs-beyond-hmms",
-    experiment="belief-geometry",
-    source="[Quantum] Abstract",
-    says="Networks that predict the next token represent beliefs over quantum and post-quantum models of their data.",
-    reading=(
-        "On the Bloch walk and on the post-quantum process, training halves at least what an affine map of the best layer "
-        "leaves unexplained of the exact predictive vector on held-out samples."
-    ),
-    rule=Above(0, matters=0.5),
-)
+@claim("beliefs-beyond-hmms")
 def beliefs_beyond_hmms(tables: Tables) -> Seen:
     wanted = ("Bloch walk", "post-quantum")
     effects = _gains(tables, wanted)
@@ -351,17 +327,7 @@ def _by_process(
     return effects
 
 
-@claim(
-    "factors-apart",
-    experiment="belief-geometry",
-    source="[Factored] Abstract",
-    says="Transformers learn factored representations, whose dimensions add up, when factors are conditionally independent.",
-    reading=(
-        "At the last layer, the part of what the joint belief explains of the stream that the factors apart do not explain: "
-        "how much of it training removes, for independent and for conditional factors; half at least."
-    ),
-    rule=Above(0, matters=0.5),
-)
+@claim("factors-apart")
 def factors_apart(tables: Tables) -> Seen:
     def removed(of: Callable[[int, str], float]) -> float:
         return (of(1, "factored") - of(0, "factored")) / (1 - of(0, "factored"))
@@ -372,17 +338,7 @@ def factors_apart(tables: Tables) -> Seen:
     return Seen(effects, text, (flat(tables, label=FACTORS[:2]),), FACTORS[:2])
 
 
-@claim(
-    "factors-orthogonal",
-    experiment="belief-geometry",
-    source="[Factored] Abstract",
-    says="Transformers represent the factors of their world in orthogonal subspaces of the residual stream.",
-    reading=(
-        "At the last layer, mean squared cosine between the spaces of two factors: the untrained network's less the trained "
-        "one's, as a share of the untrained one's, for independent and for conditional factors."
-    ),
-    rule=Above(0, matters=0.5),
-)
+@claim("factors-orthogonal")
 def factors_orthogonal(tables: Tables) -> Seen:
     effects = _by_process(tables, lambda of: 1 - of(1, "overlap") / of(0, "overlap"), "of the untrained overlap")
     held = _by_process(tables, lambda of: of(1, "overlap"), "")
@@ -394,17 +350,7 @@ def factors_orthogonal(tables: Tables) -> Seen:
     )
 
 
-@claim(
-    "factored-early",
-    experiment="belief-geometry",
-    source="[Factored] Abstract",
-    says="Models favour factored representations early in training even when hidden dependencies undermine independence.",
-    reading=(
-        "Under hidden coupling, at the last layer and the first kept step at which R² of the joint belief is past half of "
-        "its way: share of what the joint belief explains that the factors apart explain, less that before training."
-    ),
-    rule=Above(0, matters=0.1),
-)
+@claim("factored-early")
 def factored_early(tables: Tables) -> Seen:
     rows = _last_layer(tables["steps"].where(process="hidden coupling"))
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.belief_interventions import belief_interventions
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, Estimate, pooled
 from hmmscope.evidence.figures import Figure, Lines
 from hmmscope.evidence.panels import Look, curve, lines
@@ -142,13 +142,7 @@ def _least(effects: dict[str, Effect], what: str) -> Seen:
     return Seen({least: effects[least]}, f"{what}: {listed}.")
 
 
-@claim(
-    "belief-is-used",
-    experiment="belief-interventions",
-    source=OURS,
-    says="Does a trained network take the belief that is written into it for its own?",
-    reading="Share of the way to the filter's answer from another belief, at the layer that reads it best, less untrained.",
-)
+@claim("belief-is-used")
 def is_used(tables: Tables) -> Seen:
     return _least(
         _effects(tables, "set", {"network": "untrained"}),
@@ -156,13 +150,7 @@ def is_used(tables: Tables) -> Seen:
     )
 
 
-@claim(
-    "belief-subspace-is-special",
-    experiment="belief-interventions",
-    source=OURS,
-    says="Does the belief's subspace carry more of the next prediction than a random one of as many dimensions?",
-    reading="Share of the way when the belief's subspace is taken from another sample, less that of random subspaces.",
-)
+@claim("belief-subspace-is-special")
 def is_special(tables: Tables) -> Seen:
     return _least(
         _effects(tables, "swap", {"subspace": "random"}),
@@ -170,13 +158,7 @@ def is_special(tables: Tables) -> Seen:
     )
 
 
-@claim(
-    "belief-is-all",
-    experiment="belief-interventions",
-    source=OURS,
-    says="Does the whole stream of the layer move the prediction more than the belief's subspace alone?",
-    reading="Share of the way with the belief's subspace from another sample less that with the whole stream, same layer.",
-)
+@claim("belief-is-all")
 def is_all(tables: Tables) -> Seen:
     return _least(
         _effects(tables, "swap", {"subspace": "whole"}),
@@ -184,13 +166,7 @@ def is_all(tables: Tables) -> Seen:
     )
 
 
-@claim(
-    "belief-is-needed",
-    experiment="belief-interventions",
-    source=OURS,
-    says="What does a trained network lose when the belief is removed from a layer?",
-    reading="Share of the belief's worth that is lost without its subspace, less that without random subspaces.",
-)
+@claim("belief-is-needed")
 def is_needed(tables: Tables) -> Seen:
     return _least(
         _effects(tables, "ablate", {"subspace": "random"}),

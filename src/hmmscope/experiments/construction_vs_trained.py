@@ -8,12 +8,12 @@ import numpy as np
 from hmmscope import registry
 from hmmscope.analysis.probes import MAX_DISTANCE
 from hmmscope.analysis.shuffle import shuffle_test
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Estimate, pooled
 from hmmscope.evidence.figures import Bars, Figure, Heatmap, Lines, Role
 from hmmscope.evidence.panels import bar, curve, heatmap, lines
 from hmmscope.evidence.rows import Rows
-from hmmscope.evidence.verdicts import Above, Below, Gate, converged, learned
+from hmmscope.evidence.verdicts import Gate, converged, learned
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured, Tables
 from hmmscope.experiments.multitask_models import PARTS, multitask_config
 from hmmscope.experiments.side_by_side import (
@@ -289,16 +289,7 @@ def _said(rows: Rows, network: str, targets: list[str]) -> str:
     return ", ".join(parts)
 
 
-@claim(
-    "construction-nearer-first",
-    experiment=NAME,
-    source=LAYERWISE,
-    says="Lower layers learn from neighbouring tokens, and gradually from nearby to more distant ones, as the construction "
-    "does.",
-    reading="Layers from the onset of the symbol one back to that of the symbol two back, each where the accuracy above "
-    "that before training is half its maximum: above zero; missing where it is not read.",
-    rule=Above(0.0, matters=0.1),
-)
+@claim("construction-nearer-first")
 def nearer_first(tables: Tables) -> Seen:
     rows = tables["probes"]
 
@@ -316,15 +307,7 @@ def nearer_first(tables: Tables) -> Seen:
     return Seen(effect, text, _gates(tables))
 
 
-@claim(
-    "construction-task-after-window",
-    experiment=NAME,
-    source=LAYERWISE,
-    says="Tokens come first and the task later, as in the construction.",
-    reading="Layers from the onset of the symbol one back to that of which HMM it is, each above the same network before "
-    "training.",
-    rule=Above(0.0, matters=0.1),
-)
+@claim("construction-task-after-window")
 def task_after_window(tables: Tables) -> Seen:
     rows = tables["probes"]
 
@@ -343,15 +326,7 @@ def task_after_window(tables: Tables) -> Seen:
     return Seen(effect, text, _gates(tables))
 
 
-@claim(
-    "construction-content-above",
-    experiment=NAME,
-    source=LAYERWISE,
-    says="In the upper layers of a trained network features are decoupled from places, as in the construction.",
-    reading="Variation of logits when demonstrations change places, upper less lower half of the layers, and that less the "
-    "same before training: below zero.",
-    rule=Below(0.0, matters=0.05),
-)
+@claim("construction-content-above")
 def content_above(tables: Tables) -> Seen:
     rows = _with_depth(tables["shuffle"])
 
@@ -367,14 +342,7 @@ def content_above(tables: Tables) -> Seen:
     return Seen(pooled(differences, "coefficient of variation"), text, _gates(tables))
 
 
-@claim(
-    "construction-gradient-steps",
-    experiment=NAME,
-    source=OURS,
-    says="Do upper layers add what a step of gradient descent on the demonstrations would?",
-    reading="Largest gain in R² that a gradient step brings to what a layer of the upper half adds, beyond frequencies of "
-    "symbols, trained less untrained, the best of all pairs for both.",
-)
+@claim("construction-gradient-steps")
 def gradient_steps(tables: Tables) -> Seen:
     """A step is a prediction itself: whatever predicts better than frequencies of symbols would gain something."""
     rows = tables["steps"]
@@ -390,14 +358,7 @@ def gradient_steps(tables: Tables) -> Seen:
     return Seen(pooled(differences, "gain in R²"), text, _gates(tables))
 
 
-@claim(
-    "construction-heads",
-    experiment=NAME,
-    source=OURS,
-    says="Has a trained network heads that look where the gathering heads of the construction look?",
-    reading="Overlap of the best trained head with the gathering head that looks one back, less that before training.",
-    about="training",
-)
+@claim("construction-heads")
 def heads(tables: Tables) -> Seen:
     rows = tables["overlap"]
     nearest = min(rows.values("offset"))
@@ -415,14 +376,7 @@ def heads(tables: Tables) -> Seen:
     return Seen(pooled(list(rows.per_seed(gain).values()), "overlap"), f"{'; '.join(said)}.")
 
 
-@claim(
-    "construction-likeness",
-    experiment=NAME,
-    source=OURS,
-    says="How alike are the layers of a trained network and of the construction?",
-    reading="Largest linear centred kernel alignment beyond the embeddings, trained less untrained.",
-    about="training",
-)
+@claim("construction-likeness")
 def likeness(tables: Tables) -> Seen:
     inner = Rows(row for row in tables["similarity"] if row["layer"] > 0 and row["constructed_layer"] > 0)
 

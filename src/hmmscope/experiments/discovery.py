@@ -4,7 +4,7 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.discovery import METHODS, automaton, dictionary
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.panels import bar, bars
@@ -126,13 +126,7 @@ def _said(effects: dict[str, Effect]) -> str:
     return "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
 
 
-@claim(
-    "states-from-predictions",
-    experiment="discovery",
-    source=OURS,
-    says="How many states do the predictions of a trained model have, where the process has two, two and five?",
-    reading="Recurrent states of the extracted automaton of the trained model, beside those of the exact law.",
-)
+@claim("states-from-predictions")
 def states_counted(tables: Tables) -> Seen:
     rows = tables["states"].where(quantity="recurrent", process=("golden mean", "even", "RRXOR"))
     exact = {name: own[0]["exact"] for name, own in rows.by("process").items()}
@@ -141,25 +135,13 @@ def states_counted(tables: Tables) -> Seen:
     return Seen(effects, f"Recurrent states: {listed}.", (flat(tables),))
 
 
-@claim(
-    "operators-from-predictions",
-    experiment="discovery",
-    source=OURS,
-    says="Are operators that are learned from a trained model's words nearer to the process than those of an untrained one?",
-    reading="Total variation of next laws from the process's, trained less untrained, at the rank of the process.",
-)
+@claim("operators-from-predictions")
 def operators_learned(tables: Tables) -> Seen:
     effects = _by_process(tables["states"].where(quantity="distance"))
     return Seen(effects, f"Total variation, trained less untrained: {_said(effects)}.", (flat(tables),))
 
 
-@claim(
-    "belief-without-labels",
-    experiment="discovery",
-    source=OURS,
-    says="Is each coordinate of the belief found among those of a simplex that is fitted to the last layer?",
-    reading="Mean absolute correlation of the belief's coordinates with matched barycentric ones, trained less untrained.",
-)
+@claim("belief-without-labels")
 def belief_found(tables: Tables) -> Seen:
     rows = _last_layer(tables["coordinates"]).where(quantity="matched", method="simplex")
     gains, reached = _by_process(rows), _by_process(rows, ("trained",))

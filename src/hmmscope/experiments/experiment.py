@@ -45,6 +45,10 @@ class Experiment(ABC):
     #: Sizes of the measurements at each scale: the one table of what differs between scales apart from the models.
     sizes: dict[str, dict[str, Any]]
 
+    #: Version of what `measure` makes, where no record of claims has one: raised when it makes other rows of the same
+    #: models, never otherwise. Parts of another version are not taken over.
+    measurement: int = 1
+
     @property
     def scales(self) -> tuple[str, ...]:
         """The scales that it has numbers for, from the smallest on."""

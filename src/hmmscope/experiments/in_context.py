@@ -11,7 +11,7 @@ from hmmscope.analysis.activations import inference_mode
 from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, pooled
 from hmmscope.evidence.figures import Figure, Lines
 from hmmscope.evidence.panels import Look, curve, lines
@@ -288,37 +288,19 @@ def _said(effects: dict[str, Effect]) -> str:
     return "; ".join(f"{_look(name)[0]} {effect.short()}" for name, effect in effects.items())
 
 
-@claim(
-    "in-context-mixing",
-    experiment=NAME,
-    source=OURS,
-    says="Is it harder to learn a chain in context if it mixes slowly?",
-    reading="Nats above the exact filter at the end of the context, laziest less least lazy chains.",
-)
+@claim("in-context-mixing")
 def harder_if_slow(tables: Tables) -> Seen:
     effects = _at_the_end(tables, "mixing")
     return Seen(effects, f"Laziest less least lazy: {_said(effects)}.")
 
 
-@claim(
-    "in-context-entropy",
-    experiment=NAME,
-    source=OURS,
-    says="Is it harder to learn a chain in context if its symbols are noisy?",
-    reading="Nats above the exact filter at the end of the context, noisiest less least noisy chains.",
-)
+@claim("in-context-entropy")
 def harder_if_noisy(tables: Tables) -> Seen:
     effects = _at_the_end(tables, "noise")
     return Seen(effects, f"Noisiest less least noisy: {_said(effects)}.")
 
 
-@claim(
-    "in-context-baum-welch",
-    experiment=NAME,
-    source=OURS,
-    says="Does a network in context predict better than Baum-Welch fitted to the same prompt?",
-    reading="Nats above the exact filter at the end of the context, network less Baum-Welch with the true number of states.",
-)
+@claim("in-context-baum-welch")
 def better_than_baum_welch(tables: Tables) -> Seen:
     rows = tables["convergence"]
     effects = {}

@@ -8,12 +8,12 @@ from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.constructions.parity import delta_rule_parity
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, Estimate
 from hmmscope.evidence.figures import Figure, Series
 from hmmscope.evidence.panels import bars, curve, level, lines
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Above, Below, Gate, learned
+from hmmscope.evidence.verdicts import Gate, learned
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, apart
 from hmmscope.experiments.limits_architecture_models import ARCHITECTURES, DEFAULT, TASKS, name_of
 from hmmscope.experiments.limits_models import limits_config, shortened
@@ -303,15 +303,7 @@ def _learned(tables: Tables, which: Which, tasks: Iterable[str]) -> Gate:
     return learned(least, LEARNED, "the constant answer")
 
 
-@claim(
-    "limits-architectures-recurrence",
-    experiment="limits-architectures",
-    source="[Limits] §1 and §6",
-    says="Where states have to be tracked the recurrent network is more accurate than a Transformer of several layers.",
-    reading="The mean loss of the deepest Transformer is above that of the ReLU RNN by 0.05 or more on each task, "
-    "after equal budgets.",
-    rule=Above(0, matters=MATTERS),
-)
+@claim("limits-architectures-recurrence")
 def recurrence(tables: Tables) -> Seen:
     """Within seed and task, up to the training length."""
     rows = _tracking(tables)
@@ -324,14 +316,7 @@ def recurrence(tables: Tables) -> Seen:
     return Seen(effects, _said(rows), gates=gates, drifts=_drifts(tables, *ends, tasks))
 
 
-@claim(
-    "limits-architectures-depth",
-    experiment="limits-architectures",
-    source="[Limits] §4.3, Fig. 3",
-    says="A deeper Transformer is more accurate where states have to be tracked.",
-    reading="The mean loss of the shallowest Transformer is above that of the deepest by 0.05 or more on each task.",
-    rule=Above(0, matters=MATTERS),
-)
+@claim("limits-architectures-depth")
 def depth(tables: Tables) -> Seen:
     """Within seed and task, up to the training length."""
     rows = _tracking(tables)
@@ -344,14 +329,7 @@ def depth(tables: Tables) -> Seen:
     return Seen(effects, _said(rows), gates=gates, drifts=drifts)
 
 
-@claim(
-    "limits-architectures-forgetting",
-    experiment="limits-architectures",
-    source="[Limits] §1 and §4.3, Fig. 3",
-    says="On a process that forgets a shallow Transformer is accurate.",
-    reading="The loss of the shallowest one is below a tenth of the constant answer's on each task.",
-    rule=Below(0.1),
-)
+@claim("limits-architectures-forgetting")
 def forgetting(tables: Tables) -> Seen:
     """Within seed and task, up to the training length."""
     rows = tables["errors"].where(task=list(FORGETTING), beyond=False)
@@ -372,13 +350,7 @@ def forgetting(tables: Tables) -> Seen:
     return Seen(effects, _said(models))
 
 
-@claim(
-    "limits-architectures-length",
-    experiment="limits-architectures",
-    source=OURS,
-    says="How much more accurate is the RNN than the deepest Transformer beyond the length of their training?",
-    reading="Mean loss of the Transformer less that of the ReLU RNN beyond the training length, by task.",
-)
+@claim("limits-architectures-length")
 def length(tables: Tables) -> Seen:
     """The theorem builds an RNN for every length; that a trained one goes on is not said."""
     rows = _tracking(tables)
@@ -390,13 +362,7 @@ def length(tables: Tables) -> Seen:
     return Seen(effects, f"{_said(rows, beyond=True)} Up to the training length {within.text}.")
 
 
-@claim(
-    "limits-architectures-tracking",
-    experiment="limits-architectures",
-    source=OURS,
-    says="Which architectures track the state over the whole training length?",
-    reading="Those whose 0.1-fit length is the whole length in every seed.",
-)
+@claim("limits-architectures-tracking")
 def tracking(tables: Tables) -> Seen:
     """By task; of the others the longest fit length."""
     said = []
@@ -411,15 +377,7 @@ def tracking(tables: Tables) -> Seen:
     return Seen(None, f"All {lengths} positions are fitted in every seed by (layers) {'. '.join(said)}.")
 
 
-@claim(
-    "limits-architectures-parity",
-    experiment="limits-architectures",
-    source=OURS,
-    says="Does one layer of a delta rule with negative eigenvalues keep a parity beyond the length of its training, which "
-    "positive ones cannot?",
-    reading="Mean loss beyond the training length with positive eigenvalues less that with negative ones; constructed "
-    "weights stand beside.",
-)
+@claim("limits-architectures-parity")
 def parity(tables: Tables) -> Seen:
     """That positive ones cannot is a theorem on numbers of finite precision, of any depth (Grazzi et al. 2025)."""
     task, architecture, layers = CONSTRUCTED

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, Estimate
 from hmmscope.evidence.figures import Figure, Lines, Series
 from hmmscope.evidence.panels import curve, level, lines
@@ -163,13 +163,7 @@ def _named(longest: int, layers: int) -> str:
     return f"{model_name(layers)} of {longest}"
 
 
-@claim(
-    "limits-depth-saturates",
-    experiment="limits-depth",
-    source=OURS,
-    says="Does the fit length of a depth come to rest, or does training go on moving it?",
-    reading="Doublings of the 0.1-fit length over the last doubling of the training, by depth; 0 is rest.",
-)
+@claim("limits-depth-saturates")
 def saturates(tables: Tables) -> Seen:
     """The depth that moves most stands first; whole sequences by half of the training do not count."""
     found: dict[str, Effect] = {}
@@ -187,13 +181,7 @@ def saturates(tables: Tables) -> Seen:
     return Seen(effects, text)
 
 
-@claim(
-    "limits-depth-speed",
-    experiment="limits-depth",
-    source=OURS,
-    says="How much sooner does a layer more fit a given length?",
-    reading="Slope of log2 of the sequences seen until the 0.1-fit length stays at half of the sequence, against layers.",
-)
+@claim("limits-depth-speed")
 def speed(tables: Tables) -> Seen:
     """Of the depths that get there, two at least, within seeds, at the shorter sequences."""
     rows = _deep(tables)

@@ -12,7 +12,7 @@ from hmmscope.evidence.effects import Effect, pooled
 from hmmscope.evidence.figures import Explorer, Figure
 from hmmscope.evidence.panels import curve, level, lines
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Above, Gate, learned, matched
+from hmmscope.evidence.verdicts import Gate, learned, matched
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, apart
 from hmmscope.experiments.limits_models import TASKS, grid, identity, is_deep
 from hmmscope.experiments.limits_tables import (
@@ -252,15 +252,7 @@ def doublings(bounds: tuple[float | None, float | None]) -> float | None:
     return most if most is not None and most < 0 else None
 
 
-@claim(
-    "limits-rnn-converges-faster",
-    experiment="limits-fig2",
-    source="[Limits] §4.3, Fig. 2",
-    says="On all four tasks the RNN converges faster than every Transformer.",
-    reading="Until its loss stays below 0.1 the fastest Transformer needs at least 1.2 times (a quarter of a doubling) "
-    "the sequences of the RNN.",
-    rule=Above(0, matters=0.25),
-)
+@claim("limits-rnn-converges-faster")
 def converges_faster(tables: Tables) -> Seen:
     """The loss is known at evaluations only: the distance between two of them is the least width of the interval."""
     rows = alike(tables["epochs"])
@@ -313,15 +305,7 @@ def _drift(rows: Rows, measure: Callable[[Rows], float | None]) -> float | None:
     return mean_change(half.per_seed(measure), rows.per_seed(measure))
 
 
-@claim(
-    "limits-rnn-final-accuracy",
-    experiment="limits-fig2",
-    source="[Limits] §4.3, Fig. 2",
-    says="The final accuracy of the RNN is at least as good as that of all Transformers.",
-    reading="After as many sequences the final loss of the best Transformer is not below the RNN's by 0.01 on any of "
-    "the four tasks.",
-    rule=Above(-MARGIN),
-)
+@claim("limits-rnn-final-accuracy")
 def final_accuracy(tables: Tables) -> Seen:
     """Mean over the last epochs within the sequences that both have seen, within seeds."""
     rows = alike(tables["epochs"])
@@ -336,15 +320,7 @@ def final_accuracy(tables: Tables) -> Seen:
     return Seen(effects, text, gates=(_learned(tables, rows), _matched(rows)), wanted=titles(FOUR), drifts=drifts)
 
 
-@claim(
-    "limits-rnn-better-throughout",
-    experiment="limits-fig2",
-    source="[Limits] §4.3, Fig. 2",
-    says="The evaluation loss of the RNN is below that of Transformers or as small at all steps during training.",
-    reading="At the evaluation where it is worst off, after the first tenth of the training, the RNN's loss is above that "
-    "of the best Transformer by 0.01 at most, on each of the four tasks.",
-    rule=Above(-MARGIN),
-)
+@claim("limits-rnn-better-throughout")
 def better_throughout(tables: Tables) -> Seen:
     """The least lead over evaluations after as many sequences, within seeds; a constant answer is worth no more."""
     rows = alike(tables["epochs"])
@@ -365,15 +341,7 @@ def better_throughout(tables: Tables) -> Seen:
     return Seen(effects, text, gates=(_learned(tables, rows), _matched(rows)), wanted=titles(FOUR))
 
 
-@claim(
-    "limits-rnn-fits-longer",
-    experiment="limits-fig2",
-    source="[Limits] §4.3",
-    says="The fit length of the RNN is at least as long as that of Transformers.",
-    reading="The 0.1-fit length of the RNN is that of the best Transformer, or a tenth of a doubling less, on each of the "
-    "four tasks.",
-    rule=Above(-0.1),
-)
+@claim("limits-rnn-fits-longer")
 def fits_longer(tables: Tables) -> Seen:
     """By the last evaluations, after as many sequences, within seeds."""
     rows = alike(tables["epochs"])
@@ -397,15 +365,7 @@ def fits_longer(tables: Tables) -> Seen:
     return Seen(effects, text, gates=(_learned(tables, rows), _matched(rows)), wanted=titles(FOUR), drifts=drifts)
 
 
-@claim(
-    "limits-supervision-rnn",
-    experiment="limits-fig2",
-    source="[Limits] Abstract, §1 and App. A.5",
-    says="The lack of the state as a signal hurts Transformers, and the RNN much less.",
-    reading="The mean loss on Cyclic-HARD less that on Cyclic-DET is larger for the deepest Transformer than for the "
-    "RNN, by 0.05 or more, after as many sequences.",
-    rule=Above(0, matters=0.05),
-)
+@claim("limits-supervision-rnn")
 def supervision_rnn(tables: Tables) -> Seen:
     """Cyclic-HARD is Cyclic-DET of which only observations are shown; the loss is that over all positions."""
     rows = alike(tables["epochs"].where(task=[HARD, "cyclic-det"])).with_columns(value=_over_positions)

@@ -10,7 +10,7 @@ from hmmscope.evidence.effects import Estimate
 from hmmscope.evidence.figures import Explorer, Figure, Series
 from hmmscope.evidence.panels import curve, level, lines
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Above, Below, Gate, room
+from hmmscope.evidence.verdicts import Gate, room
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, apart
 from hmmscope.experiments.limits_lengths import (
     CYCLES,
@@ -238,14 +238,7 @@ def _learned(tables: Tables, tasks: Sequence[str]) -> Gate:
     return learned_by(tables, tasks, max(deep(tables), default=0))
 
 
-@claim(
-    "limits-rnn-fits",
-    experiment="limits-fig3",
-    source="[Limits] §4.3",
-    says="The RNN has a 0.05-fit length of the whole sequence on all tasks.",
-    reading="On each of the six tasks the largest evaluation loss of the RNN over positions is below 0.05.",
-    rule=Above(0),
-)
+@claim("limits-rnn-fits")
 def rnn_fits(tables: Tables) -> Seen:
     """RanLDS counts from the first position on, where its relative loss is the largest."""
     rows = models(tables).where(layers=0)
@@ -260,15 +253,7 @@ def rnn_fits(tables: Tables) -> Seen:
     return Seen(effects, text, wanted=titles(TASKS), drifts=drifts)
 
 
-@claim(
-    "limits-fit-length-grows",
-    experiment="limits-fig3",
-    source="[Limits] §1 and §4.3, Fig. 3 (with its exception, footnote 2)",
-    says="On Cyclic-DET, Cyclic-RND and MatMul the fit length of Transformers grows with depth.",
-    reading="The 0.1-fit length grows by a tenth of a doubling a layer or more on each of the three; the deepest on "
-    "MatMul does not count.",
-    rule=Above(0, matters=0.1),
-)
+@claim("limits-fit-length-grows")
 def grows(tables: Tables) -> Seen:
     """The least-squares slope of log2 of the continuous length."""
     effects, drifts = growing_by_task(tables, growth, "doublings a layer")
@@ -277,15 +262,7 @@ def grows(tables: Tables) -> Seen:
     return Seen(effects, text, gates=(gate,), wanted=titles(REMEMBERING), drifts=drifts)
 
 
-@claim(
-    "limits-fit-length-doubles",
-    experiment="limits-fig3",
-    source="[Limits] §4.3, Fig. 3 (at least an exponential dependency between fit length and depth, 2^L)",
-    says="On Cyclic-DET, Cyclic-RND and MatMul the fit length at least doubles with each layer.",
-    reading="Up to the first depth that fits more than half of the sequence, the 0.1-fit length doubles with a layer "
-    "on each task, or is at most a tenth of a doubling short.",
-    rule=Above(0.9),
-)
+@claim("limits-fit-length-doubles")
 def doubles(tables: Tables) -> Seen:
     """Where there is room: a length cannot double from more than half of the sequence on, and has to once before."""
     effects, drifts = growing_by_task(tables, lambda found, longest: growth(found, longest, 0.5), "doublings a layer")
@@ -297,15 +274,7 @@ def doubles(tables: Tables) -> Seen:
     return Seen(effects, text, gates=gates, wanted=titles(REMEMBERING), drifts=drifts)
 
 
-@claim(
-    "limits-fit-length-power",
-    experiment="limits-fig3",
-    source="[Limits] §4.2 and §4.3, Fig. 3 (with its exception, footnote 2)",
-    says="On Cyclic-DET, Cyclic-RND and MatMul a Transformer of L layers has a fit length of at least 2^L.",
-    reading="At the worst depth the 0.1-fit length is 2^L (cut at the whole length), or a tenth of a doubling less, on "
-    "each task; the deepest on MatMul does not count.",
-    rule=Above(-0.1),
-)
+@claim("limits-fit-length-power")
 def power(tables: Tables) -> Seen:
     """log2 of the fit length over 2^L; a depth that need not fit more than the whole length, and does, is left out."""
 
@@ -318,14 +287,7 @@ def power(tables: Tables) -> Seen:
     return Seen(effects, text, wanted=titles(REMEMBERING), drifts=drifts)
 
 
-@claim(
-    "limits-constant-depth",
-    experiment="limits-fig3",
-    source="[Limits] §1 and §4.3, Fig. 3",
-    says="RanHMM and RanLDS, which mix fast, are learned by Transformers of constant depth.",
-    reading="On each of the two the better one of one and two layers has a loss below 0.1 at every position.",
-    rule=Above(0),
-)
+@claim("limits-constant-depth")
 def constant_depth(tables: Tables) -> Seen:
     """The first positions count too, where the relative loss of RanLDS is the largest."""
 
@@ -354,15 +316,7 @@ def constant_depth(tables: Tables) -> Seen:
     return Seen(effects, text, gates=(gate,), wanted=titles(FORGETTING), drifts=drifts)
 
 
-@claim(
-    "limits-hard-no-depth",
-    experiment="limits-fig3",
-    source="[Limits] §4.3, Fig. 3",
-    says="Cyclic-HARD cannot be fitted by a Transformer of any depth even at constant length.",
-    reading="The 0.1-fit length is below 2 at the best depth, while the RNN fits more and the state is asked for about "
-    "as rarely as in the paper.",
-    rule=Below(CONSTANT),
-)
+@claim("limits-hard-no-depth")
 def hard_no_depth(tables: Tables) -> Seen:
     """The paper asks for the state after one action in 120, a short sequence far more often."""
     rows = tables["positions"].where(task=HARD)
@@ -375,14 +329,7 @@ def hard_no_depth(tables: Tables) -> Seen:
     return Seen(best, by_depth(tables, (HARD,)), gates=gates, drifts=moved)
 
 
-@claim(
-    "limits-hard-below-det",
-    experiment="limits-fig3",
-    source="[Limits] §4.3, Fig. 3 and App. A.5",
-    says="Without the state as a signal (Cyclic-HARD) Transformers fit shorter sequences than with it (Cyclic-DET).",
-    reading="At the depth where they are closest the 0.1-fit length on Cyclic-DET is a quarter of a doubling longer.",
-    rule=Above(0, matters=0.25),
-)
+@claim("limits-hard-below-det")
 def hard_below_det(tables: Tables) -> Seen:
     """The least ratio over depths, within seeds."""
 
@@ -393,14 +340,7 @@ def hard_below_det(tables: Tables) -> Seen:
     return Seen(effect, by_depth(tables, CYCLES), drifts=moved)
 
 
-@claim(
-    "limits-hard-plateau",
-    experiment="limits-fig3",
-    source="[Limits] §4.3, Fig. 3 (constant for Cyclic-HARD, growing for Cyclic-DET)",
-    says="Depth lengthens the fit on Cyclic-DET and not, or less, on Cyclic-HARD.",
-    reading="From two layers to the deepest the 0.1-fit length grows by a quarter of a doubling more on Cyclic-DET.",
-    rule=Above(0, matters=0.25),
-)
+@claim("limits-hard-plateau")
 def hard_plateau(tables: Tables) -> Seen:
     """Growth from two layers on, that of Cyclic-DET less that of Cyclic-HARD, within seeds."""
 
@@ -414,14 +354,7 @@ def hard_plateau(tables: Tables) -> Seen:
     return Seen(effect, by_depth(tables, CYCLES), gates=(_learned(tables, CYCLES),), drifts=moved)
 
 
-@claim(
-    "limits-error-rates-close",
-    experiment="limits-fig3",
-    source="[Limits] Fig. 3 (the closeness between 0.05-fit length and 0.1-fit length)",
-    says="Fit lengths for the error rates 0.05 and 0.1 are close.",
-    reading="Averaged over tasks and depths that fit a position, the 0.05-fit length is above 0.8 of the 0.1-fit length.",
-    rule=Above(0.8),
-)
+@claim("limits-error-rates-close")
 def error_rates_close(tables: Tables) -> Seen:
     """Mean ratio within seeds, of Transformers."""
 

@@ -10,7 +10,7 @@ from hmmscope.evidence.effects import Effect, Estimate
 from hmmscope.evidence.figures import Figure, Lines, Series
 from hmmscope.evidence.panels import curve, level, lines
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Above, Gate, converged, learned
+from hmmscope.evidence.verdicts import Gate, converged, learned
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.limits_lengths import length_of, log2, rarely_asked, slack
 from hmmscope.experiments.limits_models import TASKS, limits_config, shortened
@@ -339,14 +339,7 @@ def _said(rows: Rows) -> str:
     return f"Error at the last position: {'; '.join(parts) or 'not measured'}."
 
 
-@claim(
-    "limits-cot-lowers-loss",
-    experiment="limits-fig4-cot",
-    source="[Limits] §4.4, Fig. 4 right",
-    says="Block chain-of-thought with b about half the fit length reduces the evaluation loss at long length dramatically.",
-    reading="At the last position the loss falls by 0.1 or more on Cyclic-DET and on MatMul.",
-    rule=Above(0, matters=MUCH),
-)
+@claim("limits-cot-lowers-loss")
 def lowers_loss(tables: Tables) -> Seen:
     """Without less with chain-of-thought, within a seed, on each of the two tasks."""
 
@@ -358,14 +351,7 @@ def lowers_loss(tables: Tables) -> Seen:
     return Seen(effects, _said(tables["final"]), gates=(_learned(tables, SHOWN),), wanted=SHOWN, drifts=drifts)
 
 
-@claim(
-    "limits-cot-lengthens",
-    experiment="limits-fig4-cot",
-    source="[Limits] §1 and §4.4",
-    says="Block chain-of-thought enhances the sequence length that shallow Transformers can handle.",
-    reading="With b about half the fit length the 0.05-fit length is a quarter of a doubling longer or more on each task.",
-    rule=Above(0, matters=0.25),
-)
+@claim("limits-cot-lengthens")
 def lengthens(tables: Tables) -> Seen:
     """log2 of the fit length between positions, on fresh samples, within a seed."""
 
@@ -382,15 +368,7 @@ def lengthens(tables: Tables) -> Seen:
     return Seen(effects, text, gates=(_learned(tables, SHOWN), _at_rest(tables, SHOWN)), wanted=SHOWN)
 
 
-@claim(
-    "limits-cot-block-bound",
-    experiment="limits-fig4-cot",
-    source="[Limits] App. C",
-    says="For a small loss the block length has to be below the fit length without chain-of-thought.",
-    reading="The mean loss at the last position with blocks above the fit length is larger than with blocks up to half "
-    "of it, by 0.1 or more, on each task.",
-    rule=Above(0, matters=MUCH),
-)
+@claim("limits-cot-block-bound")
 def block_bound(tables: Tables) -> Seen:
     """Within seed and task."""
 
@@ -406,15 +384,7 @@ def block_bound(tables: Tables) -> Seen:
     return Seen(effects, text, gates=(_learned(tables, SHOWN),), wanted=SHOWN, drifts=drifts)
 
 
-@claim(
-    "limits-cot-hard",
-    experiment="limits-fig4-cot",
-    source="[Limits] App. C",
-    says="Cyclic-HARD cannot be resolved by block chain-of-thought.",
-    reading="With the best block length the largest loss over positions is above 0.1, where the state is asked for as "
-    "rarely as in the paper and chain-of-thought does resolve Cyclic-DET.",
-    rule=Above(ERROR_RATES[1]),
-)
+@claim("limits-cot-hard")
 def cot_hard(tables: Tables) -> Seen:
     """The answers of the first stage say nothing of the state, so there is nothing to hear."""
     heard = Rows(row for row in tables["errors"].where(predictor="trained") if row["block_length"])

@@ -8,12 +8,12 @@ import torch
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.analysis.intervals import bootstrap_means
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, Estimate
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.panels import curve, level, lines
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Above, Gate, learned
+from hmmscope.evidence.verdicts import Gate, learned
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.limits_models import is_deep, limits_config, shortened
 from hmmscope.experiments.limits_tables import (
@@ -214,15 +214,7 @@ def _at_rest(tables: Tables, *networks: str, **only: Any) -> Gate:
     return losses_at_rest(while_training(tables, network=list(networks), **only))
 
 
-@claim(
-    "limits-mixing-hump",
-    experiment="limits-fig4-mixing",
-    source="[Limits] §4.3, Fig. 4 left",
-    says="Where the process forgets within the sequence, states in the middle are difficult and late states are easier.",
-    reading="The largest error is above that at both ends by 0.05 or more, at each backward probability at which the "
-    "uniform law is nearly exact in the end.",
-    rule=Above(0, matters=ERROR_RATE),
-)
+@claim("limits-mixing-hump")
 def hump(tables: Tables) -> Seen:
     """The largest error over positions less the larger one at the ends, within a seed."""
     rows = tables["errors"]
@@ -244,14 +236,7 @@ def hump(tables: Tables) -> Seen:
     return Seen(effects, text, gates=(_learned(rows), _at_rest(tables, "model", probability=_forgets(rows))))
 
 
-@claim(
-    "limits-mixing-end",
-    experiment="limits-fig4-mixing",
-    source="[Limits] §4.3, Fig. 4 left",
-    says="Late states are easier to predict the faster the process mixes.",
-    reading="At the last position the error falls by 0.01 or more from each backward probability to the next.",
-    rule=Above(0, matters=0.01),
-)
+@claim("limits-mixing-end")
 def end_falls(tables: Tables) -> Seen:
     """Within a seed, of a model that is better than the uniform law, whose error falls too."""
     rows = tables["errors"]
@@ -274,15 +259,7 @@ def _value(own: Rows) -> float:
     return float(own[0]["value"])
 
 
-@claim(
-    "limits-mixing-rnn",
-    experiment="limits-fig4-mixing",
-    source="[Limits] Abstract and §1",
-    says="A long mixing time degrades Transformers, and has much less impact on RNNs.",
-    reading="From the fastest to the slowest mixing the mean error rises by 0.05 more for the Transformer than for the "
-    "RNN, after equal budgets.",
-    rule=Above(0, matters=ERROR_RATE),
-)
+@claim("limits-mixing-rnn")
 def mixing_rnn(tables: Tables) -> Seen:
     """Mean over positions, within a seed."""
     rows = tables["errors"]
@@ -306,13 +283,7 @@ def mixing_rnn(tables: Tables) -> Seen:
     return Seen(over_seeds(rows, more, "rise more than the RNN's"), text, gates=gates, drifts=drift(then, more))
 
 
-@claim(
-    "limits-mixing-window",
-    experiment="limits-fig4-mixing",
-    source=OURS,
-    says="How much better than a window, that is than the uniform law, is an L-layer Transformer beyond 2^L positions?",
-    reading="Error of the uniform law less the model's, mean over positions above 2^L and backward probabilities.",
-)
+@claim("limits-mixing-window")
 def window(tables: Tables) -> Seen:
     """Theorem 5.2 says that L layers suffice for 2^L positions; it does not say that they cannot do more."""
     rows = tables["errors"]

@@ -5,12 +5,12 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, pooled
 from hmmscope.evidence.figures import Figure, Lines
 from hmmscope.evidence.panels import curve, level, lines
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Above, learned
+from hmmscope.evidence.verdicts import learned
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.limits_models import TASKS, is_deep, limits_config, shortened
 from hmmscope.experiments.limits_tables import (
@@ -216,39 +216,19 @@ def _along(rows: Rows, axis: str) -> Seen:
     return Seen(effect, f"The evaluation loss {seen}: {listed}; least at {best}.")
 
 
-@claim(
-    "limits-fig5-width",
-    experiment="limits-fig5",
-    source=OURS,
-    says="How much does the width of a Transformer matter?",
-    reading="Mean loss at the smallest width less that at the largest; [Limits] App. C.1 chose 512 and says no more.",
-)
+@claim("limits-fig5-width")
 def width_matters(tables: Tables) -> Seen:
     """Within a seed."""
     return _along(tables["errors"].where(predictor="model", vary_width=True), "width")
 
 
-@claim(
-    "limits-fig5-heads",
-    experiment="limits-fig5",
-    source=OURS,
-    says="How much does the number of heads of a Transformer matter?",
-    reading="Mean loss with the fewest heads less that with the most; [Limits] App. C.1 chose 8 and says no more.",
-)
+@claim("limits-fig5-heads")
 def heads_matter(tables: Tables) -> Seen:
     """Within a seed."""
     return _along(tables["errors"].where(predictor="model", vary_heads=True), "heads")
 
 
-@claim(
-    "limits-rnn-tuning",
-    experiment="limits-fig5",
-    source="[Limits] §1",
-    says="The training of RNNs is more robust to hyperparameters than that of Transformers.",
-    reading="Over the learning rates that both were trained with, the mean loss of the Transformer varies more than that "
-    "of the RNN, by 0.05 or more on each task, after equal budgets.",
-    rule=Above(0, matters=0.05),
-)
+@claim("limits-rnn-tuning")
 def rnn_tuning(tables: Tables) -> Seen:
     """Largest less smallest loss over learning rates, within a seed; other hyperparameters are not varied for both."""
     rows = tables["errors"].where(predictor="model", vary_rate=True)

@@ -6,12 +6,12 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.fit_length import crossing_length, fit_length
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, pooled
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.panels import curve, level, lines
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Above, Gate, Within, learned, matched
+from hmmscope.evidence.verdicts import Gate, learned, matched
 from hmmscope.experiments.experiment import NUM_SEEDS, SCALES, SEED_INTERVALS, Experiment, Measured, apart
 from hmmscope.experiments.limits_models import depths, grid, identity, label_of, limits_config
 from hmmscope.experiments.limits_tables import (
@@ -244,14 +244,7 @@ def _mean_length(own: Rows) -> float:
     return math.fsum(row["length"] for row in own) / len(own)
 
 
-@claim(
-    "limits-curriculum-det",
-    experiment="limits-fig6",
-    source="[Limits] App. C.2, Fig. 6 left",
-    says="On Cyclic-DET the fit length with the curriculum is comparable with that without, in general.",
-    reading="The mean over depths differs by less than a tenth of the sequence.",
-    rule=Within(COMPARABLE),
-)
+@claim("limits-curriculum-det")
 def curriculum_det(tables: Tables) -> Seen:
     """Mean over depths, within seeds."""
     rows = _deep(tables["fit-lengths"].where(task="cyclic-det"))
@@ -262,14 +255,7 @@ def curriculum_det(tables: Tables) -> Seen:
     return Seen(effect, _said(tables, "cyclic-det"), gates=_gates(tables, "cyclic-det"), drifts=moved)
 
 
-@claim(
-    "limits-curriculum-matmul",
-    experiment="limits-fig6",
-    source="[Limits] App. C.2, Fig. 6 left",
-    says="On MatMul the fit length with the curriculum is better than without.",
-    reading="The mean over depths is longer by a tenth of a doubling or more.",
-    rule=Above(0, matters=DOUBLINGS),
-)
+@claim("limits-curriculum-matmul")
 def curriculum_matmul(tables: Tables) -> Seen:
     """Mean over depths, within seeds."""
     effect = _doublings(tables, "fit-lengths", "matmul")
@@ -277,14 +263,7 @@ def curriculum_matmul(tables: Tables) -> Seen:
     return Seen(effect, _said(tables, "matmul"), gates=_gates(tables, "matmul"), drifts=moved)
 
 
-@claim(
-    "limits-curriculum-faster",
-    experiment="limits-fig6",
-    source="[Limits] §4.3 and App. C.2, Fig. 6 right (MatMul)",
-    says="On MatMul the 0.1-fit length converges consistently faster with the curriculum.",
-    reading="Averaged over epochs and depths the fit length is longer by a tenth of a doubling or more.",
-    rule=Above(0, matters=DOUBLINGS),
-)
+@claim("limits-curriculum-faster")
 def curriculum_faster(tables: Tables) -> Seen:
     """Mean over the epochs, within seeds; Cyclic-DET is told beside it."""
     found = {task_title(task): _doublings(tables, "epochs", task) for task in ("cyclic-det", "matmul")}
@@ -292,15 +271,7 @@ def curriculum_faster(tables: Tables) -> Seen:
     return Seen(found["MatMul"], text, gates=_gates(tables, "matmul"))
 
 
-@claim(
-    "limits-curriculum-shortens",
-    experiment="limits-fig6",
-    source="[Limits] §4.3",
-    says="A curriculum of C stages reduces the training time by a factor proportional to 1/C.",
-    reading="Time with over time without, times C, is between a half and two at each depth.",
-    rule=Within(1.0),
-    about="process",
-)
+@claim("limits-curriculum-shortens")
 def curriculum_shortens(tables: Tables) -> Seen:
     """Processor time of training by the table of runs, within seeds; tokens are told beside it."""
     runs, ends = tables.get("runs", Rows()), _deep(tables["fit-lengths"]).where(curriculum=True)
@@ -329,15 +300,7 @@ def _ratio(pair: list[Rows], column: str) -> float | None:
     return values[0] / values[1] if len(values) == 2 and None not in values else None  # type: ignore[operator]
 
 
-@claim(
-    "limits-curriculum-rnn",
-    experiment="limits-fig6",
-    source="[Limits] §1",
-    says="The training of RNNs is more robust to the curriculum than that of Transformers.",
-    reading="With and without a curriculum the fit length of Transformers differs more than that of the RNN, by 0.03 "
-    "of the sequence or more, on each task.",
-    rule=Above(0, matters=LONGER),
-)
+@claim("limits-curriculum-rnn")
 def curriculum_rnn(tables: Tables) -> Seen:
     """Absolute differences within seeds; of Transformers the mean over depths."""
 
@@ -359,13 +322,7 @@ def curriculum_rnn(tables: Tables) -> Seen:
     )
 
 
-@claim(
-    "limits-curriculum-per-token",
-    experiment="limits-fig6",
-    source=OURS,
-    says="Is the fit length longer with the curriculum for the tokens that it takes?",
-    reading="Fit length at its end less that without after as many tokens, mean over depths as a share of the sequence.",
-)
+@claim("limits-curriculum-per-token")
 def curriculum_per_token(tables: Tables) -> Seen:
     """A curriculum reads shorter sequences; without one the same tokens make fewer steps."""
 

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, Estimate
 from hmmscope.evidence.figures import Figure, Series
 from hmmscope.evidence.panels import curve, level, lines
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Below, learned, matched
+from hmmscope.evidence.verdicts import learned, matched
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, apart
 from hmmscope.experiments.limits_lengths import RATE, final_losses, length_of, log2, slope
 from hmmscope.experiments.limits_models import grid, identity, label_of, limits_config, shortened
@@ -154,15 +154,7 @@ def _models(tables: Tables) -> Rows:
     return tables["positions"].where(predictor="model")
 
 
-@claim(
-    "limits-hard-dose-slope",
-    experiment="limits-hard-dose",
-    source="[Limits] §1 (4), §4.3 and App. A.5",
-    says="The lack of intermediate supervision hampers Transformers and has very little impact on the RNN.",
-    reading="Each time the state is asked for half as often, the 0.1-fit length of the best Transformer shrinks by a tenth "
-    "of a doubling more than that of the RNN.",
-    rule=Below(0, matters=0.1),
-)
+@claim("limits-hard-dose-slope")
 def dose_slope(tables: Tables) -> Seen:
     """Slope of log2 of the length against log2 of the distance, the Transformer's less the RNN's, within seeds."""
     rows = _models(tables)
@@ -206,13 +198,7 @@ def _budgets(tables: Tables) -> dict[str, dict[str, float]]:
     return found
 
 
-@claim(
-    "limits-hard-dose-threshold",
-    experiment="limits-hard-dose",
-    source=OURS,
-    says="Is there a share of asked positions below which no depth fits, although the RNN does?",
-    reading="Doublings by which the best Transformer's 0.1-fit length is behind the RNN's, by the distance of questions.",
-)
+@claim("limits-hard-dose-threshold")
 def dose_threshold(tables: Tables) -> Seen:
     """The rarest question first."""
     rows = _models(tables)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.rows import Tables
 from hmmscope.experiments.limits_hard_dose import LimitsHardDose, dose_threshold
 
@@ -26,14 +26,7 @@ class LimitsHardRare(LimitsHardDose):
     }
 
 
-@claim(
-    "limits-hard-rare-threshold",
-    experiment="limits-hard-rare",
-    source=OURS,
-    says="Where the state is asked for as rarely as in the paper, do two layers fit anything, and does the RNN?",
-    reading="Doublings by which two layers' 0.1-fit length is behind the RNN's, by the distance of questions, after as many "
-    "answers.",
-)
+@claim("limits-hard-rare-threshold")
 def rare_threshold(tables: Tables) -> Seen:
     """As `dose_threshold`, of one depth."""
     return dose_threshold.measure(tables)

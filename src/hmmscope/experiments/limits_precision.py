@@ -9,12 +9,12 @@ from hmmscope import registry
 from hmmscope.constructions.driven import driven_system
 from hmmscope.constructions.finite_precision import bits_for_attention, rounding_errors, smallest_precision
 from hmmscope.constructions.prefix_product import limits_theorem5_2
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, pooled
 from hmmscope.evidence.figures import Figure, Heatmap
 from hmmscope.evidence.panels import lines
 from hmmscope.evidence.rows import Rows
-from hmmscope.evidence.verdicts import Within, room
+from hmmscope.evidence.verdicts import room
 from hmmscope.experiments.experiment import Experiment, Measured, Tables
 from hmmscope.experiments.theorems import INTERVALS, band, by_scale, driven_samples, largest_error, plain, slope
 from hmmscope.processes.make import make_process
@@ -216,16 +216,7 @@ def _worst(rows: Rows, name: str, length: int, column: str = "error") -> float:
 # Claims
 
 
-@claim(
-    "limits-precision-logarithmic",
-    experiment=NAME,
-    source="[Limits] Theorem 5.2",
-    says="Numbers of O(log T) bits are enough for the Transformer.",
-    reading="Fewest bits for a doubling of T, on the longer half of the lengths less on the shorter half: the same within "
-    "half a bit, with each of the product gadgets.",
-    rule=Within(0.5),
-    about="construction",
-)
+@claim("limits-precision-logarithmic")
 def logarithmic(tables: Tables) -> Seen:
     lengths = sorted(tables["smallest"].values("length"))
     middle = lengths[len(lengths) // 2]
@@ -256,14 +247,7 @@ def _growth(rows: Rows, kept: Any) -> list[float | None]:
     return found
 
 
-@claim(
-    "limits-precision-resolution",
-    experiment=NAME,
-    source=OURS,
-    says="Is it the resolution of neighbouring positions that takes the bits?",
-    reading="Fewest bits less 2 log2 T + 4, mean over lengths, with the exact gadgets.",
-    about="construction",
-)
+@claim("limits-precision-resolution")
 def resolution(tables: Tables) -> Seen:
     kept = Rows(row for row in tables["smallest"] if row["bits"] is not None)
     off = kept.with_columns(off=lambda row: row["bits"] - row["needed"])
@@ -279,14 +263,7 @@ def resolution(tables: Tables) -> Seen:
     return Seen(pooled(per_process, "bits"), text)
 
 
-@claim(
-    "limits-precision-types",
-    experiment=NAME,
-    source=OURS,
-    says="Which lengths can bfloat16, float16 and float32 do?",
-    reading=f"The longest length tried up to which no process has an error above {TOLERANCE:g}, by number type.",
-    about="construction",
-)
+@claim("limits-precision-types")
 def types(tables: Tables) -> Seen:
     rows, effects, said = tables["types"], {}, []
     for name in TYPES:

@@ -4,12 +4,11 @@ from itertools import pairwise
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, pooled
 from hmmscope.evidence.figures import Bars, Figure, Series
 from hmmscope.evidence.panels import bar, bars
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Above, Within
 from hmmscope.experiments.experiment import Experiment, Measured
 from hmmscope.experiments.limits_tables import each, over_seeds, told
 from hmmscope.inference.mixing import PAPER_OFFSET, mixing_time
@@ -129,16 +128,7 @@ def from_printed(own: Rows) -> dict[str, float]:
     return {row["process"]: row["capped"] - row["printed"] for row in own if row["process"] in (*COMPARED, REFERENCE)}
 
 
-@claim(
-    "limits-table1-values",
-    experiment="limits-table1",
-    source="[Limits] App. A.2, Table 1",
-    says="The average mixing times of RanHMM and Cyclic-RND are 1.6, 69.4, 42.2, 21.4 and 14.2 steps (120 where cut).",
-    reading="Differences from the last row, in which it does not count from which step one counts, are within a step "
-    "of the printed ones.",
-    rule=Within(MARGINS["steps"]),
-    about="process",
-)
+@claim("limits-table1-values")
 def table1_values(tables: Tables) -> Seen:
     """The table counts from another step than the definition (see limits-table1-offset)."""
     rows = tables["mixing-times"]
@@ -158,14 +148,7 @@ def table1_values(tables: Tables) -> Seen:
     return Seen(effects, text, wanted=COMPARED)
 
 
-@claim(
-    "limits-table1-offset",
-    experiment="limits-table1",
-    source=OURS,
-    says="From which step does Table 1 count?",
-    reading="Mean over its rows of the definition's time less the printed one.",
-    about="process",
-)
+@claim("limits-table1-offset")
 def table1_offset(tables: Tables) -> Seen:
     """Of the rows that are not cut."""
     rows = tables["mixing-times"]
@@ -180,15 +163,7 @@ def table1_offset(tables: Tables) -> Seen:
     return Seen(over_seeds(rows, mean, "steps above the printed"), text)
 
 
-@claim(
-    "limits-table1-lds",
-    experiment="limits-table1",
-    source="[Limits] App. A.2, Table 1",
-    says="The mixing time of RanLDS, ln 0.05 / ln ζ, is 3.12.",
-    reading="The formula, which has no noise, gives the printed number up to 0.02, where two decimals are printed.",
-    rule=Within(MARGINS["formula"]),
-    about="process",
-)
+@claim("limits-table1-lds")
 def table1_lds(tables: Tables) -> Seen:
     """The printed number stands for 3.115 to 3.125."""
     rows = tables["mixing-times"].where(process="RanLDS")
@@ -197,15 +172,7 @@ def table1_lds(tables: Tables) -> Seen:
     return Seen(known, f"The formula gives {rows[0]['capped']:.4f}." if rows else "")
 
 
-@claim(
-    "limits-mixing-falls",
-    experiment="limits-table1",
-    source="[Limits] §4.3, Table 1",
-    says="The mixing time of Cyclic-RND falls as its backward probability rises.",
-    reading="The smallest fall from one backward probability to the next, within an instance, is a step or more.",
-    rule=Above(0, matters=1.0),
-    about="process",
-)
+@claim("limits-mixing-falls")
 def mixing_falls(tables: Tables) -> Seen:
     """Instances in which a time is beyond the largest that is looked at have no number."""
     slips = {

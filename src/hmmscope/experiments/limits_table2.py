@@ -15,12 +15,12 @@ from hmmscope import registry
 from hmmscope.analysis.intervals import NUM_RESAMPLES
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import Target, make_target
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, share
 from hmmscope.evidence.figures import Figure, Lines, Series
 from hmmscope.evidence.panels import curve, level, lines
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Always, Within, regime
+from hmmscope.evidence.verdicts import regime
 from hmmscope.experiments.experiment import Experiment, Measured
 from hmmscope.experiments.limits_models import TASKS, limits_config
 from hmmscope.models.base import SequenceModel
@@ -302,15 +302,7 @@ def _name_of(row: dict[str, Any]) -> str:
     return f"{row['task']} b = {row['block_length']}"
 
 
-@claim(
-    "limits-cot-cost",
-    experiment="limits-table2",
-    source="[Limits] App. C, Table 2",
-    says="The time cost of b-block chain-of-thought is approximately 1/b of that of the vanilla one.",
-    reading="The ratio of times is the ratio of passes, ceil(T / b) to T, up to 15 %, at each task and block length.",
-    rule=Within(TIME_TOLERANCE, bound=1.0),
-    about="process",
-)
+@claim("limits-cot-cost")
 def cost(tables: Tables) -> Seen:
     """By the naive algorithm, which the paper times; intervals are those over rounds."""
     rows = Rows(row for row in _naive(tables["times"]) if row["to_vanilla"] is not None)
@@ -328,15 +320,7 @@ def cost(tables: Tables) -> Seen:
     return Seen(effects, f"Time as a share of the vanilla one: {seen or 'not measured'}.", gates=(gate,))
 
 
-@claim(
-    "limits-cot-passes",
-    experiment="limits-table2",
-    source="[Limits] §4.4",
-    says="b-block chain-of-thought reduces the forward passes to 1/b of the original chain-of-thought.",
-    reading="The naive algorithm makes ceil(T / b) passes, counted, at every task and block length.",
-    rule=Always(0.6),
-    about="process",
-)
+@claim("limits-cot-passes")
 def passes(tables: Tables) -> Seen:
     """Counts are exact; an instance is a task with a block length."""
     rows = _naive(tables["costs"], 1)
@@ -344,14 +328,7 @@ def passes(tables: Tables) -> Seen:
     return Seen(share(right) if right else None, f"Passes are ceil(T / b) in {sum(right)} of {len(right)} cases.")
 
 
-@claim(
-    "limits-cot-two-phases",
-    experiment="limits-table2",
-    source=OURS,
-    says="What does block chain-of-thought cost if its answers are found first, with a cache and without gradients?",
-    reading="The most operations, as a multiple of a pass without chain-of-thought, at any task and block length.",
-    about="process",
-)
+@claim("limits-cot-two-phases")
 def two_phases(tables: Tables) -> Seen:
     """It gives the same loss and gradients as the naive algorithm."""
     costs = Rows(row for row in tables["costs"].where(algorithm="two-phase") if row["block_length"])

@@ -6,12 +6,12 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.curves import evaluate
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, Estimate, pooled
 from hmmscope.evidence.figures import Figure, Role, Series
 from hmmscope.evidence.panels import bar, bars, curve, lines
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Above, Below, Gate, Within, learned, regime
+from hmmscope.evidence.verdicts import Gate, learned, regime
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.limits_models import TASKS, by_task, grid, identity, label_of, length_of
 from hmmscope.experiments.limits_printed import (
@@ -276,15 +276,7 @@ def _learned(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) ->
     return learned(least, 0.5, "one that always gives the same answer")
 
 
-@claim(
-    "limits-remembering-worse",
-    experiment="limits-table3",
-    source="[Limits] App. C.3, Table 3",
-    says="On MatMul, Cyclic-DET and Cyclic-RND the fitting ability of Transformers is much worse than that of RNNs.",
-    reading="With one or two layers fewer than log2 of the length, the better one has ten times the RNN's excess loss "
-    "or more, after equal budgets.",
-    rule=Above(0, matters=MUCH),
-)
+@claim("limits-remembering-worse")
 def remembering_worse(tables: Tables) -> Seen:
     """The depths are those of the table: 5 and 6 of 7."""
     rows = tables["losses"]
@@ -295,14 +287,7 @@ def remembering_worse(tables: Tables) -> Seen:
     return Seen(effects, text, gates=gates, wanted=titles(REMEMBERING), drifts=_drifts(tables, REMEMBERING, short))
 
 
-@claim(
-    "limits-forgetting-comparable",
-    experiment="limits-table3",
-    source="[Limits] App. C.3, Table 3",
-    says="On RanHMM and RanLDS the performance of the RNN and of Transformers is comparable.",
-    reading="With two layers the excess loss is below ten times the RNN's and above a tenth of it, after equal budgets.",
-    rule=Within(MUCH),
-)
+@claim("limits-forgetting-comparable")
 def forgetting_comparable(tables: Tables) -> Seen:
     """The same measure and the same bound as where Transformers are much worse."""
     rows = tables["losses"]
@@ -312,15 +297,7 @@ def forgetting_comparable(tables: Tables) -> Seen:
     return Seen(effects, text, gates=gates, wanted=titles(FORGETTING), drifts=_drifts(tables, FORGETTING, (2,)))
 
 
-@claim(
-    "limits-no-overfitting",
-    experiment="limits-table3",
-    source="[Limits] App. C.3, Table 3",
-    says="Transformers that fall behind on MatMul, Cyclic-DET and Cyclic-RND do not overfit: their training loss is high.",
-    reading="With one or two layers fewer than log2 of the length the loss on fresh samples is above that on a "
-    "training set, seen several times, by less than a tenth of the excess.",
-    rule=Below(OVERFITTING),
-)
+@claim("limits-no-overfitting")
 def no_overfitting(tables: Tables) -> Seen:
     """The worse of the two depths, of sets that are seen again and again, or of a grid that has one, as in the paper."""
     short = short_depths(tables["losses"][0]["length"])
@@ -341,15 +318,7 @@ def no_overfitting(tables: Tables) -> Seen:
     return Seen(effects, f"Fresh less training loss: {told(effects)}.", gates=gates, wanted=titles(REMEMBERING))
 
 
-@claim(
-    "limits-printed-rnd-rnn",
-    experiment="limits-table3",
-    source="[Limits] Table 3",
-    says="The final training loss of the RNN on Cyclic-RND, a cross-entropy with the belief, is 3.8e-6.",
-    reading="The printed loss is above the least that a predictor can have, of one more instance of the process.",
-    rule=Above(0),
-    about="process",
-)
+@claim("limits-printed-rnd-rnn")
 def printed_rnd_rnn(tables: Tables) -> Seen:
     """No predictor is below the entropy of the belief, memorised training set or not."""
     text = f"The least possible loss is {said_floor(tables, 'cyclic-rnd', 0.01)} nats. No predictor's cross-entropy is "
@@ -357,14 +326,7 @@ def printed_rnd_rnn(tables: Tables) -> Seen:
     return Seen(printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["RNN"], 0.01), text)
 
 
-@claim(
-    "limits-printed-rnd-transformers",
-    experiment="limits-table3",
-    source=OURS,
-    says="Can the final training losses that are printed of Transformers on Cyclic-RND, 1.247 and 1.138, be had?",
-    reading="The lower of the two less the least that a predictor can have, of one more instance of the process.",
-    about="process",
-)
+@claim("limits-printed-rnd-transformers")
 def printed_rnd_transformers(tables: Tables) -> Seen:
     """Averaged over 121 positions, of which the first is known, the floor is lower by 1 / 121."""
     text = f"The least possible loss is {said_floor(tables, 'cyclic-rnd', 0.01)} nats over 120 positions, "
@@ -372,16 +334,7 @@ def printed_rnd_transformers(tables: Tables) -> Seen:
     return Seen(printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["6 layers"], 0.01), text)
 
 
-@claim(
-    "limits-printed-lds-rnn",
-    experiment="limits-table3",
-    source="[Limits] Table 3 and Eq. (C.1)",
-    says="The final training loss of the RNN on RanLDS, a mean squared error, is 2.58242.",
-    reading="The printed loss is above the least that a predictor can have, which is exact, up to the scatter of one "
-    "batch of 256 trajectories.",
-    rule=Above(0),
-    about="process",
-)
+@claim("limits-printed-lds-rnn")
 def printed_lds_rnn(tables: Tables) -> Seen:
     """Over 121 positions the floor is 2.590; the paper does not say over how many trajectories the loss is averaged."""
     rows = tables["paper-floors"].where(task="ran-lds")
@@ -396,14 +349,7 @@ def printed_lds_rnn(tables: Tables) -> Seen:
     return Seen(replace(gap, num_seeds=len(rows), degrees=-1), text, gates=(gate,))  # more seeds make no larger batch
 
 
-@claim(
-    "limits-printed-losses",
-    experiment="limits-table3",
-    source=OURS,
-    says="Which floors stand beside the losses that are printed in Table 3?",
-    reading="Least possible losses at the paper's sizes, means over instances.",
-    about="process",
-)
+@claim("limits-printed-losses")
 def printed_losses(tables: Tables) -> Seen:
     """The floors of Cyclic-DET and MatMul are 0."""
     said = []

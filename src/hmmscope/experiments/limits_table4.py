@@ -4,15 +4,15 @@ import math
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, predicted
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.panels import curve, lines
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Above, Below, Gate, Printed, learned, matched, regime
+from hmmscope.evidence.verdicts import Gate, learned, matched, regime
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.limits_models import by_task, depths, grid, identity, label_of, limits_config
-from hmmscope.experiments.limits_printed import TABLE_3, TABLE_4, floors, paper_floors, said_floor
+from hmmscope.experiments.limits_printed import TABLE_3, floors, paper_floors, said_floor
 from hmmscope.experiments.limits_tables import (
     EPOCHS,
     REMEMBERING,
@@ -188,15 +188,7 @@ def _learned(rows: Rows, tasks: tuple[str, ...], margin: float) -> Gate:
     return learned(least, margin, "one that always gives the same answer")
 
 
-@claim(
-    "limits-matmul-slower",
-    experiment="limits-table4",
-    source="[Limits] App. C.4, Table 4",
-    says="The training of the deepest Transformer on MatMul converges much slower than on Cyclic-DET and Cyclic-RND.",
-    reading="After as many steps, the share of the way down that is made in the last two fifths of training is larger "
-    "on MatMul than on either, by 0.02 or more.",
-    rule=Above(0, matters=0.02),
-)
+@claim("limits-matmul-slower")
 def matmul_slower(tables: Tables) -> Seen:
     """Within seeds; against each of the two."""
     rows = of_trivial(tables)
@@ -216,14 +208,7 @@ def matmul_slower(tables: Tables) -> Seen:
     return Seen(effects, text, gates=(matched(steps),), wanted=titles(CYCLES))
 
 
-@claim(
-    "limits-cycles-converged",
-    experiment="limits-table4",
-    source="[Limits] App. C.4, Table 4",
-    says="On Cyclic-DET and Cyclic-RND the training of the deepest Transformer has converged.",
-    reading="In the last fifth of training the loss falls by less than 0.01 of the trivial loss on each of the two.",
-    rule=Below(AT_REST),
-)
+@claim("limits-cycles-converged")
 def cycles_converged(tables: Tables) -> Seen:
     """Of a model that has learned something, for the constant answer is at rest too; and trained about as long as there."""
     rows = of_trivial(tables)
@@ -236,14 +221,7 @@ def cycles_converged(tables: Tables) -> Seen:
     return Seen(falls, text, gates=(_learned(rows, CYCLES, LEARNED), long), wanted=titles(CYCLES))
 
 
-@claim(
-    "limits-matmul-fails",
-    experiment="limits-table4",
-    source="[Limits] §4.3, footnote 2, and App. C.4",
-    says="The deepest Transformer fails to fit MatMul, also after more training.",
-    reading="Its final loss is above a tenth of the trivial one, while that on Cyclic-DET is below a tenth.",
-    rule=Above(LEARNED),
-)
+@claim("limits-matmul-fails")
 def matmul_fails(tables: Tables) -> Seen:
     """The control is Cyclic-DET, which the same model has to learn."""
     rows = of_trivial(tables)
@@ -255,16 +233,7 @@ def matmul_fails(tables: Tables) -> Seen:
     return Seen(ends.get("MatMul"), text, gates=(gate,), drifts=mean_change(half, end))
 
 
-@claim(
-    "limits-printed-rnd-converged",
-    experiment="limits-table4",
-    source="[Limits] Table 4 and its caption",
-    says="The loss to which seven layers converge on Cyclic-RND, 1.503, is due to its randomness.",
-    reading="It is where the floor of one more instance would lie, by the kernel as printed with its first action "
-    "hidden, and that is known to 0.05 nats.",
-    rule=Printed(TABLE_4["cyclic-rnd"][100], AT_FLOOR),
-    about="process",
-)
+@claim("limits-printed-rnd-converged")
 def printed_rnd_converged(tables: Tables) -> Seen:
     """Proposition A.1 prints a kernel in which an action acts one step after it is seen, which has the largest floor."""
     found = floors(tables, "cyclic-rnd, first action hidden", 0.01)
@@ -288,13 +257,7 @@ def _backwards(tables: Tables) -> set[float]:
     return {row["backward"] for row in tables["paper-floors"] if row["backward"] is not None}
 
 
-@claim(
-    "limits-losses-by-epoch",
-    experiment="limits-table4",
-    source=OURS,
-    says="What are the training losses at the epochs that Table 4 prints?",
-    reading="Mean training loss over seeds at six to ten tenths of the training.",
-)
+@claim("limits-losses-by-epoch")
 def losses_by_epoch(tables: Tables) -> Seen:
     """The losses at the shares of the training that the paper prints."""
     said = []

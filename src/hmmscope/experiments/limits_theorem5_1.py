@@ -6,12 +6,11 @@ import torch
 
 from hmmscope import registry
 from hmmscope.constructions.deterministic_rnn import limits_theorem5_1, smallest_scale
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, pooled
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.panels import curve, level, lines
 from hmmscope.evidence.rows import Rows
-from hmmscope.evidence.verdicts import Always
 from hmmscope.experiments.experiment import Experiment, Measured, Tables
 from hmmscope.experiments.theorems import (
     INTERVALS,
@@ -273,16 +272,7 @@ def _weight_figure(rows: Rows) -> Figure:
 # Claims
 
 
-@claim(
-    "limits-theorem5.1-exact",
-    experiment=NAME,
-    source="[Limits] Theorem 5.1",
-    says="A one-layer ReLU RNN of width O(nm) gives the belief states of a deterministic HMM of any length without error.",
-    reading="The network of width n·m has an error of exactly zero at every step, in every instance, float64 and float32.",
-    rule=Always(),
-    about="construction",
-    proved=True,
-)
+@claim("limits-theorem5.1-exact")
 def exact(tables: Tables) -> Seen:
     kept = tables["errors"].where(family=[family for family in FAMILIES if family != "matmul"])
     widths = tables["weights"].where(family="cyclic-det")
@@ -304,16 +294,7 @@ def exact(tables: Tables) -> Seen:
     return Seen(effects, text)
 
 
-@claim(
-    "limits-theorem5.1-orthogonal",
-    experiment=NAME,
-    source="[Limits] Theorem 5.1, App. E.1",
-    says="The same RNN multiplies orthogonal matrices (MatMul) without error.",
-    reading=f"In float64 no error of an instance is above {ROUNDING_BOUND:g}, which is left to rounding.",
-    rule=Always(),
-    about="construction",
-    proved=True,
-)
+@claim("limits-theorem5.1-orthogonal")
 def orthogonal(tables: Tables) -> Seen:
     kept = tables["errors"].where(family="matmul")
     double = kept.where(numbers="float64")
@@ -326,16 +307,7 @@ def orthogonal(tables: Tables) -> Seen:
     return Seen(always(double, lambda row: row["error"] <= ROUNDING_BOUND, "instance", unit="share of instances"), text)
 
 
-@claim(
-    "limits-theorem5.1-weights",
-    experiment=NAME,
-    source="[Limits] Theorem 5.1",
-    says="The parameters of the RNN are O(‖b_0‖).",
-    reading="No weight of a network is above 2√n ‖b_0‖ max(1, 2/√n), or above 1 where that is less.",
-    rule=Always(),
-    about="construction",
-    proved=True,
-)
+@claim("limits-theorem5.1-weights")
 def weights(tables: Tables) -> Seen:
     rows = tables["weights"]
     within = always(
@@ -355,14 +327,7 @@ def _fails(row: dict[str, Any]) -> bool:
     return bool(row["diverges"] or row["error"] > FAILURE)
 
 
-@claim(
-    "limits-theorem5.1-alpha",
-    experiment=NAME,
-    source=OURS,
-    says="How large has α to be?",
-    reading="The smallest multiple of ‖b_0‖ tried with which no network goes wrong; the proof takes 4.",
-    about="construction",
-)
+@claim("limits-theorem5.1-alpha")
 def alpha(tables: Tables) -> Seen:
     rows = tables["scale"]
     fails = {factor: sum(map(_fails, group)) for factor, group in sorted(rows.by("factor").items())}
@@ -376,14 +341,7 @@ def alpha(tables: Tables) -> Seen:
     return Seen(None if enough is None else Effect(value=enough, unit="α / ‖b_0‖"), text)
 
 
-@claim(
-    "limits-theorem5.1-start",
-    experiment=NAME,
-    source=OURS,
-    says="Is the initial hidden state right as printed in (E.10)?",
-    reading="Least error of a process over the first steps, with h_0 = [b_0 - (α/2) 1, 0, ..] and with the sign turned.",
-    about="construction",
-)
+@claim("limits-theorem5.1-start")
 def start(tables: Tables) -> Seen:
     rows = tables["start"]
     least, right = min(row["as_printed"] for row in rows), max(row["corrected"] for row in rows)

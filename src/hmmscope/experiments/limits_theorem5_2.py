@@ -8,12 +8,11 @@ from hmmscope import registry
 from hmmscope.constructions.finite_precision import rounded_gelu_product
 from hmmscope.constructions.prefix_parts import gelu_product, layers_needed
 from hmmscope.constructions.prefix_product import limits_theorem5_2
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import pooled
 from hmmscope.evidence.figures import Bars, Figure, Heatmap, Lines, Series
 from hmmscope.evidence.panels import lines
 from hmmscope.evidence.rows import Rows
-from hmmscope.evidence.verdicts import Always, Within
 from hmmscope.experiments.experiment import Experiment, Measured, Tables
 from hmmscope.experiments.theorems import (
     INTERVALS,
@@ -313,16 +312,7 @@ def _scale_figure(tables: Tables) -> Figure:
 # Claims
 
 
-@claim(
-    "limits-theorem5.2-error",
-    experiment=NAME,
-    source="[Limits] Theorem 5.2",
-    says="The Transformer approximates belief states of deterministic HMMs up to an error of O(poly(1/T)).",
-    reading="With γ and η of (E.18) and the GeLU gadget in float64, the error is below 1/T at all lengths of every process.",
-    rule=Always(),
-    about="construction",
-    proved=True,
-)
+@claim("limits-theorem5.2-error")
 def error(tables: Tables) -> Seen:
     kept = Rows(row for row in tables["errors"] if row["variant"].startswith("paper"))
     worst = max(kept, key=lambda row: row["error"] / row["bound"])
@@ -333,16 +323,7 @@ def error(tables: Tables) -> Seen:
     return Seen(below, text)
 
 
-@claim(
-    "limits-theorem5.2-depth",
-    experiment=NAME,
-    source="[Limits] Theorem 5.2",
-    says="Its depth is ceil(log2 T).",
-    reading="With ceil(log2 T) layers every state of every sequence is right, at all lengths tried.",
-    rule=Always(),
-    about="construction",
-    proved=True,
-)
+@claim("limits-theorem5.2-depth")
 def depth(tables: Tables) -> Seen:
     enough = Rows(row for row in tables["depth"] if row["layers"] == row["needed"])
     right = always(enough, lambda row: row["first_wrong"] is None, "instance", unit="share of processes")
@@ -350,17 +331,7 @@ def depth(tables: Tables) -> Seen:
     return Seen(right, text)
 
 
-@claim(
-    "limits-theorem5.2-weights",
-    experiment=NAME,
-    source="[Limits] Theorem 5.2",
-    says="The magnitude of its parameters is O(poly(T)).",
-    reading="Power of T of the largest weight less that of 1/η = (8n)^(L+1) T, a value for each n; λ, a power of two, is "
-    "rounded up.",
-    rule=Within(1 / 3),
-    about="construction",
-    proved=True,
-)
+@claim("limits-theorem5.2-weights")
 def weights(tables: Tables) -> Seen:
     rows = _with_formula(tables["weights"])
     measured, formula = (power_slopes(rows, "length", column, "num_states") for column in ("largest", "formula"))
@@ -370,14 +341,7 @@ def weights(tables: Tables) -> Seen:
     return Seen(pooled(off, "difference of exponents"), text)
 
 
-@claim(
-    "limits-theorem5.2-growth",
-    experiment=NAME,
-    source=OURS,
-    says="How does the error of the Transformer grow with T?",
-    reading="Power of T of the largest error, by gadget; the proof allows a factor 8n a layer, a power of log2(8n).",
-    about="construction",
-)
+@claim("limits-theorem5.2-growth")
 def growth(tables: Tables) -> Seen:
     names = ("GeLU with λ = 2^10, cycles", "exact product, orthogonal", "GeLU, orthogonal")
     rows = tables["errors"].where(numbers="float64")
@@ -390,14 +354,7 @@ def growth(tables: Tables) -> Seen:
     )
 
 
-@claim(
-    "limits-theorem5.2-relu",
-    experiment=NAME,
-    source=OURS,
-    says="Can the product gadget be exact on deterministic HMMs?",
-    reading="Largest error with one ReLU in place of the GeLU gadget, which multiplies bits exactly.",
-    about="construction",
-)
+@claim("limits-theorem5.2-relu")
 def relu(tables: Tables) -> Seen:
     kept = tables["errors"].where(variant="ReLU, cycles")
     worst = {numbers: max(row["error"] for row in rows) for numbers, rows in kept.by("numbers").items()}
@@ -408,14 +365,7 @@ def relu(tables: Tables) -> Seen:
     return Seen(always(kept, lambda row: row["error"] <= 1e-15, "instance", unit="share of processes"), text)
 
 
-@claim(
-    "limits-theorem5.2-tight",
-    experiment=NAME,
-    source=OURS,
-    says="Is the construction wrong with one layer fewer?",
-    reading="Share of processes in which all networks with one layer fewer fail first at position 2^(L-1) + 1.",
-    about="construction",
-)
+@claim("limits-theorem5.2-tight")
 def tight(tables: Tables) -> Seen:
     fewer = Rows(row for row in tables["depth"] if row["layers"] < row["needed"])
 
@@ -426,14 +376,7 @@ def tight(tables: Tables) -> Seen:
     return Seen(always(fewer, predicted, "instance", unit="share of processes"), text)
 
 
-@claim(
-    "limits-theorem5.2-scale",
-    experiment=NAME,
-    source=OURS,
-    says="How accurate can the product gadget be in p bits?",
-    reading="Slopes of log2 of the least error and of the best λ in p; truncation and cancellation give -2/3 and 1/3.",
-    about="construction",
-)
+@claim("limits-theorem5.2-scale")
 def scale(tables: Tables) -> Seen:
     kept = tables["best-scales"].with_columns(log2_error=lambda row: float(torch.tensor(row["error"]).log2()))
     simulated = Rows(row for row in kept if row["bits"] != 53).by("instance").values()

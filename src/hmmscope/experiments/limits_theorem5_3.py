@@ -20,12 +20,11 @@ from hmmscope.constructions.normaliser import Exponents
 from hmmscope.constructions.stochastic_filter import belief_operators, limits_theorem5_3
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, pooled
 from hmmscope.evidence.figures import Figure, Lines, Role, Series
 from hmmscope.evidence.panels import lines
 from hmmscope.evidence.rows import Rows
-from hmmscope.evidence.verdicts import Always, Within
 from hmmscope.experiments.experiment import Experiment, Measured, Tables
 from hmmscope.experiments.theorems import INTERVALS, always, band, by_scale, plain, slope
 from hmmscope.inference.filtering import filter_beliefs
@@ -334,16 +333,7 @@ def _normaliser_figure(rows: Rows) -> Figure:
 # Claims
 
 
-@claim(
-    "limits-theorem5.3-error",
-    experiment=NAME,
-    source="[Limits] Theorem 5.3",
-    says="With T-precision, a Transformer and an MLP approximate beliefs of stochastic HMMs up to an error of O(exp(-T)).",
-    reading="With T(1 + ln C)/ln 2 + 24 bits the error is below e^-T at all lengths of every process.",
-    rule=Always(),
-    about="construction",
-    proved=True,
-)
+@claim("limits-theorem5.3-error")
 def error(tables: Tables) -> Seen:
     kept = tables["precision"].where(share=1.0)
     worst = max(kept.where(length=max(kept.values("length"))), key=lambda row: row["error"])
@@ -366,16 +356,7 @@ def _all_fail(rows: Rows) -> str:
     return "some stay below it at every length" if first is None else f"all are above it from T = {first} on"
 
 
-@claim(
-    "limits-theorem5.3-bits",
-    experiment=NAME,
-    source="[Limits] Theorem 5.3",
-    says="The precision that it takes is O(T) bits.",
-    reading="Fewest bits for e^-T on the least likely sequence: their slope in T over the rate that the accuracy of the "
-    "arithmetic implies, for three arrangements of the product, is one.",
-    rule=Within(0.1, 1.0),
-    about="construction",
-)
+@claim("limits-theorem5.3-bits")
 def bits(tables: Tables) -> Seen:
     rows = tables["bit-slopes"].with_columns(ratio=lambda row: row["slope"] / row["derived"])
     groups = rows.by("arrangement")
@@ -391,15 +372,7 @@ def bits(tables: Tables) -> Seen:
     return Seen(effects, text, wanted=tuple(ARRANGEMENTS))
 
 
-@claim(
-    "limits-theorem5.3-normaliser",
-    experiment=NAME,
-    source="[Limits] Theorem 5.3, App. E.3",
-    says="The first part of the MLP brings every sum into [1, 3/2].",
-    reading="With the exponents floor(T / 2^(k+1)) as printed, the sums of every process end at 3/2 or below.",
-    rule=Always(),
-    about="construction",
-)
+@claim("limits-theorem5.3-normaliser")
 def normaliser(tables: Tables) -> Seen:
     real, printed = (tables["normaliser-ends"].where(exponents=kind) for kind in ("real", "floor"))
     low, high = min(row["sum_low"] for row in real), max(row["sum_high"] for row in real)
@@ -424,14 +397,7 @@ def first_above_bound(errors: dict[int, float]) -> int | None:
     return next((n for n, error in errors.items() if error > math.exp(-n)), None)
 
 
-@claim(
-    "limits-theorem5.3-floats",
-    experiment=NAME,
-    source=OURS,
-    says="How far do hardware floats reach the bound?",
-    reading="First length tried at which a process is above e^-T, by arrangement and number type.",
-    about="construction",
-)
+@claim("limits-theorem5.3-floats")
 def floats(tables: Tables) -> Seen:
     rows = tables["floats"]
     found = {(a, n): first_above_bound(worst_errors(rows, a, n)) for a in ARRANGEMENTS for n in DTYPES}

@@ -10,12 +10,12 @@ from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.mechanisms import mechanisms, paths, roles
 from hmmscope.constructions.induction import induction_network
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, Estimate, pooled
 from hmmscope.evidence.figures import Figure, Heatmap, Panel
 from hmmscope.evidence.panels import bar, bars, heatmap
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Above, learned
+from hmmscope.evidence.verdicts import learned
 from hmmscope.experiments.belief_geometry import BeliefGeometry
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured, apart
 from hmmscope.experiments.outcomes import flat
@@ -232,21 +232,7 @@ def _said(effects: dict[str, Effect]) -> str:
     return "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
 
 
-@claim(
-    "statistical-induction-heads",
-    experiment="mechanisms",
-    source="[Induction] Abstract",
-    says=(
-        "Transformers trained on Markov chains in context form statistical induction heads, which compute the next law "
-        "from the bigram statistics of the context."
-    ),
-    reading=(
-        "R² lost of the symbol before, after the first layer, without its attention, and of the bigram law of the context, "
-        "after the second layer, without its attention: each less the same before training, 0.1 or more. Heads of one layer "
-        "may share the work, so that all are removed at once."
-    ),
-    rule=Above(0, matters=0.1),
-)
+@claim("statistical-induction-heads")
 def induction_heads(tables: Tables) -> Seen:
     rows, gain = tables["ablations"].where(process=CHAINS), tables["learned"].effect(unit="nats")
     wanted = {"previous symbol": ("attention 1", "previous-1"), "bigrams": ("attention 2", "bigram")}
@@ -263,16 +249,7 @@ def induction_heads(tables: Tables) -> Seen:
     return Seen(effects, text[0].upper() + text[1:], gates, tuple(wanted))
 
 
-@claim(
-    "mechanisms-way",
-    experiment="mechanisms",
-    source=OURS,
-    says="Does the second layer's attention hear the symbol before straight from a head of the first, or from its MLP?",
-    reading=(
-        "On Markov chains in context, rise of the loss when the second layer's attention no longer hears the first MLP, "
-        "less the same for that head of the first layer which costs most."
-    ),
-)
+@claim("mechanisms-way")
 def by_which_way(tables: Tables) -> Seen:
     rows = tables["paths"].where(process=CHAINS, network="trained", receiver="attention 2", quantity="loss")
 
@@ -292,16 +269,7 @@ def by_which_way(tables: Tables) -> Seen:
     return Seen(effect, f"Nats when it no longer hears: {_said(each)}.")
 
 
-@claim(
-    "mechanisms-shared",
-    experiment="mechanisms",
-    source=OURS,
-    says="Does removing heads one by one show what the attention of a layer does?",
-    reading=(
-        "Rise of the loss without the attention of the layer that costs most, less the sum of the rises without each of its "
-        "heads alone: above zero where one head stands in for another."
-    ),
-)
+@claim("mechanisms-shared")
 def shared_work(tables: Tables) -> Seen:
     effects, parts = {}, []
     for process, rows in (
@@ -324,13 +292,7 @@ def shared_work(tables: Tables) -> Seen:
     return Seen(effects, f"More than one by one: {_said(effects)}. {'; '.join(parts)}.")
 
 
-@claim(
-    "mechanisms-belief",
-    experiment="mechanisms",
-    source=OURS,
-    says="Which layer's attention brings the belief that can be read from the stream?",
-    reading="R² of the belief lost after a layer without its attention, less the same before training, on Mess3 and RRXOR.",
-)
+@claim("mechanisms-belief")
 def brings_belief(tables: Tables) -> Seen:
     effects = {
         f"{process}, layer {layer}": _trained_less_untrained(rows, f"attention {layer}", "belief")

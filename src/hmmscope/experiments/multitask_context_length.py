@@ -4,11 +4,10 @@ import math
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.figures import Figure, Lines
 from hmmscope.evidence.panels import curve, lines
 from hmmscope.evidence.rows import Rows, Tables, effect_of
-from hmmscope.evidence.verdicts import Above
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.multitask_studies import untrained_answers, window_config
 from hmmscope.experiments.multitask_windows import (
@@ -103,19 +102,7 @@ def _panel(rows: Rows, metric: str, title: str, unit: str) -> Lines:
 # Claims
 
 
-@claim(
-    "multitask-memory-decay",
-    experiment="multitask-context-length",
-    source="[MultiTask] §4.1, Lemma 1",
-    says="What is lost by keeping only the last k observations falls exponentially in k.",
-    reading=(
-        "The exact total variation between the best predictor from k observations and the filter of the whole past: its "
-        "decay in nats an observation, and by how much ln(error) is nearer to a straight line in k than to one in "
-        "ln(k), are above zero by 0.05 or more."
-    ),
-    rule=Above(0, matters=0.05),
-    about="process",
-)
+@claim("multitask-memory-decay")
 def memory_decay(tables: Tables) -> Seen:
     def errors(own: Rows) -> dict[int, float]:
         return by_memory(own, "memory", "total_variation")
@@ -135,17 +122,7 @@ def memory_decay(tables: Tables) -> Seen:
     return Seen({"decay": decay, "exponential or power law": better}, text)
 
 
-@claim(
-    "multitask-context-decay",
-    experiment="multitask-context-length",
-    source=OURS,
-    says="Does the error of a trained Transformer that sees k observations fall exponentially in k, while memory limits it?",
-    reading=(
-        "Lemma 1 is about the best predictor. The excess of trained models at the lengths where the exact memory error "
-        "is the larger part of it: how much nearer ln(excess) is to a straight line in k than to one in ln(k), in "
-        "seeds that have three such lengths."
-    ),
-)
+@claim("multitask-context-decay")
 def context_decay(tables: Tables) -> Seen:
     rows = tables["errors"]
     counts = ", ".join(str(len(found)) for found in rows.per_seed(limited_by_memory).values())

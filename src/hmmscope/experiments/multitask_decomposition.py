@@ -6,12 +6,11 @@ import numpy as np
 
 from hmmscope import registry
 from hmmscope.analysis.intervals import bootstrap_ratio
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, pooled
 from hmmscope.evidence.figures import Figure, Lines, Role, Series
 from hmmscope.evidence.panels import lines
 from hmmscope.evidence.rows import Rows
-from hmmscope.evidence.verdicts import Always, Within
 from hmmscope.experiments.decomposition import (
     FITTED_ERRORS,
     bound_row,
@@ -244,18 +243,7 @@ def _bound_figure(rows: Rows) -> Figure:
 # Claims
 
 
-@claim(
-    "multitask-decomposition-parts",
-    experiment=NAME,
-    source="[MultiTask] §5.1, Eq. (1)",
-    says="The error of in-context least squares is made of a model approximation, a generalisation and an optimisation "
-    "error.",
-    reading="Memory, misspecification and estimation (samples and steps) add up to the total squared error, computed on its "
-    "own, to a relative 1e-9 in every process.",
-    rule=Always(),
-    about="process",
-    proved=True,
-)
+@claim("multitask-decomposition-parts")
 def parts(tables: Tables) -> Seen:
     rows = tables["instances"]
     gap = max(row["gap"] for row in [*rows, *tables["parts"]])
@@ -268,32 +256,14 @@ def parts(tables: Tables) -> Seen:
     return Seen(always(rows, lambda row: row["gap"] < 1e-9, "instance", unit="share of processes"), text)
 
 
-@claim(
-    "multitask-decomposition-samples",
-    experiment=NAME,
-    source="[MultiTask] Theorem 1, App. D",
-    says="The generalisation error of least squares falls as n^(-1/2).",
-    reading="Power of n of the root mean square distance from the best linear prediction, over sets of demonstrations.",
-    rule=Within(0.02, -0.5),
-    about="process",
-    proved=True,
-)
+@claim("multitask-decomposition-samples")
 def samples(tables: Tables) -> Seen:
     slopes, ratios = ([row[column] for row in tables["slopes"]] for column in ("slope", "ratio"))
     text = f"Its square is {pooled(ratios).short()} times sigma^2 rank / n."
     return Seen(pooled(slopes, "exponent of n"), text)
 
 
-@claim(
-    "multitask-decomposition-steps",
-    experiment=NAME,
-    source="[MultiTask] Theorem 1, Lemma 5",
-    says="Gradient descent comes near to least squares geometrically, at a rate that the condition number gives.",
-    reading="Measured rate over -ln(1 - rate α), α the smallest eigenvalue of the sample covariance that is not zero.",
-    rule=Within(0.05, 1.0),
-    about="process",
-    proved=True,
-)
+@claim("multitask-decomposition-steps")
 def steps(tables: Tables) -> Seen:
     kept = Rows(row for row in tables["convergence"] if row["error"] > FITTED_ERRORS[0])
     share = max(row["worst"] / row["bound"] for row in kept)
@@ -301,17 +271,7 @@ def steps(tables: Tables) -> Seen:
     return Seen(pooled(ratios, "times the stated rate"), f"The error of a window is at most {share:.2f} of its bound.")
 
 
-@claim(
-    "multitask-decomposition-bound",
-    experiment=NAME,
-    source="[MultiTask] Theorem 1, Eq. (3)",
-    says="The prediction error has a bound that is the sum of one for each of its parts.",
-    reading="With explicit constants, on random processes and samples: total error, error from the sample and from the "
-    "steps are each below their bound.",
-    rule=Always(),
-    about="process",
-    proved=True,
-)
+@claim("multitask-decomposition-bound")
 def bound(tables: Tables) -> Seen:
     rows = tables["bound"]
     pairs = {
@@ -335,15 +295,7 @@ def bound(tables: Tables) -> Seen:
     return Seen(held, text)
 
 
-@claim(
-    "multitask-decomposition-covariance",
-    experiment=NAME,
-    source="[MultiTask] Assumption 3",
-    says="All eigenvalues of the mean sample covariance are bounded from below.",
-    reading="The covariance of windows of two symbols or more has no eigenvalue zero, in every sample.",
-    rule=Always(),
-    about="process",
-)
+@claim("multitask-decomposition-covariance")
 def covariance(tables: Tables) -> Seen:
     rows = tables["bound"]
     several = Rows(row for row in rows if row["memory_length"] > 1)
@@ -359,14 +311,7 @@ def covariance(tables: Tables) -> Seen:
     return Seen(always(several, lambda row: not row["zero_eigenvalues"], "instance", unit="share of samples"), text)
 
 
-@claim(
-    "multitask-decomposition-stopping",
-    experiment=NAME,
-    source=OURS,
-    says="Can more gradient steps hurt?",
-    reading="Error after all steps over the least error on the way, with the fewest samples and the longest memory.",
-    about="process",
-)
+@claim("multitask-decomposition-stopping")
 def stopping(tables: Tables) -> Seen:
     rows = tables["parts"]
     few, longest = min(rows.values("samples")), max(rows.values("memory_length"))
@@ -379,14 +324,7 @@ def stopping(tables: Tables) -> Seen:
     return Seen(_ratio(last["draws"], best["draws"], "final over least error"), text)
 
 
-@claim(
-    "multitask-decomposition-memory",
-    experiment=NAME,
-    source=OURS,
-    says="Can a longer memory hurt?",
-    reading="Error of least squares with the longest memory over that with the shortest, with the fewest samples.",
-    about="process",
-)
+@claim("multitask-decomposition-memory")
 def memory(tables: Tables) -> Seen:
     rows = tables["parts"].where(steps="all")
     lengths, counts = ((min(found), max(found)) for found in (rows.values("memory_length"), rows.values("samples")))

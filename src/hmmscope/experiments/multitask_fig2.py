@@ -10,11 +10,10 @@ from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.shuffle import MODES, ShuffleValues, shuffle_rows, shuffle_values
 from hmmscope.axes import Tensor
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.figures import Figure, Heatmap, Role
 from hmmscope.evidence.panels import bar, bars, curve, heatmap, lines
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Above
 from hmmscope.experiments.construction_vs_trained import construct
 from hmmscope.experiments.experiment import Measured
 from hmmscope.experiments.multitask_setting import PoolFigure, gates, in_regime
@@ -220,53 +219,23 @@ _READING = (
 )
 
 
-@claim(
-    "multitask-upper-layers-ignore-places",
-    experiment="multitask-fig2",
-    source="[MultiTask] §2.2, Fig. 2",
-    says="Attention logits of the upper layers depend less on the positions of the input tokens.",
-    reading=_READING.format("When whole demonstrations change places"),
-    rule=Above(0, matters=_MATTERS),
-)
+@claim("multitask-upper-layers-ignore-places")
 def upper_layers_ignore_places(tables: Tables) -> Seen:
     return _upper_layers(tables, "blocks", "When whole demonstrations change places")
 
 
-@claim(
-    "multitask-upper-layers-read-no-positions",
-    experiment="multitask-fig2",
-    source="[MultiTask] §2.2, Fig. 2 (features of upper layers are decoupled, time is disentangled)",
-    says="Upper layers themselves read less from the positions of the demonstrations.",
-    reading=_READING.format("When position ids are permuted in the measured layer alone"),
-    rule=Above(0, matters=_MATTERS),
-)
+@claim("multitask-upper-layers-read-no-positions")
 def upper_layers_read_no_positions(tables: Tables) -> Seen:
     return _upper_layers(tables, "layer", "When position ids are permuted in the measured layer alone")
 
 
-@claim(
-    "multitask-upper-layers-shuffled-ids",
-    experiment="multitask-fig2",
-    source="[MultiTask] §2.2, Fig. 2 (we randomly shuffle the positions of demonstrative inputs)",
-    says="When positions of demonstrative inputs are shuffled, the attention logits of the upper layers change less.",
-    reading=_READING.format("When position ids are permuted in all layers at once"),
-    rule=Above(0, matters=_MATTERS),
-)
+@claim("multitask-upper-layers-shuffled-ids")
 def upper_layers_shuffled_ids(tables: Tables) -> Seen:
     """The sentence to the letter: tokens stay, and what is read below the upper layers is corrupted too."""
     return _upper_layers(tables, "everywhere", "When position ids are permuted in all layers at once")
 
 
-@claim(
-    "multitask-last-layer-reverts",
-    experiment="multitask-fig2",
-    source=OURS,
-    says="Does the last layer go back to positions?",
-    reading=(
-        "The paper names layers 9 to 15 of 16, not the last. The number is the variation of centred logits in the last "
-        "layer less that in the layer before, when whole demonstrations change places."
-    ),
-)
+@claim("multitask-last-layer-reverts")
 def last_layer(tables: Tables) -> Seen:
     tables = in_regime(tables)
     own, before = (

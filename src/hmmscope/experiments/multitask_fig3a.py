@@ -11,12 +11,12 @@ from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.layer_curves import Curves, onset_layer, peak_layer, resampled_curves, with_interval
 from hmmscope.analysis.probes import ProbeData, chance_accuracy, label_stream, probe_correct, reading_times
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect
 from hmmscope.evidence.figures import Figure, Lines, Role, Series
 from hmmscope.evidence.panels import bars, curve, effects_series, level, lines
 from hmmscope.evidence.rows import Rows, Tables, effect_of, minus
-from hmmscope.evidence.verdicts import Above, Gate, learned
+from hmmscope.evidence.verdicts import Gate, learned
 from hmmscope.experiments.experiment import Measured
 from hmmscope.experiments.multitask_setting import PoolFigure, counting_rows, gates, in_regime, spread
 from hmmscope.runs.pipeline import Run, untrained_twin
@@ -227,18 +227,7 @@ def _of_maximum(rows: Rows, name: str, role: Role) -> Series | None:
 _RAISED = 0.1
 
 
-@claim(
-    "multitask-state-before-task",
-    experiment="multitask-fig3a",
-    source="[MultiTask] §2.2, Fig. 3(a)",
-    says="Within a single task the hidden state is identified in earlier layers than the task itself.",
-    reading=(
-        "The first layer with 90 % of the accuracy for the component lies above that for the hidden state by half a "
-        "layer or more, with 90 % of the maximum and with 90 % of the rise above layer 0, in models whose last layer "
-        "tells both better than before training by 0.1 or more."
-    ),
-    rule=Above(0, matters=0.5),
-)
+@claim("multitask-state-before-task")
 def state_before_task(tables: Tables) -> Seen:
     tables = in_regime(tables)
     rows = tables["onsets"].where(model="trained", target="component - state")
@@ -257,17 +246,7 @@ def state_before_task(tables: Tables) -> Seen:
     return Seen(effects, text, gates=(*gates(tables), *_raised(tables)), wanted=tuple(found))
 
 
-@claim(
-    "multitask-task-gradual",
-    experiment="multitask-fig3a",
-    source="[MultiTask] §2.2, Fig. 3(a)",
-    says="Transformers gradually recognise the task identity across layers.",
-    reading=(
-        "Accuracy for the component at the last layer less that at the first, less the same before training, is above zero "
-        "by 0.05 or more: layers after the first add to what is known of the task."
-    ),
-    rule=Above(0, matters=0.05),
-)
+@claim("multitask-task-gradual")
 def task_gradual(tables: Tables) -> Seen:
     tables = in_regime(tables)
     rows = tables["probes"].where(target="component", labels="true")
@@ -285,16 +264,7 @@ def task_gradual(tables: Tables) -> Seen:
     return Seen(effect_of(minus(trained, before), "accuracy"), text, gates=gates(tables))
 
 
-@claim(
-    "multitask-task-without-training",
-    experiment="multitask-fig3a",
-    source=OURS,
-    says="How much of the task can be read where nothing was learned?",
-    reading=(
-        "Best accuracy over layers for the component before and after training, and of probes that read symbol counts; the "
-        "number is what training adds at the last layer."
-    ),
-)
+@claim("multitask-task-without-training")
 def without_learning(tables: Tables) -> Seen:
     tables = in_regime(tables)
     rows = tables["probes"].where(target="component", labels="true")
@@ -313,16 +283,7 @@ def without_learning(tables: Tables) -> Seen:
     return Seen(gain, text)
 
 
-@claim(
-    "multitask-state-against-filter",
-    experiment="multitask-fig3a",
-    source=OURS,
-    says="How much of what can be known of the hidden state does the stream hold?",
-    reading=(
-        "Best accuracy over layers for the hidden state beside that of the exact filter that knows the HMM; the number is "
-        "what training adds at the last layer."
-    ),
-)
+@claim("multitask-state-against-filter")
 def against_filter(tables: Tables) -> Seen:
     tables = in_regime(tables)
     rows = tables["probes"].where(target="state", model="trained", labels="true")

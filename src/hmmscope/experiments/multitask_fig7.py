@@ -16,12 +16,11 @@ from hmmscope.analysis.shuffle import attention_taps
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Layout
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Estimate
 from hmmscope.evidence.figures import Figure, Heatmap, Role, Series
 from hmmscope.evidence.panels import bar, bars, curve, heatmap, lines
 from hmmscope.evidence.rows import Rows, Tables, effect_of, minus
-from hmmscope.evidence.verdicts import Above
 from hmmscope.experiments.construction_vs_trained import construct
 from hmmscope.experiments.experiment import Measured
 from hmmscope.experiments.multitask_predictors import answers, measured
@@ -331,17 +330,7 @@ def _seeds(rows: Rows) -> str:
 # Claims
 
 
-@claim(
-    "multitask-lower-layers-look-nearby",
-    experiment="multitask-fig7",
-    source="[MultiTask] §1 (layerwise behaviour), App. B.2, Fig. 7",
-    says="Lower layers focus on local representations, primarily influenced by neighbouring tokens.",
-    reading=(
-        "Attention of the last token on earlier tokens of its own sequence, in the lower half of the layers less in the "
-        "upper half, less the same before training, is above zero by 0.05 or more."
-    ),
-    rule=Above(0, matters=0.05),
-)
+@claim("multitask-lower-layers-look-nearby")
 def lower_layers_look_nearby(tables: Tables) -> Seen:
     tables = in_regime(tables)
 
@@ -358,18 +347,7 @@ def lower_layers_look_nearby(tables: Tables) -> Seen:
     return Seen(effect, text, gates=gates(tables))
 
 
-@claim(
-    "multitask-copying-heads",
-    experiment="multitask-fig7",
-    source="[MultiTask] §1, §4.2 (layerwise modeling), Fig. 5",
-    says="The construction, whose first layers gather the last tokens from near to far, aligns closely with trained models.",
-    reading=(
-        "For each gathering head of the construction, which puts all of its attention on one column, the head of the "
-        "trained network that puts most there puts more than 0.5 there above the network before training, and the layers of "
-        "these heads do not fall with the distance. Attention shows where a head could copy from, not that it does."
-    ),
-    rule=Above(0.5),
-)
+@claim("multitask-copying-heads")
 def copying_heads(tables: Tables) -> Seen:
     tables = in_regime(tables)
     rows = tables["alignment"]
@@ -396,16 +374,7 @@ def copying_heads(tables: Tables) -> Seen:
     return Seen(effects, text, gates=gates(tables), wanted=[f"{offset} back" for offset in offsets])
 
 
-@claim(
-    "multitask-gathering-head-carries",
-    experiment="multitask-fig7",
-    source=OURS,
-    says="What is lost with the head that looks one token back?",
-    reading=(
-        "Fall of the accuracy of a probe for the token one back, at its best layer, when that head attends to nothing, "
-        "beyond the mean over the other heads of its layer, less the same before training."
-    ),
-)
+@claim("multitask-gathering-head-carries")
 def gathering_head_carries(tables: Tables) -> Seen:
     """A layer below that head may know the token already; then nothing can be lost, whatever the head does."""
     tables = in_regime(tables)

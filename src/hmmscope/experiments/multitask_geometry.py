@@ -250,16 +250,7 @@ _SOURCE = "ours, after Shai et al. (2024), abstract"
 NAMES = {"mess3": "Mess3", "mess3-mixture": "the mixture of Mess3", "rrxor": "RRXOR"}
 
 
-@claim(
-    "multitask-belief-linear",
-    experiment="multitask-geometry",
-    source=_SOURCE,
-    says="Are belief states linearly decodable from the residual stream, better than before training?",
-    reading=(
-        "R² on held-out samples at the layer that fits the training samples best, less that of the better of the untrained "
-        "model and shuffled beliefs; the number is that of the least certain process."
-    ),
-)
+@claim("multitask-belief-linear")
 def belief_linear(tables: Tables) -> Seen:
     trained, gains = (
         of_beliefs(tables, "trained"),
@@ -275,16 +266,7 @@ def belief_linear(tables: Tables) -> Seen:
     return Seen({NAMES[least]: gains[least]}, f"R² on held-out samples: {each}.", gates=(flat(tables),))
 
 
-@claim(
-    "multitask-belief-beyond-prediction",
-    experiment="multitask-geometry",
-    source=_SOURCE,
-    says="Does the stream hold the belief where the law of the next observation does not tell it?",
-    reading=(
-        "RRXOR has five states and two symbols, so that an affine function of the prediction knows little of its "
-        "beliefs: R² of the belief from the stream, less the better of the exact prediction and of the untrained model."
-    ),
-)
+@claim("multitask-belief-beyond-prediction")
 def belief_beyond_prediction(tables: Tables) -> Seen:
     trained, law, before = (
         of_beliefs(tables, quantity)["rrxor"].short() for quantity in ("trained", "from the prediction", "untrained")
@@ -298,16 +280,7 @@ def belief_beyond_prediction(tables: Tables) -> Seen:
     return Seen(gain, text, gates=(flat(tables, label="rrxor"),))
 
 
-@claim(
-    "multitask-belief-or-prediction",
-    experiment="multitask-geometry",
-    source=_SOURCE,
-    says="Does the stream hold the belief, or only what is needed of it for the next prediction?",
-    reading=(
-        "R² of the belief less that of the next-observation law, of the trained stream; where the belief is an affine "
-        "function of the exact law the question has no answer. The number is that of RRXOR."
-    ),
-)
+@claim("multitask-belief-or-prediction")
 def belief_or_prediction(tables: Tables) -> Seen:
     less, law = of_beliefs(tables, "belief - next observation", "R²"), of_beliefs(tables, "from the prediction")
     each = "; ".join(
@@ -317,13 +290,7 @@ def belief_or_prediction(tables: Tables) -> Seen:
     return Seen({"RRXOR": less["rrxor"]}, text)
 
 
-@claim(
-    "multitask-whose-belief",
-    experiment="multitask-geometry",
-    source=_SOURCE,
-    says="Whose belief does a model of a mixture hold, that in the true component or that of an observer who is not told?",
-    reading="R² of both beliefs at their best layers; the number is that of the observer who does not know the component.",
-)
+@claim("multitask-whose-belief")
 def whose_belief(tables: Tables) -> Seen:
     known, ceiling = (of_beliefs(tables, quantity)["mess3-mixture"] for quantity in ("trained", "ceiling"))
     mixed = of_beliefs(tables, "trained", "R²", MIXED_BELIEF)["mess3-mixture"]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.rows import Tables
 from hmmscope.experiments.multitask_studies import (
@@ -65,16 +65,7 @@ class Heads(PromptStudy):
         ]
 
 
-@claim(
-    "multitask-more-heads",
-    experiment="multitask-heads",
-    source=OURS,
-    says="Do more heads of the same total width help?",
-    reading=(
-        "The construction of [MultiTask] has 2p heads a layer for p symbols (§5.1.1); no trained model is compared. "
-        "Excess over the optimum with the fewest heads less that with the most, the same seeds and tokens."
-    ),
-)
+@claim("multitask-more-heads")
 def more_heads(tables: Tables) -> Seen:
     deep = deepest(tables)
     counts = excess_by(deep, "heads")

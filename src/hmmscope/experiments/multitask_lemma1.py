@@ -8,20 +8,16 @@ import numpy as np
 
 from hmmscope import registry
 from hmmscope.analysis.intervals import bootstrap_ratio
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, pooled
 from hmmscope.evidence.figures import Figure, Series
 from hmmscope.evidence.panels import lines
 from hmmscope.evidence.rows import Rows
-from hmmscope.evidence.verdicts import Always, Below
 from hmmscope.experiments.experiment import Experiment, Measured, Tables
 from hmmscope.experiments.forgetting import (
     CHAIN,
-    ENOUGH,
     HIDDEN,
     LOW_RANK,
-    RANKED_AT,
-    RANKS,
     held_bit_error,
     held_bit_tables,
     hidden_cycle,
@@ -219,16 +215,7 @@ def _held_figure(tables: Tables) -> Figure:
 LEMMA = "[MultiTask] Lemma 1"
 
 
-@claim(
-    "multitask-lemma1-geometric",
-    experiment=NAME,
-    source=LEMMA,
-    says="Where observations tell states apart, what a memory of L observations loses falls geometrically in L.",
-    reading="In every process of positive gamma ln(error) falls, along a straight line to within a factor of 1.5.",
-    rule=Always(),
-    about="process",
-    proved=True,
-)
+@claim("multitask-lemma1-geometric")
 def geometric(tables: Tables) -> Seen:
     rates = Rows(row for row in tables["rates"] if row["observability"] > 0)
     held = always(
@@ -246,16 +233,7 @@ def geometric(tables: Tables) -> Seen:
     return Seen(held, text)
 
 
-@claim(
-    "multitask-lemma1-gamma",
-    experiment=NAME,
-    source=LEMMA,
-    says="The error is at most of the order of exp(-c gamma^4 L): the rate grows at least as fast as gamma^4 falls.",
-    reading=f"Power of gamma of the rate, over gamma up to {WEAK:g}, one number a process: below 4 in both families.",
-    rule=Below(4.0),
-    about="process",
-    proved=True,
-)
+@claim("multitask-lemma1-gamma")
 def power_of_gamma(tables: Tables) -> Seen:
     weak = Rows(row for row in tables["rates"] if 0 < row["observability"] <= WEAK)
     families = (CHAIN, LOW_RANK)
@@ -270,16 +248,7 @@ def power_of_gamma(tables: Tables) -> Seen:
     return Seen(effects, text, wanted=families)
 
 
-@claim(
-    "multitask-lemma1-rank",
-    experiment=NAME,
-    source=LEMMA,
-    says="The bound on what a memory loses is proportional to the rank d of the transitions.",
-    reading=f"Power of d = {', '.join(map(str, RANKS))} of the error with one observation, gamma = {RANKED_AT:g}, one "
-    "number a seed: at most 1.",
-    rule=Below(1.0),
-    about="process",
-)
+@claim("multitask-lemma1-rank")
 def factor_of_rank(tables: Tables) -> Seen:
     rows = tables.get("rank")
     if not rows:
@@ -290,16 +259,7 @@ def factor_of_rank(tables: Tables) -> Seen:
     return Seen(pooled(power_slopes(first, "rank", "total_variation"), "power of the rank"), text)
 
 
-@claim(
-    "multitask-lemma1-contraction",
-    experiment=NAME,
-    source="[MultiTask] App. F",
-    says="To approximate the law of the next observation it is enough to approximate the belief.",
-    reading="In no history of a process is the prediction further off than the belief (by 1e-12 or more).",
-    rule=Always(),
-    about="process",
-    proved=True,
-)
+@claim("multitask-lemma1-contraction")
 def contraction(tables: Tables) -> Seen:
     rows = tables["memory"]
     ratio = np.array([row["total_variation"] / row["belief"] for row in rows])
@@ -308,14 +268,7 @@ def contraction(tables: Tables) -> Seen:
     return Seen(held, f"On average it is off by {ratio.mean():.2f} of that ({ratio.min():.2f} to {ratio.max():.2f}).")
 
 
-@claim(
-    "multitask-lemma1-certificate",
-    experiment=NAME,
-    source=OURS,
-    says="How near does the error of a single history come to the certificate of Hilbert's metric?",
-    reading="Largest error over the certificate, over all histories, where the certificate is below one.",
-    about="process",
-)
+@claim("multitask-lemma1-certificate")
 def certificate(tables: Tables) -> Seen:
     informative = Rows(row for row in tables["memory"] if row["certificate"] < 1)
     share = max(row["worst"] / row["certificate"] for row in informative)
@@ -324,14 +277,7 @@ def certificate(tables: Tables) -> Seen:
     return Seen(Effect(value=share, unit="largest error over bound"), text)
 
 
-@claim(
-    "multitask-lemma1-excess",
-    experiment=NAME,
-    source=OURS,
-    says="With which power of gamma does the rate exceed that of the hidden chain?",
-    reading=f"Slope of ln(rate - mixing) against ln(gamma), over gamma up to {WEAK:g}; missing below mixing.",
-    about="process",
-)
+@claim("multitask-lemma1-excess")
 def excess(tables: Tables) -> Seen:
     weak = Rows(row for row in tables["rates"] if 0 < row["observability"] <= WEAK)
     slopes = {name: excess_powers(weak.where(family=name)) for name in (CHAIN, LOW_RANK)}
@@ -351,14 +297,7 @@ def excess_powers(rows: Rows) -> list[float | None]:
     return [None if key in below else power for key, power in zip(rows.values("instance"), powers, strict=True)]
 
 
-@claim(
-    "multitask-lemma1-monotone",
-    experiment=NAME,
-    source=OURS,
-    says="Do better observations always make forgetting faster?",
-    reading="Share of processes whose rate grows with every step of gamma.",
-    about="process",
-)
+@claim("multitask-lemma1-monotone")
 def monotone(tables: Tables) -> Seen:
     rates = Rows(row for row in tables["rates"] if row["observability"] > 0 and row["family"] != HIDDEN)
     ordered = Rows(sorted(rates, key=lambda row: row["observability"]))
@@ -377,14 +316,7 @@ def monotone(tables: Tables) -> Seen:
     return Seen(always(steps, lambda row: row["grows"], "process", unit="share of processes"), found)
 
 
-@claim(
-    "multitask-lemma1-singular",
-    experiment=NAME,
-    source=OURS,
-    says="Do observations that hardly tell states apart need a long memory?",
-    reading=f"Memory that brings the error to {ENOUGH:g} of that of one observation: at the least gamma over the largest.",
-    about="process",
-)
+@claim("multitask-lemma1-singular")
 def singular(tables: Tables) -> Seen:
     rows = tables["held-bit-memory"]
     if len(rows) < 2:
@@ -400,14 +332,7 @@ def singular(tables: Tables) -> Seen:
     return Seen(ratio, text)
 
 
-@claim(
-    "multitask-lemma1-hidden",
-    experiment=NAME,
-    source=OURS,
-    says="Is the observability of single observations necessary?",
-    reading="Rate of forgetting of three states behind two symbols, whose gamma is zero for one observation.",
-    about="process",
-)
+@claim("multitask-lemma1-hidden")
 def hidden(tables: Tables) -> Seen:
     row = tables["rates"].one(family=HIDDEN)
     text = (

@@ -5,11 +5,10 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.errors import InputError
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.figures import Figure, Lines
 from hmmscope.evidence.panels import curve, lines
 from hmmscope.evidence.rows import Rows, Tables, effect_of
-from hmmscope.evidence.verdicts import Above
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.multitask_studies import untrained_answers, window_config
 from hmmscope.experiments.multitask_windows import (
@@ -126,18 +125,7 @@ class Observability(Experiment):
 # Claims
 
 
-@claim(
-    "multitask-observability-rate",
-    experiment="multitask-observability",
-    source="[MultiTask] §4.1, Assumption 2, Lemma 1",
-    says="The error of a fixed memory decays the faster in its length, the larger the observability coefficient.",
-    reading=(
-        "Slope of the exact rate of decay of the memory error, in nats an observation, against the observability, by "
-        "seed, is above zero by 0.1 or more; the lemma guarantees a rate that grows with gamma, up to a constant."
-    ),
-    rule=Above(0, matters=0.1),
-    about="process",
-)
+@claim("multitask-observability-rate")
 def observability_rate(tables: Tables) -> Seen:
     rates = tables["rates"]
     slope = effect_of(rates.per_seed(_rate_slope), "nats an observation per unit of observability")
@@ -146,17 +134,7 @@ def observability_rate(tables: Tables) -> Seen:
     return Seen(slope, f"Rate of decay of the exact memory error, by observability: {listed}. {_slowed(rates)}")
 
 
-@claim(
-    "multitask-observability-exponent",
-    experiment="multitask-observability",
-    source=OURS,
-    says="With which power of the observability does the decay of the memory error exceed that of the chain alone?",
-    reading=(
-        "The lemma guarantees c gamma^4 with an unknown c. Slope of ln(rate - mixing) against ln(gamma) up to gamma = "
-        "0.6, in the seeds where observations speed up forgetting at every such gamma; where they slow it there is no "
-        "exponent."
-    ),
-)
+@claim("multitask-observability-exponent")
 def exponent(tables: Tables) -> Seen:
     rates = tables["rates"]
     by_seed = rates.per_seed(exponent_of)
@@ -167,16 +145,7 @@ def exponent(tables: Tables) -> Seen:
     return Seen(effect, f"{said} {_slowed(rates.where(observability=_weak(rates)))}")
 
 
-@claim(
-    "multitask-observability-trained",
-    experiment="multitask-observability",
-    source=OURS,
-    says="Does the error of trained models decay faster in their memory, the better observations tell states apart?",
-    reading=(
-        "Slope against the observability of the rate at which the models' excess decays, at the lengths where memory limits "
-        "them and training does not, in seeds that have it at two observabilities."
-    ),
-)
+@claim("multitask-observability-trained")
 def trained_rate(tables: Tables) -> Seen:
     rows = tables["errors"]
 
@@ -202,16 +171,7 @@ def trained_rate(tables: Tables) -> Seen:
     return Seen(slope, text, gates=(flat(tables),))
 
 
-@claim(
-    "multitask-observability-error",
-    experiment="multitask-observability",
-    source=OURS,
-    says="Does a model miss less of what can be known with the same memory, the better observations tell states apart?",
-    reading=(
-        "Share of what the whole past tells about the next observation that the model with the longest memory misses, "
-        "at the lowest observability less at the highest."
-    ),
-)
+@claim("multitask-observability-error")
 def observability_error(tables: Tables) -> Seen:
     rows, longest = tables["errors"], max(tables["errors"].values("memory"))
     gammas = _gammas(rows)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.rows import Tables
 from hmmscope.experiments.multitask_fig1 import MultiTaskFig1
 from hmmscope.experiments.multitask_models import CONCENTRATION
@@ -61,16 +61,7 @@ class OwnProcess(MultiTaskFig1):
         return {"model": {key: first.get(key, {}) | numbers for key, numbers in _NUMBERS[scale].items()}}
 
 
-@claim(
-    "multitask-own-process",
-    experiment="multitask-own-process",
-    source=OURS,
-    says="What does a small model learn from the paper's own data?",
-    reading=(
-        "After all demonstrations, on fresh prompts of the pool: the number is the loss of the best in-context n-gram less "
-        "that of the model; beside it stand the Bayes mixture over the pool and HMMs never seen."
-    ),
-)
+@claim("multitask-own-process")
 def own_process(tables: Tables) -> Seen:
     rows = tables["demonstrations"].where(metric="loss")
     end = rows.where(x=max(rows.values("x")))

@@ -15,7 +15,7 @@ from hmmscope.analysis.strategies import Crossing, crossing
 from hmmscope.analysis.strategy_weights import strategy_weights
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Estimate
 from hmmscope.evidence.figures import Figure, Role
 from hmmscope.evidence.panels import curve, heatmap, lines
@@ -296,17 +296,7 @@ def _prompts_said(tables: Tables) -> str:
 # Questions
 
 
-@claim(
-    "multitask-strategies",
-    experiment="multitask-pool-size",
-    source=OURS,
-    says="Of which strategies does a model's prediction consist?",
-    reading=(
-        "Weights of the nearest mixture of uniform, unigram, counting (orders 1 to 4), retrieval from the pool and "
-        "inference over all pairs, after all demonstrations; the number is that of retrieval on HMMs never seen where HMMs "
-        "were shown most often, less that where they were shown most rarely."
-    ),
-)
+@claim("multitask-strategies")
 def strategies(tables: Tables) -> Seen:
     rows = _end(tables)
     often, rarely = max(rows.values("prompts")), min(rows.values("prompts"))
@@ -324,16 +314,7 @@ def strategies(tables: Tables) -> Seen:
     return Seen(difference, f"{'; '.join(parts)}.")
 
 
-@claim(
-    "multitask-switch",
-    experiment="multitask-pool-size",
-    source=OURS,
-    says="How often must each HMM be shown for the model to retrieve?",
-    reading=(
-        "Prompts per HMM, at equal tokens, at which the loss on held-out HMMs less that on the pool, each above the filter "
-        "that is told the HMM, crosses 0.1 nats; the number is its base-2 logarithm, interpolated between pools."
-    ),
-)
+@claim("multitask-switch")
 def switch(tables: Tables) -> Seen:
     rows = tables["phases"].where(effect="retrieval")
     last = Rows(row for row in rows if row["shown"] == row["prompts"])
@@ -344,17 +325,7 @@ def switch(tables: Tables) -> Seen:
     return Seen(effect, text, gates=(equal_tokens(tables),))
 
 
-@claim(
-    "multitask-inference-first",
-    experiment="multitask-pool-size",
-    source=OURS,
-    says="Does inference come before retrieval in training?",
-    reading=(
-        "Within a training: the step from which on the loss on HMMs never seen stays 0.02 nats below that of the best "
-        "n-gram, and that from which on the gap between held-out HMMs and the pool stays above 0.1; the number is the "
-        "base-2 logarithm of the second over the first, mean over the pools that have both."
-    ),
-)
+@claim("multitask-inference-first")
 def inference_first(tables: Tables) -> Seen:
     rows, parts = tables["phases"], []
     both: dict[Any, list[Estimate]] = {seed: [] for seed in rows.seeds()}

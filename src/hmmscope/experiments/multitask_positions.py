@@ -3,7 +3,7 @@
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.rows import Tables
 from hmmscope.experiments.multitask_studies import (
@@ -64,16 +64,7 @@ class Positions(PromptStudy):
         ]
 
 
-@claim(
-    "multitask-rotary",
-    experiment="multitask-positions",
-    source=OURS,
-    says="Are rotary positions at least as good as the others?",
-    reading=(
-        "[MultiTask] uses rotary positions (§2.1) and compares none: excess over the optimum of the best other kind "
-        "less that of rotary positions, the same seeds and tokens."
-    ),
-)
+@claim("multitask-rotary")
 def rotary(tables: Tables) -> Seen:
     deep = deepest(tables)
     kinds = excess_by(deep, "positions")

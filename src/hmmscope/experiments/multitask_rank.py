@@ -3,7 +3,7 @@
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.figures import Figure, Lines
 from hmmscope.evidence.panels import curve, heatmap, lines
 from hmmscope.evidence.rows import Tables, effect_of, minus
@@ -76,16 +76,7 @@ class Rank(PromptStudy):
         ]
 
 
-@claim(
-    "multitask-layers-by-rank",
-    experiment="multitask-rank",
-    source=OURS,
-    says="Does a higher rank of the hidden transition need more layers?",
-    reading=(
-        "In [MultiTask] the rank d is in the error of Lemma 1 and not in the number of layers of Theorem 1; no trained "
-        "model is compared. What the deepest model gains over the shallowest, at the highest rank less at the lowest."
-    ),
-)
+@claim("multitask-layers-by-rank")
 def layers_by_rank(tables: Tables) -> Seen:
     rows = tables["end"].where(predictor="model", metric="excess")
     ranks, layers = (sorted(rows.values(key)) for key in ("rank", "layers"))

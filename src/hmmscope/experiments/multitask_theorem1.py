@@ -13,12 +13,11 @@ from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.constructions.least_squares import demonstration_samples, least_squares
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import pooled
 from hmmscope.evidence.figures import Figure, Heatmap, Lines
 from hmmscope.evidence.panels import level, lines
 from hmmscope.evidence.rows import Rows
-from hmmscope.evidence.verdicts import Always
 from hmmscope.experiments.experiment import Experiment, Measured, Tables
 from hmmscope.experiments.multitask_networks import (
     block_shuffle_rows,
@@ -362,19 +361,10 @@ def _shuffle_figure(rows: Rows) -> Figure:
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-claims_of_theorem(1, "the Transformer built for the next symbol")
+claims_of_theorem(1)
 
 
-@claim(
-    "multitask-theorem1-depth",
-    experiment=NAME,
-    source="[MultiTask] Theorem 1",
-    says="O(ln L + T) layers are enough for a memory of L symbols and T steps.",
-    reading="Networks of ceil(log2 L) + T + 2 attention layers hold every token of every window exactly.",
-    rule=Always(),
-    about="construction",
-    proved=True,
-)
+@claim("multitask-theorem1-depth")
 def depth(tables: Tables) -> Seen:
     rows = tables["depth"]
 
@@ -387,17 +377,7 @@ def depth(tables: Tables) -> Seen:
     return Seen(always(rows, right, "memory_length", "steps", unit="share of networks"), text)
 
 
-@claim(
-    "multitask-theorem1-content",
-    experiment=NAME,
-    source="[MultiTask] §4.2, Layerwise modeling",
-    says="In the upper layers of the construction features are decoupled: they look at content and not at place.",
-    reading=f"When demonstrations change places, logits of gradient and prediction layers and the prediction change by less "
-    f"than {ROUNDING:g}, for every prompt.",
-    rule=Always(),
-    about="construction",
-    proved=True,
-)
+@claim("multitask-theorem1-content")
 def content(tables: Tables) -> Seen:
     gathering = 3
     upper = Rows(row for row in tables["shuffle"] if row["layer"] == 0 or row["layer"] > gathering)
@@ -410,14 +390,7 @@ def content(tables: Tables) -> Seen:
     return Seen(always(upper, lambda row: row["value"] < ROUNDING, "instance", unit="share of prompts"), text)
 
 
-@claim(
-    "multitask-theorem1-heads",
-    experiment=NAME,
-    source=OURS,
-    says="Are two heads for each symbol needed?",
-    reading="Distance from least squares after the last step with one head less than 2V.",
-    about="construction",
-)
+@claim("multitask-theorem1-heads")
 def heads(tables: Tables) -> Seen:
     last = tables["heads"].where(steps=max(tables["heads"].values("steps")))
     full, fewer = ([row["error"] for row in last.where(heads=2 * NUM_SYMBOLS - less)] for less in (0, 1))
@@ -425,14 +398,7 @@ def heads(tables: Tables) -> Seen:
     return Seen(pooled(fewer, "error with 2V - 1 heads"), text)
 
 
-@claim(
-    "multitask-theorem1-positions",
-    experiment=NAME,
-    source=OURS,
-    says="Can absolute position vectors take the place of rotating pairs?",
-    reading="Share of wrong tokens in the history, with random vectors of two coordinates and the best shifting matrix.",
-    about="construction",
-)
+@claim("multitask-theorem1-positions")
 def positions(tables: Tables) -> Seen:
     rows = tables["positions"]
     absolute = rows.where(positions="absolute").by("width").items()

@@ -9,12 +9,11 @@ import torch
 from hmmscope import registry
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect
 from hmmscope.evidence.figures import Figure
 from hmmscope.evidence.panels import lines
 from hmmscope.evidence.rows import Rows
-from hmmscope.evidence.verdicts import Always
 from hmmscope.experiments.experiment import Experiment, Measured, Tables
 from hmmscope.experiments.multitask_networks import (
     build_network,
@@ -224,20 +223,10 @@ def _observability_figure(rows: Rows) -> Figure:
 # ---------------------------------------------------------------------------------------------------------------------
 # Claims
 
-claims_of_theorem(2, "the Transformer built for the next k symbols, where one symbol does not tell states apart,")
+claims_of_theorem(2)
 
 
-@claim(
-    "multitask-theorem2-depth",
-    experiment=NAME,
-    source="[MultiTask] Theorem 2, App. E",
-    says="O(ln L + ln k + T) layers of at most 2 V^k heads are enough for the next k symbols.",
-    reading="Networks of ceil(log2 L) + ceil(log2 k) + T + 2 attention layers and 2 V^k heads hold every window and every "
-    "joint label exactly.",
-    rule=Always(),
-    about="construction",
-    proved=True,
-)
+@claim("multitask-theorem2-depth")
 def depth(tables: Tables) -> Seen:
     rows = tables["depth"]
 
@@ -249,28 +238,14 @@ def depth(tables: Tables) -> Seen:
     return Seen(always(rows, right, "memory_length", "futures", "steps", unit="share of networks"), text)
 
 
-@claim(
-    "multitask-theorem2-marginals",
-    experiment=NAME,
-    source=OURS,
-    says="Does asking for k symbols change how well the next one is predicted?",
-    reading="Largest difference of the weights of Theorem 2, summed over all but the next symbol, from those of Theorem 1.",
-    about="construction",
-)
+@claim("multitask-theorem2-marginals")
 def marginals(tables: Tables) -> Seen:
     worst = max(row["difference"] for row in tables["marginals"])
     text = f"No: on the same windows, after every step, {len(tables['marginals'])} pairs of networks differ by {worst:.1e}."
     return Seen(Effect(value=worst, unit="difference of weights"), text)
 
 
-@claim(
-    "multitask-theorem2-observability",
-    experiment=NAME,
-    source=OURS,
-    says="Does Assumption 4 hold where Assumption 2 does not?",
-    reading="Share of the processes, of three states and two symbols, with gamma_1 = 0 and gamma_2 > 0.",
-    about="process",
-)
+@claim("multitask-theorem2-observability")
 def observable(tables: Tables) -> Seen:
     rows = tables["observability"].where(futures=(1, 2))
     hand = rows.one(instance=0, futures=2)["upper"]

@@ -10,7 +10,7 @@ from hmmscope.evidence.effects import pooled
 from hmmscope.evidence.figures import Figure, Lines, Series
 from hmmscope.evidence.panels import lines
 from hmmscope.evidence.rows import Rows
-from hmmscope.evidence.verdicts import Above, Always, Gate, Within, regime
+from hmmscope.evidence.verdicts import Gate, regime
 from hmmscope.experiments.experiment import Tables
 from hmmscope.experiments.theorems import always, band, plain, power_slopes
 
@@ -152,65 +152,11 @@ def depth_figure(rows: Rows, x: str = "memory_length", x_label: str = "memory L,
 # Claims
 
 
-def claims_of_theorem(number: int, what: str) -> None:
-    """Register what both theorems claim, of the experiment multitask-theoremNUMBER.
-
-    Args:
-        number: 1 or 2.
-        what: the network, "the Transformer" and what it predicts.
-    """
-    name, source = f"multitask-theorem{number}", f"[MultiTask] Theorem {number}"
-    about: dict[str, Any] = {"experiment": name, "about": "construction"}
-    claim(
-        f"{name}-descent",
-        source=f"{source}, §5.1.1",
-        says=f"Lower layers of {what} gather the window exactly, and each layer above makes one step of gradient descent.",
-        reading=f"In every network in float64 what is gathered has no error, and weights after every layer and predictions "
-        f"differ from plain gradient descent by less than {ROUNDING:g}.",
-        rule=Always(),
-        proved=True,
-        **about,
-    )(_descent)
-    claim(
-        f"{name}-steps",
-        source=source,
-        says=f"The optimisation error of {what} falls geometrically with the number of gradient layers.",
-        reading="The slope of ln(distance from least squares) over layers is the stated rate -ln(1 - η α), α the smallest "
-        "eigenvalue of the covariance that is not zero, of processes whose condition number is small enough to see it.",
-        rule=Within(0.05, 1.0),
-        proved=True,
-        **about,
-    )(_steps)
-    claim(
-        f"{name}-bounds",
-        source=source,
-        says=f"The error of {what} is at most the sum of its model, generalisation and optimisation errors.",
-        reading="With explicit constants: in every process the distance from least squares is below its bound after every "
-        "layer, and the errors over draws of demonstrations are below theirs in root mean square.",
-        rule=Always(),
-        proved=True,
-        **about,
-    )(_bounds)
-    claim(
-        f"{name}-samples",
-        source=source,
-        says=f"The generalisation error of {what} falls as one over the root of the number of samples.",
-        reading="Power of n of the distance of least squares from the best linear prediction, a mean over draws for each "
-        "process.",
-        rule=Within(0.05, -0.5),
-        proved=True,
-        **about,
-    )(_samples)
-    claim(
-        f"{name}-memory",
-        experiment=name,
-        source=f"{source}, Lemma {number}",
-        says=f"The model approximation error of {what} falls geometrically with the memory.",
-        reading="Rate at which the root mean square of P - P_L falls, over all histories: at least 0.1 nats for a symbol.",
-        rule=Above(0.0, matters=0.1),
-        about="process",
-        proved=True,
-    )(_memory)
+def claims_of_theorem(number: int) -> None:
+    """Register what Theorem 1 or 2 claims as the other one does, of the experiment multitask-theoremNUMBER."""
+    shared = {"descent": _descent, "steps": _steps, "bounds": _bounds, "samples": _samples, "memory": _memory}
+    for name, measure in shared.items():
+        claim(f"multitask-theorem{number}-{name}")(measure)
 
 
 def _weakly_revealing(tables: Tables) -> list[Gate]:

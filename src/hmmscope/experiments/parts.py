@@ -6,20 +6,22 @@
 
 `Kept` reads parts back from tables/ and parts.jsonl alone, so that an experiment goes on from its small files: on another
 machine, without weights. A part is taken if its models have the same configurations, its measurements the same sizes, and
-the code that measures is the same.
+its measurement has the version of today. A version is a whole number in the record of the experiment, see
+`hmmscope.evidence.records`; it is raised when rows on frozen tiny models change, and never otherwise.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import DamagedError, HmmscopeError, InputError
-from hmmscope.evidence.code import code_behind
+from hmmscope.evidence.records import Measured as Measurement
+from hmmscope.evidence.records import folder_of, measured
 from hmmscope.experiments.experiment import ALL, Experiment, Measured
 from hmmscope.machine import machine_line
 from hmmscope.runs.config import RunConfig, config_from_data
@@ -37,13 +39,13 @@ class Part:
         seed: theirs.
         name: of the part, see `Experiment.cells`.
         configs: by label.
-        code: digest of what measures, see `measurement_code`.
+        measurement: what measures, see `measurement_of`.
     """
 
     seed: int
     name: str
     configs: Mapping[str, RunConfig] = field(repr=False)
-    code: str
+    measurement: Measurement
 
     def __str__(self) -> str:
         return f"seed {self.seed}" + (f", {self.name}" if self.name != ALL else "")
@@ -53,8 +55,8 @@ class Part:
         return out / "parts" / f"seed-{self.seed}" / f"{part_slug(self.name)}.json"
 
     def is_in(self, out: Path) -> bool:
-        """Whether it is measured, by the same code."""
-        return os.path.lexists(self.path(out)) and self.read(out)["code"] == self.code
+        """Whether it is measured, by the same version."""
+        return os.path.lexists(self.path(out)) and self.measurement.of(self.read(out)) == self.measurement.version
 
     def read(self, out: Path) -> dict[str, Any]:
         """What is in its file: how it was made, and its tables.
@@ -76,16 +78,18 @@ class Part:
         machine: str | None = None,
         created: str | None = None,
         runs: Mapping[str, str | None] | None = None,
+        protocol: str | None = None,
     ) -> None:
-        """Its file, made here and today unless said otherwise, of runs with these digests."""
+        """Its file, made here and today unless said otherwise, of runs with these digests, by a protocol with this one."""
         path = self.path(out)
         store.make_folder(path.parent)
         made: dict[str, Any] = {
-            "code": self.code,
+            "measurement": self.measurement.version,
             "machine": machine or machine_line(),
             "created": created or date.today().isoformat(),
         }
         made |= {} if runs is None else {"runs": dict(runs)}
+        made |= {} if protocol is None else {"protocol": protocol}
         part = json.loads(store.json_bytes({**made, "tables": tables}, str(path)))
         store.write_json(path, {**part, "sha256": _digest(part)})
 
@@ -94,17 +98,11 @@ def _digest(part: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()
 
 
-def measurement_code(experiment: Experiment) -> str:
-    """A digest of the code that measures: of `measure` and what it reaches in experiments and instruments."""
-    return code_digest(experiment.measure, type(experiment).__module__)
-
-
-def code_digest(function: Callable, module: str) -> str:
-    """A digest of a function of a module and what it reaches: in experiments and instruments, or in its own package."""
-    own = module.partition(".")[0]
-    followed = ("hmmscope.experiments", "hmmscope.analysis") if own == "hmmscope" else (own,)
-    code = code_behind(function, lambda name: name.startswith(followed))
-    return hashlib.sha256(code.encode()).hexdigest()[:12]
+def measurement_of(experiment: Experiment) -> Measurement:
+    """The version of what an experiment measures, by its record, and the marks that older parts have of versions."""
+    folder = folder_of(type(experiment).__module__)
+    found = None if folder is None else measured(folder, experiment.name)
+    return Measurement(version=experiment.measurement) if found is None else found
 
 
 def write_tables(out: Path, names: Sequence[str], parts: Sequence[Part]) -> None:
@@ -131,12 +129,12 @@ class Made:
 
     Args:
         out: folder of the experiment.
-        code: digest of what measures, see `measurement_code`.
+        measurement: version of what measures, see `measurement_of`.
         runs: folders of what is measured.
     """
 
-    def __init__(self, out: Path, code: str, runs: Sequence[Path]) -> None:
-        self._out, self._by = out, {"code": code, "runs": digests(runs)}
+    def __init__(self, out: Path, measurement: int, runs: Sequence[Path]) -> None:
+        self._out, self._by = out, {"measurement": measurement, "runs": digests(runs)}
         self._groups: dict[str, Any] = {}
         if os.path.lexists(out / "made.json"):
             self._groups = store.read_json(out / "made.json", own=True)
@@ -144,7 +142,7 @@ class Made:
                 raise DamagedError(f"{out / 'made.json'}: must be a mapping; remove it to have all measured again")
 
     def has(self, group: str) -> bool:
-        """Whether the tables of a measurement are there, as they were written, made by the same code of the same runs."""
+        """Whether the tables of a measurement are there, as they were written, made by the same version of the same runs."""
         found = self._groups.get(group)
         if not isinstance(found, dict) or {key: found.get(key) for key in self._by} != self._by:
             return False
@@ -202,8 +200,9 @@ class Kept:
         config = self.about["config"]
         if config.get("measurements") != sizes:
             return "other sizes of measurements"
-        if made["code"] != part.code:
-            return "measured by other code"
+        version = part.measurement.of(made)
+        if version != part.measurement.version:
+            return f"measured by version {version or 'that nobody knows'}, not {part.measurement.version}"
         for label, own in part.configs.items():
             try:
                 data = config["runs"][label]
@@ -213,5 +212,6 @@ class Kept:
                 return f"another configuration of {label}"
             if config_digest(before) != config_digest(own):
                 return f"another configuration of {label}"
-        part.write(out, made["tables"], machine=made["machine"], created=made["created"], runs=made.get("runs"))
+        kept = {key: made.get(key) for key in ("machine", "created", "runs", "protocol")}
+        part.write(out, made["tables"], **kept)
         return None

@@ -6,7 +6,7 @@ from hmmscope import registry
 from hmmscope.analysis.counting import TREE, best_counting
 from hmmscope.analysis.probes import probe
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect
 from hmmscope.evidence.figures import Figure, Lines
 from hmmscope.evidence.panels import Look, curve, lines
@@ -220,41 +220,17 @@ def _shown(prompts: float) -> str:
 # Questions
 
 
-@claim(
-    "quickstart-counting",
-    experiment="quickstart",
-    source=OURS,
-    says="On HMMs never seen, is the learner better than counting at its best?",
-    reading=(
-        "The model whose HMMs were shown rarely, after all demonstrations: nats and accuracy beyond the better of n-grams "
-        "and context trees, tuned on prompts of the pool."
-    ),
-)
+@claim("quickstart-counting")
 def beyond_counting(tables: Tables) -> Seen:
     return _better(tables, "counting")
 
 
-@claim(
-    "quickstart-retrieval",
-    experiment="quickstart",
-    source=OURS,
-    says="On HMMs never seen, is the learner better than retrieval from its pool?",
-    reading=(
-        "The model whose HMMs were shown rarely, after all demonstrations: nats and accuracy beyond the Bayes mixture over "
-        "its pool."
-    ),
-)
+@claim("quickstart-retrieval")
 def beyond_retrieval(tables: Tables) -> Seen:
     return _better(tables, "retrieval")
 
 
-@claim(
-    "quickstart-often",
-    experiment="quickstart",
-    source=OURS,
-    says="Does the model of few HMMs know its pool by heart?",
-    reading="Loss above the filter that is told the HMM: the number is that on HMMs never seen less that on the pool.",
-)
+@claim("quickstart-often")
 def by_heart(tables: Tables) -> Seen:
     prompts = max(tables["effects"].values("prompts"))
     above = tables["effects"].where(prompts=prompts, network="trained", effect="loss above the ceiling")
@@ -265,16 +241,7 @@ def by_heart(tables: Tables) -> Seen:
     return Seen(gap, f"{says}: {pool:.2f} nats on its pool, {unseen:.2f} on HMMs never seen.")
 
 
-@claim(
-    "quickstart-layers",
-    experiment="quickstart",
-    source=OURS,
-    says="What do the learner's layers hold, and what did they before training?",
-    reading=(
-        "Probe accuracy at the best layer of the model whose HMMs were shown rarely, beside the same before training; the "
-        "number is the gain for the token one back."
-    ),
-)
+@claim("quickstart-layers")
 def layers_hold(tables: Tables) -> Seen:
     rows = tables["layers"].where(prompts=min(tables["layers"].values("prompts")))
 

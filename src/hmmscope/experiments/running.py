@@ -2,6 +2,7 @@
 
     OUT/
       experiment.json  findings.json         what was run, and what was found
+      protocol.json                          what was fixed before, see `hmmscope.experiments.protocols`
       runs/<label>/                          one run folder for each model trained
       tables/<name>.jsonl                    measurements, the only input of figures and findings
       figures/<nn-name>.json                 figures as data; `report` draws them and makes the page
@@ -25,13 +26,15 @@ from hmmscope import __version__
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.evidence.ledger import read_tables, rules_of, tables_of
+from hmmscope.evidence.protocols import PROTOCOL, Protocol
 from hmmscope.evidence.rows import Tables
 from hmmscope.experiments.experiment import Experiment, Measured, experiment_named
 from hmmscope.experiments.failures import Failures, phase
 from hmmscope.experiments.outcomes import last_quarter
-from hmmscope.experiments.parts import Kept, Made, Part, measurement_code, write_tables
+from hmmscope.experiments.parts import Kept, Made, Part, measurement_of, write_tables
 from hmmscope.experiments.planning import Plan, plan_of
 from hmmscope.experiments.pool import default_engine, train_in_pool
+from hmmscope.experiments.protocols import handed_on, protocol_for
 from hmmscope.experiments.timing import timed, write_time_facts
 from hmmscope.machine import environment, machine_line
 from hmmscope.runs.config import config_from_data
@@ -60,6 +63,7 @@ def run_experiment(
     kept: Path | None = None,
     first: int | None = None,
     measure_only: bool = False,
+    protocol: Path | None = None,
     quiet: bool = False,
 ) -> Path:
     """Train, measure and write tables, figures and findings into `out`, which is returned.
@@ -77,10 +81,11 @@ def run_experiment(
         kept: a folder with small files of the same experiment and scale, whose parts are taken over and not trained.
         first: leave all but so many seeds of the plan for later.
         measure_only: train nothing; measure the parts whose models the pool has, and leave the others for later.
+        protocol: a file that fixes what is run and judged, see `hmmscope.experiments.protocols`; parts carry its digest.
         quiet: show no progress.
 
     Raises:
-        InputError: an unknown name, scale or override.
+        InputError: an unknown name, scale or override; a protocol of another plan, or of rules that are others now.
         RefusedError: `out` exists, or holds another plan.
     """
     plan = plan_of(name, scale, overrides or {}, seeds)
@@ -90,7 +95,8 @@ def run_experiment(
         raise InputError(f"{wrong}: {name} is not a seeded experiment; leave it out")
     before = None if kept is None else Kept(kept, name, scale)
     pool = out.parent / "trained" if trained is None else trained
-    _claim_folder(out, plan, resume, overrides, seeds, trained, before)
+    fixed = None if protocol is None else protocol_for(plan, protocol)
+    _claim_folder(out, plan, resume, overrides, seeds, trained, before, fixed)
     say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: say_aloud(line, flush=True))
     work = Seeded(plan, out, pool, say, quiet)
     if seals.check_seal(out) is not None and not os.access(out, os.W_OK) and not work.left():
@@ -129,7 +135,7 @@ def _run_once(plan: Plan, out: Path, say: Callable[[str], None], quiet: bool) ->
             with failures.of(label), timed(out, "training"):
                 runs[label] = train(config, out / "runs" / label, resume=True, quiet=quiet)
     store.make_folder(out / "tables")
-    made = Made(out, measurement_code(experiment), [out / "runs" / label for label in runs])
+    made = Made(out, measurement_of(experiment).version, [out / "runs" / label for label in runs])
     with Failures(f"{experiment.name}: measuring") as failures:
         for group, names in experiment.groups.items():
             if made.has(group):
@@ -170,13 +176,19 @@ class Seeded:
     def parts(self) -> list[Part]:
         """All parts, seed by seed."""
         experiment, plan = self.plan.experiment, self.plan
-        code = measurement_code(experiment)
+        measurement = measurement_of(experiment)
         return [
-            Part(seed, name, {label: of_seed[label] for label in labels}, code)
+            Part(seed, name, {label: of_seed[label] for label in labels}, measurement)
             for seed in plan.seeds or ()
             for of_seed in (plan.of_seed(seed),)
             for name, labels in experiment.cells(list(plan.configs)).items()
         ]
+
+    @cached_property
+    def protocol(self) -> str | None:
+        """Digest of the protocol by which it runs."""
+        found: str | None = store.read_json(self.out / "experiment.json", own=True).get("protocol")
+        return found
 
     def left(self) -> list[Part]:
         """The parts that are not measured."""
@@ -209,7 +221,7 @@ class Seeded:
         live = experiment.live_run(self.plan.scale, list(self.plan.configs))
         if live in runs and not os.path.lexists(self.out / "live.json"):
             store.write_json(self.out / "live.json", live_data(runs[live], experiment.live_process(runs[live])))
-        part.write(self.out, tables | {"runs": rows}, runs=seals.digests(folders))
+        part.write(self.out, tables | {"runs": rows}, runs=seals.digests(folders), protocol=self.protocol)
 
     def write(self) -> None:
         """Tables from the parts that are there, and figures and findings of the seeds that are whole."""
@@ -358,6 +370,7 @@ def _claim_folder(
     seeds: int | Sequence[int] | None,
     trained: Path | None,
     kept: Kept | None,
+    protocol: Protocol | None,
 ) -> None:
     """Make the folder with experiment.json, or check that it holds the same plan."""
     path, experiment, config = out / "experiment.json", plan.experiment, plan.to_data()
@@ -375,6 +388,8 @@ def _claim_folder(
         difference = config_difference(before["config"], config)
         if difference:
             raise RefusedError(f"{out}: holds another plan ({'; '.join(difference[:4])}); choose another --out")
+        if protocol is not None and before.get("protocol") != protocol.digest:
+            raise RefusedError(f"{out}: was not begun by this protocol; choose another --out")
         return
     command = [f"hmmscope run {experiment.name} --scale {plan.scale} --out {out.name}"]
     if seeds is not None:
@@ -398,9 +413,13 @@ def _claim_folder(
     }
     if kept is not None:  # the rules are those that were fixed before its data
         description |= {key: kept.about[key] for key in ("created", "rules") if key in kept.about}
+    protocol, marks = handed_on(protocol, kept)
+    description |= marks
     store.make_folder(out.parent)
     with store.new_folder(out, manifest=False) as folder:
         store.write_json(folder / "experiment.json", description)
+        if protocol is not None:
+            store.write_bytes(folder / PROTOCOL, protocol.data)
 
 
 def run_facts(runs: dict[str, Run]) -> list[dict[str, str]]:

@@ -7,12 +7,12 @@ from hmmscope.analysis.counting import best_counting
 from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.task_patching import task_patching
-from hmmscope.evidence.claims import OURS, Seen, claim
+from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, Estimate, pooled
 from hmmscope.evidence.figures import Figure, Lines
 from hmmscope.evidence.panels import Look, curve, lines
 from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Above, learned
+from hmmscope.evidence.verdicts import learned
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.multitask_predictors import last_sequence
 from hmmscope.experiments.outcomes import flat
@@ -157,21 +157,7 @@ def _gates(tables: Tables) -> tuple[Any, ...]:
     return learned(gain, 0.02, "the best n-gram of the context"), flat(tables, 0.02)
 
 
-@claim(
-    "task-is-a-vector",
-    experiment="task-patching",
-    source="[TaskVectors] Abstract",
-    says=(
-        "In-context learning compresses the demonstrations into a single task vector, which then modulates the network to "
-        "produce its answer."
-    ),
-    reading=(
-        f"When the {NUM_TASKS - 1} dimensions of the task are moved to those of another prompt, at the layer below the last "
-        "where the whole stream does most, the predictions go at least half of the way to the filter of its HMM, beyond "
-        "random subspaces of as many dimensions and beyond the network before training."
-    ),
-    rule=Above(0, matters=0.5),
-)
+@claim("task-is-a-vector")
 def task_is_a_vector(tables: Tables) -> Seen:
     controls = {"random subspaces": {"subspace": "random"}, "before training": {"network": "untrained"}}
     effects = {name: _less(tables, "filter", **other)[NUM_TASKS - 1] for name, other in controls.items()}
@@ -182,13 +168,7 @@ def task_is_a_vector(tables: Tables) -> Seen:
     return Seen(effects, f"Share of the way at layer {layer}: {text}.", _gates(tables), tuple(controls))
 
 
-@claim(
-    "task-dimensions",
-    experiment="task-patching",
-    source=OURS,
-    says="How many dimensions carry the task, where one of a few HMMs has to be told?",
-    reading=f"Share of the way with {NUM_TASKS - 1} dimensions less that with one, at the same layer.",
-)
+@claim("task-dimensions")
 def task_dimensions(tables: Tables) -> Seen:
     rows = _at_best(tables["patches"].where(reference="filter")).where(network="trained", subspace="task")
     by_rank = {rank: rows.where(rank=rank) for rank in rows.values("rank")}

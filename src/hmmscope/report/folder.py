@@ -99,7 +99,8 @@ def read_experiment(folder: Path) -> Experiment:
     if not isinstance(about.get("config"), dict):
         raise DamagedError(f"{about_path}: must be a mapping with a mapping 'config'")
     config = about.pop("config")
-    about.pop("rules", None)
+    for key in ("rules", "protocol", "begun"):
+        about.pop(key, None)
     about.pop("format", None)
     whole, seeds = about.pop("whole_seeds", None), config.get("seeds")
     findings = store.read_json(findings_path, own=True)

@@ -4,6 +4,7 @@ import warnings
 from pathlib import Path
 
 from hmmscope import registry
+from hmmscope.errors import InputError
 from hmmscope.evidence.ledger import Entry, Stated, as_markdown, as_text, ledger
 from hmmscope.machine import source_digest
 from hmmscope.storage import store
@@ -12,11 +13,19 @@ from hmmscope.verbs.catalogue import catalogue
 from hmmscope.verbs.endings import new_file
 
 
-def claims(folders: list[str], out: str | None, quiet: bool) -> None:
-    """Print the claims; or with folders of experiments the ledger, and write it if asked to.
+def claims(folders: list[str], out: str | None, quiet: bool, audited: bool = False) -> None:
+    """Print the claims; or with folders of experiments the ledger, and write it if asked to, or what is fixed of it.
 
     `quiet` prints results only: the claims or the ledger, or the name of the file that they are in.
     """
+    if audited:
+        from hmmscope.verbs.audit import audit
+
+        if not folders or out is not None:
+            raise InputError("claims --audit: give folders of experiments, and no --out")
+        there = _measured([Path(folder) for folder in folders])
+        say("\n".join(audit(ledger(there), there)))
+        return
     if out is not None:
         new_file(out, (".md", ".html", ".json", ".jsonl"))
     kept = catalogue()

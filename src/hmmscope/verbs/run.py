@@ -5,6 +5,8 @@ from pathlib import Path
 
 from hmmscope.errors import InputError
 from hmmscope.experiments.forecast import forecast
+from hmmscope.experiments.planning import plan_of
+from hmmscope.experiments.protocols import write_protocol
 from hmmscope.experiments.running import run_experiment
 from hmmscope.schema import parse_value
 from hmmscope.sweeps.engines import EngineOptions
@@ -32,8 +34,14 @@ def run(
     first: int | None = None,
     measure_only: bool = False,
     dry_run: bool = False,
+    protocol: str | None = None,
 ) -> None:
     """Run an experiment and write its page; of `all`, every one, see `hmmscope.verbs.paper`."""
+    if dry_run and experiment != "all" and protocol is not None:
+        plan = plan_of(experiment, scale, overrides, _seeds(seeds))
+        digest = write_protocol(plan, Path(protocol))
+        say(f"protocol: {protocol} ({digest[:12]}); commit it before the first run")
+        return
     if dry_run and experiment != "all":
         for line in forecast(experiment, scale, overrides, _seeds(seeds)):
             say(line, flush=True)
@@ -43,7 +51,7 @@ def run(
     if out is None:
         raise InputError("out: give a new folder for the experiment, --out DIR (or --dry-run)")
     if experiment == "all":
-        if any([overrides, seeds, trained, kept, first, measure_only, engine, gpus, address, slurm, silence]):
+        if any([overrides, seeds, trained, kept, first, measure_only, protocol, engine, gpus, address, slurm, silence]):
             raise InputError("run all: takes --scale, --out, --resume and --jobs alone")
         return paper("all", scale, out, resume, quiet, jobs)
     asked = engine is not None or jobs is not None or gpus or address is not None or slurm or silence is not None
@@ -62,6 +70,7 @@ def run(
         kept=None if kept is None else Path(kept),
         first=first,
         measure_only=measure_only,
+        protocol=None if protocol is None else Path(protocol),
         quiet=quiet,
     )
     if not (folder / "findings.json").is_file():

@@ -8,7 +8,7 @@ from typing import Any
 
 from hmmscope.analysis.curves import evaluate
 from hmmscope.errors import DamagedError, InputError, RefusedError
-from hmmscope.evidence.ledger import read_tables
+from hmmscope.evidence.ledger import read_tables, with_versions
 from hmmscope.experiments.experiment import experiment_named
 from hmmscope.experiments.parts import Kept
 from hmmscope.experiments.running import judgements, run_row
@@ -107,7 +107,10 @@ def _experiment(folder: Path) -> list[str]:
     if packed.is_packed(folder):
         derived = {"findings.json": derived["findings.json"]}
     for name, data in derived.items():
-        _same(store.read_json(folder / name, own=True), data, f"{folder / name}: ", _TABLES)
+        stored = store.read_json(folder / name, own=True)
+        if name == "findings.json":
+            stored = with_versions(stored, about["experiment"])
+        _same(stored, data, f"{folder / name}: ", _TABLES)
     made = "1 file of findings follows" if len(derived) == 1 else f"{len(derived)} files of figures and findings follow"
     said = [f"{made} from {len(tables)} tables"]
     pool, rows, found = folder.parent / "trained", list(tables.get("runs", ())), 0
