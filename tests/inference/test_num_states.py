@@ -67,12 +67,19 @@ def test_both_rules_stand_beside_each_other():
     for size, fit in found.fits.items():
         logs = hs.filter_beliefs(fit.hmm, rows[8:]).log_likelihood.numpy()
         assert found.held_out[size] == pytest.approx(logs.mean() / 60, rel=1e-9)
-        assert found.held_out_errors[size] == pytest.approx(logs.std(ddof=1) / 60 / 2, rel=1e-9)
+        terms = hs.filter_beliefs(fit.hmm, rows[8:]).log_likelihood_terms.numpy()  # four sequences, in blocks of twelve
+        blocks = terms.reshape(20, 12).sum(1)
+        assert found.held_out_errors[size] == pytest.approx(blocks.std(ddof=1) / 12 / 20**0.5, rel=1e-9)
     by_bic = found.fits[3].bic - found.fits[2].bic
     assert found.reason.startswith(f"2 states: the smallest BIC, {by_bic:.1f} below that of 3 states; the held-out ")
     alone = choose_num_states(rows[:8], rows[8:9], [2], 3, **options)
     assert alone.reason == "2 states: no other number was tried"
-    assert math.isnan(alone.held_out_errors[2])  # one sequence says nothing of how much sequences differ
+    assert 0 < alone.held_out_errors[2] < 0.5  # one sequence, in blocks
+    (many,) = choose_num_states(rows[:2], rows[2:], [2], 3, **options).held_out_errors.values()
+    logs = hs.filter_beliefs(
+        choose_num_states(rows[:2], rows[2:], [2], 3, **options).fits[2].hmm, rows[2:]
+    ).log_likelihood
+    assert many == pytest.approx(logs.numpy().std(ddof=1) / 60 / 10**0.5, rel=1e-9)  # ten are judged one by one
 
 
 def test_the_reason_says_where_the_held_out_likelihood_is_larger():

@@ -6,12 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Int, Tensor
 from hmmscope.inference.baum_welch import BaumWelchFit, as_sequences, fit_baum_welch, held_out_log_likelihoods
+from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.tables import Sequences
+from hmmscope.processes.hmm import HMM
 from hmmscope.schema import require
+
+#: So few held-out sequences are judged in blocks, of which there are about so many.
+FEW, BLOCKS = 10, 20
 
 
 @dataclass(frozen=True)
@@ -20,7 +26,7 @@ class HeldOut:
 
     Attributes:
         mean: sum of log P(sequence) / number of observations.
-        error: standard error of that ratio over independent sequences; NaN if there is one.
+        error: standard error of that ratio over independent parts; NaN if there is one.
     """
 
     mean: float
@@ -35,7 +41,7 @@ class NumStatesChoice:
         num_states: of the model with the smallest `bic`.
         fits: the fit of each candidate.
         held_out: mean log-probability of a held-out observation under each, nats.
-        held_out_errors: standard errors of these means over sequences; NaN where there is one sequence.
+        held_out_errors: standard errors of these means over sequences, or over blocks of few sequences.
         reason: why this number, in one line, and what the held-out sequences say of it.
     """
 
@@ -64,7 +70,8 @@ def choose_num_states(
 
     Args:
         observations, lengths: to fit.
-        held_out, held_out_lengths: what each fit is also judged by; symbols that a fit forbids make its mean -inf.
+        held_out, held_out_lengths: what each fit is also judged by; symbols that a fit forbids make its mean -inf. Fewer
+            than ten sequences are judged in about twenty blocks, each given all that comes before it in its sequence.
         candidates: numbers of states, the smaller preferred among equals.
         num_symbols: V.
         options: of `fit_baum_welch`.
@@ -74,14 +81,40 @@ def choose_num_states(
     """
     require(len(candidates) > 0, "candidates", "must hold at least one number of states", list(candidates))
     judged = as_sequences(held_out, num_symbols, held_out_lengths, "held_out")
+    units = _units(judged)
     fits, logs = {}, {}
     for size in sorted(set(candidates)):
         fits[size] = fit_baum_welch(observations, size, num_symbols, lengths=lengths, **options)
-        logs[size] = held_out_log_likelihoods(fits[size].hmm, judged)
-    chosen, reason = choice_reason({size: one.bic for size, one in fits.items()}, logs, judged.lengths)
-    scores = {size: held_out_mean(own, judged.lengths) for size, own in logs.items()}
+        logs[size] = _logs(fits[size].hmm, judged, units)
+    lengths = np.concatenate(units)
+    chosen, reason = choice_reason({size: one.bic for size, one in fits.items()}, logs, lengths)
+    scores = {size: held_out_mean(own, lengths) for size, own in logs.items()}
     means, errors = ({size: getattr(one, name) for size, one in scores.items()} for name in ("mean", "error"))
     return NumStatesChoice(chosen, fits, means, errors, reason)
+
+
+def _units(judged: Sequences) -> list[NDArray[np.int64]]:
+    """Lengths of the blocks of each sequence, which stand for independent ones in standard errors."""
+    if len(judged.lengths) >= FEW:
+        return [judged.lengths]
+    size = -(-int(judged.lengths.sum()) // BLOCKS)
+    counts = [-(-length // size) for length in judged.lengths.tolist()]
+    return [
+        np.diff(np.linspace(0, length, count + 1).round().astype(np.int64))
+        for length, count in zip(judged.lengths.tolist(), counts, strict=True)
+    ]
+
+
+def _logs(hmm: HMM, judged: Sequences, units: list[NDArray[np.int64]]) -> NDArray[np.float64]:
+    """log P(block | what comes before it in its sequence) of all blocks, nats; -inf from an impossible symbol on."""
+    if len(judged.lengths) >= FEW:
+        return held_out_log_likelihoods(hmm, judged)
+    found = []
+    for offset, length, blocks in zip(judged.offsets, judged.lengths, units, strict=True):
+        symbols = torch.from_numpy(judged.symbols[offset : offset + length])
+        terms = filter_beliefs(hmm, symbols[None]).log_likelihood_terms[0].numpy()
+        found.append(np.add.reduceat(terms, blocks.cumsum() - blocks))
+    return np.concatenate(found)
 
 
 def held_out_mean(logs: NDArray[np.float64], lengths: NDArray[np.int64]) -> HeldOut:

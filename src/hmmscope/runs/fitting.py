@@ -32,7 +32,7 @@ class Fit:
         num_observations: how many symbols it was fitted to.
         fits: of each number of states; empty after a stream.
         held_out: mean log-probability of a held-out symbol under each of them, nats; empty if there was no choice.
-        held_out_errors: standard errors of these means over sequences; NaN where there is one sequence.
+        held_out_errors: standard errors of these means over sequences, or over blocks of few sequences.
         reason: why this number of states, in one line; empty if there was no choice.
     """
 

@@ -51,7 +51,7 @@ def fit(
     for line in found.lines():
         say(line)
     total = found.num_observations
-    about = f"{found.hmm.num_states} states, {found.hmm.num_symbols} symbols, {total} observations"
+    about = f"{_counted(found.hmm.num_states, 'state')}, {found.hmm.num_symbols} symbols, {total} observations"
     if stream:
         say(f"{about} of a stream, each seen once")
     else:
@@ -60,7 +60,7 @@ def fit(
         ended = "converged" if found.converged else "not converged"
         say(
             f"{about} in {_sequences(len(fitted))}: log-likelihood {best.log_likelihood:.6f} nats "  # type: ignore[arg-type]
-            f"({best.log_likelihood / total:.6f} per observation), {ended} in {best.num_iterations} iterations, "
+            f"({best.log_likelihood / total:.6f} per observation), {ended} in {_counted(best.num_iterations, 'iteration')}, "
             f"{fitting.searched(best)}"
         )
     if not quiet:
@@ -69,3 +69,7 @@ def fit(
 
 def _sequences(count: int) -> str:
     return f"{count} sequence{'s' * (count != 1)}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
