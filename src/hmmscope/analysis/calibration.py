@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.ties import largest
 
 #: Probability that an evaluation calls an exact law wrong, at most.
 FALSE_ALARM = 1e-6
@@ -99,7 +100,7 @@ def miscalibrated(won: Winnings, spare: float = 0.0) -> str | None:
         won: of all samples of an evaluation.
         spare: what bets may win besides, nats: of samples from a part of what the law is the law of, log(1 / share) each.
     """
-    best = max(won, key=lambda name: won[name], default=None)
+    best = largest(won, won.__getitem__) if won else None
     if best is None or not won[best] - spare > math.log(len(won) / FALSE_ALARM):
         return None
     if math.isinf(won[best]):

@@ -23,6 +23,7 @@ from hmmscope.errors import InputError
 from hmmscope.kernels.counting import backed_off_loss, context_counts, context_tree_laws, ngram_laws
 from hmmscope.reprs import html_rows
 from hmmscope.schema import require
+from hmmscope.ties import largest, smallest
 
 #: Name of the mixture of context trees among predictors; n-grams are ``order-<k>``.
 TREE = "context-tree"
@@ -124,7 +125,7 @@ def best_counting(values: Mapping[str, Any], metric: str = "loss") -> str:
     """
     means = {name: float(np.nanmean(found)) for name, found in values.items() if is_counting(name)}
     require(len(means) > 0, "predictors", "must have one that counts", sorted(values))
-    return min(means, key=lambda name: means[name]) if metric == "loss" else max(means, key=lambda name: means[name])
+    return smallest(means, means.__getitem__) if metric == "loss" else largest(means, means.__getitem__)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -182,8 +183,8 @@ def tune_counting(
             return float(-np.log(found[where][..., 0][kept]).mean())
 
         trees.append((*_tuned_tree(tree_loss, longest), reaches_over))
-    _, strengths, order, ngram_reaches = min(ngrams, key=lambda found: found[0])
-    _, depth, pseudo, odds, tree_reaches = min(trees, key=lambda found: found[0])
+    _, strengths, order, ngram_reaches = smallest(ngrams, lambda found: found[0])
+    _, depth, pseudo, odds, tree_reaches = smallest(trees, lambda found: found[0])
     return Counting(
         tuple(strengths), order, ngram_reaches, depth, 2.0**pseudo, 1 / (1 + 2.0**-odds), tree_reaches, num_samples
     )

@@ -29,6 +29,7 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
 from hmmscope.corpora.targets import PADDING, Labels, NextGiven, NextObservation, Target, make_target
 from hmmscope.errors import InputError
+from hmmscope.inference.likeliest import likeliest
 from hmmscope.inference.mixture import filter_known_component
 from hmmscope.processes.base import Process
 from hmmscope.processes.fresh import FreshHMMs
@@ -36,6 +37,7 @@ from hmmscope.processes.given_sequences import JUDGING, GivenSequences
 from hmmscope.processes.mixture import Mixture
 from hmmscope.reprs import html_rows, plot_rows
 from hmmscope.schema import require
+from hmmscope.ties import TOLERANCE
 
 #: A model whose loss is below the optimum by more than this many standard errors is leaking, or the optimum is wrong.
 INVALID_Z = -5.0
@@ -264,11 +266,11 @@ def _measure(answers: dict[str, torch.Tensor], labels: Labels, asked: Target) ->
 
 def _right(law: torch.Tensor, optimum: torch.Tensor | None, labels: Labels) -> torch.Tensor:
     """Whether the likeliest symbol is the one observed, or the likeliest state one that the belief holds likeliest."""
-    chosen = law.argmax(-1)
+    chosen = likeliest(law)
     if not labels.is_floating_point():
         return (chosen == labels).double().where(labels != PADDING, torch.nan)
     assert optimum is not None
-    return (optimum.gather(2, chosen[..., None])[..., 0] == optimum.amax(-1)).double()
+    return (optimum.gather(2, chosen[..., None])[..., 0] >= (1 - TOLERANCE) * optimum.amax(-1)).double()
 
 
 def _against(answer: torch.Tensor, optimum: torch.Tensor, asked: Target) -> dict[str, torch.Tensor]:

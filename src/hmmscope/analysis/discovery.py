@@ -17,6 +17,7 @@ from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
 from hmmscope.inference.automata import extract_automaton
+from hmmscope.inference.likeliest import likeliest
 from hmmscope.inference.spectral import Operators, WordLaw, learn_operators
 from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.hmm import HMM
@@ -105,7 +106,7 @@ def _gap(learned: Operators) -> int:
     assert learned.singular_values is not None
     sizes = learned.singular_values / learned.singular_values[0]
     sizes = sizes.clamp_min(1e-12)
-    return int((sizes[:-1] / sizes[1:]).argmax()) + 1
+    return int(likeliest(sizes[:-1] / sizes[1:])) + 1
 
 
 @registry.instrument("dictionary")
@@ -180,7 +181,7 @@ def _simplex(stream: Tensor, size: int, seed: int) -> Found:
     lifted = torch.cat([places, places.norm(dim=1).max() * torch.ones_like(places[:, :1])], 1)
     left, vertices = lifted.clone(), []
     for _ in range(size):
-        vertex = int(left.norm(dim=1).argmax())
+        vertex = int(likeliest(left.norm(dim=1)))
         vertices.append(lifted[vertex])
         away = left[vertex] / left[vertex].norm().clamp_min(torch.finfo(left.dtype).tiny)
         left = left - torch.outer(left @ away, away)
@@ -221,7 +222,7 @@ def _matched(found: Found, belief: Float64[Tensor, "example state"]) -> float:
     one, other = ((x - x.mean(0)) / x.std(0).clamp_min(1e-12) for x in (found, belief))
     size, left = (one.T @ other / (len(one) - 1)).abs(), []
     for _ in range(min(size.shape)):
-        row, column = divmod(int(size.argmax()), size.shape[1])
+        row, column = divmod(int(likeliest(size.flatten())), size.shape[1])
         left.append(float(size[row, column]))
         size[row], size[:, column] = -1.0, -1.0
     return sum(left) / belief.shape[1]

@@ -29,6 +29,7 @@ from hmmscope.processes.mixture import Mixture
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
+from hmmscope.ties import largest
 
 #: What may be read off: the last is what the model is trained for.
 BELIEF, MIXED_BELIEF, PREDICTION = "belief", "belief, component unknown", "next observation"
@@ -80,7 +81,7 @@ class Readout(Shown):
     @property
     def chosen(self) -> int:
         """The layer that fits the training examples best."""
-        return int(self.fitted.argmax())
+        return largest(range(len(self.fitted)), lambda layer: float(self.fitted[layer]))
 
 
 @registry.instrument("geometry")

@@ -56,7 +56,7 @@ def onset_layer(curves: Curves, *, above_first: bool = False) -> Curves:
 
 def peak_layer(curves: Curves) -> Curves:
     """Layer (curve,) of the maximum of curves (curve, layer); the first among equals."""
-    highest: Curves = curves.argmax(-1).astype(np.float64)
+    highest: Curves = (curves >= curves.max(-1, keepdims=True) - 1e-12).argmax(-1).astype(np.float64)
     return highest
 
 

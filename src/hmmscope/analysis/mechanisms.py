@@ -31,6 +31,7 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.mixture import Mixture
 from hmmscope.schema import require, unknown_name
+from hmmscope.ties import largest
 
 MAX_BACK = 3
 #: Positions at which the stream is read, evenly spaced.
@@ -227,7 +228,7 @@ def roles(rows: Iterable[Mapping[str, Any]], *, ablation: str = "mean") -> dict[
     kept = [row for row in rows if row["ablation"] == ablation and not row["component"].startswith("mlp")]
     for name in dict.fromkeys(row["component"] for row in kept):
         own = {row["quantity"]: row for row in kept if row["component"] == name}
-        most = max((own[quantity] for quantity in ROLES if quantity in own), key=lambda row: row["value"])
+        most = largest((own[quantity] for quantity in ROLES if quantity in own), lambda row: row["value"])
         does = most["low"] > NAMED_FROM and own["loss"]["low"] > COSTS_FROM
         names[name] = f"{ROLES[most['quantity']]} {name.split()[0]}".replace("attention", "layer") if does else "none"
     return names

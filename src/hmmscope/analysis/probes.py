@@ -19,6 +19,7 @@ from hmmscope.axes import Float, Int64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.likeliest import likeliest
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
@@ -255,10 +256,10 @@ def _labels(corpus: Corpus, batch: Batch, target: str, times: np.ndarray) -> tup
         assert batch.components is not None
         posterior = optimal_predictions(corpus.process, batch.observations, starts=starts).component_posterior
         assert posterior is not None
-        return batch.components[:, None], posterior[:, times].argmax(-1)
+        return batch.components[:, None], likeliest(posterior[:, times])
     if target == "state":
         assert isinstance(corpus.process, HMM | LabelledHMM)
         beliefs = filter_beliefs(corpus.process, batch.observations, starts=starts).beliefs
-        return batch.states[:, times], beliefs[:, times].argmax(-1)
+        return batch.states[:, times], likeliest(beliefs[:, times])
     labels = batch.observations[:, times - int(target.rpartition("-")[2])]
     return labels, labels

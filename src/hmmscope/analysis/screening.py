@@ -16,12 +16,14 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Layout
 from hmmscope.corpora.targets import NextObservation, make_target
 from hmmscope.errors import InputError
+from hmmscope.inference.likeliest import likeliest
 from hmmscope.models.make import make_model
 from hmmscope.processes.base import Process
 from hmmscope.processes.fresh import FreshHMMs
 from hmmscope.processes.mixture import Mixture
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
+from hmmscope.ties import largest, steady
 
 #: Longest context of the n-grams.
 MAX_ORDER = 4
@@ -67,13 +69,13 @@ class Screening(Shown):
     def counting(self) -> Level:
         """The best accuracy of an n-gram of order 1 or more, or of the mixture of context trees."""
         found = [level for name, level in self.accuracy.items() if name == TREE or name.startswith("order-")]
-        return max(found[1:], key=lambda level: level.value)
+        return largest(found[1:], lambda level: level.value)
 
     @property
     def untrained(self) -> Level | None:
         """The best that a probe of any layer of the untrained model tells of the component; None without components."""
         found = [level for name, level in self.component.items() if name.startswith("untrained")]
-        return max(found, key=lambda level: level.value) if found else None
+        return largest(found, lambda level: level.value) if found else None
 
     def rows(self) -> list[dict]:
         """A table (what, name, value, low, high): accuracies, losses, and probes of the component."""
@@ -84,16 +86,20 @@ class Screening(Shown):
         """For people."""
         said = [f"next observation, accuracy (nats), {self.num_samples} prompts"]
         for name, level in self.accuracy.items():
-            said.append(
-                f"  {name:<18} {level.value:.3f}  {level.low:.3f} to {level.high:.3f}  ({self.loss[name].value:.3f})"
-            )
+            said.append(f"  {name:<18} {_in_digits(level)}  ({steady(self.loss[name].value):z.3f})")
         if self.no_optimum is not None:
             said.append(f"  optimum            not known: {self.no_optimum}")
         if self.component:
-            said.append(f"which of {self.num_components} components, by linear probe (chance {self.chance:.3f})")
+            said.append(
+                f"which of {self.num_components} components, by linear probe (chance {steady(self.chance or 0.0):.3f})"
+            )
             for name, level in self.component.items():
-                said.append(f"  {name:<18} {level.value:.3f}  {level.low:.3f} to {level.high:.3f}")
+                said.append(f"  {name:<18} {_in_digits(level)}")
         return said
+
+
+def _in_digits(level: Level) -> str:
+    return f"{steady(level.value):z.3f}  {steady(level.low):z.3f} to {steady(level.high):z.3f}"
 
 
 def screen(
@@ -145,7 +151,7 @@ def screen(
         laws |= {name: asked.answer_of(believed, batch) for name, believed in (observers or {}).items()}
         labels = asked.labels(batch)
         for name, law in laws.items():
-            right = (law.argmax(-1) == labels).double()
+            right = (likeliest(law) == labels).double()
             both = torch.stack([right, asked.loss_terms(law, labels)])[:, :, torch.from_numpy(judged)]
             terms.setdefault(name, []).append(both.mean(2).numpy())
     each = {name: np.concatenate(parts, 1) for name, parts in terms.items()}

@@ -15,6 +15,7 @@ from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.looks import PREDICTORS
 from hmmscope.runs.development import over_training
 from hmmscope.runs.pipeline import Run
+from hmmscope.ties import largest
 
 CHAINS = "fresh-markov-chains"
 #: What is trained: process and architecture, with their names in figures.
@@ -154,7 +155,7 @@ def _used(rows: Rows) -> Rows:
     found = Rows()
     for own in rows.where(metric="kl").by("seed", "process").values():
         above = Rows(row for row in own if row["layer"] > 0)
-        best = max(above.where(step=max(own.values("step")), subspace="belief"), key=lambda row: row["fitted"])
+        best = largest(above.where(step=max(own.values("step")), subspace="belief"), lambda row: row["fitted"])
         found += above.where(layer=best["layer"])
     return found
 

@@ -21,6 +21,7 @@ from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.outcomes import flat
 from hmmscope.runs.development import over_training
 from hmmscope.runs.pipeline import Run
+from hmmscope.ties import largest
 
 FACTORED = "factored-mess3"
 #: Names in figures, with the specs of the processes.
@@ -268,7 +269,7 @@ def _gains(tables: Tables, processes: tuple[str, ...]) -> dict[str, Effect]:
     first, last = _ends(rows)
 
     def read(own: Rows, step: int) -> Estimate:
-        best = max(own.where(step=step), key=lambda row: row["fitted"])
+        best = largest(own.where(step=step), lambda row: row["fitted"])
         return Estimate(best["value"], best["error"])
 
     def gain(own: Rows) -> Estimate:

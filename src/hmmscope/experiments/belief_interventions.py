@@ -11,6 +11,7 @@ from hmmscope.evidence.panels import Look, curve, lines
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
 from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.ties import largest, smallest
 
 PROCESSES = {"mess3": "Mess3", "rrxor": "RRXOR", "ran-hmm": "RanHMM"}
 ARCHITECTURES = {"rnn": "RNN", "roformer": "RoFormer"}
@@ -114,7 +115,7 @@ def _panels(rows: Rows, intervention: str, y_label: str) -> tuple[Lines, ...]:
 def _at_best_layer(rows: Rows, **chosen: str) -> Estimate:
     """The value at the layer above the input from which the belief is read best, of one seed and network."""
     above = rows.where(metric="kl").where(layer=[layer for layer in rows.values("layer") if layer > 0])
-    layer = max(above, key=lambda row: row["fitted"])["layer"]
+    layer = largest(above, lambda row: row["fitted"])["layer"]
     row = above.one(layer=layer, **chosen)
     return Estimate(row["value"], row["error"])
 
@@ -137,7 +138,7 @@ def _effects(tables: Tables, intervention: str, less: dict[str, str]) -> dict[st
 
 def _least(effects: dict[str, Effect], what: str) -> Seen:
     """The least of the effects, with all of them in a sentence."""
-    least = min(effects, key=lambda name: effects[name].value)
+    least = smallest(effects, lambda name: effects[name].value)
     listed = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
     return Seen({least: effects[least]}, f"{what}: {listed}.")
 

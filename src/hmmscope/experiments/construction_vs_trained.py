@@ -27,6 +27,7 @@ from hmmscope.experiments.side_by_side import (
 )
 from hmmscope.experiments.theorems import by_scale
 from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.ties import largest
 
 NAME = "construction-vs-trained"
 TITLES = {"trained": "Trained", "constructed": "Constructed", "untrained": "Before training"}
@@ -349,7 +350,7 @@ def gradient_steps(tables: Tables) -> Seen:
     middle = max(rows.values("layer")) / 2
 
     def best(own: Rows, network: str) -> Estimate:
-        return _estimate(max((r for r in own.where(network=network) if r["layer"] > middle), key=lambda r: r["value"]))
+        return _estimate(largest((r for r in own.where(network=network) if r["layer"] > middle), lambda r: r["value"]))
 
     found = {name: rows.per_seed(partial(best, network=name)) for name in ("trained", "untrained")}
     differences = [found["trained"][seed] - found["untrained"][seed] for seed in rows.seeds()]

@@ -22,6 +22,7 @@ from hmmscope.experiments.theorems import by_scale
 from hmmscope.inference.baum_welch import baum_welch_predictions
 from hmmscope.inference.entropy import entropy_rate
 from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.likeliest import likeliest
 from hmmscope.inference.mixing import mixing_time
 from hmmscope.interop import HuggingFaceModel, pretrained
 from hmmscope.processes.hmm import HMM
@@ -217,7 +218,7 @@ def _baum_welch(hmm: HMM, observations: torch.Tensor, edges: list[int]) -> list[
         observations[:, seen],
     )
     values = {
-        "accuracy": (law.argmax(-1) == happened).double(),
+        "accuracy": (likeliest(law) == happened).double(),
         "loss": -law.gather(2, happened[..., None])[..., 0].log(),
         "excess": (torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, law)).sum(-1),
     }

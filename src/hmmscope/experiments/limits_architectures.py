@@ -31,6 +31,7 @@ from hmmscope.experiments.limits_tables import (
 )
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import unknown_name
+from hmmscope.ties import smallest
 
 _FOUR = {"tasks": ["cyclic-det", "word-problem", "matmul", "mess3"], "architectures": DEFAULT}
 ERROR_RATES = (0.05, 0.1)
@@ -299,7 +300,7 @@ def _learned(tables: Tables, which: Which, tasks: Iterable[str]) -> Gate:
 
     rows = tables["errors"].where(architecture=which[0], layers=which[1], task=list(tasks), beyond=False)
     found = each(rows, "task", lead)
-    least = min(found.values(), key=lambda one: one.value, default=Effect(value=0.0))
+    least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
     return learned(least, LEARNED, "the constant answer")
 
 

@@ -32,6 +32,7 @@ from hmmscope.experiments.limits_tables import (
 )
 from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
+from hmmscope.ties import smallest
 
 #: The four tasks of the figure; the paper does not name them.
 FOUR = ("cyclic-hard", "cyclic-det", "matmul", "ran-hmm")
@@ -294,7 +295,7 @@ def _learned(tables: Tables, rows: Rows) -> Gate:
         return None if recurrent is None or not nothing else fmean(row["value"] for row in nothing) - recurrent
 
     leads = each_task(rows, FOUR, lead, "")
-    least = min(leads.values(), key=lambda one: one.value, default=Effect(value=0.0))
+    least = smallest(leads.values(), lambda one: one.value) if leads else Effect(value=0.0)
     return learned(least, CONVERGED, "one that always gives the same answer")
 
 

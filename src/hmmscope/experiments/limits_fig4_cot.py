@@ -29,6 +29,7 @@ from hmmscope.experiments.limits_tables import (
 )
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require, unknown_name
+from hmmscope.ties import smallest
 
 #: The block chain-of-thought of the paper is trained on a smaller set.
 PAPER_TRAJECTORIES = 1_000_000
@@ -301,7 +302,7 @@ def _learned(tables: Tables, tasks: tuple[str, ...]) -> Gate:
         return loss_of(own.where(predictor="untrained")) - loss_of(own.where(predictor="trained"))
 
     found = each(tables["errors"].where(task=list(tasks), block_length=0), "task", lead)
-    least = min(found.values(), key=lambda one: one.value, default=Effect(value=0.0))
+    least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
     return learned(least, LOSS_AT_REST, "before training, on average over positions,")
 
 

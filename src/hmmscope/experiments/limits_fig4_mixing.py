@@ -30,6 +30,7 @@ from hmmscope.experiments.limits_tables import (
     while_training,
 )
 from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.ties import largest, smallest
 
 #: Backward probabilities of the paper.
 PROBABILITIES = [0.01, 0.03, 0.05, 0.1, 0.15]
@@ -206,7 +207,7 @@ def _learned(rows: Rows, trained: str = "model") -> Gate:
         return sum(errors[0]) / len(errors[0]) - sum(errors[1]) / len(errors[1]) if all(errors) else None
 
     found = each(rows, "probability", lead)
-    least = min(found.values(), key=lambda one: one.value, default=Effect(value=0.0))
+    least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
     return learned(least, ERROR_RATE / 2, "the uniform law")
 
 
@@ -222,7 +223,7 @@ def hump(tables: Tables) -> Seen:
     model = rows.where(predictor="model", probability=_forgets(rows))
 
     def height(own: Rows) -> Estimate:
-        top = max((sampled(row) for row in own), key=lambda one: one.value)
+        top = largest((sampled(row) for row in own), lambda one: one.value)
         return top - max(_at(own, 1), _at(own, last))
 
     found = each(model, "probability", height, "height of the peak over both ends")
@@ -230,7 +231,7 @@ def hump(tables: Tables) -> Seen:
     shown = []
     for p, own in sorted(model.by("probability").items()):
         means = {row["position"]: row["value"] for row in own.pool("position")}
-        top = max(means, key=lambda position: means[position])
+        top = largest(means, means.__getitem__)
         shown.append(f"{p:g}: {means[top]:.3f} at position {top}, {means[last]:.3f} at position {last}")
     text = f"Largest and last error by backward probability: {'; '.join(shown) or 'none forgets within the sequence'}."
     return Seen(effects, text, gates=(_learned(rows), _at_rest(tables, "model", probability=_forgets(rows))))

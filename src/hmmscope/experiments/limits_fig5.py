@@ -26,6 +26,7 @@ from hmmscope.experiments.limits_tables import (
 )
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require, unknown_name
+from hmmscope.ties import smallest
 
 _PAPER = {"head_counts": [1, 2, 4, 8, 16], "steps": 0, "rates": [0.0002, 0.001, 0.005]}
 
@@ -212,7 +213,7 @@ def _along(rows: Rows, axis: str) -> Seen:
         if clear
         else f"does not clearly depend on the {axis}"
     )
-    best = min(found, key=lambda value: found[value].value)
+    best = smallest(found, lambda value: found[value].value)
     return Seen(effect, f"The evaluation loss {seen}: {listed}; least at {best}.")
 
 

@@ -28,6 +28,7 @@ from hmmscope.experiments.limits_tables import (
     told,
 )
 from hmmscope.runs.pipeline import Run
+from hmmscope.ties import smallest
 from hmmscope.training.recipes import doubling_curriculum
 
 _WITHOUT = ", no curriculum"
@@ -223,7 +224,7 @@ def _gates(tables: Tables, task: str) -> tuple[Gate, Gate]:
     ends = _deep(tables["fit-lengths"].where(task=task))
     lengths = ends.with_columns(length=lambda row: share(row) * row["longest"])
     fits = each(lengths, "layers", _mean_length, resolution=_resolution(ends))
-    least = min(fits.values(), key=lambda one: one.value, default=Effect(value=0.0))
+    least = smallest(fits.values(), lambda one: one.value) if fits else Effect(value=0.0)
     seen = {
         "with" if kept else "without": {"sequences": float(max(own.values("sequences")))}
         for kept, own in _deep(tables["epochs"].where(task=task)).by("curriculum").items()

@@ -27,6 +27,7 @@ from hmmscope.inference.window import linear_window_errors, window_errors
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.runs.pipeline import Run
+from hmmscope.ties import largest, smallest
 
 #: The error rate of claims on growth.
 RATE = 0.1
@@ -177,7 +178,7 @@ def growth(found: Lengths, longest: int, most: float = 1.0) -> Estimate | None:
 
 def slack(own: Rows, rate: float) -> Estimate:
     """How far the largest loss over positions is below an error rate: above zero if the whole length is fitted."""
-    worst = max(own, key=lambda row: row["value"])
+    worst = largest(own, lambda row: row["value"])
     return Estimate(rate - worst["value"], loss_of(Rows([worst])).error)
 
 
@@ -268,7 +269,7 @@ def learned_by(tables: Tables, tasks: Sequence[str], layers: int) -> Gate:
         return length_of(own.where(predictor="model"), RATE) - length_of(own.where(predictor="constant"), RATE)
 
     found = each(tables["positions"].where(task=list(tasks), layers=layers), "task", lead)
-    least = min(found.values(), key=lambda one: one.value, default=Effect(value=0.0))
+    least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
     return learned(least, 1.0, "one that always gives the same answer, in positions of the fit length,")
 
 

@@ -30,6 +30,7 @@ from hmmscope.runs.pipeline import Run, fresh_model
 from hmmscope.runs.settings import threads
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import numpy_generator
+from hmmscope.ties import largest
 from hmmscope.training.objectives import target_loss
 
 ALGORITHMS = ("naive", "two-phase")
@@ -333,7 +334,7 @@ def two_phases(tables: Tables) -> Seen:
     """It gives the same loss and gradients as the naive algorithm."""
     costs = Rows(row for row in tables["costs"].where(algorithm="two-phase") if row["block_length"])
     times = Rows(row for row in tables["times"].where(algorithm="two-phase") if row["block_length"])
-    slowest = max(times, key=lambda row: row["to_plain"])
+    slowest = largest(times, lambda row: row["to_plain"])
     most = Effect(value=max(row["flops_ratio"] for row in costs), unit="times the operations")
     text = f"The most time is {slowest['to_plain']:.2f} times that of a pass without ({_name_of(slowest)}). "
     return Seen(most, text + "Loss and gradients are those of the naive algorithm.")

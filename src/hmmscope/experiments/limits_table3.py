@@ -42,6 +42,7 @@ from hmmscope.experiments.limits_tables import (
     while_training,
 )
 from hmmscope.runs.pipeline import Run
+from hmmscope.ties import largest, smallest
 
 #: How labels of runs begin whose training samples are a set that is seen several times.
 _FIXED = "fixed, "
@@ -272,7 +273,7 @@ def _learned(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) ->
         return min((row["trivial"] - row["loss"]) / (row["trivial"] - row["floor"]) for row in own)
 
     found = each_task(rows, tasks, way, "of the way")
-    least = min(found.values(), key=lambda one: one.value, default=Effect(value=0.0))
+    least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
     return learned(least, 0.5, "one that always gives the same answer")
 
 
@@ -304,7 +305,7 @@ def no_overfitting(tables: Tables) -> Seen:
     kept = (tables.get("fixed") or tables["losses"]).where(layers=short, task=list(REMEMBERING))
 
     def gap(own: Rows) -> Estimate:
-        worst = max(own, key=lambda row: (row["loss"] - row["training_loss"]) / max(row["loss"] - row["floor"], _LEAST))
+        worst = largest(own, lambda row: (row["loss"] - row["training_loss"]) / max(row["loss"] - row["floor"], _LEAST))
         excess = max(worst["loss"] - worst["floor"], _LEAST)
         return Estimate(
             (worst["loss"] - worst["training_loss"]) / excess, (worst["high"] - worst["low"]) / WIDTH / excess

@@ -27,6 +27,7 @@ from hmmscope.experiments.limits_tables import (
     trivial_loss,
 )
 from hmmscope.runs.pipeline import Run
+from hmmscope.ties import smallest
 
 CYCLES = ("cyclic-det", "cyclic-rnd")
 #: Shares of the training at which the paper prints losses.
@@ -184,7 +185,7 @@ def late_share(own: Rows) -> float | None:
 def _learned(rows: Rows, tasks: tuple[str, ...], margin: float) -> Gate:
     """Whether tasks were learned: how far the final loss is below the trivial one, as a share of it."""
     found = each_task(rows, tasks, lambda own: 1 - level_at(own, 1.0), "of its loss")
-    least = min(found.values(), key=lambda one: one.value, default=Effect(value=0.0))
+    least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
     return learned(least, margin, "one that always gives the same answer")
 
 

@@ -29,6 +29,7 @@ from hmmscope.experiments.theorems import (
 from hmmscope.processes.make import make_process
 from hmmscope.runs.pipeline import Run
 from hmmscope.seeds import torch_generator
+from hmmscope.ties import largest, smallest
 
 NAME = "limits-theorem5.2"
 BITS = list(range(8, 27))
@@ -189,7 +190,7 @@ def _trade_off(sizes: dict[str, Any]) -> Measured:
             ]
         for p in (*sizes["bits"], 53):
             kept = [row for row in rows if row["instance"] == seed and row["bits"] == p]
-            best.append(min(kept, key=lambda row: row["error"]))
+            best.append(smallest(kept, lambda row: row["error"]))
     return {"trade-off": rows, "best-scales": best}
 
 
@@ -315,7 +316,7 @@ def _scale_figure(tables: Tables) -> Figure:
 @claim("limits-theorem5.2-error")
 def error(tables: Tables) -> Seen:
     kept = Rows(row for row in tables["errors"] if row["variant"].startswith("paper"))
-    worst = max(kept, key=lambda row: row["error"] / row["bound"])
+    worst = largest(kept, lambda row: row["error"] / row["bound"])
     text = (
         f"Of {len(kept)} networks the error comes nearest to 1/T at T = {worst['length']}, with {worst['error']:.1e}."
     )

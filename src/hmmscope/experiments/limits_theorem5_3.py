@@ -31,6 +31,7 @@ from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
 from hmmscope.runs.pipeline import Run
+from hmmscope.ties import largest
 
 NAME = "limits-theorem5.3"
 FLOAT_LENGTHS = [4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 120]
@@ -336,7 +337,7 @@ def _normaliser_figure(rows: Rows) -> Figure:
 @claim("limits-theorem5.3-error")
 def error(tables: Tables) -> Seen:
     kept = tables["precision"].where(share=1.0)
-    worst = max(kept.where(length=max(kept.values("length"))), key=lambda row: row["error"])
+    worst = largest(kept.where(length=max(kept.values("length"))), lambda row: row["error"])
     falls = []
     for rows in kept.by("instance").values():
         errors = {length: max(row["error"] for row in group) for length, group in rows.by("length").items()}

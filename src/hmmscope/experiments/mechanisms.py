@@ -20,6 +20,7 @@ from hmmscope.experiments.belief_geometry import BeliefGeometry
 from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured, apart
 from hmmscope.experiments.outcomes import flat
 from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.ties import largest
 
 CHAINS = "Markov chains"
 HIDDEN = ("Mess3", "RRXOR")
@@ -261,7 +262,7 @@ def by_which_way(tables: Tables) -> Seen:
     heads = [sender for sender in senders if sender.startswith("head")]
 
     def more(own: Rows) -> Estimate:
-        return cost(own, "mlp 1") - max((cost(own, head) for head in heads), key=lambda one: one.value)
+        return cost(own, "mlp 1") - largest((cost(own, head) for head in heads), lambda one: one.value)
 
     by_seed = rows.per_seed(lambda own: {name: cost(own, name) for name in senders})
     each = {name: pooled([found[name] for found in by_seed.values()]) for name in senders}
@@ -278,7 +279,7 @@ def shared_work(tables: Tables) -> Seen:
         together = rows.where(head=None).where(
             part=[part for part in rows.values("part") if part.startswith("attention")]
         )
-        layer = max(together.pool("layer"), key=lambda row: row["value"])["layer"]
+        layer = largest(together.pool("layer"), lambda row: row["value"])["layer"]
         whole = together.where(layer=layer)
         single = Rows(row for row in rows.where(layer=layer) if row["head"] is not None)
 

@@ -22,6 +22,7 @@ from hmmscope.experiments.decomposition import (
 from hmmscope.experiments.experiment import Experiment, Measured, Tables
 from hmmscope.experiments.theorems import always, by_scale, plain
 from hmmscope.runs.pipeline import Run
+from hmmscope.ties import smallest
 
 NAME = "multitask-decomposition"
 SAMPLES = [100, 1000, 10000, 100000]
@@ -316,7 +317,7 @@ def stopping(tables: Tables) -> Seen:
     rows = tables["parts"]
     few, longest = min(rows.values("samples")), max(rows.values("memory_length"))
     found = rows.where(samples=few, memory_length=longest)
-    best, last = min(found, key=lambda row: row["total"]), found.one(steps="all")
+    best, last = smallest(found, lambda row: row["total"]), found.one(steps="all")
     text = (
         f"With {few} samples and a memory of {longest}, the total error is least after {best['steps']} steps "
         f"({best['total']:.3f}) and ends higher: stopping early regularises. The bound, a sum, sees no such thing."

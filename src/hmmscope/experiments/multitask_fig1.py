@@ -28,6 +28,7 @@ from hmmscope.experiments.multitask_predictors import (
 from hmmscope.experiments.multitask_setting import PoolFigure, gates, in_regime
 from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
+from hmmscope.ties import largest
 
 _WHOLE = {"samples": 512, "first_position": 4, "memory_lengths": [2, 4], "num_steps": 20}
 
@@ -238,7 +239,7 @@ def high_accuracy(tables: Tables) -> Seen:
     tables = in_regime(tables)
     end = _end(tables, "pool", "accuracy")
     found = {name: own.effect() for name, own in end.by("predictor").items()}
-    best = max((name for name in NGRAMS if name in found), key=lambda name: _value(found[name]))
+    best = largest((name for name in NGRAMS if name in found), lambda name: _value(found[name]))
     model, optimum = (end.where(predictor=name) for name in ("model", "retrieval"))
     left = optimum.less(end.where(predictor=best))
     text = (

@@ -36,6 +36,7 @@ from hmmscope.experiments.construction_vs_trained import construct
 from hmmscope.experiments.experiment import Measured
 from hmmscope.experiments.multitask_setting import PoolFigure, gates, in_regime
 from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.ties import largest
 
 #: Prompts that fix the step size of the constructed network.
 _REGRESSIONS = 64
@@ -277,7 +278,7 @@ def peak_moves_up(tables: Tables) -> Seen:
 def construction_gathers(tables: Tables) -> Seen:
     rows = tables["curves"].where(network="constructed", quantity="onset", distance=list(DISTANCES))
     onsets = ", ".join(f"{_of(tables, 'constructed', 'onset', k).value:.2g}" for k in DISTANCES)
-    falls = max((_of(tables, "constructed", "fall", k) for k in DISTANCES), key=lambda found: found.value)
+    falls = largest((_of(tables, "constructed", "fall", k) for k in DISTANCES), lambda found: found.value)
     text = (
         f"The token k back is there from layer {onsets} on (k = 0 to 4; mean over seeds), where the theory says "
         f"{', '.join(str(gathering_layer(k)) for k in DISTANCES)}. From the peak to the last layer its accuracy falls by "

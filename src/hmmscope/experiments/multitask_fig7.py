@@ -28,6 +28,7 @@ from hmmscope.experiments.multitask_setting import PoolFigure, gates, in_regime
 from hmmscope.models.base import SequenceModel
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require
+from hmmscope.ties import largest
 
 #: Where attention can fall, seen from the last token.
 SOURCES = ("the token itself", "earlier in its sequence", "demonstrations", "delimiters")
@@ -185,7 +186,8 @@ def alignment(
                 for layer, pattern_BHU in patterns.items()
                 for head in range(pattern_BHU.shape[1])
             }
-            layer, head = max(there, key=lambda one: float(there[one].mean()))
+            means = {one: float(values.mean()) for one, values in there.items()}
+            layer, head = largest(means, means.__getitem__)
             where = {"constructed_layer": gathers, "offset": offset, "network": network, "layer": layer, "head": head}
             best_rows.append(where | mean_row(there[layer, head]))
         by_layer = np.stack([pattern_BHU[..., same].sum(-1).mean(1) for pattern_BHU in patterns.values()])

@@ -26,6 +26,7 @@ from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.outcomes import flat
 from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.ties import smallest
 
 #: Sizes of process, layout, model and recipe; the same for all three processes.
 _SCALES: dict[str, dict[str, dict[str, Any]]] = {
@@ -262,7 +263,7 @@ def belief_linear(tables: Tables) -> Seen:
         f"{ceiling[process].value:.3f}), {gains[process].short()} above the better control"
         for process, found in trained.items()
     )
-    least = min(gains, key=lambda process: gains[process].value)
+    least = smallest(gains, lambda process: gains[process].value)
     return Seen({NAMES[least]: gains[least]}, f"R² on held-out samples: {each}.", gates=(flat(tables),))
 
 

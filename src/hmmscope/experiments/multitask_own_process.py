@@ -8,6 +8,7 @@ from hmmscope.evidence.rows import Tables
 from hmmscope.experiments.multitask_fig1 import MultiTaskFig1
 from hmmscope.experiments.multitask_models import CONCENTRATION
 from hmmscope.experiments.multitask_predictors import NGRAMS, POOLS
+from hmmscope.ties import smallest
 from hmmscope.training.recipes import multitask_recipe
 
 #: Numbers of each scale: process, layout, model, training.
@@ -68,7 +69,7 @@ def own_process(tables: Tables) -> Seen:
     parts = []
     for pool, own in end.by("pool").items():
         found = {name: one.effect() for name, one in own.by("predictor").items()}
-        best = min((one for name in NGRAMS if (one := found.get(name))), key=lambda one: one.value)
+        best = smallest((one for name in NGRAMS if (one := found.get(name))), lambda one: one.value)
         parts.append(f"{found['model']} on {POOLS[pool]} (best n-gram {best}, retrieval {found['retrieval']})")
     gain = tables["effects"].where(network="trained", pool="pool", effect="gain over counting")
     return Seen(gain.effect(unit="nats below the best n-gram"), f"The loss is, in nats, {'; '.join(parts)}.")

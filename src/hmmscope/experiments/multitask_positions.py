@@ -19,6 +19,7 @@ from hmmscope.experiments.multitask_studies import (
 )
 from hmmscope.experiments.outcomes import equal_tokens, flat
 from hmmscope.runs.pipeline import Run
+from hmmscope.ties import smallest
 
 _KINDS = {"positions": ["rotary", "learned", "sinusoidal", "none"]}
 
@@ -72,7 +73,7 @@ def rotary(tables: Tables) -> Seen:
     text = f"Excess over the optimum in nats: {listed(kinds)}."
     if "rotary" not in kinds or not others:
         return Seen(None, f"{text} There is nothing to compare.")
-    best = min(others, key=lambda kind: kinds[kind].value)
+    best = smallest(others, lambda kind: kinds[kind].value)
     effect = excess_less(
         deep, {"positions": best}, {"positions": "rotary"}, f"excess of {best} less that of rotary, nats"
     )

@@ -17,6 +17,7 @@ from hmmscope.constructions.least_squares import demonstration_samples, least_sq
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Prompts
+from hmmscope.inference.likeliest import likeliest
 from hmmscope.inference.optimal import optimal_law
 from hmmscope.models.base import SequenceModel
 from hmmscope.processes.base import Process
@@ -25,6 +26,7 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.processes.mixture import Mixture
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require
+from hmmscope.ties import smallest
 
 #: Longest context of the n-grams that are shown whatever is best, and the names of the predictors that count in the prompt.
 MAX_ORDER = 4
@@ -117,7 +119,7 @@ def prompt_score(run: Run, process: Process, num_samples: int, predictors: Seque
     tried = [name for name in measures if name.startswith("retrieval ")]
     if tried:
         end = last_sequence(score)
-        best = min(tried, key=lambda name: float(measures[name]["loss"][:, end].mean()))
+        best = smallest(tried, lambda name: float(measures[name]["loss"][:, end].mean()))
         measures["retrieval"] = measures[best]
         for name in tried:
             del measures[name]
@@ -202,4 +204,4 @@ class _Vectors(torch.nn.Module):
 def measured(law: Float64[Tensor, "batch judged symbol"], labels: Int64[Tensor, "batch judged"]) -> dict:
     """Accuracy and loss (sample, judged)."""
     loss = -law.gather(2, labels[..., None])[..., 0].log()
-    return {"accuracy": (law.argmax(-1) == labels).double().numpy(), "loss": loss.numpy()}
+    return {"accuracy": (likeliest(law) == labels).double().numpy(), "loss": loss.numpy()}

@@ -20,6 +20,7 @@ from hmmscope.experiments.multitask_setting import pool_columns, spread
 from hmmscope.processes.base import Process
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.storage import rundir
+from hmmscope.ties import largest, smallest
 
 #: Predictors that are drawn beside the best n-gram; the tables have more.
 _SHOWN = ("known-component", "prior", "retrieval", "model", "untrained", TREE)
@@ -172,7 +173,7 @@ def _looks(rows: Rows, pool: str) -> dict[str, Look]:
     orders = {row["predictor"]: row["value"] for row in end if row["predictor"].startswith("order-")}
     if end[0]["metric"] == "accuracy":
         orders = {name: -value for name, value in orders.items()}
-    shown = (*_SHOWN, *([min(orders, key=lambda name: orders[name])] if orders else []))
+    shown = (*_SHOWN, *([smallest(orders, orders.__getitem__)] if orders else []))
     return {name: look for name, look in prompt_looks(pool).items() if name in shown}
 
 
@@ -246,7 +247,7 @@ def layers_hold(tables: Tables) -> Seen:
     rows = tables["layers"].where(prompts=min(tables["layers"].values("prompts")))
 
     def best(target: str, network: str) -> dict[str, Any]:
-        return max(rows.where(target=target, network=network), key=lambda row: row["accuracy"])
+        return largest(rows.where(target=target, network=network), lambda row: row["accuracy"])
 
     parts = []
     for target, name in _READ.items():

@@ -23,6 +23,7 @@ from hmmscope.experiments.experiment import Measured
 from hmmscope.processes.mixture import Mixture
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage.rundir import read_journal
+from hmmscope.ties import largest
 
 
 def construct(run: Run, sizes: dict[str, Any]) -> MultiTaskTransformer:
@@ -122,7 +123,7 @@ def attention_of_networks(networks: Mapping[str, nn.Module], corpus: Corpus, siz
         shape = np.array(profiles["constructed", layer, head])
         for name in ("trained", "untrained"):
             found = {key: float(np.minimum(shape, profiles[key]).sum()) for key in profiles if key[0] == name}
-            best = max(found, key=lambda key: found[key])
+            best = largest(found, found.__getitem__)
             overlap.append(
                 {
                     "constructed_layer": layer,

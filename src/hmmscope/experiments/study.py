@@ -49,6 +49,7 @@ from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import disk, seals, store
 from hmmscope.storage.rundir import config_difference
 from hmmscope.text import say as say_aloud
+from hmmscope.ties import smallest
 from hmmscope.training.spec import TrainingSpec
 
 #: Networks whose sizes are chosen here; others have their own defaults.
@@ -429,7 +430,7 @@ def _predictors(
         known[run.path.name] = about | {"network": run.config.model.name, "seed": run.config.seed}
     means = {name: float(np.nanmean(validation[name])) for name in known}
     families = {about["family"] for about in known.values()}
-    best = {min((n for n in known if known[n]["family"] == family), key=lambda n: means[n]) for family in families}
+    best = {smallest((n for n in known if known[n]["family"] == family), means.__getitem__) for family in families}
     for name, about in known.items():
         value, low, high = per_symbol(test[name])
         numbers = {"value": value, "low": low, "high": high, "bits": value / math.log(2), "validation": means[name]}

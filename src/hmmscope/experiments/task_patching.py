@@ -17,6 +17,7 @@ from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.multitask_predictors import last_sequence
 from hmmscope.experiments.outcomes import flat
 from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.ties import largest
 
 #: Components of the mixture: which of them speaks takes one dimension less.
 NUM_TASKS = 4
@@ -132,7 +133,7 @@ def _at_best(rows: Rows) -> Rows:
     """The layer, with another one above it, at which the whole stream of the trained network does most in all seeds."""
     whole = rows.where(network="trained", subspace="whole").pool("layer")
     inner = [row for row in whole if row["layer"] < max(rows.values("layer"))]
-    return rows.where(layer=max(inner, key=lambda row: row["value"])["layer"])
+    return rows.where(layer=largest(inner, lambda row: row["value"])["layer"])
 
 
 def _less(tables: Tables, reference: str, **other: str) -> dict[int, Effect]:

@@ -18,9 +18,10 @@ from hmmscope.inference.products import products_backward, products_forward
 from hmmscope.inference.ragged import check_ragged
 from hmmscope.inference.tables import Sequences, Tables, few, in_blocks, sequences, tables
 from hmmscope.kernels import careful, lanes
+from hmmscope.processes.generalised import ROUNDING
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.laws import Law, StateEmitting, symbol_law
+from hmmscope.processes.laws import Law, StateEmitting, signed, symbol_law
 from hmmscope.reprs import Shown
 
 #: A law with a positive entry below this is in doubt, looked at so often: see `hmmscope.kernels.lanes`.
@@ -95,7 +96,12 @@ def run_filter(
             beyond = np.arange(time) >= lengths_B.numpy()[:, None]
             beliefs[beyond], ahead[beyond], norms[beyond] = 0.0, 0.0, 1.0
     terms = np.full(norms.shape, -np.inf)
-    np.log(norms, out=terms, where=norms > 0)  # of a generalised HMM a sum of zero may come out below zero
+    np.log(
+        norms, out=terms, where=norms > (ROUNDING if signed(law) else 0.0)
+    )  # sums that cancel are zero up to rounding
+    if signed(law):
+        never = np.logical_or.accumulate(terms == -np.inf, axis=1)
+        terms[never], beliefs[never], ahead[never] = -np.inf, 0.0, 0.0
     again = {}
     for row, length in zip(work.rows[doubtful].tolist(), work.lengths[doubtful].tolist(), strict=True):
         again[row] = filter_carefully(found, observations_BT[row, :length], work.starts, terms[row])

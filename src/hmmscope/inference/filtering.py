@@ -10,7 +10,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.compiled import run_filter
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.ragged import blank, check_ragged
-from hmmscope.processes.generalised import ROUNDING, GeneralisedHMM
+from hmmscope.processes.generalised import ROUNDING, GeneralisedHMM, without_rounding
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import Law, symbol_law
@@ -94,7 +94,7 @@ def filter_beliefs(
         never_BT = ~(terms_BT >= math.log(ROUNDING)).cummin(1).values
         terms_BT = terms_BT.masked_fill(never_BT & inside, -torch.inf)
         beliefs, following = (x.masked_fill(never_BT[..., None], 0.0) for x in (beliefs, following))
-        following = following.clamp_min(0.0)
+        following = without_rounding(following)
     impossible_at = first_impossible(terms_BT)
     if strict and (impossible_at >= 0).any():
         b = int((impossible_at >= 0).nonzero()[0])

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.errors import ResourceError
+from hmmscope.ties import smallest
 
 Vector = NDArray[np.float64]
 
@@ -43,17 +44,17 @@ def enumerate_signs(emission: NDArray[np.float64]) -> tuple[float, Vector]:
     solve = programs(emission)
     patterns = itertools.islice(itertools.product((1.0, -1.0), repeat=len(emission) - 1), 1, None)
     solved = (solve(np.array([1.0, *pattern])) for pattern in patterns)
-    return min(((ratio(v, emission), v) for v in solved), key=lambda pair: pair[0])
+    return smallest(((ratio(v, emission), v) for v in solved), lambda pair: pair[0])
 
 
 def alternate(emission: NDArray[np.float64], starts: list[Vector]) -> tuple[float, Vector]:
     """Repeat: fix the signs of v, improve v. The ratio never grows; a local minimum, so an upper bound."""
     solve = programs(emission)
-    best = min(starts, key=lambda v: ratio(v, emission))
+    best = smallest(starts, lambda v: ratio(v, emission))
     for v in starts:
         while ratio(better := solve(np.where(v >= 0, 1.0, -1.0)), emission) < ratio(v, emission) - 1e-12:
             v = better
-        best = min(best, v, key=lambda v: ratio(v, emission))
+        best = smallest((best, v), lambda v: ratio(v, emission))
     return ratio(best, emission), best
 
 

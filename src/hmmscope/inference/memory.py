@@ -11,14 +11,14 @@ from hmmscope.errors import InputError
 from hmmscope.inference.compiled import NextLaws, filter_carefully, forward, next_laws, run_filter
 from hmmscope.inference.filtering import FilterResult, first_impossible
 from hmmscope.inference.forward import check_observations
-from hmmscope.inference.stationary import stationary_distribution
+from hmmscope.inference.stationary import emitting_steps, stationary_distribution
 from hmmscope.inference.tables import Sequences, tables
 from hmmscope.kernels import careful
 from hmmscope.machine import require_memory
-from hmmscope.processes.generalised import GeneralisedHMM
+from hmmscope.processes.generalised import ROUNDING, GeneralisedHMM, without_rounding
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.laws import EdgeEmitting, Law, StateEmitting, symbol_law
+from hmmscope.processes.laws import EdgeEmitting, Law, StateEmitting, signed, symbol_law
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
@@ -78,6 +78,8 @@ def memory_beliefs(
     _windows(law, flat.view(-1).numpy(), ends - short, short + 1, ends, known, laws, ahead)
     beliefs, next_observation = torch.from_numpy(known), torch.from_numpy(ahead)
     first_observation = torch.from_numpy(laws.opening)
+    if signed(law):
+        next_observation, first_observation = map(without_rounding, (next_observation, first_observation))
     terms_BT = torch.empty(batch, time, dtype=torch.float64)
     terms_BT[:, :1] = first_observation[observations[:, :1]].log()
     terms_BT[:, 1:] = next_observation[:, :-1].gather(2, observations[:, 1:, None])[:, :, 0].log()
@@ -202,6 +204,25 @@ def _windows(
             )
         if totals is not None:
             totals[number] = terms.sum()
+    if signed(law):
+        never = _never(law, symbols[offsets[:, None] + np.arange(length)])
+        beliefs[ends[never]] = 0.0
+        if ahead is not None:
+            ahead.reshape(len(beliefs), -1)[ends[never]] = 0.0
+        if totals is not None:
+            totals[never] = -np.inf
+
+
+def _never(law: Law, windows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which windows (window, time) hold a symbol whose probability is zero up to rounding; sums of the law can cancel."""
+    steps_VSS = emitting_steps(law)
+    vectors_NS, never_N = law.initial_MS.expand(len(windows), -1), torch.zeros(len(windows), dtype=torch.bool)
+    for symbol_N in torch.from_numpy(windows).T:
+        moved_NS = torch.einsum("ni,nij->nj", vectors_NS, steps_VSS[symbol_N])
+        norm_N1 = moved_NS.sum(1, keepdim=True)
+        never_N |= norm_N1[:, 0] <= ROUNDING
+        vectors_NS = moved_NS / norm_N1.masked_fill(never_N[:, None], 1.0)
+    return never_N.numpy()
 
 
 def all_sequences(num_symbols: int, time: int) -> Int64[Tensor, "sequence time"]:

@@ -17,6 +17,9 @@ from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import StateEmitting, symbol_law
 from hmmscope.schema import require
 
+#: Two predictions that are this close are equal: what is left is rounding.
+_ROUNDING = 1e-13
+
 
 @dataclass(frozen=True)
 class MemoryLoss:
@@ -94,8 +97,10 @@ def _exact_predictions(hmm: HMM | LabelledHMM | GeneralisedHMM, sequences: Tenso
 
 
 def _distances(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """Half the L1 and the squared Euclidean distance, row by row."""
-    return (one - other).abs().sum(-1) / 2, (one - other).square().sum(-1)
+    """Half the L1 and the squared Euclidean distance, row by row; zero where only rounding differs."""
+    apart = one - other
+    apart = apart.masked_fill(apart.abs() <= _ROUNDING, 0.0)
+    return apart.abs().sum(-1) / 2, apart.square().sum(-1)
 
 
 @dataclass(frozen=True)

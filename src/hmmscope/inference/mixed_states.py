@@ -117,11 +117,12 @@ def mixed_states(
         expanded[at] = not stopped_by
         at += 1
     beliefs_NS = torch.stack(nodes.beliefs)
+    probability_NV = beliefs_NS @ steps_VSS.sum(2).T
     return MixedStates(
         beliefs=beliefs_NS,
         depth=torch.tensor(depth),
         expanded=torch.tensor(expanded),
-        probability=(beliefs_NS @ steps_VSS.sum(2).T).clamp_min(0.0),
+        probability=probability_NV.masked_fill(probability_NV <= least, 0.0),
         successor=torch.tensor(successor),
         complete=all(expanded),
         stopped_by=stopped_by,

@@ -18,6 +18,9 @@ from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
 
+#: Logarithms of probabilities are multiples of one over this where paths are compared.
+_GRID = 2.0**36
+
 
 @dataclass(frozen=True, repr=False)
 class PathResult(Shown):
@@ -44,8 +47,9 @@ def most_likely_states(
     Where transitions emit, log labelled[o_t][i, j] takes the place of transition and emission, and the start state,
     which is not part of the path, is summed over: best_0 = log(initial @ labelled[o_0]).
 
-    Ties go to the lowest last state, then to the lowest state before it, and so on. They are ties of rounded sums of
-    logarithms: paths whose probabilities differ by less than a relative T * 2^-52 may change places.
+    Ties go to the lowest last state, then to the lowest state before it, and so on. Logarithms are rounded to multiples of
+    2^-36, so that their sums are exact in any order up to 2^17: paths that take the same steps in another order tie. Paths
+    whose probabilities differ by less than a relative T * 2^-36 may change places.
 
     Source: Viterbi (1967).
 
@@ -65,8 +69,10 @@ def most_likely_states(
     process, work = tables(hmm.law), sequences(checked, mask, inside.sum(1))
     batch, time = checked.shape
     with np.errstate(divide="ignore"):
-        first, transposed, emission = (np.log(part) for part in (process.first, process.transposed(), process.emission))
-    states, logs, found = np.full(batch * time, -1), np.zeros(batch), np.empty(len(work.rows))
+        exact = [np.log(part) for part in process]
+    first, step, emission = (np.rint(part * _GRID) / _GRID for part in exact)
+    transposed = np.ascontiguousarray(step.transpose(0, 2, 1))
+    states, found = np.full(batch * time, -1), np.empty(len(work.rows))
     longest, small = int(work.lengths.max(initial=0)), np.uint8 if hmm.num_states <= 256 else np.uint16
 
     def run(part: slice) -> None:
@@ -75,8 +81,28 @@ def most_likely_states(
         likeliest(work.width, first, transposed, emission, *own[:3], own.starts, pointers, states, found[part])
 
     in_blocks(work, len(work.rows), run)
-    logs[work.rows] = found
-    return PathResult(torch.from_numpy(states).view(batch, time), torch.from_numpy(logs))
+    paths_BT = states.reshape(batch, time)
+    terms_BT = _steps(*exact, checked.numpy(), paths_BT, mask.numpy())
+    terms_BT[~inside.numpy()] = 0.0
+    return PathResult(torch.from_numpy(paths_BT), torch.from_numpy(terms_BT.sum(1)))
+
+
+def _steps(
+    first_VS: NDArray[np.float64],
+    step_KSS: NDArray[np.float64],
+    emission_VS: NDArray[np.float64],
+    symbols_BT: NDArray[np.int64],
+    states_BT: NDArray[np.int64],
+    starts_T: NDArray[np.bool_],
+) -> NDArray[np.float64]:
+    """Log-probability of each step of paths (batch, time), from the logarithms of `Tables`; -inf where there is no path."""
+    before_BT = np.roll(states_BT, 1, axis=1)
+    if len(emission_VS):
+        moves_BT = step_KSS[0, before_BT, states_BT] + emission_VS[symbols_BT, states_BT]
+    else:
+        moves_BT = step_KSS[symbols_BT, before_BT, states_BT]
+    terms_BT = np.where(starts_T, first_VS[symbols_BT, states_BT], moves_BT)
+    return np.where(states_BT < 0, -np.inf, terms_BT)
 
 
 def sample_state_paths(

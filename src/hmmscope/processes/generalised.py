@@ -129,6 +129,11 @@ class GeneralisedHMM(Process):
         return f"GeneralisedHMM(num_states={self.num_states}, num_symbols={self.num_symbols}{title})"
 
 
+def without_rounding(law: Float64[Tensor, "*batch symbol"]) -> Float64[Tensor, "*batch symbol"]:
+    """Probabilities of symbols as products of signed numbers give them; those up to `ROUNDING` are zero, as for samples."""
+    return law.masked_fill(law <= ROUNDING, 0.0)
+
+
 def _row_sums(matrices: NDArray[np.float64]) -> list[tuple[str, float]]:
     """For each row of the matrices its name in errors and its sum over symbols and columns."""
     return [(f"labelled[:, {i}]", float(total)) for i, total in enumerate(matrices.sum((0, 2)))]

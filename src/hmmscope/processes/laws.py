@@ -51,6 +51,11 @@ class EdgeEmitting(Shown):
 Law = StateEmitting | EdgeEmitting
 
 
+def signed(law: Law) -> bool:
+    """Whether numbers of the law are below zero, as only those of generalised HMMs are: then sums can cancel."""
+    return any(bool((part < 0).any()) for part in law.rows())
+
+
 def symbol_law(law: Law) -> Float64[Tensor, "component state symbol"]:
     """P(next symbol | state that is about to emit)."""
     return law.emission_MSV if isinstance(law, StateEmitting) else law.labelled_MVSS.sum(-1).transpose(1, 2)

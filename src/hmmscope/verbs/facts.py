@@ -40,6 +40,7 @@ from hmmscope.schema import require
 from hmmscope.seeds import check_seed
 from hmmscope.storage import store
 from hmmscope.text import say
+from hmmscope.ties import steady
 from hmmscope.verbs.endings import new_file
 from hmmscope.verbs.sources import find_process
 
@@ -193,7 +194,7 @@ def _blocks(hmm: AnyHMM, options: FactOptions) -> Section:
     heads = {"block": "H(n)", "myopic": "h_n", "informed": "lower bound", "excess": "excess"}
     lines = ["block entropies, nats\n" + f"  {'n':>4} " + " ".join(f"{heads[name]:>12}" for name in columns)]
     for n, row in enumerate(zip(*columns.values(), strict=True), 1):
-        lines.append(f"  {n:>4} " + " ".join(f"{value:12.6f}" for value in row))
+        lines.append(f"  {n:>4} " + " ".join(f"{steady(value):z12.6f}" for value in row))
     return lines, {"block_entropies": columns}
 
 
@@ -215,7 +216,8 @@ def _mixing(hmm: AnyHMM, options: FactOptions) -> Section:
     found = mixing_time(_with_states(hmm, "mixing"), num_samples=options.samples, seed=options.seed)
     assert found.distances is not None
     mean, low, high = (values.tolist() for values in (found.distances.mean, found.distances.low, found.distances.high))
-    last = f"distance {mean[-1]:.4f}, 95 % {low[-1]:.4f} to {high[-1]:.4f}, {options.samples} sequences"
+    ends = (f"{steady(series[-1]):z.4f}" for series in (mean, low, high))
+    last = "distance {}, 95 % {} to {}".format(*ends) + f", {options.samples} sequences"
     return [f"mixing time\n  {_mixing_words(found)}: {last}"], {
         "mixing_time": found.time,
         "mixing_time_paper_indexing": found.paper_indexing,
@@ -249,8 +251,11 @@ def _memory(hmm: AnyHMM, options: FactOptions) -> Section:
     lines = [f"error of finite memory after {time} observations, {how}"]
     lines.append(f"  {'memory':>6} {'TV':>12} {'95 %':>25} {'squared':>12} {'TV of any history':>18}")
     for length, error, bound in zip(lengths, errors, bounds, strict=True):
-        interval = "" if error.exact else f"{error.low:.6f} to {error.high:.6f}"
-        lines.append(f"  {length:>6} {error.total_variation:12.6f} {interval:>25} {error.squared:12.3e} {bound:18.6f}")
+        mean, square, low, high, most = map(
+            steady, (error.total_variation, error.squared, error.low, error.high, bound)
+        )
+        interval = "" if error.exact else f"{low:z.6f} to {high:z.6f}"
+        lines.append(f"  {length:>6} {mean:z12.6f} {interval:>25} {square:12.3e} {most:18.6f}")
     said, decay = _decay(lengths, errors)
     return [*lines, f"  {said}"], {
         "memory_time": time,
@@ -275,11 +280,12 @@ def _decay(lengths: list[int], errors: list[MemoryLoss]) -> tuple[str, dict[str,
     if len(lengths) < 3:
         return "decay: needs a memory of 3 or more", None
     if min(values) <= 1e-14:
-        return f"decay: none, the error is zero up to rounding from memory {values.index(min(values)) + 1} on", None
+        first = next(length for length, value in zip(lengths, values, strict=True) if value <= 1e-14)
+        return f"decay: none, the error is zero up to rounding from memory {first} on", None
     fit = fit_decay(lengths, values)
     return (
-        f"decay: a factor {fit.ratio:.6f} for each observation (fitted from {fit.first} to {fit.last}, "
-        f"largest residual {fit.residual:.3f})",
+        f"decay: a factor {steady(fit.ratio):.6f} for each observation (fitted from {fit.first} to {fit.last}, "
+        f"largest residual {steady(fit.residual):z.3f})",
         dataclasses.asdict(fit),
     )
 
@@ -291,9 +297,9 @@ def _mixed(hmm: AnyHMM, options: FactOptions) -> Section:
     lines = [f"mixed states\n  {count} up to depth {depth}; {ending}"]
     symbols = hmm.symbols or tuple(map(str, range(hmm.num_symbols)))
     for node in range(min(count, 8)):
-        law = ", ".join(f"{value:.6f}" for value in found.beliefs[node, :8].tolist())
+        law = ", ".join(f"{steady(value):z.6f}" for value in found.beliefs[node, :8].tolist())
         row = zip(symbols, found.successor[node].tolist(), found.probability[node].tolist(), strict=True)
-        edges = ", ".join(f"{name} {p:.4f} -> {'?' if to < 0 else to}" for name, to, p in row if p > 0)
+        edges = ", ".join(f"{name} {steady(p):.4f} -> {'?' if to < 0 else to}" for name, to, p in row if p > 0)
         lines.append(f"  {node:>4} ({law}{', ...' if hmm.num_states > 8 else ''})  {edges}")
     return lines + (["  ..."] if count > 8 else []), {"mixed_states": _plain(found)}
 
@@ -316,9 +322,9 @@ def _linear(process: LinearGaussian) -> Section:
     found, step, factor = mixing_time(process), steady_step(process), forgetting_factor(process)
     variance = float(step.innovation_covariance.diagonal().mean())
     lines = [
-        f"  mixing time      {found.time:.6f} steps (to a twentieth of an error)",
-        f"  forgetting       {factor:.6f} of an error in the mean is left after a step",
-        f"  least variance   {variance:.6f} of a coordinate of the next observation, in the long run",
+        f"  mixing time      {steady(found.time):.6f} steps (to a twentieth of an error)",
+        f"  forgetting       {steady(factor):z.6f} of an error in the mean is left after a step",
+        f"  least variance   {steady(variance):z.6f} of a coordinate of the next observation, in the long run",
     ]
     return lines, {
         "mixing_time": found.time,

@@ -11,6 +11,7 @@ from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.kalman import check_vectors, kalman_filter
+from hmmscope.inference.likeliest import likeliest as likeliest_choice
 from hmmscope.inference.memory import memory_beliefs
 from hmmscope.inference.mixture import filter_mixture
 from hmmscope.inference.paths import most_likely_states, sample_state_paths
@@ -27,6 +28,7 @@ from hmmscope.schema import require
 from hmmscope.seeds import check_seed
 from hmmscope.storage import store
 from hmmscope.text import in_a_line, say
+from hmmscope.ties import steady
 from hmmscope.verbs.endings import new_file
 from hmmscope.verbs.sources import find_process, likeliest, read_observations
 
@@ -186,13 +188,13 @@ def _symbols(process: Process, tokens: Tensor) -> tuple[list[dict], list[str]]:
         {"position": t, "observation": symbol, "log_likelihood": term, key: law, "next_observation": ahead}
         for t, (symbol, term, law, ahead) in enumerate(columns)
     ]
-    first = f"log-likelihood {total:.6f} nats"
+    first = f"log-likelihood {_nats(total)}"
     if impossible_at >= 0:
         name = symbols[rows[impossible_at]["observation"]]
         return rows, [f"{first}; impossible from observation {impossible_at} ({name}) on"]
     last = rows[-1]
     return rows, [
-        f"{first} ({total / len(rows):.6f} per observation)",
+        f"{first} ({_digits(total / len(rows))} per observation)",
         f"{key}: {_coordinates(last[key]) if key == 'vector' else likeliest(last[key], states)}",
         f"next: {likeliest(last['next_observation'], symbols)}",
     ]
@@ -223,14 +225,22 @@ def _vectors(process: LinearGaussian, vectors: Tensor) -> tuple[list[dict], list
     ]
     total, last = float(result.log_likelihood[0]), rows[-1]
     return rows, [
-        f"log-density {total:.6f} nats ({total / len(rows):.6f} per observation)",
+        f"log-density {_nats(total)} ({_digits(total / len(rows))} per observation)",
         f"mean: {_coordinates(last['mean'])}",
         f"next: {_coordinates(last['next_observation'])}",
     ]
 
 
 def _coordinates(vector: list[float], count: int = 8) -> str:
-    return ", ".join(f"{value:.6f}" for value in vector[:count]) + (", ..." if len(vector) > count else "")
+    return ", ".join(map(_digits, vector[:count])) + (", ..." if len(vector) > count else "")
+
+
+def _digits(value: float) -> str:
+    return f"{steady(value):z.6f}"
+
+
+def _nats(value: float) -> str:
+    return f"{_digits(value)} nats"
 
 
 def _extras(process: Process, tokens: Tensor, rows: list[dict], wanted: Wanted, number: int) -> list[str]:
@@ -259,8 +269,8 @@ def _smooth(
     beliefs = smooth_beliefs(process, tokens)[0]
     for row, belief in zip(rows, beliefs.tolist(), strict=True):
         row["smoothed"] = belief
-    best = beliefs[:_SHOWN].max(1)
-    said = (f"{names[s]} {p:.3f}" for s, p in zip(best.indices.tolist(), best.values.tolist(), strict=True))
+    best = likeliest_choice(beliefs[:_SHOWN]).tolist()
+    said = (f"{names[s]} {steady(float(beliefs[t, s])):.3f}" for t, s in enumerate(best))
     return [f"smoothed: {', '.join(said)}{_dots(rows)}"]
 
 
@@ -272,7 +282,7 @@ def _viterbi(
     for row, state in zip(rows, states, strict=True):
         row["viterbi"] = state
     said = " ".join(names[s] for s in states[:_SHOWN])
-    return [f"likeliest path: {said}{_dots(rows)} (log-probability {float(path.log_probability[0]):.6f})"]
+    return [f"likeliest path: {said}{_dots(rows)} (log-probability {_digits(float(path.log_probability[0]))})"]
 
 
 def _paths(
@@ -306,8 +316,8 @@ def _memory(process: HMM | LabelledHMM | GeneralisedHMM, tokens: Tensor, rows: l
     symbols = tuple(map(in_a_line, process.symbols or map(str, range(process.num_symbols))))
     ahead = likeliest(rows[-1]["memory_next_observation"], symbols)
     return [
-        f"with {length} observations of memory: log-likelihood {total:.6f} nats "
-        f"({total / len(rows):.6f} per observation), next: {ahead or 'nothing, the window is impossible'}"
+        f"with {length} observations of memory: log-likelihood {_nats(total)} "
+        f"({_digits(total / len(rows))} per observation), next: {ahead or 'nothing, the window is impossible'}"
     ]
 
 
@@ -318,5 +328,5 @@ def _ngrams(process: Process, tokens: Tensor, rows: list[dict], count: int) -> l
     terms_TK = predicted.gather(2, tokens[0][:, None, None].expand(-1, count, 1))[..., 0].log()
     for row, terms in zip(rows, terms_TK.tolist(), strict=True):
         row["ngram_log_likelihood"] = terms
-    said = ", ".join(f"{value:.6f}" for value in terms_TK.mean(0).tolist())
+    said = ", ".join(map(_digits, terms_TK.mean(0).tolist()))
     return [f"n-grams, n = 1 to {count}: {said} per observation"]
