@@ -106,6 +106,15 @@ def test_the_parts_of_a_stream_are_the_whole(unit: str, text: str, tmp_path: Pat
     assert [s.tolist() for part in parts for s in part] == [s.tolist() for s in whole]
 
 
+def test_few_sequences_are_cut_to_hold_some_out() -> None:
+    rows = np.random.default_rng(0).integers(0, 3, 400).tolist()
+    found = hs.fit([rows], [1, 2], num_restarts=1, max_iterations=2)
+    assert found.num_observations == 336  # 21 of 25 blocks
+    assert found.reason.endswith("; held out are blocks of 16 symbols")
+    many = hs.fit([rows[k : k + 20] for k in range(0, 400, 20)], [1, 2], num_restarts=1, max_iterations=2)
+    assert "blocks" not in many.reason
+
+
 def test_long_records_come_in_pieces(tmp_path: Path) -> None:
     path = tmp_path / "a.fasta"
     path.write_text(">one\nACGT\nacgt\nGG\n>two\nTT\n")

@@ -1,7 +1,10 @@
 """Sequences that users bring: every source, one reading or a refusal that says both, bounded reads, exact splits."""
 
 import json
+import math
 import os
+import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +18,7 @@ from safetensors.torch import save_file as save_torch
 from torch.utils.data import DataLoader
 
 import hmmscope as hs
-from hmmscope.errors import DamagedError, InputError, RefusedError
+from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedError
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.rule import Reading
 
@@ -437,6 +440,52 @@ def test_values_of_other_types_are_refused(tmp_path: Path) -> None:
     header = json.dumps({"observations": {"dtype": "I64", "shape": [0, 10**30], "data_offsets": [0, 0]}}).encode()
     path = written(tmp_path, "s.safetensors", len(header).to_bytes(8, "little") + header)
     refused(lambda: SequenceData(path), "a shape is beyond all memory", kind=DamagedError)
+
+
+VALUES = [None, True, 0, 1, -1, 2**63, 10**30, 1.5, math.nan, "", "a", "ab", "1", "1 0", "a\n", "x" * 999, "a\0"]
+VALUES += [json.loads('"\\ud800"'), [], [0], ["a"], [[0]], [None], {}, {"a": 1}, [1.5], [10**30], [0, "a"]]
+OPTIONS: dict[str, list] = {
+    "unit": [None, None, "lines", "words", "numbers", "x"],
+    "column": [None, "s", "u"],
+    "group": [None, None, "u", "s"],
+    "symbols": [None, None, 2, ["a", "b"]],
+    "lengths": [None, None, [1], [2, 1], "a", [0.5]],
+    "axis": [None, 0, 1],
+}
+
+
+def refusal(source: object, options: dict) -> str | None:
+    """What is said of a source that is refused by an error of ours; another one comes through."""
+    try:
+        SequenceData(source, **options)
+    except HmmscopeError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("kind", ["rows", "table", "lines", "saved"])
+def test_values_of_any_type_are_read_or_refused_in_a_line(tmp_path: Path, kind: str) -> None:
+    """By type and structure, in every field: data, or an error of ours, never another one."""
+    rng, outcomes = random.Random(kind), Counter[bool]()
+    for _ in range(200):
+        alike = rng.choice([True, False])
+        cells = [[rng.choice(VALUES)] * 3 if alike else rng.choices(VALUES, k=3) for _ in range(3)]
+        options = {name: rng.choice(values) for name, values in OPTIONS.items() if rng.random() < 0.3}
+        options = options if kind == "rows" else {"column": "s"} | options
+        path = tmp_path / "a.jsonl"
+        path.write_text("\n".join(json.dumps(dict(zip("suv", row, strict=True))) for row in zip(*cells, strict=True)))
+        source: Any = {"rows": cells[0], "table": dict(zip("suv", cells, strict=True)), "lines": path}.get(kind)
+        if kind == "saved":
+            fields = {"tokens": [0, 1], "lengths": [2], "num_symbols": 2, "symbols": ["a", "b"], "reading": {}}
+            about = {"format": "hmmscope-sequences"} | fields | {rng.choice(list(fields)): rng.choice(VALUES)}
+            source, options = tmp_path / "a.json", {}
+            source.write_text(json.dumps(about))
+        line = refusal(source, options)
+        outcomes[line is None] += 1
+        assert line is None or ("\n" not in line and len(line) <= 400)
+    assert outcomes[True] > 3
+    assert outcomes[False] > 10
 
 
 def test_half_a_character_is_no_text(tmp_path: Path) -> None:

@@ -173,7 +173,8 @@ def fit(
     data = source if isinstance(source, SequenceData) else SequenceData(source, **reading)
     judges = None
     if len(sizes) > 1:
-        data = data if validation is not None else data.in_blocks()
+        whole, data = data, data if validation is not None else data.in_blocks()
+        cut = "" if data is whole else f"; held out are blocks of {data.longest} symbols"
         data, judges = (data.train, data.validation) if validation is None else (data, _like(validation, data))
     work = _work(data, sizes[-1])
     with _Count(len(sizes) * num_restarts * max_iterations, quiet) as heard:
@@ -183,7 +184,7 @@ def fit(
         judged = flat_sequences(judges.flat, judges.lengths.numpy())
         choice = choose_num_states(work, judged, sizes, data.num_symbols, heard=heard, **options)
     hmm = _named(choice.fits[choice.num_states].hmm, data, "Baum-Welch fit")
-    return Fit(hmm, data.num_observations, choice.fits, choice.held_out, choice.held_out_errors, choice.reason)
+    return Fit(hmm, data.num_observations, choice.fits, choice.held_out, choice.held_out_errors, choice.reason + cut)
 
 
 def _like(other: Any, data: SequenceData) -> SequenceData:
