@@ -89,7 +89,9 @@ def build_parser() -> argparse.ArgumentParser:
     train = verb(
         "train", "train one model and say how far from the optimum it ends", epilog=_EPILOG, formatter_class=raw
     )
-    train.add_argument("config", help="a YAML file, a preset, a process, or a file of sequences (--process.unit ...)")
+    train.add_argument(
+        "config", help="a YAML file, a run's folder, a preset, a process, or a file of sequences (--process.unit ...)"
+    )
     train.add_argument("--out", metavar="DIR", help="a new folder")
     train.add_argument("--resume", action="store_true", help="go on with the same run in DIR")
     train.add_argument(

@@ -30,6 +30,7 @@ _FOLDERS = {
     "adapter": "interop",
     "experiment": "experiments",
     "claim": "experiments",
+    "page": "verbs.pages",
 }
 #: The group of entry points by which other packages add to what is registered.
 PLUGINS = "hmmscope"
@@ -117,6 +118,11 @@ def experiment(name: str) -> Callable[[T], T]:
     return _register("experiment", name)
 
 
+def page(name: str) -> Callable[[T], T]:
+    """Register a function (folder, out or None) -> path of the page that it wrote, by the kind of the folder."""
+    return _register("page", name)
+
+
 def claim(name: str) -> Callable[[T], T]:
     """Register a claim, see `hmmscope.evidence.claims`."""
     return _register("claim", name)
@@ -134,7 +140,7 @@ def entries(kind: str) -> dict[str, Any]:
     if folder not in _scanned:
         _scanned.add(folder)
         package = importlib.import_module(f"hmmscope.{folder}")
-        for module in pkgutil.iter_modules(package.__path__):
+        for module in pkgutil.iter_modules(getattr(package, "__path__", [])):
             importlib.import_module(f"{package.__name__}.{module.name}")
     if PLUGINS not in _scanned:
         _scanned.add(PLUGINS)

@@ -13,7 +13,8 @@ from hmmscope.errors import InputError, NonFiniteError, RefusedError
 from hmmscope.models.base import Tap
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.dry_run import as_text, estimate
-from hmmscope.runs.pipeline import engine_of, load_run, ports_of, train, warm_up
+from hmmscope.runs.pipeline import engine_of, load_run, ports_of, train
+from hmmscope.runs.warming import warm_up
 from hmmscope.storage.rundir import RunDir
 from hmmscope.sweeps.grid import config_digest
 from hmmscope.training import engines

@@ -1,6 +1,7 @@
 """A single training run described like an experiment, so that the same report shows it."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
@@ -10,12 +11,13 @@ from hmmscope.evidence.findings import Finding
 from hmmscope.evidence.panels import curve, lines
 from hmmscope.evidence.rows import Rows
 from hmmscope.experiments.looks import PREDICTORS
-from hmmscope.experiments.running import run_facts
 from hmmscope.machine import environment, machine_line
+from hmmscope.models.given import model_name
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import read_journal
+from hmmscope.training.schedules import training_tokens
 
 _ASKED = {"observation": "The next observation", "belief": "The belief about the hidden state"}
 
@@ -67,10 +69,38 @@ def training_figure(
     )
 
 
-def describe_run(run: Run, command: str = "hmmscope train") -> None:
+@dataclass(frozen=True)
+class Description:
+    """A finished run as an experiment.
+
+    Attributes:
+        about: what experiment.json holds.
+        findings: how far it is from its optimum.
+        figures: its predictions, and its loss over training.
+    """
+
+    about: dict[str, Any]
+    findings: tuple[Finding, ...]
+    figures: tuple[Figure, ...]
+
+
+def describe_run(run: Run, command: str) -> None:
     """Write experiment.json, findings.json and figures into the folder of a finished run that `command` made."""
+    found = description(run, command)
+    with seals.taken_off(run.path):
+        store.make_folder(run.path / "figures")
+        for number, figure in enumerate(found.figures, 1):
+            store.write_json(run.path / "figures" / f"{number:02d}-{figure.name}.json", figure.to_data())
+        store.write_json(run.path / "findings.json", [finding.to_data() for finding in found.findings])
+        today = {"created": date.today().isoformat()}
+        measured = {"facts": [*found.about["facts"], {"name": "measured on", "value": machine_line()}]}
+        store.write_json(run.path / "experiment.json", found.about | today | measured)
+        seals.write_seal(run.path, "run", {"finished_by": environment()})
+
+
+def description(run: Run, command: str) -> Description:
+    """A finished run, described from its files; its weights are not needed."""
     assert run.summary is not None
-    seals.remove_seal(run.path)
     rows = Rows(store.read_table(run.path / "evaluation.jsonl"))
     axis = "demonstrations" if len(rows.where(axis="demonstrations").values("x")) > 1 else "positions"
     along = rows.where(axis=axis)
@@ -98,30 +128,53 @@ def describe_run(run: Run, command: str = "hmmscope train") -> None:
     )
     records = read_journal(run.path / "metrics.jsonl")
     training = training_figure(records, run.summary["training_floor"], target.unit)
-    seals.check_seal(run.path)
-    seals.remove_seal(run.path)
-    store.make_folder(run.path / "figures")
-    for number, figure in enumerate((predictions, training), 1):
-        store.write_json(run.path / "figures" / f"{number:02d}-{figure.name}.json", figure.to_data())
-    store.write_json(run.path / "findings.json", [_distance_finding(run.summary, target.kind).to_data()])
     title = run.process.title or run.process.in_words()
-    description = {
+    about = {
         "format": store.FORMATS["experiment"],
         "experiment": "train",
-        "title": f"{run.config.model.name} on {title}",
+        "title": f"{model_name(run.config.model)} on {title}",
         "summary": f"A model trained for {_ASKED[run.config.target].lower()}, beside "
         + ("the exact answer of the same process." if target.exact else "n-grams, because no exact answer is known."),
         "scale": "own",
         "version": __version__,
         "command": command,
-        "created": date.today().isoformat(),
-        "facts": [*run_facts({"model": run}), {"name": "measured on", "value": machine_line()}],
+        "created": "",
+        "facts": run_facts({"model": run}),
         "invalid": run.summary["invalid"],
         "config": run.config.to_data(),
         "intervals": "Intervals are 95 % bootstrap intervals over samples (1000 resamples).",
     }
-    store.write_json(run.path / "experiment.json", description)
-    seals.write_seal(run.path, "run", {"finished_by": environment()})
+    return Description(about, (_distance_finding(run.summary, target.kind),), (predictions, training))
+
+
+def run_facts(runs: dict[str, Run]) -> list[dict[str, str]]:
+    """What was run, in a few lines."""
+    facts = []
+    for label, run in runs.items():
+        prefix = f"{label}: " if len(runs) > 1 else ""
+        summary, corpus = run.summary or {}, run.corpus()
+        tokens = training_tokens(run.config.training, corpus.layout.num_columns, corpus.layout.num_observations)
+        once = "" if run.config.training.num_trajectories else ", each seen once"
+        facts += [
+            {"name": f"{prefix}process", "value": run.process.in_words()},
+            {"name": f"{prefix}tokens in a sample", "value": f"{corpus.layout.num_columns:,}"},
+            {
+                "name": f"{prefix}model",
+                "value": f"{model_name(run.config.model)}, {summary['parameters']:,} parameters",
+            },
+            {"name": f"{prefix}training", "value": f"{summary['steps']:,} steps, {tokens:,} tokens{once}"},
+        ]
+        unit = run.target.unit
+        if summary["bayes_loss"] is None:
+            beside = f"{summary['loss']:.4f} ({summary['baseline']} {summary['baseline_loss']:.4f}) {unit}"
+            facts.append({"name": f"{prefix}loss (no optimum is known)", "value": beside})
+            continue
+        interval = f"{summary['excess']:.4f} ({summary['excess_low']:.4f} to {summary['excess_high']:.4f})"
+        facts += [
+            {"name": f"{prefix}loss (optimum)", "value": f"{summary['loss']:.4f} ({summary['bayes_loss']:.4f}) {unit}"},
+            {"name": f"{prefix}excess over the optimum", "value": f"{interval} {unit}"},
+        ]
+    return facts
 
 
 def _distance_finding(summary: dict, kind: str) -> Finding:

@@ -35,6 +35,7 @@ from hmmscope.experiments.parts import Kept, Made, Part, measurement_of, write_t
 from hmmscope.experiments.planning import Plan, plan_of
 from hmmscope.experiments.pool import default_engine, train_in_pool
 from hmmscope.experiments.protocols import handed_on, protocol_for
+from hmmscope.experiments.run_page import run_facts
 from hmmscope.experiments.timing import timed, write_time_facts
 from hmmscope.machine import environment, machine_line
 from hmmscope.runs.config import config_from_data
@@ -47,7 +48,6 @@ from hmmscope.sweeps.engines import EngineOptions
 from hmmscope.sweeps.grid import run_name
 from hmmscope.sweeps.jobs import is_done
 from hmmscope.text import say as say_aloud
-from hmmscope.training.schedules import training_tokens
 
 
 def run_experiment(
@@ -420,30 +420,3 @@ def _claim_folder(
         store.write_json(folder / "experiment.json", description)
         if protocol is not None:
             store.write_bytes(folder / PROTOCOL, protocol.data)
-
-
-def run_facts(runs: dict[str, Run]) -> list[dict[str, str]]:
-    """What was run, in a few lines."""
-    facts = []
-    for label, run in runs.items():
-        prefix = f"{label}: " if len(runs) > 1 else ""
-        summary, corpus = run.summary or {}, run.corpus()
-        tokens = training_tokens(run.config.training, corpus.layout.num_columns, corpus.layout.num_observations)
-        once = "" if run.config.training.num_trajectories else ", each seen once"
-        facts += [
-            {"name": f"{prefix}process", "value": run.process.in_words()},
-            {"name": f"{prefix}tokens in a sample", "value": f"{corpus.layout.num_columns:,}"},
-            {"name": f"{prefix}model", "value": f"{run.config.model.name}, {summary['parameters']:,} parameters"},
-            {"name": f"{prefix}training", "value": f"{summary['steps']:,} steps, {tokens:,} tokens{once}"},
-        ]
-        unit = run.target.unit
-        if summary["bayes_loss"] is None:
-            beside = f"{summary['loss']:.4f} ({summary['baseline']} {summary['baseline_loss']:.4f}) {unit}"
-            facts.append({"name": f"{prefix}loss (no optimum is known)", "value": beside})
-            continue
-        interval = f"{summary['excess']:.4f} ({summary['excess_low']:.4f} to {summary['excess_high']:.4f})"
-        facts += [
-            {"name": f"{prefix}loss (optimum)", "value": f"{summary['loss']:.4f} ({summary['bayes_loss']:.4f}) {unit}"},
-            {"name": f"{prefix}excess over the optimum", "value": f"{interval} {unit}"},
-        ]
-    return facts

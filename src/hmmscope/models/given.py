@@ -165,7 +165,22 @@ class GivenModelSpec:
         object.__setattr__(other, "class_name", self.class_name)
         return other
 
+    def refusal(self, path: Any) -> str:
+        """Why a run cannot be loaded without its module, and what can be done, in a line."""
+        name = model_name(self)
+        return (
+            f"{path}: its model is a {name} of your own, which only Python can build: run = hs.load_run({str(path)!r}, "
+            f"model={name}(...)), then hs.probe(run.model, run.corpus('probe'), ...) and the other instruments; its page "
+            f"needs no weights: run.report(), hmmscope report {path}"
+        )
+
     def build(self, ports: Ports, generator: torch.Generator) -> GivenModel:
         if self.module is None:
             raise InputError(f"model: is a {self.class_name} that was handed over; hand it over again")
         return GivenModel(self.module, ports, int(torch.randint(2**32, (), generator=generator)))
+
+
+def model_name(spec: Any) -> str:
+    """What a model is called: its registered name, or the class of a module that was handed over."""
+    name: str = spec.class_name.rpartition(".")[2] if isinstance(spec, GivenModelSpec) else spec.name
+    return name

@@ -1,7 +1,7 @@
 """The folder of one experiment, read and checked. Links are not followed and nothing in it is executed."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,28 @@ def read_experiment(folder: Path) -> Experiment:
     )
 
 
+def described(
+    folder: Path,
+    about: Mapping[str, Any],
+    findings: Sequence[Finding],
+    figures: Sequence[Figure],
+    *,
+    sealed: bool,
+) -> Experiment:
+    """What a page shows of a folder that holds no description of its own, as that of a run; `about` as experiment.json."""
+    parts = {key: value for key, value in about.items() if key not in ("format", "config")}
+    known = _parse(About, parts, folder)
+    notes = () if sealed else (Fact(name="seal", value=UNSEALED),)
+    return Experiment(
+        path=folder,
+        about=replace(known, facts=(*known.facts, *notes)),
+        config=about["config"],
+        findings=tuple(findings),
+        figures=tuple(figures),
+        tables=(),
+    )
+
+
 def _figures(folder: Path, experiment: str, tables: Mapping[str, list[dict[str, Any]]]) -> tuple[Figure, ...]:
     """The figures of a folder; where only its tables are kept, those that its experiment draws of them."""
     if packed.is_packed(folder):
@@ -141,13 +163,8 @@ def _refuse_other(folder: Path) -> None:
     """An error for folders that something else has made: what they are, and what has a page."""
     if (folder / "grid.json").is_file():
         raise InputError(
-            f"{folder}: a sweep, which has a table and no page: hmmscope sweep --table {folder}; a run of it gets a page "
-            f"by cp {folder}/runs/RUN/config.json RUN.yaml; hmmscope train RUN.yaml --out {folder}/runs/RUN --resume"
-        )
-    if (folder / "config.json").is_file():
-        raise InputError(
-            f"{folder}: a run without experiment.json, as in a sweep, in an experiment (which has the page), or before its "
-            f"end; it gets one by cp {folder}/config.json RUN.yaml; hmmscope train RUN.yaml --out {folder} --resume"
+            f"{folder}: a sweep, which has a table and no page: hmmscope sweep --table {folder}; its runs have one each: "
+            f"hmmscope report {folder}/runs/RUN"
         )
 
 

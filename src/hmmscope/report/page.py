@@ -56,13 +56,16 @@ def write_page(folders: list[Path], out: Path) -> Path:
     """
     if not folders:
         raise InputError("report: needs the folder of an experiment")
-    experiments = [read_experiment(Path(folder)) for folder in folders]
-    place = Path(out)
-    store.write_text(place, render_page(experiments))
-    for folder in map(Path, folders):
-        if os.path.samefile(folder, place.parent):
-            seals.add(folder, [place.name])
-    return place
+    return write_page_of([read_experiment(Path(folder)) for folder in folders], Path(out))
+
+
+def write_page_of(experiments: list[Experiment], out: Path) -> Path:
+    """The same of experiments that were read."""
+    store.write_text(out, render_page(experiments))
+    for one in experiments:
+        if os.path.samefile(one.path, out.parent):
+            seals.add(one.path, [out.name])
+    return out
 
 
 def render_page(experiments: list[Experiment]) -> str:

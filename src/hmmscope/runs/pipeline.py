@@ -4,7 +4,7 @@ import copy
 import math
 import os
 import time
-from collections.abc import Iterable
+import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 
+from hmmscope import registry
 from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import Target, corpus_of, make_target
@@ -20,7 +21,7 @@ from hmmscope.errors import DamagedError, InputError, NonFiniteError, RefusedErr
 from hmmscope.machine import require_disk
 from hmmscope.models.base import ModelSpec, Ports, SequenceModel, cost_of, parameter_count
 from hmmscope.models.block_cot import feedback_width
-from hmmscope.models.given import GivenModel, GivenModelSpec, unwrapped
+from hmmscope.models.given import GivenModel, GivenModelSpec, model_name, unwrapped
 from hmmscope.models.make import build_model
 from hmmscope.processes.base import Process
 from hmmscope.processes.files import load_process
@@ -35,9 +36,9 @@ from hmmscope.storage import disk, store
 from hmmscope.storage.rundir import RunDir, config_difference, read_journal
 from hmmscope.storage.seals import check_seal
 from hmmscope.training.distributed import World, joined
-from hmmscope.training.engines import Choice, choose_engine, make_engine
+from hmmscope.training.engines import Choice, choose_engine
 from hmmscope.training.parallel import check_processes
-from hmmscope.training.state import Moments, load_weights, resolve_device
+from hmmscope.training.state import load_weights, resolve_device
 from hmmscope.training.trackers import make_tracker
 from hmmscope.training.trainer import train_model
 
@@ -65,14 +66,18 @@ class Run:
     summary: dict | None
 
     def __repr__(self) -> str:
-        label = f"{self.config.model.name} on {getattr(self.process, 'title', '') or repr(self.process)}"
+        label = f"{model_name(self.config.model)} on {getattr(self.process, 'title', '') or repr(self.process)}"
         if self.summary is None:
             return f"Run({label}, not finished, path={str(self.path)!r})"
         beside = _beside(self.summary)
         return f"Run({label}, {self.summary['steps']} steps, loss {self.summary['loss']:.4f} ({beside}))"
 
     def _repr_html_(self) -> str:
-        rows: dict[str, Any] = {"model": self.config.model.name, "process": repr(self.process), "folder": self.path}
+        rows: dict[str, Any] = {
+            "model": model_name(self.config.model),
+            "process": repr(self.process),
+            "folder": self.path,
+        }
         return html_table("Run", rows | (self.summary or {"state": "not finished"}))
 
     def table(self) -> list[dict[str, Any]]:
@@ -100,6 +105,18 @@ class Run:
     def target(self) -> Target:
         """What the model is asked for."""
         return make_target(self.config.target, self.process, self.config.layout)
+
+    def report(self, out: str | Path | None = None) -> Path:
+        """Write the page of the finished run, by default ``report.html`` in its folder, and return its path.
+
+        It is made of the run's files, as ``hmmscope report RUN`` makes it: weights are not needed, so that a run of a module
+        of your own has it too.
+
+        Raises:
+            InputError: the run is not finished, or `out` does not end in .html.
+        """
+        page: Path = registry.lookup("page", "run")(self.path, out)
+        return page
 
 
 def _beside(summary: dict) -> str:
@@ -231,7 +248,7 @@ def train(
             if not math.isfinite(score.loss):
                 raise NonFiniteError(f"{path}: the loss after training is not finite; lower training.learning_rate")
             summary = summarise(score, net, config, floor) | {"num_samples": num_samples}
-            store.write_table(path / "evaluation.jsonl", _score_rows(score))
+            store.write_table(path / "evaluation.jsonl", score.rows("demonstrations") + score.rows("positions"))
             clock.append(time.process_time())
             for phase, begun_at, ended_at in zip(PHASES, clock[:-1], clock[1:], strict=True):
                 folder.timing.append({"phase": phase, "spent": ended_at - begun_at})
@@ -248,6 +265,18 @@ def _first_weights(path: Path, model: GivenModel, world: World) -> None:
     load_weights(model, store.read_tensors(kept, own=True))
 
 
+def read_run(path: str | Path) -> Run:
+    """A run from its folder, without its weights: the model is None.
+
+    Raises:
+        InputError: no run folder.
+        DamagedError: the folder is not as it was written.
+    """
+    folder = RunDir.open(Path(path))
+    config = config_from_data(folder.config)
+    return Run(Path(path), config, _process_of(folder, config), None, folder.done)
+
+
 def load_run(path: str | Path, *, model: torch.nn.Module | None = None) -> Run:
     """A run from its folder, with the weights of its newest whole checkpoint; of a finished run that is the last one.
 
@@ -259,19 +288,17 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None) -> Run:
         InputError: no run folder, a run without a checkpoint, or one whose module is not handed over again.
         DamagedError: the folder is not as it was written, or a finished run has lost its last checkpoint.
     """
-    folder = RunDir.open(Path(path))
-    config = config_from_data(folder.config)
-    process = _process_of(folder, config)
+    folder, run = RunDir.open(Path(path)), read_run(path)
+    config, process = run.config, run.process
     if isinstance(config.model, GivenModelSpec):
         if model is None:
-            name = config.model.class_name
-            raise InputError(f"{path}: was trained on a {name} that was handed over; load_run(path, model=...)")
+            raise InputError(config.model.refusal(path))
         config = replace(config, model=config.model.with_module(model))
     elif model is not None:
         raise InputError(f"model: {path} has a model of its own, {config.model.name}")
     net = fresh_model(config, process)
-    if folder.done is not None:
-        check_seal(folder.path, milestones=False)
+    if folder.done is not None and check_seal(folder.path, milestones=False) is None:
+        warnings.warn(f"{path}: has no seal, so nothing says that its files are as they were written", stacklevel=2)
     found = folder.load_checkpoint()
     if found is None:
         raise InputError(f"{path}: the run has no checkpoint yet; train it with --resume")
@@ -332,10 +359,6 @@ def summarise(score: Score, model: SequenceModel, config: RunConfig, floor: floa
     }
 
 
-def _score_rows(score: Score) -> list[dict]:
-    return score.rows("demonstrations") + score.rows("positions")
-
-
 def fresh_model(config: RunConfig, process: Process) -> SequenceModel:
     """The model with its first weights."""
     target = make_target(config.target, process, config.layout)
@@ -364,32 +387,6 @@ def _flops(spec: ModelSpec, ports: Ports, columns: int) -> float | None:
 def engine_of(config: RunConfig, ports: Ports, num_processes: int = 1) -> Choice:
     """The engine of a training whose device is known, and why; see `choose_engine`."""
     return choose_engine(config.model, ports, config.training, config.layout.num_columns, num_processes)
-
-
-def warm_up(configs: Iterable[RunConfig]) -> None:
-    """Compile what these runs will need of the compiled engine, once for all processes that start later on this machine.
-
-    It takes 10 to 15 s on a new machine and next to nothing afterwards. One step of the first run of each architecture is
-    computed; nothing is written but the compiler's cache.
-    """
-    seen = set()
-    for config in configs:
-        spec, kind = config.training, type(config.model)
-        if kind in seen or spec.engine == "torch" or resolve_device(spec.device) != "cpu":
-            continue
-        process = config.process.build()
-        target = make_target(config.target, process, config.layout)
-        ports = ports_of(config, target)
-        if engine_of(replace(config, training=replace(spec, device="cpu")), ports).engine == "torch":
-            continue
-        seen.add(kind)
-        spec = replace(
-            spec, device="cpu", engine="compiled", batch_size=1, num_grains=1, num_trajectories=0, curriculum=()
-        )
-        model = build_model(config.model, ports, config.seed)
-        engine, moments = make_engine(model, spec, World()), Moments()
-        corpus = Corpus(process, layout=config.layout, seed=config.seed, stream="corpus")
-        engine.take(moments, corpus[0:1], target, 0)
 
 
 def _engine(config: RunConfig, ports: Ports, begun: Path | None, num_processes: int) -> Literal["compiled", "torch"]:

@@ -103,14 +103,16 @@ def remove_seal(folder: Path) -> None:
 
 @contextmanager
 def taken_off(folder: Path) -> Iterator[Seal | None]:
-    """The seal, checked and taken off for the work inside; who is refused before a file was changed finds it on again.
+    """The seal, checked and taken off for the work inside, which seals the folder anew.
+
+    Who is refused before a file was changed finds it on again. What was added and has stayed is added to the new seal.
 
     Raises:
         DamagedError: see `check_seal`; nothing is changed.
     """
     seal = check_seal(folder)
     kept = {name: disk.read_bytes(folder / name, own=True) for name in (SEAL, ADDED) if os.path.lexists(folder / name)}
-    before = _states(folder)
+    before, added = _states(folder), read_seal(folder, ADDED)
     remove_seal(folder)
     try:
         yield seal
@@ -119,16 +121,20 @@ def taken_off(folder: Path) -> Iterator[Seal | None]:
             for name, data in kept.items():
                 disk.write_bytes(folder / name, data)
         raise
+    if added is not None:
+        there = [name for name in added.files if os.path.lexists(folder / name)]
+        same = _states_of(folder, there).items() & before.items()
+        add(folder, sorted(name for name, _ in same))
 
 
 def _states(folder: Path) -> dict[str, tuple[int, int, int]]:
     """What tells a file that was written from one that was not, by name."""
-    return {
-        name: (about.st_ino, about.st_size, about.st_mtime_ns)
-        for name in _names(folder)
-        if name.rpartition("/")[2] not in _APART
-        for about in (os.lstat(folder / name),)
-    }
+    return _states_of(folder, [name for name in _names(folder) if name.rpartition("/")[2] not in _APART])
+
+
+def _states_of(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, int, int]]:
+    about = {name: os.lstat(folder / name) for name in names}
+    return {name: (one.st_ino, one.st_size, one.st_mtime_ns) for name, one in about.items()}
 
 
 def read_seal(folder: Path, name: str = SEAL) -> Seal | None:

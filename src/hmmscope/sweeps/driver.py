@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hmmscope.errors import FullDiskError, ResourceError
-from hmmscope.runs.pipeline import warm_up
+from hmmscope.runs.warming import warm_up
 from hmmscope.schema import require
 from hmmscope.storage.seals import check_seal
 from hmmscope.sweeps.grid import Point, begin_work, extend_folder, load_points, make_folder

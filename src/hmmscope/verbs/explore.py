@@ -4,7 +4,7 @@ from hmmscope.report.live import write_live_page
 from hmmscope.runs.live import live_data
 from hmmscope.runs.pipeline import load_run
 from hmmscope.text import say
-from hmmscope.verbs.report import page_place
+from hmmscope.verbs.pages import page_place
 
 
 def explore(run: str, out: str, quiet: bool) -> None:

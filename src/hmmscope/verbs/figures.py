@@ -1,16 +1,16 @@
-"""The verb `figures`: what folders of experiments show, as files for papers, talks or the web."""
+"""The verb `figures`: what folders of experiments and runs show, as files for papers, talks or the web."""
 
 import re
 from collections import Counter
 from pathlib import Path
 
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.report.folder import read_experiment
 from hmmscope.report.plots import STYLES, figure_files
 from hmmscope.schema import unknown_name
 from hmmscope.storage import store
 from hmmscope.storage.disk import refuse_special
 from hmmscope.text import say
+from hmmscope.verbs.pages import read_folder
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
@@ -19,7 +19,7 @@ def figures(folders: list[str], out: str, style: str, quiet: bool) -> None:
     """Draw the figures of the folders into OUT, each as EXPERIMENT-FIGURE, the name it has when a page gives it away."""
     if style not in STYLES:
         raise unknown_name("style", style, STYLES)
-    found = [read_experiment(Path(folder)) for folder in folders]
+    found = [read_folder(Path(folder)) for folder in folders]
     named = Counter(one.about.experiment for one in found)
     if max(named.values()) > 1:
         raise InputError(

@@ -1,12 +1,14 @@
 """The verb `train`: one model, and how far from its optimum it ends."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.experiments.run_page import describe_run
 from hmmscope.processes.files import shipped_processes
+from hmmscope.processes.from_file import GivenSpec
 from hmmscope.processes.given_sequences import DataSpec
 from hmmscope.processes.make import process_data
 from hmmscope.runs import pipeline
@@ -46,7 +48,15 @@ def train(
 
 
 def run_config(source: str, overrides: dict[str, str]) -> RunConfig:
-    """A YAML file, a preset, the name or file of a process, or a file of sequences, windows of which are as long as they."""
+    """A YAML file, the folder of a run, a preset, the name or file of a process, or a file of sequences.
+
+    Of sequences without a length, windows are as long as they.
+    """
+    if (Path(source) / "config.json").is_file():
+        config = load_config(Path(source) / "config.json", overrides)
+        if isinstance(config.process, GivenSpec):  # its folder has a copy
+            config = replace(config, process=GivenSpec.of(pipeline.read_run(source).process))
+        return config
     if Path(source).suffix in (".yaml", ".yml"):
         return load_config(Path(source), overrides)
     if source in PRESETS:

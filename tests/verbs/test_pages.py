@@ -1,0 +1,126 @@
+"""Pages of runs that were made in Python, of registered models and of a module of one's own."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import hmmscope as hs
+from cli_cases import assert_one_line, call  # noqa: F401 - a fixture
+from hmmscope.errors import InputError
+from hmmscope.report.drawing import draw_folder
+from hmmscope.runs.pipeline import Run
+from hmmscope.storage import seals, store
+from hmmscope.storage.rundir import RunDir
+
+
+class Net(nn.Module):
+    """A module of one's own, which no configuration can build."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.embedding, self.cell = nn.Embedding(3, width), nn.GRU(width, width, batch_first=True)
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.cell(self.embedding(tokens))[0])
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Run]:
+    monkeypatch.chdir(tmp_path)
+    mess3 = hs.make_process("mess3")
+    models = {"known": "rnn", "own": Net()}
+    return {name: hs.train(mess3, name, model=model, length=8, num_steps=3) for name, model in models.items()}
+
+
+def test_a_run_made_in_python_ends_in_a_page(runs: dict[str, Run], call: Callable, tmp_path: Path) -> None:
+    for name, run in runs.items():
+        before = {path: path.read_bytes() for path in Path(name).rglob("*") if path.is_file()}
+        assert call("report", name, "-o", f"{name}.html").out == f"page: {name}.html\n"
+        page = Path(f"{name}.html").read_text()
+        assert {path: path.read_bytes() for path in Path(name).rglob("*") if path.is_file()} == before
+        for shown in ("Loss over training", "Answers beside the optimum", f"{run.summary['loss']:.4f}", "Bayes floor"):
+            assert shown in page
+        assert "unsealed" not in page
+        assert run.report() == Path(name) / "report.html"
+        assert (Path(name) / "report.html").read_text() == page
+        assert run.report("other.html") == Path("other.html")
+        told = call("verify", name)
+        assert (told.code, told.error) == (0, "")
+        assert told.out.endswith(" 0 not covered\n")
+        assert call("figures", name, "-o", f"figures-{name}", "-q").code == 0
+        assert {path.suffix for path in Path(f"figures-{name}").iterdir()} == {".pdf", ".png"}
+    assert "<title>rnn on Mess3" in Path("known.html").read_text()
+    assert "<title>Net on Mess3" in Path("own.html").read_text()
+    assert call("report", "known", "own", "-o", "both.html").code == 0
+    with pytest.raises(InputError, match=r"out: must end in \.html"):
+        runs["known"].report("page.txt")
+
+
+def test_what_the_command_line_can_build_it_analyses_and_explores(runs: dict[str, Run], call: Callable) -> None:
+    for words in (["analyse", "known", "geometry"], ["explore", "known", "-o", "live.html"]):
+        told = call(*words)
+        assert (told.code, told.error) == (0, "")
+    for words in (
+        ["analyse", "own", "geometry"],
+        ["explore", "own", "-o", "live.html"],
+        ["export", "own", "--out", "x"],
+    ):
+        told = call(*words)
+        assert_one_line(told, 2)
+        assert "own: its model is a Net of your own, which only Python can build" in told.error
+        for advice in (
+            "hs.load_run('own', model=Net(...))",
+            "hs.probe(run.model,",
+            "run.report()",
+            "hmmscope report own",
+        ):
+            assert advice in told.error
+    run = hs.load_run("own", model=Net())  # the advice, followed
+    rows = hs.probe(run.model, run.corpus("probe"), target="belief", layers=["cell"], num_samples=16)
+    assert rows[0]["layer_name"] == "cell"
+    assert repr(run).startswith("Run(Net on Mess3, 3 steps")
+
+
+def test_the_folder_of_a_run_trains_it_again(runs: dict[str, Run], call: Callable) -> None:
+    """As its page says: on the process that was handed over, of which the folder has a copy."""
+    assert "hmmscope train known --out NEW" in runs["known"].report().read_text()
+    assert call("train", "known", "--out", "again", "-q").code == 0
+    assert Path("again/metrics.jsonl").read_bytes() == Path("known/metrics.jsonl").read_bytes()
+    told = call("train", "own", "--out", "more", "-q")
+    assert_one_line(told, 2)
+    assert not Path("more").exists()
+
+
+def test_what_was_added_stays_covered_when_a_run_is_described(runs: dict[str, Run], call: Callable) -> None:
+    runs["known"].report()
+    assert call("train", "known", "--out", "known", "--resume", "-q").code == 0
+    draw_folder(Path("known"))
+    assert seals.survey(Path("known")).beyond == ()
+    assert call("report", "known", "-o", "known.html").code == 0
+
+
+def test_a_run_that_is_not_finished_has_no_page_yet(runs: dict[str, Run], call: Callable) -> None:
+    for name, advice in (("known", "hmmscope train known --out known --resume"), ("own", "model=..., resume=True)")):
+        seals.remove_seal(Path(name))
+        (Path(name) / "done.json").unlink()
+        told = call("report", name, "-o", "x.html")
+        assert_one_line(told, 2)
+        assert "the run is not finished" in told.error
+        assert advice in told.error
+    assert call("train", "known", "--out", "known", "--resume", "-q").code == 0
+
+
+def test_a_run_without_its_seal_is_marked_wherever_it_is_read(runs: dict[str, Run], call: Callable) -> None:
+    path = Path("known")
+    seals.remove_seal(path)
+    summary = RunDir.open(path).done
+    assert summary is not None
+    store.write_json(path / "done.json", summary | {"loss": 0.125})
+    assert "none, so nothing says that these files are as they were written" in runs["known"].report().read_text()
+    for words in (["analyse", "known", "curves"], ["explore", "known", "-o", "live.html"]):
+        assert "warning: known: has no seal" in call(*words).error
+    assert call("verify", "known").code == 4
