@@ -266,7 +266,7 @@ def _in_unit(
             wrong = [word for word in row if not (_is_number(word) and _below(word, largest))]
             if wrong:
                 column = row.index(wrong[0]) + 1
-                rule = f"{wrong[0]!r} is not one of the numbers 0 to {largest - 1}"
+                rule = f"{shown(wrong[0])} is not one of the numbers 0 to {largest - 1}"
                 raise InputError(f"{place(number)}, symbol {column}: {rule}")
             values.append([int(word) for word in row])
         return encode_numbers(values, alphabet, how, place)
