@@ -212,11 +212,11 @@ def test_a_page_of_the_smallest_scale_says_so_and_has_no_verdicts(folder: Path, 
     assert 'class="unjudged"' not in render([folder])
 
 
-def test_the_page_begins_with_what_was_found_and_its_figure(folder: Path) -> None:
+def test_the_page_says_what_was_asked_and_found_before_its_figure(folder: Path) -> None:
     source = render([folder])
     experiment = read_experiment(folder)
-    places = [source.index(f"<b>{experiment.findings[0].title}</b>"), source.index('data-figure="0"')]
-    places += [source.index('aria-label="Contents"'), source.index(experiment.about.summary[:40])]
+    places = [source.index(f"<b>{experiment.findings[0].title}</b>"), source.index(experiment.about.summary[:40])]
+    places += [source.index('data-figure="0"'), source.index('aria-label="Contents"')]
     assert places == sorted(places)
     for folded in (experiment.about.command, '"learning_rate": 0.001'):
         at = source.index(folded.replace('"', "&#34;"))

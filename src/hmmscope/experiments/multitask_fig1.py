@@ -21,6 +21,7 @@ from hmmscope.experiments.multitask_predictors import (
     NGRAMS,
     POOLS,
     constructed_measures,
+    counting_of,
     last_sequence,
     pools_of,
     prompt_score,
@@ -59,8 +60,9 @@ class MultiTaskFig1(PoolFigure):
         first, longest = sizes["first_position"], min(run.config.layout.sequence_lengths) - 1
         require(0 <= first <= longest, "measurements.first_position", f"must be in [0, {longest}]", first)
         tables: Measured = {"demonstrations": [], "positions": [], "effects": []}
+        counting = counting_of(run)
         for pool, process in pools_of(run).items():
-            score = prompt_score(run, process, sizes["samples"])
+            score = prompt_score(run, process, sizes["samples"], counting=counting)
             tables["effects"] += effects(score, pool, first)
             corpus = Corpus(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
             built = constructed_measures(corpus, score, sizes)

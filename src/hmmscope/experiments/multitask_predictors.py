@@ -81,7 +81,13 @@ def observers_of(run: Run) -> dict[str, Process]:
     return found
 
 
-def prompt_score(run: Run, process: Process, num_samples: int, predictors: Sequence[str] | None = None) -> Score:
+def prompt_score(
+    run: Run,
+    process: Process,
+    num_samples: int,
+    predictors: Sequence[str] | None = None,
+    counting: Counting | None = None,
+) -> Score:
     """Accuracy and loss of every predictor at every observation of fresh prompts that a process generates.
 
     Predictors: ``model``; ``untrained``, the same before training; ``known-component``; ``order-0`` to ``order-4`` and
@@ -95,9 +101,11 @@ def prompt_score(run: Run, process: Process, num_samples: int, predictors: Seque
         process: where the prompts come from.
         num_samples: how many.
         predictors: those wanted besides what counts; all by default.
+        counting: `counting_of` the run, if it is known.
     """
     corpus = Corpus(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
-    asked, parts, counting = corpus.layout.predicted, [], counting_of(run)
+    asked, parts = corpus.layout.predicted, []
+    counting = counting_of(run) if counting is None else counting
     models = {"model": run.model, "untrained": untrained_twin(run)}
     believed = {name: own for name, own in observers_of(run).items() if predictors is None or name in predictors}
     for begin in range(0, num_samples, BATCH):

@@ -15,7 +15,7 @@ from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured
 from hmmscope.experiments.looks import prompt_looks
 from hmmscope.experiments.multitask_fig1 import effects
 from hmmscope.experiments.multitask_models import PARTS, multitask_plan
-from hmmscope.experiments.multitask_predictors import POOLS, pools_of, prompt_score
+from hmmscope.experiments.multitask_predictors import POOLS, counting_of, pools_of, prompt_score
 from hmmscope.experiments.multitask_setting import pool_columns, spread
 from hmmscope.processes.base import Process
 from hmmscope.runs.pipeline import Run, untrained_twin
@@ -83,9 +83,10 @@ class Quickstart(Experiment):
         tables: Measured = {name: [] for name in self.groups[group]}
         for label, run in runs.items():
             where = {"label": label, **pool_columns(run)}
+            counting = counting_of(run)
             for pool, process in pools_of(run).items():
                 asked = ("never_seen_samples", _UNSEEN) if pool == "unseen" else ("samples", None)
-                score = prompt_score(run, process, sizes[asked[0]], asked[1])
+                score = prompt_score(run, process, sizes[asked[0]], asked[1], counting)
                 rows = score.rows("demonstrations", score.positions >= sizes["first_position"])
                 tables["in-context"] += [where | {"pool": pool} | row for row in rows]
                 tables["effects"] += [where | row for row in effects(score, pool, sizes["first_position"])]
