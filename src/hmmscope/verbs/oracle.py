@@ -143,8 +143,8 @@ def _say_all(process: Process, sequences: list[Tensor], total: float, impossible
     if len(sequences) > 1:
         count = sum(sequence.shape[1] for sequence in sequences)
         noun = "log-density" if isinstance(process, LinearGaussian) else "log-likelihood"
-        each = f"{impossible} of them impossible" if impossible else f"{total / count:.6f} per observation"
-        say(f"{len(sequences)} sequences, {count} observations: {noun} {total:.6f} nats ({each})")
+        each = f"{impossible} of them impossible" if impossible else f"{steady(total / count):.6f} per observation"
+        say(f"{len(sequences)} sequences, {count} observations: {noun} {steady(total):.6f} nats ({each})")
 
 
 def _require_rows(process: Process, sequences: list[Tensor], wanted: Wanted, *, kept: bool) -> None:
