@@ -6,7 +6,7 @@ import pytest
 
 from hmmscope.evidence.claims import claims_of
 from hmmscope.evidence.clouds import pack_colours, pack_places
-from hmmscope.evidence.figures import Figure
+from hmmscope.evidence.figures import Bars, Figure
 from hmmscope.evidence.rows import Rows, Tables
 from hmmscope.experiments.belief_geometry import FACTORS, PROCESSES
 from hmmscope.experiments.experiment import experiment_named
@@ -64,6 +64,27 @@ def test_what_is_so_is_reproduced_and_nothing_without_training() -> None:
     assert "reproduced" not in verdicts("belief-geometry", control).values()
 
 
+def test_the_page_shows_what_training_explains_of_what_untrained_networks_leave() -> None:
+    """Of a process whose belief is read before training, nothing; and without training, nothing of any."""
+    experiment, tables = experiment_named("belief-geometry"), geometry_tables()
+    read = tables["steps"].with_columns(
+        value=lambda row: 0.99 if (row["process"], row["quantity"]) == ("Mess3", "read") else row["value"]
+    )
+
+    def shares(tables: Tables) -> dict[str, float]:
+        (figure,) = (one for one in experiment.figures(tables) if one.name == "added")
+        (panel,) = figure.panels
+        assert isinstance(panel, Bars)
+        return dict(zip(panel.categories, panel.series[0].y, strict=True))  # type: ignore[arg-type]
+
+    found = shares({**tables, "steps": read})
+    assert found.keys() == PROCESSES.keys() - {"Mess3"}
+    assert found["RRXOR"] == pytest.approx(1 - 0.05 / 0.6)
+    control = experiment.without_training(tables)
+    assert control is not None
+    assert shares(control)["RRXOR"] == pytest.approx(0)
+
+
 def test_joint_beliefs_are_no_factors() -> None:
     found = verdicts("belief-geometry", geometry_tables(factored=False))
     assert found["beliefs-are-linear"] == found["beliefs-beyond-hmms"] == "reproduced"
@@ -79,10 +100,10 @@ def test_a_training_that_goes_on_decides_nothing() -> None:
 def test_figures_come_with_and_without_clouds() -> None:
     tables, experiment = geometry_tables(), experiment_named("belief-geometry")
     whole = [Figure.from_data(figure.to_data()) for figure in experiment.figures(tables)]
-    assert [figure.name for figure in whole] == ["layers", "fractal", "shapes", "dimensions", "development"]
-    assert len(experiment.figures({**tables, "clouds": Rows()})) == 3
+    assert [figure.name for figure in whole] == ["layers", "added", "fractal", "shapes", "dimensions", "development"]
+    assert len(experiment.figures({**tables, "clouds": Rows()})) == 4
     assert len(whole[0].panels) == len(PROCESSES)
-    assert whole[3].panels[1].categories == FACTORS  # type: ignore[attr-defined]
+    assert whole[4].panels[1].categories == FACTORS  # type: ignore[attr-defined]
 
 
 def discovery_tables(recurrent: float) -> Tables:

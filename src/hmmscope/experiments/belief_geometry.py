@@ -1,6 +1,8 @@
 """The shape of beliefs inside trained models: fractals, discs that no HMM has, and factors side by side."""
 
 from collections.abc import Callable
+from functools import partial
+from statistics import fmean
 from typing import Any
 
 from torch import nn
@@ -10,6 +12,7 @@ from hmmscope.analysis.activations import read_stream, residual_layers
 from hmmscope.analysis.belief_space import belief_space
 from hmmscope.analysis.geometry import BELIEF, PREDICTION, belief_targets, belief_times, read_off
 from hmmscope.analysis.layer_curves import with_interval
+from hmmscope.analysis.twins import LEAST_LEFT
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.evidence.claims import Seen, claim
 from hmmscope.evidence.effects import Effect, Estimate, pooled
@@ -110,7 +113,7 @@ class BeliefGeometry(Experiment):
     def figures(self, tables: Tables) -> list[Figure]:
         rows, clouds = tables["steps"], tables["clouds"]
         shapes = [_fractal_figure(clouds), _shapes_figure(clouds)] if clouds else []
-        return [_layers_figure(rows), *shapes, _dimensions_figure(rows), _development_figure(rows)]
+        return [_layers_figure(rows), _added_figure(rows), *shapes, _dimensions_figure(rows), _development_figure(rows)]
 
 
 def _measured(model: nn.Module, corpus: Corpus, *, num_samples: int, num_factors: int) -> list[dict]:
@@ -157,6 +160,27 @@ def _layers_figure(rows: Rows) -> Figure:
             "95 % intervals over seeds."
         ),
         panels=tuple(panel(process) for process in rows.values("process")),
+    )
+
+
+def _added_figure(rows: Rows) -> Figure:
+    def left(own: Rows, step: int) -> float:
+        return 1 - float(max(own.where(step=step), key=lambda row: row["fitted"])["value"])
+
+    shares: list[dict[str, Any]] = []
+    for process, own in rows.where(quantity="read").by("process").items():
+        before, after = (own.per_seed(partial(left, step=step)) for step in _ends(rows))
+        if (mean := fmean(before.values())) >= LEAST_LEFT:
+            shares += [{"process": process, "seed": seed, "value": 1 - x / mean} for seed, x in after.items()]
+    names = Rows(shares).values("process")
+    return Figure(
+        name="added",
+        title="What training explains of what untrained networks leave",
+        caption=(
+            "1 - (1 - R²) / (mean over seeds of 1 - R² before training), each network read at the layer that fits its own "
+            f"samples best. Nothing is told where less than {LEAST_LEFT:g} is left before. Intervals are 95 % over seeds."
+        ),
+        panels=(bars("", bar(Rows(shares), "process", names, "trained", "model"), categories=names, y_label="share"),),
     )
 
 
