@@ -90,6 +90,8 @@ def test_an_export_is_as_its_manifest_says(call: Callable, tmp_path: Path) -> No
             path.write_bytes(before)
     (tmp_path / "out" / "notes.txt").write_text("mine")
     assert "4 files, 1 not covered: notes.txt" in call("verify", "out").out
+    for words in (["report", "out"], ["analyse", "out", "geometry"]):
+        assert "out: an export of a model, not a run folder" in call(*words).error
 
 
 def test_an_unsealed_sweep_whose_table_is_a_row_short(call: Callable, tmp_path: Path) -> None:

@@ -127,6 +127,8 @@ class RunDir:
             raise InputError(f"{path}: no such run folder")
         if not os.path.lexists(path / "config.json"):
             raise InputError(f"{path}: not a run folder (it has no config.json)")
+        if os.path.lexists(path / "hmmscope.json"):
+            raise InputError(f"{path}: an export of a model, not a run folder; hs.interop.from_huggingface opens it")
         named = verify_folder(path, exact=False)["files"]
         config = read_json(path / "config.json", own=True)
         if "config.json" not in named or not isinstance(config, dict):

@@ -5,10 +5,7 @@ from pathlib import Path
 
 from hmmscope import registry
 from hmmscope.errors import InputError, code_and_line
-from hmmscope.experiments.run_page import description
-from hmmscope.models.given import GivenModelSpec, model_name
 from hmmscope.report.folder import Experiment, described, read_experiment
-from hmmscope.runs.pipeline import Run, read_run
 from hmmscope.storage import seals
 from hmmscope.storage.disk import refuse_special
 
@@ -22,10 +19,27 @@ def read_folder(folder: Path) -> Experiment:
     """
     if os.path.lexists(folder / "experiment.json") or not os.path.lexists(folder / "config.json"):
         return read_experiment(folder)
+    return _described_run(folder)
+
+
+def _described_run(folder: Path) -> Experiment:
+    """A finished run, and what makes it again, or goes on with one that is not finished. Only this needs torch."""
+    from hmmscope.experiments.run_page import description
+    from hmmscope.models.given import GivenModelSpec, model_name
+    from hmmscope.runs.pipeline import read_run
+
     run = read_run(folder)
+    if isinstance(run.config.model, GivenModelSpec):
+        again = (
+            f"hs.train(..., {str(folder)!r}, model={model_name(run.config.model)}(...)), with the configuration below"
+        )
+        goes_on = f"in Python, hs.train(..., {str(folder)!r}, model=..., resume=True) goes on with it"
+    else:
+        again = f"hs.train(...), a sweep or an experiment; again by: hmmscope train {folder} --out NEW"
+        goes_on = f"hmmscope train {folder} --out {folder} --resume goes on with it"
     if run.summary is None:
-        raise InputError(f"{folder}: the run is not finished, and a page shows finished ones; {_how_to_go_on(run)}")
-    found = description(run, _made_by(run))
+        raise InputError(f"{folder}: the run is not finished, and a page shows finished ones; {goes_on}")
+    found = description(run, again)
     sealed = seals.read_seal(folder) is not None
     return described(folder, found.about, found.findings, found.figures, sealed=sealed)
 
@@ -47,19 +61,3 @@ def page_of_run(folder: Path, out: str | Path | None = None) -> Path:
     except ModuleNotFoundError as error:
         raise InputError(code_and_line(error)[1]) from error
     return write_page_of([read_folder(folder)], place)
-
-
-def _made_by(run: Run) -> str:
-    """The command of a run that wrote none down, such as one that was made in Python."""
-    if isinstance(run.config.model, GivenModelSpec):
-        return (
-            f"hs.train(..., {str(run.path)!r}, model={model_name(run.config.model)}(...)), with the configuration below"
-        )
-    return f"hs.train(...), a sweep or an experiment; again by: hmmscope train {run.path} --out NEW"
-
-
-def _how_to_go_on(run: Run) -> str:
-    """What finishes a run."""
-    if isinstance(run.config.model, GivenModelSpec):
-        return f"in Python, hs.train(..., {str(run.path)!r}, model=..., resume=True) goes on with it"
-    return f"hmmscope train {run.path} --out {run.path} --resume goes on with it"
