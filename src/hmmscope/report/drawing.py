@@ -11,8 +11,6 @@ from hmmscope.evidence.figures import Figure
 from hmmscope.report import explorer, look, plots, text
 from hmmscope.storage import disk, seals, store
 
-_ENDINGS = tuple(f".{ending}" for ending in plots.STYLES["paper"].endings)
-
 
 def draw_folder(folder: Path) -> list[Path]:
     """The files written, for every figure in `folder`; InputError or DamagedError names a figure that is not one.
@@ -20,12 +18,13 @@ def draw_folder(folder: Path) -> list[Path]:
     Drawings that were made of the same figure by the same code are left as they are. The folder's second seal names all.
     """
     written, drawings = [], []
+    endings = [f".{ending}" for ending in plots.STYLES["paper"].endings]
     for source in sorted((folder / "figures").glob("*.json")):
         data = store.read_json(source, own=True)
         figure = Figure.from_data(data)
         mark = hashlib.sha256(store.json_bytes(data, str(source)) + _code()).hexdigest()
-        drawings += [source.with_suffix(ending).relative_to(folder).as_posix() for ending in _ENDINGS]
-        if all(_has(source.with_suffix(ending), mark) for ending in _ENDINGS):
+        drawings += [source.with_suffix(ending).relative_to(folder).as_posix() for ending in endings]
+        if all(_has(source.with_suffix(ending), mark) for ending in endings):
             continue
         for ending, drawn in plots.figure_files(figure, mark).items():
             written.append(source.with_suffix(f".{ending}"))
