@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hmmscope import ties
 from hmmscope.evidence.effects import Effect
 from hmmscope.evidence.figures import Bars, Figure
 from hmmscope.evidence.findings import Finding
@@ -176,7 +177,9 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
         found.append(_found("What the network knows beyond the HMM", text))
     if tables["beliefs"]:
         rows = Rows(tables["beliefs"]).where(labels="true")
-        top, before = (largest(rows.where(network=name), lambda row: row["r2"]) for name in ("trained", "untrained"))
+        top, before = (
+            ties.largest(rows.where(network=name), lambda row: row["r2"]) for name in ("trained", "untrained")
+        )
         text = f"R² {top['r2']:.3f} at {top['layer_name']}; untrained network {before['r2']:.3f} at {before['layer_name']}; "
         text += f"the HMM's own next-symbol law alone {top['from_prediction']:.3f}."
         effect = Effect(value=top["r2"], low=top["low"], high=top["high"], unit="R²")
