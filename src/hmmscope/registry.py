@@ -191,7 +191,7 @@ def lookup(kind: str, name: str, field: str | None = None) -> Any:
 def build_spec(kind: str, data: dict[str, Any], where: str) -> Any:
     """A registered spec from ``{"name": ..., field: value, ...}``."""
     known = entries(kind) | (sizes() if kind == "model" else {})
-    if not isinstance(data, dict) or data.get("name") not in known:
+    if not isinstance(data, dict) or not isinstance(data.get("name"), str) or data["name"] not in known:
         raise unknown_name(f"{where}.name", data.get("name") if isinstance(data, dict) else data, known)
     if kind == "model" and data["name"] in sizes():
         size = sizes()[data["name"]]

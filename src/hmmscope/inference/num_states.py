@@ -99,10 +99,11 @@ def _units(judged: Sequences) -> list[NDArray[np.int64]]:
         return [judged.lengths]
     size = -(-int(judged.lengths.sum()) // BLOCKS)
     counts = [-(-length // size) for length in judged.lengths.tolist()]
-    return [
-        np.diff(np.linspace(0, length, count + 1).round().astype(np.int64))
-        for length, count in zip(judged.lengths.tolist(), counts, strict=True)
-    ]
+    found = []
+    for length, count in zip(judged.lengths.tolist(), counts, strict=True):
+        ends = np.linspace(0, length, count + 1).round().astype(np.int64)
+        found.append(ends[1:] - ends[:-1])
+    return found
 
 
 def _logs(hmm: HMM, judged: Sequences, units: list[NDArray[np.int64]]) -> NDArray[np.float64]:
