@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hmmscope import ties
+from hmmscope.analysis.twins import LEAST_SHARE
 from hmmscope.evidence.effects import Effect
 from hmmscope.evidence.figures import Bars, Figure
 from hmmscope.evidence.findings import Finding
@@ -169,8 +170,8 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
     first = [row for row in tables["contexts"] if row["symbols_before"] == 2] or list(tables["contexts"])
     surely = [row for row in first if row["low"] > 0]
     if surely and best["low"] > 0 and not alone:
-        largest = sorted(surely, key=lambda row: -row["share"])[:5]
-        shown = ", ".join(f"{row['context']}|{row['next']} ({100 * row['share']:.1f} %)" for row in largest)
+        foremost = sorted(surely, key=lambda row: -row["share"])[:5]
+        shown = ", ".join(f"{row['context']}|{row['next']} ({100 * row['share']:.1f} %)" for row in foremost)
         total = 100 * sum(row["share"] for row in surely)
         text = f"Largest shares of the whole gain by the symbols before: {shown}. "
         text += f"{len(surely)} contexts whose interval is above zero make {total:.0f} % of it."
@@ -183,11 +184,14 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
         text = f"R² {top['r2']:.3f} at {top['layer_name']}; untrained network {before['r2']:.3f} at {before['layer_name']}; "
         text += f"the HMM's own next-symbol law alone {top['from_prediction']:.3f}."
         effect = Effect(value=top["r2"], low=top["low"], high=top["high"], unit="R²")
-        text += f" Share: {top['beyond_twins']}."
-        better = (top["share_low"] or 0.0) > 0
-        title = (
-            f"The HMM's belief is read {'better after training' if better else 'no better after training than before'}"
-        )
+        if top.get("beyond_twins"):
+            text += f" {top['beyond_twins'][0].upper()}{top['beyond_twins'][1:]}."
+        share, low = top.get("share"), top.get("share_low")
+        title = "Whether training put the HMM's belief into the network is not told"
+        if share is not None:
+            better = low > 0 and share >= LEAST_SHARE
+            how = "better after training" if better else "no better after training than before"
+            title = f"The HMM's belief is read {how}"
         found.append(_found(title, text, effect))
     return found
 
