@@ -209,8 +209,8 @@ class Section:
 
 SECTIONS = (
     Section("circles of imports", circles, 0),
-    Section("tests of the kind of a process", kind_tests, 162),
-    Section("  outside of processes and kernels", kind_tests_elsewhere, 149),
+    Section("tests of the kind of a process", kind_tests, 20),
+    Section("  outside of processes and kernels", kind_tests_elsewhere, 0),
 )
 
 

@@ -61,7 +61,7 @@ IN_INFERENCE = (
     ),
     Fault(
         "half the Kalman gain",
-        "inference/kalman.py",
+        "processes/kalman.py",
         "mean = mean + innovation @ step.gain.T",
         "mean = mean + 0.5 * innovation @ step.gain.T",
         ("inference/test_kalman.py::test_filter_is_gaussian_conditioning",),
@@ -257,7 +257,7 @@ IN_INFERENCE = (
     ),
     Fault(
         "a Kalman prediction without noise",
-        "inference/kalman.py",
+        "processes/kalman.py",
         "predicted = transition @ covariance @ transition.T + process.state_noise_SS",
         "predicted = transition @ covariance @ transition.T + 0.5 * process.state_noise_SS",
         ("inference/test_kalman.py::test_filter_is_gaussian_conditioning",),

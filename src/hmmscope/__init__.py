@@ -33,7 +33,7 @@ _HOME = {
     "observability": "inference.observability",
     "future_law": "inference.observability",
     "stationary_distribution": "inference.stationary",
-    "kalman_filter": "inference.kalman",
+    "kalman_filter": "processes.kalman",
     "mixing_time": "inference.mixing",
     "make_model": "models.make",
     "RunConfig": "runs.config",
@@ -78,7 +78,6 @@ if TYPE_CHECKING:
     from hmmscope.inference.fast import log_likelihood as log_likelihood
     from hmmscope.inference.fast import mixture_predictions as mixture_predictions
     from hmmscope.inference.filtering import filter_beliefs as filter_beliefs
-    from hmmscope.inference.kalman import kalman_filter as kalman_filter
     from hmmscope.inference.memory import memory_beliefs as memory_beliefs
     from hmmscope.inference.mixing import mixing_time as mixing_time
     from hmmscope.inference.mixture import filter_known_component as filter_known_component
@@ -95,6 +94,7 @@ if TYPE_CHECKING:
     from hmmscope.processes.files import load_process as load_process
     from hmmscope.processes.generalised import GeneralisedHMM as GeneralisedHMM
     from hmmscope.processes.hmm import HMM as HMM
+    from hmmscope.processes.kalman import kalman_filter as kalman_filter
     from hmmscope.processes.labelled import LabelledHMM as LabelledHMM
     from hmmscope.processes.linear_gaussian import LinearGaussian as LinearGaussian
     from hmmscope.processes.make import make_process as make_process

@@ -126,3 +126,28 @@ def require_memory(what: str, num_bytes: int, advice: str = "ask for less at onc
     if free is not None and num_bytes > free:
         needed, have = num_bytes / 2**30, free / 2**30
         raise ResourceError(f"{what}: needs {needed:.1f} GiB and {have:.1f} GiB are free; {advice}")
+
+
+def free_on(device: Any) -> int:
+    """Bytes that can be allocated on a device of torch, those that it keeps for later among them."""
+    import torch
+
+    if device.type == "cuda":
+        return (
+            torch.cuda.mem_get_info(device)[0]
+            + torch.cuda.memory_reserved(device)
+            - torch.cuda.memory_allocated(device)
+        )
+    free = free_memory()
+    return 2**32 if free is None else free
+
+
+def require_memory_on(device: Any, what: str, num_bytes: int) -> None:
+    """ResourceError if `num_bytes` is more than what is free where the result will be."""
+    if device.type == "cpu":
+        require_memory(what, num_bytes)
+    elif num_bytes > free_on(device):
+        needed, have = num_bytes / 2**30, free_on(device) / 2**30
+        raise ResourceError(
+            f"{what}: needs {needed:.1f} GiB and {have:.1f} GiB are free on {device}; ask for less at once"
+        )

@@ -17,9 +17,9 @@ from hmmscope.corpora.corpus import Batch
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.inference.optimal import optimal_law, optimal_predictions
-from hmmscope.inference.urns import dirichlet_chain_predictions
 from hmmscope.processes.composed_cycles import ComposedCycles
 from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.urns import dirichlet_chain_predictions
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import load_run, train
 from hmmscope.storage import store
@@ -300,7 +300,7 @@ def test_the_target_refuses_to_guess() -> None:
     for refused in (asked.optimum, asked.floor_terms):
         with pytest.raises(InputError, match=r"no exact answer .* no closed form"):
             refused(batch)
-    with pytest.raises(InputError, match="no exact filter for FreshHMMs: the integral"):
+    with pytest.raises(InputError, match=r"FreshHMMs has no exact predictions \(the integral"):
         optimal_predictions(fresh, batch.observations)
 
 

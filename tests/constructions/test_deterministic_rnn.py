@@ -189,7 +189,11 @@ def test_other_matrices_need_a_scale_and_then_are_right_too():
     "process, options, message",
     [
         (("cyclic-rnd", {}), {}, r"^process: must be deterministic: one next state"),
-        (("random-hmm", {"num_states": 3, "num_symbols": 3}), {}, r"^process: must be a deterministic LabelledHMM"),
+        (
+            ("random-hmm", {"num_states": 3, "num_symbols": 3}),
+            {},
+            r"^process: HMM has no driving matrices; LabelledHMM, MatrixProduct have$",
+        ),
         (("cyclic-det", {}), {"scale": 0.0}, r"^scale: must be a positive number, got 0.0"),
         (("cyclic-det", {}), {"scale": float("nan")}, r"^scale: must be a positive number, got nan"),
         (("cyclic-det", {}), {"initial": [1.0, 0.0]}, r"^initial: must have 5 numbers"),

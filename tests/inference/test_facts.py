@@ -77,7 +77,7 @@ def test_hindsight_is_for_one_hmm(capsys, tmp_path):
     words.write_text("0 1 0\n")
     code, _, error = said(capsys, "oracle", "markov-mixture", str(words), "--viterbi")
     assert code == 2
-    assert (
-        error
-        == "error[2] process: --viterbi is for one HMM, not for a Mixture; mixture[0].save(FILE) saves one of it\n"
+    assert error == (
+        "error[2] process: --viterbi needs hidden paths, and Mixture has none; HMM, LabelledHMM have; take one of its HMMs: "
+        "mixture[0].save(FILE), or facts --component 0\n"
     )

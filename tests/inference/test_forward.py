@@ -12,11 +12,11 @@ import oracles
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.inference import mixture as mixture_module
 from hmmscope.inference.filtering import first_impossible
-from hmmscope.inference.forward import check_observations
 from hmmscope.inference.mixture import filter_known_component
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.machine import require_memory
 from hmmscope.processes.laws import StateEmitting
+from hmmscope.processes.observations import check_observations
 from inference_cases import (
     BAD_OBSERVATIONS,
     BAD_STARTS,
@@ -323,8 +323,11 @@ def test_bad_components_are_refused(components):
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_process_without_an_exact_filter_is_refused():
-    with pytest.raises(InputError, match=r"^process: no exact filter for object$"):
+    with pytest.raises(InputError, match=r"^process: must be a process"):
         optimal_predictions(object(), torch.zeros(1, 1, dtype=torch.int64))
+    known = r"; .*GeneralisedHMM, HMM, LabelledHMM, LinearGaussian, Mixture.* have$"
+    with pytest.raises(InputError, match=r"^process: MatrixProduct has no exact predictions" + known):
+        optimal_predictions(hs.make_process("matmul"), torch.zeros(1, 1, dtype=torch.int64))
 
 
 def test_what_does_not_fit_is_refused_before_it_is_allocated():

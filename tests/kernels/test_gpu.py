@@ -6,6 +6,7 @@ import torch
 
 import hmmscope as hs
 from device_cases import PROCESSES, SAMPLES, STARTS, process_of, same_as_plain, sizes_of
+from hmmscope import machine
 from hmmscope.bench import filtering, mixture, sampling
 from hmmscope.errors import ResourceError
 from hmmscope.inference import device as there
@@ -152,7 +153,7 @@ def test_what_does_not_fit_is_refused_before_it_is_allocated(cuda):
     before = torch.cuda.memory_allocated(cuda)
     observations = torch.zeros(2**20, 1, dtype=torch.int8, device=cuda).expand(-1, 2**14)
     with pytest.raises(ResourceError, match="GiB are free on cuda"):
-        there.require_memory_on(cuda, "filter_mixture", 8 * observations.numel() * len(mix))
+        machine.require_memory_on(cuda, "filter_mixture", 8 * observations.numel() * len(mix))
     assert torch.cuda.memory_allocated(cuda) - before < 2**25
 
 

@@ -293,7 +293,7 @@ def test_windows_lie_in_their_part_and_are_padded() -> None:
 def test_streams_of_judgement_show_each_piece_once() -> None:
     data = words()
     process = GivenSequences(data)
-    count = process.num_windows("evaluate", 4)
+    count = process.num_different("evaluate", 4)
     batch = hs.Corpus(process, 4, stream="evaluate")[0:count]
     seen = sorted(data.as_text(row[kept]) for row, kept in zip(batch.observations, batch.states >= 0, strict=True))
     texts = [data.as_text(sequence) for sequence in data.validation]

@@ -17,11 +17,11 @@ from hmmscope import machine
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import fit_baum_welch
 from hmmscope.inference.entropy import block_entropies
-from hmmscope.inference.kalman import forgetting_factor, steady_step
 from hmmscope.inference.memory_error import memory_certificate, memory_error, sampled_memory_error
 from hmmscope.inference.mixed_states import mixed_states
 from hmmscope.kernels.counting import context_counts, ngram_laws
 from hmmscope.processes.files import load_process
+from hmmscope.processes.kalman import forgetting_factor, steady_step
 from hmmscope.processes.make import make_process
 from hmmscope.storage import store
 from hmmscope.verbs import sources
@@ -59,7 +59,7 @@ def test_facts_of_a_generalised_hmm(call: Callable) -> None:
     for option in (("--steps", 2), ("--mixing",)):
         refused = call("facts", "post-quantum", *option)
         assert_one_line(refused, 2)
-        assert "asks about hidden states" in refused.error
+        assert "and GeneralisedHMM has none; HMM, LabelledHMM" in refused.error
 
 
 def test_oracle_of_a_generalised_hmm(call: Callable, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_oracle_of_a_generalised_hmm(call: Callable, tmp_path: Path) -> None:
     assert len(rows[0]["memory_vector"]) == 3
     refused = call("oracle", "post-quantum", "words.txt", "--viterbi")
     assert_one_line(refused, 2)
-    assert "ask about hidden states" in refused.error
+    assert "--viterbi needs hidden paths, and GeneralisedHMM has none; HMM, LabelledHMM have" in refused.error
 
 
 def test_facts_of_rrxor(call: Callable) -> None:
@@ -182,7 +182,7 @@ def test_facts_of_one_component(call: Callable) -> None:
     assert "0.333333 each; entropy of the component 1.098612 nats" in whole.out
     refused = call("facts", "random-mixture", *sizes, "--blocks", 2)
     assert_one_line(refused, 2)
-    assert "--blocks is for one HMM, not for a Mixture; --component 0 is one of it" in refused.error
+    assert "--blocks needs probabilities of words, and Mixture has none; GeneralisedHMM, HMM" in refused.error
     refused = call("facts", "random-mixture", *sizes, "--component", 3)
     assert_one_line(refused, 2)
     assert "component: must be in [0, 3), got 3" in refused.error
@@ -423,8 +423,16 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
     "time without memory": (2, ["facts", "umbrella", "--time", 5], "time: must be at least the memory"),
     "time below memory": (2, ["facts", "umbrella", "--memory", 6, "--time", 5], "time: must be at least the memory"),
     "seed": (2, ["facts", "umbrella", "--seed", -1], "seed: must be an integer in"),
-    "component of one HMM": (2, ["facts", "umbrella", "--component", 0], "component: is for mixtures"),
-    "memory of a linear system": (2, ["facts", "ran-lds", "--memory", 2], "--memory is for one HMM"),
+    "component of one HMM": (
+        2,
+        ["facts", "umbrella", "--component", 0],
+        "--component needs components, and HMM has none; ComposedCycles, Mixture",
+    ),
+    "memory of a linear system": (
+        2,
+        ["facts", "ran-lds", "--memory", 2],
+        "--memory needs probabilities of words, and LinearGaussian has none",
+    ),
     "no facts": (2, ["facts", "fresh-hmms"], "no facts about FreshHMMs"),
     "mixed states beyond memory": (5, ["facts", "umbrella", "--mixed-states", 10**13], "GiB"),
     "samples of a memory": (5, ["facts", "umbrella", "--memory", 3, "--time", 99, "--samples", 10**9], "GiB"),
@@ -432,8 +440,16 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
     "states beyond memory": (5, ["facts", "huge.npz", "--blocks", 10], "GiB"),
     "no JSON": (2, ["facts", "umbrella", "--out", "facts.txt"], "out: must end in .json"),
     "existing": (3, ["facts", "umbrella", "--out", "there.json"], "there.json: exists"),
-    "paths of a mixture": (2, ["oracle", "markov-mixture", "n.txt", "--paths", 1], "--paths is for one HMM"),
-    "two for one HMM": (2, ["oracle", "ran-lds", "v.npz", "--smooth", "--memory", 1], "--smooth and --memory are for"),
+    "paths of a mixture": (
+        2,
+        ["oracle", "markov-mixture", "n.txt", "--paths", 1],
+        "--paths needs hidden paths, and Mixture has none",
+    ),
+    "two for one HMM": (
+        2,
+        ["oracle", "ran-lds", "v.npz", "--smooth", "--memory", 1],
+        "--smooth needs smoothing, and LinearGaussian has none",
+    ),
     "ngrams of vectors": (2, ["oracle", "ran-lds", "v.npz", "--ngrams", 1], "counts symbols"),
     "negative paths": (2, ["oracle", "umbrella", "w.txt", "--paths", -1], "paths: must be at least 0"),
     "negative memory": (2, ["oracle", "umbrella", "w.txt", "--memory", -1], "memory: must be at least 0"),

@@ -18,7 +18,7 @@ from hmmscope.analysis.interventions import Edit, add, intervene
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.processes.laws import Law, StateEmitting, symbol_law
+from hmmscope.processes.laws import Law
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import torch_generator
 
@@ -268,7 +268,7 @@ def exact_answers(
     """
     if answer == "belief":
         return beliefs
-    following_MSV = law.transition_MSS @ law.emission_MSV if isinstance(law, StateEmitting) else symbol_law(law)
+    following_MSV = law.ahead()
     chosen_BSV = following_MSV[torch.zeros(len(beliefs), dtype=torch.int64) if components is None else components]
     return torch.einsum("b...s,bsv->b...v", beliefs, chosen_BSV)
 

@@ -20,9 +20,9 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.stationary import stationary_distribution
+from hmmscope.processes.answers import STATES
+from hmmscope.processes.base import Process
 from hmmscope.processes.combine import as_labelled
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.schema import require
 
 _TAPS = ("residual.0", "blocks.0.attention", "blocks.0.attention.pattern")
@@ -60,7 +60,8 @@ def constrained_updates(
     transformer representations", there for Mess3.
     """
     process = corpus.process
-    if not isinstance(process, HMM | LabelledHMM) or len(corpus.layout.sequence_lengths) > 1:
+    process.require(STATES)
+    if len(corpus.layout.sequence_lengths) > 1:
         raise InputError("corpus: must be single sequences of one HMM")
     time = corpus.layout.num_observations
     require(2 <= num_distances < time, "num_distances", f"must be in [2, {time})", num_distances)
@@ -102,7 +103,7 @@ def constrained_updates(
 
 
 def constrained_beliefs(
-    process: HMM | LabelledHMM, observations: Int64[Tensor, "batch time"]
+    process: Process, observations: Int64[Tensor, "batch time"]
 ) -> Float64[Tensor, "batch time state"]:
     """π + sum_{s <= t} (η[o_s] - π) T^(t - s): what adds up what each symbol says by itself; entries may leave [0, 1].
 
@@ -117,7 +118,7 @@ def constrained_beliefs(
     return torch.stack(found, 1)
 
 
-def _theory(process: HMM | LabelledHMM) -> tuple[Tensor, Tensor, Tensor]:
+def _theory(process: Process) -> tuple[Tensor, Tensor, Tensor]:
     """T (state, state), π (state,) and η (symbol, state): the law after one symbol, of the state that it leads to."""
     labelled = as_labelled(process).labelled_VSS
     prior = stationary_distribution(process)

@@ -32,9 +32,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.likeliest import likeliest
 from hmmscope.inference.mixture import filter_known_component
 from hmmscope.processes.base import Process
-from hmmscope.processes.fresh import FreshHMMs
-from hmmscope.processes.given_sequences import JUDGING, GivenSequences
-from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.given_sequences import JUDGING
 from hmmscope.reprs import html_rows, plot_rows
 from hmmscope.schema import require
 from hmmscope.ties import TOLERANCE
@@ -173,7 +171,7 @@ def evaluate(
     given = isinstance(asked, NextGiven)
     batch_size = max(1, min(BATCH, _LAWS // (asked.num_outputs * len(asked.columns)))) if given else BATCH
     trained = None
-    if baselines and isinstance(corpus.process, GivenSequences) and corpus.stream in JUDGING:  # not on what it counted
+    if baselines and corpus.process.data is not None and corpus.stream in JUDGING:  # not on what it counted
         trained = TrainedCounting(corpus.process, ngram_order)
     counts = baselines and isinstance(asked, NextObservation | NextGiven)
     if counts and counting is None:
@@ -239,12 +237,11 @@ def _answers(model: nn.Module, batch: Batch, asked: Target, block_length: int) -
 def known_component_laws(corpus: Corpus, batch: Batch) -> Float64[Tensor, "batch judged symbol"] | None:
     """P(observation) by the filter that is told the component; None for a process that draws none."""
     process, components = corpus.process, batch.components
-    if components is None or not isinstance(process, Mixture | FreshHMMs):
+    pool = None if components is None else process.pool_of(components)
+    if pool is None:
         return None
-    if isinstance(process, FreshHMMs):
-        process, components = process.mixture(components.cpu().numpy()), torch.arange(len(components))
     starts = torch.from_numpy(corpus.layout.starts)
-    told = filter_known_component(process, batch.observations, components, starts=starts)
+    told = filter_known_component(pool[0], batch.observations, pool[1], starts=starts)
     return told.predicted_observation[:, corpus.layout.predicted]
 
 

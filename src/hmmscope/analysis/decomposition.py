@@ -101,9 +101,7 @@ def stationary_start(hmm: HMM | LabelledHMM) -> HMM | LabelledHMM:
     law_S = stationary_distribution(hmm)
     if float((law_S - hmm.initial_S).abs().max()) < 2.0**-31:
         return hmm
-    if isinstance(hmm, HMM):
-        return HMM(law_S, hmm.transition_SS, hmm.emission_SV, allow_drop_tiny=True)
-    return LabelledHMM(law_S, hmm.labelled_VSS, allow_drop_tiny=True)
+    return hmm.started(law_S)
 
 
 @dataclass(frozen=True, repr=False)

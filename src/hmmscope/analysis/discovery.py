@@ -19,9 +19,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.automata import extract_automaton
 from hmmscope.inference.likeliest import likeliest
 from hmmscope.inference.spectral import Operators, WordLaw, learn_operators
-from hmmscope.processes.generalised import GeneralisedHMM
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.answers import WORDS
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import torch_generator
 
@@ -79,8 +77,7 @@ def automaton(
 
     Source: Hsu, Kakade, Zhang (2009) for the operators; see `extract_automaton`.
     """
-    if not isinstance(corpus.process, HMM | LabelledHMM | GeneralisedHMM):
-        raise InputError(f"corpus: a {type(corpus.process).__name__} has no law of words; take an HMM")
+    corpus.process.require(WORDS)
     length = length or max([1, *(n for n in range(1, 7) if corpus.num_symbols ** (2 * n + 1) <= _MOST_WORDS)])
     exact = Operators.of(corpus.process)
     observations = corpus[0:num_samples].observations

@@ -15,17 +15,13 @@ from hmmscope.analysis.twins import NO_COLUMNS, NUM_TWINS, draw_twins, layer_sha
 from hmmscope.axes import Bool, Float, Float64, Int, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
 from hmmscope.errors import InputError
-from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.forward import forward_steps
-from hmmscope.inference.kalman import kalman_filter
 from hmmscope.inference.mixture import filter_known_component, filter_mixture
+from hmmscope.inference.optimal import observe
+from hmmscope.processes.answers import BELIEFS, COMPONENTS
 from hmmscope.processes.base import Process
-from hmmscope.processes.generalised import GeneralisedHMM
-from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.linear_gaussian import LinearGaussian
-from hmmscope.processes.mixture import Mixture
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
@@ -197,7 +193,7 @@ def belief_targets(
 
 def _inside(corpus: Corpus, times: NDArray[np.int64], num_samples: int) -> Bool[Tensor, "example"] | None:
     """Where examples are no padding; None if all are not."""
-    if not isinstance(corpus.process, GivenSequences):
+    if corpus.process.data is None:
         return None
     batches = (corpus[i : min(i + BATCH, num_samples)] for i in range(0, num_samples, BATCH))
     return torch.cat([batch.states[:, times].flatten() for batch in batches]) >= 0
@@ -210,20 +206,14 @@ def _targets(
     if process.num_symbols != corpus.num_symbols:
         raise InputError(f"observer: must have {corpus.num_symbols} symbols, got {process!r}")
     starts = torch.from_numpy(corpus.layout.starts)
-    if isinstance(process, LinearGaussian):
-        parts = batch.observations.tensor_split(torch.from_numpy(np.flatnonzero(corpus.layout.starts)[1:]), 1)
-        known = [kalman_filter(process, part) for part in parts]
-        return {
-            BELIEF: torch.cat([one.means for one in known], 1),
-            PREDICTION: torch.cat([one.next_observation for one in known], 1),
-        }
-    if isinstance(process, HMM | LabelledHMM | GeneralisedHMM):
-        single = filter_beliefs(process, batch.observations, starts=starts)
-        return {BELIEF: single.beliefs, PREDICTION: single.next_observation}
-    if not isinstance(process, Mixture) or batch.components is None:
-        raise InputError(
-            f"corpus: a {type(process).__name__} has no belief states; take an HMM or a mixture, or give an observer"
-        )
+    if COMPONENTS not in process.by_law:
+        observed = observe(process, batch.observations, starts=starts)
+        belief = observed.belief
+        if belief is None:
+            raise process.lacks(BELIEFS)
+        return {BELIEF: belief, PREDICTION: observed.next_observation}
+    if batch.components is None:
+        raise InputError("observer: must be one HMM where samples have no components")
     mixed = filter_mixture(process, batch.observations, starts=starts)
     told = filter_known_component(process, batch.observations, batch.components, starts=starts)
     return {
@@ -234,7 +224,7 @@ def _targets(
 
 
 def mixed_beliefs(
-    mixture: Mixture,
+    mixture: Process,
     observations: Int[Tensor, "batch time"],
     posterior: Float64[Tensor, "batch time component"],
     starts: Tensor,

@@ -26,10 +26,7 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
 from hmmscope.models.decoder import Decoder
 from hmmscope.models.given import logits_of
-from hmmscope.processes.generalised import GeneralisedHMM
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.answers import BELIEFS
 from hmmscope.schema import require, unknown_name
 from hmmscope.ties import largest
 
@@ -316,6 +313,6 @@ def _targets(
     laws = plain_ngrams(corpus, batch, 1)
     found |= {"unigram": laws["order-0"][:, place], "bigram": laws["order-1"][:, place]}
     flat = {name: values.flatten(0, 1) for name, values in found.items()}
-    if isinstance(corpus.process, HMM | LabelledHMM | GeneralisedHMM | Mixture):
+    if BELIEFS in corpus.process.by_law:
         flat["belief"] = belief_targets(corpus, times, num_samples)[BELIEF]
     return flat

@@ -21,9 +21,8 @@ from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.likeliest import likeliest
 from hmmscope.inference.optimal import optimal_predictions
+from hmmscope.processes.answers import COMPONENTS, STATES
 from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.mixture import Mixture
 from hmmscope.reprs import Shown, Table
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import numpy_generator
@@ -233,10 +232,10 @@ def reading_times(corpus: Corpus, target: str) -> np.ndarray:
     """Numbers t of the observations at which a target is read."""
     layout = corpus.layout
     if target == "component":
-        if not isinstance(corpus.process, Mixture):
+        if COMPONENTS not in corpus.process.by_law:
             raise InputError("target: component needs a mixture; this process is a single HMM")
         return np.array([layout.num_observations - 1])
-    if target == "state" and not corpus.process.has_states:
+    if target == "state" and STATES not in corpus.process.by_law:
         kind = type(corpus.process).__name__
         known = (
             "belief, component and previous-1 are known of a mixture; or take Corpus(mixture[m], ...), of one component"
@@ -258,7 +257,6 @@ def _labels(corpus: Corpus, batch: Batch, target: str, times: np.ndarray) -> tup
         assert posterior is not None
         return batch.components[:, None], likeliest(posterior[:, times])
     if target == "state":
-        assert isinstance(corpus.process, HMM | LabelledHMM)
         beliefs = filter_beliefs(corpus.process, batch.observations, starts=starts).beliefs
         return batch.states[:, times], likeliest(beliefs[:, times])
     labels = batch.observations[:, times - int(target.rpartition("-")[2])]

@@ -19,8 +19,6 @@ from hmmscope.errors import InputError
 from hmmscope.inference.likeliest import likeliest
 from hmmscope.models.make import make_model
 from hmmscope.processes.base import Process
-from hmmscope.processes.fresh import FreshHMMs
-from hmmscope.processes.mixture import Mixture
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 from hmmscope.ties import largest, steady
@@ -178,11 +176,8 @@ def _component(
     process: Process, layout: Layout, num_components: int, num_samples: int, seed: int
 ) -> tuple[dict[str, Level], float | None, int | None]:
     """Probes of the component, chance, and how many are told apart; nothing for a process that draws none."""
-    if isinstance(process, FreshHMMs):
-        few = process.mixture(np.arange(num_components))
-    elif isinstance(process, Mixture):
-        few = process.first(min(num_components, len(process)))
-    else:
+    few = process.a_few(num_components)
+    if few is None:
         return {}, None, None
     corpus = Corpus(few, layout=layout, seed=seed, stream="probe")
     sizes = {"num_symbols": corpus.num_symbols, "num_tokens": corpus.num_tokens, "max_length": layout.num_columns}
@@ -194,4 +189,4 @@ def _component(
     levels = {"symbol counts": Level(*probe_accuracy(counted, seed=seed)[0])}
     for layer, found in enumerate(probe_accuracy(untrained, seed=seed)):
         levels[f"untrained layer {layer}"] = Level(*found)
-    return levels, chance_accuracy(untrained), len(few)
+    return levels, chance_accuracy(untrained), few.num_components

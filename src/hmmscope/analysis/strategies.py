@@ -21,8 +21,7 @@ from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import make_target
 from hmmscope.inference.memory import memory_beliefs, with_prior
 from hmmscope.inference.mixture import predicted_before
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.answers import STATES
 from hmmscope.processes.laws import symbol_law
 from hmmscope.schema import require
 
@@ -79,7 +78,7 @@ def _predictors(corpus: Corpus, batch: Batch, max_order: int) -> dict[str, Float
     target = make_target("observation", process, corpus.layout)
     shape = (len(batch.tokens), len(judged), corpus.num_symbols)
     found = {"uniform": torch.full(shape, 1 / corpus.num_symbols, dtype=torch.float64)}
-    if isinstance(process, HMM | LabelledHMM) and corpus.layout.starts.sum() == 1:
+    if STATES in process.by_law and corpus.layout.starts.sum() == 1:
         law = with_prior(process)
         found["window-0"] = (law.initial_MS @ symbol_law(law)[0]).expand(shape)
         for order in range(1, max_order + 1):

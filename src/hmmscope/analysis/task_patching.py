@@ -21,7 +21,7 @@ from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
 from hmmscope.inference.mixture import filter_known_component
-from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.answers import COMPONENTS
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import torch_generator
 
@@ -122,7 +122,7 @@ class _Pairs:
     ) -> None:
         process, layout = corpus.process, corpus.layout
         batch, last = corpus[0:num_samples], belief_times(corpus)
-        if not isinstance(process, Mixture) or batch.components is None or last[0] == 0:
+        if COMPONENTS not in process.by_law or batch.components is None or last[0] == 0:
             raise InputError(
                 "corpus: must be prompts of a mixture, with demonstrations, so that there is a task to patch"
             )

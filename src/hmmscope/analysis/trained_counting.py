@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hmmscope.analysis.counting import ODDS, PSEUDO_COUNTS, TREE, descend, least_within_margin, tuned_ngrams
 from hmmscope.axes import Float64, Int64, Tensor
-from hmmscope.processes.given_sequences import GivenSequences
+from hmmscope.processes.base import Process
 
 #: Observations of the training part that strengths, pseudo-count and weight are tuned on: so many, evenly spread.
 _TUNED_ON = 2**14
@@ -66,7 +66,7 @@ class TrainedCounting:
         shares: posterior probability that a context is a leaf if a tree gets there, by length and context.
     """
 
-    def __init__(self, process: GivenSequences, max_order: int) -> None:
+    def __init__(self, process: Process, max_order: int) -> None:
         self.num_symbols = process.num_symbols
         data = process.part("train")
         flat = data.flat.astype(np.int64)

@@ -13,6 +13,7 @@ from hmmscope.kernels.device import TorchSampler, fused_works
 from hmmscope.processes.base import Process
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
+from hmmscope.processes.narrow import as_hmm
 from hmmscope.seeds import philox_key
 
 BATCH, LENGTH, STATES, SYMBOLS = 1024, 256, 128, 16
@@ -41,8 +42,7 @@ def contests(*, peers: bool, device: str = "cpu", components: int | None = None)
             for batch in BATCHES_ON_GPU
         ]
     components = 512 if components is None else components
-    hmm = make_process("random-hmm", num_states=STATES, num_symbols=SYMBOLS)
-    assert isinstance(hmm, HMM)
+    hmm = as_hmm(make_process("random-hmm", num_states=STATES, num_symbols=SYMBOLS))
     starts = np.arange(LENGTH) == 0
     indices = np.arange(BATCH)
     tokens = BATCH * LENGTH

@@ -9,8 +9,6 @@ import torch
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.constructions.constructed import check_tokens
 from hmmscope.errors import InputError
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.matrix_product import MatrixProduct
 from hmmscope.reprs import Shown
 from hmmscope.schema import require, shown
 
@@ -100,27 +98,16 @@ def driven_system(process: object, initial: object = None) -> DrivenSystem:
         initial: the vector before the first symbol; by default the initial law, or the first unit vector.
 
     Raises:
-        InputError: a process that is not deterministic or starts at random, another kind of process, other shapes, or a
+        InputError: a process that is not deterministic or starts at random, a kind that has no matrices, other shapes, or a
             number that is not finite.
     """
-    if isinstance(process, LabelledHMM):
-        matrices = (process.labelled_VSS > 0).mT.to(torch.float64).contiguous()
-        most = int(matrices.sum(1).max())
-        require(most == 1, "process", "must be deterministic: one next state for each state and symbol", most)
-        default = process.initial_S
+    driving = getattr(process, "driving", None)
+    if driving is not None:  # a process
+        matrices, default, told = driving()
         start = default if initial is None else _vector(initial)
-        # Where symbols are as likely in every state, the belief is linear in the start; otherwise only a known start is.
-        told = bool((process.labelled_VSS.sum(2) - process.labelled_VSS.sum(2)[:, :1]).abs().max() > 1e-8)
         unit = int((start != 0).sum()) == 1
         require(
             unit or not told, "initial", "must be one state, for symbols tell about the state", shown(start.tolist())
-        )
-    elif isinstance(process, MatrixProduct):
-        matrices = process.matrices_VDD
-        default = torch.eye(process.dimension, dtype=torch.float64)[0]
-    elif hasattr(process, "law"):
-        raise InputError(
-            f"process: must be a deterministic LabelledHMM, a MatrixProduct or matrices, got {shown(process)}"
         )
     else:
         matrices = torch.as_tensor(process, dtype=torch.float64)

@@ -79,14 +79,18 @@ class BeliefOperators(Shown):
 
 def belief_operators(hmm: HMM | LabelledHMM) -> BeliefOperators:
     """The matrices of an HMM's filter."""
-    initial_O, weights_S = hmm.initial_S.numpy(), integer_weights(hmm.initial_S).astype(object)
+    law = hmm.law
+    initial_S = law.initial_MS[0]
+    initial_O, weights_S = initial_S.numpy(), integer_weights(initial_S).astype(object)
     eye = np.eye(hmm.num_states)
-    if isinstance(hmm, LabelledHMM):
-        numerators = integer_weights(hmm.labelled_VSS).astype(object).transpose(0, 2, 1) * 2**32
+    if not law.states_emit:
+        numerators = integer_weights(law.labelled_MVSS[0]).astype(object).transpose(0, 2, 1) * 2**32
         return BeliefOperators(numerators, weights_S * 2**32, eye, initial_O)
-    transition_SS, emission_SV = (integer_weights(rows).astype(object) for rows in (hmm.transition_SS, hmm.emission_SV))
+    transition_SS, emission_SV = (
+        integer_weights(rows[0]).astype(object) for rows in (law.transition_MSS, law.emission_MSV)
+    )
     numerators = emission_SV.T[:, :, None] * transition_SS.T[None]
-    same = (hmm.transition_SS == hmm.initial_S).all(1).nonzero()[:, 0].tolist()
+    same = (law.transition_MSS[0] == initial_S).all(1).nonzero()[:, 0].tolist()
     if same:
         return BeliefOperators(numerators, _unit_vector(hmm.num_states, same[0]), eye, initial_O)
     size = hmm.num_states + 1

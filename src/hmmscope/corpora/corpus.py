@@ -14,7 +14,6 @@ from hmmscope.corpora.layouts import Layout, Sequences
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.kernels.philox import CORPUS_VERSION, MAX_SAMPLES
 from hmmscope.processes.base import Process
-from hmmscope.processes.given_sequences import TRAINING, GivenSequences
 from hmmscope.processes.make import as_process
 from hmmscope.reprs import Shown, html_table
 from hmmscope.schema import shown, spec_to_data
@@ -72,9 +71,9 @@ class Corpus:
         philox_key(seed, stream)
         self.process, self.seed, self.stream = as_process(process), seed, stream
         if length is None and layout is None:
-            if not isinstance(self.process, GivenSequences):
-                raise InputError("length: give a length or a layout")
             length = self.process.window
+            if length is None:
+                raise InputError("length: give a length or a layout")
         self.device = _device(device)
         self.layout = layout if layout is not None else Sequences(length=length)  # type: ignore[arg-type]
 
@@ -92,9 +91,8 @@ class Corpus:
 
     def different(self, num_samples: int) -> int:
         """`num_samples`, or fewer if the samples from 0 on repeat before: windows of given sequences come to an end."""
-        if isinstance(self.process, GivenSequences) and self.stream not in TRAINING:
-            return min(num_samples, self.process.num_windows(self.stream, self.layout.num_observations))
-        return num_samples
+        different = self.process.num_different(self.stream, self.layout.num_observations)
+        return num_samples if different is None else min(num_samples, different)
 
     def _repr_html_(self) -> str:
         facts = {"process": repr(self.process), "layout": repr(self.layout), "seed": self.seed, "stream": self.stream}

@@ -14,15 +14,10 @@ from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Layout
 from hmmscope.errors import InputError
 from hmmscope.inference.fast import belief_states
-from hmmscope.inference.kalman import kalman_filter
 from hmmscope.inference.optimal import optimal_law
+from hmmscope.processes.answers import STATES, VECTORS
 from hmmscope.processes.base import Process
-from hmmscope.processes.fresh import FreshHMMs
 from hmmscope.processes.given_sequences import GivenSequences
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.linear_gaussian import LinearGaussian
-from hmmscope.processes.matrix_product import MatrixProduct
 from hmmscope.schema import unknown_name
 from hmmscope.sequences.data import SequenceData
 
@@ -113,7 +108,7 @@ class Target(ABC):
         if self.kind == "law":
             return 0.5 * (answer - optimum).abs().sum(-1)
         distance = (answer - optimum).norm(dim=-1)
-        if isinstance(self.process, LinearGaussian):
+        if self.process.real_valued:
             distance = distance / optimum.norm(dim=-1).clamp_min(1.0)
         return distance
 
@@ -179,12 +174,12 @@ class NextObservation(_AtObservations):
         return before[:, self._kept] == symbol
 
 
-class NextOfFresh(NextObservation):
-    """The next observation of a fresh pool whose best answer nobody knows."""
+class NextUnknown(NextObservation):
+    """The next observation of a process whose best answer nobody knows."""
 
     exact = False
 
-    def __init__(self, process: FreshHMMs, layout: Layout) -> None:
+    def __init__(self, process: Process, layout: Layout) -> None:
         super().__init__(process, layout)
         self.why_not = process.why_not
 
@@ -236,18 +231,17 @@ class NextGiven(_AtObservations):
 
 
 class NextVector(_AtObservations):
-    """The next observation of a linear system; the exact answer is its conditional mean, by the Kalman filter."""
+    """The next observation of a process of vectors; the exact answer is its conditional mean."""
 
     kind = "vector"
 
-    def __init__(self, process: LinearGaussian, layout: Layout) -> None:
+    def __init__(self, process: Process, layout: Layout) -> None:
         super().__init__(process, layout)
         if len(layout.sequence_lengths) > 1:
             raise InputError("layout: a linear process is asked in single sequences; use the layout sequences")
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
-        assert isinstance(self.process, LinearGaussian)
-        return kalman_filter(self.process, batch.observations).predicted_observation[:, self._kept]
+        return self.process.observe(batch.observations).predicted_observation[:, self._kept]
 
 
 class _AfterObservations(Target):
@@ -278,19 +272,18 @@ class Belief(_AfterObservations):
 
     kind = "law"
 
-    def __init__(self, process: HMM | LabelledHMM, layout: Layout) -> None:
+    def __init__(self, process: Process, layout: Layout) -> None:
         super().__init__(process, layout)
         self.num_outputs = process.num_states
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
-        assert isinstance(self.process, HMM | LabelledHMM)
         starts = torch.from_numpy(self.layout.starts)
         beliefs = belief_states(self.process, batch.observations, starts=starts)
-        return self._with_start(beliefs, self.process.initial_S)
+        return self._with_start(beliefs, self.process.law.initial_MS[0])
 
     def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
         """The hidden states, where states emit; at a delimiter the first one of the sequence that follows."""
-        if not isinstance(self.process, HMM):
+        if not self.process.law.states_emit:
             return None
         first = batch.states[:, torch.from_numpy(self.layout.starts).nonzero()[:, 0]][:, : self._num_before]
         return torch.cat([batch.states, first], 1)[:, self._order]
@@ -301,14 +294,14 @@ class ProductVector(_AfterObservations):
 
     kind = "vector"
 
-    def __init__(self, process: MatrixProduct, layout: Layout) -> None:
+    def __init__(self, process: Process, layout: Layout) -> None:
         super().__init__(process, layout)
-        self.num_outputs = process.dimension
+        self._start_D = process.driving()[1]
+        self.num_outputs = len(self._start_D)
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
-        assert isinstance(self.process, MatrixProduct)
         vectors = self.process.vectors(batch.observations, starts=torch.from_numpy(self.layout.starts))
-        return self._with_start(vectors, torch.eye(self.num_outputs, dtype=torch.float64)[0])
+        return self._with_start(vectors, self._start_D)
 
 
 def make_target(name: str, process: Process, layout: Layout) -> Target:
@@ -324,17 +317,17 @@ def make_target(name: str, process: Process, layout: Layout) -> Target:
     """
     if name not in TARGETS:
         raise unknown_name("target", name, TARGETS)
-    if name == "observation" and isinstance(process, FreshHMMs) and not process.exact:
-        return NextOfFresh(process, layout)
-    if isinstance(process, GivenSequences):
+    if process.data is not None:
         if name != "observation":
             raise InputError("target: of given sequences nobody knows the hidden state; use observation")
         return NextGiven(process, layout)
     if name == "observation":
-        return NextVector(process, layout) if isinstance(process, LinearGaussian) else NextObservation(process, layout)
-    if isinstance(process, HMM | LabelledHMM):
+        if process.real_valued:
+            return NextVector(process, layout)
+        return NextObservation(process, layout) if process.why_not is None else NextUnknown(process, layout)
+    if STATES in process.by_law:
         return Belief(process, layout)
-    if isinstance(process, MatrixProduct):
+    if VECTORS in process.answered():
         return ProductVector(process, layout)
     raise InputError(f"target: a {type(process).__name__} has no exact belief to ask for; use observation")
 

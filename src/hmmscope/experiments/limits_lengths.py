@@ -24,8 +24,7 @@ from hmmscope.experiments.limits_tables import (
     task_title,
 )
 from hmmscope.inference.window import linear_window_errors, window_errors
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.linear_gaussian import LinearGaussian
+from hmmscope.processes.narrow import as_linear
 from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest, smallest
 
@@ -90,16 +89,16 @@ def windows_of(task: str, run: Run, sizes: dict[str, Any]) -> list[dict]:
     positions = [int(p) for p in run.target.positions if p > 0]
     keys = ("window", "position", "value", "low", "high")
     found: list[tuple[int, int, float, float, float]] = []
-    if isinstance(process, LinearGaussian):
+    if process.real_valued:
         for position in positions:
             kept = [window for window in windows if window <= position]
             if not kept:
                 continue
-            errors = linear_window_errors(process, kept, position, num_samples=count)
+            errors = linear_window_errors(as_linear(process), kept, position, num_samples=count)
             found += [(w, position, *_numbers(errors, i)) for i, w in enumerate(kept)]
-    elif isinstance(process, HMM) or task == "cyclic-rnd":
-        kept = windows if isinstance(process, HMM) else windows[:1]
-        errors = window_errors(process, kept, positions, num_samples=count)  # type: ignore[arg-type]
+    elif task == "cyclic-rnd" or process.law.states_emit:
+        kept = windows[:1] if task == "cyclic-rnd" else windows
+        errors = window_errors(process, kept, positions, num_samples=count)
         found = [(w, t, *_numbers(errors, (i, j))) for i, w in enumerate(kept) for j, t in enumerate(positions)]
     return [{"task": task, "samples": count} | dict(zip(keys, row, strict=True)) for row in found]
 

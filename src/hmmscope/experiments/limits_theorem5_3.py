@@ -30,6 +30,7 @@ from hmmscope.experiments.theorems import INTERVALS, always, band, by_scale, pla
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
+from hmmscope.processes.narrow import as_hmm
 from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest
 
@@ -102,8 +103,7 @@ class Theorem53(Experiment):
 
 def ran_hmm(seed: int, **options: Any) -> HMM:
     """By default that of the paper's experiments: five states, five symbols, uniform rows."""
-    process = make_process("ran-hmm", seed=seed, **options)
-    assert isinstance(process, HMM)
+    process = as_hmm(make_process("ran-hmm", seed=seed, **options))
     return process
 
 

@@ -21,7 +21,7 @@ from hmmscope.experiments.multitask_windows import (
     window_rows,
 )
 from hmmscope.experiments.outcomes import flat
-from hmmscope.processes.hmm import HMM
+from hmmscope.processes.narrow import as_hmm
 from hmmscope.runs.pipeline import Run
 
 _LENGTHS = [1, 2, 3, 4, 5, 6, 8, 10, 12]
@@ -57,10 +57,9 @@ class ContextLength(Experiment):
         memories = {run.config.layout.num_columns - 1: run for run in runs.values()}
         first = next(iter(memories.values()))
         histories = histories_of(first, max(max(memories), 4), sizes["histories"])
-        assert isinstance(first.process, HMM)
         spec = first.config.process
         rate = {"observability": spec.observability, "rank": spec.rank}
-        rate |= exact_rate(histories, first.process, [1, 2, 3, 4])
+        rate |= exact_rate(histories, as_hmm(first.process), [1, 2, 3, 4])
         return {
             "errors": [row for k, run in memories.items() for row in window_rows(run, histories, k)],
             "rates": [rate],

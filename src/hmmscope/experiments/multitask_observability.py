@@ -22,7 +22,7 @@ from hmmscope.experiments.multitask_windows import (
     window_rows,
 )
 from hmmscope.experiments.outcomes import flat
-from hmmscope.processes.hmm import HMM
+from hmmscope.processes.narrow import as_hmm
 from hmmscope.runs.pipeline import Run
 
 #: Least that there has to be to know of the next observation, nats; below it, shares of it say nothing.
@@ -76,11 +76,10 @@ class Observability(Experiment):
         for gamma, memories in by_gamma.items():
             first = next(iter(memories.values()))
             histories = histories_of(first, max(max(memories), 4), sizes["histories"])
-            assert isinstance(first.process, HMM)
             rows = [row for k, run in memories.items() for row in window_rows(run, histories, k)]
             errors += [{"observability": gamma} | row for row in rows]
             rank = {"observability": gamma, "rank": first.config.process.rank}
-            rates.append(rank | exact_rate(histories, first.process, [1, 2, 3, 4]))
+            rates.append(rank | exact_rate(histories, as_hmm(first.process), [1, 2, 3, 4]))
         return {"errors": errors, "rates": rates}
 
     def figures(self, tables: Tables) -> list[Figure]:

@@ -35,8 +35,7 @@ from hmmscope.experiments.multitask_setting import in_regime, pool_columns, sett
 from hmmscope.experiments.outcomes import equal_tokens
 from hmmscope.inference.optimal import optimal_law
 from hmmscope.processes.base import Process
-from hmmscope.processes.composed_cycles import ComposedCycles
-from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.narrow import as_mixture, as_pairs
 from hmmscope.runs.development import kept_steps
 from hmmscope.runs.pipeline import Run, model_at
 
@@ -108,8 +107,7 @@ def strategy_laws(run: Run, corpus: Corpus, batch: Batch) -> dict[str, Float64[T
     found |= counted
     starts, judged = torch.from_numpy(corpus.layout.starts), corpus.layout.predicted
     for name, pool in observers_of(run).items():
-        assert isinstance(pool, Mixture)
-        believed = pool if isinstance(pool, ComposedCycles) else smoothed(pool, 0.01)
+        believed = as_pairs(pool) or smoothed(as_mixture(pool), 0.01)
         law = optimal_law(believed, batch.observations, starts=starts)[:, judged]
         found["inference" if name == "prior" else name] = law
     return found

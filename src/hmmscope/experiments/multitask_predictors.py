@@ -21,9 +21,9 @@ from hmmscope.inference.likeliest import likeliest
 from hmmscope.inference.optimal import optimal_law
 from hmmscope.models.base import SequenceModel
 from hmmscope.processes.base import Process
-from hmmscope.processes.composed_cycles import ComposedCycles
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.narrow import as_hmm, as_mixture, as_pairs
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require
 from hmmscope.ties import smallest
@@ -66,7 +66,7 @@ def answers(
 def pools_of(run: Run) -> dict[str, Process]:
     """By name of `POOLS`: the pool of the run, held-out pairs if it is one of pairs, and HMMs that have no part in it."""
     spec: Any = run.config.process
-    if isinstance(run.process, ComposedCycles):
+    if as_pairs(run.process):
         other = {"held-out": "held-out", "unseen": "new"}
         return {"pool": run.process} | {name: replace(spec, pool=pool).build() for name, pool in other.items()}
     beyond = replace(spec, first_component=spec.first_component + spec.num_components)
@@ -76,8 +76,8 @@ def pools_of(run: Run) -> dict[str, Process]:
 def observers_of(run: Run) -> dict[str, Process]:
     """Whom a prompt can be believed to come from: ``retrieval``, the pool; ``prior``, any pair of its parts."""
     found: dict[str, Process] = {"retrieval": run.process}
-    if isinstance(run.process, ComposedCycles):
-        found["prior"] = replace(run.process.spec, pool="all").build()
+    if pairs := as_pairs(run.process):
+        found["prior"] = replace(pairs.spec, pool="all").build()
     return found
 
 
@@ -139,10 +139,9 @@ def _believed(
 ) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
     """The law of an observer; of the paper's pool elsewhere one for each share of smoothing."""
     starts, asked = torch.from_numpy(corpus.layout.starts), corpus.layout.predicted
-    if spare or isinstance(pool, ComposedCycles):
+    if spare or as_pairs(pool):
         return {name: optimal_law(pool, batch.observations, starts=starts)[:, asked]}
-    assert isinstance(pool, Mixture)
-    tried = {f"{name} {share:g}": smoothed(pool, share) for share in SMOOTHINGS}
+    tried = {f"{name} {share:g}": smoothed(as_mixture(pool), share) for share in SMOOTHINGS}
     return {key: optimal_law(own, batch.observations, starts=starts)[:, asked] for key, own in tried.items()}
 
 
@@ -155,8 +154,7 @@ def smoothed(mixture: Mixture, share: float) -> Mixture:
 
     components = []
     for m in range(len(mixture)):
-        hmm = mixture[m]
-        assert isinstance(hmm, HMM)
+        hmm = as_hmm(mixture[m])
         components.append(HMM(hmm.initial_S, mix(hmm.transition_SS), mix(hmm.emission_SV)))
     return Mixture(mixture.weights_M, components)
 

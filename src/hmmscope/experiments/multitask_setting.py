@@ -25,6 +25,7 @@ from hmmscope.experiments.multitask_models import PARTS, multitask_plan
 from hmmscope.experiments.multitask_predictors import last_sequence, prompt_score
 from hmmscope.experiments.outcomes import flat
 from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.narrow import as_mixture
 from hmmscope.runs.pipeline import Run
 
 #: Prompts per HMM in the paper, and how many count as its regime: up to a factor of four.
@@ -95,8 +96,7 @@ class PoolFigure(Experiment):
 
 def pool_columns(run: Run) -> dict[str, Any]:
     """Columns that say of which pool a row is: ``hmms``, and ``prompts``, different ones of each HMM in training."""
-    process, training = run.process, run.config.training
-    assert isinstance(process, Mixture)
+    process, training = as_mixture(run.process), run.config.training
     shown = training.num_trajectories or training.num_steps * training.batch_size
     return {"hmms": len(process), "prompts": shown / len(process)}
 
@@ -127,7 +127,7 @@ def setting_rows(run: Run) -> list[dict[str, Any]]:
 
 def spread(process: Any, count: int) -> Mixture:
     """At most `count` components of a pool, equally likely, as far apart in it as can be: neighbours share parts."""
-    assert isinstance(process, Mixture)
+    process = as_mixture(process)
     count = min(count, len(process))
     chosen = torch.linspace(0, len(process) - 1, count, dtype=torch.float64).long()
     return Mixture.from_law([1 / count] * count, process.law.select(chosen))

@@ -35,6 +35,7 @@ from hmmscope.experiments.theorems import INTERVALS, always, band, by_scale, pla
 from hmmscope.inference.observability import observability
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.low_rank import LowRankHMMSpec
+from hmmscope.processes.narrow import as_hmm
 from hmmscope.runs.pipeline import Run
 
 NAME = "multitask-theorem2"
@@ -56,15 +57,16 @@ def process(instance: int) -> HMM:
     if instance == 0:
         transition = [[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]]
         return HMM([1 / 3] * 3, transition, [[0.9, 0.1], [0.5, 0.5], [0.1, 0.9]])
-    hmm = LowRankHMMSpec(
-        num_states=3,
-        num_symbols=NUM_SYMBOLS,
-        rank=3,
-        transition_concentration=0.5,
-        emission_concentration=0.5,
-        seed=instance,
-    ).build()
-    assert isinstance(hmm, HMM)
+    hmm = as_hmm(
+        LowRankHMMSpec(
+            num_states=3,
+            num_symbols=NUM_SYMBOLS,
+            rank=3,
+            transition_concentration=0.5,
+            emission_concentration=0.5,
+            seed=instance,
+        ).build()
+    )
     return hmm
 
 

@@ -29,6 +29,7 @@ from hmmscope.inference.stationary import stationary_distribution
 from hmmscope.models.base import SequenceModel
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.laws import symbol_law
+from hmmscope.processes.narrow import as_hmm
 from hmmscope.runs.pipeline import Run, untrained_twin
 
 #: Observations before the longest window, so that the whole past is as good as an endless one.
@@ -46,8 +47,7 @@ _ROUNDING = 1e-9
 
 def histories_of(run: Run, longest: int, num_samples: int) -> Histories:
     """Histories of a run's HMM that no model was trained on, long enough for windows of `longest` observations."""
-    assert isinstance(run.process, HMM)
-    return sampled_histories(run.process, PAST + longest, num_samples, run.config.seed)
+    return sampled_histories(as_hmm(run.process), PAST + longest, num_samples, run.config.seed)
 
 
 def window_rows(run: Run, histories: Histories, memory: int) -> list[dict[str, Any]]:
@@ -61,7 +61,6 @@ def window_rows(run: Run, histories: Histories, memory: int) -> list[dict[str, A
     windows = histories.observations[:, -memory:]
     exact_NV = histories.next_observation
     best_NV = filter_windows(law, windows)[1] @ symbol_law(law)[0]
-    assert isinstance(run.process, HMM)
     alone_NV = (stationary_distribution(run.process) @ symbol_law(law)[0]).expand_as(exact_NV)
     laws = {
         "model": _answers(run.model, windows, exact_NV.shape[1]),

@@ -13,7 +13,6 @@ from hmmscope.evidence.rows import Rows
 from hmmscope.experiments.looks import PREDICTORS
 from hmmscope.machine import environment, machine_line
 from hmmscope.models.given import model_name
-from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import read_journal
@@ -105,7 +104,7 @@ def description(run: Run, command: str) -> Description:
     axis = "demonstrations" if len(rows.where(axis="demonstrations").values("x")) > 1 else "positions"
     along = rows.where(axis=axis)
     label = {"demonstrations": "demonstrations before the sequence", "positions": "position in the sequence"}[axis]
-    target, given = run.target, isinstance(run.process, GivenSequences)
+    target, given = run.target, run.process.data is not None
     shown = {"law": ("accuracy", "loss", "excess", "total_variation"), "vector": ("loss", "excess", "distance")}
     panels = [
         predictors_panel(along, metric, _PANELS[metric][0], label, _PANELS[metric][1] or target.unit)

@@ -20,7 +20,7 @@ from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.experiments.experiment import Measured
-from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.narrow import as_mixture
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage.rundir import read_journal
 from hmmscope.ties import largest
@@ -86,8 +86,7 @@ def scores_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[
 
 
 def probes_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
-    process = run.process
-    assert isinstance(process, Mixture)
+    process = as_mixture(run.process)
     few = process.first(min(sizes["probe_components"], len(process)))
     wanted = [("component", Corpus(few, layout=run.config.layout, seed=run.config.seed, stream="probe"))]
     wanted += [(f"previous-{k}", run.corpus("probe")) for k in range(MAX_DISTANCE + 1)]

@@ -39,6 +39,7 @@ from hmmscope.models.base import parameter_count
 from hmmscope.processes.files import load_process
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.processes.hmm import HMM
+from hmmscope.processes.narrow import as_hmm
 from hmmscope.reprs import html_rows, plot_rows
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.fitting import fit
@@ -320,8 +321,7 @@ def _fit_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bool
             about |= {"agreed": one.agreed, "iterations": one.num_iterations, "converged": one.converged}
             store.write_json(path / "hmms" / f"{size}-search.json", about)
             found.hmm.save(file)
-        hmm = load_process(file)
-        assert isinstance(hmm, HMM)
+        hmm = as_hmm(load_process(file))
         hmms[size] = hmm
     return hmms
 

@@ -12,7 +12,6 @@ from hmmscope.analysis.counting import TREE
 from hmmscope.analysis.intervals import bootstrap_ratio
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.inference.num_states import choice_reason, held_out_mean
-from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.sequences.data import SequenceData
 
 #: Positions are averaged between these.
@@ -97,7 +96,6 @@ def positions(losses: dict[str, Curves]) -> Iterator[dict[str, Any]]:
 
 def contexts(corpus: Corpus, gain: Curves) -> list[dict[str, Any]]:
     """Where the network gains most over the HMM, and where it loses: by the symbols before, the largest sums first."""
-    assert isinstance(corpus.process, GivenSequences)
     data, num_symbols = corpus.process.data, corpus.num_symbols
     seen = corpus[0 : len(gain)].observations.numpy().astype(np.int64)
     rows = []

@@ -14,9 +14,8 @@ from hmmscope.evidence.figures import Role, Series
 from hmmscope.evidence.panels import curve
 from hmmscope.evidence.rows import Rows
 from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.processes.answers import VECTORS
 from hmmscope.processes.base import Process
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.matrix_product import MatrixProduct
 
 #: Scales for which the experiments on theorems have sizes.
 SCALES = ("smoke", "small", "gpu", "paper")
@@ -37,13 +36,9 @@ def driven_samples(
     The vectors come from the filter, or from the products of the matrices, which know nothing of a construction.
     """
     batch = Corpus(process, layout=Sequences(length=length, placeholder=True), seed=seed)[0:count]
-    if isinstance(process, LabelledHMM):
-        vectors = filter_beliefs(process, batch.observations).beliefs
-        start = process.initial_S
-    else:
-        assert isinstance(process, MatrixProduct)
-        vectors = process.vectors(batch.observations)
-        start = torch.eye(process.dimension, dtype=torch.float64)[0]
+    own = VECTORS in process.answered()
+    vectors = process.vectors(batch.observations) if own else filter_beliefs(process, batch.observations).beliefs
+    start = process.driving()[1]
     return batch.tokens, torch.cat([start.expand(count, 1, -1), vectors], 1)
 
 

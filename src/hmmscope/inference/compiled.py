@@ -18,10 +18,8 @@ from hmmscope.inference.products import products_backward, products_forward
 from hmmscope.inference.ragged import check_ragged
 from hmmscope.inference.tables import Sequences, Tables, few, in_blocks, sequences, tables
 from hmmscope.kernels import careful, lanes
-from hmmscope.processes.generalised import ROUNDING
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.laws import Law, StateEmitting, signed, symbol_law
+from hmmscope.processes.base import Process
+from hmmscope.processes.laws import ROUNDING, Law, symbol_law
 from hmmscope.reprs import Shown
 
 #: A law with a positive entry below this is in doubt, looked at so often: see `hmmscope.kernels.lanes`.
@@ -97,9 +95,9 @@ def run_filter(
             beliefs[beyond], ahead[beyond], norms[beyond] = 0.0, 0.0, 1.0
     terms = np.full(norms.shape, -np.inf)
     np.log(
-        norms, out=terms, where=norms > (ROUNDING if signed(law) else 0.0)
+        norms, out=terms, where=norms > (ROUNDING if law.signed else 0.0)
     )  # sums that cancel are zero up to rounding
-    if signed(law):
+    if law.signed:
         never = np.logical_or.accumulate(terms == -np.inf, axis=1)
         terms[never], beliefs[never], ahead[never] = -np.inf, 0.0, 0.0
     again = {}
@@ -130,11 +128,11 @@ def next_laws(law: Law, component: int = 0) -> NextLaws:
     """Of a component."""
     symbols_SV = symbol_law(law)[component]
     opening_V = law.initial_MS[component] @ symbols_SV
-    prediction_SV = law.transition_MSS[component] @ symbols_SV if isinstance(law, StateEmitting) else symbols_SV
+    prediction_SV = law.ahead_in(component)
     return NextLaws(opening_V.numpy(), np.ascontiguousarray(prediction_SV.numpy()))
 
 
-def filter_batch(hmm: HMM | LabelledHMM, observations: Tensor, starts: object, lengths: object) -> Filtered:
+def filter_batch(hmm: Process, observations: Tensor, starts: object, lengths: object) -> Filtered:
     """`run_filter` of what a user gives. InputError as in `check_ragged`."""
     checked, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
     return run_filter(hmm.law, checked.cpu(), mask, inside.sum(1).cpu())

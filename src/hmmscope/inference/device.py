@@ -16,40 +16,16 @@ from contextlib import contextmanager
 import torch
 
 from hmmscope.axes import Bool, Float64, Int64, Tensor
-from hmmscope.errors import ResourceError
 from hmmscope.inference.forward import forward_steps
 from hmmscope.kernels import gpu, gpu_forward
-from hmmscope.machine import free_memory, require_memory
-from hmmscope.processes.laws import StateEmitting, symbol_law
+from hmmscope.machine import free_on
+from hmmscope.processes.laws import Law, symbol_law
 
 #: Sums below these are doubtful.
 FLOORS = {torch.float64: 1e-200, torch.float32: 1e-25}
 
 #: Kinds of devices that run the fused kernel.
 KINDS = ("cuda",)
-
-
-def free_on(device: torch.device) -> int:
-    """Bytes that can be allocated on a device, those that torch keeps for later among them."""
-    if device.type == "cuda":
-        return (
-            torch.cuda.mem_get_info(device)[0]
-            + torch.cuda.memory_reserved(device)
-            - torch.cuda.memory_allocated(device)
-        )
-    free = free_memory()
-    return 2**32 if free is None else free
-
-
-def require_memory_on(device: torch.device, what: str, num_bytes: int) -> None:
-    """ResourceError if `num_bytes` is more than what is free where the result will be."""
-    if device.type == "cpu":
-        require_memory(what, num_bytes)
-    elif num_bytes > free_on(device):
-        needed, have = num_bytes / 2**30, free_on(device) / 2**30
-        raise ResourceError(
-            f"{what}: needs {needed:.1f} GiB and {have:.1f} GiB are free on {device}; ask for less at once"
-        )
 
 
 @contextmanager
@@ -151,7 +127,7 @@ def forward_logs_torch(
 
 
 def log_likelihood_there(
-    law: StateEmitting,
+    law: Law,
     observations_BT: Int64[Tensor, "batch time"],
     starts_T: Bool[Tensor, "time"],
     dtype: torch.dtype,
@@ -201,7 +177,7 @@ class RunningMixture:
 
 
 def mixture_predictions_there(
-    law: StateEmitting,
+    law: Law,
     weights_M: Float64[Tensor, "component"],
     observations_BT: Int64[Tensor, "batch time"],
     starts_T: Bool[Tensor, "time"],
@@ -243,7 +219,7 @@ def mixture_predictions_there(
 
 
 def again_in_logs(
-    law: StateEmitting, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
+    law: Law, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
 ) -> tuple[Float64[Tensor, "time batch"], Float64[Tensor, "time batch symbol"]]:
     """Log norms and predictions of one component by the safe recursion."""
     symbols_SV = symbol_law(law)[0]
@@ -253,5 +229,5 @@ def again_in_logs(
     return torch.stack([step.log_norm[0] for step in steps]), predicted
 
 
-def _rows(law: StateEmitting, dtype: torch.dtype) -> tuple[Tensor, ...]:
+def _rows(law: Law, dtype: torch.dtype) -> tuple[Tensor, ...]:
     return tuple(rows.to(dtype) for rows in law.rows())

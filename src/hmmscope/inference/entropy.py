@@ -11,12 +11,11 @@ from hmmscope.errors import InputError
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.memory import MAX_ENUMERATED
 from hmmscope.inference.mixed_states import mixed_states
-from hmmscope.inference.stationary import emitting_steps, stationary_distribution
+from hmmscope.inference.stationary import stationary_distribution
 from hmmscope.machine import require_memory
-from hmmscope.processes.generalised import GeneralisedHMM
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.laws import StateEmitting, symbol_law
+from hmmscope.processes.answers import WORDS
+from hmmscope.processes.base import Process
+from hmmscope.processes.laws import symbol_law
 from hmmscope.processes.stationary import closed_classes, stationary_law
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
@@ -47,7 +46,7 @@ class BlockEntropies(Shown):
         return self.block - self.myopic * torch.arange(1, len(self.block) + 1)
 
 
-def block_entropies(hmm: HMM | LabelledHMM | GeneralisedHMM, length: int) -> BlockEntropies:
+def block_entropies(hmm: Process, length: int) -> BlockEntropies:
     """Exact entropies of all blocks up to `length`, by enumeration, from the stationary law.
 
     Source: Cover and Thomas, *Elements of Information Theory*, section 4.5 (the bounds of a function of a Markov chain).
@@ -63,10 +62,11 @@ def block_entropies(hmm: HMM | LabelledHMM | GeneralisedHMM, length: int) -> Blo
     Cost: O(V^length * S^3). Words of probability below 1e-300 count as impossible.
     """
     require(length >= 1, "length", "must be at least 1", length)
+    hmm.require(WORDS)
     if hmm.num_symbols ** min(length, 64) > MAX_ENUMERATED:
         raise InputError(f"length: {hmm.num_symbols}^{length} words are more than {MAX_ENUMERATED}")
     require_memory("block_entropies", 8 * 2 * hmm.num_symbols**length * hmm.num_states * (hmm.num_states + 1))
-    stationary_S, steps_VSS = stationary_distribution(hmm), emitting_steps(hmm.law)
+    stationary_S, steps_VSS = stationary_distribution(hmm), hmm.law.steps()
     first_NS = stationary_S[None]  # P(word, state that emits next)
     known_KNS = torch.diag(stationary_S)[:, None]  # the same and the first state K
     start_entropy = _entropy(stationary_S)
@@ -77,7 +77,7 @@ def block_entropies(hmm: HMM | LabelledHMM | GeneralisedHMM, length: int) -> Blo
         block.append(_entropy(first_NS.sum(1)))
         informed.append(_entropy(known_KNS.sum(2)) - start_entropy)
     block_T, informed_T = (_increments(torch.tensor(values, dtype=torch.float64)) for values in (block, informed))
-    return BlockEntropies(block_T.cumsum(0), block_T, None if isinstance(hmm, GeneralisedHMM) else informed_T)
+    return BlockEntropies(block_T.cumsum(0), block_T, None if hmm.law.signed else informed_T)
 
 
 def _increments(values: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ class EntropyRate:
 
 
 def entropy_rate(
-    process: HMM | LabelledHMM | GeneralisedHMM,
+    process: Process,
     *,
     num_samples: int = 200,
     length: int = 400,
@@ -142,7 +142,7 @@ def entropy_rate(
     require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
     require(length >= 3, "length", "must be at least 3", length)
     stationary_S = stationary_distribution(process)
-    rate = None if isinstance(process, GeneralisedHMM) else _unifilar_rate(process, stationary_S)
+    rate = None if process.law.signed else _unifilar_rate(process, stationary_S)
     if rate is not None:
         return EntropyRate(rate, rate, rate, rate, rate, True, "unifilar")
     reached = mixed_states(process, max_states=max_mixed_states, tolerance=_ROUNDING)
@@ -158,22 +158,17 @@ def entropy_rate(
     return EntropyRate(min(max(mean, lower), upper), low, high, lower, upper, False, "sampling")
 
 
-def _unifilar_rate(process: HMM | LabelledHMM, stationary_S: Tensor) -> float | None:
+def _unifilar_rate(process: Process, stationary_S: Tensor) -> float | None:
     """The rate if the process is unifilar on its recurrent states, else None."""
     law = process.law
     recurrent_S = stationary_S > 0
-    views = [emitting_steps(law)]
-    if isinstance(law, StateEmitting):  # or first move, then emit
-        views.append(law.transition_MSS[0] * law.emission_MSV[0].T[:, None])
-    for steps_VSS in views:
+    for steps_VSS in (law.steps(), law.arrivals()):  # first emit, then move; or first move, then emit
         if bool(((steps_VSS[:, recurrent_S] > 0).sum(2) <= 1).all()):
             return float(stationary_S @ torch.special.entr(steps_VSS.sum(2).T).sum(1))
     return None
 
 
-def _sampled_rate(
-    process: HMM | LabelledHMM | GeneralisedHMM, num_samples: int, length: int, seed: int
-) -> tuple[float, float]:
+def _sampled_rate(process: Process, num_samples: int, length: int, seed: int) -> tuple[float, float]:
     """Mean entropy of the next observation given the past, and its standard error over sequences."""
     paths = process.sample_paths(np.arange(num_samples), np.arange(length) == 0, seed, "evaluate")
     symbols_SV = symbol_law(process.law)[0]

@@ -10,11 +10,8 @@ from hmmscope.errors import InputError, ResourceError
 from hmmscope.inference.entropy import EntropyRate, entropy_rate
 from hmmscope.inference.observability import Observability, numerical_rank, observability
 from hmmscope.inference.stationary import state_transitions, stationary_distribution
+from hmmscope.processes.answers import COMPONENTS, WORDS
 from hmmscope.processes.base import Process
-from hmmscope.processes.generalised import GeneralisedHMM
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.mixture import Mixture
 from hmmscope.reprs import Shown
 from hmmscope.ties import descending, steady
 
@@ -43,12 +40,13 @@ class Facts(Shown):
     rank: int
 
 
-def known_facts(hmm: HMM | LabelledHMM | GeneralisedHMM) -> Facts:
+def known_facts(hmm: Process) -> Facts:
     """The stationary law, entropy rate, observability and rank of a process; the costly parts as bounds or estimates.
 
     Cost: O(S^3), and 200 sequences of 400 observations where the entropy rate has to be sampled.
     """
-    if isinstance(hmm, GeneralisedHMM):
+    hmm.require(WORDS)
+    if hmm.law.signed:
         gamma, rank = None, least_dimension(hmm)
     else:
         gamma, rank = affordable_observability(hmm), numerical_rank(state_transitions(hmm.law))
@@ -58,7 +56,7 @@ def known_facts(hmm: HMM | LabelledHMM | GeneralisedHMM) -> Facts:
         return Facts(None, None, gamma, rank)
 
 
-def affordable_observability(hmm: HMM | LabelledHMM, steps: int = 1) -> Observability:
+def affordable_observability(hmm: Process, steps: int = 1) -> Observability:
     """`observability`, as bounds where the exact number would take linear programs that are slow or not installed."""
     num_words = hmm.num_symbols ** min(steps, 64)
     quick = hmm.num_states == num_words or (hmm.num_states <= 6 and num_words <= MAX_WORDS)
@@ -68,14 +66,15 @@ def affordable_observability(hmm: HMM | LabelledHMM, steps: int = 1) -> Observab
         return observability(hmm, steps, method="bounds")
 
 
-def least_dimension(process: GeneralisedHMM) -> int:
+def least_dimension(process: Process) -> int:
     """Rank of [P(p s)] over all words p, s: of the prefixes' vectors, without those that no suffix tells apart.
 
     Cost: O(V * S^4).
     """
     ends = torch.ones(1, process.num_states, dtype=torch.float64)
-    prefixes = _spanned(process.initial_S[None], process.labelled_VSS)
-    suffixes = _spanned(ends, process.labelled_VSS.transpose(1, 2))
+    steps_VSS = process.law.arrivals()
+    prefixes = _spanned(process.law.initial_MS[:1], steps_VSS)
+    suffixes = _spanned(ends, steps_VSS.transpose(1, 2))
     return numerical_rank(prefixes @ suffixes.T)
 
 
@@ -96,14 +95,14 @@ def _basis(rows_NS: Tensor) -> Tensor:
 
 def process_facts(process: Process) -> list[tuple[str, str]]:
     """(name, value) of `known_facts` or `mixture_facts`, where it takes no more than a second or two; else nothing."""
-    if isinstance(process, Mixture):
+    if COMPONENTS in process.by_law:
         return mixture_facts(process)
-    if not isinstance(process, HMM | LabelledHMM | GeneralisedHMM) or process.num_states > MAX_STATES:
-        return []
-    return facts_in_words(process, known_facts(process))
+    if WORDS not in process.by_law:
+        return process.facts()
+    return facts_in_words(process, known_facts(process)) if process.num_states <= MAX_STATES else []
 
 
-def mixture_facts(mixture: Mixture) -> list[tuple[str, str]]:
+def mixture_facts(mixture: Process) -> list[tuple[str, str]]:
     """(name, value) of the weights, and of the entropy and the forgetting of the first components, if they are not large."""
     weights = mixture.weights_M
     least, most = (f"{steady(float(end)):.6g}" for end in (weights.min(), weights.max()))
@@ -112,8 +111,9 @@ def mixture_facts(mixture: Mixture) -> list[tuple[str, str]]:
     said = [("weights", f"{law}; entropy of the component {steady(entropy):z.6f} nats")]
     if mixture.num_states > MAX_MIXED_STATES:
         return said
-    first = [mixture[m] for m in range(min(len(mixture), MAX_COMPONENTS))]
-    whose = "" if len(first) == len(mixture) else f" (of the first {len(first)} components)"
+    count = len(weights)
+    first = [mixture.component(m) for m in range(min(count, MAX_COMPONENTS))]
+    whose = "" if len(first) == count else f" (of the first {len(first)} components)"
     seconds = [float(torch.linalg.eigvals(state_transitions(hmm.law)).abs().sort().values[-2:][0]) for hmm in first]
     if mixture.num_states > 1:
         said.append(
@@ -132,9 +132,9 @@ def mixture_facts(mixture: Mixture) -> list[tuple[str, str]]:
     return said
 
 
-def facts_in_words(hmm: HMM | LabelledHMM | GeneralisedHMM, facts: Facts) -> list[tuple[str, str]]:
+def facts_in_words(hmm: Process, facts: Facts) -> list[tuple[str, str]]:
     """(name, value) of each."""
-    signed = isinstance(hmm, GeneralisedHMM)
+    signed = hmm.law.signed
     stands = "fixed vector" if signed else "stationary law"
     said = [(stands, "not unique")]
     if facts.stationary is not None and facts.entropy is not None:

@@ -11,23 +11,23 @@ import torch
 from hmmscope.axes import Float64, Int, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import filter_carefully, forward, run_filter
-from hmmscope.inference.device import FLOORS, log_likelihood_there, mixture_predictions_there, require_memory_on
+from hmmscope.inference.device import FLOORS, log_likelihood_there, mixture_predictions_there
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.forward import check_observations, forward_steps
+from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.mixture import filter_mixture, predicted_before
 from hmmscope.inference.pools import run_mixture
 from hmmscope.inference.products import products_forward
 from hmmscope.inference.ragged import check_ragged
 from hmmscope.inference.tables import few, sequences, tables
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.laws import StateEmitting, symbol_law
-from hmmscope.processes.mixture import Mixture
+from hmmscope.machine import require_memory_on
+from hmmscope.processes.base import Process
+from hmmscope.processes.laws import symbol_law
+from hmmscope.processes.observations import check_observations
 from hmmscope.reprs import Shown
 
 
 def log_likelihood(
-    hmm: HMM,
+    hmm: Process,
     observations: Int[Tensor, "batch time"],
     *,
     lengths: object = None,
@@ -57,7 +57,6 @@ def log_likelihood(
         if is_ragged:
             return filter_beliefs(hmm, observations, lengths=counts).log_likelihood
         law = hmm.law_on(observations.device)
-        assert isinstance(law, StateEmitting)
         total, lost = log_likelihood_there(law, observations, starts, dtype)
         again = lost.nonzero()[:, 0]
         if len(again):
@@ -85,7 +84,7 @@ def log_likelihood(
 
 
 def belief_states(
-    hmm: HMM | LabelledHMM, observations: Int[Tensor, "batch time"], *, starts: object = None
+    hmm: Process, observations: Int[Tensor, "batch time"], *, starts: object = None
 ) -> Float64[Tensor, "batch time state"]:
     """The beliefs of `filter_beliefs` and nothing else, on the device of the observations.
 
@@ -112,7 +111,7 @@ class MixturePredictions(Shown):
 
 
 def mixture_predictions(
-    mixture: Mixture,
+    mixture: Process,
     observations: Int[Tensor, "batch time"],
     *,
     starts: object = None,
@@ -146,7 +145,7 @@ def mixture_predictions(
         _, following, terms = run_mixture(law, mixture.weights_M, observations, mask, counts, dtype=dtype)
         first = torch.einsum("m,ms,msv->v", mixture.weights_M, law.initial_MS, symbol_law(law))
         return MixturePredictions(predicted_before(first, torch.from_numpy(following)), torch.from_numpy(terms))
-    if isinstance(law, StateEmitting):
+    if law.states_emit:
         return MixturePredictions(*mixture_predictions_there(law, mixture.weights_M, observations, mask, dtype))
     found = filter_mixture(mixture, observations, starts=starts)
     return MixturePredictions(

@@ -10,10 +10,10 @@ from hmmscope.errors import InputError
 from hmmscope.inference.compiled import run_filter
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.ragged import blank, check_ragged
-from hmmscope.processes.generalised import ROUNDING, GeneralisedHMM, without_rounding
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.laws import Law, symbol_law
+from hmmscope.processes.answers import WORDS
+from hmmscope.processes.base import Process
+from hmmscope.processes.generalised import without_rounding
+from hmmscope.processes.laws import ROUNDING, Law, symbol_law
 from hmmscope.reprs import Shown
 
 
@@ -43,7 +43,7 @@ class FilterResult(Shown):
 
 
 def filter_beliefs(
-    hmm: HMM | LabelledHMM | GeneralisedHMM,
+    hmm: Process,
     observations: Int[Tensor, "batch time"],
     *,
     starts: object = None,
@@ -78,6 +78,7 @@ def filter_beliefs(
 
     Cost: O(batch * time * S^2).
     """
+    hmm.require(WORDS)
     observations, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
     law = hmm.law_on(observations.device)
     symbols_SV = symbol_law(law)[0]
@@ -90,7 +91,7 @@ def filter_beliefs(
         beliefs = blank(stacked([step.belief[0] for step in steps], (*observations.shape, hmm.num_states), law), inside)
         predicted = [step.following[0] @ symbols_SV for step in steps]
         following = blank(stacked(predicted, (*observations.shape, hmm.num_symbols), law), inside)
-    if isinstance(hmm, GeneralisedHMM):
+    if law.signed:
         never_BT = ~(terms_BT >= math.log(ROUNDING)).cummin(1).values
         terms_BT = terms_BT.masked_fill(never_BT & inside, -torch.inf)
         beliefs, following = (x.masked_fill(never_BT[..., None], 0.0) for x in (beliefs, following))

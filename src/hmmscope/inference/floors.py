@@ -11,16 +11,15 @@ import torch
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.kalman import kalman_steps
 from hmmscope.inference.mixture import CHUNK_BYTES, predicted_before
 from hmmscope.inference.monte_carlo import Estimate, estimate
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.base import Process
+from hmmscope.processes.kalman import kalman_steps
 from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.schema import require
 
 
-def belief_floor(hmm: HMM | LabelledHMM, num_steps: int, *, num_samples: int = 1000, seed: int = 0) -> Estimate:
+def belief_floor(hmm: Process, num_steps: int, *, num_samples: int = 1000, seed: int = 0) -> Estimate:
     """Mean entropy of the belief at positions 1 .. num_steps, nats, with its interval over sequences.
 
     The belief before the first observation is known and has no part in it. Zero for a deterministic automaton.
@@ -28,14 +27,12 @@ def belief_floor(hmm: HMM | LabelledHMM, num_steps: int, *, num_samples: int = 1
     return estimate(_entropies(hmm, num_steps, num_samples, seed)[0], seed)
 
 
-def next_observation_floor(
-    hmm: HMM | LabelledHMM, num_steps: int, *, num_samples: int = 1000, seed: int = 0
-) -> Estimate:
+def next_observation_floor(hmm: Process, num_steps: int, *, num_samples: int = 1000, seed: int = 0) -> Estimate:
     """Mean entropy of the next observation at positions 0 .. num_steps - 1, nats, with its interval over sequences."""
     return estimate(_entropies(hmm, num_steps, num_samples, seed)[1], seed)
 
 
-def _entropies(hmm: HMM | LabelledHMM, num_steps: int, num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
+def _entropies(hmm: Process, num_steps: int, num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
     """Entropies of beliefs and of predictions, averaged over positions, for each sequence."""
     require(num_steps >= 1, "num_steps", "must be at least 1", num_steps)
     require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)

@@ -7,8 +7,7 @@ import torch
 from hmmscope.axes import Float64, Tensor
 from hmmscope.inference.memory import with_prior
 from hmmscope.inference.stationary import emitting_steps, state_transitions
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.base import Process
 from hmmscope.processes.laws import symbol_law
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
@@ -38,7 +37,7 @@ class LinearPredictor(Shown):
     num_zero: int
 
 
-def linear_predictor(hmm: HMM | LabelledHMM, memory_length: int, prior: object = None) -> LinearPredictor:
+def linear_predictor(hmm: Process, memory_length: int, prior: object = None) -> LinearPredictor:
     """The population least-squares predictor from windows of `memory_length` observations, of smallest norm.
 
     The entries of both moments are P(o_s = a, o_{s+k} = b), which follow from powers of the transition matrix: nothing is

@@ -10,15 +10,15 @@ from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import NextLaws, filter_carefully, forward, next_laws, run_filter
 from hmmscope.inference.filtering import FilterResult, first_impossible
-from hmmscope.inference.forward import check_observations
-from hmmscope.inference.stationary import emitting_steps, stationary_distribution
+from hmmscope.inference.stationary import stationary_distribution
 from hmmscope.inference.tables import Sequences, tables
 from hmmscope.kernels import careful
 from hmmscope.machine import require_memory
-from hmmscope.processes.generalised import ROUNDING, GeneralisedHMM, without_rounding
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.laws import EdgeEmitting, Law, StateEmitting, signed, symbol_law
+from hmmscope.processes.answers import WORDS
+from hmmscope.processes.base import Process
+from hmmscope.processes.generalised import without_rounding
+from hmmscope.processes.laws import ROUNDING, Law, symbol_law
+from hmmscope.processes.observations import check_observations
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
@@ -30,7 +30,7 @@ _SMALLEST_PRIOR = 1e-150
 
 
 def memory_beliefs(
-    hmm: HMM | LabelledHMM | GeneralisedHMM,
+    hmm: Process,
     observations: Int[Tensor, "batch time"],
     memory_length: int,
     prior: object = None,
@@ -78,7 +78,7 @@ def memory_beliefs(
     _windows(law, flat.view(-1).numpy(), ends - short, short + 1, ends, known, laws, ahead)
     beliefs, next_observation = torch.from_numpy(known), torch.from_numpy(ahead)
     first_observation = torch.from_numpy(laws.opening)
-    if signed(law):
+    if law.signed:
         next_observation, first_observation = map(without_rounding, (next_observation, first_observation))
     terms_BT = torch.empty(batch, time, dtype=torch.float64)
     terms_BT[:, :1] = first_observation[observations[:, :1]].log()
@@ -109,7 +109,7 @@ class MemoryTable(Shown):
     next_observation: Float64[Tensor, "window symbol"]
 
 
-def memory_table(hmm: HMM | LabelledHMM | GeneralisedHMM, memory_length: int, prior: object = None) -> MemoryTable:
+def memory_table(hmm: Process, memory_length: int, prior: object = None) -> MemoryTable:
     """P(next observation | window) for all V^memory_length windows (the predictor P_L of [MultiTask] section 2).
 
     Args:
@@ -125,22 +125,22 @@ def memory_table(hmm: HMM | LabelledHMM | GeneralisedHMM, memory_length: int, pr
     return MemoryTable(windows, log_probability.exp(), following @ symbol_law(law)[0])
 
 
-def with_prior(hmm: HMM | LabelledHMM | GeneralisedHMM, prior: object = None) -> Law:
+def with_prior(hmm: Process, prior: object = None) -> Law:
     """The law of `hmm` started from `prior`, or from its stationary law."""
+    hmm.require(WORDS)
+    law = hmm.law
     if prior is None:
         prior_S = stationary_distribution(hmm)
     else:
         prior_S = torch.as_tensor(prior, dtype=torch.float64)
-        signed = isinstance(hmm, GeneralisedHMM)
-        good = prior_S.shape == (hmm.num_states,) and (signed or bool((prior_S >= 0).all()))
+        good = prior_S.shape == (hmm.num_states,) and (law.signed or bool((prior_S >= 0).all()))
         if not good or abs(float(prior_S.sum()) - 1) > 1e-9:
-            raise InputError(f"prior: must be {hmm.num_states} {'numbers' if signed else 'probabilities'} with sum 1")
-    if not isinstance(hmm, GeneralisedHMM) and bool(((prior_S > 0) & (prior_S < _SMALLEST_PRIOR)).any()):
+            raise InputError(
+                f"prior: must be {hmm.num_states} {'numbers' if law.signed else 'probabilities'} with sum 1"
+            )
+    if not law.signed and bool(((prior_S > 0) & (prior_S < _SMALLEST_PRIOR)).any()):
         raise InputError(f"prior: has a positive entry below {_SMALLEST_PRIOR:g}, which could vanish in a few steps")
-    law = hmm.law
-    if isinstance(law, StateEmitting):
-        return StateEmitting(prior_S[None], law.transition_MSS, law.emission_MSV)
-    return EdgeEmitting(prior_S[None], law.labelled_MVSS)
+    return law.started(prior_S[None])
 
 
 def filter_windows(law: Law, windows: Int64[Tensor, "window time"]) -> tuple[Tensor, Tensor, Tensor]:
@@ -153,7 +153,7 @@ def filter_windows(law: Law, windows: Int64[Tensor, "window time"]) -> tuple[Ten
     beliefs, totals, order = np.zeros((count, law.initial_MS.shape[1])), np.zeros(count), np.arange(count)
     _windows(law, windows.contiguous().view(-1).numpy(), order * time, time, order, beliefs, totals=totals)
     after = torch.from_numpy(beliefs)
-    following = after @ law.transition_MSS[0] if isinstance(law, StateEmitting) else after
+    following = law.move(after)
     return after, following, torch.from_numpy(totals)
 
 
@@ -204,7 +204,7 @@ def _windows(
             )
         if totals is not None:
             totals[number] = terms.sum()
-    if signed(law):
+    if law.signed:
         never = _never(law, symbols[offsets[:, None] + np.arange(length)])
         beliefs[ends[never]] = 0.0
         if ahead is not None:
@@ -215,7 +215,7 @@ def _windows(
 
 def _never(law: Law, windows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which windows (window, time) hold a symbol whose probability is zero up to rounding; sums of the law can cancel."""
-    steps_VSS = emitting_steps(law)
+    steps_VSS = law.steps()
     vectors_NS, never_N = law.initial_MS.expand(len(windows), -1), torch.zeros(len(windows), dtype=torch.bool)
     for symbol_N in torch.from_numpy(windows).T:
         moved_NS = torch.einsum("ni,nij->nj", vectors_NS, steps_VSS[symbol_N])

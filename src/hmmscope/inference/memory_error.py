@@ -11,10 +11,9 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.memory import all_sequences, filter_windows, memory_table, with_prior
 from hmmscope.machine import require_memory
-from hmmscope.processes.generalised import GeneralisedHMM
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.laws import StateEmitting, symbol_law
+from hmmscope.processes.answers import STATES
+from hmmscope.processes.base import Process
+from hmmscope.processes.laws import symbol_law
 from hmmscope.schema import require
 
 #: Two predictions that are this close are equal: what is left is rounding.
@@ -39,9 +38,7 @@ class MemoryLoss:
     exact: bool
 
 
-def memory_error(
-    hmm: HMM | LabelledHMM | GeneralisedHMM, memory_length: int, time: int, prior: object = None
-) -> MemoryLoss:
+def memory_error(hmm: Process, memory_length: int, time: int, prior: object = None) -> MemoryLoss:
     """The expected error of the memory predictor after `time` observations, by summing over all V^time sequences.
 
     Source: [MultiTask] Lemma 1 bounds it.
@@ -66,7 +63,7 @@ def memory_error(
 
 
 def sampled_memory_error(
-    hmm: HMM | LabelledHMM | GeneralisedHMM,
+    hmm: Process,
     memory_length: int,
     time: int,
     prior: object = None,
@@ -91,7 +88,7 @@ def sampled_memory_error(
     return MemoryLoss(mean, float(squared.mean()), max(0.0, mean - 1.96 * error), mean + 1.96 * error, exact=False)
 
 
-def _exact_predictions(hmm: HMM | LabelledHMM | GeneralisedHMM, sequences: Tensor) -> tuple[Tensor, Tensor]:
+def _exact_predictions(hmm: Process, sequences: Tensor) -> tuple[Tensor, Tensor]:
     _, following, log_probability = filter_windows(hmm.law, sequences)
     return following @ symbol_law(hmm.law)[0], log_probability
 
@@ -146,7 +143,7 @@ def fit_decay(
     return DecayFit(math.exp(slope), -slope, first, last, residual)
 
 
-def memory_certificate(hmm: HMM | LabelledHMM, memory_length: int) -> float:
+def memory_certificate(hmm: Process, memory_length: int) -> float:
     """A bound on the total variation of the memory prediction from the exact one, for every single history.
 
     Hilbert's projective metric: with D the largest ln(A_ik A_jl / (A_il A_jk)) and c = tanh(D / 4),
@@ -163,16 +160,14 @@ def memory_certificate(hmm: HMM | LabelledHMM, memory_length: int) -> float:
     Cost: O(S^3), or O(V * S^3).
     """
     require(memory_length >= 1, "memory_length", "must be at least 1", memory_length)
-    law = hmm.law
-    states_emit = isinstance(law, StateEmitting)
-    matrices = law.transition_MSS if isinstance(law, StateEmitting) else law.labelled_MVSS[0]
+    hmm.require(STATES)
+    matrices, steps = hmm.law.contractions(memory_length)
     if hmm.num_states == 1:
         return 0.0
     matrices = matrices[matrices.flatten(1).any(1)]  # a symbol that is never emitted contracts nothing
     if not bool((matrices > 0).all()):
         return 1.0
     diameter = max(_diameter(matrix) for matrix in matrices)
-    steps = memory_length if states_emit else memory_length - 1
     return math.tanh(diameter * math.tanh(diameter / 4) ** steps / 4)
 
 

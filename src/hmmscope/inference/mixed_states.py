@@ -8,11 +8,10 @@ import torch
 from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.memory import with_prior
-from hmmscope.inference.stationary import emitting_steps
 from hmmscope.machine import require_memory
-from hmmscope.processes.generalised import ROUNDING, GeneralisedHMM
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.answers import WORDS
+from hmmscope.processes.base import Process
+from hmmscope.processes.laws import ROUNDING
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
@@ -56,7 +55,7 @@ class MixedStates(Shown):
 
 
 def mixed_states(
-    hmm: HMM | LabelledHMM | GeneralisedHMM,
+    hmm: Process,
     *,
     prior: object = None,
     max_states: int = 10_000,
@@ -90,8 +89,9 @@ def mixed_states(
     require(max_states >= 1, "max_states", "must be at least 1", max_states)
     require(max_depth is None or max_depth >= 0, "max_depth", "must be at least 0", max_depth)
     require(0 <= tolerance < 1, "tolerance", "must be in [0, 1)", tolerance)
+    hmm.require(WORDS)
     require_memory("mixed_states", 8 * max_states * (2 * hmm.num_states + 2 * hmm.num_symbols + 12))
-    steps_VSS, least = emitting_steps(hmm.law), ROUNDING if isinstance(hmm, GeneralisedHMM) else 0.0
+    steps_VSS, least = hmm.law.steps(), ROUNDING if hmm.law.signed else 0.0
     nodes = _Nodes(tolerance)
     nodes.find(with_prior(hmm, prior).initial_MS[0])
     depth, expanded, successor = [0], [False], [[-1] * hmm.num_symbols]

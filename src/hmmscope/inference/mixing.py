@@ -1,6 +1,5 @@
 """How fast the posterior forgets where the process began."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -8,23 +7,15 @@ import numpy as np
 import torch
 
 from hmmscope.axes import Float64, Int64, Tensor
-from hmmscope.errors import InputError
 from hmmscope.inference.forward import forward_steps
-from hmmscope.inference.kalman import forgetting_factor
 from hmmscope.inference.monte_carlo import Estimate, estimate
 from hmmscope.machine import require_memory
+from hmmscope.processes.answers import STATES
 from hmmscope.processes.base import Process
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.laws import EdgeEmitting, Law, StateEmitting
-from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.schema import require
 
 #: [Limits] Table 1 agrees with its definition minus two steps, at every uncapped entry.
 PAPER_OFFSET = 2
-
-#: What is left of a mean's error at the mixing time of a linear system, in [Limits].
-LINEAR_THRESHOLD = 0.05
 
 
 @dataclass(frozen=True)
@@ -84,8 +75,8 @@ def mixing_time(
     """
     require(0 < threshold < 1, "threshold", "must be in (0, 1)", threshold)
     require(max_time >= 1, "max_time", "must be at least 1", max_time)
-    if isinstance(process, LinearGaussian):
-        return MixingTime(math.log(LINEAR_THRESHOLD) / math.log(forgetting_factor(process)), max_time, None)
+    if STATES not in process.by_law:
+        return MixingTime(process.mixing_time(), max_time, None)
     distances = []
     for distance in _distances(process, num_samples, max_time, seed):
         distances.append(distance)
@@ -97,7 +88,7 @@ def mixing_time(
     )
 
 
-def forgetting_curve(process: HMM | LabelledHMM, num_steps: int, *, num_samples: int = 1000, seed: int = 0) -> Estimate:
+def forgetting_curve(process: Process, num_steps: int, *, num_samples: int = 1000, seed: int = 0) -> Estimate:
     """d_0 .. d_num_steps of `mixing_time`, without a threshold."""
     require(num_steps >= 0, "num_steps", "must be at least 0", num_steps)
     return estimate(torch.stack(list(_distances(process, num_samples, num_steps, seed)), 1), seed)
@@ -105,8 +96,7 @@ def forgetting_curve(process: HMM | LabelledHMM, num_steps: int, *, num_samples:
 
 def _distances(process: Process, num_samples: int, num_steps: int, seed: int) -> Iterator[Float64[Tensor, "sample"]]:
     """The largest distance between posteriors of two starts after t = 0, 1, .. observations, for each sequence."""
-    if not isinstance(process, HMM | LabelledHMM):
-        raise InputError(f"process: needs an HMM, a labelled HMM or a linear system, got {type(process).__name__}")
+    process.require(STATES)
     require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
     require_memory("mixing_time", 8 * num_samples * (4 * process.num_states**2 + 2 * num_steps))
     starts = np.arange(num_steps) == 0
@@ -115,21 +105,12 @@ def _distances(process: Process, num_samples: int, num_steps: int, seed: int) ->
 
 
 def _vertex_distances(
-    process: HMM | LabelledHMM, observations: Int64[Tensor, "sample time"], starts: Tensor
+    process: Process, observations: Int64[Tensor, "sample time"], starts: Tensor
 ) -> Iterator[Float64[Tensor, "sample"]]:
     num_states = process.num_states
     yield torch.full((len(observations),), float(num_states > 1), dtype=torch.float64)
-    for step in forward_steps(_started_anywhere(process), observations[None], starts):
+    for step in forward_steps(process.law.from_each_state(), observations[None], starts):
         posteriors_BIS = step.belief.transpose(0, 1).contiguous()
         possible_BI = posteriors_BIS.any(-1)
         distance_BII = torch.cdist(posteriors_BIS, posteriors_BIS, p=1.0) / 2
         yield (distance_BII * (possible_BI[:, :, None] & possible_BI[:, None, :])).amax((1, 2))
-
-
-def _started_anywhere(process: HMM | LabelledHMM) -> Law:
-    """One component for each state, which is where it stands before the first transition."""
-    law, size = process.law, process.num_states
-    if isinstance(law, StateEmitting):
-        transition_SSS, emission_SSV = (rows.expand(size, -1, -1) for rows in (law.transition_MSS, law.emission_MSV))
-        return StateEmitting(law.transition_MSS[0], transition_SSS, emission_SSV)
-    return EdgeEmitting(torch.eye(size, dtype=torch.float64), law.labelled_MVSS.expand(size, -1, -1, -1))

@@ -6,13 +6,15 @@ import torch
 
 from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.inference.device import free_on, require_memory_on
 from hmmscope.inference.filtering import first_impossible, stacked
-from hmmscope.inference.forward import check_observations, forward_steps
+from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.pools import run_mixture
 from hmmscope.inference.ragged import blank, check_ragged
+from hmmscope.machine import free_on, require_memory_on
+from hmmscope.processes.answers import COMPONENTS
+from hmmscope.processes.base import Process
 from hmmscope.processes.laws import Law, symbol_law
-from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.observations import check_observations
 from hmmscope.reprs import Shown
 
 #: Working memory of one chunk of sequences: about what stays in the caches.
@@ -43,7 +45,7 @@ class MixtureResult(Shown):
 
 
 def filter_mixture(
-    mixture: Mixture, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
+    mixture: Process, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
 ) -> MixtureResult:
     """Posterior over components and Bayes-optimal prediction after each observation, exact in float64.
 
@@ -66,9 +68,10 @@ def filter_mixture(
 
     Cost: O(batch * time * M * S^2); on a GPU, in chunks of sequences of half its free memory.
     """
+    mixture.require(COMPONENTS)
     observations, mask, inside = check_ragged(observations, mixture.num_symbols, starts, lengths)
     batch, time = observations.shape
-    num_components = mixture.num_components
+    num_components = len(mixture.weights_M)
     device = observations.device
     require_memory_on(device, "filter_mixture", 8 * batch * time * (num_components + mixture.num_symbols))
     law, weights_M = mixture.law_on(device), mixture.weights_M.to(device)
@@ -127,7 +130,7 @@ class KnownComponentResult(Shown):
 
 
 def filter_known_component(
-    mixture: Mixture,
+    mixture: Process,
     observations: Int[Tensor, "batch time"],
     components: Int[Tensor, "batch"],
     *,
@@ -142,9 +145,9 @@ def filter_known_component(
         starts: as in `filter_mixture`.
     """
     observations, mask = check_observations(observations, mixture.num_symbols, starts)
-    components = torch.as_tensor(components, device=observations.device)
-    if components.shape != observations.shape[:1] or ((components < 0) | (components >= len(mixture))).any():
-        raise InputError(f"components: must be {len(observations)} numbers in [0, {len(mixture)})")
+    components, num_components = torch.as_tensor(components, device=observations.device), len(mixture.weights_M)
+    if components.shape != observations.shape[:1] or ((components < 0) | (components >= num_components)).any():
+        raise InputError(f"components: must be {len(observations)} numbers in [0, {num_components})")
     law = mixture.law_on(observations.device).select(components)
     steps = list(forward_steps(law, observations[:, None], mask))
     before_BTS = torch.stack([law.initial_MS, *(step.following[:, 0] for step in steps)], 1)[:, :-1]

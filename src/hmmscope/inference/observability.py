@@ -31,9 +31,8 @@ from hmmscope.inference.linear_programs import alternate, certificate, enumerate
 from hmmscope.inference.memory import MAX_ENUMERATED
 from hmmscope.inference.stationary import emitting_steps
 from hmmscope.machine import require_memory
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.laws import StateEmitting, symbol_law
+from hmmscope.processes.base import Process
+from hmmscope.processes.laws import symbol_law
 from hmmscope.reprs import Shown
 from hmmscope.schema import require, unknown_name
 
@@ -65,7 +64,7 @@ class Observability(Shown):
     steps: int
 
 
-def observability(hmm: HMM | LabelledHMM, steps: int = 1, *, method: str = "auto") -> Observability:
+def observability(hmm: Process, steps: int = 1, *, method: str = "auto") -> Observability:
     """gamma of the law of the next `steps` observations given the state that emits the first of them.
 
     Args:
@@ -85,7 +84,7 @@ def observability(hmm: HMM | LabelledHMM, steps: int = 1, *, method: str = "auto
     return coefficient(step_emission(hmm, steps), method=method, steps=steps)
 
 
-def step_emission(hmm: HMM | LabelledHMM, steps: int) -> Float64[Tensor, "state word"]:
+def step_emission(hmm: Process, steps: int) -> Float64[Tensor, "state word"]:
     """P(next `steps` observations | state that emits the first), words in lexicographic order; rows sum to one.
 
     O_1 = emission;  O_k[i, (v, rest)] = sum_j step[v][i, j] * O_{k-1}[j, rest]
@@ -101,7 +100,7 @@ def step_emission(hmm: HMM | LabelledHMM, steps: int) -> Float64[Tensor, "state 
 
 
 def future_law(
-    hmm: HMM | LabelledHMM,
+    hmm: Process,
     observations: Int[Tensor, "batch time"],
     num_futures: int,
     *,
@@ -125,8 +124,8 @@ def future_law(
     require(num_futures >= 1, "num_futures", "must be at least 1", num_futures)
     words_SW, law = step_emission(hmm, num_futures), hmm.law
     beliefs_BTS = filter_beliefs(hmm, observations, starts=starts, lengths=lengths).beliefs
-    if isinstance(law, StateEmitting):
-        words_SW = law.transition_MSS[0] @ words_SW
+    if law.states_emit:
+        words_SW = law.moves()[0] @ words_SW
     require_memory("future_law", 8 * beliefs_BTS[..., 0].numel() * words_SW.shape[1])
     return beliefs_BTS @ words_SW.to(beliefs_BTS.device)
 

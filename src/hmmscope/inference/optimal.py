@@ -1,25 +1,63 @@
-"""The Bayes-optimal prediction of each observation, for any process that has an exact answer."""
+"""What the ideal observer knows and predicts, for any process that has an exact answer."""
 
 from dataclasses import dataclass
 
 import torch
 
 from hmmscope.axes import Float64, Int, Tensor
-from hmmscope.errors import InputError
 from hmmscope.inference.fast import mixture_predictions
-from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.filtering import FilterResult, filter_beliefs
+from hmmscope.inference.memory import memory_beliefs
 from hmmscope.inference.mixture import filter_mixture, predicted_before
-from hmmscope.inference.urns import dirichlet_chain_predictions
+from hmmscope.processes.answers import COMPONENTS, MEMORY, PREDICTIONS, Observed
 from hmmscope.processes.base import Process
-from hmmscope.processes.fresh import FreshHMMs, FreshMarkovChains
-from hmmscope.processes.generalised import GeneralisedHMM
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.make import as_process
 from hmmscope.reprs import Shown
 
 #: Up to this many components the posterior costs little beside the prediction.
 _FEW_COMPONENTS = 512
+
+
+def observe(process: Process, observations: Tensor, *, starts: object = None) -> Observed:
+    """What the observer knows who knows the process, but not what is hidden: beliefs, predictions, log-likelihoods.
+
+    Of one HMM the law "belief" of its states, of a generalised one its "vector", of a mixture the law "component"; a kind
+    without such a law answers itself, by its method `observe`.
+
+    Args:
+        process: of any kind.
+        observations: symbols in [0, V) (batch, time), or vectors (batch, time, coordinate).
+        starts: optional mask (time,), true where a new sequence begins; the first is true.
+
+    Raises:
+        InputError: a process without an exact answer; the message says why there is none, and which kinds have one.
+    """
+    process = as_process(process)
+    if PREDICTIONS not in process.by_law:
+        return process.observe(observations, starts=starts)
+    if COMPONENTS in process.by_law:
+        mixed = filter_mixture(process, observations, starts=starts)
+        before = predicted_before(mixed.first_observation, mixed.next_observation)
+        laws = {"component": mixed.component_posterior}
+        return Observed(before, mixed.next_observation, mixed.log_likelihood_terms, laws)
+    return _observed(process, filter_beliefs(process, observations, starts=starts))
+
+
+def observe_with_memory(process: Process, observations: Tensor, memory_length: int) -> Observed:
+    """`observe` by an observer who keeps the last `memory_length` observations, see `memory_beliefs`.
+
+    Raises:
+        InputError: as `memory_beliefs`; a kind of process that has no such answer.
+    """
+    if MEMORY not in process.by_law:
+        return process.remember(observations, memory_length)
+    return _observed(process, memory_beliefs(process, observations, memory_length))
+
+
+def _observed(process: Process, found: FilterResult) -> Observed:
+    before = predicted_before(found.first_observation, found.next_observation)
+    laws, vectors = ({}, {"vector": found.beliefs}) if process.law.signed else ({"belief": found.beliefs}, {})
+    return Observed(before, found.next_observation, found.log_likelihood_terms, laws, vectors)
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,27 +85,15 @@ def optimal_predictions(
     Raises:
         InputError: a process without an exact answer; the message says why there is none.
     """
-    if isinstance(process, HMM | LabelledHMM | GeneralisedHMM):
-        single = filter_beliefs(process, observations, starts=starts)
-        before = predicted_before(single.first_observation, single.next_observation)
-        return OptimalPredictions(before, single.log_likelihood_terms, None)
-    if isinstance(process, Mixture):
-        mixed = filter_mixture(process, observations, starts=starts)
-        before = predicted_before(mixed.first_observation, mixed.next_observation)
-        return OptimalPredictions(before, mixed.log_likelihood_terms, mixed.component_posterior)
-    if isinstance(process, FreshMarkovChains):
-        before = dirichlet_chain_predictions(observations, process.num_symbols, process.concentration, starts=starts)
-        seen = before.gather(2, torch.as_tensor(observations).long()[..., None])[..., 0]
-        return OptimalPredictions(before, seen.log(), None)
-    reason = f": {process.why_not}" if isinstance(process, FreshHMMs) else ""
-    raise InputError(f"process: no exact filter for {type(process).__name__}{reason}")
+    found = observe(process, observations, starts=starts)
+    return OptimalPredictions(found.predicted_observation, found.log_likelihood_terms, found.laws.get("component"))
 
 
 def optimal_law(
     process: Process, observations: Int[Tensor, "batch time"], *, starts: object = None
 ) -> Float64[Tensor, "batch time symbol"]:
     """`optimal_predictions(...).predicted_observation`; of large mixtures without a posterior, in O(batch * time) memory."""
-    if isinstance(process, Mixture) and len(process) > _FEW_COMPONENTS:
+    if COMPONENTS in process.by_law and len(process.weights_M) > _FEW_COMPONENTS:
         found = mixture_predictions(process, observations, starts=starts, dtype=torch.float64)
         return found.predicted_observation
     return optimal_predictions(process, observations, starts=starts).predicted_observation

@@ -13,8 +13,8 @@ from hmmscope.inference.ragged import check_ragged
 from hmmscope.inference.tables import in_blocks, sequences, tables
 from hmmscope.kernels import careful
 from hmmscope.kernels.viterbi import likeliest
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.answers import PATHS
+from hmmscope.processes.base import Process
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
 
@@ -37,7 +37,7 @@ class PathResult(Shown):
 
 
 def most_likely_states(
-    hmm: HMM | LabelledHMM, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
+    hmm: Process, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
 ) -> PathResult:
     """The path of states with the largest joint probability (Viterbi), in logarithms.
 
@@ -65,6 +65,8 @@ def most_likely_states(
 
     Cost: O(batch * time * S^2).
     """
+    if PATHS not in hmm.by_law:
+        return PathResult(*hmm.likeliest_path(observations, starts=starts))
     checked, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
     process, work = tables(hmm.law), sequences(checked, mask, inside.sum(1))
     batch, time = checked.shape
@@ -106,7 +108,7 @@ def _steps(
 
 
 def sample_state_paths(
-    hmm: HMM | LabelledHMM,
+    hmm: Process,
     observations: Int[Tensor, "batch time"],
     *,
     num_paths: int = 1,
@@ -135,6 +137,8 @@ def sample_state_paths(
 
     Cost: the filter's, and O(num_paths * batch * time * S).
     """
+    if PATHS not in hmm.by_law:
+        return hmm.draw_paths(observations, num_paths=num_paths, seed=seed, starts=starts)
     filtered = filter_batch(hmm, observations, starts, lengths)
     batch, time, size = filtered.beliefs.shape
     numbers = torch.arange(batch) if indices is None else torch.as_tensor(indices)

@@ -16,7 +16,7 @@ from hmmscope.inference.products import products_forward
 from hmmscope.inference.tables import FEW_STATES, Sequences, Tables, in_blocks, sequences, tables
 from hmmscope.kernels import careful, mixtures
 from hmmscope.kernels.forward import accumulate
-from hmmscope.processes.laws import Law, StateEmitting, symbol_law
+from hmmscope.processes.laws import Law, symbol_law
 
 #: Bytes of beliefs that wait to be turned into predictions together.
 WAITING_BYTES = 2**21
@@ -41,7 +41,7 @@ def run_mixture(
     work = sequences(observations_BT, starts_T, lengths_B)
     kept = np.zeros((batch if posterior else 0, time, components))
     following, terms = np.zeros((batch, time, num_symbols)), np.zeros((batch, time))
-    if size <= FEW_STATES or not isinstance(law, StateEmitting):
+    if size <= FEW_STATES or not law.states_emit:
         _few_states(law, weights_M, work, kept, following, terms)
         return kept, following, terms
     running = _Running(batch, time, num_symbols)
@@ -75,8 +75,7 @@ def _few_states(
     first, emission = (part.reshape(len(part), -1) for part in (first, emission))
     symbols_MSV = symbol_law(law)
     opening = torch.einsum("ms,msv->mv", law.initial_MS, symbols_MSV).numpy()
-    moved_MSV = torch.bmm(law.transition_MSS, symbols_MSV) if isinstance(law, StateEmitting) else symbols_MSV
-    prediction = moved_MSV.contiguous().numpy()
+    prediction = law.ahead().contiguous().numpy()
     components, num_symbols = opening.shape
     flat = posterior.reshape(-1, components), following.reshape(-1, num_symbols), terms.reshape(-1)
     doubtful = np.zeros(len(work.rows), np.bool_)

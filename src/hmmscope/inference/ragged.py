@@ -5,7 +5,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from hmmscope.axes import Bool, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.inference.forward import as_observations, check_observations
+from hmmscope.processes.observations import as_observations, check_observations
 
 
 def check_ragged(

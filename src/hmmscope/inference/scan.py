@@ -17,16 +17,16 @@ from hmmscope.inference.filtering import FilterResult, filter_beliefs, first_imp
 from hmmscope.inference.mixture import predicted_before
 from hmmscope.inference.ragged import blank, check_ragged
 from hmmscope.machine import require_memory
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.laws import StateEmitting, symbol_law
+from hmmscope.processes.answers import WORDS
+from hmmscope.processes.base import Process
+from hmmscope.processes.laws import symbol_law
 
 #: A product with a positive entry below this could lose it.
 RISKY = 1e-100
 
 
 def scan_beliefs(
-    hmm: HMM | LabelledHMM, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
+    hmm: Process, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
 ) -> FilterResult:
     """`filter_beliefs` for long sequences and few states, in about 2 log2(time) batched matrix products.
 
@@ -47,31 +47,23 @@ def scan_beliefs(
 
     Cost: O(batch * time * S^3) work, S times that of the filter, and batch * time * S^2 numbers.
     """
+    hmm.require(WORDS)
     checked, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
     batch, time = checked.shape
     size, law = hmm.num_states, hmm.law
     require_memory("scan_beliefs", 8 * 4 * batch * time * size**2)
-    first_VS = (
-        law.initial_MS * law.emission_MSV[0].T
-        if isinstance(law, StateEmitting)
-        else law.initial_MS[0] @ law.labelled_MVSS[0]
-    )
-    step_VSS = (
-        law.transition_MSS[0] * law.emission_MSV[0].T[:, None]
-        if isinstance(law, StateEmitting)
-        else law.labelled_MVSS[0]
-    )
+    first_VS, step_VSS = law.tables(0)[0], law.arrivals()
     # A step that begins a sequence forgets: all its rows are alike. (sequence, time first: the scan runs over time)
     steps_TBSS = torch.where(mask[:, None, None, None], first_VS[checked.T][:, :, None], step_VSS[checked.T])
     rows, _, risky_TB = _scan(*_normalised(steps_TBSS), torch.zeros(time, batch, dtype=torch.bool))
     beliefs = rows[:, :, 0].transpose(0, 1)
-    following = beliefs @ law.transition_MSS[0] if isinstance(law, StateEmitting) else beliefs.clone()
+    following = law.move(beliefs).clone()
     begins = torch.cat([mask[1:], mask.new_zeros(1)])[:time]
     possible = beliefs.any(-1, keepdim=True)
     following = torch.where(begins[:, None], law.initial_MS * possible, following)
     symbols_SV = symbol_law(law)[0]
     next_observation = following @ symbols_SV
-    before = predicted_before(hmm.initial_S @ symbols_SV, next_observation)
+    before = predicted_before(law.initial_MS[0] @ symbols_SV, next_observation)
     terms_BT = before.gather(2, checked[:, :, None])[:, :, 0].log()
     values = [beliefs, next_observation, terms_BT]
     again = risky_TB.any(0).nonzero()[:, 0]
@@ -85,7 +77,7 @@ def scan_beliefs(
     return FilterResult(
         beliefs=beliefs,
         next_observation=next_observation,
-        first_observation=hmm.initial_S @ symbols_SV,
+        first_observation=law.initial_MS[0] @ symbols_SV,
         log_likelihood=terms_BT.sum(1),
         log_likelihood_terms=terms_BT,
         impossible_at=first_impossible(terms_BT),

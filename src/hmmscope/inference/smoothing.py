@@ -13,8 +13,8 @@ from hmmscope.inference.filtering import first_impossible
 from hmmscope.inference.ragged import check_ragged
 from hmmscope.inference.tables import sequences, tables
 from hmmscope.machine import require_memory
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.answers import SMOOTHING, STATES
+from hmmscope.processes.base import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
@@ -38,7 +38,7 @@ class SmoothResult(Shown):
 
 
 def smooth_beliefs(
-    hmm: HMM | LabelledHMM, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
+    hmm: Process, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
 ) -> Float64[Tensor, "batch time state"]:
     """Belief about each state given the whole sequence (the forward-backward smoother), exact in float64.
 
@@ -65,6 +65,8 @@ def smooth_beliefs(
 
     Cost: O(batch * time * S^2). A row with positive beliefs below 1e-100 is gone over again, some ten times slower.
     """
+    if SMOOTHING not in hmm.by_law:
+        return hmm.smooth(observations, starts=starts)
     filtered = filter_batch(hmm, observations, starts, lengths)
     smoothed = np.zeros_like(filtered.beliefs)
     run_smoother(filtered, smoothed)
@@ -72,7 +74,7 @@ def smooth_beliefs(
 
 
 def smooth_pairs(
-    hmm: HMM | LabelledHMM, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
+    hmm: Process, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
 ) -> SmoothResult:
     """Smoothed beliefs together with the joint law of each state and the next (arguments as for `smooth_beliefs`).
 
@@ -84,6 +86,7 @@ def smooth_pairs(
         InputError: as `smooth_beliefs`.
         ResourceError: the result, batch * (time - 1) * S^2 numbers, does not fit in memory.
     """
+    hmm.require(STATES)
     filtered = filter_batch(hmm, observations, starts, lengths)
     batch, time, size = filtered.beliefs.shape
     require_memory("smooth_pairs", 8 * batch * max(time - 1, 0) * size**2)
@@ -127,7 +130,7 @@ class ExpectedCounts(Shown):
 
 
 def expected_counts(
-    hmm: HMM, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
+    hmm: Process, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
 ) -> ExpectedCounts:
     """How often each state is expected to begin, to be followed by another, and to emit each symbol, given everything.
 
@@ -139,10 +142,11 @@ def expected_counts(
 
     Cost: O(batch * time * S^2).
     """
-    require(isinstance(hmm, HMM), "hmm", "must be one whose states emit", type(hmm).__name__)
+    hmm.require(STATES)
+    require(hmm.law.states_emit, "hmm", "must be one whose states emit", type(hmm).__name__)
     checked, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
     work = sequences(checked, mask, inside.sum(1))
-    size, num_symbols = hmm.emission_SV.shape
+    size, num_symbols = hmm.num_states, hmm.num_symbols
     counts = Counts(np.zeros(size), np.zeros((size, size)), np.zeros((num_symbols, size)), np.zeros(len(checked)))
     add_counts(tables(hmm.law), work, counts)
     dead = np.flatnonzero(counts.logs == -np.inf)

@@ -13,10 +13,9 @@ import torch
 
 from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.inference.memory import all_sequences
+from hmmscope.processes.answers import WORDS
+from hmmscope.processes.base import Process
 from hmmscope.processes.combine import as_labelled
-from hmmscope.processes.generalised import GeneralisedHMM
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
@@ -43,10 +42,11 @@ class Operators(Shown):
     singular_values: Float64[Tensor, "value"] | None = None
 
     @classmethod
-    def of(cls, process: HMM | LabelledHMM | GeneralisedHMM) -> "Operators":
+    def of(cls, process: Process) -> "Operators":
         """Of a process of S states, in as many dimensions; to the rounding of labelled probabilities to 2^-32."""
-        same = process if isinstance(process, GeneralisedHMM) else as_labelled(process)
-        return cls(same.initial_S, same.labelled_VSS, torch.ones(same.num_states, dtype=torch.float64))
+        process.require(WORDS)
+        law = (as_labelled(process) if process.law.states_emit else process).law
+        return cls(law.initial_MS[0], law.labelled_MVSS[0], torch.ones(process.num_states, dtype=torch.float64))
 
     def probabilities(self, words: Int[Tensor, "word time"]) -> Float64[Tensor, "word"]:
         """P(word); of operators that were learned from estimates it may lie outside of [0, 1]."""

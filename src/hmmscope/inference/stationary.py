@@ -4,10 +4,9 @@ import torch
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.machine import require_memory
+from hmmscope.processes.answers import WORDS
 from hmmscope.processes.base import Process
-from hmmscope.processes.generalised import GeneralisedHMM
-from hmmscope.processes.laws import Law, StateEmitting
+from hmmscope.processes.laws import Law
 from hmmscope.processes.stationary import stationary_law
 
 #: Singular values of step - 1 below this share of the largest are zero.
@@ -28,7 +27,8 @@ def stationary_distribution(process: Process) -> Float64[Tensor, "state"]:
     """
     if process.num_components is not None:
         raise InputError("process: a mixture has no single stationary law; take that of mixture[m]")
-    if isinstance(process, GeneralisedHMM):
+    process.require(WORDS)
+    if process.law.signed:
         return _stationary_vector(state_transitions(process.law))
     try:
         return stationary_law(state_transitions(process.law))
@@ -46,7 +46,7 @@ def _stationary_vector(step_SS: Float64[Tensor, "state state"]) -> Float64[Tenso
 
 def state_transitions(law: Law) -> Float64[Tensor, "state state"]:
     """P(next state | state) of a single process."""
-    return law.transition_MSS[0] if isinstance(law, StateEmitting) else law.labelled_MVSS[0].sum(0)
+    return law.moves()[0]
 
 
 def emitting_steps(law: Law) -> Float64[Tensor, "symbol state state"]:
@@ -54,8 +54,4 @@ def emitting_steps(law: Law) -> Float64[Tensor, "symbol state state"]:
 
     For states that emit, emission[i, v] * transition[i, j]. A product of 2^-32 multiples, so not itself one.
     """
-    if isinstance(law, StateEmitting):
-        num_states, num_symbols = law.emission_MSV.shape[1:]
-        require_memory("steps", 8 * num_symbols * num_states**2)
-        return law.emission_MSV[0].T[:, :, None] * law.transition_MSS[0]
-    return law.labelled_MVSS[0]
+    return law.steps()

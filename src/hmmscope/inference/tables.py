@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Int64, Tensor
 from hmmscope.kernels import lanes
-from hmmscope.processes.laws import Law, StateEmitting
+from hmmscope.processes.laws import Law
 
 #: Up to this many states compiled loops beat matrix products, and up to this many sequences for any number of states.
 FEW_STATES, FEW_SEQUENCES = 32, 4
@@ -38,15 +38,7 @@ class Tables(NamedTuple):
 
 def tables(law: Law, component: int = 0, dtype: type[np.floating] = np.float64) -> Tables:
     """Tables of a component."""
-    if isinstance(law, StateEmitting):
-        initial_S, step_KSS = law.initial_MS[component], law.transition_MSS[component][None]
-        emission_VS = law.emission_MSV[component].T
-        first_VS = initial_S * emission_VS
-    else:
-        step_KSS = law.labelled_MVSS[component]
-        first_VS = (law.initial_MS[component][:, None] * step_KSS).sum(1)
-        emission_VS = first_VS[:0]
-    return Tables(*(np.ascontiguousarray(part.numpy(), dtype) for part in (first_VS, step_KSS, emission_VS)))
+    return Tables(*(np.ascontiguousarray(part.numpy(), dtype) for part in law.tables(component)))
 
 
 class Sequences(NamedTuple):

@@ -8,18 +8,17 @@ import torch
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.kalman import kalman_filter, steady_step
 from hmmscope.inference.memory import filter_windows, with_prior
 from hmmscope.inference.mixture import CHUNK_BYTES
 from hmmscope.inference.monte_carlo import Estimate, estimate
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.base import Process
+from hmmscope.processes.kalman import kalman_filter, steady_step
 from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.schema import require
 
 
 def window_errors(
-    hmm: HMM | LabelledHMM,
+    hmm: Process,
     windows: Sequence[int],
     times: Sequence[int],
     *,

@@ -5,6 +5,7 @@ from typing import Any
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.interop.foreign import numbers, source_of
 from hmmscope.processes.hmm import HMM
+from hmmscope.processes.narrow import as_hmm
 
 _HINT = "fit it, or set startprob_, transmat_ and emissionprob_; only CategoricalHMM emits symbols"
 
@@ -39,8 +40,7 @@ def to_hmmlearn(hmm: HMM) -> Any:
         InputError: not an HMM whose states emit.
         ResourceError: hmmlearn is not installed.
     """
-    if not isinstance(hmm, HMM):
-        raise InputError(f"hmm: must be an HMM, whose states emit, got {type(hmm).__name__}")
+    hmm = as_hmm(hmm)
     try:
         from hmmlearn.hmm import CategoricalHMM
     except ImportError:

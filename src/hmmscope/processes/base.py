@@ -3,8 +3,7 @@
 import hashlib
 import json
 from abc import ABC
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -21,14 +20,29 @@ from hmmscope.kernels.alias import alias_tables
 from hmmscope.kernels.device import DeviceSampler, device_sampler
 from hmmscope.kernels.philox import MAX_SAMPLES
 from hmmscope.kernels.quantise import UNIT
+from hmmscope.kernels.random_arrays import uniforms
+from hmmscope.processes.answers import (
+    COMPONENTS,
+    DRIVING,
+    MEMORY,
+    MIXING,
+    OWN,
+    PATHS,
+    PREDICTIONS,
+    SMOOTHING,
+    VECTORS,
+    Observed,
+)
 from hmmscope.processes.formats import write_file
-from hmmscope.processes.laws import Law, StateEmitting
+from hmmscope.processes.laws import Law
+from hmmscope.processes.orthogonal import float_digest
 from hmmscope.reprs import html_table
 from hmmscope.seeds import philox_key
 from hmmscope.sequences.rule import Reading
 
-#: Of files of processes.
+#: Of files of processes, and what in them is no part of the law.
 FILE_VERSION = 1
+_TITLES = ("title", "source", "symbols", "states")
 _kinds: dict[str, type["Process"]] = {}
 
 
@@ -53,34 +67,49 @@ class Prior(NamedTuple):
 
 
 class Process(ABC):
-    """A law of observation sequences whose every probability is an integer multiple of 2^-32.
+    """A law of observation sequences.
+
+    A kind of process is a subclass. It says `num_states`, `num_symbols` and `file_format`, and either has a `law`, from
+    which it is sampled and `hmmscope.inference` answers what `by_law` names; or it brings `sample_paths`, and `observe`
+    where it knows its own predictions. What else it knows it answers by the methods below (`smooth`, `likeliest_path`,
+    ...); those that it lacks say so in a line, with the kinds that have them. `file_tensors` and `from_file` save and load
+    it.
 
     Attributes:
         num_states: S.
-        num_symbols: V.
+        num_symbols: V, or the number of coordinates of an observation.
+        by_law: what inference answers from `law`.
+        real_valued: whether observations are vectors of numbers, not symbols.
+        default_target: what a model of it is trained for if nobody says: "observation" or "belief".
+        why_not: why nobody knows its predictions, where that is so.
+        instead: what may be asked in its place, for errors.
+        data: the sequences that samples are windows of; None for a process that draws them.
         weights_M: law of the component, (1,) for a single process.
-        law: initial law and transitions of every component.
+        law: initial law and transitions of every component, multiples of 2^-32.
         evaluated_after: the symbol after which alone predictions of the next observation are evaluated, or None.
         prior: what the optimum believes where that is not this process, or None.
         symbols, states: names, or None.
         title, source: what it is and where it comes from.
         reading: of a process fitted to sequences, how these were read; None else. No digest covers it.
-        has_states: whether ``Paths.states`` are numbers of hidden states under a single law, so that a state can be read.
         file_format: what files of this kind of process call themselves. A subclass that says it is a kind of its own,
             and `hmmscope.load_process` reads its files.
         file_arrays: the arrays of such a file that must be there.
         file_fields: what else it may hold.
     """
 
-    has_states: ClassVar[bool] = False
     file_format: ClassVar[str] = ""
     file_arrays: ClassVar[tuple[str, ...]] = ()
     file_fields: ClassVar[tuple[str, ...]] = ("symbols", "states", "title", "source", "evaluated_after")
 
+    by_law: ClassVar[frozenset[str]] = frozenset()
+    real_valued: ClassVar[bool] = False
+    default_target: ClassVar[str] = "observation"
+    why_not: ClassVar[str | None] = None
+    instead: ClassVar[str] = ""
+
     num_states: int
     num_symbols: int
-    weights_M: Float64[Tensor, "component"]
-    law: Law
+    data: Any = None
     evaluated_after: int | None = None
     prior: Prior | None = None
     symbols: tuple[str, ...] | None = None
@@ -97,6 +126,121 @@ class Process(ABC):
             if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
                 raise InputError(f"file_format: {name!r} is that of {other.__name__} already; choose another name")
             _kinds[name] = cls  # defined again, as in a notebook
+
+    @cached_property
+    def weights_M(self) -> Float64[Tensor, "component"]:  # noqa: N802 - capitals are axes
+        return torch.ones(1, dtype=torch.float64)
+
+    @cached_property
+    def law(self) -> Law:
+        """The arrays of finitely many states.
+
+        Raises:
+            InputError: a kind of process that has none.
+        """
+        raise InputError(f"process: a {type(self).__name__} has no matrices of finitely many states")
+
+    @classmethod
+    def answered(cls) -> frozenset[str]:
+        """What is known exactly: from the law, or by methods of its own."""
+        own = {
+            name for name, methods in OWN.items() if any(getattr(cls, m) is not getattr(Process, m) for m in methods)
+        }
+        return cls.by_law | own
+
+    def require(self, asked: str, option: str = "") -> None:
+        """InputError with the kinds that know what is asked for, unless it is answered; `option` is what needs it."""
+        if asked not in self.answered():
+            raise self.lacks(asked, option)
+
+    def lacks(self, asked: str, option: str = "") -> InputError:
+        """The error that says what it does not know, and which kinds do."""
+        kinds()
+        having = sorted({kind.__name__ for kind in _below(Process) if asked in kind.answered()})
+        which = f"; {', '.join(having)} {'has' if len(having) == 1 else 'have'}" if having else ""
+        why = f" ({self.why_not})" if self.why_not and asked == PREDICTIONS else ""
+        instead = f"; {self.instead}" if self.instead else ""
+        needed = f"{option} needs {asked}, and " if option else ""
+        what = "none" if option else asked
+        return InputError(
+            f"process: {needed}{type(self).__name__} has {'' if option else 'no '}{what}{why}{which}{instead}"
+        )
+
+    def observe(self, observations: Tensor, *, starts: object = None) -> Observed:
+        """What the observer knows who knows the process, but not what is hidden.
+
+        `hmmscope.observe` asks it of kinds that have no law of finitely many states, and answers itself for the others.
+
+        Args:
+            observations: symbols (batch, time), or vectors (batch, time, coordinate).
+            starts: optional mask (time,), true where a new sequence begins; the first is true.
+        """
+        raise self.lacks(PREDICTIONS)
+
+    def smooth(self, observations: Tensor, *, starts: object = None) -> Float64[Tensor, "batch time state"]:
+        """P(state t | all observations)."""
+        raise self.lacks(SMOOTHING)
+
+    def likeliest_path(self, observations: Tensor, *, starts: object = None) -> tuple[Tensor, Tensor]:
+        """The likeliest states (batch, time), and their joint log-probability with the observations (batch,), nats."""
+        raise self.lacks(PATHS)
+
+    def draw_paths(self, observations: Tensor, *, num_paths: int, seed: int, starts: object = None) -> Tensor:
+        """Draws of the hidden states given all observations (path, batch, time)."""
+        raise self.lacks(PATHS)
+
+    def remember(self, observations: Tensor, memory_length: int) -> Observed:
+        """`observe` by an observer who keeps the last `memory_length` observations."""
+        raise self.lacks(MEMORY)
+
+    def mixing_time(self) -> float:
+        """Steps after which an observer has forgotten where it began."""
+        raise self.lacks(MIXING)
+
+    def vectors(self, observations: Tensor, *, starts: object = None) -> Float64[Tensor, "batch time dimension"]:
+        """The vector that the observations have driven so far."""
+        raise self.lacks(VECTORS)
+
+    def driving(self) -> tuple[Float64[Tensor, "symbol dimension dimension"], Float64[Tensor, "dimension"], bool]:
+        """One matrix a symbol that acts on columns, the vector before the first, and whether symbols tell where it is."""
+        raise self.lacks(DRIVING)
+
+    def card(self) -> list[str]:
+        """What it is made of, in lines for readers; `hmmscope show` prints them."""
+        return []
+
+    def facts(self) -> list[tuple[str, str]]:
+        """(name, value) of what follows without data, for readers; `hmmscope facts` prints it."""
+        return []
+
+    def facts_data(self) -> dict[str, Any]:
+        """The same as plain data, for files."""
+        return dict(self.facts())
+
+    def component(self, number: int) -> "Process":
+        """A component, as a process of its own."""
+        raise self.lacks(COMPONENTS)
+
+    def pool_of(self, components: Tensor) -> "tuple[Process, Tensor] | None":
+        """A mixture that holds these components of samples, and their numbers in it; None where samples draw none."""
+        return None
+
+    def a_few(self, count: int) -> "Process | None":
+        """A mixture of at most `count` of the components that samples draw; None where they draw none."""
+        return None
+
+    def part(self, stream: str) -> Any:
+        """The sequences that a stream takes its windows from; None for a process that draws them."""
+        return None
+
+    @property
+    def window(self) -> int | None:
+        """Observations of a sample where nobody says how many; None if somebody has to."""
+        return None
+
+    def num_different(self, stream: str, length: int) -> int | None:
+        """How many samples of a stream differ; None for no end."""
+        return None
 
     @property
     def num_components(self) -> int | None:
@@ -121,8 +265,7 @@ class Process(ABC):
         if device.type == "cpu":
             return self.law
         if device not in self._laws:
-            arrays = (getattr(self.law, field.name).to(device) for field in fields(self.law))
-            self._laws[device] = type(self.law)(*arrays)
+            self._laws[device] = self.law.to(device)
         return self._laws[device]
 
     @cached_property
@@ -136,7 +279,14 @@ class Process(ABC):
 
     @cached_property
     def law_digest(self) -> str:
-        """sha256 of form, sizes and integer weights, little-endian: what the numbers of a sample depend on."""
+        """sha256 of form, sizes and integer weights, little-endian: what the numbers of a sample depend on.
+
+        Of a kind without a law, of what its files hold.
+        """
+        if "law" not in vars(self) and type(self).law is Process.law:
+            texts = {name: text for name, text in self.file_texts().items() if name not in _TITLES}
+            header = json.dumps([self.file_format, self.num_states, self.num_symbols, texts], ensure_ascii=False)
+            return float_digest(f"hmmscope-process/1/{header}", *self.file_tensors().values())
         form = type(self.law).__name__
         sha = hashlib.sha256(f"hmmscope-process/1/{form}/{self.num_states}/{self.num_symbols}".encode())
         for rows in (self.weights_M, *self.law.rows()):
@@ -188,7 +338,19 @@ class Process(ABC):
 
     def sample_components(self, indices: NDArray[np.int64], seed: int, stream: str) -> NDArray[np.int64]:
         """Component (B,) of each sample index (B,); zeros for a single process."""
+        if self.num_components is None:
+            return np.zeros(len(indices), np.int64)
         return cpu.sample_components(philox_key(seed, stream), indices, self.alias_tables[0])
+
+    def uniforms(
+        self, indices: NDArray[np.int64], time: int, seed: int, stream: str = "corpus", count: int = 1
+    ) -> NDArray[np.float64]:
+        """Uniform numbers (batch, time, count) in [0, 1) by (seed, stream, sample, time): what a sampler is made of.
+
+        Raises:
+            InputError: sample numbers outside [0, 2^40).
+        """
+        return uniforms(philox_key(seed, stream), check_samples(indices), time, count)
 
     def sample_paths(
         self, indices: NDArray[np.int64], starts: NDArray[np.bool_], seed: int, stream: str = "corpus"
@@ -201,11 +363,9 @@ class Process(ABC):
             seed: in [0, 2^32).
             stream: a purpose of `seeds.PURPOSES`; streams of one seed are independent.
         """
-        if indices.size and (indices.min() < 0 or indices.max() >= MAX_SAMPLES):
-            raise InputError(f"indices: samples are numbered from 0 to 2^40 - 1, got {indices.min()}..{indices.max()}")
+        check_samples(indices)
         components = self.sample_components(indices, seed, stream)
-        sample = cpu.sample_paths if isinstance(self.law, StateEmitting) else cpu.sample_edges
-        observations, states = sample(
+        observations, states = self.law.sample(
             philox_key(seed, stream),
             indices,
             components,
@@ -246,6 +406,13 @@ class Process(ABC):
         return Paths(observations, states, None if self.num_components is None else components)
 
 
+def check_samples(indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers of samples; InputError unless they are in [0, 2^40)."""
+    if indices.size and (indices.min() < 0 or indices.max() >= MAX_SAMPLES):
+        raise InputError(f"indices: samples are numbered from 0 to 2^40 - 1, got {indices.min()}..{indices.max()}")
+    return indices
+
+
 def integer_weights(rows: Float64[Tensor, "*row outcome"]) -> NDArray[np.int64]:
     """Probabilities that are multiples of 2^-32 as integers."""
     return (rows.numpy() * UNIT).astype(np.int64)
@@ -255,3 +422,9 @@ def kinds() -> dict[str, type[Process]]:
     """The kinds of process that have files, by what these call themselves: ours, and those of other packages."""
     registry.entries("process")  # imports the modules that define them
     return dict(sorted(_kinds.items()))
+
+
+def _below(kind: type[Process]) -> Iterator[type[Process]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from _below(one)

@@ -5,6 +5,7 @@ import torch
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.kernels import fixed_order
+from hmmscope.processes.base import Process
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.rows import stochastic_rows
@@ -49,7 +50,7 @@ def uniform_noise(num_symbols: int, probability: float) -> Float64[Tensor, "symb
     return (1 - probability) * torch.eye(num_symbols, dtype=torch.float64) + probability / num_symbols
 
 
-def as_labelled(process: HMM | LabelledHMM) -> LabelledHMM:
+def as_labelled(process: Process) -> LabelledHMM:
     """The same law of observations with transitions that emit: labelled[v, i, j] = emission[i, v] * transition[i, j].
 
     State t of the result is the state after observation t, which is state t + 1 of the HMM. Products are rounded again to
@@ -57,10 +58,9 @@ def as_labelled(process: HMM | LabelledHMM) -> LabelledHMM:
     """
     if isinstance(process, LabelledHMM):
         return process
-    labelled = process.emission_SV.T[:, :, None] * process.transition_SS
     return LabelledHMM(
-        process.initial_S,
-        labelled,
+        process.law.initial_MS[0],
+        process.law.steps(),
         symbols=process.symbols,
         states=process.states,
         title=process.title,

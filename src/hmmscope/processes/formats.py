@@ -45,7 +45,7 @@ def write_file(path: Path, texts: Mapping[str, Any], arrays: Mapping[str, Tensor
     if path.suffix == ".json":
         store.write_json(path, {**texts, **{field: tensor.tolist() for field, tensor in arrays.items()}})
     elif path.suffix == ".safetensors":
-        store.write_tensors(path, arrays, {"hmm": json.dumps(texts)})
+        store.write_tensors(path, dict(arrays), {"hmm": json.dumps(texts)})
     else:
         buffer = io.BytesIO()
         np.savez(buffer, header=np.array(json.dumps(texts)), **{k: v.numpy() for k, v in arrays.items()})  # type: ignore[arg-type]

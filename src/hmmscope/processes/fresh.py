@@ -11,15 +11,17 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope import registry
-from hmmscope.axes import Tensor
+from hmmscope.axes import Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.kernels import cpu
-from hmmscope.kernels.philox import MAX_SAMPLES
 from hmmscope.processes.aliased_cycles import AliasedSpec
-from hmmscope.processes.base import Paths, Process
+from hmmscope.processes.answers import Observed
+from hmmscope.processes.base import Paths, Process, check_samples
 from hmmscope.processes.laws import Law, StateEmitting
 from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.observations import check_observations
 from hmmscope.processes.random_hmm import DirichletSpec
+from hmmscope.processes.urns import dirichlet_chain_predictions
 from hmmscope.schema import spec_to_data
 from hmmscope.seeds import philox_key
 
@@ -45,23 +47,19 @@ class FreshHMMs(Process):
     Component numbers are sample numbers plus 2^40 times the code of the stream, so streams never share one. No predictor
     can retrieve a component here; an observer who knows them filters with `mixture(components)`.
 
-    Attributes:
-        exact: whether the best that an observer can do who knows the prior only is known.
-        why_not: why it is not, where it is not.
+    Nobody knows the best that an observer can do who knows the prior only.
     """
 
-    exact: ClassVar[bool] = False
-    why_not: ClassVar[str] = "the integral over HMMs of the prior has no closed form"
+    why_not: ClassVar[str | None] = "the integral over HMMs of the prior has no closed form"
     file_format = "hmmscope-fresh-hmms"
     file_fields = ("spec",)
 
     def __init__(self, spec: Family) -> None:
         self.spec = spec
         self.num_states, self.num_symbols = spec.num_states, spec.num_symbols
-        self.weights_M = torch.ones(1, dtype=torch.float64)
 
     @property
-    def law(self) -> Law:  # type: ignore[override]
+    def law(self) -> Law:
         """The first component, which stands for the pool in digests."""
         return StateEmitting(*self.spec.components(np.array([0])))
 
@@ -93,11 +91,16 @@ class FreshHMMs(Process):
             np.full(len(components), 1 / len(components)), StateEmitting(*self.spec.components(components))
         )
 
+    def pool_of(self, components: Tensor) -> tuple[Process, Tensor]:
+        return self.mixture(components.cpu().numpy()), torch.arange(len(components))
+
+    def a_few(self, count: int) -> Mixture:
+        return self.mixture(np.arange(count))
+
     def sample_paths(
         self, indices: NDArray[np.int64], starts: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> Paths:
-        if indices.size and (indices.min() < 0 or indices.max() >= MAX_SAMPLES):
-            raise InputError(f"indices: samples are numbered from 0 to 2^40 - 1, got {indices.min()}..{indices.max()}")
+        check_samples(indices)
         key = philox_key(seed, stream)
         observations = np.empty((len(indices), len(starts)), np.int64)
         states = np.empty_like(observations)
@@ -149,17 +152,24 @@ class FreshAliasedCyclesSpec(AliasedSpec):
 class FreshMarkovChains(FreshHMMs):
     """A fresh pool of Markov chains that are seen directly, with Dirichlet rows and a uniform first state.
 
-    The posterior of a row is Dirichlet again, so that the optimum is known: see `hmmscope.inference.urns`.
+    The posterior of a row is Dirichlet again, so that the optimum is known: see `hmmscope.processes.urns`.
 
     Attributes:
         concentration: of the Dirichlet law of the rows.
     """
 
-    exact = True
+    why_not = None
 
     def __init__(self, spec: "FreshMarkovChainsSpec") -> None:
         super().__init__(spec)
         self.concentration = spec.transition_concentration
+
+    def observe(self, observations: Int64[Tensor, "batch time"], *, starts: object = None) -> Observed:
+        seen, mask = check_observations(observations, self.num_symbols, starts)
+        longer = torch.nn.functional.pad(seen, (0, 1))  # one more, to predict what comes after the last
+        begins = torch.nn.functional.pad(mask, (0, 1)) if len(mask) else torch.ones(1, dtype=torch.bool)
+        predicted = dirichlet_chain_predictions(longer, self.num_symbols, self.concentration, starts=begins)
+        return Observed.of_symbols(seen, predicted)
 
 
 @registry.process("fresh-markov-chains")

@@ -15,18 +15,16 @@ from hmmscope import registry
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.kernels.linear import generalised_paths
-from hmmscope.kernels.philox import MAX_SAMPLES
 from hmmscope.kernels.random_arrays import uniforms
-from hmmscope.processes.base import Paths, Process
+from hmmscope.processes.answers import BELIEFS, MEMORY, PREDICTIONS, WORDS
+from hmmscope.processes.base import Paths, Process, check_samples
 from hmmscope.processes.hmm import texts
-from hmmscope.processes.laws import EdgeEmitting
+from hmmscope.processes.laws import ROUNDING, Signed
 from hmmscope.processes.orthogonal import float_digest
 from hmmscope.processes.rows import as_float64, require_shape
 from hmmscope.schema import require
 from hmmscope.seeds import philox_key
 
-#: How far sums may be from one, and a probability below zero; below it a probability counts as zero.
-ROUNDING = 1e-12
 #: Words whose probabilities are looked at before a process is believed.
 _MOST_WORDS = 20_000
 
@@ -58,6 +56,7 @@ class GeneralisedHMM(Process):
     observable operator models of Jaeger (2000).
     """
 
+    by_law = frozenset({PREDICTIONS, BELIEFS, MEMORY, WORDS})
     file_format = "hmmscope-generalised-hmm"
     file_arrays = ("initial", "labelled")
     file_fields = ("title", "source")
@@ -72,8 +71,7 @@ class GeneralisedHMM(Process):
             require(abs(total - 1) < 1e-9, name, "must sum to 1 within 1e-09", float(total))
         self.initial_S, self.labelled_VSS = torch.from_numpy(first), torch.from_numpy(matrices)
         self.num_symbols, self.num_states = matrices.shape[:2]
-        self.weights_M = torch.ones(1, dtype=torch.float64)
-        self.law = EdgeEmitting(self.initial_S[None], self.labelled_VSS[None])
+        self.law = Signed(self.initial_S[None], self.labelled_VSS[None])
         self.title, self.source = title, source
         words = self.initial_S[None]
         while len(words) * self.num_symbols <= _MOST_WORDS:
@@ -110,16 +108,11 @@ class GeneralisedHMM(Process):
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "GeneralisedHMM":
         return cls(data["initial"], data["labelled"], **texts(data))
 
-    def sample_components(self, indices: NDArray[np.int64], seed: int, stream: str) -> NDArray[np.int64]:
-        """Zeros: there is one component."""
-        return np.zeros(len(indices), np.int64)
-
     def sample_paths(
         self, indices: NDArray[np.int64], starts: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> Paths:
         """As for every process; symbols by inversion of P(o_t | o_0..o_{t-1}), and zeros as states."""
-        if indices.size and (indices.min() < 0 or indices.max() >= MAX_SAMPLES):
-            raise InputError(f"indices: samples are numbered from 0 to 2^40 - 1, got {indices.min()}..{indices.max()}")
+        check_samples(indices)
         drawn = uniforms(philox_key(seed, stream), indices, len(starts), 1)[..., 0]
         symbols = generalised_paths(self.initial_S.numpy(), self.labelled_VSS.numpy(), drawn, starts, ROUNDING)
         return Paths(torch.from_numpy(symbols), torch.zeros(symbols.shape, dtype=torch.int64), None)

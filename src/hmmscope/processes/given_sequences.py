@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from hmmscope import registry
 from hmmscope.axes import Tensor
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.kernels.philox import MAX_SAMPLES
 from hmmscope.kernels.random_arrays import random_permutations, uniforms
-from hmmscope.processes.base import Paths, Prior, Process
-from hmmscope.processes.laws import Law
+from hmmscope.processes.base import Paths, Prior, Process, check_samples
 from hmmscope.schema import parse_spec, require, shown
 from hmmscope.seeds import check_seed, philox_key
 from hmmscope.sequences.data import SequenceData
@@ -46,6 +44,7 @@ class GivenSequences(Process):
     """
 
     num_states = 1
+    why_not = "given sequences have no known law; fit an HMM to them"
     file_format = "hmmscope-sequences"
     file_arrays = ("tokens", "lengths", "num_symbols")
     file_fields = ("symbols", "title", "split_seed", "reading")
@@ -56,22 +55,12 @@ class GivenSequences(Process):
             self.prior = Prior(law, 1.0)
         self.data, self.num_symbols, self.symbols = data, data.num_symbols, data.symbols
         self.title, self.reading = data.title, data.reading
-        self.weights_M = torch.ones(1, dtype=torch.float64)
         self._pieces: dict[tuple[str, int], NDArray[np.int64]] = {}
 
     @property
     def window(self) -> int:
         """Observations of a sample where nobody says how many: those of the longest sequence, from 2 to 256."""
         return max(2, min(256, self.data.longest))
-
-    @property
-    def law(self) -> Law:  # type: ignore[override]
-        """There is none.
-
-        Raises:
-            InputError: always.
-        """
-        raise InputError("process: given sequences have no known law, so no exact answer; fit an HMM to them")
 
     @cached_property
     def digest(self) -> str:
@@ -91,9 +80,9 @@ class GivenSequences(Process):
             return self.data.test
         return self.data.validation if stream in JUDGING else self.data
 
-    def num_windows(self, stream: str, length: int) -> int:
-        """How many samples of that length differ, in a stream that is not of training."""
-        return len(self._windows(stream, length))
+    def num_different(self, stream: str, length: int) -> int | None:
+        """The number of windows of that length; no end in a stream of training, which draws them."""
+        return None if stream in TRAINING else len(self._windows(stream, length))
 
     def _windows(self, stream: str, length: int) -> NDArray[np.int64]:
         """(piece, [sequence, begin]); a last piece of one symbol is left out if its sequence has others."""
@@ -107,10 +96,6 @@ class GivenSequences(Process):
             self._pieces[stream, length] = np.array(pieces, dtype=np.int64)
         return self._pieces[stream, length]
 
-    def sample_components(self, indices: NDArray[np.int64], seed: int, stream: str) -> NDArray[np.int64]:
-        """Zeros: there is one component."""
-        return np.zeros(len(indices), np.int64)
-
     def sample_paths(
         self, indices: NDArray[np.int64], starts: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> Paths:
@@ -119,8 +104,7 @@ class GivenSequences(Process):
         Raises:
             InputError: more than one sequence a sample.
         """
-        if indices.size and (indices.min() < 0 or indices.max() >= MAX_SAMPLES):
-            raise InputError(f"indices: samples are numbered from 0 to 2^40 - 1, got {indices.min()}..{indices.max()}")
+        check_samples(indices)
         if int(starts.sum()) > 1:
             raise InputError("layout: given sequences come one a sample; use the layout sequences")
         length, part, key = len(starts), self.part(stream), philox_key(seed, stream)

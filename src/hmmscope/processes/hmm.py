@@ -5,12 +5,15 @@ from typing import Any
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
+from hmmscope.processes.answers import OF_STATES
 from hmmscope.processes.base import Process
 from hmmscope.processes.laws import StateEmitting
 from hmmscope.processes.rows import Quantiser
 from hmmscope.schema import parse_spec, shown
 from hmmscope.sequences.encoding import check_text
 from hmmscope.sequences.rule import Reading
+from hmmscope.text import in_a_line
+from hmmscope.ties import descending, steady
 
 
 class HMM(Process):
@@ -41,7 +44,7 @@ class HMM(Process):
         InputError: see `Quantiser`; names that are empty, double or of the wrong number.
     """
 
-    has_states = True
+    by_law = OF_STATES
     file_format = "hmmscope-hmm"
     file_arrays = ("initial", "transition", "emission")
     file_fields = (*Process.file_fields, "reading")
@@ -65,11 +68,25 @@ class HMM(Process):
         self.emission_SV = quantiser.rows("emission", emission, (size, None))
         self.quantisation_change = quantiser.finish()
         self.num_states, self.num_symbols = self.emission_SV.shape
-        self.weights_M = self.initial_S.new_ones(1)
         self.law = StateEmitting(self.initial_S[None], self.transition_SS[None], self.emission_SV[None])
         self.symbols = check_names("symbols", symbols, self.num_symbols)
         self.states = check_names("states", states, self.num_states)
         self.title, self.source = title, source
+
+    def started(self, initial: object) -> "HMM":
+        """The same from another initial law."""
+        return HMM(initial, self.transition_SS, self.emission_SV, allow_drop_tiny=True)
+
+    def card(self) -> list[str]:
+        """What each state does: how often it starts, what it emits, and where it goes."""
+        states = tuple(map(in_a_line, self.states or (f"state {s}" for s in range(self.num_states))))
+        symbols = tuple(map(in_a_line, self.symbols or map(str, range(self.num_symbols))))
+        rows = zip(states, self.initial_S.tolist(), self.emission_SV.tolist(), self.transition_SS.tolist(), strict=True)
+        return [
+            f"  {state:<16} starts {steady(start):.3f}; emits {_likeliest(emitted, symbols, 6)}; "
+            f"then {_likeliest(following, states, 3)}"
+            for state, start, emitted, following in rows
+        ]
 
     def __repr__(self) -> str:
         title = f", title={self.title!r}" if self.title else ""
@@ -88,6 +105,11 @@ class HMM(Process):
         hmm.evaluated_after = asked_after(data, hmm.num_symbols)
         hmm.reading = parse_spec(Reading, data["reading"], "reading") if "reading" in data else None
         return hmm
+
+
+def _likeliest(law: list[float], names: tuple[str, ...], count: int) -> str:
+    """The largest entries of a law, those above zero."""
+    return ", ".join(f"{names[i]} {steady(law[i]):.3f}" for i in descending(law)[:count] if law[i] > 0)
 
 
 def texts(data: Mapping[str, Any]) -> dict[str, Any]:

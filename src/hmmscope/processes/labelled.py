@@ -5,11 +5,13 @@ from typing import Any
 
 import torch
 
-from hmmscope.axes import Tensor
+from hmmscope.axes import Float64, Tensor
+from hmmscope.processes.answers import OF_STATES
 from hmmscope.processes.base import Process
 from hmmscope.processes.hmm import asked_after, check_names, texts
 from hmmscope.processes.laws import EdgeEmitting
 from hmmscope.processes.rows import Quantiser, as_float64, require_shape
+from hmmscope.schema import require
 
 
 class LabelledHMM(Process):
@@ -35,7 +37,7 @@ class LabelledHMM(Process):
         InputError: see `Quantiser`.
     """
 
-    has_states = True
+    by_law = OF_STATES
     file_format = "hmmscope-labelled-hmm"
     file_arrays = ("initial", "labelled")
 
@@ -61,11 +63,28 @@ class LabelledHMM(Process):
         rows = quantiser.rows("labelled (by state)", by_state, (self.num_states, None))
         self.labelled_VSS = rows.view(self.num_states, self.num_symbols, self.num_states).transpose(0, 1).contiguous()
         self.quantisation_change = quantiser.finish()
-        self.weights_M = self.initial_S.new_ones(1)
         self.law = EdgeEmitting(self.initial_S[None], self.labelled_VSS[None])
         self.symbols = check_names("symbols", symbols, self.num_symbols)
         self.states = check_names("states", states, self.num_states)
         self.title, self.source = title, source
+
+    def started(self, initial: object) -> "LabelledHMM":
+        """The same from another initial law."""
+        return LabelledHMM(initial, self.labelled_VSS, allow_drop_tiny=True)
+
+    def driving(self) -> tuple[Float64[Tensor, "symbol state state"], Float64[Tensor, "state"], bool]:
+        """Of a deterministic one: where symbol v takes i to j, A_v[j, i] = 1, and the initial law.
+
+        Where symbols are as likely in every state, the belief is linear in the start; otherwise only a known start is.
+
+        Raises:
+            InputError: state and symbol do not fix the next state.
+        """
+        matrices = (self.labelled_VSS > 0).mT.to(torch.float64).contiguous()
+        most = int(matrices.sum(1).max())
+        require(most == 1, "process", "must be deterministic: one next state for each state and symbol", most)
+        emitted_VS = self.labelled_VSS.sum(2)
+        return matrices, self.initial_S, bool((emitted_VS - emitted_VS[:, :1]).abs().max() > 1e-8)
 
     def __repr__(self) -> str:
         title = f", title={self.title!r}" if self.title else ""

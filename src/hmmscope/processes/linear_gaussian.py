@@ -1,5 +1,6 @@
 """Linear systems with Gaussian noise: vectors are observed, and the Kalman filter is the exact answer."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,15 +14,19 @@ from hmmscope import registry
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.kernels.linear import linear_paths
-from hmmscope.kernels.philox import MAX_SAMPLES
 from hmmscope.kernels.random_arrays import standard_normals
-from hmmscope.processes.base import Paths, Process
+from hmmscope.processes.answers import Observed
+from hmmscope.processes.base import Paths, Process, check_samples
 from hmmscope.processes.hmm import texts
+from hmmscope.processes.kalman import forgetting_factor, kalman_filter, steady_step
 from hmmscope.processes.orthogonal import float_digest, haar_orthogonal
 from hmmscope.processes.rows import as_float64
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed, philox_key
+from hmmscope.ties import steady
 
+#: The share of an error in the mean that is left after the mixing time: [Limits] Table 1.
+LINEAR_THRESHOLD = 0.05
 _ARRAYS = ("transition", "output", "initial", "state_noise", "output_noise")
 
 
@@ -50,6 +55,7 @@ class LinearGaussian(Process):
         InputError: a wrong shape, a number that is not finite, a covariance that is not positive definite.
     """
 
+    real_valued = True
     file_format = "hmmscope-linear-gaussian"
     file_arrays = ("transition", "output")
     file_fields = ("initial", "state_noise", "output_noise", "title", "source")
@@ -76,7 +82,6 @@ class LinearGaussian(Process):
             "output_noise", eye_YY if output_noise is None else output_noise, (self.num_symbols, self.num_symbols)
         )
         self._factors = (_factor("state_noise", self.state_noise_SS), _factor("output_noise", self.output_noise_YY))
-        self.weights_M = torch.ones(1, dtype=torch.float64)
         self.title, self.source = title, source
 
     @cached_property
@@ -100,16 +105,11 @@ class LinearGaussian(Process):
         arrays: dict[str, Any] = {name: as_float64(name, data[name]) for name in _ARRAYS if name in data}
         return cls(**arrays, **texts(data))
 
-    def sample_components(self, indices: NDArray[np.int64], seed: int, stream: str) -> NDArray[np.int64]:
-        """Zeros: there is one component."""
-        return np.zeros(len(indices), np.int64)
-
     def sample_paths(
         self, indices: NDArray[np.int64], starts: NDArray[np.bool_], seed: int, stream: str = "corpus"
     ) -> Paths:
         """As for every process, with float64 vectors: observations (batch, time, m), states (batch, time, n)."""
-        if indices.size and (indices.min() < 0 or indices.max() >= MAX_SAMPLES):
-            raise InputError(f"indices: samples are numbered from 0 to 2^40 - 1, got {indices.min()}..{indices.max()}")
+        check_samples(indices)
         size = self.num_states
         normals = standard_normals(philox_key(seed, stream), indices, len(starts), size + self.num_symbols)
         for part, factor in zip((normals[..., :size], normals[..., size:]), self._factors, strict=True):
@@ -124,6 +124,41 @@ class LinearGaussian(Process):
             starts,
         )
         return Paths(torch.from_numpy(observations), torch.from_numpy(states), None)
+
+    def observe(self, observations: Float64[Tensor, "batch time observed"], *, starts: object = None) -> Observed:
+        """By the Kalman filter, anew where a sequence begins: vectors "mean" and "covariance" of the state."""
+        begins = [] if starts is None else torch.as_tensor(starts).nonzero()[1:, 0].tolist()
+        parts = [kalman_filter(self, part) for part in observations.tensor_split(begins, 1)]
+        covariances = torch.cat([part.covariances for part in parts]).expand(len(observations), -1, -1, -1)
+        return Observed(
+            torch.cat([part.predicted_observation for part in parts], 1),
+            torch.cat([part.next_observation for part in parts], 1),
+            torch.cat([part.log_likelihood_terms for part in parts], 1),
+            vectors={"mean": torch.cat([part.means for part in parts], 1), "covariance": covariances},
+        )
+
+    def mixing_time(self) -> float:
+        """Steps to a twentieth of an error in the mean: ln(0.05) / ln(`forgetting_factor`)."""
+        return math.log(LINEAR_THRESHOLD) / math.log(forgetting_factor(self))
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Of a linear system everything is exact and cheap."""
+        variance = float(steady_step(self).innovation_covariance.diagonal().mean())
+        return [
+            ("mixing time", f"{steady(self.mixing_time()):.6f} steps (to a twentieth of an error)"),
+            ("forgetting", f"{steady(forgetting_factor(self)):z.6f} of an error in the mean is left after a step"),
+            ("least variance", f"{steady(variance):z.6f} of a coordinate of the next observation, in the long run"),
+        ]
+
+    def facts_data(self) -> dict[str, Any]:
+        step = steady_step(self)
+        return {
+            "mixing_time": self.mixing_time(),
+            "forgetting_factor": forgetting_factor(self),
+            "steady_gain": step.gain.tolist(),
+            "steady_covariance": step.covariance.tolist(),
+            "steady_innovation_covariance": step.innovation_covariance.tolist(),
+        }
 
     def __repr__(self) -> str:
         return f"LinearGaussian(num_states={self.num_states}, num_symbols={self.num_symbols})"

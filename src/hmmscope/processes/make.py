@@ -8,6 +8,7 @@ from hmmscope.errors import InputError
 from hmmscope.processes.base import Process
 from hmmscope.processes.files import shipped_processes
 from hmmscope.processes.formats import ENDINGS as PROCESS_FILES
+from hmmscope.processes.from_file import GivenSpec
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.schema import shown, unknown_name
 from hmmscope.sequences.data import SequenceData
@@ -42,6 +43,15 @@ def as_process(source: object) -> Process:
             f"process: must be a process, SequenceData, or the name or path of one, got {shown(source)}{hint}"
         )
     return source
+
+
+def process_spec(value: Any) -> Any:
+    """Names, paths, sequences and processes as specs, or as mappings of their fields; all else as it is."""
+    if isinstance(value, SequenceData):
+        value = GivenSequences(value)
+    if isinstance(value, Process):
+        return GivenSpec.of(value)
+    return process_data(str(value)) if isinstance(value, str | Path) else value
 
 
 def process_data(source: str) -> dict[str, Any]:

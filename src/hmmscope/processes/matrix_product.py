@@ -39,6 +39,7 @@ class MatrixProduct(Process):
         InputError: another shape, or a number that is not finite.
     """
 
+    default_target = "belief"
     num_states = 1
     file_format = "hmmscope-matrix-product"
     file_arrays = ("matrices",)
@@ -53,7 +54,6 @@ class MatrixProduct(Process):
             raise InputError("matrices: must be finite")
         self.num_symbols, self.dimension = shape[:2]
         uniform_1V, _ = stochastic_rows("symbols", [[1 / self.num_symbols] * self.num_symbols], (1, None))
-        self.weights_M = uniform_1V.new_ones(1)
         self.law = EdgeEmitting(self.weights_M[None], uniform_1V[:, :, None, None])
         self.title, self.source = title, source
 
@@ -89,6 +89,10 @@ class MatrixProduct(Process):
             vector_BD = (matrices_VDD[observations[:, t]] * before_BD[:, None, :]).sum(-1)
             vectors[:, t] = vector_BD
         return vectors
+
+    def driving(self) -> tuple[Float64[Tensor, "symbol dimension dimension"], Float64[Tensor, "dimension"], bool]:
+        """The matrices, and the first unit vector, of which symbols tell nothing."""
+        return self.matrices_VDD, torch.eye(self.dimension, dtype=torch.float64)[0], False
 
     def __repr__(self) -> str:
         return f"MatrixProduct(dimension={self.dimension}, num_symbols={self.num_symbols})"

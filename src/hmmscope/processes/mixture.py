@@ -7,6 +7,7 @@ import torch
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
+from hmmscope.processes.answers import BELIEFS, COMPONENTS, PREDICTIONS
 from hmmscope.processes.base import Process
 from hmmscope.processes.hmm import HMM, check_names, texts
 from hmmscope.processes.labelled import LabelledHMM
@@ -31,6 +32,8 @@ class Mixture(Process):
         InputError: no components, different sizes, or symbols of different names.
     """
 
+    by_law = frozenset({PREDICTIONS, BELIEFS, COMPONENTS})
+    instead = "take one of its HMMs: mixture[0].save(FILE), or facts --component 0"
     file_format = "hmmscope-mixture"
     file_arrays: ClassVar[tuple[str, ...]] = ("weights", "initial")
     file_fields: ClassVar[tuple[str, ...]] = (
@@ -84,12 +87,10 @@ class Mixture(Process):
         self.weights_M, _ = stochastic_rows("weights", weights, (len(law.initial_MS),))
         self.law = law
         self.num_states = law.initial_MS.shape[1]
-        self.num_symbols = law.emission_MSV.shape[2] if isinstance(law, StateEmitting) else law.labelled_MVSS.shape[1]
+        self.num_symbols = law.num_symbols
 
     def file_tensors(self) -> dict[str, Tensor]:
-        return {"weights": self.weights_M} | {
-            name.rpartition("_")[0]: getattr(self.law, name) for name in vars(self.law)
-        }
+        return {"weights": self.weights_M, **self.law.arrays()}
 
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "Mixture":
@@ -122,9 +123,18 @@ class Mixture(Process):
         if not 0 <= component < self.num_components:
             raise IndexError(f"component must be in [0, {self.num_components}), got {component}")
         names: dict[str, Any] = {"symbols": self.symbols, "states": self.states}
-        if isinstance(self.law, EdgeEmitting):
-            return LabelledHMM(self.law.initial_MS[component], self.law.labelled_MVSS[component], **names)
-        return HMM(*(rows[component] for rows in self.law.rows()), **names)
+        kind = HMM if self.law.states_emit else LabelledHMM
+        return kind(*(array[component] for array in self.law.arrays().values()), **names)
+
+    def component(self, number: int) -> HMM | LabelledHMM:
+        """`mixture[number]`."""
+        return self[number]
+
+    def pool_of(self, components: Tensor) -> tuple[Process, Tensor]:
+        return self, components
+
+    def a_few(self, count: int) -> "Mixture":
+        return self.first(min(count, len(self)))
 
     def first(self, count: int) -> "Mixture":
         """The first `count` components, equally likely."""

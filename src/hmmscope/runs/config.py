@@ -1,7 +1,7 @@
 """A run's configuration: what generates, how it is laid out, what learns, and how it is trained."""
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,8 @@ from hmmscope.errors import InputError
 from hmmscope.models.given import GivenModelSpec
 from hmmscope.models.roformer import RoFormerSpec
 from hmmscope.processes.base import Process
-from hmmscope.processes.from_file import GivenSpec
 from hmmscope.processes.given_sequences import DataSpec, GivenSequences
-from hmmscope.processes.make import process_data
-from hmmscope.processes.matrix_product import MatrixProduct
+from hmmscope.processes.make import process_data, process_spec
 from hmmscope.processes.random_hmm import RandomHMMSpec
 from hmmscope.reprs import changed, html_table
 from hmmscope.schema import parse_value, path_of, require, shown, spec_to_data, unknown_name
@@ -99,14 +97,10 @@ class RunConfig:
 
 def _as_spec(section: str, value: Any) -> Any:
     """Names, paths and objects as specs, or as mappings of their fields; all else as it is."""
-    if isinstance(value, SequenceData):
-        value = GivenSequences(value)
-    if section == "process" and isinstance(value, Process):
-        return GivenSpec.of(value)
+    if section == "process":
+        return process_spec(value)
     if section == "model" and isinstance(value, torch.nn.Module):
         return GivenModelSpec.of(value)
-    if section == "process" and isinstance(value, str | Path):
-        return process_data(str(value))
     return {"name": value} if isinstance(value, str) else value
 
 
@@ -151,10 +145,10 @@ def configure(
         if isinstance(source, DataSpec) and built.data.in_blocks() is not built.data:
             source = replace(source, cut=built.data.block_length)
             built = source.build()
-        plain = Sequences(length=built.window) if isinstance(built, GivenSequences) else Sequences()
-        config = RunConfig(process=source, layout=plain)
-        if isinstance(source, MatrixProduct):
-            config = replace(config, target="belief")
+        known: Any = None if is_dataclass(built) else built  # of a spec nothing is known before it is built
+        window = getattr(known, "window", None)
+        config = RunConfig(process=source, layout=Sequences() if window is None else Sequences(length=window))
+        config = replace(config, target=getattr(known, "default_target", config.target))
     changes: dict[str, Any] = {"model": model, "target": target, "layout": layout, "seed": seed, "training": training}
     if length is not None:
         changes["layout"] = Sequences(length=length)

@@ -26,11 +26,8 @@ from hmmscope.models.attention import Attention
 from hmmscope.models.base import parameter_count
 from hmmscope.models.decoder import Decoder
 from hmmscope.models.recurrent import Recurrent
+from hmmscope.processes.answers import COMPONENTS, STATES
 from hmmscope.processes.base import Process
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.laws import StateEmitting
-from hmmscope.processes.mixture import Mixture
 from hmmscope.runs.pipeline import Run
 
 #: Most numbers of the model and of the process that one page carries, and most columns that it reads.
@@ -76,7 +73,7 @@ def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
         "readouts": readouts,
         "beyond": beyond,
         "learned": {"verdict": gone.verdict, "text": str(gone)},
-        "ngram": None if isinstance(process, Mixture) else _ngram(run.corpus("train")),
+        "ngram": None if COMPONENTS in process.by_law else _ngram(run.corpus("train")),
         "excess": (run.summary or {}).get("excess") if own else None,
     }
 
@@ -92,7 +89,7 @@ def _check(run: Run, process: Process) -> None:
         raise InputError(f"model: a live page computes causal decoders, rnn, lstm and gru, not {run.config.model.name}")
     if run.config.target != "observation" or run.config.training.block_length:
         raise InputError("run: a live page shows models that predict the next observation in one pass")
-    if not isinstance(process, HMM | LabelledHMM | Mixture):
+    if not {STATES, COMPONENTS} & process.by_law:
         raise InputError(f"process: a live page computes HMMs and mixtures of them, not a {type(process).__name__}")
     sizes = {
         "parameters": (parameter_count(model), MOST_WEIGHTS),
@@ -128,13 +125,9 @@ def _process(process: Process) -> dict[str, Any]:
         "symbols": list(process.symbols or (str(v) for v in range(process.num_symbols))),
         "states": list(process.states or (str(s) for s in range(process.num_states))),
     }
-    arrays = {"initial": law.initial_MS, "weights": process.weights_M}
-    if isinstance(law, StateEmitting):
-        arrays |= {"transition": law.transition_MSS, "emission": law.emission_MSV}
-    else:
-        arrays |= {"labelled": law.labelled_MVSS}
+    arrays = {"initial": law.initial_MS, "weights": process.weights_M, **law.arrays()}
     packed = {name: _packed(tensor, "<f8") for name, tensor in arrays.items()}
-    about = {"title": process.title, "source": process.source, "mixture": isinstance(process, Mixture)}
+    about = {"title": process.title, "source": process.source, "mixture": COMPONENTS in process.by_law}
     return about | {"components": len(process.weights_M)} | names | packed
 
 
@@ -204,9 +197,8 @@ def _targets(corpus: Corpus, num_samples: int) -> dict[str, Float64[Tensor, "exa
     """Exact beliefs and posteriors after every observation, examples of one sample together."""
     process, starts = corpus.process, torch.from_numpy(corpus.layout.starts)
     seen = corpus[0:num_samples].observations
-    if isinstance(process, HMM | LabelledHMM):
+    if COMPONENTS not in process.by_law:
         return {"belief": filter_beliefs(process, seen, starts=starts).beliefs.flatten(0, 1)}
-    assert isinstance(process, Mixture)
     posterior = filter_mixture(process, seen, starts=starts).component_posterior
     belief = mixed_beliefs(process, seen, posterior, starts)
     return {"belief": belief.flatten(0, 1), "component": posterior.flatten(0, 1)}

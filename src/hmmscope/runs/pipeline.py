@@ -25,8 +25,6 @@ from hmmscope.models.given import GivenModel, GivenModelSpec, model_name, unwrap
 from hmmscope.models.make import build_model
 from hmmscope.processes.base import Process
 from hmmscope.processes.files import load_process
-from hmmscope.processes.given_sequences import GivenSequences
-from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.reprs import html_table, plot_rows
 from hmmscope.runs.config import RunConfig, config_from_data, configure, pinned
 from hmmscope.runs.room import ADVICE, disk_bytes, require_memory_for, warn_if_large
@@ -211,7 +209,7 @@ def train(
             net.rehearse(config.layout.num_columns)
         run = Run(path, config, process, unwrapped(net), None)
         evaluation = run.corpus("evaluate")
-        if isinstance(process, GivenSequences):
+        if process.data is not None:
             run.corpus("train")[0:1]  # refuse what cannot be split before there is a folder
         if world.leader and asked.exact:  # refuse a process without an exact answer before there is a folder
             asked.floor(evaluation, 1)
@@ -368,7 +366,7 @@ def fresh_model(config: RunConfig, process: Process) -> SequenceModel:
 def ports_of(config: RunConfig, target: Target) -> Ports:
     """The sizes of input and output that the target asks for, with its process and layout."""
     process, layout = target.process, target.layout
-    vectors = isinstance(process, LinearGaussian)
+    vectors = process.real_valued
     return Ports(
         num_outputs=target.num_outputs,
         num_tokens=None if vectors else layout.num_tokens(process.num_symbols),

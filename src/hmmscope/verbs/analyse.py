@@ -7,7 +7,6 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.errors import InputError
-from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.runs import development
 from hmmscope.runs.pipeline import load_run
 from hmmscope.schema import parse_value, unknown_name
@@ -48,7 +47,7 @@ def analyse(
         raise InputError("--sequences: nobody knows the states of given sequences; the instrument for them is curves")
     loaded = load_run(run)
     corpus = loaded.corpus("probe") if sequences is None else loaded.corpus_of(sequences, **reading)
-    if isinstance(corpus.process, GivenSequences) and sequences is not None and not quiet:
+    if corpus.process.data is not None and sequences is not None and not quiet:
         say(corpus.process.data.describe())
     if instrument == "curves":  # what the run was trained for, unless told otherwise
         trained_for = {"target": loaded.config.target, "block_length": loaded.config.training.block_length}

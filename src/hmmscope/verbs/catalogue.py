@@ -17,11 +17,9 @@ from hmmscope import registry
 from hmmscope.runs.presets import PRESETS, preset
 from hmmscope.schema import unknown_name
 from hmmscope.text import in_a_line, say
-from hmmscope.ties import descending, steady
 
 if TYPE_CHECKING:
     from hmmscope.processes.base import Process
-    from hmmscope.processes.hmm import HMM
 
 CATALOGUE = Path(__file__).with_name("catalogue.json")
 _KINDS = {
@@ -104,7 +102,6 @@ def _listed(plural: str) -> str:
 
 def _show(name: str) -> None:
     from hmmscope.processes.files import load_process, shipped_processes
-    from hmmscope.processes.hmm import HMM
     from hmmscope.runs.config import config_from_data
     from hmmscope.verbs.endings import HMM_FILES
 
@@ -133,9 +130,8 @@ def _show(name: str) -> None:
     say(f"{type(loaded).__name__}: {in_a_line(loaded.in_words())}")
     if loaded.source:
         say(f"\n{in_a_line(loaded.source)}")
-    if isinstance(loaded, HMM):
-        say("")
-        _show_hmm(loaded)
+    card = loaded.card()
+    say("".join(f"\n{line}" for line in card), end="\n" if card else "")
     _show_facts(loaded)
     for kind in ("symbols", "states"):
         names = getattr(loaded, kind, None) or ()
@@ -199,19 +195,3 @@ def _show_experiment(name: str) -> None:
 def _as_option(value: Any) -> str:
     """A default as it is written on the command line."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _show_hmm(hmm: "HMM") -> None:
-    states = tuple(map(in_a_line, hmm.states or (f"state {s}" for s in range(hmm.num_states))))
-    symbols = tuple(map(in_a_line, hmm.symbols or map(str, range(hmm.num_symbols))))
-    for s, state in enumerate(states):
-        starts = steady(float(hmm.initial_S[s]))
-        emits = _likeliest(hmm.emission_SV[s].tolist(), symbols, 6)
-        say(
-            f"  {state:<16} starts {starts:.3f}; emits {emits}; then {_likeliest(hmm.transition_SS[s].tolist(), states, 3)}"
-        )
-
-
-def _likeliest(law: list[float], names: tuple[str, ...], count: int) -> str:
-    """The largest entries of a law, those above zero."""
-    return ", ".join(f"{names[i]} {steady(law[i]):.3f}" for i in descending(law)[:count] if law[i] > 0)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,9 @@ from hmmscope.inference.facts import (
     affordable_observability,
     facts_in_words,
     known_facts,
-    mixture_facts,
     observability_in_words,
+    process_facts,
 )
-from hmmscope.inference.kalman import forgetting_factor, steady_step
 from hmmscope.inference.memory import MAX_ENUMERATED
 from hmmscope.inference.memory_error import (
     MemoryLoss,
@@ -29,13 +29,8 @@ from hmmscope.inference.memory_error import (
 )
 from hmmscope.inference.mixed_states import mixed_states
 from hmmscope.inference.mixing import MixingTime, mixing_time
+from hmmscope.processes.answers import COMPONENTS, MIXING, STATES, WORDS
 from hmmscope.processes.base import Process
-from hmmscope.processes.fresh import FreshHMMs
-from hmmscope.processes.generalised import GeneralisedHMM
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.linear_gaussian import LinearGaussian
-from hmmscope.processes.mixture import Mixture
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed
 from hmmscope.storage import store
@@ -52,7 +47,6 @@ _MARGIN = 16
 #: What is refused before the process is built; beyond 64 observations there are too many blocks of two symbols.
 _MOST = {"blocks": 64, "steps": 64, "memory": 10_000, "time": 10**6, "mixed_states": 2**53}
 
-AnyHMM = HMM | LabelledHMM | GeneralisedHMM
 Section = tuple[list[str], dict[str, Any]]
 
 
@@ -99,27 +93,18 @@ def facts(
     if out is not None:
         new_file(out, (".json",))
     found = find_process(process, overrides, allow_drop_tiny=allow_drop_tiny)
-    screened = bool(options.screen) and isinstance(found, FreshHMMs)
-    pooled = component is None and (isinstance(found, Mixture) or screened)
-    built = found if pooled else _component(found, component)
-    if pooled:
-        given = [name for name in ("blocks", "steps", "memory", "mixed_states", "mixing") if getattr(options, name)]
-        if given:
-            one = "; --component 0 is one of it" if isinstance(built, Mixture) else ""
-            flag = f"--{given[0].replace('_', '-')}"
-            raise InputError(f"process: {flag} is for one HMM, not for a {type(built).__name__}{one}")
-        lines, data = _screen(built, options) if options.screen else _mixture(built)
-    elif isinstance(built, LinearGaussian):
-        given = [name for name in ("blocks", "steps", "memory", "mixed_states", "screen") if getattr(options, name)]
-        if given:
-            raise InputError(f"process: --{given[0].replace('_', '-')} is for one HMM, not for a linear system")
-        lines, data = _linear(built)
-    elif isinstance(built, HMM | LabelledHMM | GeneralisedHMM):
-        lines, data = _sections(built, options)
-    else:
+    built = _component(found, component)
+    for option, (question, _) in _SECTIONS.items():
+        if getattr(options, option):
+            built.require(question, f"--{option.replace('_', '-')}")
+    if options.screen and not (WORDS in built.by_law or built.a_few(1)):
+        raise InputError(f"process: --screen is for HMMs and pools of them, not for {type(built).__name__}")
+    lines, data = _about(built, options)
+    if not lines:
         raise InputError(f"process: no facts about {type(built).__name__}")
-    kind = "dimensions" if isinstance(built, GeneralisedHMM) else "states"
-    say(f"{process}: {built.num_states} {kind}, {built.num_symbols} {_observed(built)}")
+    observed = "observed coordinates" if built.real_valued else "symbols"
+    kind = "dimensions" if WORDS in built.by_law and built.law.signed else "states"
+    say(f"{process}: {built.num_states} {kind}, {built.num_symbols} {observed}")
     say("\n".join(lines))
     if out is not None:
         sizes = {"num_states": built.num_states, "num_symbols": built.num_symbols}
@@ -127,55 +112,47 @@ def facts(
         say(f"written: {out}")
 
 
-def _observed(process: Process) -> str:
-    return "observed coordinates" if isinstance(process, LinearGaussian) else "symbols"
-
-
 def _component(process: Process, component: int | None) -> Process:
     """The process itself, or the component of a mixture that was asked for."""
     if component is None:
         return process
-    if not isinstance(process, Mixture):
-        raise InputError(f"component: is for mixtures, not for {type(process).__name__}")
-    if not 0 <= component < process.num_components:
-        raise InputError(f"component: must be in [0, {process.num_components}), got {component}")
-    return process[component]
+    process.require(COMPONENTS, "--component")
+    count = len(process.weights_M)
+    if not 0 <= component < count:
+        raise InputError(f"component: must be in [0, {count}), got {component}")
+    return process.component(component)
 
 
-def _mixture(mixture: Process) -> Section:
-    """What holds of all its components, and how one of them is asked for."""
-    assert isinstance(mixture, Mixture)
-    said = dict(mixture_facts(mixture))
+def _about(process: Process, options: FactOptions) -> Section:
+    """What is asked for, last what is told of every process of its kind."""
+    if WORDS in process.by_law:
+        return _sections(process, options)
+    if options.screen:
+        return _screen(process, options)
+    said = dict(process_facts(process))
     lines = [f"  {name:<16} {value}" for name, value in said.items()]
-    return [*lines, "  of one of them   --component 0"], {"weights": mixture.weights_M.tolist(), "components": said}
+    if COMPONENTS not in process.by_law:
+        return lines, process.facts_data()
+    return [*lines, "  of one of them   --component 0"], {"weights": process.weights_M.tolist(), "components": said}
 
 
-def _sections(hmm: AnyHMM, options: FactOptions) -> Section:
-    more: list[Section] = []
-    for asked, section in (
-        (options.blocks, _blocks),
-        (options.steps, _steps),
-        (options.mixing, _mixing),
-        (options.memory, _memory),
-        (options.mixed_states, _mixed),
-        (options.screen, _screen),
-    ):
-        if asked:
-            more.append(section(hmm, options))
+def _sections(hmm: Process, options: FactOptions) -> Section:
+    asked = [section for option, (_, section) in _SECTIONS.items() if getattr(options, option)]
+    more = [section(hmm, options) for section in [*asked, *([_screen] if options.screen else [])]]
     lines, data = _basic(hmm)  # last: it compiles kernels, for which what is refused need not wait
     for more_lines, more_data in more:
         lines, data = lines + more_lines, data | more_data
     return lines, data
 
 
-def _basic(hmm: AnyHMM) -> Section:
+def _basic(hmm: Process) -> Section:
     found = known_facts(hmm)
     lines = [f"  {name:<16} {value}" for name, value in facts_in_words(hmm, found)]
     return lines, {
         "stationary_law": None if found.stationary is None else found.stationary.tolist(),
         "entropy_rate": None if found.entropy is None else dataclasses.asdict(found.entropy),
         "observability": None if found.observability is None else _plain(found.observability),
-        "least_dimension" if isinstance(hmm, GeneralisedHMM) else "transition_rank": found.rank,
+        "least_dimension" if hmm.law.signed else "transition_rank": found.rank,
     }
 
 
@@ -185,7 +162,7 @@ def _plain(record: Any) -> dict[str, Any]:
     return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in fields.items()}
 
 
-def _blocks(hmm: AnyHMM, options: FactOptions) -> Section:
+def _blocks(hmm: Process, options: FactOptions) -> Section:
     found = block_entropies(hmm, options.blocks)
     columns = {"block": found.block.tolist(), "myopic": found.myopic.tolist()}
     if found.informed is not None:
@@ -198,22 +175,14 @@ def _blocks(hmm: AnyHMM, options: FactOptions) -> Section:
     return lines, {"block_entropies": columns}
 
 
-def _with_states(hmm: AnyHMM, option: str) -> HMM | LabelledHMM:
-    """The process, if it has hidden states."""
-    if isinstance(hmm, GeneralisedHMM):
-        raise InputError(f"process: --{option} asks about hidden states, which a generalised HMM has not")
-    return hmm
-
-
-def _steps(process: AnyHMM, options: FactOptions) -> Section:
-    hmm = _with_states(process, "steps")
+def _steps(hmm: Process, options: FactOptions) -> Section:
     found = [affordable_observability(hmm, steps) for steps in range(options.steps, 0, -1)][::-1]  # too many: at once
     lines = ["observability of k observations", *(f"  {f.steps:>4} {observability_in_words(f)}" for f in found)]
     return lines, {"observability_steps": [_plain(record) for record in found]}
 
 
-def _mixing(hmm: AnyHMM, options: FactOptions) -> Section:
-    found = mixing_time(_with_states(hmm, "mixing"), num_samples=options.samples, seed=options.seed)
+def _mixing(hmm: Process, options: FactOptions) -> Section:
+    found = mixing_time(hmm, num_samples=options.samples, seed=options.seed)
     assert found.distances is not None
     mean, low, high = (values.tolist() for values in (found.distances.mean, found.distances.low, found.distances.high))
     ends = (f"{steady(series[-1]):z.4f}" for series in (mean, low, high))
@@ -232,7 +201,7 @@ def _mixing_words(found: MixingTime) -> str:
     return f"{found.time:g} steps{paper}"
 
 
-def _memory(hmm: AnyHMM, options: FactOptions) -> Section:
+def _memory(hmm: Process, options: FactOptions) -> Section:
     """Errors of all memories up to the longest, the decay fitted to them, and the certificates."""
     time = options.time or _affordable_time(hmm, options.memory)
     exact = hmm.num_symbols ** min(time, 64) <= (MAX_ENUMERATED if options.time else _ENUMERATED)
@@ -243,7 +212,7 @@ def _memory(hmm: AnyHMM, options: FactOptions) -> Section:
             if exact
             else sampled_memory_error(hmm, length, time, num_samples=options.samples, seed=options.seed)
         )
-    if isinstance(hmm, GeneralisedHMM):
+    if STATES not in hmm.by_law:
         bounds = [1.0] * len(lengths)  # nothing is known to hold of every history
     else:
         bounds = [memory_certificate(hmm, length) for length in lengths]
@@ -267,7 +236,7 @@ def _memory(hmm: AnyHMM, options: FactOptions) -> Section:
     }
 
 
-def _affordable_time(hmm: AnyHMM, memory: int) -> int:
+def _affordable_time(hmm: Process, memory: int) -> int:
     """memory + 16, or less if only that can be enumerated; two more than the memory at least."""
     for time in range(memory + _MARGIN, memory + 1, -1):
         if hmm.num_symbols ** min(time, 64) <= _ENUMERATED:
@@ -290,7 +259,7 @@ def _decay(lengths: list[int], errors: list[MemoryLoss]) -> tuple[str, dict[str,
     )
 
 
-def _mixed(hmm: AnyHMM, options: FactOptions) -> Section:
+def _mixed(hmm: Process, options: FactOptions) -> Section:
     found = mixed_states(hmm, max_states=options.mixed_states)
     count, depth = len(found.depth), int(found.depth.max())
     ending = "these are all" if found.complete else f"stopped by {found.stopped_by}"
@@ -317,19 +286,11 @@ def _screen(process: Process, options: FactOptions) -> Section:
     }
 
 
-def _linear(process: LinearGaussian) -> Section:
-    """Of a linear system everything is exact and cheap."""
-    found, step, factor = mixing_time(process), steady_step(process), forgetting_factor(process)
-    variance = float(step.innovation_covariance.diagonal().mean())
-    lines = [
-        f"  mixing time      {steady(found.time):.6f} steps (to a twentieth of an error)",
-        f"  forgetting       {steady(factor):z.6f} of an error in the mean is left after a step",
-        f"  least variance   {steady(variance):z.6f} of a coordinate of the next observation, in the long run",
-    ]
-    return lines, {
-        "mixing_time": found.time,
-        "forgetting_factor": factor,
-        "steady_gain": step.gain.tolist(),
-        "steady_covariance": step.covariance.tolist(),
-        "steady_innovation_covariance": step.innovation_covariance.tolist(),
-    }
+#: What each option asks of a process, and what answers it.
+_SECTIONS: dict[str, tuple[str, Callable[[Process, FactOptions], Section]]] = {
+    "blocks": (WORDS, _blocks),
+    "steps": (STATES, _steps),
+    "mixing": (MIXING, _mixing),
+    "memory": (WORDS, _memory),
+    "mixed_states": (WORDS, _mixed),
+}

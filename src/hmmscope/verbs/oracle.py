@@ -9,21 +9,14 @@ import torch
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
-from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.kalman import check_vectors, kalman_filter
 from hmmscope.inference.likeliest import likeliest as likeliest_choice
-from hmmscope.inference.memory import memory_beliefs
-from hmmscope.inference.mixture import filter_mixture
+from hmmscope.inference.optimal import observe, observe_with_memory
 from hmmscope.inference.paths import most_likely_states, sample_state_paths
 from hmmscope.inference.smoothing import smooth_beliefs
 from hmmscope.kernels.counting import context_counts, ngram_laws
 from hmmscope.machine import require_memory
+from hmmscope.processes.answers import MEMORY, PATHS, PREDICTIONS, SMOOTHING
 from hmmscope.processes.base import Process
-from hmmscope.processes.generalised import GeneralisedHMM
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.linear_gaussian import LinearGaussian
-from hmmscope.processes.mixture import Mixture
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed
 from hmmscope.storage import store
@@ -36,6 +29,10 @@ from hmmscope.verbs.sources import find_process, likeliest, read_observations
 _SHOWN, _SHOWN_SEQUENCES = 30, 10
 #: Bytes that a number takes in a row of the table.
 _NUMBER_BYTES = 40
+
+
+#: What options ask of a process.
+_ASKED = {"smooth": SMOOTHING, "viterbi": PATHS, "paths": PATHS, "memory": MEMORY}
 
 
 @dataclass(frozen=True)
@@ -56,11 +53,6 @@ class Wanted:
     memory: int
     ngrams: int
     seed: int
-
-    def flags(self) -> str:
-        """The options that are for one HMM, as given."""
-        names = ("smooth", "viterbi", "paths", "memory")
-        return " and ".join(f"--{name}" for name in names if getattr(self, name))
 
 
 def oracle(
@@ -89,19 +81,12 @@ def oracle(
     if out is not None:
         new_file(out)
     built = find_process(process, overrides, allow_drop_tiny=allow_drop_tiny)
-    hidden = wanted.smooth or wanted.viterbi or wanted.paths
-    if isinstance(built, GeneralisedHMM) and hidden:
-        raise InputError(
-            "process: --smooth, --viterbi and --paths ask about hidden states, which a generalised HMM has not"
-        )
-    if wanted.flags() and not isinstance(built, HMM | LabelledHMM | GeneralisedHMM):
-        verb = "are" if " and " in wanted.flags() else "is"
-        one = "; mixture[0].save(FILE) saves one of it" if isinstance(built, Mixture) else ""
-        raise InputError(f"process: {wanted.flags()} {verb} for one HMM, not for a {type(built).__name__}{one}")
-    if ngrams and isinstance(built, LinearGaussian):
+    built.require(PREDICTIONS)
+    for name, question in _ASKED.items():
+        if getattr(wanted, name):
+            built.require(question, f"--{name}")
+    if ngrams and built.real_valued:
         raise InputError("process: --ngrams counts symbols, not vectors")
-    if not isinstance(built, HMM | LabelledHMM | GeneralisedHMM | Mixture | LinearGaussian):
-        raise InputError(f"process: no exact filter for {type(built).__name__}")
     sequences, understood = read_observations(
         Path(observations), built, unit=unit, column=column, group=group, axis=axis
     )
@@ -112,9 +97,8 @@ def oracle(
     lines: list[str] = []
     total, impossible = 0.0, 0
     for number, sequence in enumerate(sequences):
-        rows, said = _vectors(built, sequence) if isinstance(built, LinearGaussian) else _symbols(built, sequence)
-        if not isinstance(built, LinearGaussian):
-            said += _extras(built, sequence, rows, wanted, number)
+        rows, said = _filtered(built, sequence)
+        said += _extras(built, sequence, rows, wanted, number)
         own = math.fsum(row["log_likelihood"] for row in rows)
         total, impossible = total + own, impossible + (own == -math.inf)
         if number < _SHOWN_SEQUENCES:
@@ -142,7 +126,7 @@ def _say_all(process: Process, sequences: list[Tensor], total: float, impossible
     """The log-likelihood of several sequences together, in a line."""
     if len(sequences) > 1:
         count = sum(sequence.shape[1] for sequence in sequences)
-        noun = "log-density" if isinstance(process, LinearGaussian) else "log-likelihood"
+        noun = "log-density" if process.real_valued else "log-likelihood"
         each = f"{impossible} of them impossible" if impossible else f"{steady(total / count):.6f} per observation"
         say(f"{len(sequences)} sequences, {count} observations: {noun} {steady(total):.6f} nats ({each})")
 
@@ -154,7 +138,7 @@ def _require_rows(process: Process, sequences: list[Tensor], wanted: Wanted, *, 
     beliefs = 1 + wanted.smooth + (2 if wanted.memory else 0)
     numbers = beliefs * size + (2 if wanted.memory else 1) * process.num_symbols + wanted.paths
     numbers += wanted.ngrams * process.num_symbols
-    if isinstance(process, LinearGaussian):
+    if process.real_valued:
         numbers += size**2 + process.num_symbols
     positions = sum(lengths) if kept else max(lengths)
     advice = "give fewer or shorter sequences, or ask for less"
@@ -163,72 +147,31 @@ def _require_rows(process: Process, sequences: list[Tensor], wanted: Wanted, *, 
     )
 
 
-def _symbols(process: Process, tokens: Tensor) -> tuple[list[dict], list[str]]:
-    """Rows of the filter, and what is said: a first line, and what the last position knows."""
+def _filtered(process: Process, sequence: Tensor) -> tuple[list[dict], list[str]]:
+    """Rows of what is known after each observation, and what is said: a first line, and what the last position knows."""
+    found = observe(process, sequence)
+    known = {**found.laws, **found.vectors}
+    columns = {
+        "observation": sequence,
+        "log_likelihood": found.log_likelihood_terms,
+        **known,
+        "next_observation": found.next_observation,
+    }
+    values = zip(*(column[0].tolist() for column in columns.values()), strict=True)
+    rows = [{"position": t, **dict(zip(columns, row, strict=True))} for t, row in enumerate(values)]
+    total = math.fsum(row["log_likelihood"] for row in rows)
+    first = f"{'log-density' if process.real_valued else 'log-likelihood'} {_nats(total)}"
     symbols = tuple(map(in_a_line, process.symbols or map(str, range(process.num_symbols))))
-    states = None
-    if isinstance(process, Mixture):
-        mixed = filter_mixture(process, tokens)
-        posterior, key, terms, following = mixed.component_posterior, "component", mixed.log_likelihood_terms, mixed
-        total, impossible_at = float(mixed.log_likelihood[0]), int(mixed.impossible_at[0])
-    else:
-        assert isinstance(process, HMM | LabelledHMM | GeneralisedHMM)
-        single = filter_beliefs(process, tokens)
-        key = "vector" if isinstance(process, GeneralisedHMM) else "belief"
-        posterior, terms, following = single.beliefs, single.log_likelihood_terms, single  # type: ignore[assignment]
-        total, impossible_at, states = float(single.log_likelihood[0]), int(single.impossible_at[0]), process.states
-    columns = zip(
-        tokens[0].tolist(),
-        terms[0].tolist(),
-        posterior[0].tolist(),
-        following.next_observation[0].tolist(),
-        strict=True,
-    )
-    rows = [
-        {"position": t, "observation": symbol, "log_likelihood": term, key: law, "next_observation": ahead}
-        for t, (symbol, term, law, ahead) in enumerate(columns)
-    ]
-    first = f"log-likelihood {_nats(total)}"
-    if impossible_at >= 0:
-        name = symbols[rows[impossible_at]["observation"]]
-        return rows, [f"{first}; impossible from observation {impossible_at} ({name}) on"]
+    impossible = [t for t, row in enumerate(rows) if row["log_likelihood"] == -math.inf]
+    if impossible:
+        name = symbols[rows[impossible[0]]["observation"]]
+        return rows, [f"{first}; impossible from observation {impossible[0]} ({name}) on"]
     last = rows[-1]
-    return rows, [
-        f"{first} ({_digits(total / len(rows))} per observation)",
-        f"{key}: {_coordinates(last[key]) if key == 'vector' else likeliest(last[key], states)}",
-        f"next: {likeliest(last['next_observation'], symbols)}",
-    ]
-
-
-def _vectors(process: LinearGaussian, vectors: Tensor) -> tuple[list[dict], list[str]]:
-    """Rows of the Kalman filter, and what is said."""
-    check_vectors(vectors, process.num_symbols)
-    result = kalman_filter(process, vectors)
-    columns = zip(
-        vectors[0].tolist(),
-        result.log_likelihood_terms[0].tolist(),
-        result.means[0].tolist(),
-        result.covariances.tolist(),
-        result.next_observation[0].tolist(),
-        strict=True,
-    )
-    rows = [
-        {
-            "position": t,
-            "observation": seen,
-            "log_likelihood": term,
-            "mean": mean,
-            "covariance": covariance,
-            "next_observation": ahead,
-        }
-        for t, (seen, term, mean, covariance, ahead) in enumerate(columns)
-    ]
-    total, last = float(result.log_likelihood[0]), rows[-1]
-    return rows, [
-        f"log-density {_nats(total)} ({_digits(total / len(rows))} per observation)",
-        f"mean: {_coordinates(last['mean'])}",
-        f"next: {_coordinates(last['next_observation'])}",
-    ]
+    said = [f"{first} ({_digits(total / len(rows))} per observation)"]
+    said += [f"{name}: {likeliest(last[name], process.states if name == 'belief' else None)}" for name in found.laws]
+    said += [f"{name}: {_coordinates(last[name])}" for name in found.vectors if found.vectors[name].ndim == 3]
+    ahead = last["next_observation"]
+    return rows, [*said, f"next: {_coordinates(ahead) if process.real_valued else likeliest(ahead, symbols)}"]
 
 
 def _coordinates(vector: list[float], count: int = 8) -> str:
@@ -246,13 +189,12 @@ def _nats(value: float) -> str:
 def _extras(process: Process, tokens: Tensor, rows: list[dict], wanted: Wanted, number: int) -> list[str]:
     """What was asked for besides the filter: added to the rows, and said in a line each."""
     lines = []
-    if isinstance(process, HMM | LabelledHMM):
-        possible = rows[-1]["log_likelihood"] > -torch.inf
-        names = tuple(map(in_a_line, process.states or map(str, range(process.num_states))))
-        for add, asked in ((_smooth, wanted.smooth), (_viterbi, wanted.viterbi), (_paths, wanted.paths)):
-            said = add(process, tokens, rows, names, wanted, number) if asked else []
-            lines += said if possible else []  # an impossible sequence has zeros and -1
-    if wanted.memory and isinstance(process, HMM | LabelledHMM | GeneralisedHMM):
+    possible = rows[-1]["log_likelihood"] > -torch.inf
+    names = tuple(map(in_a_line, process.states or map(str, range(process.num_states))))
+    for add, asked in ((_smooth, wanted.smooth), (_viterbi, wanted.viterbi), (_paths, wanted.paths)):
+        said = add(process, tokens, rows, names, wanted, number) if asked else []
+        lines += said if possible else []  # an impossible sequence has zeros and -1
+    if wanted.memory:
         lines += _memory(process, tokens, rows, wanted.memory)
     if wanted.ngrams:
         lines += _ngrams(process, tokens, rows, wanted.ngrams)
@@ -264,7 +206,7 @@ def _dots(rows: list[dict]) -> str:
 
 
 def _smooth(
-    process: HMM | LabelledHMM, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: Wanted, number: int
+    process: Process, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: Wanted, number: int
 ) -> list[str]:
     beliefs = smooth_beliefs(process, tokens)[0]
     for row, belief in zip(rows, beliefs.tolist(), strict=True):
@@ -275,7 +217,7 @@ def _smooth(
 
 
 def _viterbi(
-    process: HMM | LabelledHMM, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: Wanted, number: int
+    process: Process, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: Wanted, number: int
 ) -> list[str]:
     path = most_likely_states(process, tokens)
     states = path.states[0].tolist()
@@ -286,7 +228,7 @@ def _viterbi(
 
 
 def _paths(
-    process: HMM | LabelledHMM, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: Wanted, number: int
+    process: Process, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: Wanted, number: int
 ) -> list[str]:
     """Draws of the hidden path, numbered by the sequence, so that they do not depend on the other sequences."""
     drawn = sample_state_paths(process, tokens, num_paths=wanted.paths, seed=wanted.seed, indices=[number])[:, 0]
@@ -298,21 +240,15 @@ def _paths(
     ]
 
 
-def _memory(process: HMM | LabelledHMM | GeneralisedHMM, tokens: Tensor, rows: list[dict], length: int) -> list[str]:
+def _memory(process: Process, tokens: Tensor, rows: list[dict], length: int) -> list[str]:
     """What an observer knows who remembers `length` observations."""
-    kept = memory_beliefs(process, tokens, length)
-    columns = zip(
-        rows,
-        kept.log_likelihood_terms[0].tolist(),
-        kept.beliefs[0].tolist(),
-        kept.next_observation[0].tolist(),
-        strict=True,
-    )
-    for row, term, belief, ahead in columns:
-        row["memory_log_likelihood"] = term
-        row["memory_vector" if isinstance(process, GeneralisedHMM) else "memory_belief"] = belief
-        row["memory_next_observation"] = ahead
-    total = float(kept.log_likelihood[0])
+    kept = observe_with_memory(process, tokens, length)
+    columns = {"log_likelihood": kept.log_likelihood_terms, **kept.laws, **kept.vectors}
+    columns["next_observation"] = kept.next_observation
+    for name, column in columns.items():
+        for row, value in zip(rows, column[0].tolist(), strict=True):
+            row[f"memory_{name}"] = value
+    total = float(kept.log_likelihood_terms.sum())
     symbols = tuple(map(in_a_line, process.symbols or map(str, range(process.num_symbols))))
     ahead = likeliest(rows[-1]["memory_next_observation"], symbols)
     return [

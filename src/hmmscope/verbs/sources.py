@@ -13,7 +13,6 @@ from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.base import Process
 from hmmscope.processes.files import load_process, shipped_processes
-from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.schema import unknown_name
 from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import store
@@ -76,7 +75,7 @@ def read_observations(path: Path, process: Process, **reading: Any) -> tuple[lis
         process: its symbols are the alphabet; what it was fitted to says how the file is read, where nothing is asked for.
         reading: `unit`, `column`, `group` and `axis`, as for `SequenceData`.
     """
-    if isinstance(process, LinearGaussian):
+    if process.real_valued:
         vectors = _read_vectors(path, process.num_symbols)
         return vectors, f"{path.name}: {len(vectors)} sequences of vectors"
     data = SequenceData(path, like=process, **reading)

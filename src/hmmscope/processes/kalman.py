@@ -3,14 +3,27 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
+
+
+@runtime_checkable
+class LinearSystem(Protocol):
+    """The matrices of a linear system with Gaussian noise, as `hmmscope.LinearGaussian` has them."""
+
+    num_states: int
+    num_symbols: int
+    initial_S: Float64[Tensor, "state"]
+    transition_SS: Float64[Tensor, "state state"]
+    output_YS: Float64[Tensor, "observed state"]
+    state_noise_SS: Float64[Tensor, "state state"]
+    output_noise_YY: Float64[Tensor, "observed observed"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,7 +64,7 @@ class KalmanStep(Shown):
     covariance: Float64[Tensor, "state state"]
 
 
-def kalman_steps(process: LinearGaussian, covariance: Float64[Tensor, "state state"]) -> Iterator[KalmanStep]:
+def kalman_steps(process: LinearSystem, covariance: Float64[Tensor, "state state"]) -> Iterator[KalmanStep]:
     """Gains and covariances of the steps that follow a state known up to `covariance`, without end.
 
     predicted = A P A^T + state_noise;  S = B predicted B^T + output_noise;  K = predicted B^T S^-1
@@ -71,7 +84,7 @@ def kalman_steps(process: LinearGaussian, covariance: Float64[Tensor, "state sta
 
 
 def kalman_filter(
-    process: LinearGaussian,
+    process: LinearSystem,
     observations: Float64[Tensor, "batch time observed"],
     *,
     initial: object = None,
@@ -163,7 +176,7 @@ def isotropic_gains(num_steps: int) -> Float64[Tensor, "time"]:
 
 
 def isotropic_means(
-    process: LinearGaussian, observations: Float64[Tensor, "batch time observed"]
+    process: LinearSystem, observations: Float64[Tensor, "batch time observed"]
 ) -> Float64[Tensor, "batch time state"]:
     """The filter's means where both matrices are orthogonal and both noises the identity, with scalar gains.
 
@@ -185,7 +198,7 @@ def isotropic_means(
     return means
 
 
-def require_isotropic(process: LinearGaussian) -> None:
+def require_isotropic(process: LinearSystem) -> None:
     """InputError unless both matrices are orthogonal and both noises the identity."""
     eye = torch.eye(process.num_states, dtype=torch.float64)
     for name in ("transition_SS", "output_YS"):
@@ -197,7 +210,7 @@ def require_isotropic(process: LinearGaussian) -> None:
             raise InputError(f"process: {name} is not the identity")
 
 
-def steady_step(process: LinearGaussian, *, tolerance: float = 1e-14, max_steps: int = 100_000) -> KalmanStep:
+def steady_step(process: LinearSystem, *, tolerance: float = 1e-14, max_steps: int = 100_000) -> KalmanStep:
     """The step to which gain and covariance converge.
 
     Raises:
@@ -212,7 +225,7 @@ def steady_step(process: LinearGaussian, *, tolerance: float = 1e-14, max_steps:
     raise InputError(f"process: the Kalman gain has not converged in {max_steps} steps")
 
 
-def forgetting_factor(process: LinearGaussian) -> float:
+def forgetting_factor(process: LinearSystem) -> float:
     """Spectral radius of (1 - K B) A in the steady state: what one step leaves of an error in the mean.
 
     With orthogonal matrices and unit noise it is 1 - 1 / golden ratio = 0.3819660.

@@ -3,8 +3,8 @@
 import torch
 
 from hmmscope.axes import Float64, Int, Tensor
-from hmmscope.inference.device import require_memory_on
-from hmmscope.inference.forward import check_observations
+from hmmscope.machine import require_memory_on
+from hmmscope.processes.observations import check_observations
 from hmmscope.schema import require
 
 

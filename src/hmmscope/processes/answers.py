@@ -1,0 +1,65 @@
+"""What may be known exactly of a process, and what an observer knows who knows the process."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.reprs import Shown
+
+#: What may be known exactly of a process, as `Process.answered` names it.
+PREDICTIONS, BELIEFS, SMOOTHING, PATHS, MEMORY = (
+    "exact predictions",
+    "beliefs",
+    "smoothing",
+    "hidden paths",
+    "finite memory",
+)
+WORDS, STATES, COMPONENTS = "probabilities of words", "hidden states", "components"
+MIXING, VECTORS, DRIVING = "mixing time", "driven vectors", "driving matrices"
+#: Those that inference answers from the law of hidden states.
+OF_STATES = frozenset({PREDICTIONS, BELIEFS, SMOOTHING, PATHS, MEMORY, WORDS, STATES, MIXING})
+#: The methods by which a kind answers itself.
+OWN = {
+    PREDICTIONS: ("observe",),
+    SMOOTHING: ("smooth",),
+    PATHS: ("likeliest_path", "draw_paths"),
+    MEMORY: ("remember",),
+    MIXING: ("mixing_time",),
+    VECTORS: ("vectors",),
+    DRIVING: ("driving",),
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Observed(Shown):
+    """What an observer knows who knows the process, after each observation.
+
+    Attributes:
+        predicted_observation: P(o_t | o_0..o_{t-1}) (batch, time, symbol); of vectors the mean (batch, time, coordinate).
+        next_observation: the same of o_{t+1} given o_0..o_t.
+        log_likelihood_terms: log P(o_t | o_0..o_{t-1}), or log density (batch, time), nats; -inf where it is impossible.
+        laws: what else is believed after each observation, as laws (batch, time, outcome) by name, such as "belief".
+        vectors: the same that are no laws (batch, time, ...), such as the "mean" of a state.
+    """
+
+    predicted_observation: Float64[Tensor, "batch time outcome"]
+    next_observation: Float64[Tensor, "batch time outcome"]
+    log_likelihood_terms: Float64[Tensor, "batch time"]
+    laws: Mapping[str, Tensor] = field(default_factory=dict)
+    vectors: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def belief(self) -> Tensor | None:
+        """What is believed of the hidden state: its law, or the vector or the mean that stands for it; None if nothing."""
+        return self.laws.get("belief", self.vectors.get("vector", self.vectors.get("mean")))
+
+    @classmethod
+    def of_symbols(
+        cls,
+        observations: Int64[Tensor, "batch time"],
+        predicted: Float64[Tensor, "batch time_and_one symbol"],
+        **laws: Tensor,
+    ) -> "Observed":
+        """From the law of each symbol given those before it, one more than there are observations."""
+        terms = predicted[:, :-1].gather(2, observations[..., None])[..., 0].log()
+        return cls(predicted[:, :-1], predicted[:, 1:], terms, laws)
