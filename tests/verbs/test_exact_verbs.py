@@ -462,7 +462,7 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
     "no array": (
         2,
         ["oracle", "umbrella", "other.npz"],
-        "must be whole numbers (sequence, time) or names, got float64",
+        "can be read in two ways: with axis=0",
     ),
     "ragged rows": (2, ["oracle", "ran-lds", "ragged.jsonl"], "rows have different lengths"),
     "missing array": (2, ["oracle", "umbrella", "none.npz"], "none.npz: cannot be read (No such file"),
