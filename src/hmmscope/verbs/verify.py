@@ -45,7 +45,7 @@ def verify(folders: list[str], quiet: bool) -> None:
         else:
             found = seals.survey(folder)
             begin = f"{len(found.covered)} files are as they were sealed" if seal else "no seal"
-            inside = [f"so are {found.runs} runs inside"] if found.runs else []
+            inside = [f"{found.runs} run{'s' * (found.runs != 1)} inside too"] if found.runs else []
             said = [begin, *inside, *_CHECKS[kind](folder), str(found)]
             if seal is None:
                 unsealed.append(folder)
