@@ -10,6 +10,7 @@ from hmmscope.evidence.figures import Bars, Figure
 from hmmscope.evidence.findings import Finding
 from hmmscope.evidence.panels import curve, effects_series, level, lines
 from hmmscope.evidence.rows import Rows
+from hmmscope.ties import descending
 
 SUMMARY = (
     "Sequences whose law nobody knows, predicted symbol by symbol by n-grams and the mixture of all context trees, by "
@@ -170,7 +171,7 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
     first = [row for row in tables["contexts"] if row["symbols_before"] == 2] or list(tables["contexts"])
     surely = [row for row in first if row["low"] > 0]
     if surely and best["low"] > 0 and not alone:
-        foremost = sorted(surely, key=lambda row: -row["share"])[:5]
+        foremost = [surely[place] for place in descending([row["share"] for row in surely])[:5]]
         shown = ", ".join(f"{row['context']}|{row['next']} ({100 * row['share']:.1f} %)" for row in foremost)
         total = 100 * sum(row["share"] for row in surely)
         text = f"Largest shares of the whole gain by the symbols before: {shown}. "

@@ -10,7 +10,7 @@ from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import Weights, filter_batch
 from hmmscope.inference.ragged import check_ragged
-from hmmscope.inference.tables import in_blocks, sequences, tables
+from hmmscope.inference.tables import Tables, in_blocks, sequences, tables
 from hmmscope.kernels import careful
 from hmmscope.kernels.viterbi import likeliest
 from hmmscope.processes.answers import PATHS
@@ -71,7 +71,7 @@ def most_likely_states(
     process, work = tables(hmm.law), sequences(checked, mask, inside.sum(1))
     batch, time = checked.shape
     with np.errstate(divide="ignore"):
-        exact = [np.log(part) for part in process]
+        exact = Tables(*(np.log(part) for part in process))
     first, step, emission = (np.rint(part * _GRID) / _GRID for part in exact)
     transposed = np.ascontiguousarray(step.transpose(0, 2, 1))
     states, found = np.full(batch * time, -1), np.empty(len(work.rows))
@@ -84,26 +84,24 @@ def most_likely_states(
 
     in_blocks(work, len(work.rows), run)
     paths_BT = states.reshape(batch, time)
-    terms_BT = _steps(*exact, checked.numpy(), paths_BT, mask.numpy())
+    terms_BT = _steps(exact, checked.numpy(), paths_BT, mask.numpy())
     terms_BT[~inside.numpy()] = 0.0
     return PathResult(torch.from_numpy(paths_BT), torch.from_numpy(terms_BT.sum(1)))
 
 
 def _steps(
-    first_VS: NDArray[np.float64],
-    step_KSS: NDArray[np.float64],
-    emission_VS: NDArray[np.float64],
+    logs: Tables,
     symbols_BT: NDArray[np.int64],
     states_BT: NDArray[np.int64],
     starts_T: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    """Log-probability of each step of paths (batch, time), from the logarithms of `Tables`; -inf where there is no path."""
+    """Log-probability of each step of paths (batch, time), from the logarithms of the tables; -inf where there is no path."""
     before_BT = np.roll(states_BT, 1, axis=1)
-    if len(emission_VS):
-        moves_BT = step_KSS[0, before_BT, states_BT] + emission_VS[symbols_BT, states_BT]
+    if logs.states_emit:
+        moves_BT = logs.step[0, before_BT, states_BT] + logs.emission[symbols_BT, states_BT]
     else:
-        moves_BT = step_KSS[symbols_BT, before_BT, states_BT]
-    terms_BT = np.where(starts_T, first_VS[symbols_BT, states_BT], moves_BT)
+        moves_BT = logs.step[symbols_BT, before_BT, states_BT]
+    terms_BT = np.where(starts_T, logs.first[symbols_BT, states_BT], moves_BT)
     return np.where(states_BT < 0, -np.inf, terms_BT)
 
 
