@@ -17,7 +17,7 @@ endif
 DEMO := runs/demo
 PAPERS := $(wildcard results/*/multitask-*/findings.json results/*/limits-*/findings.json)
 
-.PHONY: demo test types units test-slow test-soak test-gpu test-page test-slurm test-extras check-package docs notebooks format break lock sbom clean
+.PHONY: demo test types units test-slow test-soak test-kernels test-gpu test-page test-slurm test-extras check-package docs notebooks format break lock sbom clean
 
 demo: .venv/.installed
 	$(BIN)/hmmscope run quickstart --scale small --out $(DEMO) --resume
@@ -41,6 +41,17 @@ test-slow: .venv/.installed
 
 test-soak: .venv/.installed
 	$(BIN)/pytest -m soak -n 0 --timeout 5000
+
+# What depends on sums, with each of OpenBLAS's kernels for these processors and one and two threads, a run after the other.
+KERNELS ?= Haswell Zen SkylakeX
+SUMS := tests/test_ties.py tests/test_last_bits.py tests/processes tests/inference tests/kernels tests/verbs
+test-kernels: .venv/.installed
+	@set -e; for kernel in $(KERNELS); do for threads in 1 2; do \
+		export OPENBLAS_CORETYPE=$$kernel OPENBLAS_NUM_THREADS=$$threads OMP_NUM_THREADS=$$threads; \
+		$(BIN)/python -c "import numpy, threadpoolctl as t; print([i['architecture'] for i in t.threadpool_info() \
+			if i['internal_api'] == 'openblas'], '$$threads threads')"; \
+		$(BIN)/pytest -n 0 -q $(SUMS); \
+	done; done
 
 test-gpu: .venv/.installed
 	$(BIN)/pytest -m gpu -n 0

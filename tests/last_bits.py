@@ -288,7 +288,32 @@ def laws() -> dict[str, str]:
     return found
 
 
-JOBS: dict[str, Callable[[], dict[str, str]]] = {"show": show, "facts": facts, "oracle": oracle, "laws": laws}
+def claims() -> dict[str, str]:
+    """Verdicts of all claims on what is kept, by the rules as they are, with every sentence beside them."""
+    from hmmscope.evidence.ledger import read_tables
+    from hmmscope.experiments.experiment import experiment_named
+    from hmmscope.experiments.running import judgements
+
+    found = {}
+    for folder in sorted((Path(__file__).parents[1] / "results" / "small").iterdir()):
+        about, tables = read_tables(folder)
+        data = judgements(experiment_named(about["experiment"]), tables, about["scale"])["findings.json"]
+        found[folder.name] = json.dumps(data, indent=0, default=str)
+    return {name: "\n".join(line for line in text.split("\n") if '"' in _value(line)) for name, text in found.items()}
+
+
+def _value(line: str) -> str:
+    """What stands behind the key in a line of JSON."""
+    return line.partition('": ')[2] or line
+
+
+JOBS: dict[str, Callable[[], dict[str, str]]] = {
+    "show": show,
+    "facts": facts,
+    "oracle": oracle,
+    "laws": laws,
+    "claims": claims,
+}
 
 
 def main() -> None:

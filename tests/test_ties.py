@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import hmmscope as hs
+from hmmscope.evidence.effects import Effect
+from hmmscope.evidence.verdicts import Above
 from hmmscope.inference.likeliest import likeliest
 from hmmscope.kernels import fixed_order
 from hmmscope.processes.combine import noisy, uniform_noise
@@ -40,6 +42,12 @@ def test_printed_digits_are_those_of_the_neighbours(value: float) -> None:
     beside = [value, math.nextafter(value, math.inf), math.nextafter(value, -math.inf), value + 1e-17, value - 1e-17]
     assert len({f"{steady(one):z.6f}" for one in beside}) == 1
     assert len({f"{steady(one):.6f}" for one in (math.inf, -math.inf, math.nan)}) == 3
+
+
+def test_verdicts_and_sentences_do_not_see_what_is_left_of_a_difference() -> None:
+    effects = [Effect(value=end, low=end, high=0.5, num_seeds=3) for end in (0.0, 1e-17, -1e-17)]
+    assert {Above().verdict(effect) for effect in effects} == {"inconclusive"}
+    assert len({str(effect) for effect in effects}) == 1
 
 
 def test_products_and_sums_are_made_one_term_after_the_other() -> None:

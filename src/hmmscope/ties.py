@@ -22,6 +22,8 @@ from typing import TypeVar
 TOLERANCE = 1e-8
 #: Significant digits of a float that rounding leaves alone.
 DIGITS = 13
+#: What is left of a difference of equal numbers of about one, at most.
+_ROUNDING = 1e-12
 
 Item = TypeVar("Item")
 
@@ -68,6 +70,11 @@ def steady(value: float) -> float:
     floats beside it; the `z` takes the sign from a zero.
     """
     return float(f"{value:.{DIGITS - 1}e}")
+
+
+def rounded(value: float) -> float:
+    """`steady`, and zero for what is left of a difference of equal numbers: effects and bounds, which are about one."""
+    return 0.0 if abs(value) <= _ROUNDING else steady(value)
 
 
 def _slack(values: Sequence[float]) -> float:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, NamedTuple
 
+from hmmscope.ties import rounded, steady
+
 #: Share of the law outside of an interval, unless a record has another.
 ALPHA = 0.05
 _LEVEL = ContextVar("level", default=ALPHA)
@@ -76,10 +78,10 @@ class Effect:
     def __str__(self) -> str:
         """``0.54 [0.48, 0.60] layers``: with the digits that the interval supports."""
         if self.low is None or self.high is None:
-            return f"{self.value:.3g} {self.unit}".strip()
-        digits = digits_for(self.high - self.low)
-        low, high = (f"{end:.{digits}f}" for end in (self.low, self.high))
-        return f"{self.value:.{digits}f} [{low}, {high}] {self.unit}".strip()
+            return f"{rounded(self.value):.3g} {self.unit}".strip()
+        digits = digits_for(steady(self.high - self.low))
+        value, low, high = (f"{rounded(number):z.{digits}f}" for number in (self.value, self.low, self.high))
+        return f"{value} [{low}, {high}] {self.unit}".strip()
 
     def short(self) -> str:
         """``0.54 (0.48 to 0.60)``, for a sentence."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hmmscope.evidence.effects import Effect, level
+from hmmscope.ties import rounded
 
 Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not tested", "found"]
 VERDICTS: tuple[Verdict, ...] = ("reproduced", "not reproduced", "inconclusive", "not tested", "found")
@@ -40,7 +41,7 @@ class Rule(ABC):
         """
         if effect.low is None or effect.high is None or effect.num_seeds < 2 or effect.num_missing:
             return "inconclusive"
-        return self.decide(effect.low, effect.value, effect.high)
+        return self.decide(rounded(effect.low), rounded(effect.value), rounded(effect.high))
 
     def seeds_needed(self, effect: Effect) -> int | None:
         """The least number of seeds of the same mean and spread that would decide; None if no number up to 200 would."""
@@ -213,7 +214,7 @@ def settled(rule: Rule, effects: Mapping[str, Effect], drifts: Mapping[str, floa
     unknown = [name for name in effects if drifts.get(name) is None]
     if unknown or not effects:
         return Gate("converged", False, "what the last doubling of the training has changed is not recorded")
-    shifts = {name: drifts[name] or 0.0 for name in effects}
+    shifts = {name: rounded(drifts[name] or 0.0) for name in effects}
     now, _, _ = all_of(rule, effects)
     then, _, _ = all_of(rule, {name: effect.shifted(shifts[name]) for name, effect in effects.items()})
     said = "; ".join(f"{name} {shift:+.2g}".strip() for name, shift in shifts.items())
@@ -224,7 +225,7 @@ def settled(rule: Rule, effects: Mapping[str, Effect], drifts: Mapping[str, floa
 
 def learned(effect: Effect, margin: float, control: str) -> Gate:
     """Whether a model is better than its best control: the effect (better is positive) is above the margin."""
-    is_open = effect.low is not None and effect.low > 0 and effect.value >= margin
+    is_open = effect.low is not None and rounded(effect.low) > 0 and rounded(effect.value) >= margin
     said = f"the model is better than {control} by {effect}"
     seen = (effect.value,) if effect.low is None else (effect.value, effect.low)
     return Gate("learned", is_open, said if is_open else f"{said}, not by {margin:g} or more beyond doubt", seen)

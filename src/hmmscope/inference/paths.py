@@ -95,7 +95,7 @@ def _steps(
     states_BT: NDArray[np.int64],
     starts_T: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    """Log-probability of each step of paths (batch, time), from the logarithms of the tables; -inf where there is no path."""
+    """Log-probability of each step of paths (batch, time), from logarithms of the tables; -inf where there is no path."""
     before_BT = np.roll(states_BT, 1, axis=1)
     if logs.states_emit:
         moves_BT = logs.step[0, before_BT, states_BT] + logs.emission[symbols_BT, states_BT]
