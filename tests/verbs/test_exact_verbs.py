@@ -462,7 +462,7 @@ REFUSED: dict[str, tuple[int, list[object], str]] = {
     "no array": (
         2,
         ["oracle", "umbrella", "other.npz"],
-        "can be read in two ways: with axis=0",
+        "other.npz: sequence 1: must be a list of whole numbers",
     ),
     "ragged rows": (2, ["oracle", "ran-lds", "ragged.jsonl"], "rows have different lengths"),
     "missing array": (2, ["oracle", "umbrella", "none.npz"], "none.npz: cannot be read (No such file"),
@@ -506,7 +506,7 @@ def rubbish() -> None:
     Path("ragged.jsonl").write_text('{"observations": [[1.0, 2.0], [3.0]]}\n')
     np.savez("v.npz", observations=np.zeros((1, 3, 5)))
     np.savez("w.npz", observations=np.array([[0, 1, 7]]))
-    np.savez("other.npz", numbers=np.zeros(3))
+    np.savez("other.npz", numbers=np.full(3, 0.5))
     size = 400
     np.savez("huge.npz", initial=np.full(size, 1 / size), transition=np.full((size, size), 1 / size), emission=EMISSION)
 
