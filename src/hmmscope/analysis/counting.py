@@ -238,13 +238,21 @@ def tuned_ngrams(
 
 def _tuned_tree(loss: Callable[[int, float, float], float], longest: int) -> tuple[float, int, float, float]:
     """Loss, depth, and base-2 logarithms of pseudo-count and prior odds."""
-    found, start = [], [-3.0, -3.0]
+    losses: list[float] = []
+    places = [[-3.0, -3.0]]
     for depth in range(longest + 1):
-        if _at_rest([one[0] for one in found]):
+        if _at_rest(losses):
             break
-        start, least = descend(lambda x, depth=depth: loss(depth, *x), start, [PSEUDO_COUNTS, ODDS])  # type: ignore[misc]
-        found.append((least, depth, *start))
-    return found[least_within_margin([one[0] for one in found])]  # type: ignore[return-value]
+
+        def own(logs: Sequence[float], depth: int = depth) -> float:
+            return loss(depth, logs[0], logs[1])
+
+        place, least = descend(own, places[-1], [PSEUDO_COUNTS, ODDS])
+        losses.append(least)
+        places.append(place)
+    depth = least_within_margin(losses)
+    pseudo, odds = places[depth + 1]
+    return losses[depth], depth, pseudo, odds
 
 
 def _at_rest(losses: Sequence[float]) -> bool:

@@ -1,6 +1,7 @@
 """Counting in the training part of given sequences: what a model must beat where no optimum is known."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -106,7 +107,7 @@ class TrainedCounting:
         found, start = [], [-3.0, -3.0]
         for depth in range(len(self._levels)):
 
-            def loss(logs: list[float], depth: int = depth) -> float:
+            def loss(logs: Sequence[float], depth: int = depth) -> float:
                 pseudo, odds = 2.0 ** logs[0], logs[1] * math.log(2)
                 shares = self.posterior(depth, pseudo, odds)
                 law = np.empty(len(own))

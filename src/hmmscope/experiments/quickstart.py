@@ -26,8 +26,8 @@ from hmmscope.ties import largest, smallest
 _SHOWN = ("known-component", "prior", "retrieval", "model", "untrained", TREE)
 #: What is read of each layer, and how it is called.
 _READ = {"previous-1": "1 back", "previous-2": "2 back", "previous-3": "3 back", "component": "which of 16 HMMs"}
-#: Predictors of HMMs never seen, of which no optimum is known.
-_UNSEEN = ("model", "untrained", "known-component", "retrieval")
+#: Predictors where the mixture over all pairs is not the optimum: it is that of held-out pairs alone.
+_NO_PRIOR = ("model", "untrained", "known-component", "retrieval")
 #: HMMs never seen among which the live page draws.
 _LIVE = 16
 #: What differs from figure 1 at the scale of the demo: fewer states and symbols, a narrower hidden layer, fewer steps. It
@@ -85,8 +85,8 @@ class Quickstart(Experiment):
             where = {"label": label, **pool_columns(run)}
             counting = counting_of(run)
             for pool, process in pools_of(run).items():
-                asked = ("never_seen_samples", _UNSEEN) if pool == "unseen" else ("samples", None)
-                score = prompt_score(run, process, sizes[asked[0]], asked[1], counting)
+                count = sizes["never_seen_samples" if pool == "unseen" else "samples"]
+                score = prompt_score(run, process, count, None if pool == "held-out" else _NO_PRIOR, counting)
                 rows = score.rows("demonstrations", score.positions >= sizes["first_position"])
                 tables["in-context"] += [where | {"pool": pool} | row for row in rows]
                 tables["effects"] += [where | row for row in effects(score, pool, sizes["first_position"])]
