@@ -169,13 +169,21 @@ def claim(
     Raises:
         InputError: there is no such record.
     """
-    given = {"experiment": experiment, "source": source, "says": says, "reading": reading}
 
     def decorate(measure: Callable[..., Seen]) -> Claim:
-        if any(given.values()):
-            of = Numbers(numbers or {})
+        if any((experiment, source, says, reading)):
             made = Record(
-                name=name, **given, rule=rule, about=about, proved=proved, version=version, level=level, numbers=of
+                name=name,
+                experiment=experiment,
+                source=source,
+                says=says,
+                reading=reading,
+                rule=rule,
+                about=about,
+                proved=proved,
+                version=version,
+                level=level,
+                numbers=Numbers(numbers or {}),
             )
         else:
             folder = folder_of(measure.__module__)

@@ -187,10 +187,10 @@ def findings(tables: Tables, num_seeds: int) -> list[Finding]:
         effect = Effect(value=top["r2"], low=top["low"], high=top["high"], unit="R²")
         if top.get("beyond_twins"):
             text += f" {top['beyond_twins'][0].upper()}{top['beyond_twins'][1:]}."
-        share, low = top.get("share"), top.get("share_low")
+        share = top.get("share")
         title = "Whether training put the HMM's belief into the network is not told"
         if share is not None:
-            better = low > 0 and share >= LEAST_SHARE
+            better = top["share_low"] > 0 and share >= LEAST_SHARE
             how = "better after training" if better else "no better after training than before"
             title = f"The HMM's belief is read {how}"
         found.append(_found(title, text, effect))

@@ -16,9 +16,9 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hmmscope.errors import DamagedError, HmmscopeError, InputError, NonFiniteError, RefusedError, ResourceError
 from hmmscope.machine import environment
@@ -353,7 +353,7 @@ def validate_name(name: str, field: str) -> str:
     return name
 
 
-def config_difference(old: dict, new: dict) -> list[str]:
+def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """One line for each value that differs, by its path: ``training.learning_rate: 0.001 -> 0.002``."""
     lines = []
     for key in [*old, *(key for key in new if key not in old)]:
