@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 #: Most lines of each.
-BUDGETS = {"left_right.py": 40, "norms.py": 40, "leaky.py": 70, "noise_study.py": 75}
+BUDGETS = {"left_right.py": 40, "renewal.py": 40, "norms.py": 40, "leaky.py": 70, "noise_study.py": 75}
 
 
 def files() -> dict[str, str]:
@@ -71,15 +71,70 @@ def test_command_line_knows_them(installed: dict[str, str], tmp_path: Path) -> N
         installed, "list", f"run noise-study --scale smoke --out {out} -q", f"claims {out}"
     )
     assert all(name in listed for name in ("left-right", "norms", "leaky", "noise-study", "noise-study-learns"))
+    assert "renewal" in listed
     assert "Training brings the network nearer to the optimum at every noise." in printed
     assert "noise-study-learns" in judged
     folder = next((tmp_path / "trained" / "runs").iterdir())
     assert "residual.1" in hmmscope(installed, f"analyse {folder} norms")[0]
 
 
+def test_a_kind_of_its_own_is_known_to_every_verb(installed: dict[str, str], tmp_path: Path) -> None:
+    words, run_folder, page = tmp_path / "words.npz", tmp_path / "run", tmp_path / "page.html"
+    training = "--training.num_steps 30 --training.batch_size 16 --layout.length 12 --model.width 16"
+    shown, _, told, trained, belief, probed = hmmscope(
+        installed,
+        "show renewal",
+        f"sample renewal -n 3 --length 10 --out {words}",
+        f"oracle renewal {words}",
+        f"train renewal {training} --out {run_folder}",
+        f"analyse {run_folder} geometry --num_samples 64",
+        f"analyse {run_folder} probe --target previous-1 --num_samples 64",
+    )
+    assert "all equally likely" in shown
+    assert re.search(r"3 sequences, 30 observations: log-likelihood -\d+\.\d+ nats", told)
+    assert re.search(r"belief: \d 1\.000000", told)
+    assert "optimum" in trained
+    assert "residual.1" in belief
+    assert "residual.1" in probed
+    lacking = {
+        f"oracle renewal {words} --smooth": "--smooth needs smoothing, and Renewal has none; HMM, LabelledHMM have",
+        f"oracle renewal {words} --memory 2": "--memory needs finite memory, and Renewal has none; GeneralisedHMM, HMM",
+        "facts renewal": "no facts about Renewal",
+        "facts renewal --mixing": "--mixing needs mixing time, and Renewal has none; HMM, LabelledHMM, LinearGaussian have",
+        f"explore {run_folder} --out {page}": "a live page computes HMMs and mixtures of them, not a Renewal",
+    }
+    for line, said in lacking.items():
+        done = run(installed, "-c", COMMANDS, line)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert said in done.stderr
+
+
+_SAVED = """
+import torch
+import hmmscope as hs
+from my_lab.renewal import Renewal
+kept = Renewal(torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64))
+for ending in ("json", "npz", "safetensors"):
+    kept.save(f"kept.{ending}")
+    found = hs.load_process(f"kept.{ending}")
+    assert type(found) is Renewal and found.digest == kept.digest and torch.equal(found.waits, kept.waits)
+assert Renewal(kept.waits.flip(0)).digest != kept.digest
+words = torch.tensor([[int(bit) for bit in f"{code:06b}"] for code in range(64)])
+total = hs.observe(kept, words).log_likelihood_terms.sum(1).exp().sum()
+assert abs(float(total) - 1) < 1e-12
+run = hs.train(kept, out="run", length=8, num_steps=5)
+assert hs.load_run("run").process.digest == kept.digest
+"""
+
+
+def test_a_kind_of_its_own_is_saved_loaded_and_exact(installed: dict[str, str], tmp_path: Path) -> None:
+    done = run(installed, "-c", _SAVED, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_contracts_hold_for_them(installed: dict[str, str]) -> None:
     """The tests over everything that is registered find them too."""
-    chosen = ["-k", "left-right or leaky or norms", "-n", "0", "-p", "no:cacheprovider"]
+    chosen = ["-k", "left-right or renewal or leaky or norms", "-n", "0", "-p", "no:cacheprovider"]
     done = run(installed, "-m", "pytest", "tests/contracts/test_registered.py", *chosen)
     assert done.returncode == 0, done.stdout[-3000:]
     assert int(re.findall(r"(\d+) passed", done.stdout)[-1]) >= 20  # or they would not be found

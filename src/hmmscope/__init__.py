@@ -12,6 +12,9 @@ _HOME = {
     "GeneralisedHMM": "processes.generalised",
     "LinearGaussian": "processes.linear_gaussian",
     "MatrixProduct": "processes.matrix_product",
+    "Process": "processes.base",
+    "Paths": "processes.base",
+    "Observed": "processes.answers",
     "make_process": "processes.make",
     "load_process": "processes.files",
     "Corpus": "corpora.corpus",
@@ -21,6 +24,7 @@ _HOME = {
     "Sequences": "corpora.layouts",
     "Prompts": "corpora.layouts",
     "Text": "corpora.text",
+    "observe": "inference.optimal",
     "filter_beliefs": "inference.filtering",
     "filter_mixture": "inference.mixture",
     "smooth_beliefs": "inference.smoothing",
@@ -55,13 +59,14 @@ _HOME = {
 }
 
 #: Packages with names of their own, ``hs.constructions.multitask_theorem1(...)``.
-_PACKAGES = ("constructions", "interop")
+_PACKAGES = ("constructions", "interop", "registry")
 
 __all__ = ["__version__", *_HOME, *_PACKAGES]
 
 if TYPE_CHECKING:
     from hmmscope import constructions as constructions
     from hmmscope import interop as interop
+    from hmmscope import registry as registry
     from hmmscope.analysis.activations import capture as capture
     from hmmscope.analysis.attention import attention_map as attention_map
     from hmmscope.analysis.curves import evaluate as evaluate
@@ -84,6 +89,7 @@ if TYPE_CHECKING:
     from hmmscope.inference.mixture import filter_mixture as filter_mixture
     from hmmscope.inference.observability import future_law as future_law
     from hmmscope.inference.observability import observability as observability
+    from hmmscope.inference.optimal import observe as observe
     from hmmscope.inference.optimal import optimal_predictions as optimal_predictions
     from hmmscope.inference.paths import most_likely_states as most_likely_states
     from hmmscope.inference.paths import sample_state_paths as sample_state_paths
@@ -91,6 +97,9 @@ if TYPE_CHECKING:
     from hmmscope.inference.smoothing import smooth_beliefs as smooth_beliefs
     from hmmscope.inference.stationary import stationary_distribution as stationary_distribution
     from hmmscope.models.make import make_model as make_model
+    from hmmscope.processes.answers import Observed as Observed
+    from hmmscope.processes.base import Paths as Paths
+    from hmmscope.processes.base import Process as Process
     from hmmscope.processes.files import load_process as load_process
     from hmmscope.processes.generalised import GeneralisedHMM as GeneralisedHMM
     from hmmscope.processes.hmm import HMM as HMM

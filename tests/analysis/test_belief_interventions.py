@@ -147,7 +147,7 @@ def test_refused(process: HMM) -> None:
         belief_interventions(model, Corpus(process, 6), num_samples=8)
     with pytest.raises(InputError, match="answer: unknown 'beleif'"):
         belief_interventions(model, Corpus(process, 6), answer="beleif")
-    with pytest.raises(InputError, match="LinearGaussian has no hidden states"):
+    with pytest.raises(InputError, match="a LinearGaussian has no matrices of finitely many states"):
         belief_interventions(model, Corpus(make_process("ran-lds"), 6))
 
 

@@ -15,6 +15,7 @@ from hmmscope.analysis.activations import capture
 from hmmscope.cli import main
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.processes.make import make_process
 from hmmscope.report.live import write_live_page
 from hmmscope.runs import live
 from hmmscope.runs.config import config_from_data
@@ -148,7 +149,7 @@ def test_a_mixture_has_a_map_to_its_posterior_and_no_table(tmp_path: Path) -> No
             lambda run: replace(run, config=replace(run.config, target="belief")),
             "models that predict the next observation",
         ),
-        (lambda run: replace(run, process=object()), "process: a live page computes HMMs"),
+        (lambda run: replace(run, process=make_process("matmul")), "process: a live page computes HMMs"),
     ],
 )
 def test_what_a_page_cannot_compute_is_refused(run: Run, change: Any, said: str) -> None:

@@ -12,6 +12,7 @@ from hmmscope.inference.mixture import filter_mixture, predicted_before
 from hmmscope.processes.answers import COMPONENTS, MEMORY, PREDICTIONS, Observed
 from hmmscope.processes.base import Process
 from hmmscope.processes.make import as_process
+from hmmscope.processes.observations import check_observations
 from hmmscope.reprs import Shown
 
 #: Up to this many components the posterior costs little beside the prediction.
@@ -34,6 +35,8 @@ def observe(process: Process, observations: Tensor, *, starts: object = None) ->
     """
     process = as_process(process)
     if PREDICTIONS not in process.by_law:
+        if PREDICTIONS in process.answered() and not process.real_valued:
+            observations, starts = check_observations(observations, process.num_symbols, starts)
         return process.observe(observations, starts=starts)
     if COMPONENTS in process.by_law:
         mixed = filter_mixture(process, observations, starts=starts)

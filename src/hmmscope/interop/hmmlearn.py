@@ -40,7 +40,7 @@ def to_hmmlearn(hmm: HMM) -> Any:
         InputError: not an HMM whose states emit.
         ResourceError: hmmlearn is not installed.
     """
-    hmm = as_hmm(hmm)
+    hmm = as_hmm(hmm, "hmm")
     try:
         from hmmlearn.hmm import CategoricalHMM
     except ImportError:

@@ -172,8 +172,8 @@ class Process(ABC):
         `hmmscope.observe` asks it of kinds that have no law of finitely many states, and answers itself for the others.
 
         Args:
-            observations: symbols (batch, time), or vectors (batch, time, coordinate).
-            starts: optional mask (time,), true where a new sequence begins; the first is true.
+            observations: symbols (batch, time), checked to be of this process, or vectors (batch, time, coordinate).
+            starts: mask (time,), true where a new sequence begins, or None; the first is true.
         """
         raise self.lacks(PREDICTIONS)
 
@@ -303,17 +303,19 @@ class Process(ABC):
         }
 
     def file_tensors(self) -> dict[str, Tensor]:
-        """The arrays that a file of this process holds, by name; `from_file` is the inverse.
+        """The arrays that a file of this process holds, by name: its attributes called as `file_arrays` says.
 
         Raises:
             InputError: a kind of process that has no file.
         """
-        raise InputError(f"path: a {type(self).__name__} cannot be saved")
+        if not self.file_format:
+            raise InputError(f"path: a {type(self).__name__} cannot be saved")
+        return {name: getattr(self, name) for name in self.file_arrays}
 
     @classmethod
     def from_file(cls, data: Mapping[str, Any], *, allow_drop_tiny: bool = False) -> "Process":
-        """The process from the arrays, names and texts of a file."""
-        raise InputError(f"path: a {cls.__name__} cannot be loaded")
+        """The process from the arrays, names and texts of a file: made of the arrays, in the order of `file_arrays`."""
+        return cls(*(torch.as_tensor(data[name]) for name in cls.file_arrays))
 
     def save(self, path: object) -> None:
         """Write to `path`, as JSON, NPZ or safetensors by its ending; refused if it exists.
@@ -328,6 +330,9 @@ class Process(ABC):
         counts = {"component": self.num_components, "state": self.num_states, "symbol": self.num_symbols}
         said = [f"{count:,} {name}{'s' * (count != 1)}" for name, count in counts.items() if count]
         return ", ".join([self.title, *said] if self.title else said)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(num_states={self.num_states}, num_symbols={self.num_symbols})"
 
     def _repr_html_(self) -> str:
         facts: dict[str, Any] = {"kind": type(self).__name__, "title": self.title, "states": self.num_states}

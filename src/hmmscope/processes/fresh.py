@@ -121,9 +121,6 @@ class FreshHMMs(Process):
             )
         return Paths(torch.from_numpy(observations), torch.from_numpy(states), torch.from_numpy(components))
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(num_states={self.num_states}, num_symbols={self.num_symbols})"
-
 
 @registry.process("fresh-hmms")
 @dataclass(frozen=True, kw_only=True)

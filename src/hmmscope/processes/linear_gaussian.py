@@ -160,9 +160,6 @@ class LinearGaussian(Process):
             "steady_innovation_covariance": step.innovation_covariance.tolist(),
         }
 
-    def __repr__(self) -> str:
-        return f"LinearGaussian(num_states={self.num_states}, num_symbols={self.num_symbols})"
-
 
 def _matrix(name: str, values: object, shape: tuple[int | None, ...]) -> Float64[Tensor, "..."]:
     matrix = torch.as_tensor(values).to(torch.float64).contiguous()

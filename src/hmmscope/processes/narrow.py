@@ -8,10 +8,10 @@ from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.processes.mixture import Mixture
 
 
-def as_hmm(process: Process) -> HMM:
-    """The same process, whose states emit symbols; InputError for another kind."""
+def as_hmm(process: Process, field: str = "process") -> HMM:
+    """The same process, whose states emit symbols; InputError, of that field, for another kind."""
     if not isinstance(process, HMM):
-        raise InputError(f"process: must be an HMM, whose states emit, got {type(process).__name__}")
+        raise InputError(f"{field}: must be an HMM, whose states emit, got {type(process).__name__}")
     return process
 
 
