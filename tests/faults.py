@@ -75,9 +75,9 @@ IN_INFERENCE = (
     ),
     Fault(
         "no initial law",
-        "inference/tables.py",
-        "first_VS = initial_S * emission_VS",
-        "first_VS = emission_VS / len(initial_S)",
+        "processes/laws.py",
+        "return self.initial_MS[component] * emission_VS, self",
+        "return emission_VS / emission_VS.shape[1], self",
         (_ENUMERATED,),
     ),
     Fault(
@@ -97,8 +97,8 @@ IN_INFERENCE = (
     Fault(
         "epsilon in place of zero",
         "inference/compiled.py",
-        "terms = np.log(norms)",
-        "terms = np.log(norms + 1e-300)",
+        "norms, out=terms, where=norms >",
+        "norms + 1e-300, out=terms, where=norms + 1e-300 >",
         (_ENUMERATED,),
     ),
     Fault(
@@ -142,9 +142,9 @@ IN_INFERENCE = (
     ),
     Fault(
         "prediction of the observation that was just seen",
-        "inference/compiled.py",
-        "law.transition_MSS[component] @ symbols_SV if",
-        "symbols_SV if",
+        "processes/laws.py",
+        "return self.transition_MSS[component] @ self.emission_MSV[component]",
+        "return self.emission_MSV[component]",
         (_ENUMERATED,),
     ),
     Fault(
@@ -163,9 +163,9 @@ IN_INFERENCE = (
     ),
     Fault(
         "a mixture predicts from beliefs not moved on",
-        "inference/pools.py",
-        "torch.bmm(law.transition_MSS, symbols_MSV) if",
-        "symbols_MSV if",
+        "processes/laws.py",
+        "return self.transition_MSS @ self.emission_MSV",
+        "return self.emission_MSV",
         (_MIXTURE,),
     ),
     Fault(
@@ -187,9 +187,9 @@ IN_INFERENCE = (
     ),
     Fault(
         "underflow taken for impossibility",
-        "inference/fast.py",
-        "for row in np.flatnonzero(doubtful).tolist():",
-        "for row in []:",
+        "inference/compiled.py",
+        "in zip(work.rows[doubtful].tolist(), work.lengths[doubtful].tolist(), strict=True):",
+        "in ():",
         ("inference/test_fast.py::test_what_vanishes_is_not_impossible",),
     ),
     Fault(
@@ -271,9 +271,9 @@ IN_INFERENCE = (
     ),
     Fault(
         "a certificate one step too good",
-        "inference/memory_error.py",
-        "steps = memory_length if states_emit else memory_length - 1",
-        "steps = memory_length + 1 if states_emit else memory_length",
+        "processes/laws.py",
+        "return self.transition_MSS[:1], memory_length",
+        "return self.transition_MSS[:1], memory_length + 1",
         ("inference/test_memory.py::test_reference_certificate",),
     ),
     Fault(
@@ -306,9 +306,9 @@ IN_INFERENCE = (
     ),
     Fault(
         "a stationary law by the wrong elimination",
-        "processes/stationary.py",
-        "work[:last, last] /= work[last, :last].sum()",
-        "work[:last, last] /= work[last, :last].max()",
+        "kernels/fixed_order.py",
+        "leaving += work[last, j]",
+        "leaving = max(leaving, work[last, j])",
         ("inference/test_memory.py::test_the_stationary_law_is_stationary",),
     ),
 )

@@ -263,13 +263,13 @@ IN_MEASUREMENTS = (
     Fault(
         "interval of the excess over tokens",
         "analysis/curves.py",
-        'values = _mean_of_asked(self.measures["model"]["excess"])',
+        'values = mean_of_asked(self.measures["model"]["excess"])',
         'values = self.measures["model"]["excess"].ravel()',
         ("analysis/test_scored_runs.py::test_the_interval_of_the_excess_is_over_samples",),
     ),
     Fault(
         "samples of a curve counted four times",
-        "analysis/curves.py",
+        "analysis/measures.py",
         "bootstrap_means(np.where(infinite, 0.0, averages))",
         "bootstrap_means(np.where(infinite, 0.0, np.tile(averages, (4, 1))))",
         ("analysis/test_scored_runs.py::test_each_sample_of_a_curve_counts_once",),
@@ -305,8 +305,8 @@ IN_MEASUREMENTS = (
     Fault(
         "beliefs that are off by one position",
         "corpora/targets.py",
-        "return self._with_start(beliefs, self.process.initial_S)",
-        "return self._with_start(beliefs.roll(1, 1), self.process.initial_S)",
+        "return self._with_start(beliefs, self.process.law.initial_MS[0])",
+        "return self._with_start(beliefs.roll(1, 1), self.process.law.initial_MS[0])",
         ("analysis/test_calibration.py::test_exact_beliefs_are_calibrated",),
     ),
     Fault(

@@ -128,4 +128,4 @@ def test_the_ledger_of_the_documentation_reads_finished_experiments_only() -> No
     (pattern,) = re.findall(r"wildcard (results/\S*?)\)", (ROOT / "Makefile").read_text())
     folders = [found.parent for found in ROOT.glob(pattern)]
     assert len(folders) > 30
-    assert all((folder / "findings.json").is_file() and (folder / "tables").is_dir() for folder in folders)
+    assert all((folder / "findings.json").is_file() for folder in folders)

@@ -9,6 +9,11 @@ from typing import Any
 _SECONDS_BETWEEN_LINES, _SECONDS_BETWEEN_DRAWINGS, _SHORT = 20.0, 0.2, 1.0
 
 
+def say_beside(line: str) -> None:
+    """Print a line on the standard error."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def live_console() -> Any:
     """What draws on the terminal of the standard error; None if that is none, or without rich (extra `pages`)."""
     try:
@@ -81,7 +86,7 @@ class Progress:
         ):
             self._shown = now
             said = f"{_left(self.total - step, made, seconds)}{shown}"
-            print(f"{self.what} {step}/{self.total}  {said}", file=sys.stderr, flush=True)
+            say_beside(f"{self.what} {step}/{self.total}  {said}")
 
     def _draw(self, step: int, said: str) -> None:
         """The bar of a notebook."""

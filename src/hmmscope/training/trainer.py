@@ -2,7 +2,6 @@
 
 import resource
 import signal
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -21,7 +20,7 @@ from hmmscope.training.distributed import World
 from hmmscope.training.engines import make_engine
 from hmmscope.training.evaluation import Evaluation
 from hmmscope.training.parallel import Single, num_samples
-from hmmscope.training.progress import Progress
+from hmmscope.training.progress import Progress, say_beside
 from hmmscope.training.schedules import learning_rate, sample_numbers, stage_length
 from hmmscope.training.signals import Abandoned, Interrupted, deferred_signals
 from hmmscope.training.spec import TrainingSpec
@@ -162,7 +161,7 @@ def train_model(
                 if step > saved_step:
                     if long and run is not None:
                         note = f"{signal.Signals(received[0]).name}: saving step {step}; a second signal ends at once"
-                        print(note, file=sys.stderr, flush=True)
+                        say_beside(note)
                     for buffer, own in zip(buffers, before, strict=True):
                         buffer.copy_(own)
                     save(step)
