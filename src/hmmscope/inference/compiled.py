@@ -1,6 +1,7 @@
 """From processes and batches to the compiled loops, and back: the filter and the smoother of one HMM on the processor.
 
-Few states, or few sequences, or transitions that emit: `hmmscope.kernels.lanes`. Many states: a matrix product a step,
+Up to sixteen states: `hmmscope.kernels.registers`. Few states, or few sequences, or transitions that emit, or negative
+numbers: `hmmscope.kernels.lanes`. Many states: a matrix product a step,
 with one compiled pass between two of them. A sequence whose belief has an entry below 1e-100 is gone over again by
 `hmmscope.kernels.careful`, because what is negligible now may be all that is left later. So nothing is lost to
 underflow: a probability of zero is zero, and every other one is right to its last digits.
@@ -16,8 +17,18 @@ from numpy.typing import NDArray
 from hmmscope.axes import Bool, Int64, Tensor
 from hmmscope.inference.products import products_backward, products_forward
 from hmmscope.inference.ragged import check_ragged
-from hmmscope.inference.tables import Sequences, Tables, few, in_blocks, sequences, tables
-from hmmscope.kernels import careful, lanes
+from hmmscope.inference.tables import (
+    Sequences,
+    Tables,
+    few,
+    in_blocks,
+    padded,
+    sequences,
+    side_by_side,
+    tables,
+    with_emissions,
+)
+from hmmscope.kernels import careful, lanes, registers
 from hmmscope.processes.base import Process
 from hmmscope.processes.laws import ROUNDING, Law, symbol_law
 from hmmscope.reprs import Shown
@@ -151,7 +162,13 @@ def forward(
     ends: NDArray[np.int64] | None = None,
     openers: NDArray[np.int64] | None = None,
 ) -> None:
-    """`lanes.forward` with whichever results are given."""
+    """`lanes.forward` with whichever results are given; the states side by side where they are few.
+
+    States side by side are float64 in any case.
+    """
+    if ends is None and openers is None and side_by_side(process):
+        _forward_side_by_side(process, work, doubtful, beliefs, norms, laws, ahead, totals)
+        return
     dtype, size = process.first.dtype, process.num_states
     smallest, every = SMALLEST[dtype]
     no_rows, no_sums = np.empty((0, size), dtype), np.empty(0)
@@ -172,6 +189,30 @@ def forward(
         )
 
     in_blocks(work, len(work.rows), run)
+
+
+def _forward_side_by_side(
+    process: Tables,
+    work: Sequences,
+    doubtful: NDArray[np.bool_],
+    beliefs: NDArray | None,
+    norms: NDArray | None,
+    laws: NextLaws | None,
+    ahead: NDArray | None,
+    totals: NDArray | None,
+) -> None:
+    flat, nothing = padded(with_emissions(process)), np.empty(0)
+    opening, prediction = (nothing, nothing) if laws is None or ahead is None else laws
+    kept = [nothing if array is None else array.reshape(-1) for array in (beliefs, norms, ahead)]
+
+    def run(part: slice) -> None:
+        own = work.part(part)
+        registers.forward(
+            *(*flat, opening, prediction.ravel(), *own[:3], own.starts, *kept),
+            *(nothing if totals is None else totals[part], doubtful[part]),
+        )
+
+    in_blocks(work, len(work.rows), run, together=1)
 
 
 def filter_carefully(
@@ -195,7 +236,9 @@ def run_smoother(
     process, work = filtered.tables, filtered.work
     size, transposed = process.num_states, process.transposed()
     possible: NDArray[np.bool_] = np.all(filtered.terms > -np.inf, axis=1)
-    if few(process, work):
+    if side_by_side(process):
+        _smooth_side_by_side(filtered, smoothed, weights)
+    elif few(process, work):
         nothing = np.empty((0, size))
         flat = [array.reshape(-1, size) for array in (filtered.beliefs, smoothed)]
         kept = nothing if weights is None else weights.reshape(-1, size)
@@ -215,6 +258,24 @@ def run_smoother(
         if possible[row]:
             smooth_carefully(filtered, row, beliefs, smoothed[row, : len(beliefs.mantissa)], np.empty((0, size, size)))
     return possible
+
+
+def _smooth_side_by_side(
+    filtered: Filtered, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None
+) -> None:
+    """Emissions are taken into the matrices only where no weights are asked for, which stand between the two."""
+    work, process = filtered.work, filtered.tables if weights is not None else with_emissions(filtered.tables)
+    flat, nothing = padded(process._replace(step=process.transposed())), np.empty(0)
+    kept = nothing if weights is None else weights.reshape(-1)
+
+    def run(part: slice) -> None:
+        own = work.part(part)
+        registers.backward(
+            *(flat.states, flat.step, flat.emission, *own[:3], own.starts, filtered.beliefs.reshape(-1)),
+            *(filtered.norms.reshape(-1), smoothed.reshape(-1), kept, nothing, nothing, nothing),
+        )
+
+    in_blocks(work, len(work.rows), run, together=1)
 
 
 def smooth_carefully(

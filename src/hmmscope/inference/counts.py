@@ -8,11 +8,14 @@ from numpy.typing import NDArray
 
 from hmmscope.inference.compiled import careful_counts, forward
 from hmmscope.inference.products import products_backward, products_forward
-from hmmscope.inference.tables import Sequences, Tables, few, in_blocks
-from hmmscope.kernels import lanes
+from hmmscope.inference.tables import Sequences, Tables, few, in_blocks, padded, side_by_side
+from hmmscope.kernels import lanes, registers
 
 #: Bytes of beliefs of a block; 64 times as many for matrix products, which need many rows.
 BLOCK_BYTES = 2**20
+
+#: The compiled loops have at least so many blocks, if there are as many sequences.
+BLOCKS = 16
 
 
 class Counts(NamedTuple):
@@ -27,7 +30,8 @@ class Counts(NamedTuple):
 def add_counts(process: Tables, work: Sequences, counts: Counts, num_threads: int | None = None) -> None:
     """Add the counts of sequences whose states emit, and write their log-likelihoods; garbage where one is impossible."""
     packed = work.packed()
-    add = _add_few if few(process, work) else _add_many
+    narrow = side_by_side(process)
+    add = _add_few if narrow or few(process, work) else _add_many
     rows = max(
         1, BLOCK_BYTES * (1 if add is _add_few else 64) // (8 * process.num_states * int(work.lengths.max(initial=1)))
     )
@@ -44,7 +48,8 @@ def add_counts(process: Tables, work: Sequences, counts: Counts, num_threads: in
         counts.logs[own.rows] = found.logs
         parts[part.start] = found
 
-    in_blocks(packed, rows, run, num_threads)
+    blocks = None if add is _add_many else BLOCKS  # the same sums for any number of threads
+    in_blocks(packed, rows, run, num_threads, together=1 if narrow else None, shares=blocks)
     for begin in sorted(parts):  # the same sums whichever thread was first
         for total, own in zip(counts[:3], parts[begin][:3], strict=True):
             total += own
@@ -58,7 +63,13 @@ def _add_few(process: Tables, work: Sequences, found: Counts) -> NDArray[np.bool
     forward(process, work, doubtful, beliefs=beliefs, norms=norms, totals=found.logs)
     sums, nothing = np.zeros((size, size)), np.empty((0, size))
     sure = ~doubtful
-    if sure.any():
+    if sure.any() and side_by_side(process):
+        flat = padded(process._replace(step=process.transposed()))
+        registers.backward(
+            *(flat.states, flat.step, flat.emission, work.symbols, work.offsets[sure], work.lengths[sure], work.starts),
+            *(beliefs.ravel(), norms, nothing[:, 0], nothing[:, 0], found.first, sums.ravel(), found.visits.ravel()),
+        )
+    elif sure.any():
         lanes.backward(
             *(work.width, process.transposed(), process.emission, work.symbols, work.offsets[sure], work.lengths[sure]),
             *(work.starts, beliefs, norms, nothing, nothing, found.first, sums, found.visits),

@@ -10,9 +10,10 @@ from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import Weights, filter_batch
 from hmmscope.inference.ragged import check_ragged
-from hmmscope.inference.tables import Tables, in_blocks, sequences, tables
-from hmmscope.kernels import careful
-from hmmscope.kernels.viterbi import likeliest
+from hmmscope.inference.tables import Tables, in_blocks, padded, sequences, side_by_side, tables
+from hmmscope.kernels import careful, registers
+from hmmscope.kernels.vectors import padded_size
+from hmmscope.kernels.viterbi import likeliest, path_terms
 from hmmscope.processes.answers import PATHS
 from hmmscope.processes.base import Process
 from hmmscope.reprs import Shown
@@ -73,6 +74,7 @@ def most_likely_states(
     with np.errstate(divide="ignore"):
         exact = Tables(*(np.log(part) for part in process))
     first, step, emission = (np.rint(part * _GRID) / _GRID for part in exact)
+    rounded = Tables(first, step, emission)
     transposed = np.ascontiguousarray(step.transpose(0, 2, 1))
     states, found = np.full(batch * time, -1), np.empty(len(work.rows))
     longest, small = int(work.lengths.max(initial=0)), np.uint8 if hmm.num_states <= 256 else np.uint16
@@ -82,27 +84,18 @@ def most_likely_states(
         pointers = np.empty((longest, hmm.num_states, min(len(work.width), len(own.rows))), small)
         likeliest(work.width, first, transposed, emission, *own[:3], own.starts, pointers, states, found[part])
 
-    in_blocks(work, len(work.rows), run)
-    paths_BT = states.reshape(batch, time)
-    terms_BT = _steps(exact, checked.numpy(), paths_BT, mask.numpy())
-    terms_BT[~inside.numpy()] = 0.0
-    return PathResult(torch.from_numpy(paths_BT), torch.from_numpy(terms_BT.sum(1)))
+    def run_side_by_side(part: slice) -> None:
+        own, flat = work.part(part), padded(rounded, filling=-np.inf)
+        pointers = np.empty(longest * padded_size(hmm.num_states), np.uint8)
+        registers.likeliest(*flat, *own[:3], own.starts, pointers, states, found[part])
 
-
-def _steps(
-    logs: Tables,
-    symbols_BT: NDArray[np.int64],
-    states_BT: NDArray[np.int64],
-    starts_T: NDArray[np.bool_],
-) -> NDArray[np.float64]:
-    """Log-probability of each step of paths (batch, time), from logarithms of the tables; -inf where there is no path."""
-    before_BT = np.roll(states_BT, 1, axis=1)
-    if logs.states_emit:
-        moves_BT = logs.step[0, before_BT, states_BT] + logs.emission[symbols_BT, states_BT]
+    if side_by_side(process):
+        in_blocks(work, len(work.rows), run_side_by_side, together=1)
     else:
-        moves_BT = logs.step[symbols_BT, before_BT, states_BT]
-    terms_BT = np.where(starts_T, logs.first[symbols_BT, states_BT], moves_BT)
-    return np.where(states_BT < 0, -np.inf, terms_BT)
+        in_blocks(work, len(work.rows), run)
+    terms_BT = np.zeros((batch, time))
+    path_terms(*exact, *work[:3], work.starts, states, terms_BT.reshape(-1))
+    return PathResult(torch.from_numpy(states.reshape(batch, time)), torch.from_numpy(terms_BT.sum(1)))
 
 
 def sample_state_paths(

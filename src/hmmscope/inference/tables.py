@@ -9,11 +9,15 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Int64, Tensor
-from hmmscope.kernels import lanes
+from hmmscope.kernels import lanes, registers
+from hmmscope.kernels.vectors import padded_size
 from hmmscope.processes.laws import Law
 
 #: Up to this many states compiled loops beat matrix products, and up to this many sequences for any number of states.
 FEW_STATES, FEW_SEQUENCES = 32, 4
+
+#: Numbers that stay in the first cache of a processor together with what is read and written.
+CACHED = 2048
 
 
 class Tables(NamedTuple):
@@ -34,6 +38,40 @@ class Tables(NamedTuple):
     def transposed(self) -> NDArray[np.floating]:
         """`step` with its last axes exchanged."""
         return np.ascontiguousarray(self.step.transpose(0, 2, 1))
+
+
+class Padded(NamedTuple):
+    """Tables for `hmmscope.kernels.registers`: flat, rows as wide as a vector; the length of `states` is their number."""
+
+    states: tuple[int, ...]
+    first: NDArray[np.float64]
+    step: NDArray[np.float64]
+    emission: NDArray[np.float64]
+
+
+def padded(process: Tables, *, filling: float = 0.0) -> Padded:
+    """The same tables in float64, with `filling` beyond the last state."""
+    size = process.num_states
+    rest = [(0, padded_size(size) - size)]
+    first, step, emission = (
+        np.pad(part, [(0, 0)] * (part.ndim - 1) + rest, constant_values=filling).astype(np.float64).ravel()
+        for part in process
+    )
+    return Padded((0,) * size, first, step, emission)
+
+
+def with_emissions(process: Tables) -> Tables:
+    """The same process with a matrix for each symbol, which saves a product a step, where all of them fit the cache."""
+    num_symbols, size = process.first.shape
+    if not process.states_emit or num_symbols * size**2 > CACHED:
+        return process
+    return Tables(process.first, process.step * process.emission[:, None], process.emission[:0])
+
+
+def side_by_side(process: Tables) -> bool:
+    """Whether the states of a sequence go side by side in a register: few states, and no negative number."""
+    few_states = process.num_states <= registers.MOST
+    return few_states and all(bool((part >= 0).all()) for part in process)
 
 
 def tables(law: Law, component: int = 0, dtype: type[np.floating] = np.float64) -> Tables:
@@ -108,11 +146,22 @@ def flat_sequences(symbols: NDArray[np.integer], lengths: NDArray[np.int64]) -> 
     return found.packed()
 
 
-def in_blocks(work: Sequences, size: int, run: Callable[[slice], None], num_threads: int | None = None) -> None:
-    """Call `run` for blocks of about `size` sequences, whole lanes, on threads: as many as torch has, if not said."""
-    num_threads, lanes_of = torch.get_num_threads() if num_threads is None else num_threads, len(work.width)
+def in_blocks(
+    work: Sequences,
+    size: int,
+    run: Callable[[slice], None],
+    num_threads: int | None = None,
+    *,
+    together: int | None = None,
+    shares: int | None = None,
+) -> None:
+    """Call `run` for blocks of about `size` sequences on threads: as many as torch has, if not said.
+
+    Blocks are whole lanes, or multiples of `together`; there are at least as many as threads, or as `shares`.
+    """
+    num_threads, lanes_of = torch.get_num_threads() if num_threads is None else num_threads, together or len(work.width)
     count = len(work.rows)
-    share = -(-count // max(1, num_threads))
+    share = -(-count // max(1, shares or num_threads))
     block = max(1, -(-min(share, size) // lanes_of)) * lanes_of
     parts = [slice(begin, min(begin + block, count)) for begin in range(0, count, block)]
     if num_threads == 1 or len(parts) <= 1:

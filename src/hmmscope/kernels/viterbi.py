@@ -105,3 +105,22 @@ def likeliest(width, first, transposed, emission, symbols, offsets, lengths, sta
             for t in range(length[lane] - 1, -1, -1):
                 states[offset[lane] + t] = at if possible else -1
                 at = pointers[t, at, lane]
+
+
+@kernel()
+def path_terms(first, step, emission, symbols, offsets, lengths, starts, states, terms):  # type: ignore[no-untyped-def]
+    """Write the log-probability of each step of paths (N,), from logarithms of the tables; -inf where there is no path."""
+    for row in range(len(offsets)):
+        before = 0
+        for t in range(lengths[row]):
+            place = offsets[row] + t
+            seen, now = symbols[place], states[place]
+            if now < 0:
+                terms[place] = -np.inf
+            elif starts[t]:
+                terms[place] = first[seen, now]
+            elif len(emission):
+                terms[place] = step[0, before, now] + emission[seen, now]
+            else:
+                terms[place] = step[seen, before, now]
+            before = now

@@ -1,0 +1,279 @@
+"""Vectors of the processor as values of compiled functions: the states of one sequence side by side in a register.
+
+A law over S states is one vector of P numbers: P is the power of two from two on that holds S, and what is beyond S is
+padding. The compiler takes S from the length of the tuple `states`, so a loop over states is written out when it is
+compiled. Tables are flat, with rows of P numbers. Nothing here checks bounds.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
+
+_F64, _I32, _I8, _BIT = ir.DoubleType(), ir.IntType(32), ir.IntType(8), ir.IntType(1)
+
+
+def padded_size(num_states: int) -> int:
+    """P for so many states."""
+    return max(2, 1 << (num_states - 1).bit_length())
+
+
+class Vector(types.Type):
+    """The type of a vector of float64."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        super().__init__(name=f"Vector({size})")
+
+
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Vector) -> None:
+        super().__init__(manager, kind, ir.VectorType(_F64, kind.size))
+
+
+def _vector(states: types.UniTuple) -> Vector:
+    return Vector(padded_size(states.count))
+
+
+def _place(context: Any, builder: Any, kind: Any, array: Any, place: Any, vector: Any) -> Any:
+    """Pointer to a vector within an array."""
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [place]), vector.as_pointer())
+
+
+def _read(builder: Any, pointer: Any, align: int = 8) -> Any:
+    loaded = builder.load(pointer)
+    loaded.align = align
+    return loaded
+
+
+def _shuffle(builder: Any, left: Any, right: Any, lanes: list[int]) -> Any:
+    return builder.shuffle_vector(left, right, ir.Constant(ir.VectorType(_I32, len(lanes)), lanes))
+
+
+def _spread(builder: Any, vector: Any, lane: int, size: int | None = None) -> Any:
+    """One lane in all of `size` lanes."""
+    return _shuffle(builder, vector, ir.Constant(vector.type, ir.Undefined), [lane] * (size or vector.type.count))
+
+
+def _filled(builder: Any, number: Any, size: int) -> Any:
+    nothing = ir.Constant(ir.VectorType(number.type, size), ir.Undefined)
+    return _spread(builder, builder.insert_element(nothing, number, ir.Constant(_I32, 0)), 0)
+
+
+def _added(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """a * b + c."""
+    name = f"llvm.fmuladd.v{a.type.count}f64"
+    kind = ir.FunctionType(a.type, [a.type] * 3)
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [a, b, c])
+
+
+def _larger(builder: Any, a: Any, b: Any) -> Any:
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+
+def _folded(builder: Any, parts: list[Any], join: Any) -> Any:
+    """Neighbours joined until one is left: the shortest chain."""
+    while len(parts) > 1:
+        pairs = [join(a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
+        parts = pairs + parts[len(parts) - len(parts) % 2 :]
+    return parts[0]
+
+
+def _across(builder: Any, vector: Any, join: Any) -> Any:
+    """All lanes joined to one number."""
+    while vector.type.count > 1:
+        half, nothing = vector.type.count // 2, ir.Constant(vector.type, ir.Undefined)
+        low = _shuffle(builder, vector, nothing, list(range(half)))
+        high = _shuffle(builder, vector, nothing, list(range(half, 2 * half)))
+        vector = join(low, high)
+    return builder.extract_element(vector, ir.Constant(_I32, 0))
+
+
+def _mixed(builder: Any, law: Any, rows: list[Any]) -> Any:
+    """sum_i law_i rows_i in up to four chains."""
+    spread = [_spread(builder, law, i, rows[0].type.count) for i in range(len(rows))]
+    chains: list[Any] = []
+    count = min(4, (len(rows) + 1) // 2)
+    for i, (one, row) in enumerate(zip(spread, rows, strict=True)):
+        if i < count:
+            chains.append(builder.fmul(one, row))
+        else:
+            chains[i % count] = _added(builder, one, row, chains[i % count])
+    return _folded(builder, chains, builder.fadd)
+
+
+@intrinsic
+def filled(_: Any, states: Any, number: Any) -> Any:
+    """One number in all lanes."""
+    kind = _vector(states)
+    return kind(states, types.float64), lambda c, b, s, args: _filled(b, args[1], kind.size)
+
+
+@intrinsic
+def load(_: Any, states: Any, table: Any, place: Any) -> Any:
+    """A row of a table."""
+    kind = _vector(states)
+
+    def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector = ir.VectorType(_F64, kind.size)
+        return _read(builder, _place(context, builder, table, args[1], args[2], vector))
+
+    return kind(states, table, types.intp), write
+
+
+@intrinsic
+def take(_: Any, states: Any, values: Any, place: Any) -> Any:
+    """S numbers of an array without padding; the padding is zero."""
+    kind = _vector(states)
+
+    def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector = ir.VectorType(_F64, states.count)
+        loaded = _read(builder, _place(context, builder, values, args[1], args[2], vector))
+        lanes = [min(lane, states.count) for lane in range(kind.size)]
+        return _shuffle(builder, loaded, ir.Constant(vector, None), lanes)
+
+    return kind(states, values, types.intp), write
+
+
+@intrinsic
+def put(_: Any, states: Any, vector: Any, values: Any, place: Any) -> Any:
+    """Write S numbers to an array without padding."""
+
+    def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kept = _shuffle(builder, args[1], ir.Constant(args[1].type, ir.Undefined), list(range(states.count)))
+        builder.store(kept, _place(context, builder, values, args[2], args[3], kept.type)).align = 8
+        return context.get_dummy_value()
+
+    return types.void(states, vector, values, types.intp), write
+
+
+@intrinsic
+def times(_: Any, left: Any, right: Any) -> Any:
+    """The product, lane by lane."""
+    return left(left, right), lambda c, b, s, args: b.fmul(*args)
+
+
+@intrinsic
+def plus(_: Any, left: Any, right: Any) -> Any:
+    """The sum, lane by lane."""
+    return left(left, right), lambda c, b, s, args: b.fadd(*args)
+
+
+@intrinsic
+def scaled(_: Any, vector: Any, number: Any) -> Any:
+    """Every lane times a number."""
+    return vector(vector, types.float64), lambda c, b, s, args: b.fmul(args[0], _filled(b, args[1], vector.size))
+
+
+@intrinsic
+def where_positive(_: Any, law: Any, vector: Any) -> Any:
+    """The vector where the law is positive, zero elsewhere."""
+
+    def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        zero = ir.Constant(args[0].type, None)
+        return builder.select(builder.fcmp_ordered(">", args[0], zero), args[1], zero)
+
+    return vector(law, vector), write
+
+
+@intrinsic
+def total(_: Any, vector: Any) -> Any:
+    """The sum of all lanes."""
+    return types.float64(vector), lambda c, b, s, args: _across(b, args[0], b.fadd)
+
+
+@intrinsic
+def any_tiny(_: Any, vector: Any, smallest: Any) -> Any:
+    """Whether a positive lane is below `smallest`."""
+
+    def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        law, bound = args[0], _filled(builder, args[1], vector.size)
+        positive = builder.fcmp_ordered(">", law, ir.Constant(law.type, None))
+        found = builder.and_(positive, builder.fcmp_ordered("<", law, bound))
+        return _across(builder, found, builder.or_)
+
+    return types.boolean(vector, types.float64), write
+
+
+@intrinsic
+def moved(_: Any, states: Any, law: Any, table: Any, place: Any) -> Any:
+    """sum_i law_i row_i, for the S rows of a matrix in a table."""
+
+    def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        places = [builder.add(args[3], ir.Constant(args[3].type, i * law.size)) for i in range(states.count)]
+        rows = [_read(builder, _place(context, builder, table, args[2], place, args[1].type)) for place in places]
+        return _mixed(builder, args[1], rows)
+
+    return law(states, law, table, types.intp), write
+
+
+def _predictor(size: int) -> Any:
+    @intrinsic
+    def predicted(_: Any, states: Any, law: Any, matrix: Any, begin: Any, stride: Any, out: Any, place: Any) -> Any:
+        """Write sum_i law_i matrix_i for some columns of a flat matrix, whose rows are `stride` apart."""
+
+        def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            kind, place, rows = ir.VectorType(_F64, size), args[3], []
+            for _ in range(states.count):
+                rows.append(_read(builder, _place(context, builder, matrix, args[2], place, kind)))
+                place = builder.add(place, args[4])
+            mixed = _mixed(builder, args[1], rows)
+            builder.store(mixed, _place(context, builder, out, args[5], args[6], kind)).align = 8
+            return context.get_dummy_value()
+
+        where = types.intp
+        return types.void(states, law, matrix, where, where, out, where), write
+
+    return predicted
+
+
+#: Predictions of four columns of a matrix, and of one.
+predict_four, predict_one = _predictor(4), _predictor(1)
+
+
+@intrinsic
+def add_outer(_: Any, states: Any, left: Any, right: Any, table: Any) -> Any:
+    """table_i += left_i right, for the S rows of a table."""
+
+    def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        for i in range(states.count):
+            place = ir.Constant(ir.IntType(64), i * left.size)
+            pointer = _place(context, builder, table, args[3], place, args[1].type)
+            summed = _added(builder, _spread(builder, args[1], i), args[2], _read(builder, pointer))
+            builder.store(summed, pointer).align = 8
+        return context.get_dummy_value()
+
+    return types.void(states, left, right, table), write
+
+
+@intrinsic
+def longest(_: Any, states: Any, best: Any, table: Any, place: Any, pointers: Any, where: Any) -> Any:
+    """max_i (best_i + row_i) for the S rows of a matrix in a table; the lowest i among equals is written to `pointers`."""
+
+    def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        size, sums = best.size, []
+        for i in range(states.count):
+            begin = builder.add(args[3], ir.Constant(args[3].type, i * size))
+            row = _read(builder, _place(context, builder, table, args[2], begin, args[1].type))
+            sums.append(builder.fadd(_spread(builder, args[1], i), row))
+        top = _folded(builder, sums, lambda a, b: _larger(builder, a, b))
+        kind = ir.VectorType(_I8, size)
+        chosen = ir.Constant(kind, [states.count - 1] * size)
+        for i in range(states.count - 2, -1, -1):
+            equal = builder.fcmp_ordered("==", sums[i], top)
+            chosen = builder.select(equal, ir.Constant(kind, [i] * size), chosen)
+        builder.store(chosen, _place(context, builder, pointers, args[4], args[5], kind)).align = 1
+        return top
+
+    return best(states, best, table, types.intp, pointers, types.intp), write
+
+
+@intrinsic
+def row_size(_: Any, states: Any) -> Any:
+    """P."""
+    kind = _vector(states)
+    return types.intp(states), lambda c, b, s, args: ir.Constant(ir.IntType(64), kind.size)

@@ -1,0 +1,142 @@
+"""States side by side in a register give the answers of lanes over sequences.
+
+That they are those of every path by enumeration is held by the tests of each answer, whose processes have few states.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+import hmmscope as hs
+import oracles
+from comparing import close
+from hmmscope.inference import compiled, counts, paths
+from hmmscope.inference.smoothing import expected_counts, smooth_pairs
+from inference_cases import close_logs, revived, symbols
+from strategies import KINDS, as_labelled, dense, likely, rows, some_starts, tiny_entries, with_zeros
+
+
+@pytest.fixture
+def over_lanes(monkeypatch):
+    """Call something with every sequence on a lane."""
+
+    def call(function, *args, **options):
+        with monkeypatch.context() as patch:
+            for module in (compiled, counts, paths):
+                patch.setattr(module, "side_by_side", lambda process: False)
+            return function(*args, **options)
+
+    return call
+
+
+def batches(rng, num_states, num_symbols):
+    """Processes of both forms with ragged sequences, some of which are likely and some impossible, and restarts."""
+    for kind in KINDS:
+        matrices = kind(rng, num_states, num_symbols)
+        observations = symbols(rng, 5, 21, num_symbols)
+        observations[1] = torch.tensor(likely(rng, matrices, 21))
+        observations[2] = torch.tensor(likely(rng, matrices, 21))
+        lengths = torch.tensor([21, 21, 17, 0, int(rng.integers(1, 22))])
+        starts = torch.tensor(some_starts(rng, 21) if rng.random() < 0.5 else oracles.first_only(range(21)))
+        for hmm in (hs.HMM(*matrices), hs.LabelledHMM(*as_labelled(matrices))):
+            yield hmm, observations, {"starts": starts, "lengths": lengths}
+
+
+@pytest.mark.parametrize("num_states", [1, 3, 15])
+@pytest.mark.parametrize("num_symbols", [1, 6])
+def test_both_roads_give_one_answer(num_states, num_symbols, over_lanes):
+    rng = np.random.default_rng([num_states, num_symbols])
+    for hmm, observations, options in batches(rng, num_states, num_symbols):
+        one = hs.filter_beliefs(hmm, observations, **options)
+        other = over_lanes(hs.filter_beliefs, hmm, observations, **options)
+        assert torch.equal(one.impossible_at, other.impossible_at)
+        for name in ("beliefs", "next_observation"):
+            close(getattr(one, name), getattr(other, name))
+        close_logs(one.log_likelihood_terms, other.log_likelihood_terms)
+        lengths = options["lengths"]
+        found = hs.log_likelihood(hmm, observations, lengths=lengths)
+        close_logs(found, over_lanes(hs.log_likelihood, hmm, observations, lengths=lengths))
+        close(
+            hs.smooth_beliefs(hmm, observations, **options),
+            over_lanes(hs.smooth_beliefs, hmm, observations, **options),
+        )
+        pairs = smooth_pairs(hmm, observations, **options).pairs
+        close(pairs, over_lanes(smooth_pairs, hmm, observations, **options).pairs)
+        path = hs.most_likely_states(hmm, observations, **options)
+        again = over_lanes(hs.most_likely_states, hmm, observations, **options)
+        assert torch.equal(path.states, again.states)
+        assert torch.equal(path.log_probability, again.log_probability)
+        if isinstance(hmm, hs.HMM):
+            kept = one.impossible_at < 0
+            chosen = {"starts": options["starts"], "lengths": lengths[kept]}
+            sums = expected_counts(hmm, observations[kept], **chosen)
+            others = over_lanes(expected_counts, hmm, observations[kept], **chosen)
+            for name in ("first", "transitions", "visits"):
+                close(getattr(sums, name), getattr(others, name))
+
+
+def test_ties_go_to_the_same_states(over_lanes):
+    """States that are copies of each other, and laws of few values: most paths tie with others."""
+    rng = np.random.default_rng(0)
+    tied = 0
+    for size in (2, 3, 16):
+        rounds = np.full((size, size), 1 / size) if size != 3 else np.eye(size)
+        emission = np.repeat(rows(rng, 1, 3), size, axis=0)
+        hmm = hs.HMM([1 / size] * size, rounds, emission)
+        observations = symbols(rng, 3, 50, 3)
+        path = hs.most_likely_states(hmm, observations)
+        again = over_lanes(hs.most_likely_states, hmm, observations)
+        assert torch.equal(path.states, again.states)
+        tied += int((path.states[:, 0] == path.states[0, 0]).all())
+    assert tied == 3
+
+
+def test_nothing_is_lost_to_underflow(over_lanes):
+    """Entries that all but vanish and come back, and steps of probability 2^-64 for thousands of steps."""
+    matrices, sequence = revived(60)
+    for hmm, observations in (
+        (hs.HMM(*matrices), torch.tensor([sequence])),
+        *((hs.HMM(*tiny_entries(np.random.default_rng(seed), 3, 3)), None) for seed in range(20)),
+    ):
+        given = symbols(np.random.default_rng(5), 4, 3000, 3) if observations is None else observations
+        one, other = hs.filter_beliefs(hmm, given), over_lanes(hs.filter_beliefs, hmm, given)
+        assert torch.equal(one.impossible_at, other.impossible_at)
+        close_logs(one.log_likelihood, other.log_likelihood)
+        close(hs.smooth_beliefs(hmm, given), over_lanes(hs.smooth_beliefs, hmm, given), relative=1e-10)
+
+
+def test_a_renewal_at_every_step():
+    rng = np.random.default_rng(2)
+    hmm, observations = hs.HMM(*dense(rng, 4, 3)), symbols(rng, 1, 3000, 3)
+    found = hs.filter_beliefs(hmm, observations, starts=torch.ones(3000, dtype=torch.bool))
+    law = (hmm.initial_S @ hmm.emission_SV).log()
+    assert found.log_likelihood.item() == pytest.approx(law[observations].sum().item(), rel=1e-12)
+    ratio = hs.log_likelihood(hmm, observations.T[:, :1]).sum().item()
+    assert found.log_likelihood.item() == pytest.approx(ratio, rel=1e-12)
+
+
+@pytest.mark.parametrize("num_states", [4, 20])
+def test_counts_have_the_same_digits_on_any_number_of_threads(num_states):
+    rng = np.random.default_rng(num_states)
+    hmm = hs.HMM(*with_zeros(rng, num_states, 5))
+    observations = hmm.sample_paths(np.arange(200), np.arange(30) == 0, 0).observations
+    found, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3, 7):
+            torch.set_num_threads(threads)
+            found.append(expected_counts(hmm, observations))
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert torch.equal(other.transitions, found[0].transitions)
+        assert torch.equal(other.visits, found[0].visits)
+        assert torch.equal(other.first, found[0].first)
+
+
+@pytest.mark.parametrize("num_symbols", [1, 3, 4, 5, 70, 700])
+def test_predictions_of_any_number_of_symbols(num_symbols):
+    """Whole vectors of symbols and what is left over; and tables that no cache holds."""
+    rng = np.random.default_rng(num_symbols)
+    hmm = hs.HMM(*dense(rng, 6, num_symbols))
+    found = hs.filter_beliefs(hmm, symbols(rng, 2, 9, num_symbols))
+    close(found.next_observation, found.beliefs @ hmm.transition_SS @ hmm.emission_SV)
