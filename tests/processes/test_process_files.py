@@ -41,7 +41,9 @@ MAKERS: dict[str, Callable[[], Process]] = {
 
 
 def test_every_kind_has_a_case() -> None:
-    assert {type(make()) for make in MAKERS.values()} == set(kinds().values())
+    assert {type(make()) for make in MAKERS.values()} == {
+        kind for kind in kinds().values() if kind.__module__.startswith("hmmscope")
+    }
 
 
 @pytest.mark.parametrize("ending", [".json", ".npz", ".safetensors"])

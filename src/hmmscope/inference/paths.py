@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.axes import Float64, Int, Int64, Tensor
+from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import Weights, filter_batch
 from hmmscope.inference.ragged import check_ragged
@@ -16,6 +16,7 @@ from hmmscope.kernels.vectors import padded_size
 from hmmscope.kernels.viterbi import likeliest, path_terms
 from hmmscope.processes.answers import PATHS
 from hmmscope.processes.base import Process
+from hmmscope.processes.observations import Observations
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
 
@@ -38,7 +39,7 @@ class PathResult(Shown):
 
 
 def most_likely_states(
-    hmm: Process, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
+    hmm: Process, observations: Observations, *, starts: object = None, lengths: object = None
 ) -> PathResult:
     """The path of states with the largest joint probability (Viterbi), in logarithms.
 
@@ -100,7 +101,7 @@ def most_likely_states(
 
 def sample_state_paths(
     hmm: Process,
-    observations: Int[Tensor, "batch time"],
+    observations: Observations,
     *,
     num_paths: int = 1,
     seed: int = 0,

@@ -15,6 +15,7 @@ from hmmscope.inference.tables import sequences, tables
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import SMOOTHING, STATES
 from hmmscope.processes.base import Process
+from hmmscope.processes.observations import Observations
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 
@@ -38,7 +39,7 @@ class SmoothResult(Shown):
 
 
 def smooth_beliefs(
-    hmm: Process, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
+    hmm: Process, observations: Observations, *, starts: object = None, lengths: object = None
 ) -> Float64[Tensor, "batch time state"]:
     """Belief about each state given the whole sequence (the forward-backward smoother), exact in float64.
 

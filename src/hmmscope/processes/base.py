@@ -156,7 +156,8 @@ class Process(ABC):
     def lacks(self, asked: str, option: str = "") -> InputError:
         """The error that says what it does not know, and which kinds do."""
         kinds()
-        having = sorted({kind.__name__ for kind in _below(Process) if asked in kind.answered()})
+        named = (kind for kind in _below(Process) if not kind.__name__.startswith("_"))
+        having = sorted({kind.__name__ for kind in named if asked in kind.answered()})
         which = f"; {', '.join(having)} {'has' if len(having) == 1 else 'have'}" if having else ""
         why = f" ({self.why_not})" if self.why_not and asked == PREDICTIONS else ""
         instead = f"; {self.instead}" if self.instead else ""

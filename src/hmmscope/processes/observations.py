@@ -2,9 +2,12 @@
 
 import torch
 
-from hmmscope.axes import Bool, Int64, Tensor
+from hmmscope.axes import Bool, Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.schema import shown
+
+#: Symbols, or vectors of real-valued processes.
+Observations = Int[Tensor, "batch time"] | Float64[Tensor, "batch time coordinate"]
 
 
 def as_observations(observations: object) -> Tensor:

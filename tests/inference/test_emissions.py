@@ -1,0 +1,246 @@
+"""One filter for any emission: a Gaussian family in few lines, missing observations, and the categorical one."""
+
+import inspect
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import hmmscope as hs
+from hmmscope.errors import InputError
+from hmmscope.inference.emissions import (
+    Chain,
+    Emission,
+    count_states,
+    draw_states,
+    filter_states,
+    likeliest_states,
+    smooth_states,
+    where_seen,
+)
+from hmmscope.kernels.random_arrays import standard_normals
+from hmmscope.seeds import philox_key
+
+Tensor = torch.Tensor
+
+
+class _Gaussian(hs.Process):  # a private name: errors do not list it among the kinds that know something
+    """Each state emits a vector of independent Gaussian coordinates; a coordinate that is NaN is missing."""
+
+    real_valued = True
+    file_format, file_arrays = "test-gaussian-hmm", ("initial", "transition", "means", "variances")
+
+    def __init__(self, initial: Tensor, transition: Tensor, means: Tensor, variances: Tensor) -> None:
+        self.initial, self.transition, self.means, self.variances = initial, transition, means, variances
+        self.chain, (self.num_states, self.num_symbols) = Chain(initial, transition), means.shape
+
+    def log_likelihoods(self, observations: Tensor) -> Tensor:
+        squares = (observations[:, :, None] - self.means).square() / self.variances
+        return -0.5 * (squares + (2 * math.pi * self.variances).log()).nan_to_num(0.0).sum(-1)
+
+    def sample_paths(self, indices: np.ndarray, starts: np.ndarray, seed: int, stream: str = "corpus") -> hs.Paths:
+        drawn = torch.from_numpy(self.uniforms(indices, len(starts), seed, stream)[..., 0])
+        noise = torch.from_numpy(standard_normals(philox_key(seed, stream), indices, len(starts), self.num_symbols))
+        states = torch.zeros(drawn.shape, dtype=torch.int64)
+        for t, begins in enumerate(starts):
+            law = self.initial.expand(len(drawn), -1) if begins else self.transition[states[:, t - 1]]
+            states[:, t] = torch.searchsorted(law.cumsum(1), drawn[:, t : t + 1].contiguous())[:, 0].clamp(
+                max=self.num_states - 1
+            )
+        return hs.Paths(self.means[states] + self.variances[states].sqrt() * noise, states, None)
+
+    def observe(self, observations: Tensor, *, starts: object = None) -> hs.Observed:
+        found = filter_states(self.chain, self.log_likelihoods(observations), starts=starts)
+        ahead = found.beliefs @ self.transition @ self.means
+        terms, laws = found.log_likelihood_terms, {"belief": found.beliefs}
+        return hs.Observed(found.predicted @ self.means, ahead, terms, laws)
+
+    def smooth(self, observations: Tensor, *, starts: object = None) -> Tensor:
+        return smooth_states(self.chain, self.log_likelihoods(observations), starts=starts)
+
+    def likeliest_path(self, observations: Tensor, *, starts: object = None) -> tuple[Tensor, Tensor]:
+        found = likeliest_states(self.chain, self.log_likelihoods(observations), starts=starts)
+        return found.states, found.log_probability
+
+    def draw_paths(self, observations: Tensor, *, num_paths: int, seed: int, starts: object = None) -> Tensor:
+        logs = self.log_likelihoods(observations)
+        return draw_states(self.chain, logs, num_paths=num_paths, seed=seed, starts=starts)
+
+    def improved(self, observations: Tensor) -> "_Gaussian":
+        """A step of Baum and Welch."""
+        counts = count_states(self.chain, self.log_likelihoods(observations))
+        weights = counts.visits.flatten(0, 1).T / counts.visits.sum((0, 1))[:, None]
+        means = weights @ observations.flatten(0, 1)
+        squares = weights @ observations.flatten(0, 1).square()
+        moves = counts.transitions / counts.transitions.sum(1, keepdim=True)
+        return _Gaussian(counts.first / counts.first.sum(), moves, means, squares - means.square())
+
+
+def gaussian(spread: float = 1.5) -> _Gaussian:
+    def rows(values: list) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64)
+
+    transition = rows([[0.7, 0.3, 0.0], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5]])
+    means = spread * rows([[-1.0, 0.5], [0.0, 1.0], [1.0, -1.0]])
+    return _Gaussian(rows([0.5, 0.5, 0.0]), transition, means, rows([[1.0, 0.5], [0.7, 2.0], [1.5, 1.0]]))
+
+
+def enumerated(chain: Chain, logs_TS: Tensor) -> dict[str, Tensor]:
+    """By all paths, in logarithms."""
+    time, size = logs_TS.shape
+    paths = torch.tensor(list(itertools.product(range(size), repeat=time)))
+    joint = chain.initial_S.log()[paths[:, 0]] + logs_TS[0, paths[:, 0]]
+    parts = [joint]
+    for t in range(1, time):
+        joint = joint + chain.transition_SS.log()[paths[:, t - 1], paths[:, t]] + logs_TS[t, paths[:, t]]
+        parts.append(joint)
+    total, law = torch.logsumexp(joint, 0), torch.softmax(joint, 0)
+    one_hot = torch.nn.functional.one_hot(paths, size).double()
+    # of the shorter path each prefix stands size^(time - 1 - t) times
+    prefix = [torch.logsumexp(part, 0) - (time - 1 - t) * math.log(size) for t, part in enumerate(parts)]
+    return {
+        "beliefs": torch.stack([torch.softmax(part, 0) @ one_hot[:, t] for t, part in enumerate(parts)]),
+        "terms": torch.diff(torch.stack(prefix), prepend=torch.zeros(1, dtype=torch.float64)),
+        "smoothed": torch.einsum("p,pts->ts", law, one_hot),
+        "pairs": torch.einsum("p,pti,ptj->ij", law, one_hot[:, :-1], one_hot[:, 1:]),
+        "best": paths[joint.argmax()],
+        "best_log": joint.max(),
+        "total": total,
+    }
+
+
+def close(found: Tensor, exact: Tensor) -> None:
+    torch.testing.assert_close(found, exact, rtol=1e-10, atol=1e-12)
+
+
+def all_agree(chain: Chain, logs: Tensor) -> None:
+    filtered, smoothed = filter_states(chain, logs), smooth_states(chain, logs)
+    best, counts = likeliest_states(chain, logs), count_states(chain, logs)
+    exact = [enumerated(chain, own) for own in logs]
+    close(filtered.beliefs, torch.stack([own["beliefs"] for own in exact]))
+    close(filtered.log_likelihood_terms, torch.stack([own["terms"] for own in exact]))
+    close(filtered.predicted[:, 1:], filtered.beliefs[:, :-1] @ chain.transition_SS)
+    close(smoothed, torch.stack([own["smoothed"] for own in exact]))
+    close(counts.visits, smoothed)
+    close(counts.first, smoothed[:, 0].sum(0))
+    close(counts.transitions, torch.stack([own["pairs"] for own in exact]).sum(0))
+    close(counts.log_likelihood, torch.stack([own["total"] for own in exact]))
+    assert torch.equal(best.states, torch.stack([own["best"] for own in exact]))
+    close(best.log_probability, torch.stack([own["best_log"] for own in exact]))
+
+
+def test_a_family_is_short_and_one() -> None:
+    assert len(inspect.getsource(_Gaussian).splitlines()) <= 60
+    assert isinstance(gaussian(), Emission)
+
+
+@pytest.mark.parametrize("spread", [1.5, 60.0], ids=["in floats", "in logarithms"])
+def test_a_gaussian_family_equals_the_sum_over_all_paths(spread: float) -> None:
+    process = gaussian(spread)
+    seen = hs.Corpus(process, length=6)[0:4].observations
+    seen[1, 2], seen[2, :3, 0], seen[3] = torch.nan, torch.nan, seen[0] + 0.3 * spread
+    logs = process.log_likelihoods(seen)
+    if (
+        spread > 10
+    ):  # where the chain begins, only the states that say least can be; then the other one gains step by step
+        logs[0, 0], logs[0, 1:4] = torch.tensor([-900.0, -1000.0, 0.0]), torch.tensor([-500.0, -450.0, -20.0])
+    assert ((logs.amax(2) - logs.amin(2)).max() > 600) == (spread > 10)
+    all_agree(process.chain, logs)
+
+
+def test_what_is_missing_says_nothing() -> None:
+    process = gaussian()
+    seen = hs.Corpus(process, length=7)[0:3].observations
+    gap = torch.ones(3, 7, dtype=torch.bool)
+    gap[:, 3:5] = False
+    logs = where_seen(process.log_likelihoods(seen), gap)
+    assert torch.equal(logs, process.log_likelihoods(seen.masked_fill(~gap[..., None], torch.nan)))
+    found = filter_states(process.chain, logs)
+    assert torch.equal(found.log_likelihood_terms[:, 3:5].abs() < 1e-14, torch.ones(3, 2, dtype=torch.bool))
+    close(found.beliefs[:, 4], found.beliefs[:, 2] @ process.transition @ process.transition)
+    all_agree(process.chain, logs[:, 1:])
+
+
+@pytest.mark.parametrize("offset", [0.0, -5000.0], ids=["as they are", "of a tiny density"])
+def test_categorical_emissions_are_a_family_too(offset: float) -> None:
+    """All answers are those of the filter of symbols, of ragged sequences with restarts too, and so are the draws."""
+    hmm = hs.make_process("random-hmm", num_states=4, num_symbols=5)
+    seen, lengths = hs.Corpus(hmm, length=9)[0:6].observations, [9, 4, 9, 1, 7, 0]
+    starts = torch.tensor([True, False, False, True, *[False] * 5])
+    chain, logs = Chain(hmm.initial_S, hmm.transition_SS), hmm.emission_SV.T.log()[seen] + offset
+    given = {"starts": starts, "lengths": lengths}
+    counted, inside = torch.tensor(lengths), torch.arange(9) < torch.tensor(lengths)[:, None]
+    one, other = filter_states(chain, logs, **given), hs.filter_beliefs(hmm, seen, **given)
+    close(one.beliefs, other.beliefs)
+    close(one.log_likelihood_terms - offset * inside, other.log_likelihood_terms)
+    close(smooth_states(chain, logs, **given), hs.smooth_beliefs(hmm, seen, **given))
+    best, path = likeliest_states(chain, logs, **given), hs.most_likely_states(hmm, seen, **given)
+    assert torch.equal(best.states, path.states)
+    torch.testing.assert_close(best.log_probability - offset * counted, path.log_probability, rtol=0, atol=1e-9)
+    drawn = draw_states(chain, logs, num_paths=3, seed=5, **given)
+    assert torch.equal(drawn, hs.sample_state_paths(hmm, seen, num_paths=3, seed=5, **given))
+    counts, exact = count_states(chain, logs, **given), hs.expected_counts(hmm, seen, **given)
+    close(counts.first, exact.first)
+    close(counts.transitions, exact.transitions)
+    symbols = torch.nn.functional.one_hot(seen, 5).double()
+    close(torch.einsum("bts,btv->sv", counts.visits, symbols), exact.visits)
+
+
+def test_draws_in_logarithms_have_the_law_of_smoothing() -> None:
+    """Binomial: a share of 4000 draws is off by more than .04 with a probability below 1e-6."""
+    process = gaussian(60.0)
+    seen = hs.Corpus(process, length=5)[0:1].observations
+    logs = process.log_likelihoods(seen)
+    logs[0, 3] = torch.tensor([0.0, -0.4, -900.0])
+    drawn = draw_states(process.chain, logs, num_paths=4000)
+    shares = torch.nn.functional.one_hot(drawn[:, 0], 3).double().mean(0)
+    assert (shares - smooth_states(process.chain, logs)[0]).abs().max() < 0.04
+    assert torch.equal(draw_states(process.chain, logs, num_paths=2), drawn[:2])
+
+
+@pytest.mark.parametrize("wide", [0.0, -2000.0], ids=["in floats", "in logarithms"])
+def test_what_cannot_be_is_impossible_and_bad_numbers_are_refused(wide: float) -> None:
+    chain = Chain(torch.tensor([1.0, 0.0]).double(), torch.tensor([[1.0, 0.0], [0.5, 0.5]]).double())
+    logs = torch.zeros(2, 4, 2, dtype=torch.float64)
+    logs[0, 1, 1], logs[0, 2, 0] = wide, -torch.inf  # the only state that can be there cannot emit the third
+    found = filter_states(chain, logs)
+    assert found.impossible_at.tolist() == [2, -1]
+    assert found.log_likelihood.tolist() == [-torch.inf, 0.0]
+    assert not found.beliefs[0, 2:].any()
+    assert not smooth_states(chain, logs)[0].any()
+    assert likeliest_states(chain, logs).states.tolist() == [[-1] * 4, [0] * 4]
+    assert draw_states(chain, logs)[0].tolist() == [[-1] * 4, [0] * 4]
+    with pytest.raises(InputError, match="the sequence has probability zero"):
+        count_states(chain, logs)
+    for bad, said in ((torch.nan, "must be numbers or -inf"), (torch.inf, "must be numbers or -inf")):
+        with pytest.raises(InputError, match=said):
+            filter_states(chain, torch.full((1, 1, 2), bad, dtype=torch.float64))
+    with pytest.raises(InputError, match="must have 2 states, got 3"):
+        filter_states(chain, torch.zeros(1, 1, 3, dtype=torch.float64))
+
+
+def test_a_family_as_a_kind_of_process(tmp_path: Path) -> None:
+    """It is sampled, observed, smoothed, saved and fitted as others are; the likelihood never falls."""
+    process = gaussian()
+    batch = hs.Corpus(process, length=30)[0:200]
+    observed = hs.observe(process, batch.observations)
+    logs = process.log_likelihoods(batch.observations)
+    close(observed.log_likelihood_terms, filter_states(process.chain, logs).log_likelihood_terms)
+    close(observed.predicted_observation[:, 1:], observed.next_observation[:, :-1])
+    assert (hs.most_likely_states(process, batch.observations).states == batch.states).double().mean() > 0.75
+    close(hs.smooth_beliefs(process, batch.observations)[:, -1], observed.laws["belief"][:, -1])
+    assert hs.sample_state_paths(process, batch.observations[:2], num_paths=3).shape == (3, 2, 30)
+    process.save(tmp_path / "kept.npz")
+    assert hs.load_process(tmp_path / "kept.npz").digest == process.digest
+    fitted = _Gaussian(process.initial, process.transition, process.means + 0.4, process.variances)
+    scores = []
+    for _ in range(8):
+        scores.append(float(hs.observe(fitted, batch.observations).log_likelihood_terms.sum()))
+        fitted = fitted.improved(batch.observations)
+    assert all(after > before for before, after in itertools.pairwise(scores))
+    assert (fitted.means - process.means).abs().max() < 0.2
+    with pytest.raises(InputError, match="_Gaussian has no probabilities of words"):
+        hs.filter_beliefs(process, torch.zeros(1, 1, dtype=torch.int64))
