@@ -10,23 +10,16 @@ import torch
 import hmmscope as hs
 import oracles
 from comparing import close
-from hmmscope.inference import compiled, counts, paths
+from hmmscope.inference import tables
 from hmmscope.inference.smoothing import expected_counts, smooth_pairs
 from inference_cases import close_logs, revived, symbols
 from strategies import KINDS, as_labelled, dense, likely, rows, some_starts, tiny_entries, with_zeros
 
 
-@pytest.fixture
-def over_lanes(monkeypatch):
-    """Call something with every sequence on a lane."""
-
-    def call(function, *args, **options):
-        with monkeypatch.context() as patch:
-            for module in (compiled, counts, paths):
-                patch.setattr(module, "side_by_side", lambda process: False)
-            return function(*args, **options)
-
-    return call
+def over_lanes(function, *args, **options):
+    """What a function answers with every sequence on a lane."""
+    with tables.over_lanes():
+        return function(*args, **options)
 
 
 def batches(rng, num_states, num_symbols):
@@ -44,7 +37,7 @@ def batches(rng, num_states, num_symbols):
 
 @pytest.mark.parametrize("num_states", [1, 3, 15])
 @pytest.mark.parametrize("num_symbols", [1, 6])
-def test_both_roads_give_one_answer(num_states, num_symbols, over_lanes):
+def test_both_roads_give_one_answer(num_states, num_symbols):
     rng = np.random.default_rng([num_states, num_symbols])
     for hmm, observations, options in batches(rng, num_states, num_symbols):
         one = hs.filter_beliefs(hmm, observations, **options)
@@ -75,7 +68,7 @@ def test_both_roads_give_one_answer(num_states, num_symbols, over_lanes):
                 close(getattr(sums, name), getattr(others, name))
 
 
-def test_ties_go_to_the_same_states(over_lanes):
+def test_ties_go_to_the_same_states():
     """States that are copies of each other, and laws of few values: most paths tie with others."""
     rng = np.random.default_rng(0)
     tied = 0
@@ -91,7 +84,7 @@ def test_ties_go_to_the_same_states(over_lanes):
     assert tied == 3
 
 
-def test_nothing_is_lost_to_underflow(over_lanes):
+def test_nothing_is_lost_to_underflow():
     """Entries that all but vanish and come back, and steps of probability 2^-64 for thousands of steps."""
     matrices, sequence = revived(60)
     for hmm, observations in (

@@ -17,6 +17,7 @@ from hmmscope.inference.memory import memory_beliefs
 from hmmscope.inference.mixture import filter_mixture
 from hmmscope.inference.paths import most_likely_states
 from hmmscope.inference.smoothing import expected_counts, smooth_beliefs
+from hmmscope.inference.tables import over_lanes
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
 from hmmscope.processes.mixture import Mixture
@@ -24,15 +25,17 @@ from hmmscope.processes.narrow import as_hmm, as_mixture
 
 #: (states, symbols, sequences, length), and how many of the sequences hmmlearn gets.
 SHAPES = (((8, 8, 4096, 128), 256), ((128, 16, 512, 256), 8))
-LONG, MEMORY, ITERATIONS = 10**6, 8, 3
+MEMORY, ITERATIONS = 8, 3
+#: (states, sequences, length) of few sequences, of 8 symbols.
+LONG = ((4, 1, 10**6), (4, 2, 10**6), (4, 8, 10**5), (8, 1, 10**6))
 
 
 def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
-    """Whole answers in float64 at 8 and 128 states, of one long sequence, and of a mixture of 64 HMMs of 6 states."""
+    """Whole answers in float64 at 8 and 128 states, of few long sequences, and of a mixture of 64 HMMs of 6 states."""
     if device != "cpu":
         raise InputError("device: exact answers to users' calls are measured on the processor")
     found = [contest for shape, few in SHAPES for contest in _shape(*shape, few=few, peers=peers)]
-    return [*found, *_long(), _mixture()]
+    return [*found, *(contest for shape in LONG for contest in _long(*shape, peers=peers)), _mixture()]
 
 
 def _process(states: int, symbols: int) -> HMM:
@@ -69,22 +72,32 @@ def _shape(states: int, symbols: int, batch: int, length: int, *, few: int, peer
     return [filtering, smoothing, paths, memory, counts, fitting]
 
 
-def _long() -> list[Contest]:
-    """One sequence of a million observations at 8 states."""
-    hmm = _process(8, 8)
-    observations = Corpus(hmm, length=LONG)[0:1].observations
+def _long(states: int, batch: int, length: int, *, peers: bool) -> list[Contest]:
+    """States side by side in a register, beside the same with every sequence on a lane."""
+    hmm = _process(states, 8)
+    observations = Corpus(hmm, length=length)[0:batch].observations
     calls: dict[str, Callable[..., Any]] = {
         "filter_beliefs": filter_beliefs,
         "smooth_beliefs": smooth_beliefs,
         "most_likely_states": most_likely_states,
         "expected_counts": expected_counts,
     }
-    found = []
+    found = {}
     for name, call in calls.items():
-        contest = Contest(f"{name}, 8 states, 1 x {LONG}", "tokens")
-        contest.add("hmmscope", functools.partial(call, hmm, observations), LONG)
-        found.append(contest)
-    return found
+        run = functools.partial(call, hmm, observations)
+        found[name] = Contest(f"{name}, {states} states, {batch} x {length}", "tokens")
+        found[name].add("hmmscope", run, observations.numel())
+        found[name].add("hmmscope, over lanes", functools.partial(_over_lanes, run), observations.numel())
+    if peers and installed("hmmlearn"):
+        flat, lengths, model = observations.reshape(-1, 1).numpy(), [length] * batch, _hmmlearn(hmm)
+        found["smooth_beliefs"].add("hmmlearn", lambda: model.predict_proba(flat, lengths), observations.numel())
+        found["most_likely_states"].add("hmmlearn", lambda: model.decode(flat, lengths), observations.numel())
+    return list(found.values())
+
+
+def _over_lanes(run: Callable[[], Any]) -> Any:
+    with over_lanes():
+        return run()
 
 
 def _mixture() -> Contest:

@@ -13,7 +13,7 @@ from hmmscope.axes import Float64, Int, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.counts import Counts, add_counts
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.ragged import check_ragged
+from hmmscope.inference.ragged import check_ragged, counted
 from hmmscope.inference.restarts import Restarts
 from hmmscope.inference.tables import Sequences, Tables, sequences
 from hmmscope.processes.hmm import HMM
@@ -305,7 +305,7 @@ def as_sequences(
     if isinstance(observations, Sequences):
         return observations.packed()._replace(rows=np.arange(len(observations.rows)))
     checked, mask, inside = check_ragged(observations, num_symbols, None, lengths)
-    work = sequences(checked.cpu(), mask, inside.sum(1).cpu()).packed()
+    work = sequences(checked.cpu(), mask, counted(inside).cpu()).packed()
     require(len(work.rows) > 0, name, "must hold at least one", tuple(checked.shape))
     return work._replace(rows=np.arange(len(work.rows)))
 

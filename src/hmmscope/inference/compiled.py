@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Int64, Tensor
 from hmmscope.inference.products import products_backward, products_forward
-from hmmscope.inference.ragged import check_ragged
+from hmmscope.inference.ragged import check_ragged, counted
 from hmmscope.inference.tables import (
     Sequences,
     Tables,
@@ -146,7 +146,7 @@ def next_laws(law: Law, component: int = 0) -> NextLaws:
 def filter_batch(hmm: Process, observations: Tensor, starts: object, lengths: object) -> Filtered:
     """`run_filter` of what a user gives. InputError as in `check_ragged`."""
     checked, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
-    return run_filter(hmm.law, checked.cpu(), mask, inside.sum(1).cpu())
+    return run_filter(hmm.law, checked.cpu(), mask, counted(inside).cpu())
 
 
 def forward(

@@ -17,7 +17,7 @@ from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.mixture import filter_mixture, predicted_before
 from hmmscope.inference.pools import run_mixture
 from hmmscope.inference.products import products_forward
-from hmmscope.inference.ragged import check_ragged
+from hmmscope.inference.ragged import check_ragged, counted
 from hmmscope.inference.tables import few, sequences, tables
 from hmmscope.machine import require_memory_on
 from hmmscope.processes.base import Process
@@ -51,7 +51,7 @@ def log_likelihood(
     """
     _check_dtype(dtype)
     observations, starts, inside = check_ragged(observations, hmm.num_symbols, None, lengths)
-    counts = inside.sum(1)
+    counts = counted(inside)
     is_ragged = bool((counts < observations.shape[1]).any())
     if observations.device.type != "cpu":
         if is_ragged:

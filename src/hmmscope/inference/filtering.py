@@ -9,7 +9,7 @@ from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import run_filter
 from hmmscope.inference.forward import forward_steps
-from hmmscope.inference.ragged import blank, check_ragged
+from hmmscope.inference.ragged import blank, check_ragged, counted
 from hmmscope.processes.answers import WORDS
 from hmmscope.processes.base import Process
 from hmmscope.processes.generalised import without_rounding
@@ -83,7 +83,7 @@ def filter_beliefs(
     law = hmm.law_on(observations.device)
     symbols_SV = symbol_law(law)[0]
     if observations.device.type == "cpu":
-        found = run_filter(law, observations, mask, inside.sum(1), predict=True)
+        found = run_filter(law, observations, mask, counted(inside), predict=True)
         beliefs, following, terms_BT = (torch.from_numpy(part) for part in (found.beliefs, found.ahead, found.terms))
     else:
         steps = list(forward_steps(law, observations[None], mask))
@@ -106,10 +106,11 @@ def filter_beliefs(
 
 def first_impossible(log_likelihood_terms: Float64[Tensor, "batch time"]) -> Int64[Tensor, "batch"]:
     """First index of -inf in each row, or -1."""
+    if not log_likelihood_terms.numel() or bool(log_likelihood_terms.amin() > -torch.inf):
+        return log_likelihood_terms.new_full(log_likelihood_terms.shape[:1], -1, dtype=torch.int64)
     impossible = log_likelihood_terms == -torch.inf
     found = impossible.any(1)
-    first = impossible.to(torch.int8).argmax(1) if impossible.shape[1] else torch.zeros_like(found, dtype=torch.int64)
-    return torch.where(found, first, -1)
+    return torch.where(found, impossible.to(torch.int8).argmax(1), -1)
 
 
 def stacked(steps: list[Tensor], shape: tuple[int, ...], law: Law) -> Tensor:

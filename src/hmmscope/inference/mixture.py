@@ -9,7 +9,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.filtering import first_impossible, stacked
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.pools import run_mixture
-from hmmscope.inference.ragged import blank, check_ragged
+from hmmscope.inference.ragged import blank, check_ragged, counted
 from hmmscope.machine import free_on, require_memory_on
 from hmmscope.processes.answers import COMPONENTS
 from hmmscope.processes.base import Process
@@ -77,7 +77,7 @@ def filter_mixture(
     law, weights_M = mixture.law_on(device), mixture.weights_M.to(device)
     first = torch.einsum("m,ms,msv->v", weights_M, law.initial_MS, symbol_law(law))
     if device.type == "cpu":
-        found = run_mixture(law, weights_M, observations, mask, inside.sum(1), posterior=True)
+        found = run_mixture(law, weights_M, observations, mask, counted(inside), posterior=True)
         posterior, following, terms_BT = (torch.from_numpy(part) for part in found)
     else:
         posterior = law.initial_MS.new_zeros(batch, time, num_components)

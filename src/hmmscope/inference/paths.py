@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import Weights, filter_batch
-from hmmscope.inference.ragged import check_ragged
+from hmmscope.inference.ragged import check_ragged, counted
 from hmmscope.inference.tables import Tables, in_blocks, padded, sequences, side_by_side, tables
 from hmmscope.kernels import careful, registers
 from hmmscope.kernels.vectors import padded_size
@@ -70,7 +70,7 @@ def most_likely_states(
     if PATHS not in hmm.by_law:
         return PathResult(*hmm.likeliest_path(observations, starts=starts))
     checked, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
-    process, work = tables(hmm.law), sequences(checked, mask, inside.sum(1))
+    process, work = tables(hmm.law), sequences(checked, mask, counted(inside))
     batch, time = checked.shape
     with np.errstate(divide="ignore"):
         exact = Tables(*(np.log(part) for part in process))

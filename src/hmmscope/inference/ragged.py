@@ -47,6 +47,12 @@ def check_ragged(
     return checked, mask, inside
 
 
+def counted(inside_BT: Bool[Tensor, "batch time"]) -> Int64[Tensor, "batch"]:
+    """How many observations each sequence has; where all have the whole time, nothing is added up."""
+    whole = bool(inside_BT[:, -1:].all())
+    return inside_BT.new_full(inside_BT.shape[:1], inside_BT.shape[1], dtype=torch.int64) if whole else inside_BT.sum(1)
+
+
 def blank(values: Tensor, inside_BT: Bool[Tensor, "batch time"], padding: float = 0) -> Tensor:
     """Values (batch, time, ...) with `padding` beyond the end of each sequence."""
     if bool(inside_BT.all()):

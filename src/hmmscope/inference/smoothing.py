@@ -10,7 +10,7 @@ from hmmscope.errors import InputError
 from hmmscope.inference.compiled import filter_batch, run_smoother, smooth_carefully
 from hmmscope.inference.counts import Counts, add_counts
 from hmmscope.inference.filtering import first_impossible
-from hmmscope.inference.ragged import check_ragged
+from hmmscope.inference.ragged import check_ragged, counted
 from hmmscope.inference.tables import sequences, tables
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import SMOOTHING, STATES
@@ -146,7 +146,7 @@ def expected_counts(
     hmm.require(STATES)
     require(hmm.law.states_emit, "hmm", "must be one whose states emit", type(hmm).__name__)
     checked, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
-    work = sequences(checked, mask, inside.sum(1))
+    work = sequences(checked, mask, counted(inside))
     size, num_symbols = hmm.num_states, hmm.num_symbols
     counts = Counts(np.zeros(size), np.zeros((size, size)), np.zeros((num_symbols, size)), np.zeros(len(checked)))
     add_counts(tables(hmm.law), work, counts)

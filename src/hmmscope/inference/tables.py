@@ -1,7 +1,8 @@
 """What the compiled loops take: a process as three tables, a batch as sequences in one flat array of symbols."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,9 @@ from hmmscope.processes.laws import Law
 
 #: Up to this many states compiled loops beat matrix products, and up to this many sequences for any number of states.
 FEW_STATES, FEW_SEQUENCES = 32, 4
+
+#: Up to this many states they go side by side in a register.
+most_side_by_side = registers.MOST
 
 #: Numbers that stay in the first cache of a processor together with what is read and written.
 CACHED = 2048
@@ -70,8 +74,19 @@ def with_emissions(process: Tables) -> Tables:
 
 def side_by_side(process: Tables) -> bool:
     """Whether the states of a sequence go side by side in a register: few states, and no negative number."""
-    few_states = process.num_states <= registers.MOST
+    few_states = process.num_states <= most_side_by_side
     return few_states and all(bool((part >= 0).all()) for part in process)
+
+
+@contextmanager
+def over_lanes() -> Iterator[None]:
+    """Meanwhile no states go side by side, in any thread: for comparisons of the two roads."""
+    global most_side_by_side
+    most_side_by_side = 0
+    try:
+        yield
+    finally:
+        most_side_by_side = registers.MOST
 
 
 def tables(law: Law, component: int = 0, dtype: type[np.floating] = np.float64) -> Tables:

@@ -142,39 +142,44 @@ def backward(  # type: ignore[no-untyped-def]
     weight, terms = ahead, 0
     for row in range(len(offsets)):
         begin, time = offsets[row], lengths[row]
-        for t in range(time - 1, -1, -1):
-            place = begin + t
-            now = take(states, beliefs, place * size)
-            ends = t + 1 == time or starts[t + 1]
-            if ends:
-                ahead = filled(states, 1.0)
-            else:
-                if len(sums):
-                    add_outer(states, now, weight, sums)
-                    terms += 1
-                if len(emission):
-                    ahead = moved(states, weight, transposed, 0)
+        t = time
+        while t > 0:
+            low, scale = max(0, t - _EVERY), 1.0
+            while t > low:
+                t -= 1
+                place = begin + t
+                now = take(states, beliefs, place * size)
+                ends = t + 1 == time or starts[t + 1]
+                if ends:
+                    ahead = filled(states, 1.0)
                 else:
-                    ahead = moved(states, weight, transposed, symbols[place + 1] * size * padded)
-            ahead = where_positive(now, ahead)
-            joint = times(now, ahead)
-            whole = total(joint)  # one up to rounding, which must not add up over time
-            scale = 1.0 / whole if whole > 0.0 and not ends else 1.0
-            inverse = 1.0 / norms[place] if norms[place] > 0.0 else 0.0
-            weight = scaled(ahead, inverse * scale if t % _EVERY == 0 else inverse)
-            if len(emission):
-                weight = times(weight, load(states, emission, symbols[place] * padded))
-            if len(weights):
-                put(states, weight, weights, place * size)
-            joint = scaled(joint, scale)
-            if len(smoothed):
-                put(states, joint, smoothed, place * size)
-            if len(symbol_counts):
-                into = symbols[place] * size
-                put(states, plus(take(states, symbol_counts, into), joint), symbol_counts, into)
-            if starts[t] and len(first_counts):
-                put(states, plus(take(states, first_counts, 0), joint), first_counts, 0)
-            if terms == _TERMS or (terms and t == 0 and row + 1 == len(offsets)):
+                    if len(sums):
+                        add_outer(states, now, weight, sums)
+                        terms += 1
+                    if len(emission):
+                        ahead = moved(states, weight, transposed, 0)
+                    else:
+                        ahead = moved(states, weight, transposed, symbols[place + 1] * size * padded)
+                ahead = where_positive(now, ahead)
+                joint = times(now, ahead)
+                whole = total(joint)  # one up to rounding, which must not add up over time
+                scale = 1.0 / whole if whole > 0.0 and not ends else 1.0
+                inverse = 1.0 / norms[place] if norms[place] > 0.0 else 0.0
+                weight = scaled(ahead, inverse)
+                if len(emission):
+                    weight = times(weight, load(states, emission, symbols[place] * padded))
+                if len(weights):
+                    put(states, weight, weights, place * size)
+                joint = scaled(joint, scale)
+                if len(smoothed):
+                    put(states, joint, smoothed, place * size)
+                if len(symbol_counts):
+                    into = symbols[place] * size
+                    put(states, plus(take(states, symbol_counts, into), joint), symbol_counts, into)
+                if starts[t] and len(first_counts):
+                    put(states, plus(take(states, first_counts, 0), joint), first_counts, 0)
+            weight = scaled(weight, scale)
+            if terms >= _TERMS or (terms and t == 0 and row + 1 == len(offsets)):
                 for i in range(size):
                     for j in range(size):
                         pair_counts[i * size + j] += sums[i * padded + j]

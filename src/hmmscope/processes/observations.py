@@ -35,7 +35,8 @@ def check_observations(
     if observations.dtype.is_floating_point or observations.dtype.is_complex or observations.dtype == torch.bool:
         raise InputError(f"observations: must be integers, got {observations.dtype}")
     observations = observations.to(torch.int64)
-    if observations.numel() and not 0 <= int(observations.amin()) <= int(observations.amax()) < num_symbols:
+    lowest, highest = map(int, observations.aminmax()) if observations.numel() else (0, -1)
+    if lowest < 0 or highest >= num_symbols:
         bad = ((observations < 0) | (observations >= num_symbols)).nonzero()
         b, t = bad[0].tolist()
         value = observations[b, t].item()
