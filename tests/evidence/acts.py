@@ -231,10 +231,9 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
-def acts(claim: Claim) -> list[dict[str, Any]]:
+def acts(claim: Claim) -> dict[str, Any]:
     """What a rule does with every alteration of the frozen tables of its experiment."""
-    tables, numbers = probe(claim.experiment)
-    return [act(claim, altered_probe(claim.experiment, number)) for number in numbers] if tables else []
+    return {str(number): act(claim, altered_probe(claim.experiment, number)) for number in probe(claim.experiment)[1]}
 
 
 @cache
@@ -243,7 +242,7 @@ def altered_probe(experiment: str, number: int) -> Tables:
     return altered(probe(experiment)[0], number)
 
 
-def complaint(claim: Claim, kept: Mapping[str, Any] | None, now: list[dict[str, Any]]) -> str | None:
+def complaint(claim: Claim, kept: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str | None:
     """What has to be done with the version of a rule, or None.
 
     Args:
@@ -253,13 +252,18 @@ def complaint(claim: Claim, kept: Mapping[str, Any] | None, now: list[dict[str, 
     """
     if kept is None:
         return f"{claim.name}: is new; keep what it does"
-    changed = not same(kept["acts"], now) or not _holds(kept["entry"], _rounded(entry(claim)))
+    common = kept["acts"].keys() & now.keys()
+    changed = not all(same(kept["acts"][number], now[number]) for number in common) or not _holds(
+        kept["entry"], _rounded(entry(claim))
+    )
     if changed and claim.version == kept["version"]:
         return f"{claim.name}: does other things than version {claim.version} did; raise the version"
     if changed:
         return f"{claim.name}: version {claim.version} is new; keep what it does"
     if claim.version != kept["version"]:
         return f"{claim.name}: does what version {kept['version']} did; do not raise the version"
+    if kept["acts"].keys() != now.keys():
+        return f"{claim.name}: other alterations are looked at; keep what it does"
     return None
 
 

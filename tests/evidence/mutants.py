@@ -310,7 +310,7 @@ def unnoticed(experiment: str) -> dict[Site, list[Claim]]:
     return found
 
 
-def search(experiment: str, tries: int = 60) -> list[int]:
+def search(experiment: str, tries: int = 40) -> list[int]:
     """Alterations on which a number is noticed that the present ones do not show; added to the frozen tables."""
     tables, numbers = probe(experiment)
     left, chosen = unnoticed(experiment), list(numbers)
