@@ -167,7 +167,7 @@ class Gate:
         name: converged, learned, matched, regime or room.
         is_open: whether it holds.
         text: what was seen, a clause that follows "not tested: ".
-        seen: the numbers that opened or closed it, as exact as they are.
+        seen: the numbers that opened or closed it, as exact as they are, then its thresholds.
     """
 
     name: Literal["converged", "learned", "matched", "regime", "room"]
@@ -192,8 +192,10 @@ def converged(changes: Mapping[str, float | None], margin: float, what: str) -> 
     unknown = [name for name, change in changes.items() if change is None]
     moving = [name for name, change in changes.items() if change is not None and not abs(change) < margin]
     if unknown or not changes:
-        return Gate("converged", False, f"whether the {what} was flat at the end of training is not recorded")
-    most = (max(abs(change) for change in changes.values() if change is not None),)
+        return Gate(
+            "converged", False, f"whether the {what} was flat at the end of training is not recorded", (margin,)
+        )
+    most = (max(abs(change) for change in changes.values() if change is not None), margin)
     if moving:
         text = f"the {what} still changed by {margin:g} or more in the last quarter of training in {_some(moving)}"
         return Gate("converged", False, f"{text} ({len(moving)} of {len(changes)})", most)
@@ -227,7 +229,7 @@ def learned(effect: Effect, margin: float, control: str) -> Gate:
     """Whether a model is better than its best control: the effect (better is positive) is above the margin."""
     is_open = effect.low is not None and rounded(effect.low) > 0 and rounded(effect.value) >= margin
     said = f"the model is better than {control} by {effect}"
-    seen = (effect.value,) if effect.low is None else (effect.value, effect.low)
+    seen = (effect.value, margin) if effect.low is None else (effect.value, effect.low, margin)
     return Gate("learned", is_open, said if is_open else f"{said}, not by {margin:g} or more beyond doubt", seen)
 
 
@@ -240,7 +242,7 @@ def matched(budgets: Mapping[str, Mapping[str, float]], tolerance: float = 0.05)
     """
     rows = list(budgets.values())
     common = [name for name in (rows[0] if rows else {}) if all(name in row for row in rows)]
-    known = tuple(_ratio([row[name] for row in rows]) for name in common)
+    known = (*(_ratio([row[name] for row in rows]) for name in common), tolerance)
     equal = [name for name in common if _ratio([row[name] for row in rows]) <= 1 + tolerance]
     if equal:
         return Gate("matched", True, f"equal {', '.join(equal)}", known)
@@ -252,14 +254,14 @@ def regime(value: float, low: float, high: float, what: str) -> Gate:
     """Whether the ratio that a claim depends on is in its range."""
     is_open = low <= value <= high
     inside = "inside" if is_open else "outside"
-    return Gate("regime", is_open, f"{what} is {value:.4g}, {inside} {low:.4g} to {high:.4g}", (value,))
+    return Gate("regime", is_open, f"{what} is {value:.4g}, {inside} {low:.4g} to {high:.4g}", (value, low, high))
 
 
 def room(available: float, needed: float, what: str) -> Gate:
     """Whether the range of outcomes allows the effect."""
     is_open = available >= needed
     short = "" if is_open else f" where {needed:.3g} are needed"
-    return Gate("room", is_open, f"{what} leaves {available:.3g}{short}", (available,))
+    return Gate("room", is_open, f"{what} leaves {available:.3g}{short}", (available, needed))
 
 
 def all_of(rule: Rule, effects: Mapping[str, Effect], wanted: Sequence[str] = ()) -> tuple[Verdict, str, list[str]]:

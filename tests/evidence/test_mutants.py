@@ -1,0 +1,242 @@
+"""What changes a rule is noticed, and how it is written is not: numbers of rules, gates and intervals, and their code."""
+
+import ast
+import importlib.util
+import random
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import hmmscope
+from acts import act, altered_probe, complaint, entry, experiments, kept_acts, probe, same
+from hmmscope import registry
+from hmmscope.evidence.claims import Claim, claims_of
+from hmmscope.evidence.ledger import read_tables
+from hmmscope.evidence.rows import Tables
+from hmmscope.evidence.verdicts import Above
+from hmmscope.experiments import limits_fig2, limits_lengths, multitask_fig3a
+from hmmscope.machine import source_digest
+from mutants import Site, changed, law_sites, of_record, sites
+
+RESULTS = Path(__file__).parents[2] / "results"
+#: Whose frozen tables are judged within a tenth of a second.
+QUICK = (
+    "limits-fig2",
+    "limits-table3",
+    "limits-hard-dose",
+    "belief-geometry",
+    "multitask-pool-size",
+    "limits-precision",
+)
+
+
+def marked(claim: Claim) -> bool:
+    """Whether a rule, as it is now, would have to have another version."""
+    kept = kept_acts(claim.experiment)[claim.name]
+    for number, before in kept["acts"].items():
+        now = act(claim, altered_probe(claim.experiment, int(number)))
+        if not same(before, now):
+            return True
+    return complaint(claim, kept, kept["acts"]) is not None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a verdict depends on
+
+
+@contextmanager
+def set_to(module: ModuleType, name: str, value: Any) -> Iterator[None]:
+    """A constant has another value in every module that knows it."""
+    before = vars(module)[name]
+    places = [
+        m for m in list(sys.modules.values()) if vars(m).get(name) is before and m.__name__.startswith("hmmscope")
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        for place in places:
+            patch.setattr(place, name, value)
+        yield
+
+
+@contextmanager
+def sign_of_the_mean() -> Iterator[None]:
+    def decide(self: Above, low: float, value: float, high: float) -> str:
+        return "reproduced" if value > self.bound else "not reproduced"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Above, "decide", decide)
+        yield
+
+
+CHANGES: dict[str, tuple[Callable[[], AbstractContextManager[None]], tuple[str, ...], tuple[str, ...]]] = {
+    "four tasks without RanHMM": (
+        lambda: set_to(limits_fig2, "FOUR", tuple(one for one in limits_fig2.FOUR if one != "ran-hmm")),
+        ("limits-rnn-converges-faster", "limits-rnn-final-accuracy", "limits-rnn-fits-longer"),
+        ("limits-cot-cost", "multitask-pool-size"),
+    ),
+    "rarely, once in 30": (
+        lambda: set_to(limits_lengths, "RARELY", 1 / 30),
+        ("limits-hard-no-depth",),
+        ("limits-fit-length-grows", "limits-rnn-fits", "limits-rnn-final-accuracy"),
+    ),
+    "raised by .04": (
+        lambda: set_to(multitask_fig3a, "_RAISED", 0.04),
+        ("multitask-state-before-task",),
+        ("multitask-task-gradual", "multitask-nearer-tokens-clearer"),
+    ),
+    "the sign of the mean": (
+        sign_of_the_mean,
+        ("limits-rnn-final-accuracy", "limits-fit-length-grows", "belief-geometry"),
+        ("limits-precision-logarithmic", "limits-cot-cost"),
+    ),
+}
+
+
+def claims_named(names: tuple[str, ...]) -> list[Claim]:
+    """Claims, or the first with a rule of an experiment of that name."""
+    known = registry.entries("claim")
+    return [known[n] if n in known else next(c for c in claims_of(n) if c.rule or len(claims_of(n)) < 4) for n in names]
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_turns_verdicts_marks_the_rules_that_reach_it_and_no_other(name: str) -> None:
+    change, reached, others = CHANGES[name]
+    with change():
+        assert [claim.name for claim in claims_named(reached) if not marked(claim)] == []
+        assert [claim.name for claim in claims_named(others) if marked(claim)] == []
+    assert [claim.name for claim in claims_named(reached) if marked(claim)] == []
+
+
+def test_every_number_of_a_record_is_a_part_of_its_rule() -> None:
+    """With the level, which is that of every interval."""
+    for claim in registry.in_order("claim"):
+        kept = kept_acts(claim.experiment)[claim.name]
+        for name, other in of_record(claim).items():
+            assert complaint(other, kept, kept["acts"]) is not None, (claim.name, name)
+
+
+def test_the_level_of_intervals_is_in_every_record_and_moves_them() -> None:
+    for claim in registry.in_order("claim"):
+        assert entry(claim)["level"] == 0.05, claim.name
+    claim = registry.lookup("claim", "limits-fit-length-grows")
+    wide, narrow = (act(one, probe(claim.experiment)[0])["decides"] for one in (claim, of_record(claim)["level"]))
+    assert wide[0] == narrow[0]
+    assert wide[2] - wide[1] > narrow[2] - narrow[1]
+
+
+def drawn(count: int, experiments: tuple[str, ...]) -> list[Site]:
+    """Numbers of rules, other ones whenever the source has changed."""
+    found = sorted({site for name in experiments for site in sites(claims_of(name))}, key=str)
+    return random.Random(source_digest()).sample(found, count)
+
+
+def affected(claim: Claim, tables: Tables, before: dict[str, Any]) -> bool:
+    return not same(before, act(claim, tables))
+
+
+def unmarked(experiment: str, chosen: list[Site]) -> list[str]:
+    """Rows of the ledger that a change of a number changes, while nothing asks for a version: it must be none."""
+    folders = [path for path in RESULTS.glob(f"*/{experiment}") if (path / "findings.json").is_file()]
+    kept = [read_tables(folder)[1] for folder in folders]
+    found = []
+    for site, claims in sites(claims_of(experiment)).items():
+        if site not in chosen:
+            continue
+        before = [(claim, tables, act(claim, tables)) for claim in claims for tables in kept]
+        with changed(site):
+            rows = [claim for claim, tables, one in before if affected(claim, tables, one)]
+            found += [f"{claim.name}: {site}" for claim in rows if not marked(claim)]
+    return found
+
+
+@pytest.mark.parametrize("experiment", QUICK)
+def test_no_row_of_the_ledger_changes_unmarked(experiment: str) -> None:
+    """Two numbers of each; all of them in the slow test."""
+    assert unmarked(experiment, drawn(2, (experiment,))) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("experiment", experiments())
+def test_no_row_of_the_ledger_changes_unmarked_whatever_the_number(experiment: str) -> None:
+    assert unmarked(experiment, list(sites(claims_of(experiment)))) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("site", law_sites(), ids=str)
+def test_no_row_of_the_ledger_changes_unmarked_by_a_law_of_verdicts(site: Site) -> None:
+    """On the rows of three experiments, which have every rule and gate between them."""
+    rows = [(claim, read_tables(RESULTS / "small" / name)[1]) for name in QUICK[:3] for claim in claims_of(name)]
+    before = [act(claim, tables) for claim, tables in rows]
+    with changed(site):
+        found = [c for (c, tables), one in zip(rows, before, strict=True) if affected(c, tables, one)]
+        assert [claim.name for claim in found if not marked(claim)] == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How it is written
+
+
+class Renamed(ast.NodeTransformer):
+    """Local variables have other names."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        stored = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        given = {one.arg for n in ast.walk(node) if isinstance(n, ast.arguments) for one in (*n.args, *n.kwonlyargs)}
+        outer = given | {name for n in ast.walk(node) if isinstance(n, ast.Nonlocal | ast.Global) for name in n.names}
+        for one in ast.walk(node):
+            if isinstance(one, ast.Name) and one.id in stored - outer:
+                one.id = f"{one.id}_as_it_is_called_now"
+        return node
+
+
+def rewritten(module: ModuleType, folder: Path) -> ModuleType:
+    """A module in another folder, under another name, with locals renamed, imports turned round and all reformatted."""
+    assert module.__file__ is not None
+    tree = ast.parse(Path(module.__file__).read_text())
+    head = [one for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom)]
+    rest = [one for one in tree.body if not isinstance(one, ast.Import | ast.ImportFrom)]
+    tree.body = [*head[::-1], *[Renamed().visit(one) for one in rest]]
+    path = folder / "moved_away.py"
+    path.write_text(re.sub("^    ", "        ", ast.unparse(ast.fix_missing_locations(tree)), count=0))
+    shutil.copytree(Path(module.__file__).parent / "claims", folder / "claims")
+    spec = importlib.util.spec_from_file_location("elsewhere.moved_away", path)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = made
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.mark.parametrize("module", [limits_fig2, multitask_fig3a], ids=lambda module: module.__name__.split(".")[-1])
+def test_how_a_rule_is_written_changes_nothing(
+    module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {claim.name: claim for claim in registry.in_order("claim") if claim.measure.__module__ == module.__name__}
+    for kind in ("claim", "experiment"):
+        monkeypatch.setitem(registry._found, kind, {})
+    try:
+        made = rewritten(module, tmp_path)
+        found = {one.name: one for one in registry._found["claim"].values()}
+        assert found.keys() == before.keys()
+        for name, claim in found.items():
+            assert claim.measure.__module__ == made.__name__
+            assert claim.measure.__code__.co_varnames != before[name].measure.__code__.co_varnames
+            assert claim.version == before[name].version
+            assert not marked(claim), name
+    finally:
+        sys.modules.pop("elsewhere.moved_away", None)
+
+
+def test_no_version_is_a_digest() -> None:
+    """Nothing in the package looks at the source of a rule or a measurement, but for the tests."""
+    package = Path(hmmscope.__file__).parent
+    readers = ("evidence", "experiments")
+    found = [p for folder in readers for p in (package / folder).rglob("*.py") if "inspect.getsource" in p.read_text()]
+    assert found == []
