@@ -8,6 +8,9 @@ An alteration is a number, from which random changes of the tables follow: rows 
 columns that are scaled, spread or made quiet. Those numbers are kept that show a verdict, a side of a gate or a number of
 a rule that the others do not show.
 
+Beside the acts stand the numbers that the rule reaches in code, without names and places: a change that no act shows is
+noticed too.
+
     python tests/evidence/acts.py                      compare, as the test does
     python tests/evidence/acts.py --raise [CLAIM ...]  raise the versions of rules that do other things than was kept
     python tests/evidence/acts.py --keep [CLAIM ...]   keep what rules do, of those with another version and of new ones
@@ -20,6 +23,7 @@ import math
 import random
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -31,6 +35,7 @@ from hmmscope.evidence.effects import Effect, at_level
 from hmmscope.evidence.protocols import entry_of
 from hmmscope.evidence.records import folder_of
 from hmmscope.evidence.rows import Rows, Tables
+from reach import numbers_of
 
 HERE = Path(__file__).parent
 #: What a column is where a row has none.
@@ -256,12 +261,20 @@ def complaint(claim: Claim, kept: Mapping[str, Any] | None, now: Mapping[str, An
     changed = not all(same(kept["acts"][number], now[number]) for number in common) or not _holds(
         kept["entry"], _rounded(entry(claim))
     )
+    reaches = numbers_of(claim)
     if changed and claim.version == kept["version"]:
         return f"{claim.name}: does other things than version {claim.version} did; raise the version"
     if changed:
         return f"{claim.name}: version {claim.version} is new; keep what it does"
     if claim.version != kept["version"]:
         return f"{claim.name}: does what version {kept['version']} did; do not raise the version"
+    if kept.get("reaches", []) != reaches:
+        gone, new = (
+            list((Counter(a) - Counter(b)).elements())
+            for a, b in ((kept.get("reaches", []), reaches), (reaches, kept.get("reaches", [])))
+        )
+        said = f"{claim.name}: reaches other numbers ({gone} gone, {new} new), which no act shows"
+        return f"{said}; raise the version if it does something else, and keep what it does"
     if kept["acts"].keys() != now.keys():
         return f"{claim.name}: other alterations are looked at; keep what it does"
     return None
@@ -297,7 +310,12 @@ def keep(experiment: str, names: Iterable[str]) -> None:
     claims = {claim.name: claim for claim in claims_of(experiment)}
     for name in names:
         one = claims[name]
-        found[name] = {"version": one.version, "entry": _rounded(entry(one)), "acts": acts(one)}
+        found[name] = {
+            "version": one.version,
+            "entry": _rounded(entry(one)),
+            "reaches": numbers_of(one),
+            "acts": acts(one),
+        }
     write("acts", experiment, {name: found[name] for name in claims if name in found})
 
 

@@ -9,6 +9,7 @@ from hmmscope import registry
 from hmmscope.evidence.claims import Claim
 from hmmscope.evidence.records import Numbers
 from hmmscope.evidence.verdicts import Above
+from reach import numbers_of
 
 
 @pytest.mark.parametrize("experiment", experiments())
@@ -27,7 +28,7 @@ def test_acts_are_no_errors() -> None:
     for experiment in experiments():
         for name, kept in read("acts", experiment).items():
             assert "raises" not in kept["acts"]["0"], name
-            assert sum("raises" in one for one in kept["acts"].values()) <= len(kept["acts"]) / 2, name
+            assert sum("raises" in one for one in kept["acts"].values()) < len(kept["acts"]) * 2 / 3, name
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -42,7 +43,7 @@ def grows() -> tuple[Claim, dict, dict]:
     claim: Claim = registry.lookup("claim", GROWS)
     tables, _ = probe(claim.experiment)
     now = {str(number): act(claim, altered(tables, number)) for number in (0, 7)}
-    return claim, {"version": claim.version, "entry": entry(claim), "acts": now}, now
+    return claim, {"version": claim.version, "entry": entry(claim), "reaches": numbers_of(claim), "acts": now}, now
 
 
 def test_a_version_is_raised_when_and_only_when_acts_change(grows: tuple[Claim, dict, dict]) -> None:
@@ -62,6 +63,9 @@ def test_a_version_is_raised_when_and_only_when_acts_change(grows: tuple[Claim, 
         said = complaint(replace(changed, version=claim.version + 1), kept, other)
         assert said is not None
         assert said.endswith("keep what it does")
+    said = complaint(claim, {**kept, "reaches": [0.123, *kept["reaches"]]}, now)
+    assert said is not None
+    assert "reaches other numbers ([0.123] gone, [] new), which no act shows" in said
     assert complaint(claim, kept, {**now, "9": {}}) == f"{GROWS}: other alterations are looked at; keep what it does"
     assert complaint(claim, None, now) == f"{GROWS}: is new; keep what it does"
 

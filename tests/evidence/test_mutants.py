@@ -23,7 +23,8 @@ from hmmscope.evidence.rows import Tables
 from hmmscope.evidence.verdicts import Above
 from hmmscope.experiments import limits_fig2, limits_lengths, multitask_fig3a
 from hmmscope.machine import source_digest
-from mutants import Site, changed, law_sites, of_record, sites
+from mutants import changed, of_record
+from reach import Site, law_sites, sites
 
 RESULTS = Path(__file__).parents[2] / "results"
 #: Whose frozen tables are judged within a tenth of a second.
