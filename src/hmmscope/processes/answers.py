@@ -18,7 +18,14 @@ WORDS, STATES, COMPONENTS = "probabilities of words", "hidden states", "componen
 MIXING, VECTORS, DRIVING = "mixing time", "driven vectors", "driving matrices"
 #: Those that inference answers from the law of hidden states.
 OF_STATES = frozenset({PREDICTIONS, BELIEFS, SMOOTHING, PATHS, MEMORY, WORDS, STATES, MIXING})
-#: The methods by which a kind answers itself.
+#: The functions that answer from a law, and the methods by which a kind answers itself.
+BY_LAW = {
+    PREDICTIONS: "hmmscope.observe(process, observations)",
+    SMOOTHING: "hmmscope.smooth_beliefs(process, observations)",
+    PATHS: "hmmscope.most_likely_states and hmmscope.sample_state_paths",
+    MEMORY: "hmmscope.memory_beliefs(process, observations, memory_length)",
+    MIXING: "hmmscope.mixing_time(process)",
+}
 OWN = {
     PREDICTIONS: ("observe",),
     SMOOTHING: ("smooth",),

@@ -22,6 +22,7 @@ from hmmscope.kernels.philox import MAX_SAMPLES
 from hmmscope.kernels.quantise import UNIT
 from hmmscope.kernels.random_arrays import uniforms
 from hmmscope.processes.answers import (
+    BY_LAW,
     COMPONENTS,
     DRIVING,
     MEMORY,
@@ -154,7 +155,11 @@ class Process(ABC):
             raise self.lacks(asked, option)
 
     def lacks(self, asked: str, option: str = "") -> InputError:
-        """The error that says what it does not know, and which kinds do."""
+        """The error that says what it does not know, and which kinds do; or that inference has it from the law."""
+        if asked in self.by_law:
+            return InputError(
+                f"process: of {type(self).__name__} {asked} come from its law: {BY_LAW.get(asked, 'hmmscope.inference')}"
+            )
         kinds()
         named = (kind for kind in _below(Process) if not kind.__name__.startswith("_"))
         having = sorted({kind.__name__ for kind in named if asked in kind.answered()})

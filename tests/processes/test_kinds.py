@@ -1,0 +1,119 @@
+"""Kinds of process are open: what one has is asked for, and what it lacks is one line with the kinds that have it."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import hmmscope as hs
+from hmmscope.errors import InputError
+from hmmscope.processes.base import kinds
+from hmmscope.processes.kalman import kalman_filter
+from hmmscope.processes.narrow import as_hmm, as_linear, as_mixture, as_pairs
+
+SEEN = torch.zeros(1, 3, dtype=torch.int64)
+LACKING: dict[str, tuple[Callable[[], object], str]] = {
+    "smoothing of a mixture": (
+        lambda: hs.smooth_beliefs(pool(), SEEN),
+        "process: Mixture has no smoothing; HMM, LabelledHMM have; take one of its HMMs",
+    ),
+    "filter of a mixture": (
+        lambda: hs.filter_beliefs(pool(), SEEN),
+        "process: Mixture has no probabilities of words; GeneralisedHMM, HMM, LabelledHMM have",
+    ),
+    "paths of a signed law": (
+        lambda: hs.most_likely_states(hs.make_process("post-quantum"), SEEN),
+        "process: GeneralisedHMM has no hidden paths; HMM, LabelledHMM have",
+    ),
+    "draws of a signed law": (
+        lambda: hs.sample_state_paths(hs.make_process("post-quantum"), SEEN),
+        "process: GeneralisedHMM has no hidden paths; HMM, LabelledHMM have",
+    ),
+    "components of an HMM": (
+        lambda: hs.filter_mixture(hs.load_process("umbrella"), SEEN),
+        "process: HMM has no components; ComposedCycles, Mixture have",
+    ),
+    "predictions of a pool": (
+        lambda: hs.observe(hs.make_process("fresh-hmms"), SEEN),
+        "process: FreshHMMs has no exact predictions (the integral over HMMs of the prior has no closed form); ",
+    ),
+    "predictions of sequences": (
+        lambda: hs.observe(hs.Corpus(hs.SequenceData(["abab", "ba", "aa"])).process, SEEN),
+        "process: GivenSequences has no exact predictions (given sequences have no known law; fit an HMM to them); ",
+    ),
+    "entropy of a linear system": (
+        lambda: hs.entropy_rate(hs.make_process("ran-lds")),
+        "process: LinearGaussian has no probabilities of words; GeneralisedHMM, HMM, LabelledHMM have",
+    ),
+    "a method where the law answers": (
+        lambda: hs.load_process("umbrella").observe(SEEN),
+        "process: of HMM exact predictions come from its law: hmmscope.observe(process, observations)",
+    ),
+    "as an HMM": (lambda: as_hmm(pool()), "process: must be an HMM, whose states emit, got Mixture"),
+    "as a mixture": (lambda: as_mixture(hs.load_process("umbrella")), "process: must be a Mixture, got HMM"),
+    "as a linear system": (lambda: as_linear(pool()), "process: must be a LinearGaussian, got Mixture"),
+}
+
+
+def pool() -> hs.Mixture:
+    return hs.Mixture([0.5, 0.5], [hs.load_process("umbrella")] * 2)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("name", LACKING)
+def test_what_a_kind_lacks_is_said_with_those_that_have_it(name: str) -> None:
+    call, said = LACKING[name]
+    with pytest.raises(InputError) as caught:
+        call()
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_of_files_stands_for_one_kind() -> None:
+    def define(name: str) -> type[hs.Process]:
+        return type(name, (hs.Process,), {"file_format": "test-kind", "__module__": __name__})
+
+    first, again = define("_Kind"), define("_Kind")  # as in a notebook
+    assert kinds()["test-kind"] is again is not first
+    with pytest.raises(InputError, match="file_format: 'test-kind' is that of _Kind already; choose another name"):
+        define("_Other")
+    with pytest.raises(InputError, match="file_format: 'hmmscope-hmm' is that of HMM already"):
+        type("_Hmm", (hs.Process,), {"file_format": "hmmscope-hmm"})
+
+
+@pytest.mark.parametrize(
+    "name", ["umbrella", "mess3", "post-quantum", "markov-mixture", "fresh-markov-chains", "ran-lds"]
+)
+def test_observe_is_one_record_of_every_kind(name: str) -> None:
+    process = hs.load_process(name) if name == "umbrella" else hs.make_process(name)
+    starts = torch.tensor([True, False, False, True, False, False])
+    seen = process.sample_paths(np.arange(5), starts.numpy(), 3).observations
+    found = hs.observe(process, seen, starts=starts)
+    anew = found.predicted_observation[:, 1:] - found.next_observation[:, :-1]
+    assert anew[:, [0, 1, 3, 4]].abs().max() < 1e-15  # at a restart a linear system says what would come without it
+    assert process.real_valued or anew.abs().max() < 1e-15
+    if not process.real_valued:
+        predicted = found.predicted_observation.gather(2, seen[..., None])[..., 0].log()
+        torch.testing.assert_close(found.log_likelihood_terms, predicted, rtol=0, atol=1e-12)
+    for law in found.laws.values():
+        torch.testing.assert_close(law.sum(-1), torch.ones(5, 6, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_a_linear_system_begins_anew_where_a_sequence_does() -> None:
+    process = hs.make_process("ran-lds")
+    starts = torch.tensor([True, False, False, True, False])
+    seen = process.sample_paths(np.arange(3), starts.numpy(), 1).observations
+    found, parts = (
+        hs.observe(process, seen, starts=starts),
+        [kalman_filter(process, seen[:, :3]), kalman_filter(process, seen[:, 3:])],
+    )
+    assert torch.equal(found.vectors["mean"], torch.cat([part.means for part in parts], 1))
+    assert torch.equal(found.log_likelihood_terms, torch.cat([part.log_likelihood_terms for part in parts], 1))
+    assert found.belief is found.vectors["mean"]
+
+
+def test_a_pool_of_pairs_is_known_as_one() -> None:
+    pairs = hs.make_process("composed-cycles", num_parts=4, num_states=6, num_symbols=3)
+    assert as_pairs(pairs) is pairs
+    assert as_pairs(pool()) is None
