@@ -435,11 +435,17 @@ def test_values_of_other_types_are_refused(tmp_path: Path) -> None:
     refused(lambda: SequenceData(table | {"u": 3}, column="s", group="u"), "column u: must be a list of rows, got 3")
     refused(lambda: SequenceData(table | {"u": [1]}, column="s", group="u"), "column u has 1 rows, and column s 2")
     assert numbers(SequenceData(torch.zeros(2, dtype=torch.bfloat16))) == [[0, 0]]
+    assert numbers(SequenceData(torch.zeros(2, dtype=torch.float16))) == [[0, 0]]
     for name in ("a\0b", json.loads('"\\ud800"')):
         refused(lambda name=name: SequenceData(name), "no file can have this name")  # type: ignore[misc]
     header = json.dumps({"observations": {"dtype": "I64", "shape": [0, 10**30], "data_offsets": [0, 0]}}).encode()
     path = written(tmp_path, "s.safetensors", len(header).to_bytes(8, "little") + header)
     refused(lambda: SequenceData(path), "a shape is beyond all memory", kind=DamagedError)
+    header = json.dumps({"observations": {"dtype": "I64", "shape": [1] * 65, "data_offsets": [0, 8]}}).encode()
+    path = written(tmp_path, "d.safetensors", len(header).to_bytes(8, "little") + header + bytes(8))
+    refused(lambda: SequenceData(path), "a tensor has more than 64 axes", kind=DamagedError)
+    save_torch({"observations": torch.zeros(2, dtype=torch.uint16)}, tmp_path / "u.safetensors")
+    refused(lambda: SequenceData(tmp_path / "u.safetensors"), "type U16 is not read; save it as I64", kind=DamagedError)
 
 
 VALUES = [None, True, 0, 1, -1, 2**63, 10**30, 1.5, math.nan, "", "a", "ab", "1", "1 0", "a\n", "x" * 999, "a\0"]

@@ -145,8 +145,9 @@ def encode_numbers(rows: Sequence[object], alphabet: Alphabet, how: str, where: 
             array = np.array(None)
         if array.size == 0 and array.ndim == 1:
             array = np.zeros(0, np.int64)
-        if array.dtype.kind == "f" and bool((np.floor(array) == array).all()) and bool((np.abs(array) < 2**53).all()):
-            array = array.astype(np.int64)
+        if array.dtype.kind == "f" and bool((np.floor(array) == array).all()):
+            whole = array.astype(np.float64)
+            array = whole.astype(np.int64) if bool((np.abs(whole) < 2**53).all()) else array
         if array.ndim != 1 or array.dtype.kind not in "iub":
             raise InputError(f"{where(number)}: must be a list of whole numbers, got {shown(row)}")
         arrays.append(array.astype(np.int64))

@@ -33,6 +33,7 @@ _NAMES = {
     "U8": ("uint8", 1),
     "BOOL": ("bool", 1),
 }
+_MAX_AXES = 64  # of arrays in NumPy
 
 
 def map_tensors(path: Path) -> tuple[dict[str, "torch.Tensor"], dict[str, str]]:
@@ -80,8 +81,12 @@ def map_tensors(path: Path) -> tuple[dict[str, "torch.Tensor"], dict[str, str]]:
 
 def _place(entry: dict[str, Any], room: int) -> tuple[int, int, str, tuple[int, ...]]:
     """First and last byte, type and shape of a tensor; ValueError unless they agree."""
+    if entry["dtype"] not in _NAMES:
+        raise ValueError(f"type {str(entry['dtype'])[:20]} is not read; save it as I64 or F64")
     kind, width = _NAMES[entry["dtype"]]
     shape = tuple(entry["shape"])
+    if len(shape) > _MAX_AXES:
+        raise ValueError(f"a tensor has more than {_MAX_AXES} axes")
     first, end = entry["data_offsets"]
     whole = all(type(number) is int and number >= 0 for number in (*shape, first, end))
     if math.prod(max(1, number) for number in shape if type(number) is int) >= 2**63:
