@@ -23,20 +23,20 @@ def over_lanes(function, *args, **options):
 
 
 def batches(rng, num_states, num_symbols):
-    """Processes of both forms with ragged sequences, some of which are likely and some impossible, and restarts."""
-    for kind in KINDS:
+    """Processes, small ones of both forms; ragged sequences, some of them likely and some impossible; restarts."""
+    for kind in KINDS if num_states <= 16 else [with_zeros]:
         matrices = kind(rng, num_states, num_symbols)
         observations = symbols(rng, 5, 21, num_symbols)
         observations[1] = torch.tensor(likely(rng, matrices, 21))
         observations[2] = torch.tensor(likely(rng, matrices, 21))
         lengths = torch.tensor([21, 21, 17, 0, int(rng.integers(1, 22))])
         starts = torch.tensor(some_starts(rng, 21) if rng.random() < 0.5 else oracles.first_only(range(21)))
-        for hmm in (hs.HMM(*matrices), hs.LabelledHMM(*as_labelled(matrices))):
-            yield hmm, observations, {"starts": starts, "lengths": lengths}
+        yield hs.HMM(*matrices), observations, {"starts": starts, "lengths": lengths}
+        if num_states <= 16:
+            yield hs.LabelledHMM(*as_labelled(matrices)), observations, {"starts": starts, "lengths": lengths}
 
 
-@pytest.mark.parametrize("num_states", [1, 3, 15])
-@pytest.mark.parametrize("num_symbols", [1, 6])
+@pytest.mark.parametrize(("num_states", "num_symbols"), [(1, 1), (1, 6), (3, 1), (3, 6), (15, 6), (39, 5)])
 def test_both_roads_give_one_answer(num_states, num_symbols):
     rng = np.random.default_rng([num_states, num_symbols])
     for hmm, observations, options in batches(rng, num_states, num_symbols):

@@ -1,6 +1,6 @@
 """From processes and batches to the compiled loops, and back: the filter and the smoother of one HMM on the processor.
 
-Up to sixteen states: `hmmscope.kernels.registers`. Few states, or few sequences, or transitions that emit, or negative
+Up to 64 states: `hmmscope.kernels.registers`. Few states, or few sequences, or transitions that emit, or negative
 numbers: `hmmscope.kernels.lanes`. Many states: a matrix product a step,
 with one compiled pass between two of them. A sequence whose belief has an entry below 1e-100 is gone over again by
 `hmmscope.kernels.careful`, because what is negligible now may be all that is left later. So nothing is lost to
@@ -166,7 +166,7 @@ def forward(
 
     States side by side are float64 in any case.
     """
-    if ends is None and openers is None and side_by_side(process):
+    if ends is None and openers is None and side_by_side(process, work):
         _forward_side_by_side(process, work, doubtful, beliefs, norms, laws, ahead, totals)
         return
     dtype, size = process.first.dtype, process.num_states
@@ -236,7 +236,7 @@ def run_smoother(
     process, work = filtered.tables, filtered.work
     size, transposed = process.num_states, process.transposed()
     possible: NDArray[np.bool_] = np.all(filtered.terms > -np.inf, axis=1)
-    if side_by_side(process):
+    if side_by_side(process, work):
         _smooth_side_by_side(filtered, smoothed, weights)
     elif few(process, work):
         nothing = np.empty((0, size))

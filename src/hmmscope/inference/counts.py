@@ -30,8 +30,8 @@ class Counts(NamedTuple):
 def add_counts(process: Tables, work: Sequences, counts: Counts, num_threads: int | None = None) -> None:
     """Add the counts of sequences whose states emit, and write their log-likelihoods; garbage where one is impossible."""
     packed = work.packed()
-    narrow = side_by_side(process)
-    add = _add_few if narrow or few(process, work) else _add_many
+    narrow = side_by_side(process, work)
+    add = _add_few if few(process, work) else _add_many
     rows = max(
         1, BLOCK_BYTES * (1 if add is _add_few else 64) // (8 * process.num_states * int(work.lengths.max(initial=1)))
     )
@@ -63,7 +63,7 @@ def _add_few(process: Tables, work: Sequences, found: Counts) -> NDArray[np.bool
     forward(process, work, doubtful, beliefs=beliefs, norms=norms, totals=found.logs)
     sums, nothing = np.zeros((size, size)), np.empty((0, size))
     sure = ~doubtful
-    if sure.any() and side_by_side(process):
+    if sure.any() and side_by_side(process, work):
         flat = padded(process._replace(step=process.transposed()))
         registers.backward(
             *(flat.states, flat.step, flat.emission, work.symbols, work.offsets[sure], work.lengths[sure], work.starts),

@@ -90,7 +90,7 @@ def most_likely_states(
         pointers = np.empty(longest * padded_size(hmm.num_states), np.uint8)
         registers.likeliest(*flat, *own[:3], own.starts, pointers, states, found[part])
 
-    if side_by_side(process):
+    if side_by_side(process, work):
         in_blocks(work, len(work.rows), run_side_by_side, together=1)
     else:
         in_blocks(work, len(work.rows), run)

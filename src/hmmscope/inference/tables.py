@@ -17,8 +17,9 @@ from hmmscope.processes.laws import Law
 #: Up to this many states compiled loops beat matrix products, and up to this many sequences for any number of states.
 FEW_STATES, FEW_SEQUENCES = 32, 4
 
-#: Up to this many states they go side by side in a register.
+#: Up to this many states they go side by side in registers, and up to this many sequences even where products beat lanes.
 most_side_by_side = registers.MOST
+FEW_BESIDE = 32
 
 #: Numbers that stay in the first cache of a processor together with what is read and written.
 CACHED = 2048
@@ -70,23 +71,6 @@ def with_emissions(process: Tables) -> Tables:
     if not process.states_emit or num_symbols * size**2 > CACHED:
         return process
     return Tables(process.first, process.step * process.emission[:, None], process.emission[:0])
-
-
-def side_by_side(process: Tables) -> bool:
-    """Whether the states of a sequence go side by side in a register: few states, and no negative number."""
-    few_states = process.num_states <= most_side_by_side
-    return few_states and all(bool((part >= 0).all()) for part in process)
-
-
-@contextmanager
-def over_lanes() -> Iterator[None]:
-    """Meanwhile no states go side by side, in any thread: for comparisons of the two roads."""
-    global most_side_by_side
-    most_side_by_side = 0
-    try:
-        yield
-    finally:
-        most_side_by_side = registers.MOST
 
 
 def tables(law: Law, component: int = 0, dtype: type[np.floating] = np.float64) -> Tables:
@@ -189,4 +173,22 @@ def in_blocks(
 
 def few(process: Tables, work: Sequences) -> bool:
     """Whether the compiled loops are the faster road."""
-    return process.num_states <= FEW_STATES or len(work.rows) <= FEW_SEQUENCES or not process.states_emit
+    sequences_are_few = len(work.rows) <= (FEW_BESIDE if process.num_states <= most_side_by_side else FEW_SEQUENCES)
+    return process.num_states <= FEW_STATES or sequences_are_few or not process.states_emit
+
+
+def side_by_side(process: Tables, work: Sequences) -> bool:
+    """Whether the states of a sequence go side by side in registers, if no number is negative."""
+    narrow = process.num_states <= most_side_by_side and few(process, work)
+    return narrow and all(bool((part >= 0).all()) for part in process)
+
+
+@contextmanager
+def over_lanes() -> Iterator[None]:
+    """Meanwhile no states go side by side, in any thread: for comparisons of the two roads."""
+    global most_side_by_side
+    most_side_by_side = 0
+    try:
+        yield
+    finally:
+        most_side_by_side = registers.MOST

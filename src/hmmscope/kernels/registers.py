@@ -1,8 +1,9 @@
 """Compiled dynamic programs with the states side by side in a register: filter, smoother, counts, likeliest paths.
 
-One sequence after the other, up to sixteen states. A step is a chain of a few instructions, whose length decides how fast
-one sequence can be; what is only written down is off the chain. So sums are divided out every eight steps only: one step
-shrinks a positive entry by no more than 2^-80, and an entry above 1e-100 is a normal number eight steps later.
+One sequence after the other, up to 64 states, which are eight registers of eight numbers. A step is a chain of a few
+instructions, whose length decides how fast one sequence can be; what is only written down is off the chain. So sums are
+divided out every eight steps only: one step shrinks a positive entry by no more than 2^-80, and an entry above 1e-100 is a
+normal number eight steps later.
 
 Formulas, tables and doubts are those of `hmmscope.kernels.lanes`. Here tables are flat, each row padded with zeros (for
 logarithms with -inf) to the size of a vector; see `hmmscope.kernels.vectors`.
@@ -32,8 +33,8 @@ from hmmscope.kernels.vectors import (
     where_positive,
 )
 
-#: The most states.
-MOST = 16
+#: The most states: with more of them a step is no longer written out in one piece.
+MOST = 64
 
 #: Steps between two divisions, and the smallest entry that is in no doubt then.
 _EVERY, _SMALLEST = 8, 1e-100
@@ -214,9 +215,9 @@ def likeliest(states, first, step, emission, symbols, offsets, lengths, starts, 
             else:
                 best = longest(states, best, step, seen * size * padded, pointers, t * padded)
         put(states, best, here, 0)
-        at = 0
+        at = np.int64(0)
         for i in range(1, size):
-            at = i if here[i] > here[at] else at
+            at = np.int64(i) if here[i] > here[at] else at
         logs[row] = here[at]
         possible = here[at] > -np.inf
         for t in range(time - 1, -1, -1):

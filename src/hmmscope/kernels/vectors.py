@@ -10,7 +10,11 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, models, register_model
+from numba.extending import intrinsic as _intrinsic
+from numba.extending import models, register_model
+
+#: Without a type, as a decorated function is called without its first argument.
+intrinsic: Any = _intrinsic
 
 _F64, _I32, _I8, _BIT = ir.DoubleType(), ir.IntType(32), ir.IntType(8), ir.IntType(1)
 
