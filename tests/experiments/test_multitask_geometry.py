@@ -169,7 +169,7 @@ def test_numbers_of_the_mixture_are_checked(wrong: dict, message: str) -> None:
 
 def test_geometry_needs_beliefs() -> None:
     corpus = Corpus(FreshHMMsSpec(num_states=3, num_symbols=3).build(), 6)
-    with pytest.raises(InputError, match="FreshHMMs has no beliefs; "):
+    with pytest.raises(InputError, match="FreshHMMs has no exact predictions"):
         belief_targets(corpus, belief_times(corpus), 8)
 
 
