@@ -23,8 +23,8 @@ demo: .venv/.installed
 	$(BIN)/hmmscope run quickstart --scale small --out $(DEMO) --resume
 
 test: .venv/.installed
-	$(BIN)/ruff format --check src tests scripts
-	$(BIN)/ruff check src tests scripts
+	$(BIN)/ruff format --check src bench tests scripts
+	$(BIN)/ruff check src bench tests scripts
 	$(BIN)/python scripts/house.py --check
 	$(MAKE) --no-print-directory -j2 types units
 
@@ -94,8 +94,8 @@ notebooks: .venv/.installed
 	$(BIN)/python scripts/run_notebooks.py
 
 format: .venv/.installed
-	$(BIN)/ruff format src tests scripts
-	$(BIN)/ruff check --fix src tests scripts
+	$(BIN)/ruff format src bench tests scripts
+	$(BIN)/ruff check --fix src bench tests scripts
 
 # Tries to break everything, and writes docs/laboratory.md; SIZES="--only --kills 1000" chooses and adds to what was measured.
 break: .venv/.installed

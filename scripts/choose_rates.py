@@ -17,10 +17,10 @@ import argparse
 import re
 from pathlib import Path
 
-from hmmscope.evidence.rows import Rows
+from hmmscope.lab.evidence.rows import Rows
 from hmmscope.storage import store
 
-MODELS = Path("src/hmmscope/experiments/limits_models.py")
+MODELS = Path("src/hmmscope_papers/limits/models.py")
 
 
 def main() -> None:

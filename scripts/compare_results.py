@@ -17,8 +17,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from hmmscope.evidence.derived import figures_of
-from hmmscope.evidence.rows import as_tables
+from hmmscope.lab.evidence.derived import figures_of
+from hmmscope.lab.evidence.rows import as_tables
 from hmmscope.storage import packed, store
 
 RESULTS = Path("results")

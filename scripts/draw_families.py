@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import hmmscope as hs
-from hmmscope.evidence.figures import Figure
-from hmmscope.evidence.panels import triangle
+from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.panels import triangle
+from hmmscope.lab.report.look import GREY, INK
+from hmmscope.lab.report.plots import figure_files
 from hmmscope.processes.automata import multiplication_table
-from hmmscope.report.look import GREY, INK
-from hmmscope.report.plots import figure_files
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#b5539a")
 HEAT = "viridis"

@@ -19,8 +19,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch
 
 import hmmscope as hs
+from hmmscope.lab.report.look import GREY, INK, RULE
 from hmmscope.processes.cycles import transition_edges
-from hmmscope.report.look import GREY, INK, RULE
 
 COLORS = ("#0072b2", "#d55e00", "#009e73")
 DIAGRAM_SEED, SIMPLEX_SEED = 0, 4

@@ -1,4 +1,4 @@
-"""Draw the picture of docs/speed.md from what `hmmscope bench curve --out FILE` wrote.
+"""Draw the picture of docs/speed.md from what `python -m bench curve --out FILE` wrote.
 
 Run from the root of the repository:
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from hmmscope.report.look import GREY, INK, RULE
+from hmmscope.lab.report.look import GREY, INK, RULE
 
 LOOKS = {
     "filtering, float64": ("#d55e00", "s"),
@@ -67,7 +67,7 @@ def draw_panel(axes: Axes, rows: list[dict], names: tuple[str, ...], label: str)
 def main() -> None:
     """Draw the picture."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("table", type=Path, help="what hmmscope bench curve --out wrote")
+    parser.add_argument("table", type=Path, help="what python -m bench curve --out wrote")
     parser.add_argument("--out", type=Path, required=True, help="folder for the picture")
     arguments = parser.parse_args()
     table = json.loads(arguments.table.read_text())

@@ -14,21 +14,97 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1] / "src" / "hmmscope"
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE, PAPERS = ROOT / "src" / "hmmscope", ROOT / "src" / "hmmscope_papers"
 
-#: Text of every module by its path inside the package.
+#: Text of every module by its path: ``models/base.py`` of hmmscope, and ``hmmscope_papers/limits/fig2.py``.
 Modules = Mapping[str, str]
 
 
-def sources(package: Path = PACKAGE) -> dict[str, str]:
-    """Every module of the package."""
-    return {str(path.relative_to(package)): path.read_text() for path in sorted(package.rglob("*.py"))}
+def sources() -> dict[str, str]:
+    """Every module of the three rings."""
+    own = {str(path.relative_to(PACKAGE)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
+    return own | {str(path.relative_to(PAPERS.parent)): path.read_text() for path in sorted(PAPERS.rglob("*.py"))}
 
 
 def module_name(path: str) -> str:
     """``models/base.py`` as ``hmmscope.models.base``."""
     parts = path.removesuffix(".py").split("/")
-    return ".".join(["hmmscope", *parts[: -1 if parts[-1] == "__init__" else None]])
+    package = [] if parts[0] == PAPERS.name else ["hmmscope"]
+    return ".".join([*package, *parts[: -1 if parts[-1] == "__init__" else None]])
+
+
+def ring(path: str) -> str:
+    """The ring that a module belongs to: papers, lab or library."""
+    first = path.partition("/")[0]
+    return {PAPERS.name: "papers", "lab": "lab"}.get(first, "library")
+
+
+def of_ring(name: str) -> Callable[[Modules], list[str]]:
+    """The lines of a ring."""
+
+    def lines(modules: Modules) -> list[str]:
+        """Lines of Python, blank ones too."""
+        return [line for path, text in modules.items() if ring(path) == name for line in text.splitlines()]
+
+    return lines
+
+
+def outward(modules: Modules) -> list[str]:
+    """Imports from a ring of one that is further out; only the two front doors may name the lab."""
+    order = ("library", "lab", "papers")
+    found = []
+    for path, text in modules.items():
+        own = order.index(ring(path))
+        for one in read(path, text)[0]:
+            target = "papers" if one.name.startswith(PAPERS.name) else "lab" if lab(one.name) else "library"
+            if order.index(target) > own and path not in ("__init__.py", "__main__.py"):
+                found.append(f"{path}:{one.line}: {one.name}")
+    return found
+
+
+def lab(name: str) -> bool:
+    """Whether a dotted name is of the lab."""
+    return f"{name}.".startswith("hmmscope.lab.")
+
+
+def paper_names(modules: Modules) -> list[str]:
+    """The names of library and lab that the papers use."""
+    return sorted(
+        {
+            one.name
+            for path, text in modules.items()
+            if ring(path) == "papers"
+            for one in read(path, text)[0]
+            if one.name.startswith("hmmscope.")
+        }
+    )
+
+
+def twice(modules: Modules) -> list[str]:
+    """Names of modules that stand twice or more."""
+    names = [path.rpartition("/")[2] for path in modules if not path.endswith("__init__.py")]
+    return sorted({name for name in names if names.count(name) > 1})
+
+
+def kept_megabytes(modules: Modules) -> list[str]:
+    """A place for each megabyte (1000 kB) of results/ that is begun."""
+    size = sum(path.stat().st_size for path in (ROOT / "results").rglob("*") if path.is_file())
+    return ["results/"] * -(-size // 1_000_000)
+
+
+def long_functions(modules: Modules) -> list[str]:
+    """Functions of more than 80 lines."""
+    return [
+        f"{path}:{node.lineno}: {node.name}, {length} lines"
+        for path, text in modules.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if (length := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION
+    ]
+
+
+MAX_FUNCTION = 80
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -208,6 +284,14 @@ class Section:
 
 
 SECTIONS = (
+    Section("lines of the library", of_ring("library")),
+    Section("lines of the lab", of_ring("lab")),
+    Section("lines of the papers", of_ring("papers")),
+    Section("imports outward through the rings", outward, 0),
+    Section("names that the papers use", paper_names),
+    Section("names of modules that stand twice", twice),
+    Section("functions of more than 80 lines", long_functions),
+    Section("megabytes in results/", kept_megabytes, 12),
     Section("circles of imports", circles, 0),
     Section("tests of the kind of a process", kind_tests, 20),
     Section("  outside of processes and kernels", kind_tests_elsewhere, 0),

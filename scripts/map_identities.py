@@ -12,6 +12,7 @@ present version; other digests that parts in results/ have are of versions befor
 measured. A mark that is in no record stands for nothing: nobody can name the rule or the measurement any more.
 """
 
+# ruff: noqa: I001 - modules of that time
 import json
 import re
 from pathlib import Path

@@ -12,7 +12,7 @@ Run from the root of the repository:
     docs/experiments/notes/<experiment>.md      what is written by hand, which the page includes
     docs/img/experiments/<experiment>-*.png     the figures; they follow from results/, and are not in the history
     docs/experiments/ledger.md, results/ledger.json         all claims that results/ decides
-    src/hmmscope/verbs/catalogue.json           what the verbs list, show and claims print
+    src/hmmscope/lab/verbs/catalogue.json           what the verbs list, show and claims print
     docs/gallery.md                             every figure, with the command that makes it
 
 Weights stay where they are. What was kept of the same experiment and scale is replaced.
@@ -31,20 +31,20 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from hmmscope import registry
-from hmmscope.evidence.claims import claims_of
-from hmmscope.evidence.derived import figures_of
-from hmmscope.evidence.figures import Figure
-from hmmscope.evidence.findings import Finding
-from hmmscope.evidence.ledger import SCALES, as_markdown, ledger, read_tables
-from hmmscope.evidence.verdicts import VERDICTS
-from hmmscope.experiments.experiment import Experiment, experiment_named
-from hmmscope.experiments.running import judge_again
+from hmmscope.lab.evidence.claims import claims_of
+from hmmscope.lab.evidence.derived import figures_of
+from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.findings import Finding
+from hmmscope.lab.evidence.ledger import SCALES, as_markdown, ledger, read_tables
+from hmmscope.lab.evidence.verdicts import VERDICTS
+from hmmscope.lab.experiments.experiment import Experiment, experiment_named
+from hmmscope.lab.experiments.running import judge_again
+from hmmscope.lab.report.plots import figure_files
+from hmmscope.lab.verbs.catalogue import CATALOGUE, make_catalogue
 from hmmscope.machine import environment, machine
-from hmmscope.report.plots import figure_files
 from hmmscope.storage import store
 from hmmscope.storage.packed import pack
 from hmmscope.storage.seals import check_seal, remove_seal, write_seal
-from hmmscope.verbs.catalogue import CATALOGUE, make_catalogue
 
 RESULTS, PAGES, PICTURES = Path("results"), Path("docs/experiments"), Path("docs/img/experiments")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hmmscope.cli import main
+from hmmscope.lab.cli import main
 
 VERBS = (
     "list",
@@ -23,7 +23,6 @@ VERBS = (
     "analyse",
     "export",
     "report",
-    "bench",
     "doctor",
     "verify",
 )
@@ -139,8 +138,6 @@ BAD: dict[str, tuple[int, list[str], str]] = {
     "study of nothing": (2, ["study", "none.txt", "--out", "new"], "none.txt: cannot be read"),
     "fit of nothing": (2, ["fit", "none.txt", "--states", "2", "--out", "new.json"], "none.txt: cannot be read"),
     "export of nothing": (2, ["export", "none", "--out", "new"], "none: no such run folder"),
-    "bench into a pipe": (2, ["bench", "sampling", "--out", "pipe.html"], "out: must end in .json, got 'pipe.html'"),
-    "bench of nothing": (2, ["bench", "samplin"], "did you mean 'sampling'"),
     "no exact answer": (2, ["train", "matmul", "--out", "new"], "no exact"),
     "process of an experiment": (2, ["run", "quickstart", "--out", "new", "--process.name", "even"], "process.name"),
     "missing config": (2, ["train", "none.yaml", "--out", "new"], "none.yaml: cannot be read"),

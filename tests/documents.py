@@ -124,7 +124,7 @@ def check_command(where: str, command: str, expected: str, within: float) -> Non
 
 def call(words: list[str]) -> tuple[int, str, str]:
     """A command of hmmscope in this interpreter: exit code, standard output, standard error."""
-    from hmmscope.cli import main
+    from hmmscope.lab.cli import main
 
     out, error = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
@@ -137,8 +137,9 @@ def call(words: list[str]) -> tuple[int, str, str]:
 
 def serve() -> None:
     """Run pages, each in a fork, as they are asked for on standard input: a line with the page, and one with a folder."""
-    from hmmscope import cli, registry
-    from hmmscope.report import plots
+    from hmmscope import registry
+    from hmmscope.lab import cli
+    from hmmscope.lab.report import plots
 
     # drawn once: that all files of a style show one drawing is tested with the styles
     plots.STYLES["paper"] = replace(plots.STYLES["paper"], endings=("svg",))

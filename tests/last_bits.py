@@ -192,7 +192,7 @@ def install(seed: int) -> Mover:
 
 def printed(*words: str) -> str:
     """What a command prints, on both streams, and its exit code."""
-    from hmmscope.cli import main
+    from hmmscope.lab.cli import main
 
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         try:
@@ -204,7 +204,7 @@ def printed(*words: str) -> str:
 
 def show() -> dict[str, str]:
     """Every entry of `show`, and the order of the lists."""
-    from hmmscope.verbs.catalogue import make_catalogue
+    from hmmscope.lab.verbs.catalogue import make_catalogue
 
     made = make_catalogue()
     return {**made["show"], **{f"list {name}": text for name, text in made["list"].items()}}
@@ -290,9 +290,9 @@ def laws() -> dict[str, str]:
 
 def claims() -> dict[str, str]:
     """Verdicts of all claims on what is kept, by the rules as they are, with every sentence beside them."""
-    from hmmscope.evidence.ledger import read_tables
-    from hmmscope.experiments.experiment import experiment_named
-    from hmmscope.experiments.running import judgements
+    from hmmscope.lab.evidence.ledger import read_tables
+    from hmmscope.lab.experiments.experiment import experiment_named
+    from hmmscope.lab.experiments.running import judgements
 
     found = {}
     for folder in sorted((Path(__file__).parents[1] / "results" / "small").iterdir()):

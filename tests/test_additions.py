@@ -44,7 +44,7 @@ def run(environment: dict[str, str], *words: str, cwd: Path = ROOT) -> subproces
 #: Runs command lines one after the other in a process, with a zero before what each prints.
 COMMANDS = """
 import sys
-from hmmscope.cli import main
+from hmmscope.lab.cli import main
 for line in sys.argv[1:]:
     print(end="\\0", flush=True)
     if code := main(line.split()):
@@ -145,7 +145,7 @@ def test_module_that_does_not_import_is_one_clear_line(installed: dict[str, str]
     broken.mkdir()
     (broken / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
     (broken / "entry_points.txt").write_text("[hmmscope]\nbroken = not_there_at_all\n")
-    code = "import sys; from hmmscope.cli import main; sys.exit(main(['list', 'models']))"
+    code = "import sys; from hmmscope.lab.cli import main; sys.exit(main(['list', 'models']))"
     done = run(installed, "-c", code)
     assert done.returncode == 2
     assert done.stderr.startswith("error[2] plugin broken (not_there_at_all): ModuleNotFoundError")

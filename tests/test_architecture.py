@@ -23,6 +23,7 @@ def counting() -> ModuleType:
 
 
 house = counting()
+RINGS = ("hmmscope", "hmmscope_papers")
 MAX_LINES = 450
 
 # Small modules at the top, that everything may build on.
@@ -41,7 +42,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "seeds": {"errors", "schema"},
     "machine": {"errors"},
     "storage": {"errors", "machine"},
-    "evidence": {"errors", "schema", "registry", "storage", "ties"},
     "kernels": {"errors", "axes", "storage"},
     "sequences": NAMES - {"registry"} | {"storage", "machine", "reprs"},
     "processes": NAMES | {"kernels", "sequences", "storage", "machine", "reprs"},
@@ -54,16 +54,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reprs": set(),
     "analysis": NAMES | PROBABILITY | {"models", "reprs"},
     "runs": NAMES | COMPONENTS | {"constructions", "storage", "machine", "reprs"},
-    "sweeps": NAMES - {"registry", "axes"} | {"training", "runs", "storage", "machine"},
-    "experiments": NAMES | COMPONENTS | {"constructions", "runs", "storage", "machine", "evidence", "sweeps"}
-    | {"interop", "reprs"},
     "interop": {"errors", "schema", "registry", "axes", "processes", "models", "corpora", "storage", "reprs"},
-    "report": {"errors", "schema", "storage", "evidence", "text", "ties"},
-    "bench": NAMES | COMPONENTS | {"storage", "runs"},
-    "verbs": NAMES | COMPONENTS | {"interop", "runs", "storage", "machine", "sweeps", "evidence", "experiments"}
-    | {"report", "bench"},
-    "cli": {"errors", "text", "verbs"},
-    "__main__": {"cli"},
+    "lab.evidence": {"errors", "schema", "registry", "storage", "ties"},
+    "lab.sweeps": NAMES - {"registry", "axes"} | {"training", "runs", "storage", "machine"},
+    "lab.experiments": NAMES | COMPONENTS | {"constructions", "runs", "storage", "machine", "interop", "reprs"}
+    | {"lab.evidence", "lab.sweeps"},
+    "lab.study": NAMES | COMPONENTS | {"runs", "storage", "machine", "reprs", "lab.evidence", "lab.experiments"},
+    "lab.report": {"errors", "schema", "storage", "ties", "text", "lab.evidence"},
+    "lab.verbs": NAMES | COMPONENTS | {"interop", "runs", "storage", "machine"}
+    | {"lab.sweeps", "lab.evidence", "lab.experiments", "lab.study", "lab.report"},
+    "lab.cli": {"errors", "text", "lab.verbs"},
+    "hmmscope_papers": NAMES | COMPONENTS | {"constructions", "runs", "storage", "machine", "interop", "reprs"}
+    | {"lab.evidence", "lab.experiments"},
+    "__main__": {"lab.cli"},
 }  # fmt: skip
 
 #: Third-party packages that a module may import when it is itself imported; extras only inside functions.
@@ -78,30 +81,38 @@ def imports(path: str, text: str, *, at_import: bool = False) -> Iterator[tuple[
 
 def unit(path: str) -> str:
     """The package, or the module at the top, that a line of the table is about."""
-    return path.split("/")[0].removesuffix(".py")
+    return unit_of(house.module_name(path))
+
+
+def unit_of(name: str) -> str:
+    """The same of a dotted name."""
+    first, *parts = name.split(".")
+    if first != "hmmscope":
+        return first
+    return ".".join(parts[:2]) if parts[:1] == ["lab"] else parts[0] if parts else "hmmscope"
 
 
 def forbidden(modules: dict[str, str]) -> list[str]:
     """``path:line: what`` for each import that the table does not allow."""
     found = []
     for path, text in modules.items():
-        if path == "__init__.py":
+        if path in ("__init__.py", "lab/__init__.py"):
             continue
         if unit(path) not in MAY_IMPORT:
             found.append(f"{path}:1: {unit(path)} has no line in the table")
             continue
         for line, name in imports(path, text):
-            parts = name.split(".")
-            if parts[0] != "hmmscope" or name == "hmmscope" or parts[1] in ("__version__", unit(path)):
+            of = unit_of(name)
+            if name.split(".")[0] not in RINGS or of in ("hmmscope", "__version__", unit(path)):
                 continue
-            if parts[1] not in MAY_IMPORT[unit(path)]:
-                found.append(f"{path}:{line}: {unit(path)} imports {parts[1]}")
+            if of not in MAY_IMPORT[unit(path)]:
+                found.append(f"{path}:{line}: {unit(path)} imports {of}")
     return found
 
 
 def extras(modules: dict[str, str]) -> list[str]:
     """``path:line: package`` for each import, at module level, of a package that is not a core dependency."""
-    known = CORE | set(sys.stdlib_module_names) | {"hmmscope"}
+    known = CORE | set(sys.stdlib_module_names) | set(RINGS)
     return [
         f"{path}:{line}: {name.split('.')[0]}"
         for path, text in modules.items()
@@ -178,7 +189,13 @@ def test_the_table_itself_has_an_order() -> None:
 
 def test_every_module_was_looked_at() -> None:
     modules = house.sources()
-    assert {"cli.py", "models/base.py", "kernels/cpu.py", "report/page.py"} <= set(modules)
+    assert {
+        "lab/cli.py",
+        "models/base.py",
+        "kernels/cpu.py",
+        "lab/report/page.py",
+        "hmmscope_papers/limits/fig2.py",
+    } <= set(modules)
     assert sum(1 for path, text in modules.items() for _ in imports(path, text)) > 300
 
 
@@ -201,11 +218,14 @@ def test_every_module_was_looked_at() -> None:
         ("training/bad.py", "if TYPE_CHECKING:\n    from hmmscope.inference.optimal import optimal_predictions"),
         ("analysis/bad.py", "from hmmscope.training.trainer import move"),
         ("analysis/bad.py", "from hmmscope.storage import store"),
-        ("experiments/bad.py", "from hmmscope.report.page import write_page"),
-        ("report/bad.py", "from hmmscope.analysis.curves import Score"),
-        ("report/bad.py", "from hmmscope.experiments.experiment import Finding"),
+        ("lab/experiments/bad.py", "from hmmscope.lab.report.page import write_page"),
+        ("lab/report/bad.py", "from hmmscope.analysis.curves import Score"),
+        ("lab/report/bad.py", "from hmmscope.lab.experiments.experiment import Finding"),
         ("storage/bad.py", "from hmmscope.runs import config"),
-        ("cli.py", "from hmmscope.runs.pipeline import train"),
+        ("lab/cli.py", "from hmmscope.runs.pipeline import train"),
+        ("lab/verbs/bad.py", "from hmmscope_papers.limits.fig2 import Figure2"),
+        ("runs/bad.py", "from hmmscope.lab.evidence.rows import Rows"),
+        ("hmmscope_papers/limits/bad.py", "from hmmscope.lab.report.page import write_page"),
         ("novelty/new.py", "import math"),
     ],
 )
@@ -272,15 +292,15 @@ _KIND = "class Process: ...\nclass Odd(Process): ...\nclass Odder(base.Odd): ...
     ],
 )
 def test_planted_test_of_a_kind_is_found(line: str) -> None:
-    modules = {"processes/base.py": _KIND, "verbs/one.py": f"{line}\n"}
-    assert [place.split(":")[0] for place in house.kind_tests(modules)] == ["verbs/one.py"]
+    modules = {"processes/base.py": _KIND, "lab/verbs/one.py": f"{line}\n"}
+    assert [place.split(":")[0] for place in house.kind_tests(modules)] == ["lab/verbs/one.py"]
     assert house.kind_tests_elsewhere(modules) == house.kind_tests(modules)
     assert house.kind_tests_elsewhere({"processes/base.py": _KIND + line}) == []
 
 
 @pytest.mark.parametrize("line", ["isinstance(x, int)", "x == 'Odd'", "hasattr(model, 'law')", "Odd()", "x is None"])
 def test_what_asks_for_no_kind_passes(line: str) -> None:
-    assert house.kind_tests({"processes/base.py": _KIND, "verbs/one.py": f"{line}\n"}) == []
+    assert house.kind_tests({"processes/base.py": _KIND, "lab/verbs/one.py": f"{line}\n"}) == []
 
 
 def test_planted_extra_and_planted_length_are_found() -> None:
@@ -315,7 +335,7 @@ def test_names_of_ones_own_and_of_objects_pass() -> None:
 HEAVY = ("torch", "numpy", "numba", "matplotlib", "jinja2", "yaml", "rich")
 
 
-@pytest.mark.parametrize("statement", ["import hmmscope", "from hmmscope.cli import build_parser; build_parser()"])
+@pytest.mark.parametrize("statement", ["import hmmscope", "from hmmscope.lab.cli import build_parser; build_parser()"])
 def test_starts_without_torch(statement: str) -> None:
     code = f"import sys; {statement}; print([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)

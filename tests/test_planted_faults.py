@@ -37,7 +37,8 @@ class Copy:
     @classmethod
     def make(cls, root: Path) -> "Copy":
         """With what is compiled already, which is kept by the time and the size of its file."""
-        shutil.copytree(PACKAGE, root / "hmmscope", ignore=shutil.ignore_patterns("*.pyc"))
+        for package in (PACKAGE, PACKAGE.with_name("hmmscope_papers")):
+            shutil.copytree(package, root / package.name, ignore=shutil.ignore_patterns("*.pyc"))
         return cls(root)
 
     def pytest(self, tests: tuple[str, ...], *, anew: bool = False) -> tuple[int | None, str]:

@@ -13,13 +13,21 @@ import pytest
 import hmmscope
 
 PACKAGE = Path(hmmscope.__file__).parent
+PAPERS = PACKAGE.with_name("hmmscope_papers")
 WRITERS = {"storage/disk.py", "storage/store.py", "storage/rundir.py", "storage/journal.py"}
 #: Who opens other files than those of users: the system's own, and those of this package.
-OPENERS = {"storage/disk.py", "machine.py", "bench/curve.py", "engine/phases.py", "report/page.py", "report/drawing.py"}
-OPENERS |= {"registry.py", "verbs/catalogue.py"}
+OPENERS = {"storage/disk.py", "machine.py", "engine/phases.py", "lab/report/page.py", "lab/report/drawing.py"}
+OPENERS |= {"registry.py", "lab/verbs/catalogue.py"}
 OPENERS |= {"interop/huggingface.py", "interop/pretrained.py"}  # by transformers, which reads safetensors alone
 #: Who prints: `say`, and what tells of errors and progress on the standard error.
-PRINTERS = {"text.py", "cli.py", "sweeps/worker.py", "sweeps/table.py", "training/progress.py", "training/watch.py"}
+PRINTERS = {
+    "text.py",
+    "lab/cli.py",
+    "lab/sweeps/worker.py",
+    "lab/sweeps/table.py",
+    "training/progress.py",
+    "training/watch.py",
+}
 
 # Dotted names of calls. A name after `*.` is forbidden on any object but the modules of WRITERS.
 RUNS_CODE = {"eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "yaml.load_all"}
@@ -102,9 +110,13 @@ def calls(source: str, names: set[str]) -> list[str]:
     return [f"{line}: {name}" for line, name in dotted_names if matches(name, names)]
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "path",
+    sorted([*PACKAGE.rglob("*.py"), *PAPERS.rglob("*.py")]),
+    ids=lambda path: str(path.relative_to(PACKAGE.parent)),
+)
 def test_module_leaves_files_to_the_store(path: Path) -> None:
-    name, source = str(path.relative_to(PACKAGE)), path.read_text()
+    name, source = str(path.relative_to(PACKAGE.parent)).removeprefix("hmmscope/"), path.read_text()
     assert offences(source, name in WRITERS) == []
     assert name in OPENERS or calls(source, READS) == []
     assert name in PRINTERS or calls(source, {"print", "sys.stdout.write", "sys.stderr.write"}) == []

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hmmscope.cli import build_parser
 from hmmscope.errors import code_and_line
+from hmmscope.lab.cli import build_parser
 from hmmscope.training.progress import live_console
 
 ROOT = Path(__file__).parents[1]

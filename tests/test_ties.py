@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope.evidence.effects import Effect
-from hmmscope.evidence.verdicts import Above
 from hmmscope.inference.likeliest import likeliest
 from hmmscope.kernels import fixed_order
+from hmmscope.lab.evidence.effects import Effect
+from hmmscope.lab.evidence.verdicts import Above
 from hmmscope.processes.combine import noisy, uniform_noise
 from hmmscope.processes.stationary import stationary_law
 from hmmscope.ties import descending, largest, smallest, steady

@@ -43,7 +43,7 @@ _HOME = {
     "RunConfig": "runs.config",
     "train": "runs.pipeline",
     "over_training": "runs.development",
-    "study": "experiments.study",
+    "study": "lab.study.study",
     "load_run": "runs.pipeline",
     "log_likelihood": "inference.fast",
     "mixture_predictions": "inference.fast",
@@ -78,7 +78,6 @@ if TYPE_CHECKING:
     from hmmscope.corpora.layouts import Sequences as Sequences
     from hmmscope.corpora.text import Text as Text
     from hmmscope.errors import HmmscopeError as HmmscopeError
-    from hmmscope.experiments.study import study as study
     from hmmscope.inference.entropy import entropy_rate as entropy_rate
     from hmmscope.inference.fast import log_likelihood as log_likelihood
     from hmmscope.inference.fast import mixture_predictions as mixture_predictions
@@ -96,6 +95,7 @@ if TYPE_CHECKING:
     from hmmscope.inference.smoothing import expected_counts as expected_counts
     from hmmscope.inference.smoothing import smooth_beliefs as smooth_beliefs
     from hmmscope.inference.stationary import stationary_distribution as stationary_distribution
+    from hmmscope.lab.study.study import study as study
     from hmmscope.models.make import make_model as make_model
     from hmmscope.processes.answers import Observed as Observed
     from hmmscope.processes.base import Paths as Paths

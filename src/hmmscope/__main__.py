@@ -11,7 +11,7 @@ def start() -> int:
     if heard:  # while modules are imported nothing is at work, and nothing needs to be said
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.disable()  # until all is imported: it would be looked through for garbage again and again, and has none
-    from hmmscope.cli import main
+    from hmmscope.lab.cli import main
 
     try:
         if heard:

@@ -1,9 +1,14 @@
 """Lookup by name. A folder of modules is scanned once, and what its decorators name is found.
 
-A package of a user's own takes part by an entry point of the group "hmmscope" that names a module with decorators:
+A package takes part by an entry point that names a module with decorators. One of the group "hmmscope" may add anything and
+is imported at the first look-up; one of the group "hmmscope.experiments" adds experiments and claims, and is imported when
+these are asked for. The experiments of the papers are such a package:
 
     [project.entry-points.hmmscope]
     my-lab = "my_lab.hmms"
+
+    [project.entry-points."hmmscope.experiments"]
+    papers = "hmmscope_papers"
 """
 
 import dataclasses
@@ -11,6 +16,7 @@ import functools
 import hashlib
 import importlib
 import importlib.metadata
+import importlib.util
 import pkgutil
 import re
 from collections.abc import Callable
@@ -22,19 +28,18 @@ from hmmscope.schema import parse_spec, unknown_name
 
 T = TypeVar("T")
 
+#: The folders of this package that hold what is registered of a kind.
 _FOLDERS = {
     "process": "processes",
     "layout": "corpora",
     "model": "models",
     "instrument": "analysis",
     "adapter": "interop",
-    "experiment": "experiments",
-    "claim": "experiments",
-    "page": "verbs.pages",
 }
-#: The group of entry points by which other packages add to what is registered.
-PLUGINS = "hmmscope"
-_found: dict[str, dict[str, Any]] = {kind: {} for kind in _FOLDERS}
+#: The groups of entry points by which packages add to what is registered: anything, and what only other rings have.
+PLUGINS, EXPERIMENTS = "hmmscope", "hmmscope.experiments"
+_GROUPS = {"experiment": EXPERIMENTS, "claim": EXPERIMENTS, "page": "hmmscope.pages"}
+_found: dict[str, dict[str, Any]] = {kind: {} for kind in (*_FOLDERS, *_GROUPS)}
 _sizes: dict[str, "Size"] = {}
 _scanned: set[str] = set()
 
@@ -124,7 +129,7 @@ def page(name: str) -> Callable[[T], T]:
 
 
 def claim(name: str) -> Callable[[T], T]:
-    """Register a claim, see `hmmscope.evidence.claims`."""
+    """Register a claim, see `hmmscope.lab.evidence.claims`."""
     return _register("claim", name)
 
 
@@ -136,44 +141,56 @@ def in_order(kind: str) -> list[Any]:
 
 def entries(kind: str) -> dict[str, Any]:
     """Everything registered of a kind, by name."""
-    folder = _FOLDERS[kind]
-    if folder not in _scanned:
-        _scanned.add(folder)
-        package = importlib.import_module(f"hmmscope.{folder}")
-        for module in pkgutil.iter_modules(getattr(package, "__path__", [])):
-            importlib.import_module(f"{package.__name__}.{module.name}")
-    if PLUGINS not in _scanned:
-        _scanned.add(PLUGINS)
-        _load_plugins()
+    if kind in _FOLDERS and _FOLDERS[kind] not in _scanned:
+        _scanned.add(_FOLDERS[kind])
+        import_all(f"hmmscope.{_FOLDERS[kind]}")
+    for group in (PLUGINS, _GROUPS.get(kind, PLUGINS)):
+        if group not in _scanned:
+            _scanned.add(group)
+            _load_plugins(group)
     return dict(sorted(_found[kind].items()))
 
 
+def import_all(package: str) -> None:
+    """Import every module of a package, in the order of their names."""
+    found = importlib.import_module(package)
+    for module in pkgutil.walk_packages(getattr(found, "__path__", ()), f"{package}."):
+        importlib.import_module(module.name)
+
+
 def has_plugins() -> bool:
-    """Whether another package adds to what is registered."""
+    """Whether a package adds what `digest` does not see."""
     return bool(importlib.metadata.entry_points(group=PLUGINS))
 
 
 def digest() -> str:
-    """sha256 of all lines of this package that register something, and of the records of claims; nothing is imported."""
+    """sha256 of all lines that register something, here and in packages of experiments, and of the records of claims.
+
+    Nothing is imported for it.
+    """
     sha, root = hashlib.sha256(), Path(__file__).parent
-    for folder in sorted({*_FOLDERS.values()}):
-        for path in sorted((root / folder).glob("*.py")):
+    places = [root / folder.replace(".", "/") for folder in sorted({*_FOLDERS.values()})]
+    for point in sorted(importlib.metadata.entry_points(group=EXPERIMENTS), key=lambda point: point.name):
+        spec = importlib.util.find_spec(point.module.partition(".")[0])
+        places += map(Path, spec.submodule_search_locations or ()) if spec else ()
+    for place in places:
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]:
             found = re.findall(
                 r"^ *(?:@registry\.\w+|@claim|registry\.named_size)\(\s*.*", path.read_text(), re.MULTILINE
             )
             sha.update("\n".join([path.name, *found]).encode())
-        for path in sorted((root / folder).glob("claims/*.toml")):
+        for path in sorted(place.rglob("claims/*.toml")):
             sha.update(path.name.encode() + path.read_bytes())
     return sha.hexdigest()
 
 
-def _load_plugins() -> None:
+def _load_plugins(group: str) -> None:
     """Import the modules that other packages name.
 
     Raises:
         InputError: one of them does not import; the message names it.
     """
-    for point in importlib.metadata.entry_points(group=PLUGINS):
+    for point in importlib.metadata.entry_points(group=group):
         try:
             point.load()
         except Exception as error:

@@ -21,7 +21,11 @@ from hmmscope.analysis.decomposition import (
 )
 from hmmscope.constructions.least_squares import LeastSquares
 from hmmscope.errors import InputError
-from hmmscope.experiments.decomposition import (
+from hmmscope.inference.memory import all_sequences, memory_table
+from hmmscope.inference.memory_error import memory_error
+from hmmscope.processes.low_rank import symmetric_channel
+from hmmscope.processes.stationary import closed_classes
+from hmmscope_papers.multitask.independent_windows import (
     bound_row,
     check_bound,
     counted_moments,
@@ -32,10 +36,6 @@ from hmmscope.experiments.decomposition import (
     reference_process,
     sample_counts,
 )
-from hmmscope.inference.memory import all_sequences, memory_table
-from hmmscope.inference.memory_error import memory_error
-from hmmscope.processes.low_rank import symmetric_channel
-from hmmscope.processes.stationary import closed_classes
 from strategies import KINDS, Matrices, as_labelled, dense
 
 REFERENCE = reference_process()

@@ -11,12 +11,12 @@ import torch
 
 import hmmscope as hs
 from analysis_cases import Function, Oracle, leaking
-from hmmscope import cli
 from hmmscope.analysis.screening import screen
 from hmmscope.corpora.corpus import Batch
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.inference.optimal import optimal_law, optimal_predictions
+from hmmscope.lab import cli
 from hmmscope.processes.composed_cycles import ComposedCycles
 from hmmscope.processes.mixture import Mixture
 from hmmscope.processes.urns import dirichlet_chain_predictions

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bench import curve
 from cli_cases import assert_one_line, call  # noqa: F401 - a fixture
-from hmmscope.bench import curve
 
 TINY = {"length": [2, 4], "batch": [1, 2], "states": [2, 20], "symbols": [2, 3]}
 SMALL = {"batch": 2, "length": 3, "states": 3, "symbols": 2}

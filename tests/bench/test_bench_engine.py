@@ -2,7 +2,7 @@
 
 import pytest
 
-from hmmscope.bench import engine
+from bench import engine
 from hmmscope.errors import InputError
 from hmmscope.training.compiled import Compiled
 from hmmscope.training.parallel import Single

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hmmscope.bench import probes
-from hmmscope.bench.contest import Contest, summary
+from bench import probes
+from bench.contest import Contest, summary
 
 
 def rows(ours: float, **others: float) -> list[dict]:

@@ -12,7 +12,7 @@ from hmmscope.constructions import limits_theorem5_1
 from hmmscope.constructions.deterministic_rnn import smallest_scale
 from hmmscope.constructions.driven import driven_system
 from hmmscope.errors import InputError
-from hmmscope.experiments.theorems import driven_samples
+from hmmscope_papers.theorems import driven_samples
 
 DETERMINISTIC = {
     "cycles": ("cyclic-det", {}),

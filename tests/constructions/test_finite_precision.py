@@ -18,8 +18,8 @@ from hmmscope.constructions.finite_precision import (
     smallest_precision,
 )
 from hmmscope.errors import InputError
-from hmmscope.experiments.theorems import driven_samples
 from hmmscope.seeds import numpy_generator, torch_generator
+from hmmscope_papers.theorems import driven_samples
 
 BITS = list(range(4, 27))
 

@@ -18,15 +18,15 @@ from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.errors import InputError
-from hmmscope.experiments.multitask_networks import (
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.low_rank import symmetric_channel
+from hmmscope_papers.multitask.networks import (
     block_shuffle_rows,
     draw_demonstrations,
     population,
     sample_row,
     step_rows,
 )
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.low_rank import symmetric_channel
 from multitask_cases import (
     all_windows,
     gather_error,

@@ -27,8 +27,8 @@ from hmmscope.constructions.prefix_parts import (
 )
 from hmmscope.constructions.residual import Subspaces
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.experiments.theorems import driven_samples, slope
 from hmmscope.seeds import torch_generator
+from hmmscope_papers.theorems import driven_samples, slope
 
 F32 = {"dtype": torch.float32}
 PAPER = {"temperature": "paper", "gelu_scale": "paper"}

@@ -13,15 +13,15 @@ from markupsafe import escape
 from hmmscope import registry
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError, RefusedError
-from hmmscope.evidence.figures import Figure
-from hmmscope.experiments import running
-from hmmscope.experiments.experiment import SCALES, experiment_named
-from hmmscope.experiments.running import run_experiment
-from hmmscope.report import plots
+from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.experiments import running
+from hmmscope.lab.experiments.experiment import SCALES, experiment_named
+from hmmscope.lab.experiments.running import run_experiment
+from hmmscope.lab.report import plots
+from hmmscope.lab.verbs import run as verb
 from hmmscope.runs.config import config_from_data
 from hmmscope.storage import store
 from hmmscope.storage.rundir import read_journal
-from hmmscope.verbs import run as verb
 
 EXPERIMENTS = sorted(registry.entries("experiment"))
 

@@ -10,13 +10,13 @@ import torch
 from engine_cases import DECODER, RNN, config, exact_loss, parts
 from hmmscope.corpora.targets import NextGiven, Target, make_target
 from hmmscope.errors import InputError, NonFiniteError, RefusedError
+from hmmscope.lab.sweeps.grid import config_digest
 from hmmscope.models.base import Tap
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.dry_run import as_text, estimate
 from hmmscope.runs.pipeline import engine_of, load_run, ports_of, train
 from hmmscope.runs.warming import warm_up
 from hmmscope.storage.rundir import RunDir
-from hmmscope.sweeps.grid import config_digest
 from hmmscope.training import engines
 from hmmscope.training.compiled import Compiled
 from hmmscope.training.distributed import World

@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.evidence.claims import Claim, claims_of
-from hmmscope.evidence.effects import Effect, at_level
-from hmmscope.evidence.protocols import entry_of
-from hmmscope.evidence.records import folder_of
-from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.claims import Claim, claims_of
+from hmmscope.lab.evidence.effects import Effect, at_level
+from hmmscope.lab.evidence.protocols import entry_of
+from hmmscope.lab.evidence.records import folder_of
+from hmmscope.lab.evidence.rows import Rows, Tables
 from reach import numbers_of
 
 HERE = Path(__file__).parent

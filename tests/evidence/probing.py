@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from acts import act, altered, in_columns, probe, read, same, write
-from hmmscope.evidence.claims import claims_of
-from hmmscope.evidence.ledger import read_tables
-from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.claims import claims_of
+from hmmscope.lab.evidence.ledger import read_tables
+from hmmscope.lab.evidence.rows import Rows, Tables
 
 #: Alterations that are tried, and that are kept at most before constants of rules are asked for.
 TRIED, MOST = 40, 8

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from hmmscope.evidence import effects
-from hmmscope.evidence.claims import Claim
+from hmmscope.lab.evidence import effects
+from hmmscope.lab.evidence.claims import Claim
 
 #: What rules have in common with pages and with each other, which is no part of one.
-_LAWS = "hmmscope.evidence."
+_LAWS = "hmmscope.lab.evidence."
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def reached(measure: Callable[..., Any]) -> tuple[dict[str, types.FunctionType],
     functions: dict[str, types.FunctionType] = {}
     constants: dict[tuple[str, str], Any] = {}
     left = functions_of(measure)
-    packages = {"hmmscope", *(one.__module__.partition(".")[0] for one in left)}
+    packages = {"hmmscope", "hmmscope_papers", *(one.__module__.partition(".")[0] for one in left)}
     while left:
         one = left.pop()
         key = f"{one.__module__}:{one.__qualname__}"
@@ -145,7 +145,7 @@ def _home(module: str, name: str) -> str:
 
 def laws() -> list[types.FunctionType]:
     """The functions of every verdict, whichever rule asks for them."""
-    from hmmscope.evidence import rows, verdicts
+    from hmmscope.lab.evidence import rows, verdicts
 
     found: list[types.FunctionType] = []
     for module in (effects, verdicts, rows):

@@ -6,9 +6,9 @@ import pytest
 
 from acts import act, altered, altered_probe, complaint, complaints, entry, experiments, probe, read
 from hmmscope import registry
-from hmmscope.evidence.claims import Claim
-from hmmscope.evidence.records import Numbers
-from hmmscope.evidence.verdicts import Above
+from hmmscope.lab.evidence.claims import Claim
+from hmmscope.lab.evidence.records import Numbers
+from hmmscope.lab.evidence.verdicts import Above
 from reach import numbers_of
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from hmmscope import registry
-from hmmscope.evidence.claims import OURS, Claim, claims_of
-from hmmscope.evidence.controls import constructed
-from hmmscope.evidence.effects import Effect
-from hmmscope.evidence.ledger import read_tables
-from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.evidence.verdicts import Above, Always, Below
-from hmmscope.experiments.experiment import experiment_named
+from hmmscope.lab.evidence.claims import OURS, Claim, claims_of
+from hmmscope.lab.evidence.controls import constructed
+from hmmscope.lab.evidence.effects import Effect
+from hmmscope.lab.evidence.ledger import read_tables
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import Above, Always, Below
+from hmmscope.lab.experiments.experiment import experiment_named
 
 #: Whose sentences claims repeat.
 SOURCES = tuple(

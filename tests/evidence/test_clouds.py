@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hmmscope.evidence.clouds import STEPS, pack_colours, pack_places, unpack_colours, unpack_places
+from hmmscope.lab.evidence.clouds import STEPS, pack_colours, pack_places, unpack_colours, unpack_places
 
 
 def test_places_and_colours_come_back() -> None:

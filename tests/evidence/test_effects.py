@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from hmmscope.evidence.effects import Effect, Estimate, false_discovery, pooled, predicted, quantile, share, two_sided
-from hmmscope.evidence.rows import Rows
+from hmmscope.lab.evidence.effects import (
+    Effect,
+    Estimate,
+    false_discovery,
+    pooled,
+    predicted,
+    quantile,
+    share,
+    two_sided,
+)
+from hmmscope.lab.evidence.rows import Rows
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 9, 10, 29, 30, 199])

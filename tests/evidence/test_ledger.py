@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from hmmscope import registry
-from hmmscope.cli import main
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.evidence.claims import Claim, Seen, claim
-from hmmscope.evidence.effects import pooled
-from hmmscope.evidence.ledger import as_text, ledger, rules_of, stated
-from hmmscope.evidence.protocols import FORMAT, entry_of
-from hmmscope.evidence.records import Numbers
-from hmmscope.evidence.rows import Tables
-from hmmscope.evidence.verdicts import Above, room
-from hmmscope.experiments.experiment import Experiment
+from hmmscope.lab.cli import main
+from hmmscope.lab.evidence.claims import Claim, Seen, claim
+from hmmscope.lab.evidence.effects import pooled
+from hmmscope.lab.evidence.ledger import as_text, ledger, rules_of, stated
+from hmmscope.lab.evidence.protocols import FORMAT, entry_of
+from hmmscope.lab.evidence.records import Numbers
+from hmmscope.lab.evidence.rows import Tables
+from hmmscope.lab.evidence.verdicts import Above, room
+from hmmscope.lab.experiments.experiment import Experiment
 from hmmscope.storage import seals, store
 
 

@@ -17,12 +17,14 @@ import pytest
 import hmmscope
 from acts import act, altered_probe, complaint, entry, experiments, kept_acts, probe, same
 from hmmscope import registry
-from hmmscope.evidence.claims import Claim, claims_of
-from hmmscope.evidence.ledger import read_tables
-from hmmscope.evidence.rows import Tables
-from hmmscope.evidence.verdicts import Above
-from hmmscope.experiments import limits_fig2, limits_lengths, multitask_fig3a
+from hmmscope.lab.evidence.claims import Claim, claims_of
+from hmmscope.lab.evidence.ledger import read_tables
+from hmmscope.lab.evidence.rows import Tables
+from hmmscope.lab.evidence.verdicts import Above
 from hmmscope.machine import source_digest
+from hmmscope_papers.limits import fig2 as limits_fig2
+from hmmscope_papers.limits import lengths as limits_lengths
+from hmmscope_papers.multitask import fig3a as multitask_fig3a
 from mutants import changed, of_record
 from reach import Site, law_sites, sites
 
@@ -223,7 +225,8 @@ def test_how_a_rule_is_written_changes_nothing(
     for kind in ("claim", "experiment"):
         monkeypatch.setitem(registry._found, kind, {})
     try:
-        made = rewritten(module, tmp_path)
+        (folder := tmp_path / module.__name__).mkdir()
+        made = rewritten(module, folder)
         found = {one.name: one for one in registry._found["claim"].values()}
         assert found.keys() == before.keys()
         for name, claim in found.items():
@@ -238,6 +241,8 @@ def test_how_a_rule_is_written_changes_nothing(
 def test_no_version_is_a_digest() -> None:
     """Nothing in the package looks at the source of a rule or a measurement, but for the tests."""
     package = Path(hmmscope.__file__).parent
-    readers = ("evidence", "experiments")
-    found = [p for folder in readers for p in (package / folder).rglob("*.py") if "inspect.getsource" in p.read_text()]
+    readers = (package / "lab", package.with_name("hmmscope_papers"))
+    paths = [path for folder in readers for path in folder.rglob("*.py")]
+    assert len(paths) > 100
+    found = [path for path in paths if "inspect.getsource" in path.read_text()]
     assert found == []

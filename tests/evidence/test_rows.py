@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from hmmscope.evidence.effects import Estimate, quantile
-from hmmscope.evidence.rows import Rows, effect_of, minus
+from hmmscope.lab.evidence.effects import Estimate, quantile
+from hmmscope.lab.evidence.rows import Rows, effect_of, minus
 
 
 def test_an_estimate_has_the_error_of_its_row_or_of_its_interval() -> None:

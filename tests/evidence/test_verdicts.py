@@ -2,8 +2,8 @@
 
 import pytest
 
-from hmmscope.evidence.effects import Effect, pooled, share
-from hmmscope.evidence.verdicts import (
+from hmmscope.lab.evidence.effects import Effect, pooled, share
+from hmmscope.lab.evidence.verdicts import (
     Above,
     Always,
     Below,

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.evidence.findings import Finding
-from hmmscope.evidence.rows import Tables, as_tables
-from hmmscope.experiments.experiment import experiment_named
+from hmmscope.lab.evidence.findings import Finding
+from hmmscope.lab.evidence.rows import Tables, as_tables
+from hmmscope.lab.experiments.experiment import experiment_named
 
 SEEDS = (0, 1, 2)
 #: What seeds differ by.

@@ -25,10 +25,10 @@ import torch
 
 from hmmscope import registry
 from hmmscope.errors import InputError
-from hmmscope.experiments import running
-from hmmscope.experiments.experiment import Experiment, Measured, experiment_named
-from hmmscope.experiments.parts import measurement_of
-from hmmscope.experiments.planning import plan_of
+from hmmscope.lab.experiments import running
+from hmmscope.lab.experiments.experiment import Experiment, Measured, experiment_named
+from hmmscope.lab.experiments.parts import measurement_of
+from hmmscope.lab.experiments.planning import plan_of
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage.packed import read_tables
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.evidence.findings import Finding
-from hmmscope.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.findings import Finding
+from hmmscope.lab.evidence.rows import Rows, Tables
 
 #: Values of three seeds that are clearly up, clearly down, and open.
 UP, DOWN, OPEN = (0.9, 0.92, 0.88), (-0.9, -0.92, -0.88), (0.9, -0.9, 0.2)

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from hmmscope.evidence.claims import claims_of
-from hmmscope.evidence.clouds import pack_colours, pack_places
-from hmmscope.evidence.figures import Bars, Figure
-from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.experiments.belief_geometry import FACTORS, PROCESSES
-from hmmscope.experiments.experiment import experiment_named
+from hmmscope.lab.evidence.claims import claims_of
+from hmmscope.lab.evidence.clouds import pack_colours, pack_places
+from hmmscope.lab.evidence.figures import Bars, Figure
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.experiments.experiment import experiment_named
+from hmmscope_papers.beliefs.belief_geometry import FACTORS, PROCESSES
 
 SEEDS, STEPS = range(5), (0, 10, 100)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from cli_cases import assert_one_line, call  # noqa: F401 - a fixture
-from hmmscope.experiments.forecast import forecast
-from hmmscope.experiments.planning import plan_of
-from hmmscope.experiments.running import run_experiment
+from hmmscope.lab.experiments.forecast import forecast
+from hmmscope.lab.experiments.planning import plan_of
+from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.runs.dry_run import Estimate
 from hmmscope.storage import store
 
@@ -31,7 +31,7 @@ def test_equal_shapes_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         timed.append(measure)
         return Estimate(1, 1, 10, None, None, None, 0, "torch", "", int(measure), 1, 500.0 if measure else None)
 
-    monkeypatch.setattr("hmmscope.experiments.forecast.estimate", noted)
+    monkeypatch.setattr("hmmscope.lab.experiments.forecast.estimate", noted)
     said = dict(line.split(maxsplit=1) for line in forecast("multitask-fig1", "small", {}, (7,)))
     runs = len(plan_of("multitask-fig1", "small", {}, None).configs)
     assert timed == [False] * runs + [True]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hmmscope.evidence.rows import as_tables
-from hmmscope.experiments.experiment import experiment_named
-from hmmscope.experiments.limits_tables import WHILE_TRAINING
+from hmmscope.lab.evidence.rows import as_tables
+from hmmscope.lab.experiments.experiment import experiment_named
+from hmmscope_papers.limits.tables import WHILE_TRAINING
 from limits_cases import SEEDS, closed, judged, swapped, verdict
 
 Tables = dict[str, Any]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hmmscope.evidence.rows import Rows
-from hmmscope.experiments import limits_fig2
-from hmmscope.experiments.limits_fig2 import FOUR
+from hmmscope.lab.evidence.rows import Rows
+from hmmscope_papers.limits import fig2 as limits_fig2
+from hmmscope_papers.limits.fig2 import FOUR
 from limits_cases import NOISE, SEEDS, closed, judged, swapped, verdict
 
 Tables = dict[str, Any]

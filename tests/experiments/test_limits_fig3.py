@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from hmmscope.evidence.effects import Estimate
-from hmmscope.evidence.rows import Rows, as_tables
-from hmmscope.experiments.experiment import experiment_named
-from hmmscope.experiments.limits_lengths import growing, growth, length_of, slack
-from hmmscope.experiments.limits_models import TASKS
-from hmmscope.experiments.limits_tables import WHILE_TRAINING
+from hmmscope.lab.evidence.effects import Estimate
+from hmmscope.lab.evidence.rows import Rows, as_tables
+from hmmscope.lab.experiments.experiment import experiment_named
+from hmmscope_papers.limits.lengths import growing, growth, length_of, slack
+from hmmscope_papers.limits.models import TASKS
+from hmmscope_papers.limits.tables import WHILE_TRAINING
 from limits_cases import SEEDS, at_rest, closed, first_seed, judged, swapped, verdict
 
 Tables = dict[str, Any]

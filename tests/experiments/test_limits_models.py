@@ -6,12 +6,18 @@ import pytest
 import torch
 
 from hmmscope.errors import InputError
-from hmmscope.evidence.effects import Estimate
-from hmmscope.evidence.rows import Rows, as_tables
-from hmmscope.experiments.experiment import experiment_named
-from hmmscope.experiments.limits_fig4_mixing import uniform_errors
-from hmmscope.experiments.limits_models import FAST, RATES, TASKS, identity, limits_config, shortened
-from hmmscope.experiments.limits_tables import (
+from hmmscope.inference.window import window_errors
+from hmmscope.lab.evidence.effects import Estimate
+from hmmscope.lab.evidence.rows import Rows, as_tables
+from hmmscope.lab.experiments.experiment import experiment_named
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.runs.config import config_from_data
+from hmmscope.runs.pipeline import Run, train
+from hmmscope.training.schedules import learning_rate
+from hmmscope.training.spec import TrainingSpec
+from hmmscope_papers.limits.fig4_mixing import uniform_errors
+from hmmscope_papers.limits.models import FAST, RATES, TASKS, identity, limits_config, shortened
+from hmmscope_papers.limits.tables import (
     WHILE_TRAINING,
     drift,
     epochs_of,
@@ -24,12 +30,6 @@ from hmmscope.experiments.limits_tables import (
     trivial_loss,
     while_training,
 )
-from hmmscope.inference.window import window_errors
-from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import Run, train
-from hmmscope.training.schedules import learning_rate
-from hmmscope.training.spec import TrainingSpec
 from limits_cases import SEEDS, at_rest, budgets
 
 

@@ -7,16 +7,16 @@ import pytest
 
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError
-from hmmscope.evidence.figures import Figure
-from hmmscope.evidence.rows import Rows
-from hmmscope.experiments.experiment import experiment_named
-from hmmscope.experiments.limits_fig4_cot import half_of_fit
-from hmmscope.experiments.limits_models import limits_config
-from hmmscope.experiments.limits_table1 import COMPARED
-from hmmscope.experiments.limits_tables import WHILE_TRAINING
+from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.rows import Rows
+from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.models.base import cost_of
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import fresh_model, ports_of
+from hmmscope_papers.limits.fig4_cot import half_of_fit
+from hmmscope_papers.limits.models import limits_config
+from hmmscope_papers.limits.table1 import COMPARED
+from hmmscope_papers.limits.tables import WHILE_TRAINING
 from limits_cases import NOISE, SEEDS, at_rest, budgets, closed, judged, swapped, verdict
 
 Tables = dict[str, Any]
@@ -469,7 +469,7 @@ def test_a_process_that_forgets() -> None:
 @pytest.mark.slow
 def test_architectures_of_every_name_can_be_planned() -> None:
     """Also those that need an extra: the plan names them, and the model says what is missing."""
-    from hmmscope.experiments.limits_architecture_models import ARCHITECTURES, TASKS
+    from hmmscope_papers.limits.architecture_models import ARCHITECTURES, TASKS
 
     experiment = experiment_named("limits-architectures")
     for scale in ("smoke", "small", "paper"):

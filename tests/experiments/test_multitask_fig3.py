@@ -21,13 +21,13 @@ from hmmscope.analysis.layer_curves import (
 from hmmscope.analysis.probes import label_stream, probe_data, reading_times
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
-from hmmscope.evidence.controls import untrained
-from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.experiments.multitask_fig3b import DISTANCES, _curves, gathering_layer
+from hmmscope.lab.evidence.controls import untrained
+from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.models.base import Ports
 from hmmscope.models.make import build_model
 from hmmscope.models.roformer import RoFormerSpec
 from hmmscope.processes.random_hmm import RandomHMMSpec
+from hmmscope_papers.multitask.fig3b import DISTANCES, _curves, gathering_layer
 from multitask_tables import CLOSED, NONE, UP, WAYS, judged, seeded, setting
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -12,21 +12,18 @@ from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.constructions.multitask import multitask_theorem1
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
-from hmmscope.evidence.controls import untrained
-from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.experiments import multitask_fig1 as fig1
-from hmmscope.experiments import multitask_fig2 as fig2
-from hmmscope.experiments import multitask_fig7 as fig7
-from hmmscope.experiments import multitask_predictors as predictors
-from hmmscope.experiments.construction_vs_trained import construct
-from hmmscope.experiments.multitask_fig1 import MultiTaskFig1
-from hmmscope.experiments.multitask_models import multitask_config
-from hmmscope.experiments.multitask_setting import gates, in_regime, regime_label
-from hmmscope.experiments.multitask_studies import prompt_config
 from hmmscope.inference.optimal import optimal_predictions
+from hmmscope.lab.evidence.controls import untrained
+from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.processes.random_hmm import RandomMixtureSpec
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import Run, train, untrained_twin
+from hmmscope_papers.multitask import fig1, fig2, fig7, predictors
+from hmmscope_papers.multitask.construction_vs_trained import construct
+from hmmscope_papers.multitask.fig1 import MultiTaskFig1
+from hmmscope_papers.multitask.models import multitask_config
+from hmmscope_papers.multitask.setting import gates, in_regime, regime_label
+from hmmscope_papers.multitask.studies import prompt_config
 from multitask_tables import CLOSED, DOWN, NONE, OPEN, UP, WAYS, judged, seeded, setting
 
 PROMPTS = Prompts(num_demonstrations=3, demonstration_length=5, test_length=6)

@@ -21,9 +21,9 @@ from hmmscope.analysis.geometry import (
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.errors import InputError
-from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.experiments.experiment import experiment_named
 from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.models.base import Tap
 from hmmscope.processes.fresh import FreshHMMsSpec
 from hmmscope.processes.mess3_mixture import Mess3MixtureSpec

@@ -8,9 +8,9 @@ import pytest
 import hmmscope as hs
 from hmmscope.analysis.decomposition import all_histories, memory_distances, sampled_histories
 from hmmscope.errors import InputError
-from hmmscope.experiments import forgetting as lemma
-from hmmscope.experiments.multitask_lemma1 import Lemma1, few
 from hmmscope.inference.memory_error import fit_decay, memory_certificate
+from hmmscope_papers.multitask import forgetting as lemma
+from hmmscope_papers.multitask.lemma1 import Lemma1, few
 from strategies import dense
 
 SMOKE = Lemma1.sizes["smoke"]

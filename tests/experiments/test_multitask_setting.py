@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
-from hmmscope.evidence.rows import Rows
-from hmmscope.experiments.multitask_setting import (
+from hmmscope.lab.evidence.rows import Rows
+from hmmscope.lab.experiments.outcomes import equal_tokens, flat, last_quarter
+from hmmscope.runs.config import config_from_data
+from hmmscope.runs.pipeline import train
+from hmmscope_papers.multitask.setting import (
     beyond_counting,
     few_prompts,
     gates,
@@ -14,10 +17,7 @@ from hmmscope.experiments.multitask_setting import (
     not_from_counts,
     setting_rows,
 )
-from hmmscope.experiments.multitask_studies import prompt_config
-from hmmscope.experiments.outcomes import equal_tokens, flat, last_quarter
-from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import train
+from hmmscope_papers.multitask.studies import prompt_config
 from multitask_tables import CLOSED, setting
 
 

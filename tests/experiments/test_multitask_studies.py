@@ -9,14 +9,19 @@ import pytest
 import torch
 
 from hmmscope.errors import InputError
-from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.experiments import multitask_pool_size as pool_size
-from hmmscope.experiments.experiment import experiment_named
-from hmmscope.experiments.multitask_models import multitask_config
-from hmmscope.experiments.multitask_observability import exponent_of
-from hmmscope.experiments.multitask_predictors import pools_of
-from hmmscope.experiments.multitask_studies import deepest, depth_matters, end_rows, prompt_config, window_config
-from hmmscope.experiments.multitask_windows import (
+from hmmscope.inference.memory_error import memory_error
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.experiments.experiment import experiment_named
+from hmmscope.lab.sweeps.grid import run_name
+from hmmscope.processes.hmm import HMM
+from hmmscope.runs.config import config_from_data
+from hmmscope.runs.pipeline import Run, fresh_model, train
+from hmmscope_papers.multitask import pool_size
+from hmmscope_papers.multitask.models import multitask_config
+from hmmscope_papers.multitask.observability import exponent_of
+from hmmscope_papers.multitask.predictors import pools_of
+from hmmscope_papers.multitask.studies import deepest, depth_matters, end_rows, prompt_config, window_config
+from hmmscope_papers.multitask.windows import (
     decay_rate,
     divergence,
     exact_rate,
@@ -25,11 +30,6 @@ from hmmscope.experiments.multitask_windows import (
     limited_by_memory,
     window_rows,
 )
-from hmmscope.inference.memory_error import memory_error
-from hmmscope.processes.hmm import HMM
-from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import Run, fresh_model, train
-from hmmscope.sweeps.grid import run_name
 from multitask_tables import judged
 
 NAMES = ("context-length", "observability", "positions", "heads", "rank", "pool-size")

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from hmmscope.analysis.counting import TREE
-from hmmscope.evidence.claims import OURS, claims_of
-from hmmscope.evidence.findings import Finding
-from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.experiments.experiment import experiment_named
-from hmmscope.experiments.multitask_predictors import POOLS
+from hmmscope.lab.evidence.claims import OURS, claims_of
+from hmmscope.lab.evidence.findings import Finding
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.live import live_data
 from hmmscope.runs.pipeline import train
+from hmmscope_papers.multitask.predictors import POOLS
 
 
 def tables(gain: float = 0.2, right: float = 0.1) -> Tables:

@@ -9,29 +9,29 @@ from typing import Any
 import pytest
 
 from hmmscope import registry
-from hmmscope.cli import main
 from hmmscope.errors import DamagedError, FullDiskError, InputError, PartlyFailedError, RefusedError, ResourceError
-from hmmscope.evidence.figures import Figure
-from hmmscope.evidence.findings import Finding
-from hmmscope.evidence.ledger import tables_of
-from hmmscope.evidence.panels import curve, lines
-from hmmscope.experiments import pool as pool_module
-from hmmscope.experiments import running
-from hmmscope.experiments.experiment import SEED_INTERVALS, Experiment, Measured, Tables, apart
-from hmmscope.experiments.pool import train_in_pool
-from hmmscope.experiments.running import run_experiment
-from hmmscope.report.drawing import draw_folder
-from hmmscope.report.page import write_page
+from hmmscope.lab.cli import main
+from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.findings import Finding
+from hmmscope.lab.evidence.ledger import tables_of
+from hmmscope.lab.evidence.panels import curve, lines
+from hmmscope.lab.experiments import pool as pool_module
+from hmmscope.lab.experiments import running
+from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured, Tables, apart
+from hmmscope.lab.experiments.pool import train_in_pool
+from hmmscope.lab.experiments.running import run_experiment
+from hmmscope.lab.report.drawing import draw_folder
+from hmmscope.lab.report.page import write_page
+from hmmscope.lab.sweeps.engines import EngineOptions
+from hmmscope.lab.sweeps.grid import run_name
+from hmmscope.lab.sweeps.jobs import taking_part
+from hmmscope.lab.verbs import run as verb
 from hmmscope.runs import pipeline
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage import disk, seals, store
 from hmmscope.storage.rundir import RunDir
 from hmmscope.storage.seals import read_seal, remove_seal
-from hmmscope.sweeps.engines import EngineOptions
-from hmmscope.sweeps.grid import run_name
-from hmmscope.sweeps.jobs import taking_part
-from hmmscope.verbs import run as verb
 
 WIDTHS = (4, 8)
 

@@ -13,14 +13,14 @@ import torch
 import hmmscope as hs
 from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.trained_counting import TrainedCounting
-from hmmscope.cli import main
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.errors import DamagedError, InputError, RefusedError
-from hmmscope.experiments import study as studies
-from hmmscope.experiments.study_tables import entropies, grams
+from hmmscope.lab.cli import main
+from hmmscope.lab.report.drawing import draw_folder
+from hmmscope.lab.report.page import write_page
+from hmmscope.lab.study import study as studies
+from hmmscope.lab.study.study_tables import entropies, grams
 from hmmscope.processes.given_sequences import GivenSequences
-from hmmscope.report.drawing import draw_folder
-from hmmscope.report.page import write_page
 from hmmscope.storage.seals import remove_seal, survey
 
 SMALL = {

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from hmmscope.evidence.claims import Claim, claims_of
-from hmmscope.evidence.figures import Figure
-from hmmscope.evidence.rows import Rows, Tables
-from hmmscope.experiments.experiment import experiment_named
-from hmmscope.experiments.theorems import always, by_scale, power_slopes, ranges, slope
+from hmmscope.lab.evidence.claims import Claim, claims_of
+from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.experiments.experiment import experiment_named
+from hmmscope_papers.theorems import always, by_scale, power_slopes, ranges, slope
 
 NAMES = (
     "limits-theorem5.1",
@@ -171,7 +171,7 @@ def test_the_factor_of_the_rank(power: float, verdict: str) -> None:
 
 
 def test_powers_of_rates_below_mixing_are_missing_and_not_left_out() -> None:
-    from hmmscope.experiments.multitask_lemma1 import excess_powers
+    from hmmscope_papers.multitask.lemma1 import excess_powers
 
     for power in (2, 4):
         rows = Rows(

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from hmmscope.experiments.timing import time_facts, timed
+from hmmscope.lab.experiments.timing import time_facts, timed
 from hmmscope.storage.rundir import read_journal
 
 

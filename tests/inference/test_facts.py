@@ -5,8 +5,8 @@ import json
 import pytest
 
 import hmmscope as hs
-from hmmscope.cli import main
 from hmmscope.inference.facts import process_facts
+from hmmscope.lab.cli import main
 
 
 def said(capsys, *argv):

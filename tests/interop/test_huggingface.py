@@ -12,10 +12,10 @@ from torch import nn
 import hmmscope as hs
 from hmmscope.analysis.activations import capture
 from hmmscope.analysis.twins import draw_twins
-from hmmscope.cli import main
 from hmmscope.errors import DamagedError, RefusedError
 from hmmscope.interop import export_huggingface, exported, from_huggingface, read_record, to_huggingface
 from hmmscope.interop.exported import folded_bias
+from hmmscope.lab.cli import main
 from hmmscope.models.attention import RotaryTable
 from hmmscope.models.base import Ports
 from hmmscope.models.decoder import Decoder, DecoderSpec

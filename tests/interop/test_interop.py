@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hmmscope as hs
-from hmmscope.cli import main
 from hmmscope.errors import DamagedError, InputError, ResourceError
 from hmmscope.interop import (
     from_dynamax,
@@ -22,6 +21,7 @@ from hmmscope.interop import (
     load_hmmer,
     to_hmmlearn,
 )
+from hmmscope.lab.cli import main
 from strategies import Matrices, dense, likely, rows, small_hmm, with_zeros
 
 HALF, EYE = [0.5, 0.5], [[1.0, 0.0], [0.0, 1.0]]

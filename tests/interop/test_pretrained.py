@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import hmmscope as hs
-from hmmscope.experiments.in_context import NAME
-from hmmscope.experiments.running import run_experiment
 from hmmscope.interop import pretrained, to_huggingface
+from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.storage import store
+from hmmscope_papers.multitask.in_context import NAME
 from huggingface_cases import LENGTH, SYMBOLS, made, refuses
 from tokenizer_cases import tokenizer
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import hmmscope as hs
+from bench import filtering, mixture, sampling
+from bench.__main__ import main
+from bench.contest import noise
 from device_cases import PROCESSES, SAMPLES, STARTS, process_of, same_as_plain, sizes_of
 from ghost import DEVICE, MixedDevices, ghost_device
-from hmmscope.bench import filtering, mixture, sampling
-from hmmscope.bench.contest import noise
-from hmmscope.cli import main
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.inference import device as there
 from hmmscope.inference.fast import belief_states
@@ -340,8 +340,8 @@ def test_noise_has_no_pattern_that_a_chip_could_use():
 
 
 def test_bench_refuses_a_device_in_one_line(capsys):
-    assert main(["bench", "sampling", "--device", "tpu"]) == 2
+    assert main(["sampling", "--device", "tpu"]) == 2
     assert capsys.readouterr().err == "error[2] device: unknown 'tpu'; did you mean 'cpu'? (known: cpu, cuda)\n"
     if not torch.cuda.is_available():
-        assert main(["bench", "sampling", "--device", "cuda"]) == 5
+        assert main(["sampling", "--device", "cuda"]) == 5
         assert "device: cuda was asked for" in capsys.readouterr().err

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import hmmscope as hs
+from bench import filtering, mixture, sampling
 from device_cases import PROCESSES, SAMPLES, STARTS, process_of, same_as_plain, sizes_of
 from hmmscope import machine
-from hmmscope.bench import filtering, mixture, sampling
 from hmmscope.errors import ResourceError
 from hmmscope.inference import device as there
 from hmmscope.inference.optimal import optimal_predictions

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import sweeps_crash
-from hmmscope import cli
 from hmmscope.errors import DamagedError
+from hmmscope.lab import cli
+from hmmscope.lab.sweeps import jobs
 from hmmscope.storage.seals import SEAL, check_seal
-from hmmscope.sweeps import jobs
 from trials import Report, trial
 
 RESULTS = Path(__file__).parents[2] / "results" / "small"

@@ -18,16 +18,17 @@ import sandbox
 import test_supply_chain as supply
 from config_cases import fuzzed
 from folder_trials import altered, altered_field
-from hmmscope import cli, registry
+from hmmscope import registry
 from hmmscope.errors import HmmscopeError, InputError
+from hmmscope.lab import cli
+from hmmscope.lab.report import page
+from hmmscope.lab.sweeps.grid import load_points, read_grid
 from hmmscope.processes.files import load_process
-from hmmscope.report import page
 from hmmscope.runs.config import config_from_data, load_config
 from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import store
 from hmmscope.storage.journal import read_journal
 from hmmscope.storage.seals import read_seal
-from hmmscope.sweeps.grid import load_points, read_grid
 from hmmscope.text import visible
 from report_cases import HOSTILE, Tree, hostile_folder
 from trials import Report, trial
@@ -159,7 +160,7 @@ def _memory() -> int:
 
 _WORDS = [
     *("run", "train", "sweep", "sample", "oracle", "facts", "fit", "study", "analyse", "export", "claims", "report"),
-    *("explore", "verify", "list", "show", "bench", "paper", "--out", "--scale", "smoke", "--seeds", "-n", "--length"),
+    *("explore", "verify", "list", "show", "paper", "--out", "--scale", "smoke", "--seeds", "-n", "--length"),
     *("--training.num_steps", "--model.width", "--resume", "--dry-run", "--table", "--first", "--states", "--paths"),
     *(
         "umbrella",
@@ -192,7 +193,7 @@ _WORDS = [
     ),
 ]
 #: Words of which the work may be long, or is not of this trial.
-_LONG = {"bench", "paper", "explore", "study"}
+_LONG = {"paper", "explore", "study"}
 
 
 @trial("commands")
@@ -272,7 +273,7 @@ def sizes(folder: Path, number: int, rng: random.Random) -> Report:
     """Requests far beyond this machine: refused at once, before anything is compiled, allocated or written."""
     report = Report("G22", "requests that no memory or disk can hold, on a machine that compiles its kernels first")
     for verb in ("facts", "run", "sample", "sweep", "train"):  # imported once
-        importlib.import_module(f"hmmscope.verbs.{verb}")
+        importlib.import_module(f"hmmscope.lab.verbs.{verb}")
     registry.entries("experiment")
     shutil.rmtree(sandbox.ROOM / "numba")
     signal.signal(signal.SIGALRM, _ring)

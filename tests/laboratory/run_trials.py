@@ -15,9 +15,9 @@ from typing import Any
 import distributed_script as several
 import sweeps_crash
 import training_crash
+from hmmscope.lab.sweeps import jobs, worker
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import train
-from hmmscope.sweeps import jobs, worker
 from hmmscope.training import updates
 from trials import Report, trial
 

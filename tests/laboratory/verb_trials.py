@@ -13,10 +13,10 @@ from typing import Any
 
 import sweeps_crash
 from folder_trials import TINY
-from hmmscope import cli
 from hmmscope.errors import RefusedError, ResourceError
+from hmmscope.lab import cli
+from hmmscope.lab.sweeps import jobs
 from hmmscope.storage import disk
-from hmmscope.sweeps import jobs
 from rundir_cases import OPERATIONS, leftovers
 from training_crash import fork, wait
 from trials import Report, trial

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.evidence.clouds import CORNERS, pack_colours, pack_places
-from hmmscope.evidence.figures import (
+from hmmscope.lab.evidence.clouds import CORNERS, pack_colours, pack_places
+from hmmscope.lab.evidence.figures import (
     Bars,
     Cloud,
     Explorer,
@@ -24,9 +24,9 @@ from hmmscope.evidence.figures import (
     Panel,
     Series,
 )
-from hmmscope.evidence.panels import triangle
-from hmmscope.report import page, plots
-from hmmscope.report.folder import read_experiment
+from hmmscope.lab.evidence.panels import triangle
+from hmmscope.lab.report import page, plots
+from hmmscope.lab.report.folder import read_experiment
 from hmmscope.storage import store
 
 # ---------------------------------------------------------------------------------------------------------------------

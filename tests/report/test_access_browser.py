@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from browsing import Watched, browser  # noqa: F401 - fixture
-from hmmscope.report.page import write_page
+from hmmscope.lab.report.page import write_page
 from live_cases import made
 from report_cases import demo_folder
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hmmscope.errors import InputError, RefusedError
-from hmmscope.report import drawing
+from hmmscope.lab.report import drawing
 from hmmscope.storage import store
 from report_cases import a_figure, lines
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from browsing import Watched, browser  # noqa: F401 - fixture
-from hmmscope.evidence.ledger import ledger
-from hmmscope.report.ledger import render_ledger
-from hmmscope.report.live import write_live_page
-from hmmscope.report.page import write_page
+from hmmscope.lab.evidence.ledger import ledger
+from hmmscope.lab.report.ledger import render_ledger
+from hmmscope.lab.report.live import write_live_page
+from hmmscope.lab.report.page import write_page
 from hmmscope.runs.live import live_data
 from hmmscope.storage import seals, store
 from live_cases import made

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
-from hmmscope.evidence.figures import Figure, Lines
-from hmmscope.report import page, plots
-from hmmscope.report.compare import compare
-from hmmscope.report.folder import read_experiment
+from hmmscope.lab.evidence.figures import Figure, Lines
+from hmmscope.lab.report import page, plots
+from hmmscope.lab.report.compare import compare
+from hmmscope.lab.report.folder import read_experiment
 from hmmscope.storage import disk
 from hmmscope.text import visible
 from report_cases import (  # noqa: F401 - fixtures

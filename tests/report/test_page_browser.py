@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from browsing import Watched, browser  # noqa: F401 - fixture
-from hmmscope.report.page import write_page
+from hmmscope.lab.report.page import write_page
 from report_cases import a_figure, demo_folder, packed, write_figure
 
 pytestmark = pytest.mark.e2e

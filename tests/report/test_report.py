@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hmmscope.cli import main
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.evidence.figures import Figure
-from hmmscope.report import interactive, look, page, plots, text
-from hmmscope.report.folder import read_experiment
+from hmmscope.lab.cli import main
+from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.report import interactive, look, page, plots, text
+from hmmscope.lab.report.folder import read_experiment
 from hmmscope.storage import store
 from report_cases import (
     KINDS,

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from hmmscope.evidence.figures import Bars, Cloud, Explorer, Figure, Heatmap, Lines
-from hmmscope.report import interactive, look, plots
-from hmmscope.report.compare import compare
-from hmmscope.report.differences import MOST_ROWS, config_rows, finding_rows, verdict_summary
-from hmmscope.report.explorer import MOST_CURVES, first_text, selected, still, views
-from hmmscope.report.folder import About, Experiment, Finding
+from hmmscope.lab.evidence.figures import Bars, Cloud, Explorer, Figure, Heatmap, Lines
+from hmmscope.lab.report import interactive, look, plots
+from hmmscope.lab.report.compare import compare
+from hmmscope.lab.report.differences import MOST_ROWS, config_rows, finding_rows, verdict_summary
+from hmmscope.lab.report.explorer import MOST_CURVES, first_text, selected, still, views
+from hmmscope.lab.report.folder import About, Experiment, Finding
 from hmmscope.storage import store
 from report_cases import Tree, a_figure, bars, curve, demo_folder, explorer, heat, line, lines, packed, render
 

@@ -10,19 +10,18 @@ import numpy as np
 import pytest
 
 from hmmscope.errors import InputError
-from hmmscope.evidence.figures import Figure
-from hmmscope.evidence.rows import Rows
-from hmmscope.experiments import multitask_fig2 as fig2
-from hmmscope.experiments import multitask_fig7 as fig7
-from hmmscope.experiments.run_page import describe_run
+from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.rows import Rows
+from hmmscope.lab.experiments.run_page import describe_run
+from hmmscope.lab.report import interactive, look, plots
+from hmmscope.lab.report.explorer import MOST_CURVES, selected, still
+from hmmscope.lab.report.folder import read_experiment
+from hmmscope.lab.report.text import format_cell, shorten
 from hmmscope.machine import machine_line
-from hmmscope.report import interactive, look, plots
-from hmmscope.report.explorer import MOST_CURVES, selected, still
-from hmmscope.report.folder import read_experiment
-from hmmscope.report.text import format_cell, shorten
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import train as train_run
 from hmmscope.storage import store
+from hmmscope_papers.multitask import fig2, fig7
 from report_cases import (
     Tree,
     a_figure,

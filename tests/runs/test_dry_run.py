@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hmmscope import cli
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError, ResourceError
+from hmmscope.lab import cli
 from hmmscope.models.base import parameter_count
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.dry_run import as_text, estimate, require_room

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from hmmscope.analysis.activations import capture
-from hmmscope.cli import main
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.lab.cli import main
+from hmmscope.lab.report.live import write_live_page
 from hmmscope.processes.make import make_process
-from hmmscope.report.live import write_live_page
 from hmmscope.runs import live
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import Run, train

@@ -14,8 +14,8 @@ import hmmscope as hs
 from hmmscope.analysis.trained_counting import TrainedCounting
 from hmmscope.corpora.targets import PADDING, corpus_of, make_target
 from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedError
-from hmmscope.experiments import planning, running
-from hmmscope.experiments.experiment import Experiment
+from hmmscope.lab.experiments import planning, running
+from hmmscope.lab.experiments.experiment import Experiment
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.runs.pipeline import untrained_twin
 from hmmscope.storage import store

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hmmscope.errors import DamagedError
-from hmmscope.evidence.ledger import as_text, ledger
-from hmmscope.report.folder import UNSEALED, read_experiment
+from hmmscope.lab.evidence.ledger import as_text, ledger
+from hmmscope.lab.report.folder import UNSEALED, read_experiment
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir
 from hmmscope.storage.seals import check_seal, read_seal, remove_seal, write_seal

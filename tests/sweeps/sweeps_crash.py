@@ -19,13 +19,13 @@ from typing import Any
 import torch
 
 from hmmscope.errors import HmmscopeError
+from hmmscope.lab.sweeps import jobs, worker
+from hmmscope.lab.sweeps.driver import run_sweep
+from hmmscope.lab.sweeps.grid import Point, expand, make_folder
+from hmmscope.lab.sweeps.local import LocalEngine
+from hmmscope.lab.sweeps.table import table_rows
 from hmmscope.runs import pipeline
 from hmmscope.storage.rundir import RunDir, read_journal
-from hmmscope.sweeps import jobs, worker
-from hmmscope.sweeps.driver import run_sweep
-from hmmscope.sweeps.grid import Point, expand, make_folder
-from hmmscope.sweeps.local import LocalEngine
-from hmmscope.sweeps.table import table_rows
 
 NUM_STEPS = 6
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from hmmscope.errors import InputError, ResourceError
+from hmmscope.lab.sweeps import jobs
+from hmmscope.lab.sweeps.driver import run_sweep
+from hmmscope.lab.sweeps.grid import Point, expand, make_folder
+from hmmscope.lab.sweeps.local import LocalEngine
 from hmmscope.processes.files import load_process
 from hmmscope.storage import store
-from hmmscope.sweeps import jobs
-from hmmscope.sweeps.driver import run_sweep
-from hmmscope.sweeps.grid import Point, expand, make_folder
-from hmmscope.sweeps.local import LocalEngine
 from sweeps_crash import BASE, children
 
 SCRIPT = Path(__file__).with_name("sweeps_crash.py")
@@ -114,7 +114,7 @@ def test_ctrl_c_saves_and_leaves_no_worker(tmp_path: Path, capsys: pytest.Captur
     command = [
         sys.executable,
         "-m",
-        "hmmscope.cli",
+        "hmmscope.lab.cli",
         "sweep",
         str(tmp_path / "grid.yaml"),
         "--out",
@@ -141,7 +141,7 @@ def test_ctrl_c_saves_and_leaves_no_worker(tmp_path: Path, capsys: pytest.Captur
 def test_a_killed_driver_takes_its_workers_along(tmp_path: Path) -> None:
     out, points = tmp_path / "sweep", expand(LONG | {"seeds": 1})
     make_folder(out, points)
-    code = "import sys; from hmmscope.sweeps.jobs import attend; attend(*sys.argv[1:])"
+    code = "import sys; from hmmscope.lab.sweeps.jobs import attend; attend(*sys.argv[1:])"
     driver = subprocess.Popen([sys.executable, "-c", code, str(out), points[0].name])
     until(lambda: jobs.newest_step(out, points[0].name))
     (worker,) = children(driver.pid)
@@ -183,7 +183,7 @@ def test_workers_say_why_they_fail(tmp_path: Path) -> None:
 
 def test_a_begun_run_keeps_its_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid that says "auto" goes on, elsewhere, with what the run began on."""
-    from hmmscope.sweeps import worker
+    from hmmscope.lab.sweeps import worker
 
     automatic = expand({"base": BASE | {"training": BASE["training"] | {"device": "auto"}}})
     out, name = tmp_path / "sweep", automatic[0].name
@@ -218,7 +218,7 @@ def workers_of(out: Path) -> dict[int, int]:
         if folder.name.isdecimal():
             try:
                 words = (folder / "cmdline").read_bytes().split(b"\0")
-                if b"hmmscope.sweeps.worker" in words and str(out).encode() in words:
+                if b"hmmscope.lab.sweeps.worker" in words and str(out).encode() in words:
                     found[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
@@ -227,7 +227,7 @@ def workers_of(out: Path) -> dict[int, int]:
 
 def test_ray_gives_the_same_table_though_a_task_is_killed(tmp_path: Path, undisturbed: bytes) -> None:
     pytest.importorskip("ray")
-    from hmmscope.sweeps.ray import RayEngine
+    from hmmscope.lab.sweeps.ray import RayEngine
 
     out, failures = tmp_path / "sweep", []
     engine = RayEngine(out, 2)
@@ -265,7 +265,7 @@ def test_ray_gives_the_same_table_though_a_task_is_killed(tmp_path: Path, undist
 
 def test_ray_stops_and_local_goes_on(tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    from hmmscope.sweeps.ray import RayEngine
+    from hmmscope.lab.sweeps.ray import RayEngine
 
     out, points = tmp_path / "sweep", expand(LONG | {"seeds": 3})
     make_folder(out, points)
@@ -279,8 +279,8 @@ def test_ray_stops_and_local_goes_on(tmp_path: Path) -> None:
 
 
 def test_no_ray_and_no_slurm_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hmmscope.sweeps.ray import RayEngine
-    from hmmscope.sweeps.slurm import SlurmEngine
+    from hmmscope.lab.sweeps.ray import RayEngine
+    from hmmscope.lab.sweeps.slurm import SlurmEngine
 
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setitem(sys.modules, "submitit", None)
@@ -297,7 +297,7 @@ def test_no_ray_and_no_slurm_are_one_line(tmp_path: Path, monkeypatch: pytest.Mo
 def test_submitit_gives_the_same_table(tmp_path: Path, undisturbed: bytes) -> None:
     """submitit's stand-in without a queue."""
     pytest.importorskip("submitit")
-    from hmmscope.sweeps.slurm import SlurmEngine
+    from hmmscope.lab.sweeps.slurm import SlurmEngine
 
     out = tmp_path / "sweep"
     make_folder(out, small())  # the stand-in makes its folder inside at once
@@ -308,7 +308,7 @@ def test_submitit_gives_the_same_table(tmp_path: Path, undisturbed: bytes) -> No
 
 def test_slurm_refuses_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("submitit")
-    from hmmscope.sweeps.slurm import SlurmEngine
+    from hmmscope.lab.sweeps.slurm import SlurmEngine
 
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ResourceError, match="srun"):
@@ -322,7 +322,7 @@ def squeue(*arguments: str) -> list[str]:
 
 @pytest.mark.slurm
 def test_real_slurm_gives_the_same_table(tmp_path: Path, undisturbed: bytes) -> None:
-    from hmmscope.sweeps.slurm import SlurmEngine
+    from hmmscope.lab.sweeps.slurm import SlurmEngine
 
     assert shutil.which("sbatch")
     out = tmp_path / "sweep"
@@ -336,7 +336,7 @@ def test_real_slurm_preempts_loses_its_driver_and_stops(tmp_path: Path) -> None:
     """A warned job saves and is queued again; jobs outlive their driver; another takes them over, and SIGTERM cancels."""
     (tmp_path / "grid.yaml").write_text(json.dumps(LONG))
     out, points = tmp_path / "sweep", expand(LONG)
-    command = [sys.executable, "-m", "hmmscope.cli", "sweep", str(tmp_path / "grid.yaml"), "--out", str(out)]
+    command = [sys.executable, "-m", "hmmscope.lab.cli", "sweep", str(tmp_path / "grid.yaml"), "--out", str(out)]
     command += ["--engine", "slurm", "-q"]
     driver = subprocess.Popen(command)
     until(lambda: all(jobs.newest_step(out, point.name) for point in points))
@@ -362,7 +362,7 @@ def test_real_slurm_preempts_loses_its_driver_and_stops(tmp_path: Path) -> None:
 @pytest.mark.slurm
 def test_real_slurm_job_that_is_lost_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process that attends to the worker is killed, so that the job leaves no result."""
-    from hmmscope.sweeps import slurm
+    from hmmscope.lab.sweeps import slurm
 
     monkeypatch.setattr(slurm, "_SECONDS_BETWEEN_LOOKS", 0.5)
     monkeypatch.setattr(slurm, "_SECONDS_FOR_A_RESULT", 2.0)

@@ -15,17 +15,12 @@ from typing import Any
 
 import pytest
 
-from hmmscope import cli
 from hmmscope.errors import DamagedError, FullDiskError, InputError, RefusedError
-from hmmscope.experiments.pool import train_in_pool
-from hmmscope.processes.files import load_process
-from hmmscope.runs.config import RunConfig
-from hmmscope.storage import store
-from hmmscope.storage.rundir import RunDir
-from hmmscope.storage.seals import read_seal, remove_seal
-from hmmscope.sweeps import jobs
-from hmmscope.sweeps.driver import run_sweep
-from hmmscope.sweeps.grid import (
+from hmmscope.lab import cli
+from hmmscope.lab.experiments.pool import train_in_pool
+from hmmscope.lab.sweeps import jobs
+from hmmscope.lab.sweeps.driver import run_sweep
+from hmmscope.lab.sweeps.grid import (
     config_digest,
     expand,
     extend_folder,
@@ -35,8 +30,13 @@ from hmmscope.sweeps.grid import (
     read_grid,
     run_name,
 )
-from hmmscope.sweeps.jobs import Heartbeat, Outcome
-from hmmscope.sweeps.table import Board, table_rows, table_text
+from hmmscope.lab.sweeps.jobs import Heartbeat, Outcome
+from hmmscope.lab.sweeps.table import Board, table_rows, table_text
+from hmmscope.processes.files import load_process
+from hmmscope.runs.config import RunConfig
+from hmmscope.storage import store
+from hmmscope.storage.rundir import RunDir
+from hmmscope.storage.seals import read_seal, remove_seal
 from sweeps_crash import BASE
 
 SUMMARY = {
@@ -309,7 +309,7 @@ def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
 def test_failures_are_tried_again_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: list[int], attempts: int, state: str
 ) -> None:
-    monkeypatch.setattr("hmmscope.sweeps.driver._SECONDS_ELSEWHERE", 0.0)
+    monkeypatch.setattr("hmmscope.lab.sweeps.driver._SECONDS_ELSEWHERE", 0.0)
     points, out = expand(RATES), tmp_path / "sweep"
     name = points[1].name
     engine = Scripted(out, {name: codes}, free=3)
@@ -369,7 +369,7 @@ def test_progress_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_runs_of_another_process_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hmmscope.sweeps.driver._SECONDS_ELSEWHERE", 0.0)
+    monkeypatch.setattr("hmmscope.lab.sweeps.driver._SECONDS_ELSEWHERE", 0.0)
     points, out = expand(RATES), tmp_path / "sweep"
     make_folder(out, points)
     other = RunDir.create(jobs.run_folder(out, points[0].name), points[0].config.to_data())
@@ -536,11 +536,11 @@ def test_failed_runs_are_the_exit_code(
     (tmp_path / "grid.yaml").write_text(json.dumps(RATES))
     out = tmp_path / "sweep"
     name = expand(RATES)[0].name
-    monkeypatch.setattr("hmmscope.sweeps.engines.LocalEngine", lambda out, jobs, **_: Scripted(out, {name: [6]}))
+    monkeypatch.setattr("hmmscope.lab.sweeps.engines.LocalEngine", lambda out, jobs, **_: Scripted(out, {name: [6]}))
     assert cli.main(["sweep", str(tmp_path / "grid.yaml"), "--out", str(out), "-q"]) == 5
     said = capsys.readouterr()
     assert said.err == f"error[5] 1 of 3 runs failed; see {out}/table.jsonl and {out}/logs\n"
-    monkeypatch.setattr("hmmscope.sweeps.engines.LocalEngine", lambda out, jobs, **_: Scripted(out, {}))
+    monkeypatch.setattr("hmmscope.lab.sweeps.engines.LocalEngine", lambda out, jobs, **_: Scripted(out, {}))
     assert cli.main(["sweep", "--out", str(out)]) == 0  # the grid is in the folder
     said = capsys.readouterr()
     assert said.err == f"done     {name}  excess 0.2500 (best 0.2500)\n"
@@ -630,7 +630,7 @@ def test_a_finished_sweep_that_cannot_be_written_is_read(tmp_path: Path, monkeyp
 
 def test_a_full_disk_stops_the_sweep_with_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points, out = expand(RATES), tmp_path / "sweep"
-    monkeypatch.setattr("hmmscope.sweeps.driver.shutil.disk_usage", lambda path: SimpleNamespace(free=100))
+    monkeypatch.setattr("hmmscope.lab.sweeps.driver.shutil.disk_usage", lambda path: SimpleNamespace(free=100))
     engine = Scripted(out, {points[0].name: [5]})
     with pytest.raises(FullDiskError, match="the disk is full"):
         run_sweep(points, out, engine)

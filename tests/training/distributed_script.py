@@ -23,13 +23,13 @@ from typing import Any
 
 import torch
 
-from hmmscope import cli
+from hmmscope.lab import cli
+from hmmscope.lab.verbs import train as verb
 from hmmscope.runs import pipeline
 from hmmscope.runs.config import config_from_data, load_config
 from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import parallel, trainer, updates, watch
-from hmmscope.verbs import train as verb
 from training_crash import CONFIG, wait
 
 #: Seconds after which a process counts as hung.

@@ -191,7 +191,7 @@ def torchrun(folder: Path, *options: str, **training: Any) -> subprocess.Popen[s
         "--nproc-per-node",
         "2",
         "-m",
-        "hmmscope.cli",
+        "hmmscope.lab.cli",
     ]
     command += ["train", str(folder / "config.yaml"), "--out", str(folder / "run"), "-q", *options]
     return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

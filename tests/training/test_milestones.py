@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope import cli
 from hmmscope.analysis.strategies import crossing, strategies, transition
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.inference.memory import memory_beliefs
+from hmmscope.lab import cli
 from hmmscope.models.base import parameter_count
 from hmmscope.processes.make import make_process
 from hmmscope.runs.config import RunConfig, config_from_data

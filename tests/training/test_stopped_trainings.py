@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import nn
 
-from hmmscope import cli
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import DamagedError, InputError, NonFiniteError, RefusedError, ResourceError
-from hmmscope.experiments.run_page import describe_run
+from hmmscope.lab import cli
+from hmmscope.lab.experiments.run_page import describe_run
 from hmmscope.models.make import make_model
 from hmmscope.processes.hmm import HMM
 from hmmscope.runs.config import RunConfig, config_from_data

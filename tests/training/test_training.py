@@ -156,7 +156,7 @@ def test_learns_and_does_not_beat_the_optimum(tmp_path: Path) -> None:
 def test_a_training_loads_no_compiler(tmp_path: Path) -> None:
     """It takes torch seconds in each new process, and its optimisers load it."""
     code = (
-        "import sys; from hmmscope.cli import main; code = main(sys.argv[1:]);"
+        "import sys; from hmmscope.lab.cli import main; code = main(sys.argv[1:]);"
         "assert code == 0 and 'torch._dynamo' not in sys.modules"
     )
     words = ["train", "umbrella", "--training.num_steps", "1", "--training.engine", "torch", "-q"]

@@ -18,15 +18,15 @@ from typing import Any
 
 import torch
 
-from hmmscope import cli
 from hmmscope.errors import HmmscopeError
+from hmmscope.lab import cli
+from hmmscope.lab.verbs import train as verb
 from hmmscope.models.roformer import RoFormerSpec
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import train
 from hmmscope.storage import disk
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import updates
-from hmmscope.verbs import train as verb
 
 NUM_STEPS, EVERY = 60, 7
 

@@ -16,9 +16,10 @@ import torch
 
 from cli_cases import BAD, KINDS, SMALL, TINY, VERBS, WITHOUT_EXACT_ANSWER, assert_one_line, call, rubbish, trained  # noqa: F401 - fixtures
 from hmmscope import __version__, registry
-from hmmscope.cli import main
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.inference.entropy import entropy_rate
+from hmmscope.lab.cli import main
+from hmmscope.lab.verbs import catalogue
 from hmmscope.machine import source_digest
 from hmmscope.processes.files import load_process, shipped_processes
 from hmmscope.processes.make import make_process
@@ -27,7 +28,6 @@ from hmmscope.runs.presets import PRESETS
 from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir
-from hmmscope.verbs import catalogue
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -98,7 +98,7 @@ def test_what_happens_to_anybody(
     def broken(kind: str | None) -> None:
         raise error
 
-    monkeypatch.setattr("hmmscope.cli._silence_stdout", lambda: None)
+    monkeypatch.setattr("hmmscope.lab.cli._silence_stdout", lambda: None)
     monkeypatch.setattr(catalogue, "list_names", broken)
     called = call("list")
     assert called.code == code
@@ -174,7 +174,7 @@ def sealed(folder: Path, experiment: str) -> Path:
 def test_verbs_that_need_no_tensor_load_no_torch(words: str, tmp_path: Path) -> None:
     if "FIG2" in words:
         words = words.replace("FIG2", str(sealed(tmp_path / "fig2", "multitask-fig2")))
-    code = "import sys; from hmmscope.cli import main; code = main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    code = "import sys; from hmmscope.lab.cli import main; code = main(sys.argv[1:]); assert 'torch' not in sys.modules"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; sys.exit(code)", *words.split()], capture_output=True, text=True
     )
@@ -330,10 +330,10 @@ sys.exit(start())
 @pytest.mark.parametrize(
     ("module", "before", "code", "said"),
     [
-        ("hmmscope.cli", "", -signal.SIGINT, ""),  # while modules are imported
-        ("hmmscope.verbs.catalogue", "", 130, "error[130] interrupted\n"),
+        ("hmmscope.lab.cli", "", -signal.SIGINT, ""),  # while modules are imported
+        ("hmmscope.lab.verbs.catalogue", "", 130, "error[130] interrupted\n"),
         ("", "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))", 0, ""),  # after the work
-        ("hmmscope.cli", "signal.signal(signal.SIGINT, signal.SIG_IGN)", 0, ""),  # as nohup has it
+        ("hmmscope.lab.cli", "signal.signal(signal.SIGINT, signal.SIG_IGN)", 0, ""),  # as nohup has it
     ],
 )
 def test_ctrl_c_at_any_instant_is_no_traceback(module: str, before: str, code: int, said: str) -> None:

@@ -20,13 +20,13 @@ from hmmscope.inference.entropy import block_entropies
 from hmmscope.inference.memory_error import memory_certificate, memory_error, sampled_memory_error
 from hmmscope.inference.mixed_states import mixed_states
 from hmmscope.kernels.counting import context_counts, ngram_laws
+from hmmscope.lab.verbs import sources
+from hmmscope.lab.verbs.sources import read_observations
+from hmmscope.lab.verbs.train import run_config
 from hmmscope.processes.files import load_process
 from hmmscope.processes.kalman import forgetting_factor, steady_step
 from hmmscope.processes.make import make_process
 from hmmscope.storage import store
-from hmmscope.verbs import sources
-from hmmscope.verbs.sources import read_observations
-from hmmscope.verbs.train import run_config
 
 CASINO = "1 3 6 6 6 2 6 1 6 6"
 

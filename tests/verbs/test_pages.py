@@ -10,7 +10,7 @@ from torch import nn
 import hmmscope as hs
 from cli_cases import assert_one_line, call  # noqa: F401 - a fixture
 from hmmscope.errors import InputError
-from hmmscope.report.drawing import draw_folder
+from hmmscope.lab.report.drawing import draw_folder
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir

@@ -8,7 +8,7 @@ import pytest
 
 from cli_cases import call  # noqa: F401 - fixture
 from hmmscope.errors import FullDiskError, ResourceError
-from hmmscope.verbs import paper
+from hmmscope.lab.verbs import paper
 
 
 def test_one_that_fails_is_named_and_made_up_for(

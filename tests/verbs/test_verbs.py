@@ -187,7 +187,7 @@ def test_doctor(call: Callable) -> None:
 
 
 def test_doctor_finds_what_is_wrong(call: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hmmscope.verbs.doctor._PHILOX_ZERO", (1, 2, 3, 4))
+    monkeypatch.setattr("hmmscope.lab.verbs.doctor._PHILOX_ZERO", (1, 2, 3, 4))
     called = call("doctor")
     assert called.code == 5
     assert "FAIL  random numbers" in called.out
@@ -202,7 +202,9 @@ def test_a_config_file_is_what_show_says(call: Callable, tmp_path: Path) -> None
 
 
 def test_module_can_be_run() -> None:
-    done = subprocess.run([sys.executable, "-m", "hmmscope.cli", "--help"], capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-m", "hmmscope.lab.cli", "--help"], capture_output=True, text=True, timeout=100
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "exit codes" in done.stdout
 
@@ -210,7 +212,7 @@ def test_module_can_be_run() -> None:
 def test_a_reader_that_has_gone_is_no_error() -> None:
     read, write = os.pipe()
     os.close(read)
-    command = [sys.executable, "-m", "hmmscope.cli", "list"]
+    command = [sys.executable, "-m", "hmmscope.lab.cli", "list"]
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=100, env=BUFFERED)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
@@ -218,7 +220,7 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
 def test_a_full_disk_behind_the_output() -> None:
-    command = [sys.executable, "-m", "hmmscope.cli", "list"]
+    command = [sys.executable, "-m", "hmmscope.lab.cli", "list"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=100, env=BUFFERED)
     assert done.returncode == 5

@@ -230,23 +230,17 @@ def chance_accuracy(data: ProbeData) -> float:
 
 def reading_times(corpus: Corpus, target: str) -> np.ndarray:
     """Numbers t of the observations at which a target is read."""
-    layout, process = corpus.layout, corpus.process
-    kind = type(process).__name__
+    layout = corpus.layout
     if target == "component":
-        if COMPONENTS not in process.by_law:
-            raise InputError(f"target: component needs a mixture, got {kind}")
+        if COMPONENTS not in corpus.process.by_law:
+            raise InputError("target: component needs a mixture; this process is a single HMM")
         return np.array([layout.num_observations - 1])
-    if target == "state" and STATES not in process.by_law:
-        known = "belief is known of it"
-        if COMPONENTS in process.by_law:
-            known = (
-                "belief, component and previous-1 are known of it; or take Corpus(mixture[m], ...), of one component"
-            )
-        raise InputError(f"target: state needs a single HMM, not a {kind}; {known}")
-    if target.startswith("previous") and process.real_valued:
-        raise InputError(
-            f"target: {target} needs observations that are symbols, not the vectors of a {kind}; belief is known of it"
+    if target == "state" and STATES not in corpus.process.by_law:
+        kind = type(corpus.process).__name__
+        known = (
+            "belief, component and previous-1 are known of a mixture; or take Corpus(mixture[m], ...), of one component"
         )
+        raise InputError(f"target: state needs a single HMM, not a {kind}; {known}")
     last = layout.sequence_index == layout.sequence_index[-1]
     times = np.flatnonzero(last & (layout.position_in_sequence >= MAX_DISTANCE))
     if not len(times):

@@ -63,10 +63,7 @@ class RunConfig:
             if isinstance(value, dict):
                 object.__setattr__(self, name, registry.build_spec(kind, value, name))
             elif type(value) not in registry.entries(kind).values():
-                known = f"a registered {kind} or a mapping with its name"
-                if name == "model":
-                    known = "a registered model, a mapping with its name, or a torch.nn.Module"
-                raise InputError(f"{name}: must be {known}, got {shown(value)}")
+                raise InputError(f"{name}: must be a registered {kind} or a mapping with its name, got {shown(value)}")
         if not isinstance(self.training, TrainingSpec):
             object.__setattr__(self, "training", parse_value(TrainingSpec, self.training, "training"))
         assert isinstance(self.layout, Layout)

@@ -39,7 +39,7 @@ MOST_CONTEXTS, LONGEST_CONTEXT = 4096, 2
 
 
 def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
-    """What `hmmscope.report.live` shows of a run.
+    """What `hmmscope.lab.report.live` shows of a run.
 
     Args:
         run: of a model that predicts the next observation.

@@ -1,0 +1,149 @@
+"""Speed beside peers and the limit of the machine: ``python -m bench [WORK] --peers``, in the root of a checkout."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench import curve, engine, exact, filtering, mixture, probes, sampling, training
+from bench.contest import Contest, summary
+from hmmscope.errors import InputError, ResourceError
+from hmmscope.lab.cli import answered
+from hmmscope.lab.verbs.endings import new_file
+from hmmscope.machine import machine
+from hmmscope.schema import unknown_name
+from hmmscope.storage import store
+from hmmscope.text import say
+
+#: What `all` measures.
+WORKS = ("sampling", "filtering", "exact", "mixture", "probes", "training", "engine")
+_ON_PROCESSORS = ("exact", "probes", "engine")
+
+
+def bench(
+    work: str,
+    peers: bool,
+    threads: list[int],
+    repeats: int,
+    out: str | None,
+    device: str = "cpu",
+    precision: str = "float32",
+    compile: bool = False,
+    shapes: list[str] | None = None,
+) -> None:
+    """Measure, print a table, and write it if asked to."""
+    for field, value, known in (
+        ("work", work, (*WORKS, "curve", "all")),
+        ("precision", precision, ("float32", "bfloat16")),
+        ("device", device, ("cpu", "cuda")),
+        *(("shapes", shape, training.SHAPES) for shape in shapes or ()),
+    ):
+        if value not in known:
+            raise unknown_name(field, value, known)
+    if shapes and work != "training":
+        raise InputError(f"shapes: bench {work} has no shapes to choose; training has")
+    if repeats < 1 or min(threads) < 1:
+        raise InputError(f"repeats: and threads must be at least 1, got {repeats} and {threads}")
+    if work == "curve" and (device != "cpu" or peers):
+        raise InputError("work: curve measures our own routines on the processor, without --peers or --device")
+    if out is not None:
+        new_file(out, (".json",))
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ResourceError("device: cuda was asked for and no CUDA device is present; use cpu")
+    facts = machine()
+    say(", ".join(f"{key} {value}" for key, value in facts.items() if value is not None))
+    if work == "curve":
+        found = _curve(threads, repeats)
+    else:
+        trained = partial(training.contests, precision=precision, compiled=compile, shapes=tuple(shapes or ()))
+        makers: tuple[Callable[..., list[Contest]], ...] = (
+            sampling.contests,
+            filtering.contests,
+            exact.contests,
+            mixture.contests,
+            probes.contests,
+            trained,
+            engine.contests,
+        )
+        every = [name for name in WORKS if device == "cpu" or name not in _ON_PROCESSORS]
+        chosen = [
+            make for name, make in zip(WORKS, makers, strict=True) if name in (every if work == "all" else [work])
+        ]
+        contests = (contest for make in chosen for contest in make(peers=peers, device=device))
+        measured = [(contest, _rows(contest, repeats, count)) for contest in contests for count in threads]
+        lines = summary(measured)
+        _print_summary(lines)
+        found = {"rows": [row for _, rows in measured for row in rows], "summary": lines}
+    if out is not None:
+        store.write_json(Path(out), {"machine": facts, **found})
+
+
+def _curve(threads: list[int], repeats: int) -> dict[str, Any]:
+    """Measure and print the cost against each size, with its exponents."""
+    points, cache = list(curve.points()), curve.last_cache()
+    rows: list[dict] = []
+    fits: list[dict] = []
+    for count in threads:
+        measured = curve.measure(points, repeats=repeats, threads=count)
+        fitted = curve.exponents(measured, cache)
+        say("\n".join(curve.in_words(measured, fitted)))
+        rows, fits = rows + measured, fits + [{"threads": count} | fit for fit in fitted]
+    return {"last_cache": cache, "rows": rows, "exponents": fits}
+
+
+def _rows(contest: Contest, repeats: int, threads: int) -> list[dict]:
+    """Measure a contest and print it."""
+    found = contest.rows(repeats=repeats, threads=threads)
+    say(f"\n{contest.work}, threads {threads}")
+    for row in found:
+        share = "" if row["share_of_limit"] is None else f"  {100 * row['share_of_limit']:.0f} % of the limit"
+        ratio = f"x {row['ours_over_this']:.3g}"
+        say(f"  {row['who']:<30} {row['rate'] / 1e6:12.4g} M{row['unit']:<12} ours {ratio:<10}{share}")
+    return found
+
+
+def _print_summary(lines: list[dict]) -> None:
+    """One table of everything, in Markdown; where a peer is ahead, and why."""
+    say("\n| work | M/s | share of the limit | fastest peer | ours over it | |\n|---|---|---|---|---|---|")
+    for line in lines:
+        share = "" if line["share_of_limit"] is None else f"{100 * line['share_of_limit']:.0f} %"
+        ratio = "" if line["ratio"] is None else f"{line['ratio']:.3g}"
+        behind = (
+            f"behind: {line['reason'] or 'not explained'}" if line["ratio"] is not None and line["ratio"] < 1 else ""
+        )
+        threads = "" if line["threads"] == 1 else f", {line['threads']} threads"
+        say(
+            f"| {line['work']}{threads} | {line['rate'] / 1e6:.3g} {line['unit']} | {share} | {line['peer'] or ''} "
+            f"| {ratio} | {behind} |"
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code, as `hmmscope` does."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="speed: ours, the installed peers, and the machine's own limit, in one run"
+    )
+    parser.add_argument(
+        "work",
+        nargs="?",
+        default="all",
+        help="sampling, filtering, exact, mixture, training, engine; or curve (default: all but curve)",
+    )
+    parser.add_argument("--peers", action="store_true", help="also measure hmmlearn, dynamax, pomegranate, plain loops")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1], metavar="N", help="numbers of threads")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--precision", default="float32", help="of training: float32 or bfloat16")
+    parser.add_argument("--compile", action="store_true", help="of training: also compiled")
+    parser.add_argument("--shapes", nargs="+", metavar="NAME", help="of training: only these")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds; the median counts")
+    parser.add_argument("--out", metavar="FILE", help="write the table as .json, with date and machine")
+    options = vars(parser.parse_args(argv))
+    return answered(lambda: bench(**options) or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""The compiled engine beside torch: steps of small models on a batch at hand, one thread or more."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bench.contest import Contest
+from bench.training import gemm
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.targets import make_target
+from hmmscope.errors import InputError
+from hmmscope.models.base import cost_of
+from hmmscope.models.make import build_model
+from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.runs.pipeline import ports_of
+from hmmscope.training.distributed import World
+from hmmscope.training.engines import make_engine
+from hmmscope.training.state import Moments
+
+_STEPS = 4  # of one call, so that a call is no matter of microseconds
+
+
+def _limits(model: dict[str, Any], columns: int, batch: int = 64) -> dict[str, Any]:
+    """Beliefs of Cyclic-DET, `columns` of them with the placeholder."""
+    return {
+        "process": {"name": "cyclic-det"},
+        "layout": {"name": "sequences", "length": columns - 1, "placeholder": True},
+        "target": "belief",
+        "model": model,
+        "training": {"batch_size": batch},
+    }
+
+
+def _decoder(num_layers: int, width: int = 64) -> dict[str, Any]:
+    return {"name": "decoder", "num_layers": num_layers, "width": width, "num_heads": 8, "dropout": 0.0}
+
+
+def _prompts() -> dict[str, Any]:
+    return {
+        "process": {"name": "random-mixture", "num_components": 40, "num_states": 8, "num_symbols": 8},
+        "layout": {"name": "prompts", "num_demonstrations": 7, "demonstration_length": 8, "test_length": 8},
+        "model": {"name": "roformer", "num_layers": 4, "width": 64, "num_heads": 4},
+        "training": {"batch_size": 32},
+    }
+
+
+#: Name shown, and configuration.
+SHAPES: dict[str, dict[str, Any]] = {
+    **{f"decoder {n} x 64, {t} columns": _limits(_decoder(n), t) for n in (1, 2, 4) for t in (3, 5, 17, 33)},
+    "decoder 4 x 128, 17 columns": _limits(_decoder(4, 128), 17),
+    "RNN 64, 17 columns": _limits({"name": "rnn", "width": 64}, 17),
+    "RNN 64, 121 columns": _limits({"name": "rnn", "width": 64}, 121, 256),
+    "roformer 4 x 64, prompts of 71 columns": _prompts(),
+}
+
+
+def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
+    """A contest for each shape: a step of each engine with clipping and AdamW, and the rate of a large product.
+
+    The engines take the threads of the contest; `peers` are not added, because `bench training` has them.
+
+    Raises:
+        InputError: a device that is no processor.
+    """
+    if device != "cpu":
+        raise InputError("device: bench engine measures the processor; use cpu")
+    return [_contest(name, data) for name, data in SHAPES.items()]
+
+
+def _contest(name: str, data: dict[str, Any]) -> Contest:
+    config = config_from_data(data | {"training": {**data["training"], "device": "cpu"}})
+    columns, batch = config.layout.num_columns, config.training.batch_size
+    contest = Contest(f"step, {name}, batch {batch}", "tokens")
+    for engine in ("compiled", "torch"):
+        contest.add(engine, _steps(config, engine), _STEPS * batch * columns)
+    multiply, amount = gemm("cpu", "float32")
+    target = make_target(config.target, config.process.build(), config.layout)
+    cost = cost_of(config.model, ports_of(config, target), columns)
+    assert cost is not None
+    contest.add("float32 matrix product", multiply, amount / (cost.flops / columns), limit=True)
+    return contest
+
+
+def _steps(config: RunConfig, engine: str) -> Callable[[], None]:
+    """Steps of an engine, again and again on one batch; it is made at the first call, with torch's threads of then."""
+    made: dict[int, Callable[[], None]] = {}
+
+    def make(threads: int) -> Callable[[], None]:
+        training = {"batch_size": config.training.batch_size, "engine": engine, "num_threads": threads, "device": "cpu"}
+        spec = config_from_data(config.to_data() | {"training": training}).training
+        process = config.process.build()
+        target = make_target(config.target, process, config.layout)
+        model = build_model(config.model, ports_of(config, target)).train()
+        taker, moments = make_engine(model, spec, World()), Moments()
+        batch = Corpus(process, layout=config.layout, seed=0, stream="train")[0 : spec.batch_size]
+        labels = target.labels(batch)
+        target.labels = lambda batch: labels  # type: ignore[method-assign]
+
+        def run() -> None:
+            for step in range(_STEPS):
+                taker.take(moments, batch, target, step)
+
+        return run
+
+    def run() -> None:
+        threads = torch.get_num_threads()
+        if threads not in made:
+            made[threads] = make(threads)
+        made[threads]()
+
+    return run

@@ -1,0 +1,185 @@
+"""Exact answers as a user asks for them: filter, smoother, likeliest paths, memory beliefs, mixtures, Baum-Welch."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench.contest import Contest, installed, noise
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.errors import InputError
+from hmmscope.inference.baum_welch import fit_baum_welch
+from hmmscope.inference.fast import mixture_predictions
+from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.memory import memory_beliefs
+from hmmscope.inference.mixture import filter_mixture
+from hmmscope.inference.paths import most_likely_states
+from hmmscope.inference.smoothing import expected_counts, smooth_beliefs
+from hmmscope.inference.tables import over_lanes
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.make import make_process
+from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.narrow import as_hmm, as_mixture
+
+#: (states, symbols, sequences, length), and how many of the sequences hmmlearn gets.
+SHAPES = (((8, 8, 4096, 128), 256), ((128, 16, 512, 256), 8))
+MEMORY, ITERATIONS = 8, 3
+#: (states, sequences, length) of few sequences, of 8 symbols.
+LONG = ((4, 1, 10**6), (4, 2, 10**6), (4, 8, 10**5), (8, 1, 10**6))
+
+
+def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
+    """Whole answers in float64 at 8 and 128 states, of few long sequences, and of a mixture of 64 HMMs of 6 states."""
+    if device != "cpu":
+        raise InputError("device: exact answers to users' calls are measured on the processor")
+    found = [contest for shape, few in SHAPES for contest in _shape(*shape, few=few, peers=peers)]
+    return [*found, *(contest for shape in LONG for contest in _long(*shape, peers=peers)), _mixture()]
+
+
+def _process(states: int, symbols: int) -> HMM:
+    hmm = as_hmm(make_process("random-hmm", num_states=states, num_symbols=symbols))
+    return hmm
+
+
+def _shape(states: int, symbols: int, batch: int, length: int, *, few: int, peers: bool) -> list[Contest]:
+    hmm = _process(states, symbols)
+    observations = Corpus(hmm, length=length)[0:batch].observations
+    sizes = f"{states} states, {batch} x {length}"
+    tokens = observations.numel()
+    filtering = Contest(f"filter_beliefs, {sizes}", "tokens")
+    filtering.add("hmmscope", lambda: filter_beliefs(hmm, observations), tokens)
+    filtering.add("matrix products alone", _products(batch, states), 16 * batch, limit=True)
+    filtering.add("torch loop", functools.partial(_loop, hmm, observations), tokens)
+    smoothing = Contest(f"smooth_beliefs, {sizes}", "tokens")
+    smoothing.add("hmmscope", lambda: smooth_beliefs(hmm, observations), tokens)
+    paths = Contest(f"most_likely_states, {sizes}", "tokens")
+    paths.add("hmmscope", lambda: most_likely_states(hmm, observations), tokens)
+    memory = Contest(f"memory_beliefs of {MEMORY}, {sizes}", "tokens")
+    memory.add("hmmscope", lambda: memory_beliefs(hmm, observations, MEMORY), tokens)
+    counts = Contest(f"expected_counts, {sizes}", "tokens")
+    counts.add("hmmscope", lambda: expected_counts(hmm, observations), tokens)
+    fitting = Contest(f"Baum-Welch, a step, {sizes}", "tokens")
+    start = as_hmm(make_process("random-hmm", num_states=states, num_symbols=symbols, seed=1))
+    fitting.add("hmmscope", _fit(start, observations), ITERATIONS * tokens)
+    if peers and installed("hmmlearn"):
+        flat, lengths = observations[:few].reshape(-1, 1).numpy(), [length] * few
+        model = _hmmlearn(hmm)
+        smoothing.add("hmmlearn", lambda: model.predict_proba(flat, lengths), few * length)
+        paths.add("hmmlearn", lambda: model.decode(flat, lengths), few * length)
+        fitting.add("hmmlearn", lambda: _hmmlearn(start).fit(flat, lengths), ITERATIONS * few * length)
+    return [filtering, smoothing, paths, memory, counts, fitting]
+
+
+def _long(states: int, batch: int, length: int, *, peers: bool) -> list[Contest]:
+    """States side by side in a register, beside the same with every sequence on a lane."""
+    hmm = _process(states, 8)
+    observations = Corpus(hmm, length=length)[0:batch].observations
+    calls: dict[str, Callable[..., Any]] = {
+        "filter_beliefs": filter_beliefs,
+        "smooth_beliefs": smooth_beliefs,
+        "most_likely_states": most_likely_states,
+        "expected_counts": expected_counts,
+    }
+    found = {}
+    for name, call in calls.items():
+        run = functools.partial(call, hmm, observations)
+        found[name] = Contest(f"{name}, {states} states, {batch} x {length}", "tokens")
+        found[name].add("hmmscope", run, observations.numel())
+        found[name].add("hmmscope, over lanes", functools.partial(_over_lanes, run), observations.numel())
+    if peers and installed("hmmlearn"):
+        flat, lengths, model = observations.reshape(-1, 1).numpy(), [length] * batch, _hmmlearn(hmm)
+        found["smooth_beliefs"].add("hmmlearn", lambda: model.predict_proba(flat, lengths), observations.numel())
+        found["most_likely_states"].add("hmmlearn", lambda: model.decode(flat, lengths), observations.numel())
+    return list(found.values())
+
+
+def _over_lanes(run: Callable[[], Any]) -> Any:
+    with over_lanes():
+        return run()
+
+
+def _mixture() -> Contest:
+    options = {"transition_concentration": 1.0, "emission_concentration": 1.0}
+    mixture = as_mixture(make_process("random-mixture", num_components=64, num_states=6, num_symbols=8, **options))
+    observations = Corpus(mixture, length=128)[0:256].observations
+    contest = Contest("filter_mixture, 64 x 6 states, 256 x 128", "tokens")
+    contest.add("hmmscope", lambda: filter_mixture(mixture, observations), observations.numel())
+    predictions = functools.partial(mixture_predictions, mixture, observations)
+    contest.add("hmmscope, mixture_predictions", predictions, observations.numel())
+    contest.add("torch loop", functools.partial(_mixture_loop, mixture, observations), observations.numel())
+    return contest
+
+
+def _products(batch: int, states: int) -> Callable[[], None]:
+    """The matrix products of sixteen steps of a filter."""
+    left, right = noise(batch, states, dtype=torch.float64), noise(states, states, dtype=torch.float64)
+    out = torch.empty_like(left)
+
+    def products() -> None:
+        for _ in range(16):
+            torch.mm(left, right, out=out)
+
+    return products
+
+
+def _loop(hmm: HMM, observations: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The filter of a careful user: contiguous rows of likelihoods, beliefs, predictions and log-likelihoods."""
+    likelihood_VS = hmm.emission_SV.T.contiguous()
+    batch, time = observations.shape
+    beliefs = torch.empty(batch, time, hmm.num_states, dtype=torch.float64)
+    predicted = torch.empty(batch, time, hmm.num_symbols, dtype=torch.float64)
+    law, total = hmm.initial_S.expand(batch, -1), torch.zeros(batch, dtype=torch.float64)
+    for t in range(time):
+        joint = law * likelihood_VS[observations[:, t]]
+        norm = joint.sum(1)
+        total += norm.log()
+        beliefs[:, t] = joint / norm[:, None]
+        law = beliefs[:, t] @ hmm.transition_SS
+        predicted[:, t] = law @ hmm.emission_SV
+    return beliefs, predicted, total
+
+
+def _mixture_loop(mixture: Mixture, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The mixture's filter of a careful user: all components as one batched product a step."""
+    initial_MS, transition_MSS, emission_MSV = mixture.law.rows()
+    likelihood_VMS = emission_MSV.permute(2, 0, 1).contiguous()
+    batch, time = observations.shape
+    posterior = torch.empty(batch, time, len(mixture), dtype=torch.float64)
+    predicted = torch.empty(batch, time, mixture.num_symbols, dtype=torch.float64)
+    law_MBS = initial_MS[:, None].expand(-1, batch, -1)
+    log_weight_BM = mixture.weights_M.log().expand(batch, -1)
+    for t in range(time):
+        joint = law_MBS * likelihood_VMS[observations[:, t]].transpose(0, 1)
+        norm_MB = joint.sum(-1)
+        log_weight_BM = (log_weight_BM + norm_MB.T.log()).log_softmax(1)
+        posterior[:, t] = log_weight_BM.exp()
+        law_MBS = torch.bmm(joint / norm_MB[..., None], transition_MSS)
+        predicted[:, t] = torch.einsum("bm,mbv->bv", posterior[:, t], torch.bmm(law_MBS, emission_MSV))
+    return posterior, predicted
+
+
+def _fit(start: HMM, observations: torch.Tensor) -> Callable[[], Any]:
+    return functools.partial(
+        fit_baum_welch,
+        observations,
+        start.num_states,
+        start.num_symbols,
+        start=start,
+        num_restarts=1,
+        max_iterations=ITERATIONS,
+        tolerance=0.0,
+        pseudo_count=0.0,
+    )
+
+
+def _hmmlearn(hmm: HMM) -> Any:
+    from hmmlearn.hmm import CategoricalHMM
+
+    model = CategoricalHMM(
+        n_components=hmm.num_states, n_features=hmm.num_symbols, n_iter=ITERATIONS, tol=-np.inf, init_params=""
+    )
+    rows = (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
+    model.startprob_, model.transmat_, model.emissionprob_ = (part.numpy().copy() for part in rows)
+    return model

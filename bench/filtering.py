@@ -1,0 +1,120 @@
+"""Filtering: log-likelihoods, tokens a second, and the share of the machine's matrix-product rate."""
+
+import functools
+from typing import Any
+
+import torch
+
+from bench.contest import Contest, installed, noise
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.inference.fast import log_likelihood
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.make import make_process
+from hmmscope.processes.narrow import as_hmm
+
+SHAPES = ((128, 16, 1024, 256), (8, 8, 4096, 128))
+SHAPES_ON_GPU = (*SHAPES, (128, 16, 65536, 256), (8, 8, 262144, 128))
+
+
+def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
+    """128 states, 1024 sequences of 256; and 8 states, 4096 sequences of 128; in float32 and float64.
+
+    On a GPU also with batches that fill it. Of the peers only the plain torch loop runs there.
+    """
+    shapes = SHAPES if device == "cpu" else SHAPES_ON_GPU
+    return [contest for shape in shapes for contest in _shape(*shape, peers=peers, device=device)]
+
+
+def _shape(states: int, symbols: int, batch: int, length: int, *, peers: bool, device: str = "cpu") -> list[Contest]:
+    hmm = as_hmm(make_process("random-hmm", num_states=states, num_symbols=symbols))
+    observations = Corpus(hmm, length=length, device=device)[0:batch].observations
+    where = "" if device == "cpu" else f" on {device}"
+    found = []
+    for dtype, name in ((torch.float32, "float32"), (torch.float64, "float64")):
+        contest = Contest(f"filtering{where}, {states} states, {batch} x {length}, {name}", "tokens")
+
+        def ours(dtype: torch.dtype = dtype) -> torch.Tensor:
+            return log_likelihood(hmm, observations, dtype=dtype)
+
+        contest.add("hmmscope", ours, batch * length)
+        _gemm(contest, batch, length, states, dtype, device)
+        contest.add("torch loop", functools.partial(_plain, hmm, observations, dtype), batch * length)
+        if peers and device == "cpu":
+            _peers(contest, hmm, observations, dtype)
+        found.append(contest)
+    return found
+
+
+def _gemm(contest: Contest, batch: int, length: int, states: int, dtype: torch.dtype, device: str) -> None:
+    """The matrix products of the filter and nothing else, a sixteenth of them."""
+    left, right = (noise(rows, states, dtype=dtype, device=device) for rows in (batch, states))
+    out = torch.empty_like(left)
+    steps = length // 16
+
+    def products() -> None:
+        for _ in range(steps):
+            torch.mm(left, right, out=out)
+
+    contest.add("matrix products alone", products, batch * steps, limit=True)
+
+
+def _plain(hmm: HMM, observations: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    parts = (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
+    initial, transition, emission = (part.to(observations.device, dtype) for part in parts)
+    law, likelihood = initial.expand(len(observations), -1), emission.T.contiguous()
+    total = torch.zeros(len(observations), dtype=torch.float64, device=observations.device)
+    for t in range(observations.shape[1]):
+        joint = law * likelihood[observations[:, t]]
+        norm = joint.sum(1)
+        total += norm.log()
+        law = (joint / norm[:, None]) @ transition
+    return total
+
+
+def _peers(contest: Contest, hmm: HMM, observations: torch.Tensor, dtype: torch.dtype) -> None:
+    """hmmlearn works in float64, pomegranate in float32, dynamax in both; slow ones do fewer sequences."""
+    batch, length = observations.shape
+    double = dtype == torch.float64
+    if double and installed("hmmlearn"):
+        from hmmlearn.hmm import CategoricalHMM
+
+        model = CategoricalHMM(n_components=hmm.num_states, n_features=hmm.num_symbols)
+        model.startprob_, model.transmat_, model.emissionprob_ = (
+            part.numpy() for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
+        )
+        few = max(1, batch // (64 if hmm.num_states > 16 else 4))
+        flat, lengths = observations[:few].reshape(-1, 1).numpy(), [length] * few
+        contest.add("hmmlearn", lambda: model.score(flat, lengths), few * length)
+    if installed("dynamax"):
+        _dynamax(contest, hmm, observations, double)
+    if not double and installed("pomegranate"):
+        _pomegranate(contest, hmm, observations[: max(1, batch // 8)])
+
+
+def _dynamax(contest: Contest, hmm: HMM, observations: torch.Tensor, double: bool) -> None:
+    import jax
+    import jax.numpy as jnp
+    from dynamax.hidden_markov_model import hmm_filter
+
+    def score() -> Any:
+        with jax.enable_x64(double):
+            return compiled(symbols).block_until_ready()
+
+    with jax.enable_x64(double):
+        initial, transition, emission = (
+            jnp.asarray(part.numpy()) for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV)
+        )
+        symbols = jnp.asarray(observations.numpy())
+        compiled = jax.jit(jax.vmap(lambda o: hmm_filter(initial, transition, jnp.log(emission.T[o])).marginal_loglik))
+    contest.add("dynamax (jit, vmap)", score, observations.numel())
+
+
+def _pomegranate(contest: Contest, hmm: HMM, observations: torch.Tensor) -> None:
+    from pomegranate.distributions import Categorical
+    from pomegranate.hmm import DenseHMM
+
+    initial, transition, emission = (part.float() for part in (hmm.initial_S, hmm.transition_SS, hmm.emission_SV))
+    ends = torch.ones(hmm.num_states)  # otherwise 1/S, and every log-likelihood would be log S less
+    model = DenseHMM([Categorical(row[None]) for row in emission], edges=transition, starts=initial, ends=ends)
+    inputs = observations[:, :, None]
+    contest.add("pomegranate", lambda: model.log_probability(inputs), observations.numel())

@@ -1,0 +1,67 @@
+"""The mixture oracle: component-tokens a second, and the share of the machine's matrix-product rate."""
+
+from collections.abc import Callable
+
+import torch
+
+from bench.contest import Contest, noise
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.inference.fast import mixture_predictions
+from hmmscope.processes.make import make_process
+from hmmscope.processes.narrow import as_mixture
+
+STATES, SYMBOLS, BATCH, LENGTH, COMPONENTS = 128, 16, 1024, 32, 48
+
+#: The sizes of [MultiTask]: 8192 components and prompts of 256 symbols; 7e13 operations.
+LENGTH_ON_GPU, COMPONENTS_ON_GPU = 256, 8192
+
+
+def contests(*, peers: bool, device: str = "cpu", components: int | None = None) -> list[Contest]:
+    """`components` HMMs of 128 states and 16 symbols, 1024 sequences of 32; the cost is linear in each number.
+
+    On a GPU 8192 of them and sequences of 256.
+    """
+    components = (COMPONENTS if device == "cpu" else COMPONENTS_ON_GPU) if components is None else components
+    length = LENGTH if device == "cpu" else LENGTH_ON_GPU
+    return _contests(components, length, device)
+
+
+def _contests(components: int, length: int, device: str) -> list[Contest]:
+    mixture = as_mixture(
+        make_process("random-mixture", num_components=components, num_states=STATES, num_symbols=SYMBOLS)
+    )
+    observations = Corpus(mixture, length=length, device=device)[0:BATCH].observations
+    exact = mixture_predictions(mixture, observations, dtype=torch.float64).log_likelihood_terms.sum(1)
+    found = []
+    for dtype, name in ((torch.float32, "float32"), (torch.float64, "float64")):
+
+        def ours(dtype: torch.dtype = dtype) -> torch.Tensor:
+            return mixture_predictions(mixture, observations, dtype=dtype).log_likelihood_terms.sum(1)
+
+        error = float(((ours() - exact) / exact).abs().max())
+        where = "" if device == "cpu" else f" on {device}"
+        what = f"mixture{where} of {components} x {STATES} x {SYMBOLS}, {BATCH} x {length}, {name}"
+        contest = Contest(
+            f"{what} (largest relative error of a log-likelihood against float64: {error:.1e})", "products"
+        )
+        contest.add("hmmscope", ours, components * BATCH * length)
+        products, rows = _products(1 if device == "cpu" else min(256, components), dtype, device)
+        contest.add("matrix products alone", products, rows, limit=True)
+        found.append(contest)
+    return found
+
+
+def _products(together: int, dtype: torch.dtype, device: str) -> tuple[Callable[[], None], int]:
+    """The matrix products of so many components side by side, 64 times, and how many rows that are."""
+    left = noise(together, BATCH, STATES, dtype=dtype, device=device)
+    right = noise(together, STATES, STATES, dtype=dtype, device=device)
+    out = torch.empty_like(left)
+
+    def products() -> None:
+        for _ in range(64):
+            if together == 1:
+                torch.mm(left[0], right[0], out=out[0])
+            else:
+                torch.bmm(left, right, out=out)
+
+    return products, 64 * together * BATCH

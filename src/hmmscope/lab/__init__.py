@@ -1,0 +1,1 @@
+"""The laboratory over the library: experiments, evidence, studies, sweeps, pages and the command line."""

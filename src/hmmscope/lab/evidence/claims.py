@@ -1,0 +1,201 @@
+"""A claim: what a paper says, what is measured for it, and the rule by which tables decide it.
+
+    @claim("limits-fit-length-grows")
+    def grows(tables: Tables, numbers: Numbers) -> Seen:
+        effects = {task: pooled(list(...)) for task in REMEMBERING}
+        return Seen(effects, text="...", wanted=REMEMBERING, gates=(converged(...),))
+
+What is claimed, the rule and every number stand in a record, see `hmmscope.lab.evidence.records`: a file beside the module,
+or the arguments of `claim`. The function measures; it never judges. All verdicts are made here, from the effects, by the
+rule.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hmmscope import registry
+from hmmscope.errors import InputError
+from hmmscope.lab.evidence.effects import ALPHA, Effect, at_level
+from hmmscope.lab.evidence.findings import Finding
+from hmmscope.lab.evidence.records import About, Numbers, Record, folder_of, record
+from hmmscope.lab.evidence.rows import as_tables
+from hmmscope.lab.evidence.verdicts import Gate, Rule, Verdict, all_of, settled
+
+#: Where a rule comes from: the source of a question that no paper asks.
+OURS = "ours"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the function of a claim has measured.
+
+    Attributes:
+        effects: the effect, or several by name that must all bear the claim out; None where it was not measured.
+        text: what was seen, in sentences.
+        gates: what must hold before anything is judged.
+        wanted: names of `effects` that the claim is about; if one is missing, the claim is not tested.
+        drifts: by name like `effects`, how much each has changed over the last doubling of the training; a claim that has
+            them is judged only if one more doubling would not turn it, see `verdicts.settled`.
+    """
+
+    effects: Effect | Mapping[str, Effect] | None
+    text: str
+    gates: Sequence[Gate] = ()
+    wanted: Sequence[str] = ()
+    drifts: Mapping[str, float | None] | float | None = None
+
+    def by_name(self) -> dict[str, Effect]:
+        """The effects by name; a single one has no name."""
+        if self.effects is None:
+            return {}
+        return {"": self.effects} if isinstance(self.effects, Effect) else dict(self.effects)
+
+    def drifts_by_name(self, sign: int = 1) -> dict[str, float | None]:
+        """The drifts by name, like the effects."""
+        drifts = self.drifts if isinstance(self.drifts, Mapping) else {"": self.drifts}
+        return {name: None if drift is None else sign * drift for name, drift in drifts.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim(Record):
+    """A claim and how it is decided.
+
+    Attributes:
+        name: in the ledger.
+        experiment: the one whose tables decide.
+        source: paper, section, and figure, table or theorem; `OURS` of a question of our own.
+        says: what the paper says, a sentence, as weak or as strong as there; of a question what is asked.
+        reading: what is measured for it and when it holds, one sentence.
+        rule: how the effect decides; None of a question, whose verdict is "found".
+        about: "training" of what training does to a model (an effect of trained less untrained models, or behind the gate
+            `learned`); "construction" of networks with weights from a theorem; "process" of processes and exact answers.
+        proved: the theorem proves it of its network, so that the rows of that network must bear it out.
+        measure: from tables, and the numbers of the record where it has any, to what was seen.
+    """
+
+    measure: Callable[..., Seen] = field(repr=False)
+
+    @property
+    def is_question(self) -> bool:
+        """Whether nothing was claimed."""
+        return self.rule is None
+
+    def judge(self, tables: Mapping[str, Any], *, mirrored: bool = False) -> Finding:
+        """The verdict of tables.
+
+        Args:
+            tables: lists of rows by name.
+            mirrored: turn every effect to the other side of the rule's bound, to test the rule.
+        """
+        return self.finding(self.seen(tables), mirrored=mirrored)
+
+    def seen(self, tables: Mapping[str, Any]) -> Seen:
+        """What the function measures on tables, by the numbers of the record."""
+        with at_level(self.level):
+            return self.measure(as_tables(tables), *([self.numbers] if self.numbers else []))
+
+    def finding(self, seen: Seen, *, mirrored: bool = False) -> Finding:
+        """The verdict of what was seen, see `judge`."""
+        with at_level(self.level):
+            return self._finding(seen, mirrored)
+
+    def _finding(self, seen: Seen, mirrored: bool) -> Finding:
+        effects = seen.by_name()
+        if mirrored and self.rule is not None:
+            effects = {name: effect.mirrored(self.rule.bound) for name, effect in effects.items()}
+        gates = tuple(seen.gates)
+        if self.rule is not None and seen.drifts is not None:
+            gates += (settled(self.rule, effects, seen.drifts_by_name(-1 if mirrored else 1)),)
+        verdict, decides, text = self._decide(effects, seen, gates)
+        effect = effects.get(decides)
+        finding: dict[str, Any] = {}
+        if effect is not None:
+            unit = ", ".join(part for part in (effect.unit, decides) if part)
+            finding = {"value": effect.value, "low": effect.low, "high": effect.high, "unit": unit}
+            finding["num_seeds"] = effect.num_seeds
+            if self.rule is not None:
+                finding["p"] = effect.p_value(self.rule.bound)
+                finding["seeds_needed"] = self.rule.seeds_needed(effect) if verdict == "inconclusive" else None
+        return Finding(
+            title=self.says,
+            text=text,
+            verdict=verdict,
+            claim=self.name,
+            source=self.source,
+            reading=self.reading,
+            gates=gates,
+            rule_version=self.version,
+            **finding,
+        )
+
+    def _decide(self, effects: Mapping[str, Effect], seen: Seen, gates: Sequence[Gate]) -> tuple[Verdict, str, str]:
+        """Verdict, name of the effect that decides, and the text."""
+        if self.rule is None:
+            return "found", next(iter(effects), ""), seen.text
+        verdict, decides, missing = all_of(self.rule, effects, seen.wanted)
+        closed = next((gate for gate in gates if not gate.is_open), None)
+        if closed is not None:
+            return "not tested", decides, f"Not tested: {closed.text}. {seen.text}".strip()
+        if verdict == "not tested":
+            what = ", ".join(missing) if missing else "what this is about"
+            return "not tested", decides, f"Not tested: {what} was not measured. {seen.text}".strip()
+        effect = effects[decides]
+        if verdict == "inconclusive" and effect.num_seeds < 2:
+            return verdict, decides, f"{seen.text} (One seed decides nothing.)"
+        if verdict == "inconclusive" and effect.num_missing:
+            note = f"(The number exists in {effect.num_seeds} of {effect.num_seeds + effect.num_missing} seeds.)"
+            return verdict, decides, f"{seen.text} {note}"
+        return verdict, decides, seen.text
+
+
+def claim(
+    name: str,
+    *,
+    experiment: str = "",
+    source: str = "",
+    says: str = "",
+    reading: str = "",
+    rule: Rule | None = None,
+    about: About = "training",
+    proved: bool = False,
+    version: int = 1,
+    level: float = ALPHA,
+    numbers: Mapping[str, Any] | None = None,
+) -> Callable[[Callable[..., Seen]], Claim]:
+    """Register a function as a claim, see `Claim`; without a rule as a question.
+
+    With the name alone the rest is read from the record of that name in the folder "claims" beside the function's module.
+
+    Raises:
+        InputError: there is no such record.
+    """
+
+    def decorate(measure: Callable[..., Seen]) -> Claim:
+        if any((experiment, source, says, reading)):
+            made = Record(
+                name=name,
+                experiment=experiment,
+                source=source,
+                says=says,
+                reading=reading,
+                rule=rule,
+                about=about,
+                proved=proved,
+                version=version,
+                level=level,
+                numbers=Numbers(numbers or {}),
+            )
+        else:
+            folder = folder_of(measure.__module__)
+            if folder is None:
+                raise InputError(f"claim {name}: give experiment, source, says, reading and rule")
+            made = record(folder, name)
+        return registry.claim(name)(Claim(**vars(made), measure=measure))
+
+    return decorate
+
+
+def claims_of(experiment: str) -> list[Claim]:
+    """The claims that an experiment decides, in the order of the file that states them."""
+    return [entry for entry in registry.in_order("claim") if entry.experiment == experiment]

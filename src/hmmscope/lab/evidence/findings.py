@@ -1,0 +1,114 @@
+"""What was found of a claim: the one record that experiments write, the ledger gathers and pages show."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from hmmscope.errors import InputError
+from hmmscope.lab.evidence.effects import Effect
+from hmmscope.lab.evidence.verdicts import VERDICTS, Gate, Verdict
+from hmmscope.schema import require, unknown_name
+
+#: The scale that only checks that everything runs: its numbers say nothing of a paper or a model.
+UNJUDGED = "smoke"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A verdict, what was seen, and the number it rests on.
+
+    Attributes:
+        title: the claim, a sentence.
+        text: what was seen.
+        verdict: see `verdicts`.
+        claim: its name.
+        source: paper and place; "ours" of a question that no paper answers.
+        reading: what was measured for it, and the rule of the verdict.
+        value, low, high: the effect that decides, with its 95 % interval.
+        unit: of the effect.
+        p: of the hypothesis that the effect is at the bound of the rule.
+        q: the same over all claims of a ledger (Benjamini and Hochberg); None outside of one.
+        num_seeds: how many seeds (or instances) the effect is the mean of.
+        seeds_needed: of an inconclusive one, how many would decide with the same mean and spread; None if none would.
+        gates: what had to hold first, each with what was seen.
+        rule_version: version of the rule that judged; text where a file of before versions has a mark of another kind.
+    """
+
+    title: str
+    text: str
+    verdict: Verdict
+    claim: str = ""
+    source: str = ""
+    reading: str = ""
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+    p: float | None = None
+    q: float | None = None
+    num_seeds: int = 0
+    seeds_needed: int | None = None
+    gates: tuple[Gate, ...] = ()
+    rule_version: int | str = ""
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise unknown_name("verdict", self.verdict, VERDICTS)
+        require((self.low is None) == (self.high is None), "low", "comes together with high", self.low)
+        require(self.low is None or self.value is not None, "value", "must be given with an interval", self.value)
+
+    def at(self, scale: str) -> "Finding":
+        """The finding as it may be told of a scale: of `UNJUDGED` it has neither verdict nor number nor what was seen."""
+        if scale != UNJUDGED:
+            return self
+        kept = {name: getattr(self, name) for name in ("title", "claim", "source", "reading", "rule_version")}
+        return Finding(text="Not tested: smoke.", verdict="not tested", **kept)
+
+    def number(self) -> str:
+        """``0.54 [0.48, 0.60] layers``, or nothing."""
+        if self.value is None:
+            return ""
+        return str(Effect(value=self.value, low=self.low, high=self.high, unit=self.unit))
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data for JSON, without what is empty."""
+        data = {name: value for name, value in vars(self).items() if value is not None and value != "" and value != ()}
+        return data | ({"gates": [gate.to_data() for gate in self.gates]} if self.gates else {})
+
+    @classmethod
+    def from_data(cls, data: Any, where: str = "finding") -> "Finding":
+        """The finding of `to_data`.
+
+        Raises:
+            InputError: a key or value that does not belong.
+        """
+        if not isinstance(data, dict):
+            raise InputError(f"{where}: must be a mapping")
+        unknown = next((key for key in data if key not in cls.__dataclass_fields__), None)
+        if unknown is not None:
+            raise unknown_name(where, unknown, cls.__dataclass_fields__)
+        texts = ("title", "text", "verdict", "claim", "source", "reading", "unit")
+        for name in texts:
+            require(isinstance(data.get(name, ""), str), f"{where}.{name}", "must be text", data.get(name))
+        for name in ("value", "low", "high", "p", "q", "num_seeds", "seeds_needed"):
+            value = data.get(name)
+            is_number = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+            require(is_number, f"{where}.{name}", "must be a number", value)
+        version = data.get("rule_version", "")
+        known = isinstance(version, str) or (isinstance(version, int) and not isinstance(version, bool))
+        require(known, f"{where}.rule_version", "must be a whole number", version)
+        missing = next((name for name in ("title", "text", "verdict") if name not in data), None)
+        require(missing is None, where, f"must have {missing}", "none")
+        gates = data.get("gates", ())
+        require(isinstance(gates, list | tuple), f"{where}.gates", "must be a list", gates)
+        return cls(**data | {"gates": tuple(_gate(gate, f"{where}.gates[{i}]") for i, gate in enumerate(gates))})
+
+
+def _gate(data: Any, where: str) -> Gate:
+    right = (
+        isinstance(data, dict)
+        and data.keys() == {"name", "is_open", "text"}
+        and isinstance(data["is_open"], bool)
+        and all(isinstance(data[key], str) for key in ("name", "text"))
+    )
+    require(right, where, "must have name, is_open and text", data)
+    return Gate(**data)

@@ -1,0 +1,342 @@
+"""The ledger: every claim, and what folders of experiments say of it."""
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from hmmscope.errors import DamagedError, InputError
+from hmmscope.lab.evidence.claims import Claim, claims_of
+from hmmscope.lab.evidence.effects import false_discovery
+from hmmscope.lab.evidence.findings import Finding
+from hmmscope.lab.evidence.protocols import PROTOCOL, read_protocol
+from hmmscope.lab.evidence.records import present
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import VERDICTS
+from hmmscope.storage import packed, seals, store
+
+#: Scales from the smallest on.
+SCALES = ("smoke", "small", "medium", "gpu", "paper")
+#: Scales whose numbers were seen while the rules were written; what they say is exploratory.
+EXPLORATORY = ("smoke", "small")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stated:
+    """What a ledger says of a claim, where the experiment that states it is not imported; see `Claim`."""
+
+    name: str
+    experiment: str
+    source: str
+    says: str
+    reading: str
+    rule: str | None
+
+    @property
+    def is_question(self) -> bool:
+        return self.rule is None
+
+
+def stated(claim: Claim) -> Stated:
+    """A claim as its ledger has it."""
+    rule = None if claim.rule is None else str(claim.rule)
+    names = ("name", "experiment", "source", "says", "reading")
+    return Stated(**{name: getattr(claim, name) for name in names}, rule=rule)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A line of the ledger: a claim and what a folder says of it.
+
+    Attributes:
+        claim: see `Claim`.
+        finding: None where no folder was given that decides it.
+        folder: name of the folder.
+        scale, created, version: of the experiment.
+        seeds: of the experiment; None where it trains no model.
+        finished: whether all seeds are whole.
+        exploratory: why the verdict is not a confirmation, or None: the rule was written, or changed, after its data.
+        invalid: why its numbers cannot be right, or None.
+        sealed: whether the folder has a seal, which says that it is as it was written.
+        one_of_several: whether another folder stands beside it for the same claim, so that the folder must be said.
+    """
+
+    claim: Claim | Stated
+    finding: Finding | None = None
+    folder: str = ""
+    scale: str = ""
+    created: str = ""
+    version: str = ""
+    seeds: int | None = None
+    finished: bool = True
+    exploratory: str | None = None
+    invalid: str | None = None
+    sealed: bool = True
+    one_of_several: bool = False
+
+    def where(self) -> str:
+        """``small, 3 seeds``."""
+        return self.scale if self.seeds is None else f"{self.scale}, {self.seeds} seed{'s' * (self.seeds != 1)}"
+
+    def row(self) -> dict[str, Any]:
+        """Plain data, the same for every kind of output."""
+        claim, finding = self.claim, self.finding
+        row: dict[str, Any] = {"claim": claim.name, "source": claim.source, "says": claim.says}
+        row |= {"reading": claim.reading, "rule": None if claim.rule is None else str(claim.rule)}
+        row |= {"experiment": claim.experiment}
+        if finding is None:
+            return row
+        row |= {key: getattr(finding, key) for key in ("verdict", "value", "low", "high", "unit", "p", "q", "text")}
+        row |= {"seeds_needed": finding.seeds_needed, "gates": [gate.to_data() for gate in finding.gates]}
+        row |= {"folder": self.folder, "scale": self.scale, "seeds": self.seeds, "exploratory": self.exploratory}
+        row |= {"created": self.created, "version": self.version, "invalid": self.invalid}
+        return row if self.sealed else row | {"sealed": False}
+
+
+def ledger(folders: Sequence[Path], known: Sequence[Stated] = (), source: str = "") -> list[Entry]:
+    """The claims that the experiments in `folders` decide, in the order of the folders, with q over all of them.
+
+    Of one claim at several scales the largest counts; at the same scale each folder has its line.
+
+    Args:
+        folders: of experiments.
+        known: what is claimed, to take the verdicts of sealed folders as they are, if `source`, a digest of the code, says
+            that the same code made them; all others are judged from their tables.
+        source: see `hmmscope.machine.source_digest`.
+
+    Raises:
+        InputError: a folder is not that of a finished experiment, or of one that decides no claim.
+        DamagedError: its files are not as its seal says.
+    """
+    paths = [Path(folder) for folder in folders]
+    twice = len({path.name for path in paths}) < len(paths)
+    found = [
+        replace(one, folder=str(path)) if twice else one for path in paths for one in _entries(path, known, source)
+    ]
+    largest: dict[str, tuple[bool, int]] = {}
+    for entry in found:
+        largest[entry.claim.name] = max(largest.get(entry.claim.name, (False, -1)), _size(entry))
+    entries = [entry for entry in found if _size(entry) == largest[entry.claim.name]]
+    lines = Counter(entry.claim.name for entry in entries)
+    entries = [replace(entry, one_of_several=lines[entry.claim.name] > 1) for entry in entries]
+    tested = {
+        str(number): entry.finding.p
+        for number, entry in enumerate(entries)
+        if entry.finding is not None and entry.finding.verdict not in ("found", "not tested")
+    }
+    q = false_discovery(tested)
+    return [
+        replace(entry, finding=replace(entry.finding, q=q.get(str(number)))) if entry.finding is not None else entry
+        for number, entry in enumerate(entries)
+    ]
+
+
+def _size(entry: Entry) -> tuple[bool, int]:
+    """A finished experiment counts before one that goes on, and then the larger scale."""
+    return entry.finished, SCALES.index(entry.scale) if entry.scale in SCALES else -1
+
+
+def _entries(folder: Path, known: Sequence[Stated], source: str) -> list[Entry]:
+    about, seal = read_about(folder), seals.read_seal(folder)
+    seeds = about.get("whole_seeds", about.get("config", {}).get("seeds"))
+    return [
+        Entry(
+            claim=one,
+            finding=finding,
+            folder=folder.name,
+            scale=str(about.get("scale", "")),
+            created=str(about.get("created", "")),
+            version=str(about.get("version", "")),
+            seeds=None if seeds is None else len(seeds),
+            finished="whole_seeds" not in about,
+            exploratory=_exploratory(one, finding, about, folder),
+            invalid=about.get("invalid"),
+            sealed=seal is not None,
+        )
+        for one, finding in _sealed(folder, about, seal, known, source) or _judged(folder, about)
+    ]
+
+
+def _sealed(
+    folder: Path, about: Mapping[str, Any], seal: seals.Seal | None, known: Sequence[Stated], source: str
+) -> list[tuple[Stated, Finding]]:
+    """The verdicts that the folder was sealed with, if the code that is here made them; else nothing."""
+    made = None if seal is None else seal.bound.get("measured_by")
+    if not known or seal is None or "judged_again" in seal.bound or "whole_seeds" in about:
+        return []
+    if not isinstance(made, dict) or made.get("source_sha256") != source:
+        return []
+    if "protocol" in about or any(isinstance(mark, str) for mark in about.get("rules", {}).values()):
+        return []  # what is fixed by them is compared with the record of the claim
+    data = store.read_json(folder / "findings.json", own=True)
+    kept = {one.claim: one for one in map(Finding.from_data, data)}
+    wanted = [one for one in known if one.experiment == about["experiment"]]
+    return [(one, kept[one.name]) for one in wanted] if all(one.name in kept for one in wanted) else []
+
+
+def _judged(folder: Path, about: dict[str, Any]) -> list[tuple[Claim, Finding]]:
+    name, scale, found = about["experiment"], str(about.get("scale", "")), []
+    tables = tables_of(folder, about)
+    for one in claims_of(name):
+        try:
+            found.append((one, one.judge(tables).at(scale)))
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            rule = "its tables are not those of this version"
+            raise DamagedError(f"{folder}: {one.name}: {rule} ({type(error).__name__}: {error})") from error
+    if not found:
+        raise InputError(f"{folder}: the experiment {name} decides no claim; see hmmscope claims")
+    return found
+
+
+def _exploratory(claim: Claim | Stated, finding: Finding, about: dict[str, Any], folder: Path) -> str | None:
+    """Why a verdict is no confirmation: the scale, or a rule that is not the one fixed before the data."""
+    if claim.is_question:
+        return None
+    if about.get("scale") in EXPLORATORY:
+        return f"scale {about['scale']}"
+    if "whole_seeds" in about:
+        return f"{len(about['whole_seeds'])} of {len(about['config']['seeds'])} seeds so far"
+    if "protocol" in about:
+        return _against_protocol(claim, about, folder)
+    noted = about.get("rules", {})
+    if all(isinstance(mark, int) for mark in noted.values()) and noted:
+        return "no protocol named the rule before its data were seen"
+    fixed = noted.get(claim.name)  # before there were protocols, a run noted the marks of the rules when it began
+    known = isinstance(claim, Claim) and present(claim.once, fixed) == finding.rule_version
+    return None if known else "the rule was written after its data were seen"
+
+
+def _against_protocol(claim: Claim | Stated, about: Mapping[str, Any], folder: Path) -> str | None:
+    """Why the data were not taken by a protocol that names the rule as it is now."""
+    protocol = read_protocol(folder / PROTOCOL)
+    if protocol.digest != about["protocol"]:
+        raise DamagedError(f"{folder / PROTOCOL}: not the protocol by which the experiment was begun")
+    if isinstance(claim, Claim) and (why := protocol.against(claim)) is not None:
+        return why
+    index = store.read_table(folder / packed.INDEX) if (folder / packed.INDEX).is_file() else []
+    other = sum(
+        row.get("protocol") != protocol.digest or row.get("measurement") != protocol.measurement for row in index
+    )
+    return f"{other} of {len(index)} parts were not measured by the protocol" if other else None
+
+
+def rules_of(experiment: str) -> dict[str, int]:
+    """The versions of the rules of an experiment's claims, which its folder keeps from its beginning on."""
+    return {one.name: one.version for one in claims_of(experiment)}
+
+
+def with_versions(findings: Sequence[Mapping[str, Any]], experiment: str) -> list[dict[str, Any]]:
+    """Findings of a file, with the versions that older marks of their rules stand for."""
+    once = {one.name: one.once for one in claims_of(experiment)}
+    return [
+        {**one, "rule_version": present(once.get(one.get("claim", ""), {}), one["rule_version"])}
+        if "rule_version" in one
+        else dict(one)
+        for one in findings
+    ]
+
+
+def read_tables(folder: Path) -> tuple[dict[str, Any], Tables]:
+    """experiment.json and the tables of an experiment that has findings, see `tables_of`.
+
+    Raises:
+        InputError, DamagedError: see `ledger`.
+    """
+    about = read_about(folder)
+    return about, tables_of(folder, about)
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """experiment.json of an experiment that has findings, whose files are as its seal says.
+
+    Raises:
+        InputError, DamagedError: see `ledger`.
+    """
+    path = folder / "experiment.json"
+    if not os.path.lexists(path) or not os.path.lexists(folder / "findings.json"):
+        raise InputError(f"{folder}: not the folder of a finished experiment")
+    seals.check_seal(folder)
+    about: dict[str, Any] = store.read_json(path, own=True)
+    store.check_format(about, "experiment", path)
+    if not isinstance(about.get("experiment"), str):
+        raise DamagedError(f"{path}: must be a mapping with the name of an experiment")
+    return about
+
+
+def tables_of(folder: Path, about: Mapping[str, Any]) -> Tables:
+    """The tables of an experiment; of one that is not finished, only the rows of the seeds that are whole."""
+    tables = {name: Rows(rows) for name, rows in packed.read_tables(folder).items()}
+    if "whole_seeds" not in about:
+        return tables
+    return {name: rows.where(seed=about["whole_seeds"]) for name, rows in tables.items()}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a ledger is written as
+
+
+def as_text(entries: Sequence[Entry]) -> list[str]:
+    """For a terminal: a claim, its verdict and effect, and what was seen."""
+    lines = []
+    for entry in entries:
+        claim, finding = entry.claim, entry.finding
+        lines.append(f"{claim.name}  {claim.source}  ({claim.experiment})")
+        lines.append(f"  {claim.says}")
+        if finding is not None:
+            lines.append(f"  -> {', '.join(part for part in _verdict(entry) if part)}")
+            lines.append(f"     {finding.text}")
+    return [*lines, summary(entries)]
+
+
+def as_markdown(entries: Sequence[Entry]) -> list[str]:
+    """For documentation: a table for each experiment."""
+    lines = [summary(entries)]
+    for (experiment, where), group in groupby(entries, lambda entry: (entry.claim.experiment, entry.where())):
+        lines += ["", f"## {experiment}", "", *([f"Scale {where}.", ""] if where else [])]
+        lines += ["| claim | verdict | effect (95 % interval) | what was seen |", "|---|---|---|---|"]
+        for entry in group:
+            cells = [f"{entry.claim.says} ({entry.claim.source})", "", "", ""]
+            if entry.finding is not None:
+                number, rest = entry.finding.number(), law_of(entry.finding)
+                verdict = f"**{_verdict(entry)[0]}**{marks(entry)}"
+                cells[1:] = [verdict, f"{number}{'; ' * bool(rest)}{rest}", entry.finding.text]
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return lines
+
+
+def summary(entries: Sequence[Entry]) -> str:
+    """How many of each verdict."""
+    counts: Counter[str] = Counter(entry.finding.verdict for entry in entries if entry.finding is not None)
+    if not counts:
+        return f"{len(entries)} claims; hmmscope claims RUN... says what experiments found of them"
+    return f"{len(entries)} claims: " + ", ".join(f"{counts[v]} {v}" for v in VERDICTS if counts[v])
+
+
+def _verdict(entry: Entry) -> tuple[str, str, str, str]:
+    finding = entry.finding
+    assert finding is not None
+    verdict = f"INVALID ({entry.invalid})" if entry.invalid else finding.verdict
+    return verdict, finding.number(), law_of(finding), place(entry)
+
+
+def place(entry: Entry) -> str:
+    """``small, 3 seeds (exploratory), in FOLDER``."""
+    return entry.where() + marks(entry)
+
+
+def marks(entry: Entry) -> str:
+    """What has to be said beside a verdict: `` (exploratory), in FOLDER``, or nothing."""
+    words = [word for word, said in (("exploratory", entry.exploratory), ("unsealed", not entry.sealed)) if said]
+    return (f" ({', '.join(words)})" if words else "") + f", in {entry.folder}" * entry.one_of_several
+
+
+def law_of(finding: Finding) -> str:
+    """``p 0.003, q 0.01`` and how many seeds would decide."""
+    parts = [f"{name} {value:.2g}" for name, value in (("p", finding.p), ("q", finding.q)) if value is not None]
+    if finding.verdict == "inconclusive" and finding.value is not None:
+        needed = finding.seeds_needed
+        parts.append(f"{needed} seeds would decide" if needed else "more seeds alone would not decide")
+    return ", ".join(parts)

@@ -1,0 +1,141 @@
+"""Panels from rows: curves, bars and heat maps in a line each.
+
+    lines(
+        "Trained",
+        curve(rows.where(network="trained"), "layer", "trained", "model", y="accuracy"),
+        curve(rows.where(network="untrained"), "layer", "untrained model", "control", y="accuracy"),
+        x_label="layer",
+        y_label="probe accuracy",
+        y_min=0.0,
+    )
+
+What has no rows is left out, so a figure need not ask which predictors were measured.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hmmscope.lab.evidence import clouds
+from hmmscope.lab.evidence.effects import Effect
+from hmmscope.lab.evidence.figures import Bars, Cloud, Heatmap, Lines, Role, Series
+from hmmscope.lab.evidence.rows import Rows
+
+#: Name and role of a series.
+Look = tuple[str, Role]
+
+
+def curve(
+    rows: Rows, x: str, name: str, role: Role = "other", *, y: str = "value", bands: bool = True, pool: bool = True
+) -> Series | None:
+    """A column against another one, means over seeds with their intervals; None without rows.
+
+    Args:
+        rows: of one or several seeds.
+        x: column of the positions.
+        name: in the legend.
+        role: see `figures.Series`.
+        y: column of the values; rows in which it is None do not count.
+        bands: show the intervals, if there are any.
+        pool: average over seeds; False where the rows are averages already and have intervals of their own.
+    """
+    kept = rows.pool(x, value=y) if pool else Rows(row for row in rows if row.get(y) is not None)
+    kept = Rows(sorted(kept, key=lambda row: row[x]))
+    if not kept:
+        return None
+    has_ends = bands and kept[0].get("low") is not None and kept[0].get("high") is not None
+    low, high = (tuple(row[end] for row in kept) if has_ends else None for end in ("low", "high"))
+    return Series(
+        name=name, role=role, x=tuple(row[x] for row in kept), y=tuple(row[y] for row in kept), low=low, high=high
+    )
+
+
+def level(value: float, over: Iterable[float], name: str, role: Role = "baseline") -> Series:
+    """A number that belongs to no position, drawn across all of them."""
+    ends = tuple(over)
+    return Series(name=name, role=role, x=ends, y=(value,) * len(ends))
+
+
+def effects_series(effects: Sequence[Effect], name: str, role: Role = "other", x: Sequence[float] = ()) -> Series:
+    """Effects with their intervals as a curve over `x`, or without `x` as bars."""
+    ends = None
+    if any(one.low is not None for one in effects):
+        pairs = [
+            (one.value if one.low is None else one.low, one.value if one.high is None else one.high) for one in effects
+        ]
+        ends = tuple(zip(*pairs, strict=True))
+    low, high = ends if ends else (None, None)
+    return Series(name=name, role=role, x=tuple(x), y=tuple(one.value for one in effects), low=low, high=high)
+
+
+def lines(title: str, *series: Series | None, x_label: str, y_label: str, **shown: Any) -> Lines:
+    """Curves in one coordinate system, without those that do not exist."""
+    return Lines(title=title, x_label=x_label, y_label=y_label, series=present(series), **shown)
+
+
+def bars(title: str, *series: Series | None, categories: Iterable[object], y_label: str, **shown: Any) -> Bars:
+    """Groups of bars, without the series that do not exist."""
+    names = tuple(str(category) for category in categories)
+    return Bars(title=title, y_label=y_label, categories=names, series=present(series), **shown)
+
+
+def bar(rows: Rows, by: str, categories: Sequence[object], name: str, role: Role = "other", y: str = "value") -> Series:
+    """One value for each category of a column, means over seeds with their intervals; every category has rows."""
+    pooled = {row[by]: row for row in rows.pool(by, value=y)}
+    found = [pooled[category] for category in categories]
+    return Series(
+        name=name,
+        role=role,
+        y=tuple(row[y] for row in found),
+        low=tuple(row["low"] for row in found),
+        high=tuple(row["high"] for row in found),
+    )
+
+
+def heatmap(
+    title: str, rows: Rows, x: str, y: str, *, x_label: str, y_label: str, z_label: str, z: str = "value", **shown: Any
+) -> Heatmap:
+    """A column by two others, means over the rows of each cell; None where a cell has none."""
+    columns, lines_ = (sorted(rows.values(key)) for key in (x, y))
+    cells = {key: _mean([row[z] for row in group]) for key, group in rows.by(x, y).items()}
+    return Heatmap(
+        title=title,
+        x_label=x_label,
+        y_label=y_label,
+        z_label=z_label,
+        x=tuple(str(column) for column in columns),
+        y=tuple(str(line) for line in lines_),
+        z=tuple(tuple(cells.get((column, line)) for column in columns) for line in lines_),
+        **shown,
+    )
+
+
+def triangle(title: str, beliefs: ArrayLike, exact: ArrayLike, states: Sequence[str] = "ABC") -> Cloud:
+    """Beliefs over three states as points in the triangle whose corners are certainty; any number of them.
+
+    Args:
+        title: short; shown above the panel.
+        beliefs: (point, 3), to be placed. What is read from a network may lie outside.
+        exact: (point, 3), the exact beliefs, which give each point its colour in every panel of a figure.
+        states: three names.
+    """
+    return Cloud(
+        title=title,
+        slider="",
+        frames=("",),
+        places=(clouds.pack_places(np.asarray(beliefs, np.float64) @ clouds.CORNERS),),
+        colours=clouds.pack_colours(clouds.belief_colours(exact)),
+        corners=tuple(states),
+        outline=clouds.pack_places(clouds.CORNERS),
+    )
+
+
+def present(series: Iterable[Series | None]) -> tuple[Series, ...]:
+    """Those that exist."""
+    return tuple(one for one in series if one is not None)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,130 @@
+"""What a protocol says, and since when: which rules were fixed, with which numbers, before any data were there.
+
+A protocol is a file that a person writes and commits before a campaign, see `hmmscope.lab.experiments.protocols`. A run
+copies it and never writes one. The history of the repository says when it was committed. It is asked for the content of the
+file, whose name may change.
+"""
+
+import hashlib
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from hmmscope.errors import DamagedError
+from hmmscope.lab.evidence.records import Record
+from hmmscope.schema import spec_to_data
+from hmmscope.storage import disk, store
+
+FORMAT = "hmmscope-protocol/1"
+#: Its name in the folder of an experiment.
+PROTOCOL = "protocol.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """A protocol as it was read.
+
+    Attributes:
+        experiment, scale, plan: what is run, see `hmmscope.lab.experiments.planning.Plan.to_data`.
+        measurement: version of what the experiment measures.
+        rules: by claim: version, says, reading, rule, level, numbers.
+        data: its bytes.
+    """
+
+    experiment: str
+    scale: str
+    plan: Mapping[str, Any]
+    measurement: int
+    rules: Mapping[str, Mapping[str, Any]]
+    data: bytes
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of its bytes, which every part carries."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    def against(self, record: Record) -> str | None:
+        """Why a rule is not the one that this protocol names; None where it is.
+
+        Versions count, and all numbers that the protocol names; sentences may be said better.
+        """
+        named = self.rules.get(record.name)
+        if named is None:
+            return "the protocol does not name the rule"
+        if named.get("version") != record.version:
+            return f"the protocol has version {named.get('version')} of the rule, which is {record.version} now"
+        now = entry_of(record)
+        for key in ("rule", "level", "numbers"):
+            found, present = named.get(key), now[key]
+            if isinstance(found, Mapping) and isinstance(present, Mapping):
+                other = next((name for name in found if found[name] != present.get(name)), None)
+                if other is not None:
+                    return f"the protocol has {other} = {found[other]!r}, which is {present.get(other)!r} now"
+            elif found != present:
+                return f"the protocol has {key} = {found!r}, which is {present!r} now"
+        return None
+
+
+def entry_of(record: Record) -> dict[str, Any]:
+    """What a protocol says of a rule."""
+    rule = None if record.rule is None else {"name": type(record.rule).__name__.lower(), **spec_to_data(record.rule)}
+    numbers = {"rule": rule, "level": record.level, "numbers": spec_to_data(dict(record.numbers))}
+    return {"version": record.version, "says": record.says, "reading": record.reading, **numbers}
+
+
+def read_protocol(path: Path) -> Protocol:
+    """The protocol in a file.
+
+    Raises:
+        InputError: there is no such file.
+        DamagedError: it is no protocol.
+    """
+    data = disk.read_bytes(path, own=False)
+    found = store.parse(data, str(path))
+    kinds = {"experiment": str, "scale": str, "plan": dict, "measurement": int, "rules": dict}
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise DamagedError(f"{path}: not a protocol; one is written by hmmscope run ... --dry-run --protocol FILE")
+    wrong = next((key for key, kind in kinds.items() if not isinstance(found.get(key), kind)), None)
+    if wrong is not None or not all(isinstance(rule, dict) for rule in found["rules"].values()):
+        raise DamagedError(f"{path}: {wrong or 'rules'}: not what a protocol has there")
+    return Protocol(**{key: found[key] for key in kinds}, data=data)
+
+
+def committed(protocol: Protocol, where: Path) -> datetime | None:
+    """When the protocol was first committed; None if the history does not have it.
+
+    Args:
+        protocol: whose content is looked for, under any name.
+        where: a folder in the repository.
+
+    Raises:
+        NoHistoryError: there is no repository, or no git.
+    """
+    git = shutil.which("git")
+    if git is None:
+        raise NoHistoryError("git is not installed")
+    inside = [git, "-C", str(where), *_PLAIN]
+    kind = _said([*inside, "rev-parse", "--show-object-format"])
+    if kind is None:
+        raise NoHistoryError(f"{where} is in no repository")
+    blob = hashlib.new(kind.strip(), f"blob {len(protocol.data)}\0".encode() + protocol.data).hexdigest()
+    times = _said([*inside, "log", "--all", "--format=%cI", f"--find-object={blob}"])
+    found = [datetime.fromisoformat(line) for line in (times or "").split()]
+    return min(found, default=None)
+
+
+class NoHistoryError(Exception):
+    """No history can be asked."""
+
+
+#: Nothing of the user's settings changes what is printed.
+_PLAIN = ("-c", "log.showSignature=false", "-c", "core.quotePath=true", "--no-pager")
+
+
+def _said(command: list[str]) -> str | None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.stdout if done.returncode == 0 else None

@@ -1,0 +1,176 @@
+"""Claims as records: what is claimed, by which rule it is judged, and every number that the verdict depends on.
+
+A folder "claims" beside the modules that measure has one file an experiment, ``limits-fig3.toml``:
+
+    experiment = "limits-fig3"
+    level = 0.05                                   # share of the law outside of an interval
+
+    [measurement]
+    version = 2                                    # of what the experiment measures, see `hmmscope.lab.experiments.parts`
+    once = { "65f11fa56661" = 2 }                  # marks that older files have of a version
+
+    [limits-fit-length-grows]
+    version = 1                                    # of the rule: raised when what it does changes, never otherwise
+    source = "[Limits] §4.3, Fig. 3"
+    says = "On Cyclic-DET, Cyclic-RND and MatMul the fit length of Transformers grows with depth."
+    reading = "The 0.1-fit length grows by a tenth of a doubling a layer or more on each of the three."
+    rule = { name = "above", bound = 0.0, matters = 0.1 }
+    numbers = { rate = 0.1 }                       # handed to the function that measures
+
+The version is the identity of a rule. What a rule does is kept in `tests/evidence/acts`: effects, gates and verdicts on
+frozen tables. A test says when a version has to be raised, and when it must not be.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from hmmscope.errors import InputError
+from hmmscope.lab.evidence.effects import ALPHA
+from hmmscope.lab.evidence.verdicts import RULES, Rule
+from hmmscope.schema import parse_spec, require, unknown_name
+from hmmscope.storage import store
+
+#: What a claim is about, see `hmmscope.lab.evidence.claims.Claim`.
+About = Literal["training", "construction", "process"]
+_ABOUT = ("training", "construction", "process")
+_HEAD = ("experiment", "level", "measurement")
+
+
+class Numbers(dict[str, Any]):
+    """Numbers by name, read as ``numbers.rate``."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise unknown_name("numbers", name, self) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """An entry of a file of claims; see above.
+
+    Attributes:
+        version: of the rule, from 1 on.
+        level: share of the law outside of the intervals of the effects.
+        numbers: what the function that measures is given.
+        once: versions by the marks that older files have of them.
+    """
+
+    name: str
+    experiment: str
+    source: str
+    says: str
+    reading: str
+    rule: Rule | None = None
+    about: About = "training"
+    proved: bool = False
+    version: int = 1
+    level: float = ALPHA
+    numbers: Numbers = field(default_factory=Numbers)
+    once: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.about not in _ABOUT:
+            raise unknown_name("about", self.about, _ABOUT)
+        require(self.version >= 1, "version", "must be a whole number from 1 on", self.version)
+        require(0 < self.level < 1, "level", "must be between 0 and 1", self.level)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What an experiment measures: its version, and versions by the marks that older files have of them."""
+
+    version: int = 1
+    once: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, part: Mapping[str, Any]) -> int | None:
+        """The version that measured a part; None if nothing tells it."""
+        found = part.get("measurement", self.once.get(part.get("code", "")))
+        return found if isinstance(found, int) else None
+
+
+def record(folder: Path, name: str) -> Record:
+    """The entry of that name in a folder of claims.
+
+    Raises:
+        InputError: no such entry, or one with a key or value that does not belong.
+    """
+    known = _entries(folder)
+    if name not in known:
+        raise unknown_name(f"{folder}: claim", name, known)
+    return known[name]
+
+
+def present(once: Mapping[str, int], mark: Any) -> Any:
+    """The version that a mark of an older file stands for; the mark itself where it stands for none."""
+    return once.get(mark, mark) if isinstance(mark, str) else mark
+
+
+def measured(folder: Path, experiment: str) -> Measured | None:
+    """What an experiment measures, by its file in a folder of claims; None without a file."""
+    path = folder / f"{experiment}.toml"
+    if not path.is_file():
+        return None
+    found = _read(path).get("measurement", {})
+    has_version = isinstance(found, dict) and isinstance(found.get("version"), int)
+    require(has_version, f"{path}: measurement", "must have a version", found)
+    return Measured(**found)
+
+
+def folder_of(module: str | None) -> Path | None:
+    """The folder of claims beside the file of a module."""
+    import sys
+
+    file = getattr(sys.modules.get(module or ""), "__file__", None)
+    return None if file is None else Path(file).parent / "claims"
+
+
+@cache
+def _entries(folder: Path) -> Mapping[str, Record]:
+    found: dict[str, Record] = {}
+    for path in sorted(folder.glob("*.toml")):
+        data = _read(path)
+        head = {key: data[key] for key in ("experiment", "level") if key in data}
+        for name in data:
+            if name in _HEAD:
+                continue
+            require(name not in found, f"{path}: {name}", "must be in one file", name)
+            try:
+                found[name] = _record(name, head | data[name])
+            except InputError as error:
+                raise InputError(f"{path}: {name}: {error}") from None
+    return MappingProxyType(found)
+
+
+def _record(name: str, data: dict[str, Any]) -> Record:
+    known = {one.name for one in fields(Record)} - {"name"}
+    unknown = next((key for key in data if key not in known), None)
+    if unknown is not None:
+        raise unknown_name("key", unknown, known)
+    missing = next((key for key in ("experiment", "source", "says", "reading", "version") if key not in data), None)
+    require(missing is None, str(missing), "is required", "none")
+    return Record(name=name, **data | {"rule": rule_of(data.get("rule")), "numbers": Numbers(data.get("numbers", {}))})
+
+
+def rule_of(data: Mapping[str, Any] | None) -> Rule | None:
+    """``{name = "above", bound = 0.0, matters = 0.1}`` as a rule; None of a question."""
+    if data is None:
+        return None
+    name = data.get("name")
+    if name not in RULES:
+        raise unknown_name("rule.name", name, RULES)
+    rule: Rule = parse_spec(RULES[name], {key: value for key, value in data.items() if key != "name"}, "rule")
+    return rule
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(store.read_text(path, limit=1 << 20))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: {error}") from None

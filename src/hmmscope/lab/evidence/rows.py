@@ -1,0 +1,145 @@
+"""Rows of a table: what is chosen, grouped and averaged over seeds before it becomes a curve or an effect.
+
+trained = tables["probes"].where(network="trained", labels="true")
+trained.where(distance=1).pool("layer", value="accuracy")       # means over seeds, one row a layer
+trained.per_seed(lambda own: own.one(layer=4)["accuracy"])      # one number a seed
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from hmmscope.lab.evidence.effects import ALPHA, Effect, Estimate, pooled, quantile
+
+T = TypeVar("T")
+
+
+class Rows(list[dict[str, Any]]):
+    """A list of plain rows with the few operations that figures and claims need."""
+
+    def where(self, **fields: Any) -> "Rows":
+        """The rows that have these values in these columns; a set, list or tuple of values means any of them.
+
+        A row that lacks one of the columns is not among them.
+        """
+        return Rows(row for row in self if all(key in row and _fits(row[key], fields[key]) for key in fields))
+
+    def one(self, **fields: Any) -> dict[str, Any]:
+        """The only row that has these values.
+
+        Raises:
+            LookupError: no such row, or several; the message names the values.
+        """
+        found = self.where(**fields)
+        if len(found) != 1:
+            raise LookupError(f"{len(found)} rows with {fields or 'no condition'} instead of one")
+        return found[0]
+
+    def values(self, column: str) -> list[Any]:
+        """The different values of a column, in order of appearance; rows without the column do not count."""
+        return list(dict.fromkeys(row[column] for row in self if column in row))
+
+    def by(self, *columns: str) -> "dict[Any, Rows]":
+        """The rows of each combination of values, in order of appearance; of one column the key is the value itself."""
+        groups: dict[Any, Rows] = {}
+        for row in self:
+            key = tuple(row.get(column) for column in columns)
+            groups.setdefault(key[0] if len(columns) == 1 else key, Rows()).append(row)
+        return groups
+
+    def seeds(self) -> list[Any]:
+        """The seeds, in order of appearance; a table without seeds has the one seed None."""
+        return list(dict.fromkeys(row.get("seed") for row in self))
+
+    def per_seed(self, measure: Callable[["Rows"], T]) -> dict[Any, T]:
+        """What `measure` makes of the rows of each seed."""
+        return {seed: measure(Rows(row for row in self if row.get("seed") == seed)) for seed in self.seeds()}
+
+    def with_columns(self, **columns: Callable[[dict[str, Any]], Any]) -> "Rows":
+        """The rows with further columns, each computed from its row."""
+        return Rows(row | {name: make(row) for name, make in columns.items()} for row in self)
+
+    def pool(self, *keys: str, value: str = "value") -> "Rows":
+        """One row for each combination of `keys`: the keys, `value`, ``low``, ``high``, ``seeds``.
+
+        Several rows of one seed are averaged first; rows whose value is None do not count. The interval is that over seeds.
+        Of one seed with one row it is the interval of that row over its samples, if it has one.
+        """
+        made = Rows()
+        for key, group in self.by(*keys).items():
+            kept = Rows(row for row in group if row.get(value) is not None)
+            if not kept:
+                continue
+            of_seed = kept.per_seed(lambda own: math.fsum(row[value] for row in own) / len(own))
+            effect = pooled(list(of_seed.values()))
+            low = effect.value if effect.low is None else effect.low
+            high = effect.value if effect.high is None else effect.high
+            if len(kept) == 1 and kept[0].get("low") is not None:
+                low, high = min(kept[0]["low"], low), max(kept[0]["high"], high)
+            names = dict(zip(keys, key if len(keys) > 1 else (key,), strict=True))
+            made.append(names | {value: effect.value, "low": low, "high": high, "seeds": len(of_seed)})
+        return made
+
+    def estimates(self, value: str = "value") -> "dict[Any, Estimate | None]":
+        """The number of each seed with the error that its samples give it; None where the seed has only missing values.
+
+        Several rows of one seed are averaged. The error is the column ``error``, or that of the interval of the row.
+        """
+        return self.per_seed(lambda own: _estimate([row for row in own if row.get(value) is not None], value))
+
+    def effect(self, value: str = "value", *, unit: str = "", resolution: float = 0.0) -> Effect | None:
+        """The mean of a column over seeds, see `effects.pooled`; None if no seed has it."""
+        return effect_of(self.estimates(value), unit, resolution=resolution)
+
+    def less(self, other: "Rows", value: str = "value", *, unit: str = "", resolution: float = 0.0) -> Effect | None:
+        """The column less that of other rows, seed by seed; None unless both were measured.
+
+        The samples' errors of both are added, which is too wide where both were measured on the same samples.
+        """
+        return effect_of(minus(self.estimates(value), other.estimates(value)), unit, resolution=resolution)
+
+
+def effect_of(
+    estimates: Mapping[Any, float | Estimate | None], unit: str = "", *, resolution: float = 0.0
+) -> Effect | None:
+    """`effects.pooled` of one number a seed; None if no seed has it."""
+    values = list(estimates.values())
+    return None if all(value is None for value in values) else pooled(values, unit, resolution=resolution)
+
+
+def minus(one: Mapping[Any, Estimate | None], other: Mapping[Any, Estimate | None]) -> dict[Any, Estimate | None]:
+    """Differences of estimates seed by seed; None where a seed lacks one of them."""
+    return {seed: _difference(one.get(seed), other.get(seed)) for seed in {**one, **other}}
+
+
+#: The tables of an experiment by name.
+Tables = Mapping[str, Rows]
+
+
+def as_tables(tables: Mapping[str, Iterable[dict[str, Any]]]) -> dict[str, Rows]:
+    """Plain lists of rows as `Tables`."""
+    return {name: Rows(rows) for name, rows in tables.items()}
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    return value in wanted if isinstance(wanted, set | frozenset | list | tuple) else bool(value == wanted)
+
+
+def _estimate(rows: list[dict[str, Any]], value: str) -> Estimate | None:
+    if not rows:
+        return None
+    errors = [_error(row) for row in rows]
+    return Estimate(math.fsum(row[value] for row in rows) / len(rows), math.hypot(*errors) / len(rows))
+
+
+def _error(row: Mapping[str, Any]) -> float:
+    """Standard error of a row's value over its samples; 0 where it has no interval."""
+    if row.get("error") is not None:
+        return float(row["error"])
+    if row.get("low") is None or row.get("high") is None:
+        return 0.0
+    return float(row["high"] - row["low"]) / (2 * quantile(0, ALPHA))
+
+
+def _difference(one: Estimate | None, other: Estimate | None) -> Estimate | None:
+    return None if one is None or other is None else one - other

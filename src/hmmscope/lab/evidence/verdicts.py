@@ -1,0 +1,308 @@
+"""From effects to verdicts: the five rules by which claims are judged, and the gates before them.
+
+A rule says which effects bear a claim out, and which are evidence for the contrary. Between the two the claim is open. The
+smallest effect that would matter is fixed with the rule: an effect that is surely smaller counts as none.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hmmscope.lab.evidence.effects import Effect, level
+from hmmscope.ties import rounded
+
+Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not tested", "found"]
+VERDICTS: tuple[Verdict, ...] = ("reproduced", "not reproduced", "inconclusive", "not tested", "found")
+#: Verdicts of several effects that must all hold: the first of these decides.
+_SEVERITY: tuple[Verdict, ...] = ("not reproduced", "inconclusive", "reproduced")
+#: No more seeds than this are thought of when a number of seeds is named that would decide.
+MOST_SEEDS = 200
+
+
+class Rule(ABC):
+    """How an effect decides; subclasses are frozen dataclasses of numbers."""
+
+    bound: float
+
+    @abstractmethod
+    def decide(self, low: float, value: float, high: float) -> Verdict:
+        """The verdict of an effect with an interval."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """``above 0 by 0.1 or more``: as a reader needs it."""
+
+    def verdict(self, effect: Effect) -> Verdict:
+        """The verdict of an effect.
+
+        Without an interval, from a single seed, and where seeds lack the number nothing is decided.
+        """
+        if effect.low is None or effect.high is None or effect.num_seeds < 2 or effect.num_missing:
+            return "inconclusive"
+        return self.decide(rounded(effect.low), rounded(effect.value), rounded(effect.high))
+
+    def seeds_needed(self, effect: Effect) -> int | None:
+        """The least number of seeds of the same mean and spread that would decide; None if no number up to 200 would."""
+        counts = range(2, MOST_SEEDS + 1)
+        return next((n for n in counts if self.verdict(effect.with_seeds(n)) != "inconclusive"), None)
+
+
+@dataclass(frozen=True)
+class Above(Rule):
+    """The effect is above a bound, by as much as matters.
+
+    Reproduced if the interval lies above the bound and the value is at least `matters` above it. Not reproduced if the whole
+    interval stays below bound + matters: the effect is of the other sign, or too small to matter.
+    """
+
+    bound: float = 0.0
+    matters: float = 0.0
+
+    def decide(self, low: float, value: float, high: float) -> Verdict:
+        if low > self.bound and value >= self.bound + self.matters:
+            return "reproduced"
+        least = self.bound + self.matters
+        return "not reproduced" if high < least or (high == least == self.bound) else "inconclusive"
+
+    def __str__(self) -> str:
+        return f"above {self.bound:g}" + (f", by at least {self.matters:g}" if self.matters else "")
+
+
+@dataclass(frozen=True)
+class Below(Rule):
+    """The effect is below a bound, by as much as matters; `Above` turned round."""
+
+    bound: float = 0.0
+    matters: float = 0.0
+
+    def decide(self, low: float, value: float, high: float) -> Verdict:
+        return Above(-self.bound, self.matters).decide(-high, -value, -low)
+
+    def __str__(self) -> str:
+        return f"below {self.bound:g}" + (f", by at least {self.matters:g}" if self.matters else "")
+
+
+@dataclass(frozen=True)
+class Within(Rule):
+    """The effect equals the bound up to a margin: reproduced if all of the interval does, not reproduced if none does."""
+
+    margin: float
+    bound: float = 0.0
+
+    def decide(self, low: float, value: float, high: float) -> Verdict:
+        if low > self.bound - self.margin and high < self.bound + self.margin:
+            return "reproduced"
+        return "not reproduced" if low > self.bound + self.margin or high < self.bound - self.margin else "inconclusive"
+
+    def __str__(self) -> str:
+        return f"within {self.margin:g} of {self.bound:g}"
+
+
+@dataclass(frozen=True)
+class Printed(Rule):
+    """A number that the paper prints of one instance lies where one more instance of ours would (`effects.predicted`).
+
+    Args:
+        bound: the printed number.
+        margin: half-width from which on the interval is too wide to say anything.
+    """
+
+    bound: float
+    margin: float
+
+    def decide(self, low: float, value: float, high: float) -> Verdict:
+        if not low <= self.bound <= high:
+            return "not reproduced"
+        return "reproduced" if (high - low) / 2 <= self.margin else "inconclusive"
+
+    def seeds_needed(self, effect: Effect) -> int | None:
+        """None: a prediction interval does not shrink to nothing with more instances."""
+        return None
+
+    def __str__(self) -> str:
+        return f"the printed {self.bound:g} inside the prediction interval, narrower than ±{self.margin:g}"
+
+
+@dataclass(frozen=True)
+class Always(Rule):
+    """Something holds in every instance (`effects.share`): one counterexample refutes it, and few instances decide nothing.
+
+    Args:
+        least: the lower end of the interval has to be above it; 0.9 takes 36 instances without a counterexample.
+    """
+
+    least: float = 0.9
+    bound: float = 1.0
+
+    def decide(self, low: float, value: float, high: float) -> Verdict:
+        if value < 1:
+            return "not reproduced"
+        return "reproduced" if low > self.least else "inconclusive"
+
+    def seeds_needed(self, effect: Effect) -> int | None:
+        """The instances without a counterexample whose lower end is above `least`."""
+        return math.ceil(math.log(level() / 2) / math.log(self.least)) if effect.value == 1 else None
+
+    def __str__(self) -> str:
+        return f"in every instance, of enough to exclude a share below {self.least:g}"
+
+
+#: The rules by the names that records have for them.
+RULES: dict[str, type[Rule]] = {
+    "above": Above,
+    "below": Below,
+    "within": Within,
+    "printed": Printed,
+    "always": Always,
+}
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What must hold before a claim may be judged.
+
+    Attributes:
+        name: converged, learned, matched, regime or room.
+        is_open: whether it holds.
+        text: what was seen, a clause that follows "not tested: ".
+        seen: the numbers that opened or closed it, as exact as they are, then its thresholds.
+    """
+
+    name: Literal["converged", "learned", "matched", "regime", "room"]
+    is_open: bool
+    text: str
+    seen: tuple[float, ...] = field(default=(), compare=False, repr=False)
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"name": self.name, "is_open": self.is_open, "text": self.text}
+
+
+def converged(changes: Mapping[str, float | None], margin: float, what: str) -> Gate:
+    """Whether outcomes are flat over the last quarter of training.
+
+    Args:
+        changes: change of the outcome over the last quarter, by run or by cell (mean over seeds); None where it was not
+            recorded.
+        margin: change from which on it is not flat, in the unit of the outcome.
+        what: the outcome, such as "fit length".
+    """
+    unknown = [name for name, change in changes.items() if change is None]
+    moving = [name for name, change in changes.items() if change is not None and not abs(change) < margin]
+    if unknown or not changes:
+        return Gate(
+            "converged", False, f"whether the {what} was flat at the end of training is not recorded", (margin,)
+        )
+    most = (max(abs(change) for change in changes.values() if change is not None), margin)
+    if moving:
+        text = f"the {what} still changed by {margin:g} or more in the last quarter of training in {_some(moving)}"
+        return Gate("converged", False, f"{text} ({len(moving)} of {len(changes)})", most)
+    return Gate("converged", True, f"the {what} changed by less than {margin:g} in the last quarter of training", most)
+
+
+def settled(rule: Rule, effects: Mapping[str, Effect], drifts: Mapping[str, float | None]) -> Gate:
+    """Whether a verdict would outlast training twice as long, at the pace of the last doubling of the training.
+
+    What grows with the logarithm of the training never is flat, and need not be: the question is whether it could still turn
+    the verdict. A change that comes all at once, long after nothing moved, is not foreseen.
+
+    Args:
+        rule: of the claim.
+        effects: that the claim rests on, by name.
+        drifts: change of each over the last doubling of the training; None where it was not recorded.
+    """
+    unknown = [name for name in effects if drifts.get(name) is None]
+    if unknown or not effects:
+        return Gate("converged", False, "what the last doubling of the training has changed is not recorded")
+    shifts = {name: rounded(drifts[name] or 0.0) for name in effects}
+    now, _, _ = all_of(rule, effects)
+    then, _, _ = all_of(rule, {name: effect.shifted(shifts[name]) for name, effect in effects.items()})
+    said = "; ".join(f"{name} {shift:+.2g}".strip() for name, shift in shifts.items())
+    pace = f"the last doubling of the training has changed the effect by {said}"
+    turned = "not turn the verdict" if now == then else f"turn {now} into {then}"
+    return Gate("converged", now == then, f"{pace}, and one more at that pace would {turned}", tuple(shifts.values()))
+
+
+def learned(effect: Effect, margin: float, control: str) -> Gate:
+    """Whether a model is better than its best control: the effect (better is positive) is above the margin."""
+    is_open = effect.low is not None and rounded(effect.low) > 0 and rounded(effect.value) >= margin
+    said = f"the model is better than {control} by {effect}"
+    seen = (effect.value, margin) if effect.low is None else (effect.value, effect.low, margin)
+    return Gate("learned", is_open, said if is_open else f"{said}, not by {margin:g} or more beyond doubt", seen)
+
+
+def matched(budgets: Mapping[str, Mapping[str, float]], tolerance: float = 0.05) -> Gate:
+    """Whether the things compared had the same budget in at least one currency.
+
+    Args:
+        budgets: by thing compared, then by currency (sequences, tokens, FLOPs, processor seconds).
+        tolerance: relative difference that counts as equal.
+    """
+    rows = list(budgets.values())
+    common = [name for name in (rows[0] if rows else {}) if all(name in row for row in rows)]
+    known = (*(_ratio([row[name] for row in rows]) for name in common), tolerance)
+    equal = [name for name in common if _ratio([row[name] for row in rows]) <= 1 + tolerance]
+    if equal:
+        return Gate("matched", True, f"equal {', '.join(equal)}", known)
+    ratios = ", ".join(f"{name} {_ratio([row[name] for row in rows]):.2g} times" for name in common)
+    return Gate("matched", False, f"no budget is equal ({ratios or 'none is recorded for all'})", known)
+
+
+def regime(value: float, low: float, high: float, what: str) -> Gate:
+    """Whether the ratio that a claim depends on is in its range."""
+    is_open = low <= value <= high
+    inside = "inside" if is_open else "outside"
+    return Gate("regime", is_open, f"{what} is {value:.4g}, {inside} {low:.4g} to {high:.4g}", (value, low, high))
+
+
+def room(available: float, needed: float, what: str) -> Gate:
+    """Whether the range of outcomes allows the effect."""
+    is_open = available >= needed
+    short = "" if is_open else f" where {needed:.3g} are needed"
+    return Gate("room", is_open, f"{what} leaves {available:.3g}{short}", (available, needed))
+
+
+def all_of(rule: Rule, effects: Mapping[str, Effect], wanted: Sequence[str] = ()) -> tuple[Verdict, str, list[str]]:
+    """The verdict of a claim that every one of several effects must bear out.
+
+    Args:
+        rule: of each.
+        effects: by what they are of, such as tasks.
+        wanted: those that the claim is about; if one is missing, nothing is judged.
+
+    Returns:
+        verdict; name of the effect that decides (empty without effects); those missing.
+    """
+    missing = [name for name in wanted if name not in effects]
+    verdicts = {name: rule.verdict(effect) for name, effect in effects.items()}
+
+    def weight(name: str) -> tuple[int, float]:
+        effect = effects[name]
+        return _SEVERITY.index(verdicts[name]), _distance(rule, effect)
+
+    decides = min(effects, key=weight, default="")
+    if missing or not effects:
+        return "not tested", decides, missing
+    return verdicts[decides], decides, []
+
+
+def _distance(rule: Rule, effect: Effect) -> float:
+    """How far an effect is on the right side of its rule, by its worse end: the least decides among equals."""
+    low = effect.value if effect.low is None else effect.low
+    high = effect.value if effect.high is None else effect.high
+    if isinstance(rule, Below):
+        return rule.bound - high
+    if isinstance(rule, Within | Printed):
+        return -max(abs(low - rule.bound), abs(high - rule.bound))
+    return low - rule.bound
+
+
+def _ratio(values: Sequence[float]) -> float:
+    least = min(values)
+    return max(values) / least if least > 0 else math.inf
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

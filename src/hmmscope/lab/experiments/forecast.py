@@ -1,0 +1,67 @@
+"""What an experiment will take, before it is begun."""
+
+import json
+from collections.abc import Iterator, Sequence
+
+from hmmscope.lab.experiments.planning import Plan, plan_of
+from hmmscope.runs.config import RunConfig
+from hmmscope.runs.dry_run import Estimate, estimate
+from hmmscope.runs.room import duration
+
+
+def forecast(name: str, scale: str, overrides: dict[str, str], seeds: int | Sequence[int] | None) -> Iterator[str]:
+    """Lines about the trainings of an experiment; a few steps of each shape of model and batch are timed, nothing is kept.
+
+    Args:
+        name, scale, overrides, seeds: as for `hmmscope.lab.experiments.running.run_experiment`.
+
+    Raises:
+        InputError: an unknown name, scale or override.
+        ResourceError: a step does not fit into the free memory.
+    """
+    plan = plan_of(name, scale, overrides, seeds)
+    sizes = ", ".join(f"{key} {value}" for key, value in plan.sizes.items())
+    if not plan.configs:
+        yield "runs         none: it trains no model"
+        yield f"measures     with {sizes}"
+        return
+    repeats = len(plan.seeds or (0,))
+    counted = {label: estimate(config, measure=False) for label, config in _seed_of(plan).items()}
+    yield f"runs         {len(counted) * repeats:,}" + f", {len(counted):,} for each of {repeats} seeds" * (
+        plan.seeds is not None
+    )
+    yield f"tokens       {repeats * sum(found.tokens for found in counted.values()):,}"
+    flops = [found.flops for found in counted.values() if found.flops is not None]
+    if len(flops) == len(counted):
+        yield f"FLOPs        {repeats * sum(flops):.3g} (matrix products, forward and backward)"
+    yield f"disk         about {repeats * sum(found.disk_bytes for found in counted.values()) / 1e6:,.1f} MB of checkpoints"
+    most = max(counted, key=lambda label: counted[label].memory_bytes or 0)
+    if counted[most].memory_bytes:
+        yield f"memory       about {(counted[most].memory_bytes or 0) / 2**30:.2f} GiB for a step of {most}"
+    seconds, shapes = _training_time(plan, counted)
+    threads = next(iter(plan.configs.values())).training.num_threads
+    by = f"{threads} threads" if threads > 1 else "one thread"
+    yield (
+        f"time         about {duration(repeats * seconds)} of {by} to train, by a few steps of each of "
+        f"{shapes} shape{'s' * (shapes > 1)}"
+    )
+    yield f"measures     with {sizes}: its time comes on top"
+
+
+def _seed_of(plan: Plan) -> dict[str, RunConfig]:
+    return plan.configs if plan.seeds is None else plan.of_seed(plan.seeds[0])
+
+
+def _training_time(plan: Plan, counted: dict[str, Estimate]) -> tuple[float, int]:
+    """Seconds of all trainings of a seed, one after the other, and how many shapes were timed."""
+    per_token: dict[str, float] = {}
+    total = 0.0
+    for label, config in _seed_of(plan).items():
+        data, training = config.to_data(), config.training
+        same = [data["layout"], data["model"], data["target"], config.process.name]
+        shape = json.dumps([*same, training.batch_size, training.precision, training.block_length], default=str)
+        if shape not in per_token:
+            found = estimate(config, compare=False)
+            per_token[shape] = (found.seconds or 0.0) / found.tokens
+        total += per_token[shape] * counted[label].tokens
+    return total, len(per_token)

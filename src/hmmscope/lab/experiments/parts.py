@@ -1,0 +1,217 @@
+"""Parts of a seeded experiment: what some models of one seed gave. What is measured once is not trained again anywhere.
+
+    OUT/parts/seed-0/<name>.json    a part: its tables by name, and how it was made; written whole
+    OUT/tables/<name>.jsonl         the rows of all parts that there are, in order
+    OUT/parts.jsonl                 the parts in that order: how each was made, and how many rows of each table are its own
+
+`Kept` reads parts back from tables/ and parts.jsonl alone, so that an experiment goes on from its small files: on another
+machine, without weights. A part is taken if its models have the same configurations, its measurements the same sizes, and
+its measurement has the version of today. A version is a whole number in the record of the experiment, see
+`hmmscope.lab.evidence.records`; it is raised when rows on frozen tiny models change, and never otherwise.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from hmmscope.errors import DamagedError, HmmscopeError, InputError
+from hmmscope.lab.evidence.records import Measured as Measurement
+from hmmscope.lab.evidence.records import folder_of, measured
+from hmmscope.lab.experiments.experiment import ALL, Experiment, Measured
+from hmmscope.lab.sweeps.grid import config_digest
+from hmmscope.machine import machine_line
+from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.storage import store
+from hmmscope.storage.packed import INDEX, by_part, part_slug, read_tables
+from hmmscope.storage.seals import check_seal, digests
+
+
+@dataclass(frozen=True)
+class Part:
+    """Models of one seed that are measured together.
+
+    Attributes:
+        seed: theirs.
+        name: of the part, see `Experiment.cells`.
+        configs: by label.
+        measurement: what measures, see `measurement_of`.
+    """
+
+    seed: int
+    name: str
+    configs: Mapping[str, RunConfig] = field(repr=False)
+    measurement: Measurement
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}" + (f", {self.name}" if self.name != ALL else "")
+
+    def path(self, out: Path) -> Path:
+        """Its file in the folder of the experiment."""
+        return out / "parts" / f"seed-{self.seed}" / f"{part_slug(self.name)}.json"
+
+    def is_in(self, out: Path) -> bool:
+        """Whether it is measured, by the same version."""
+        return os.path.lexists(self.path(out)) and self.measurement.of(self.read(out)) == self.measurement.version
+
+    def read(self, out: Path) -> dict[str, Any]:
+        """What is in its file: how it was made, and its tables.
+
+        Raises:
+            DamagedError: it is not as it was written.
+        """
+        found = store.read_json(self.path(out), own=True)
+        # A part without a digest is one of before there were any.
+        if not isinstance(found, dict) or found.pop("sha256", _digest(found)) != _digest(found):
+            raise DamagedError(f"{self.path(out)}: altered; remove it to have it measured again")
+        return found
+
+    def write(
+        self,
+        out: Path,
+        tables: Measured,
+        *,
+        machine: str | None = None,
+        created: str | None = None,
+        runs: Mapping[str, str | None] | None = None,
+        protocol: str | None = None,
+    ) -> None:
+        """Its file, made here and today unless said otherwise, of runs with these digests, by a protocol with this one."""
+        path = self.path(out)
+        store.make_folder(path.parent)
+        made: dict[str, Any] = {
+            "measurement": self.measurement.version,
+            "machine": machine or machine_line(),
+            "created": created or date.today().isoformat(),
+        }
+        made |= {} if runs is None else {"runs": dict(runs)}
+        made |= {} if protocol is None else {"protocol": protocol}
+        part = json.loads(store.json_bytes({**made, "tables": tables}, str(path)))
+        store.write_json(path, {**part, "sha256": _digest(part)})
+
+
+def _digest(part: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()
+
+
+def measurement_of(experiment: Experiment) -> Measurement:
+    """The version of what an experiment measures, by its record, and the marks that older parts have of versions."""
+    folder = folder_of(type(experiment).__module__)
+    found = None if folder is None else measured(folder, experiment.name)
+    return Measurement(version=experiment.measurement) if found is None else found
+
+
+def write_tables(out: Path, names: Sequence[str], parts: Sequence[Part]) -> None:
+    """Put the tables together from the parts that are there, with the seed in every row, and write the index."""
+    tables: Measured = {name: [] for name in names}
+    index = []
+    for part in parts:
+        if not part.is_in(out):
+            continue
+        made = part.read(out)
+        found = made.pop("tables")
+        for name in names:
+            tables[name] += [{"seed": part.seed} | row for row in found.get(name, ())]
+        counts = {name: len(found.get(name, ())) for name in names}
+        index.append({"seed": part.seed, "part": part.name} | made | {"rows": counts})
+    store.make_folder(out / "tables")
+    for name, rows in tables.items():
+        store.write_table(out / "tables" / f"{name}.jsonl", rows)
+    store.write_table(out / INDEX, index)
+
+
+class Made:
+    """What the tables of an experiment without seeds were made by: made.json, which says when they may be used again.
+
+    Args:
+        out: folder of the experiment.
+        measurement: version of what measures, see `measurement_of`.
+        runs: folders of what is measured.
+    """
+
+    def __init__(self, out: Path, measurement: int, runs: Sequence[Path]) -> None:
+        self._out, self._by = out, {"measurement": measurement, "runs": digests(runs)}
+        self._groups: dict[str, Any] = {}
+        if os.path.lexists(out / "made.json"):
+            self._groups = store.read_json(out / "made.json", own=True)
+            if not isinstance(self._groups, dict):
+                raise DamagedError(f"{out / 'made.json'}: must be a mapping; remove it to have all measured again")
+
+    def has(self, group: str) -> bool:
+        """Whether the tables of a measurement are there, as they were written, made by the same version of the same runs."""
+        found = self._groups.get(group)
+        if not isinstance(found, dict) or {key: found.get(key) for key in self._by} != self._by:
+            return False
+        if not all(os.path.lexists(self._out / name) for name in found.get("files", {"made": None})):
+            return False
+        store.check_entries(self._out, found["files"], "made.json")
+        return True
+
+    def note(self, group: str, names: Sequence[str]) -> None:
+        """Say that these files hold a measurement."""
+        self._groups[group] = {**self._by, "files": store.file_entries(self._out, names)}
+        store.write_json(self._out / "made.json", self._groups)
+
+
+class Kept:
+    """The parts in the small files of an experiment.
+
+    Args:
+        folder: with experiment.json, tables/ and parts.jsonl.
+        name, scale: of the experiment that goes on.
+
+    Raises:
+        InputError: no such folder, or one of something else.
+        DamagedError: tables that do not fit the index.
+    """
+
+    def __init__(self, folder: Path, name: str, scale: str) -> None:
+        for file in ("experiment.json", INDEX):
+            if not (folder / file).is_file():
+                raise InputError(f"--from {folder}: has no {file}; give the folder of an experiment with seeds")
+        check_seal(folder)
+        self.folder, self.about = folder, store.read_json(folder / "experiment.json", own=True)
+        store.check_format(self.about, "experiment", folder / "experiment.json")
+        found = (self.about.get("experiment"), self.about.get("scale"))
+        if found != (name, scale):
+            raise InputError(f"--from {folder}: holds {found[0]} at scale {found[1]}, not {name} at scale {scale}")
+        self._made: dict[tuple[int, str], dict[str, Any]] = {}
+        self._read()
+
+    def _read(self) -> None:
+        index = store.read_table(self.folder / INDEX)
+        for row, tables in zip(index, by_part(index, read_tables(self.folder), self.folder), strict=True):
+            self._made[row["seed"], row["part"]] = row | {"tables": tables}
+
+    @property
+    def num_parts(self) -> int:
+        """How many there are."""
+        return len(self._made)
+
+    def give(self, part: Part, out: Path, sizes: Mapping[str, Any]) -> str | None:
+        """Write a part into `out`; or why it is not taken, where it is there."""
+        made = self._made.get((part.seed, part.name))
+        if made is None:
+            return None
+        config = self.about["config"]
+        if config.get("measurements") != sizes:
+            return "other sizes of measurements"
+        version = part.measurement.of(made)
+        if version != part.measurement.version:
+            return f"measured by version {version or 'that nobody knows'}, not {part.measurement.version}"
+        for label, own in part.configs.items():
+            try:
+                data = config["runs"][label]
+                named = {"seed": part.seed} if "seed" in own.to_data()["process"] else {}
+                before = config_from_data(data | {"seed": part.seed, "process": data["process"] | named})
+            except (KeyError, HmmscopeError):
+                return f"another configuration of {label}"
+            if config_digest(before) != config_digest(own):
+                return f"another configuration of {label}"
+        kept = {key: made.get(key) for key in ("machine", "created", "runs", "protocol")}
+        part.write(out, made["tables"], **kept)
+        return None

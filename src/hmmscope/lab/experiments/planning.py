@@ -1,0 +1,132 @@
+"""What an experiment will train and measure: its plan with all numbers in place, checked before any work."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from hmmscope.errors import InputError
+from hmmscope.lab.experiments.experiment import SCALES, Experiment, experiment_named
+from hmmscope.runs.config import RunConfig, config_from_data, pinned
+from hmmscope.schema import parse_value, require, unknown_name
+from hmmscope.seeds import check_seed
+
+#: Sections of options that are not of a configuration: what shapes the plan, and sizes of the measurements.
+_OWN_SECTIONS = ("plan", "measurements")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An experiment with all numbers in place."""
+
+    experiment: Experiment
+    scale: str
+    choices: dict[str, Any]
+    sizes: dict[str, Any]
+    configs: dict[str, RunConfig]  # by label, with the seed of the plan
+    seeds: tuple[int, ...] | None  # None: not seeded
+
+    def of_seed(self, seed: int) -> dict[str, RunConfig]:
+        """The configurations of one seed."""
+        return {label: _seeded(config, seed) for label, config in self.configs.items()}
+
+    def to_data(self) -> dict[str, Any]:
+        data: dict[str, Any] = {"runs": {label: config.to_data() for label, config in self.configs.items()}}
+        if self.choices:
+            data["plan"] = self.choices
+        if self.seeds is not None:
+            data["seeds"] = list(self.seeds)
+        return data | {"measurements": self.sizes}
+
+
+def plan_of(name: str, scale: str, overrides: dict[str, str], seeds: int | Sequence[int] | None) -> Plan:
+    """The plan of an experiment, with everything that can be checked before any work.
+
+    Raises:
+        InputError: an unknown name, scale or option, or a number out of its range.
+    """
+    if scale not in SCALES:
+        raise unknown_name("scale", scale, SCALES)
+    experiment = experiment_named(name)
+    if scale not in experiment.scales:
+        raise InputError(f"scale: {name} has no scale {scale}; it has {', '.join(experiment.scales)}")
+    choices, sizes = dict(experiment.choices(scale)), dict(experiment.measurements(scale))
+    changes = {}
+    for path, text in overrides.items():
+        section, _, key = path.partition(".")
+        if section not in _OWN_SECTIONS:
+            changes[path] = text
+        else:
+            _override(choices if section == "plan" else sizes, path, key, text, _known(experiment, section, key))
+    configured = experiment.plan(scale, **choices)
+    if changes and not configured:
+        known = ", ".join(f"--measurements.{key}" for key in sizes)
+        raise InputError(f"--{next(iter(changes))}: {name} trains no model; its options are {known}")
+    chosen = _seeds(experiment, scale, seeds)
+    if chosen is not None:
+        for key in ("seed", "process.seed"):
+            if key in changes:
+                raise InputError(f"--{key}: is set by --seeds; give a list such as --seeds 0,5,7")
+    configs = {label: pinned(config_from_data(data, changes)) for label, data in configured.items()}
+    for label, data in configured.items():
+        for section in ("process", "layout", "model"):
+            got = getattr(configs[label], section).name
+            planned = data.get(section, {}).get("name", got)
+            if got != planned:
+                raise InputError(f"{section}.name: {name} measures {planned}, got {got!r}; change its numbers only")
+    return Plan(experiment, scale, choices, sizes, configs, chosen)
+
+
+def _known(experiment: Experiment, section: str, key: str) -> list[Any]:
+    """What the scales have for an option, as single numbers."""
+    tables = [(experiment.choices if section == "plan" else experiment.measurements)(s) for s in experiment.scales]
+    values = [table[key] for table in tables if key in table]
+    return [item for value in values for item in (value if isinstance(value, list | tuple) else [value])]
+
+
+def _override(numbers: dict[str, Any], path: str, key: str, text: str, known: list[Any]) -> None:
+    """Set one number, or list of them, to what a text says, within the range that the scales span, and beyond it."""
+    if key not in numbers:
+        raise unknown_name(f"--{path}", key, numbers)
+    kind: Any = type(numbers[key])
+    if kind in (list, tuple):
+        kind = tuple[type(numbers[key][0]), ...]  # type: ignore[misc]
+    value = parse_value(kind, text, f"--{path}")
+    items = value if isinstance(value, tuple) else (value,)
+    require(1 <= len(items) <= 1000, f"--{path}", "must be a list of 1 to 1000", text)
+    if all(isinstance(item, int | float) and not isinstance(item, bool) for item in [*items, *known]):
+        low, high = _range(known)
+        for item in items:
+            require(low <= item <= high, f"--{path}", f"must be in [{low:g}, {high:g}]", item)
+    numbers[key] = list(value) if isinstance(value, tuple) else value
+
+
+#: How far above the largest number of its scales an option may be.
+_BEYOND = 1000
+
+
+def _range(known: Sequence[float]) -> tuple[float, float]:
+    """Counts from 1 (or from the least that a scale has), shares in [0, 1], and at most `_BEYOND` times the largest."""
+    least, most = min(known), max(known)
+    if any(isinstance(value, float) for value in known):
+        return (0.0, 1.0) if 0 <= least < 1 and most <= 1 else (min(least, 0.0), most * _BEYOND)
+    return min(least, 1), max(most, 1) * _BEYOND
+
+
+def _seeds(experiment: Experiment, scale: str, seeds: int | Sequence[int] | None) -> tuple[int, ...] | None:
+    if not experiment.num_seeds:
+        if seeds is not None:
+            raise InputError(f"seeds: {experiment.name} is not a seeded experiment; leave --seeds out")
+        return None
+    wanted = experiment.num_seeds[scale] if seeds is None else seeds
+    found = tuple(range(wanted)) if isinstance(wanted, int) else tuple(check_seed(seed) for seed in wanted)
+    if not 1 <= len(found) <= 1000 or len(set(found)) < len(found):
+        raise InputError(f"seeds: must be 1 to 1000, or different numbers, got {seeds}")
+    return found
+
+
+def _seeded(config: RunConfig, seed: int) -> RunConfig:
+    """With the weights, the samples and the instance of a seed."""
+    data = config.to_data() | {"seed": seed}
+    if "seed" in {field.name for field in fields(config.process)}:
+        data["process"] = data["process"] | {"seed": seed}
+    return config_from_data(data)

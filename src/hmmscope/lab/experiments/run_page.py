@@ -1,0 +1,210 @@
+"""A single training run described like an experiment, so that the same report shows it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from hmmscope import __version__
+from hmmscope.lab.evidence.figures import Figure, Lines
+from hmmscope.lab.evidence.findings import Finding
+from hmmscope.lab.evidence.panels import curve, lines
+from hmmscope.lab.evidence.rows import Rows
+from hmmscope.lab.experiments.looks import PREDICTORS
+from hmmscope.machine import environment, machine_line
+from hmmscope.models.given import model_name
+from hmmscope.runs.pipeline import Run
+from hmmscope.storage import seals, store
+from hmmscope.storage.rundir import read_journal
+from hmmscope.training.schedules import training_tokens
+
+_ASKED = {"observation": "The next observation", "belief": "The belief about the hidden state"}
+
+#: Title and unit of each measure; the loss and the excess have the unit of the target.
+_PANELS = {
+    "accuracy": ("Accuracy", "accuracy"),
+    "loss": ("Loss", None),
+    "excess": ("Excess over the optimum", None),
+    "total_variation": ("Total variation to the optimum", "total variation"),
+    "distance": ("Distance to the optimum", "Euclidean distance"),
+}
+
+
+def predictors_panel(rows: Rows, metric: str, title: str, x_label: str, y_label: str) -> Lines:
+    """One metric of the predictors in a table of `Score.rows`."""
+    own = rows.where(metric=metric)
+    series = [curve(own.where(predictor=name), "x", *look) for name, look in PREDICTORS.items()]
+    return lines(title, *series, x_label=x_label, y_label=y_label)
+
+
+def training_figure(
+    records: Iterable[dict[str, Any]], floor: float | None, unit: str = "nats per observation"
+) -> Figure:
+    """Training and evaluation loss beside the Bayes floor of the evaluation samples.
+
+    Args:
+        records: (step, loss, evaluation_loss where it was evaluated).
+        floor: loss of the exact optimum; None where it is not known.
+        unit: of the loss.
+    """
+    rows = Rows(records)
+    shown = Rows(rows[:: max(1, len(rows) // 500)])
+    ends = Rows({"step": row["step"], "floor": floor} for row in (rows[0], rows[-1]))
+    return Figure(
+        name="training",
+        title="Loss over training",
+        caption="The loss of training batches and of evaluation samples"
+        + ("." if floor is None else ", beside that of the exact optimum on the latter."),
+        panels=(
+            lines(
+                "",
+                curve(ends, "step", "Bayes floor of the evaluation samples", "optimum", y="floor", pool=False),
+                curve(shown, "step", "training batch", "control", y="loss", pool=False),
+                curve(rows, "step", "evaluation", "model", y="evaluation_loss", pool=False),
+                x_label="step",
+                y_label=unit,
+            ),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Description:
+    """A finished run as an experiment.
+
+    Attributes:
+        about: what experiment.json holds.
+        findings: how far it is from its optimum.
+        figures: its predictions, and its loss over training.
+    """
+
+    about: dict[str, Any]
+    findings: tuple[Finding, ...]
+    figures: tuple[Figure, ...]
+
+
+def describe_run(run: Run, command: str) -> None:
+    """Write experiment.json, findings.json and figures into the folder of a finished run that `command` made."""
+    found = description(run, command)
+    with seals.taken_off(run.path):
+        store.make_folder(run.path / "figures")
+        for number, figure in enumerate(found.figures, 1):
+            store.write_json(run.path / "figures" / f"{number:02d}-{figure.name}.json", figure.to_data())
+        store.write_json(run.path / "findings.json", [finding.to_data() for finding in found.findings])
+        today = {"created": date.today().isoformat()}
+        measured = {"facts": [*found.about["facts"], {"name": "measured on", "value": machine_line()}]}
+        store.write_json(run.path / "experiment.json", found.about | today | measured)
+        seals.write_seal(run.path, "run", {"finished_by": environment()})
+
+
+def description(run: Run, command: str) -> Description:
+    """A finished run, described from its files; its weights are not needed."""
+    assert run.summary is not None
+    rows = Rows(store.read_table(run.path / "evaluation.jsonl"))
+    axis = "demonstrations" if len(rows.where(axis="demonstrations").values("x")) > 1 else "positions"
+    along = rows.where(axis=axis)
+    label = {"demonstrations": "demonstrations before the sequence", "positions": "position in the sequence"}[axis]
+    target, given = run.target, run.process.data is not None
+    shown = {"law": ("accuracy", "loss", "excess", "total_variation"), "vector": ("loss", "excess", "distance")}
+    panels = [
+        predictors_panel(along, metric, _PANELS[metric][0], label, _PANELS[metric][1] or target.unit)
+        for metric in shown[target.kind]
+        if any(row["metric"] == metric for row in along)
+    ]
+    predictions = Figure(
+        name="predictions",
+        title="Answers beside the optimum" if target.exact else "Answers beside n-grams",
+        caption=f"{_ASKED[run.config.target]}: the model"
+        + (
+            ", the exact answer"
+            if target.exact
+            else ", n-grams of the training part"
+            if given
+            else ", the HMM's own filter"
+        )
+        + (" and in-context n-grams." if run.config.target == "observation" and target.kind == "law" else "."),
+        panels=tuple(panels),
+    )
+    records = read_journal(run.path / "metrics.jsonl")
+    training = training_figure(records, run.summary["training_floor"], target.unit)
+    title = run.process.title or run.process.in_words()
+    about = {
+        "format": store.FORMATS["experiment"],
+        "experiment": "train",
+        "title": f"{model_name(run.config.model)} on {title}",
+        "summary": f"A model trained for {_ASKED[run.config.target].lower()}, beside "
+        + ("the exact answer of the same process." if target.exact else "n-grams, because no exact answer is known."),
+        "scale": "own",
+        "version": __version__,
+        "command": command,
+        "created": "",
+        "facts": run_facts({"model": run}),
+        "invalid": run.summary["invalid"],
+        "config": run.config.to_data(),
+        "intervals": "Intervals are 95 % bootstrap intervals over samples (1000 resamples).",
+    }
+    return Description(about, (_distance_finding(run.summary, target.kind),), (predictions, training))
+
+
+def run_facts(runs: dict[str, Run]) -> list[dict[str, str]]:
+    """What was run, in a few lines."""
+    facts = []
+    for label, run in runs.items():
+        prefix = f"{label}: " if len(runs) > 1 else ""
+        summary, corpus = run.summary or {}, run.corpus()
+        tokens = training_tokens(run.config.training, corpus.layout.num_columns, corpus.layout.num_observations)
+        once = "" if run.config.training.num_trajectories else ", each seen once"
+        facts += [
+            {"name": f"{prefix}process", "value": run.process.in_words()},
+            {"name": f"{prefix}tokens in a sample", "value": f"{corpus.layout.num_columns:,}"},
+            {
+                "name": f"{prefix}model",
+                "value": f"{model_name(run.config.model)}, {summary['parameters']:,} parameters",
+            },
+            {"name": f"{prefix}training", "value": f"{summary['steps']:,} steps, {tokens:,} tokens{once}"},
+        ]
+        unit = run.target.unit
+        if summary["bayes_loss"] is None:
+            beside = f"{summary['loss']:.4f} ({summary['baseline']} {summary['baseline_loss']:.4f}) {unit}"
+            facts.append({"name": f"{prefix}loss (no optimum is known)", "value": beside})
+            continue
+        interval = f"{summary['excess']:.4f} ({summary['excess_low']:.4f} to {summary['excess_high']:.4f})"
+        facts += [
+            {"name": f"{prefix}loss (optimum)", "value": f"{summary['loss']:.4f} ({summary['bayes_loss']:.4f}) {unit}"},
+            {"name": f"{prefix}excess over the optimum", "value": f"{interval} {unit}"},
+        ]
+    return facts
+
+
+def _distance_finding(summary: dict, kind: str) -> Finding:
+    if summary["bayes_loss"] is None:
+        return Finding(
+            title="Beside n-grams",
+            text=(
+                f"No optimum is known here ({summary['no_optimum']}). The model's loss is {summary['loss']:.4f}; the best "
+                f"n-gram ({summary['baseline']}) has {summary['baseline_loss']:.4f}."
+            ),
+            verdict="found",
+            value=summary["loss"] - summary["baseline_loss"],
+            low=None,
+            high=None,
+            unit="nats per answer",
+        )
+    unit = {"law": "nats per answer", "vector": "mean squared error"}[kind]
+    measure = {"law": "mean KL divergence from", "vector": "mean squared distance, per coordinate, to"}[kind]
+    share = (
+        f", {100 * summary['excess'] / summary['bayes_loss']:.1f} % of its loss" if summary["bayes_loss"] > 0 else ""
+    )
+    text = (
+        f"The model's {measure} the Bayes optimum is {summary['excess']:.4f}{share}; on the same samples the losses are "
+        f"{summary['loss']:.4f} (model) and {summary['bayes_loss']:.4f} (optimum)."
+    )
+    return Finding(
+        title="How far from the optimum",
+        text=text,
+        verdict="found",
+        value=summary["excess"],
+        low=summary["excess_low"],
+        high=summary["excess_high"],
+        unit=unit,
+    )

@@ -1,0 +1,109 @@
+"""What differs between runs of one experiment: the numbers of their configurations, and their findings side by side."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hmmscope.lab.report.folder import Experiment, Finding
+from hmmscope.lab.report.text import format_cell, format_interval
+
+#: Most rows of the table of differences.
+MOST_ROWS = 40
+_VERDICTS = {
+    "reproduced": "reproduced",
+    "not reproduced": "not reproduced",
+    "inconclusive": "inconclusive",
+    "not tested": "not tested",
+    "found": "found where nothing was claimed",
+}
+
+
+def config_rows(experiments: Sequence[Experiment]) -> list[list[str]]:
+    """Rows of a key and its value in each run, for keys whose values differ; no rows if all are equal.
+
+    What is the same change in all models of the plan, as the number of steps, is one row.
+    """
+    plain = [{"scale": one.about.scale, "version": one.about.version} | _flat(_own(one.config)) for one in experiments]
+    models = [{label: _flat(config) for label, config in _models(one.config).items()} for one in experiments]
+    rows = [[key, *(_text(one.get(key)) for one in plain)] for key in _keys(plain) if _differ(plain, key)]
+    everywhere = [label for label in _keys(models) if all(label in one for one in models)]
+    if any(len(one) != len(everywhere) for one in models):
+        counts = [", ".join(label for label in one if label not in everywhere) or "none" for one in models]
+        rows.append(["models that not all runs have", *counts])
+    changes: dict[tuple[str, ...], list[str]] = {}
+    for label in everywhere:
+        configs = [one[label] for one in models]
+        for key in _keys(configs):
+            if _differ(configs, key):
+                changes.setdefault((key, *(_text(config.get(key)) for config in configs)), []).append(label)
+    rows += [[_where(key, labels, everywhere), *values] for (key, *values), labels in changes.items()]
+    return rows
+
+
+def verdict_summary(findings: Sequence[Finding]) -> str:
+    """As ``3 reproduced, 1 not reproduced, 2 inconclusive``."""
+    counts = {verdict: sum(one.verdict == verdict for one in findings) for verdict in _VERDICTS}
+    return ", ".join(f"{count} {_VERDICTS[verdict]}" for verdict, count in counts.items() if count)
+
+
+def finding_view(finding: Finding) -> dict[str, Any]:
+    """What the page shows of a finding; numbers with the digits that their interval supports."""
+    value = interval = None
+    if finding.value is not None:
+        value, interval = format_interval(finding.value, finding.low, finding.high)
+    return vars(finding) | {"value": value, "interval": interval}
+
+
+def finding_rows(experiments: Sequence[Experiment]) -> list[dict[str, Any]]:
+    """Findings by title, each with that of every run, or None where it has none of this title."""
+    found = [{one.title: finding_view(one) for one in experiment.findings} for experiment in experiments]
+    return [{"title": title, "runs": [one.get(title) for one in found]} for title in _keys(found)]
+
+
+def num_seeds(experiment: Experiment) -> int | None:
+    """How many seeds a seeded experiment has; None if it is not seeded."""
+    seeds = experiment.config.get("seeds")
+    return len(seeds) if isinstance(seeds, list) else None
+
+
+def _models(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configurations of the models, by label; none in a configuration that is of one model alone."""
+    runs = config.get("runs")
+    return dict(runs) if isinstance(runs, Mapping) else {}
+
+
+def _own(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key != "runs" or not isinstance(value, Mapping)}
+
+
+def _flat(value: Any, path: str = "") -> dict[str, Any]:
+    """``{"training.num_steps": 40}``; a list is a value."""
+    if isinstance(value, Mapping) and value:
+        return {
+            key: leaf
+            for name, part in value.items()
+            for key, leaf in _flat(part, f"{path}.{name}" if path else str(name)).items()
+        }
+    return {path: value}
+
+
+def _keys(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(key for record in records for key in record))
+
+
+def _differ(records: Sequence[Mapping[str, Any]], key: str) -> bool:
+    missing = object()
+    values = [record.get(key, missing) for record in records]
+    return any(value is missing or value != values[0] for value in values)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(format_cell(part) for part in value) or "none"
+    return f"{value:.12g}" if isinstance(value, float) else format_cell(value)
+
+
+def _where(key: str, labels: list[str], everywhere: list[str]) -> str:
+    if len(labels) == len(everywhere):
+        return key
+    names = ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
+    return f"{key} ({names})"

@@ -1,0 +1,47 @@
+"""Draw the figures of a folder: figures/<name>.json to .pdf and .png beside it."""
+
+import hashlib
+import os
+from functools import cache
+from pathlib import Path
+
+import matplotlib
+
+from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.report import explorer, look, plots, text
+from hmmscope.storage import disk, seals, store
+
+
+def draw_folder(folder: Path) -> list[Path]:
+    """The files written, for every figure in `folder`; InputError or DamagedError names a figure that is not one.
+
+    Drawings that were made of the same figure by the same code are left as they are. The folder's second seal names all.
+    """
+    written, drawings = [], []
+    endings = [f".{ending}" for ending in plots.STYLES["paper"].endings]
+    for source in sorted((folder / "figures").glob("*.json")):
+        data = store.read_json(source, own=True)
+        figure = Figure.from_data(data)
+        mark = hashlib.sha256(store.json_bytes(data, str(source)) + _code()).hexdigest()
+        drawings += [source.with_suffix(ending).relative_to(folder).as_posix() for ending in endings]
+        if all(_has(source.with_suffix(ending), mark) for ending in endings):
+            continue
+        for ending, drawn in plots.figure_files(figure, mark).items():
+            written.append(source.with_suffix(f".{ending}"))
+            store.write_bytes(written[-1], drawn)
+    seals.add(folder, drawings)
+    return written
+
+
+@cache
+def _code() -> bytes:
+    """What draws: these modules, and the version of matplotlib."""
+    files = b"".join(Path(str(module.__file__)).read_bytes() for module in (explorer, look, plots, text))
+    return hashlib.sha256(files).digest() + matplotlib.__version__.encode()
+
+
+def _has(path: Path, mark: str) -> bool:
+    """Whether a drawing is there and has this mark."""
+    if not os.path.isfile(path) or os.path.islink(path):
+        return False
+    return mark.encode() in disk.read_bytes(path, own=False)

@@ -1,0 +1,132 @@
+"""An `Explorer` as both renderers need it: what is shown at first, and its views.
+
+A view is a set of choices that stand at "all"; it gives each curve its name in the legend and that name its look. So a
+name keeps its colour while the reader goes through the values of the other choices.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from hmmscope.lab.evidence.figures import Explorer, ExplorerCurve, Figure, Lines, Series
+from hmmscope.lab.report.look import Key, Look, looks_of
+
+#: Most curves shown at once: of what is studied, and of references to it.
+MOST_CURVES, MOST_REFERENCES = 16, 6
+REFERENCES = ("optimum", "ceiling", "baseline", "control")
+
+
+@dataclass(frozen=True)
+class View:
+    """Names and looks while the choices `open` are at "all".
+
+    Attributes:
+        open: indices of choices, ascending.
+        keys: role and name of each curve.
+        looks: by key.
+    """
+
+    open: tuple[int, ...]
+    keys: tuple[Key, ...]
+    looks: dict[Key, Look]
+
+
+def view(panel: Explorer, open_choices: tuple[int, ...]) -> View:
+    """The view in which these choices are at "all"."""
+    keys = tuple((curve.role, _name(panel, curve, open_choices)) for curve in panel.curves)
+    return View(open_choices, keys, looks_of(keys))
+
+
+def views(panel: Explorer) -> list[View]:
+    """All views, none open first."""
+    indices = range(len(panel.choices))
+    return [view(panel, some) for count in range(len(indices) + 1) for some in combinations(indices, count)]
+
+
+def selected(panel: Explorer, chosen: tuple[str | None, ...]) -> list[int]:
+    """Indices of the curves shown for one value a choice (None: all), and no more than the page shows at once.
+
+    Where there are too many, the values of one choice take turns, so that none is left out before another has a second.
+    """
+    fits = [
+        i
+        for i, curve in enumerate(panel.curves)
+        if all(value is None or own in ("", value) for own, value in zip(curve.values, chosen, strict=True))
+    ]
+    open_choices = tuple(i for i, value in enumerate(chosen) if value is None)
+    references = [i for i in fits if panel.curves[i].role in REFERENCES]
+    curves = [i for i in fits if panel.curves[i].role not in REFERENCES]
+    some = [
+        *_turns(panel, curves, open_choices)[:MOST_CURVES],
+        *_turns(panel, references, open_choices)[:MOST_REFERENCES],
+    ]
+    return sorted(some)
+
+
+def _turns(panel: Explorer, indices: list[int], open_choices: tuple[int, ...]) -> list[int]:
+    """`indices` with the values of the overlaid choice in turns, or of the first that is open."""
+    overlay = panel.choices.index(panel.overlay)
+    if not open_choices:
+        return indices
+    index = overlay if overlay in open_choices else open_choices[0]
+    seen: Counter[str] = Counter()
+    turns = {}
+    for i in indices:
+        value = panel.curves[i].values[index]
+        turns[i] = seen[value]
+        seen[value] += 1
+    return sorted(indices, key=turns.__getitem__)
+
+
+def first_chosen(panel: Explorer) -> tuple[str | None, ...]:
+    """What is chosen at first: the first curve's value of each choice, and all of the one that is overlaid."""
+    return tuple(None if choice == panel.overlay else panel.first(choice) for choice in panel.choices)
+
+
+def still(panel: Explorer) -> Lines:
+    """The panel as a picture without choices: what is shown at first."""
+    chosen = first_chosen(panel)
+    names = view(panel, tuple(i for i, value in enumerate(chosen) if value is None)).keys
+    series: dict[Key, Series] = {}
+    for i in selected(panel, chosen):
+        curve = panel.curves[i]
+        role, name = names[i]
+        series.setdefault(names[i], Series(name=name, x=curve.x, y=curve.y, low=curve.low, high=curve.high, role=role))
+    return Lines(
+        title=panel.title, x_label=panel.x_label, y_label=panel.y_label, series=_named_apart(series),
+        y_min=panel.y_min, y_max=panel.y_max, log_x=panel.log_x, log_y=panel.log_y,
+    )  # fmt: skip
+
+
+def without_choices(figure: Figure) -> Figure:
+    """The figure with a picture in place of each explorer."""
+    panels = tuple(still(panel) if isinstance(panel, Explorer) else panel for panel in figure.panels)
+    return replace(figure, panels=panels)
+
+
+def first_text(panel: Explorer) -> str:
+    """What the picture shows of it, and that only the page has the rest; empty if there is no rest."""
+    chosen = first_values(panel)
+    if all(len(panel.options(choice)) == 1 for choice in chosen):
+        return ""
+    return ", ".join(f"{choice} {value}" for choice, value in chosen.items()) + "; others on the page"
+
+
+def first_values(panel: Explorer) -> dict[str, str]:
+    """The values that are chosen at first, by choice; the one that is overlaid has none."""
+    return {choice: value for choice, value in zip(panel.choices, first_chosen(panel), strict=True) if value}
+
+
+def _name(panel: Explorer, curve: ExplorerCurve, open_choices: tuple[int, ...]) -> str:
+    """The values that the lists do not tell, and the curve's own name."""
+    overlay = panel.choices.index(panel.overlay)
+    values = [curve.values[i] for i in open_choices if i != overlay and curve.values[i]]
+    return ", ".join([*values, curve.name or curve.values[overlay] or curve.role])
+
+
+def _named_apart(series: dict[Key, Series]) -> tuple[Series, ...]:
+    """Names of a panel differ: one that stands for two roles says which."""
+    names = [name for _, name in series]
+    return tuple(
+        replace(one, name=f"{one.name} ({one.role})") if names.count(one.name) > 1 else one for one in series.values()
+    )

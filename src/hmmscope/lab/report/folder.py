@@ -1,0 +1,245 @@
+"""The folder of one experiment, read and checked. Links are not followed and nothing in it is executed."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hmmscope.errors import DamagedError, InputError
+from hmmscope.lab.evidence.derived import figures_of
+from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.findings import Finding
+from hmmscope.lab.evidence.rows import as_tables
+from hmmscope.schema import parse_spec
+from hmmscope.storage import packed, seals, store
+
+CONTINUED = "the others come when its command goes on, with --resume"
+UNSEALED = "none, so nothing says that these files are as they were written"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """A line of "what was run", such as parameters: 560,000."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """experiment.json, apart from its config and the versions of its rules.
+
+    Args:
+        experiment: name of the experiment, as on the command line.
+        title: a few words.
+        summary: a paragraph: what was asked, and how.
+        scale: smoke, small, gpu or paper.
+        version: of hmmscope.
+        command: what makes this folder again.
+        created: the day, as 2026-11-21, or empty.
+        facts: what the reader should know about the run.
+        invalid: why nothing here may be believed, or None.
+        intervals: how the intervals are made, a sentence; or None.
+    """
+
+    experiment: str
+    title: str
+    summary: str
+    scale: str
+    version: str
+    command: str
+    created: str = ""
+    facts: tuple[Fact, ...] = ()
+    invalid: str | None = None
+    intervals: str | None = None
+
+
+#: What the page of a folder says that was written before untrained twins were read.
+NOT_TOLD = {"verdict": "not told", "text": "it was not measured", "r2": None, "twins": None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The rows of tables/NAME.jsonl, or of what is kept of it, see `hmmscope.storage.packed`."""
+
+    name: str
+    rows: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """All that a page shows of one folder; `path` is where it was read, `live` what live.json holds, if it is there."""
+
+    path: Path
+    about: About
+    config: Mapping[str, Any]
+    findings: tuple[Finding, ...]
+    figures: tuple[Figure, ...]
+    tables: tuple[Table, ...]
+    live: dict[str, Any] | None = None
+
+
+def read_experiment(folder: Path) -> Experiment:
+    """The experiment in `folder`; figures and tables in the order of their names.
+
+    Raises:
+        InputError: the folder or a file of it is missing, or it is a sweep or a run without a description.
+        DamagedError: a file is not what it should be; one line with its name and what is wrong.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: not a folder of an experiment")
+    if not (folder / "experiment.json").is_file():
+        _refuse_other(folder)
+    seal = seals.check_seal(folder, weights=False)
+    about_path, findings_path = _present(folder / "experiment.json"), _present(folder / "findings.json")
+    about = store.read_json(about_path, own=True)
+    store.check_format(about, "experiment", about_path)
+    if not isinstance(about.get("config"), dict):
+        raise DamagedError(f"{about_path}: must be a mapping with a mapping 'config'")
+    config = about.pop("config")
+    for key in ("rules", "protocol", "begun"):
+        about.pop(key, None)
+    about.pop("format", None)
+    whole, seeds = about.pop("whole_seeds", None), config.get("seeds")
+    findings = store.read_json(findings_path, own=True)
+    described = _with_facts(_parse(About, about, about_path), folder / "timing" / "facts.json")
+    notes = [] if seal else [Fact(name="seal", value=UNSEALED)]
+    if whole is not None:
+        if not isinstance(whole, list) or not isinstance(seeds, list):
+            raise DamagedError(f"{about_path}: whole_seeds: must be a list, and config.seeds another")
+        notes = [Fact(name="unfinished", value=f"{len(whole)} of {len(seeds)} seeds so far; {CONTINUED}")]
+    tables = packed.read_tables(folder)
+    return Experiment(
+        path=folder,
+        about=replace(described, facts=(*described.facts, *notes)),
+        config=config,
+        findings=tuple(one.at(described.scale) for one in _findings(findings, findings_path)),
+        figures=_figures(folder, described.experiment, tables),
+        live=_read_live(folder / "live.json"),
+        tables=tuple(Table(name=name, rows=rows) for name, rows in tables.items()),
+    )
+
+
+def described(
+    folder: Path,
+    about: Mapping[str, Any],
+    findings: Sequence[Finding],
+    figures: Sequence[Figure],
+    *,
+    sealed: bool,
+) -> Experiment:
+    """What a page shows of a folder that holds no description of its own, as that of a run; `about` as experiment.json."""
+    parts = {key: value for key, value in about.items() if key not in ("format", "config")}
+    known = _parse(About, parts, folder)
+    notes = () if sealed else (Fact(name="seal", value=UNSEALED),)
+    return Experiment(
+        path=folder,
+        about=replace(known, facts=(*known.facts, *notes)),
+        config=about["config"],
+        findings=tuple(findings),
+        figures=tuple(figures),
+        tables=(),
+    )
+
+
+def _figures(folder: Path, experiment: str, tables: Mapping[str, list[dict[str, Any]]]) -> tuple[Figure, ...]:
+    """The figures of a folder; where only its tables are kept, those that its experiment draws of them."""
+    if packed.is_packed(folder):
+        return tuple(figures_of(experiment, as_tables(tables)))
+    return tuple(_read_figure(path) for path in _listed(folder / "figures", ".json"))
+
+
+def _with_facts(about: About, timing: Path) -> About:
+    """With where the time went."""
+    found = store.read_json(timing, own=True) if timing.is_file() else []
+    if not isinstance(found, list):
+        raise DamagedError(f"{timing}: must be a list of facts")
+    return replace(about, facts=(*about.facts, *(_parse(Fact, fact, timing) for fact in found)))
+
+
+def _refuse_other(folder: Path) -> None:
+    """An error for folders that something else has made: what they are, and what has a page."""
+    if (folder / "grid.json").is_file():
+        raise InputError(
+            f"{folder}: a sweep, which has a table and no page: hmmscope sweep --table {folder}; its runs have one each: "
+            f"hmmscope report {folder}/runs/RUN"
+        )
+
+
+def _read_figure(path: Path) -> Figure:
+    data = store.read_json(_present(path), own=True)
+    try:
+        return Figure.from_data(data, "figure")
+    except InputError as error:
+        raise DamagedError(f"{path}: {_line(error)}") from error
+
+
+def _read_live(path: Path) -> dict[str, Any] | None:
+    """The data of a live section; the script that reads it checks the rest."""
+    if not os.path.lexists(path):
+        return None
+    data = store.read_json(_present(path), own=True)
+    parts = ("model", "tensors", "process", "layout", "readouts")
+    if not isinstance(data, dict) or any(part not in data for part in parts):
+        raise DamagedError(f"{path}: must be a mapping with {', '.join(parts)}")
+    process, model = data["process"], data["model"]
+    if not isinstance(process, dict) or not isinstance(process.get("states"), list) or "mixture" not in process:
+        raise DamagedError(f"{path}: process: must be a mapping with states and mixture")
+    if not isinstance(model, dict) or "heads" not in model:
+        raise DamagedError(f"{path}: model: must be a mapping with heads")
+    if not isinstance(data.get("title"), str) or not data["title"]:
+        raise DamagedError(f"{path}: title: must be text")
+    layers = data["readouts"] if isinstance(data["readouts"], list) else [None]
+    for layer in layers:
+        belief = layer.get("belief") if isinstance(layer, dict) else None
+        if not isinstance(belief, dict) or not isinstance(belief.get("r2"), float | None):
+            raise DamagedError(f"{path}: readouts: must be a list of mappings with a belief and its r2")
+    told = {"learned": data.get("learned", NOT_TOLD), "beyond": data.get("beyond", NOT_TOLD)}
+    for name, said in told.items():
+        numbers = [said.get("r2"), said.get("twins")] if isinstance(said, dict) else []
+        plain = isinstance(said, dict) and all(isinstance(said.get(key), str) for key in ("verdict", "text"))
+        known = all(isinstance(x, float) or (x is None and said["verdict"] == "not told") for x in numbers)
+        if not plain or (name == "beyond" and not known):
+            raise DamagedError(
+                f"{path}: {name}: must be a mapping with a verdict, its text, and numbers unless nothing is told"
+            )
+    return data | told
+
+
+def _findings(data: Any, path: Path) -> tuple[Finding, ...]:
+    if not isinstance(data, list):
+        raise DamagedError(f"{path}: must be a list")
+    try:
+        return tuple(Finding.from_data(one, f"findings[{i}]") for i, one in enumerate(data))
+    except InputError as error:
+        raise DamagedError(f"{path}: {_line(error)}") from error
+
+
+def _parse(cls: type, data: Any, path: Path) -> Any:
+    try:
+        return parse_spec(cls, data, "")
+    except InputError as error:
+        raise DamagedError(f"{path}: {_line(error)}") from error
+
+
+def _listed(folder: Path, suffix: str) -> list[Path]:
+    """The files that end in `suffix`, by name; a missing folder has none."""
+    if folder.is_symlink():
+        raise DamagedError(f"{folder}: a symbolic link, which is not followed")
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.suffix == suffix and not path.name.startswith("."))
+
+
+def _present(path: Path) -> Path:
+    if path.is_symlink():
+        raise DamagedError(f"{path}: a symbolic link, which is not followed; replace it by the file")
+    if not path.is_file():
+        raise InputError(f"{path}: missing; an experiment that ended well has it")
+    return path
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,230 @@
+"""One HTML page of one experiment or several: whole in a single file, and for any reader, without a network.
+
+The content policy lets the page's own scripts run, by their digests, and lets nothing be fetched. Text from the folders
+reaches the page in two ways only: through Jinja's escaping, and as JSON in which no character can end the element around it.
+"""
+
+import base64
+import functools
+import hashlib
+import json
+import os
+import re
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from hmmscope.errors import InputError
+from hmmscope.lab.evidence.figures import Explorer, Figure, Lines
+from hmmscope.lab.evidence.findings import UNJUDGED
+from hmmscope.lab.report import text
+from hmmscope.lab.report.compare import compare
+from hmmscope.lab.report.differences import (
+    MOST_ROWS,
+    config_rows,
+    finding_rows,
+    finding_view,
+    num_seeds,
+    verdict_summary,
+)
+from hmmscope.lab.report.folder import Experiment, Table, read_experiment
+from hmmscope.lab.report.interactive import figure_data
+from hmmscope.storage import seals, store
+from hmmscope.text import visible
+
+#: The scripts of the live section, in the order in which they build on one another.
+LIVE_SCRIPTS = tuple(
+    f"live/{name}.js" for name in ("numbers", "network", "process", "session", "pictures", "timeline", "explore")
+)
+NUM_ROWS = 200
+LONG = 12  # rows of a table that scrolls in a box of its own
+
+
+def write_page(folders: list[Path], out: Path) -> Path:
+    """Write the page of the experiments in `folders` to `out`, replacing it at once and whole; returns `out`.
+
+    Of several experiments each has a section, after the figures they have in common drawn together. The folders are read
+    and nothing is written into them, but for a page that is to lie in one: it comes under the folder's second seal.
+
+    Raises:
+        InputError: no folder, one given twice, or a file missing.
+        DamagedError: a file that is not what it should be.
+        ResourceError: the disk does not allow it.
+    """
+    if not folders:
+        raise InputError("report: needs the folder of an experiment")
+    return write_page_of([read_experiment(Path(folder)) for folder in folders], Path(out))
+
+
+def write_page_of(experiments: list[Experiment], out: Path) -> Path:
+    """The same of experiments that were read."""
+    store.write_text(out, render_page(experiments))
+    for one in experiments:
+        if os.path.samefile(one.path, out.parent):
+            seals.add(one.path, [out.name])
+    return out
+
+
+def render_page(experiments: list[Experiment]) -> str:
+    """The page as text."""
+    labels = _labels([experiment.path for experiment in experiments])
+    figures: list[dict[str, Any]] = []
+    compared = []
+    if len(experiments) > 1:
+        found = {label: list(one.figures) for label, one in zip(labels, experiments, strict=True)}
+        compared = [_figure(figure, figures, "compared", "compared") for figure in compare(found)]
+    sections = [
+        _section(one, label, figures, f"experiment-{number}")
+        for number, (one, label) in enumerate(zip(experiments, labels, strict=True), 1)
+    ]
+    live = experiments[0].live if len(experiments) == 1 else None
+    scripts = ["theme.js", "chart.js", "page.js", *((*LIVE_SCRIPTS, "live/start.js") if live else ())]
+    texts = [resource(name) for name in scripts]
+    styles = ["base.css", "page.css", *(["live/explore.css"] if live else [])]
+    return template("page.html.j2").render(
+        sections=sections,
+        compared=compared,
+        together=_together(experiments, labels),
+        footers=list(dict.fromkeys((one.about.version, one.about.intervals) for one in experiments)),
+        policy=policy(texts),
+        scripts=[Markup(script) for script in texts],
+        style=Markup("".join(map(resource, styles))),
+        figures=Markup(json_element(figures)),
+        unjudged=UNJUDGED,
+        live=live,
+        live_data=Markup(json_element(live)),
+        triangular=live is not None and is_triangular(live),
+    )
+
+
+def _together(experiments: list[Experiment], labels: list[str]) -> dict[str, Any] | None:
+    """What the page says of several runs of one experiment; None where there is one run, or they are of several."""
+    if len(experiments) == 1 or len({one.about.experiment for one in experiments}) > 1:
+        return None
+    rows = config_rows(experiments)
+    return {
+        "labels": labels,
+        "rows": rows[:MOST_ROWS],
+        "left_out": len(rows) - len(rows[:MOST_ROWS]),
+        "verdicts": [verdict_summary(one.findings) for one in experiments],
+        "findings": finding_rows(experiments),
+    }
+
+
+def _section(experiment: Experiment, label: str, data: list[dict[str, Any]], anchor: str) -> dict[str, Any]:
+    findings = [finding_view(finding) for finding in experiment.findings]
+    figures = [_figure(figure, data, anchor, experiment.about.experiment) for figure in experiment.figures]
+    return {
+        "anchor": anchor,
+        "label": label,
+        "about": experiment.about,
+        "config": json.dumps(experiment.config, indent=2, ensure_ascii=False),
+        "seeds": num_seeds(experiment),
+        "verdicts": verdict_summary(experiment.findings),
+        "lead": findings[0] | {"text": _first_sentence(findings[0]["text"])} if findings else None,
+        "findings": findings,
+        "figures": figures,
+        "tables": [_table(table, label) for table in experiment.tables],
+    }
+
+
+def _first_sentence(words: str) -> str:
+    """Up to the first full stop that ends a sentence."""
+    found = re.match(r".*?[.!?](?=\s+[A-Z]|\s*$)", words, re.DOTALL)
+    return found.group() if found else words
+
+
+def _figure(figure: Figure, data: list[dict[str, Any]], section: str, experiment: str) -> dict[str, Any]:
+    """What the template shows of a figure; its values are added to `data`, where the script finds them by number.
+
+    It is given away under the name that `hmmscope figures` gives it.
+    """
+    data.append(figure_data(figure) | {"name": visible(f"{experiment}-{figure.name}")})
+    axes = [panel for panel in figure.panels if isinstance(panel, Lines | Explorer)]
+    return {
+        "number": len(data) - 1,
+        "anchor": f"{section}-{figure.name}",
+        "name": figure.name,
+        "title": figure.title,
+        "caption": figure.caption,
+        "columns": data[-1]["columns"],
+        "hidden": sum(panel.num_hidden for panel in axes),
+        "cut": sum(panel.num_cut for panel in axes),
+    }
+
+
+def _table(table: Table, label: str) -> dict[str, Any]:
+    columns = list(dict.fromkeys(column for row in table.rows for column in row))
+    shown = table.rows[:NUM_ROWS]
+    numeric = {column: all(isinstance(row.get(column), int | float | None) for row in shown) for column in columns}
+    return {
+        "name": table.name,
+        "columns": [(column, numeric[column]) for column in columns],
+        "rows": [[_cell(row.get(column), numeric[column]) for column in columns] for row in shown],
+        "long": len(shown) > LONG,
+        "count": len(table.rows),
+        "place": f"{label}/tables/{table.name}.jsonl",
+    }
+
+
+def _cell(value: Any, right: bool) -> tuple[str, bool, str | None]:
+    """What is shown, whether to the right, and the number in full where that is more."""
+    shown = text.format_cell(value)
+    return shown, right, repr(value) if isinstance(value, float) and repr(value) != shown else None
+
+
+def _labels(paths: list[Path]) -> list[str]:
+    """The last parts of each path, as many as it takes to tell them apart."""
+    parts = [Path(os.path.abspath(path)).parts for path in paths]
+    if len(set(parts)) < len(parts):
+        raise InputError("report: the same folder is given twice")
+    count = 1
+    while len({part[-count:] for part in parts}) < len(parts):
+        count += 1
+    return ["/".join(part[-count:]).strip("/") or "experiment" for part in parts]
+
+
+def json_element(value: Any) -> str:
+    """JSON that can stand inside a script element: nothing in it ends the element or a line of script."""
+    dumped = json.dumps(value, allow_nan=False, separators=(",", ":"))  # ASCII, so U+2028 and U+2029 are escaped
+    for char in "<>&":
+        dumped = dumped.replace(char, f"\\u{ord(char):04x}")
+    return dumped
+
+
+@functools.cache
+def template(name: str) -> jinja2.Template:
+    """A template of this folder, made once; it escapes what it is given and shows what could act instead of being read."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("hmmscope.lab.report", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: visible(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
+
+
+def policy(scripts: list[str]) -> str:
+    """The content policy: these scripts, and nothing fetched from anywhere.
+
+    Styles inside the page are allowed, since a chart places things by style attributes, and pictures that the page itself
+    writes out, as it does with clouds of points; they cannot fetch either.
+    """
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    own = "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; script-src {allowed}; {own}"
+
+
+def resource(name: str) -> str:
+    return "\n" + resources.files("hmmscope.lab.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def is_triangular(live: dict[str, Any]) -> bool:
+    """Whether beliefs are drawn in a triangle: of three states, and one process."""
+    return len(live["process"]["states"]) == 3 and not live["process"]["mixture"]

@@ -1,0 +1,1 @@
+"""The study of sequences whose law nobody knows."""

@@ -1,0 +1,204 @@
+"""What a study found: its figures and findings, from its tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hmmscope import ties
+from hmmscope.analysis.twins import LEAST_SHARE
+from hmmscope.lab.evidence.effects import Effect
+from hmmscope.lab.evidence.figures import Bars, Figure
+from hmmscope.lab.evidence.findings import Finding
+from hmmscope.lab.evidence.panels import curve, effects_series, level, lines
+from hmmscope.lab.evidence.rows import Rows
+from hmmscope.ties import descending
+
+SUMMARY = (
+    "Sequences whose law nobody knows, predicted symbol by symbol by n-grams and the mixture of all context trees, by "
+    "hidden Markov models of growing size and by networks. All are fitted to the training part, and the counts are tuned "
+    "there; the validation part chooses the order of the n-gram, the HMM that predicts best and how long a network is "
+    "trained; all losses are of the test part. What the best network knows beyond the best HMM is where it loses less; how "
+    "much of the HMM is in the network is how well the HMM's belief can be read from its layers."
+)
+_NATS = "nats a symbol"
+#: Contexts that are drawn.
+_DRAWN = 12
+
+Tables = Mapping[str, Sequence[dict[str, Any]]]
+
+
+def intervals(num_pieces: int, num_sequences: int, num_all: int) -> str:
+    """What the intervals are over.
+
+    Args:
+        num_pieces: of the test part.
+        num_sequences: that were given.
+        num_all: pieces that these were cut into.
+    """
+    cut = num_all > num_sequences
+    of = f"{num_sequences} sequence{'s' * (num_sequences != 1)}"
+    which = f"pieces into which {of} {'were' if num_sequences > 1 else 'was'} cut" if cut else "sequences"
+    if num_pieces == 1:
+        return f"There are no intervals: the test part is one of {num_all} {which}."
+    alone = "; neighbouring pieces are taken to be independent" if cut else ""
+    return (
+        f"Intervals are 95 % bootstrap intervals over the test part, {num_pieces} of {num_all} {which} (1000 resamples)"
+        f"{alone}. They do not cover what another training would give."
+    )
+
+
+def figures(tables: Tables) -> list[Figure]:
+    """Predictors on one axis, by position, by context, and the belief by layer, each if there are rows."""
+    found = [_predictors(Rows(tables["predictors"]))]
+    if tables["positions"]:
+        found.append(_positions(tables))
+    if tables["contexts"]:
+        found.append(_contexts(Rows(tables["contexts"])))
+    if tables["beliefs"]:
+        found.append(_beliefs(Rows(tables["beliefs"])))
+    return found
+
+
+def _chosen(tables: Tables, family: str) -> Mapping[str, Any]:
+    return next(row for row in tables["predictors"] if row["family"] == family and row["chosen"])
+
+
+def _predictors(rows: Rows) -> Figure:
+    networks = dict.fromkeys(row["network"] for row in rows.where(family="network"))
+    families = [
+        curve(rows.where(family="n-gram"), "parameters", "n-grams, by order", "baseline", pool=False),
+        curve(rows.where(family="context trees"), "parameters", "context trees", "baseline", pool=False),
+        curve(rows.where(family="HMM"), "parameters", "HMMs, by number of states", "ceiling", pool=False),
+        *(curve(rows.where(network=name), "parameters", name, "model", pool=False) for name in networks),
+    ]
+    sizes = rows.where(family="HMM")
+    return Figure(
+        name="predictors",
+        title="How well the next symbol is predicted",
+        caption="Loss on the test part. Left: all predictors by what they count or learn: different n-grams seen, free "
+        "parameters of an HMM, weights of a network. Right: the HMMs on the validation part, which chooses, and on the test "
+        "part.",
+        panels=(
+            lines("All predictors", *families, x_label="parameters", y_label=_NATS, log_x=True),
+            lines(
+                "HMMs",
+                curve(sizes, "size", "test", "ceiling", pool=False),
+                curve(sizes, "size", "validation", "control", y="validation", bands=False, pool=False),
+                x_label="states",
+                y_label=_NATS,
+                log_x=True,
+            ),
+        ),
+    )
+
+
+def _positions(tables: Tables) -> Figure:
+    rows = Rows(tables["positions"])
+    looks = {"n-gram": "baseline", "context trees": "baseline", "HMM": "ceiling", "network": "model"}
+    series = []
+    for family, role in looks.items():
+        name = _chosen(tables, family)["name"]
+        series.append(curve(rows.where(name=name), "seen", name, role, pool=False))  # type: ignore[arg-type]
+    return Figure(
+        name="positions",
+        title="Loss by the number of symbols seen",
+        caption="The best n-gram, the context trees, the best HMM and the best network on the test part. Who goes on "
+        "falling uses more of the past.",
+        panels=(lines("", *series, x_label="symbols seen before", y_label=_NATS),),
+    )
+
+
+def _contexts(rows: Rows) -> Figure:
+    panels = []
+    for k in sorted(rows.values("symbols_before")):
+        own = sorted(rows.where(symbols_before=k), key=lambda row: -row["count"] * row["value"])[:_DRAWN]
+        effects = [Effect(value=row["value"], low=row["low"], high=row["high"]) for row in own]
+        names = tuple(f"{row['context']}|{row['next']}" for row in own)
+        title = f"after {k} symbol{'s' * (k != 1)}"
+        series = (effects_series(effects, "gain of the network", "model"),)
+        panels.append(Bars(title=title, y_label=f"{_NATS} there", categories=names, series=series))
+    return Figure(
+        name="contexts",
+        title="Where the network knows more than the HMM",
+        caption="Mean loss of the HMM less that of the network, after the contexts that gain most in all; behind the line "
+        "the next symbol that gains most. The table has more, and those where the HMM is better.",
+        panels=tuple(panels),
+    )
+
+
+def _beliefs(rows: Rows) -> Figure:
+    layers = sorted(rows.values("layer"))
+    alone = rows[0]["from_prediction"]
+    shown = (
+        ("trained", "true", "trained network", "model"),
+        ("untrained", "true", "untrained network", "control"),
+        ("trained", "shuffled", "shuffled beliefs", "control"),
+    )
+    series = [
+        curve(rows.where(network=network, labels=labels), "layer", name, role, y="r2", pool=False)  # type: ignore[arg-type]
+        for network, labels, name, role in shown
+    ]
+    series.append(level(alone, layers, "from the HMM's next-symbol law alone", "baseline"))
+    return Figure(
+        name="beliefs",
+        title="The belief of the HMM in the layers of the network",
+        caption="Held-out R² of the HMM's belief state as an affine function of the residual stream.",
+        panels=(lines("", *series, x_label="layer", y_label="R²", y_min=0.0, y_max=1.0),),
+    )
+
+
+def findings(tables: Tables, num_seeds: int) -> list[Finding]:
+    """Who predicts best, where the network gains, and whether the HMM's belief is in it."""
+    gram, tree, hmm, net = (_chosen(tables, family) for family in ("n-gram", "context trees", "HMM", "network"))
+    (best,) = tables["chosen"]
+    gain = Effect(value=best["value"], low=best["low"], high=best["high"], unit=_NATS)
+    sure = "beats" if best["low"] > 0 else "does not beat" if best["high"] < 0 else "is not told apart from"
+    title, alone = f"The best network {sure} the best HMM", net["pieces"] < 2
+    if alone:  # nobody knows how far its losses are from those of other pieces
+        title = "One piece of the test part does not tell whether the best network beats the best HMM"
+    seeds = f"{num_seeds} seed{'s' * (num_seeds != 1)} of each network"
+    losses = f"{gram['value']:.4f} (n-gram of order {gram['size']}), {tree['value']:.4f} (context trees), "
+    losses += f"{hmm['value']:.4f} (HMM of {hmm['size']} states)"
+    found = [
+        _found(
+            title,
+            f"Test losses, nats a symbol: {losses}, {net['value']:.4f} ({net['network']}, {net['size']} steps; {seeds}).",
+            Effect(value=best["value"], unit=_NATS) if alone else gain,
+        )
+    ]
+    for row in tables.get("states", ()):
+        if row["chosen"]:
+            found.append(_found(f"How many states: {row['num_states']}, by BIC", f"{row['reason']}."))
+    first = [row for row in tables["contexts"] if row["symbols_before"] == 2] or list(tables["contexts"])
+    surely = [row for row in first if row["low"] > 0]
+    if surely and best["low"] > 0 and not alone:
+        foremost = [surely[place] for place in descending([row["share"] for row in surely])[:5]]
+        shown = ", ".join(f"{row['context']}|{row['next']} ({100 * row['share']:.1f} %)" for row in foremost)
+        total = 100 * sum(row["share"] for row in surely)
+        text = f"Largest shares of the whole gain by the symbols before: {shown}. "
+        text += f"{len(surely)} contexts whose interval is above zero make {total:.0f} % of it."
+        found.append(_found("What the network knows beyond the HMM", text))
+    if tables["beliefs"]:
+        rows = Rows(tables["beliefs"]).where(labels="true")
+        top, before = (
+            ties.largest(rows.where(network=name), lambda row: row["r2"]) for name in ("trained", "untrained")
+        )
+        text = f"R² {top['r2']:.3f} at {top['layer_name']}; untrained network {before['r2']:.3f} at {before['layer_name']}; "
+        text += f"the HMM's own next-symbol law alone {top['from_prediction']:.3f}."
+        effect = Effect(value=top["r2"], low=top["low"], high=top["high"], unit="R²")
+        if top.get("beyond_twins"):
+            text += f" {top['beyond_twins'][0].upper()}{top['beyond_twins'][1:]}."
+        share = top.get("share")
+        title = "Whether training put the HMM's belief into the network is not told"
+        if share is not None:
+            better = top["share_low"] > 0 and share >= LEAST_SHARE
+            how = "better after training" if better else "no better after training than before"
+            title = f"The HMM's belief is read {how}"
+        found.append(_found(title, text, effect))
+    return found
+
+
+def _found(title: str, text: str, effect: Effect | None = None) -> Finding:
+    numbers = (
+        {} if effect is None else {"value": effect.value, "low": effect.low, "high": effect.high, "unit": effect.unit}
+    )
+    return Finding(title=title, text=text, verdict="found", **numbers)  # type: ignore[arg-type]

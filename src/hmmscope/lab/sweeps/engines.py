@@ -1,0 +1,73 @@
+"""Engines by name, with the options of the command line that they know."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmmscope.errors import InputError
+from hmmscope.lab.sweeps.driver import Engine
+from hmmscope.lab.sweeps.local import LocalEngine
+from hmmscope.schema import unknown_name
+
+ENGINES = ("local", "ray", "slurm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Where runs are trained, and how many at a time.
+
+    Attributes:
+        name: "local", "ray" or "slurm".
+        jobs: workers at a time; None for as many as processors (local) or places.
+        gpus: of each worker (Ray: a fraction; Slurm: whole).
+        address: of a Ray cluster.
+        slurm: options of sbatch, ``partition=gpu``.
+        silence: seconds without a step after which a worker is killed, and its run tried again; None for any time.
+    """
+
+    name: str = "local"
+    jobs: int | None = None
+    gpus: float = 0.0
+    address: str | None = None
+    slurm: Sequence[str] = ()
+    silence: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in ENGINES:
+            raise unknown_name("engine", self.name, ENGINES)
+        if self.address is not None and self.name != "ray":
+            raise InputError("address: is of a Ray cluster; add --engine ray")
+        if self.slurm and self.name != "slurm":
+            raise InputError("slurm: are options of sbatch; add --engine slurm")
+        if self.name == "local" and self.gpus:
+            raise InputError(
+                "gpus: the local engine leaves GPUs to training.device; use --engine ray to share them out"
+            )
+        if self.silence is not None and not 1 <= self.silence <= 1e9:
+            raise InputError(f"silence: must be at least 1 second, got {self.silence:g}")
+        pairs(self.slurm, "slurm")
+
+    def make(self, out: Path) -> Engine:
+        """The engine for the sweep in `out`."""
+        if self.name == "local":
+            return LocalEngine(out, self.jobs, silence=self.silence)
+        if self.name == "ray":
+            from hmmscope.lab.sweeps.ray import RayEngine
+
+            return RayEngine(out, self.jobs, address=self.address, gpus=self.gpus, silence=self.silence)
+        from hmmscope.lab.sweeps.slurm import SlurmEngine
+
+        return SlurmEngine(out, self.jobs, gpus=self.gpus, parameters=pairs(self.slurm, "slurm"), silence=self.silence)
+
+
+def pairs(words: Sequence[str], field: str) -> dict[str, str]:
+    """``KEY=VALUE`` words."""
+    found: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key or not value:
+            raise InputError(f"{field}: must be KEY=VALUE, got {word!r}")
+        if key in found:
+            raise InputError(f"{field}: {key} is given twice")
+        found[key] = value
+    return found

@@ -1,0 +1,181 @@
+"""The engine of a Slurm cluster: job arrays through submitit."""
+
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+from hmmscope.errors import InputError, ResourceError
+from hmmscope.lab.sweeps.jobs import GRACE, Job, Outcome, outcome_of
+from hmmscope.schema import require
+
+_QUEUED = 1_000_000
+_SECONDS_BETWEEN_LOOKS = 5.0
+_SECONDS_FOR_A_RESULT = 60.0
+
+
+class Attendant:
+    """What a Slurm job does: start a worker and wait for it. Before a preemption or the time limit, have it save."""
+
+    def __init__(self, silence: float | None = None) -> None:
+        self._job: Job | None = None
+        self._silence = silence
+
+    def __call__(self, out: str, name: str) -> tuple[str, int, str]:
+        """The fields of `Outcome`, as `jobs.attend` gives them."""
+        self._job = Job(Path(out), name, self._silence)
+        while (outcome := self._job.poll()) is None:
+            time.sleep(0.2)
+        return astuple(outcome)
+
+    def checkpoint(self, out: str, name: str) -> Any:
+        """Called by submitit at Slurm's warning: the job goes back into the queue once the worker has saved."""
+        from submitit.helpers import DelayedSubmission
+
+        if self._job is not None:
+            self._job.terminate()
+            self._job.wait(GRACE)
+        return DelayedSubmission(Attendant(self._silence), out, name)
+
+
+class SlurmEngine:
+    """A Slurm job a run, in job arrays. The jobs outlive this process: started again, the sweep waits for them.
+
+    The folder of the sweep must be on a file system that all nodes share, with working locks (flock).
+
+    Args:
+        out: folder of the sweep; submitit keeps its own files in OUT/slurm.
+        jobs: how many jobs of an array run at a time.
+        gpus: whole GPUs of each job.
+        parameters: of sbatch by their names there, ``{"partition": "gpu", "time": "120", "account": "a"}``.
+        cluster: "slurm"; or "local" and "debug", submitit's stand-ins without a queue.
+        silence: seconds without a step after which a worker is killed, and its run tried again.
+
+    Raises:
+        InputError: submitit is not installed, or does not know a parameter.
+        ResourceError: there is no Slurm here.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        jobs: int | None = None,
+        *,
+        gpus: float = 0,
+        parameters: Mapping[str, str] | None = None,
+        cluster: str = "slurm",
+        silence: float | None = None,
+    ) -> None:
+        try:
+            import submitit
+        except ImportError:
+            raise InputError("engine: submitit is not installed; pip install 'hmmscope[slurm]'") from None
+        require(jobs is None or 1 <= jobs <= 10_000, "jobs", "must be in [1, 10000]", jobs)
+        require(gpus == int(gpus) and 0 <= gpus <= 64, "gpus", "must be a whole number for Slurm", gpus)
+        self._out, self._cluster, self._silence = out.absolute(), cluster, silence
+        options: dict[str, Any] = {"name": "hmmscope", "tasks_per_node": 1, "cpus_per_task": 1, "timeout_min": 60}
+        if gpus:
+            options["gpus_per_node"] = int(gpus)
+        if cluster == "slurm":
+            options["slurm_array_parallelism"] = jobs or 1000
+            options |= {f"slurm_{key}": _number(value) for key, value in (parameters or {}).items()}
+        try:
+            self._executor = submitit.AutoExecutor(
+                folder=self._out / "slurm", cluster=cluster, slurm_max_num_timeout=1000
+            )
+            self._executor.update_parameters(**options)
+        except (NameError, TypeError, ValueError) as error:
+            raise InputError(f"slurm: {' '.join(str(error).split())}") from error
+        except RuntimeError as error:  # no srun
+            raise ResourceError(f"engine: {' '.join(str(error).split())}") from error
+        self._jobs: dict[str, Any] = {}
+        self._missing: dict[str, float] = {}
+        self._looked = 0.0
+
+    @property
+    def active(self) -> int:
+        """Runs that are at work or in Slurm's queue."""
+        return len(self._jobs)
+
+    @property
+    def free(self) -> int:
+        """Slurm keeps the queue."""
+        return _QUEUED - len(self._jobs)
+
+    def submit(self, names: Sequence[str]) -> None:
+        """Submit these as one job array, a job for each."""
+        try:
+            jobs = self._executor.map_array(Attendant(self._silence), [str(self._out)] * len(names), list(names))
+        except Exception as error:  # FailedJobError, and whatever sbatch does to it
+            raise ResourceError(f"engine: sbatch refused: {' '.join(str(error).split())[:300]}") from error
+        self._jobs |= dict(zip(names, jobs, strict=True))
+
+    def finished(self) -> list[Outcome]:
+        """Outcomes since the last call; a job that has left the queue without a result is a failure of its run."""
+        lost = self._lost()
+        outcomes: list[Outcome] = []
+        for name, job in list(self._jobs.items()):
+            has_result = job.paths.result_pickle.exists()
+            if not has_result and name not in lost and (self._cluster == "slurm" or not job.done()):
+                continue
+            del self._jobs[name]
+            self._missing.pop(name, None)
+            outcomes.append(self._outcome(name, None if name in lost else job))
+        return outcomes
+
+    def _outcome(self, name: str, job: Any | None) -> Outcome:
+        """What a job tells of its run; None for a lost one."""
+        reason = _LOST
+        try:
+            if job is not None:
+                return Outcome(*job.result())
+        except Exception as error:
+            said = str(error).strip().splitlines()
+            reason = f"the job failed ({said[-1] if said else type(error).__name__})"
+        return outcome_of(self._out, name, 70, reason)
+
+    def _lost(self) -> set[str]:
+        """Runs whose jobs Slurm has not listed for a while; sacct would know, but few small sites keep accounts."""
+        if self._cluster != "slurm" or time.monotonic() - self._looked < _SECONDS_BETWEEN_LOOKS:
+            return set()
+        self._looked = time.monotonic()
+        listed = _listed()
+        if listed is None:
+            return set()
+        for name, job in self._jobs.items():
+            if job.job_id in listed:
+                self._missing.pop(name, None)
+            else:
+                self._missing.setdefault(name, self._looked)
+        return {name for name, since in self._missing.items() if self._looked - since > _SECONDS_FOR_A_RESULT}
+
+    def stop(self) -> None:
+        """Cancel the jobs: Slurm tells the workers to stop, they save, and leave the queue."""
+        for job in self._jobs.values():
+            with suppress(Exception):
+                job.cancel(check=False)
+        ours = {job.job_id for job in self._jobs.values()}
+        deadline = time.monotonic() + GRACE
+        while ours and self._cluster == "slurm" and time.monotonic() < deadline:
+            time.sleep(0.5)
+            ours &= _listed() or set()
+        self._jobs.clear()
+
+
+def _listed() -> set[str] | None:
+    """Our jobs that Slurm has queued or at work; None if it does not answer."""
+    command = ["squeue", "--me", "--noheader", "--array", "--format=%i"]
+    try:
+        return set(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split())
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+_LOST = "the Slurm job ended without a result (killed, or its node was lost)"
+
+
+def _number(text: str) -> Any:
+    return int(text) if text.isdecimal() else text

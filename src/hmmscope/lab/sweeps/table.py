@@ -1,0 +1,211 @@
+"""What a sweep ends with: a row a run, in the order of the grid; and what a person sees meanwhile."""
+
+import math
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hmmscope.errors import DamagedError, HmmscopeError, InputError
+from hmmscope.lab.sweeps.grid import SUMMARY, Point, changing_grid, check_run, load_points
+from hmmscope.lab.sweeps.jobs import (
+    Heartbeat,
+    Outcome,
+    failure_of,
+    failure_path,
+    heartbeat,
+    is_done,
+    run_folder,
+    state_of,
+)
+from hmmscope.machine import environment
+from hmmscope.storage import seals, store
+from hmmscope.storage.rundir import RunDir
+from hmmscope.text import in_a_line
+from hmmscope.training.progress import live_console
+
+#: States of runs that are finished and not to be believed.
+DOUBTFUL = ("damaged", "unsealed")
+#: Seconds without a sign of a run at work after which it is told of.
+SILENT = 600.0
+
+
+def table_rows(out: Path, points: Sequence[Point]) -> list[dict[str, Any]]:
+    """One row for each point: ``run``, what varies, ``seed``, ``state``, ``reason``, and the summary of the run.
+
+    The rows depend on configurations and results alone: not on the engine, on the order in which the runs ended, or on how
+    often they were interrupted. Besides the states of `jobs.state_of` there are two of finished runs: "damaged", and
+    "unsealed", whose numbers are shown, though nothing says that they are those that were written.
+    """
+    rows = []
+    for point in points:
+        summary: dict[str, Any] = {}
+        reason = None
+        try:
+            state: str = state_of(out, point.name)
+            if state == "done":
+                check_run(run_folder(out, point.name), point.config)
+                summary = RunDir.open(run_folder(out, point.name)).done or {}
+                if seals.read_seal(run_folder(out, point.name)) is None:
+                    state, reason = "unsealed", f"runs/{point.name}: has no seal; remove it to have it trained again"
+            elif state == "running":
+                reason = str(heartbeat(out, point.name))
+            elif state == "failed":
+                reason = (failure_of(out, point.name) or {}).get("reason")
+        except (DamagedError, InputError) as error:  # a damaged run is one row, not the end of the table
+            state, reason = "damaged", str(error).replace(f"{out}/", "")
+        ended = {key: summary.get(key) for key in SUMMARY}
+        rows.append({"run": point.name, **point.varied, "state": state, "reason": reason, **ended})
+    return rows
+
+
+def write_results(out: Path, *, shared: bool) -> None:
+    """Write OUT/table.jsonl, of all runs that the grid has at this instant, and seal the folder; a pool has no table.
+
+    What was sealed when all runs were whole stays as it is where one of them is no longer.
+    """
+    with changing_grid(out):
+        points = load_points(out)
+        rows = [] if shared else table_rows(out, points)
+        if any(row["state"] in DOUBTFUL for row in rows) and os.path.lexists(out / seals.SEAL):
+            return
+        done = {point.name: _digest(out, point.name) for point in points if is_done(out, point.name)}
+        at_work = [f"logs/{point.name}.log" for point in points if not _has_ended(out, point.name)]
+        seals.remove_seal(out)
+        if not shared:
+            store.write_table(out / "table.jsonl", rows)
+        seals.write_seal(out, "pool" if shared else "sweep", {"by": environment(), "runs": done}, leave=at_work)
+
+
+def _digest(out: Path, name: str) -> str | None:
+    """Of the seal of a run; None of one that has none or a damaged one."""
+    try:
+        seal = seals.read_seal(run_folder(out, name))
+    except DamagedError:
+        return None
+    return None if seal is None else seal.digest
+
+
+def _has_ended(out: Path, name: str) -> bool:
+    """Whether nobody adds to the log of a run any more."""
+    return is_done(out, name) or os.path.lexists(failure_path(out, name))
+
+
+def table_text(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The table for people: what varies, state, loss, optimum and excess; reasons of failures below."""
+    if not rows:
+        return ["no runs"]
+    last = ("state", "loss", "bayes_loss", "excess", "excess_low", "excess_high")
+    varied = [key for key in rows[0] if key not in (*SUMMARY, "run", "state", "reason")]
+    alike = len({str([row[key] for key in varied]) for row in rows}) < len(rows)  # as in a pool, of several grids
+    columns = [*["run"] * alike, *varied, *last]
+    cells = [columns, *([_cell(row[column]) for column in columns] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    lines = ["  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in cells]
+    return lines + [in_a_line(f"{row['run']}: {row['reason']}") for row in rows if row["reason"]]
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return str(value.get("name", value))
+    return "" if value is None else str(value)
+
+
+class Board:
+    """Shows a sweep while it runs: a live table on a terminal, elsewhere a line for each run that ends.
+
+    Use it as a context manager.
+
+    Args:
+        out: folder of the sweep.
+        points: its runs; the best of those that are done already is known from the start.
+        quiet: show nothing.
+    """
+
+    def __init__(self, out: Path, points: Sequence[Point], *, quiet: bool = False) -> None:
+        self._out, self._points, self._quiet = out, points, quiet
+        self._live: Any = None
+        self._best, self._best_name = math.inf, ""
+        self._counts: dict[str, int] = {}
+        self._beats: dict[str, Heartbeat] = {}
+        self._told: set[str] = set()
+
+    def __enter__(self) -> "Board":
+        for point in self._points:
+            self._see(point.name)
+        if (console := live_console()) is not None and not self._quiet:
+            from rich.live import Live
+
+            self._live = Live(console=console, refresh_per_second=4)
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, counts: dict[str, int]) -> None:
+        """How many runs are done, running, failed, waiting."""
+        if counts == self._counts:
+            return
+        self._counts = counts
+        if self._live is not None:
+            self._live.update(self._table())
+
+    def done(self, name: str) -> None:
+        """A run is complete."""
+        excess = self._see(name)
+        said = "" if excess is None else f"  excess {excess:.4f} (best {self._best:.4f})"
+        self._line(f"done     {name}{said}")
+
+    def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
+        """An attempt failed."""
+        what = f"attempt {attempts} failed, tried again" if again else f"failed after {attempts} attempts"
+        self._line(f"{what}: {outcome.name}: {outcome.reason}")
+
+    def at_work(self, beats: dict[str, Heartbeat]) -> None:
+        """What the runs at work last said; one that says nothing for long is told of, once."""
+        self._beats = beats
+        if self._live is not None:
+            self._live.update(self._table())
+        for name, beat in beats.items():
+            if beat.age <= SILENT:
+                self._told.discard(name)
+            elif name not in self._told:
+                self._told.add(name)
+                self._line(f"silent   {name}: {beat}; --silence SECONDS has such runs killed and tried again")
+
+    def _see(self, name: str) -> float | None:
+        """The excess of a run, if it is done; the least one is kept."""
+        try:
+            excess = (RunDir.open(run_folder(self._out, name)).done or {}).get("excess")
+            if seals.read_seal(run_folder(self._out, name)) is None:
+                return None
+        except HmmscopeError:
+            return None
+        if isinstance(excess, int | float) and excess < self._best:
+            self._best, self._best_name = excess, name
+        return excess
+
+    def _line(self, text: str) -> None:
+        text = in_a_line(text)
+        if self._live is not None:
+            self._live.console.print(text, markup=False, highlight=False)
+        elif not self._quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    def _table(self) -> Any:
+        from rich.table import Table
+
+        table = Table(title=f"{self._out.name}: {len(self._points)} runs")
+        for column in ("done", "running", "failed", "waiting", "best excess", "run"):
+            table.add_column(column)
+        numbers = [str(self._counts.get(key, 0)) for key in ("done", "running", "failed", "waiting")]
+        best = f"{self._best:.4f}" if self._best_name else ""
+        table.add_row(*numbers, best, self._best_name)
+        for name, beat in self._beats.items():
+            table.add_row(*[""] * 5, f"{name}: {beat}")
+        return table

@@ -1,0 +1,74 @@
+"""The verb `analyse`: an instrument on a trained run."""
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+from hmmscope import registry
+from hmmscope.errors import InputError
+from hmmscope.lab.verbs.sources import find_process
+from hmmscope.runs import development
+from hmmscope.runs.pipeline import load_run
+from hmmscope.schema import parse_value, unknown_name
+from hmmscope.storage import seals, store
+from hmmscope.text import say
+
+
+def analyse(
+    run: str,
+    instrument: str,
+    quiet: bool,
+    overrides: dict[str, str],
+    over_training: bool = False,
+    sequences: str | None = None,
+    **reading: Any,
+) -> None:
+    """Run an instrument on the trained model, or at all steps that stayed; write and print the table."""
+    tool = registry.lookup("instrument", instrument)
+    known = {
+        name: parameter
+        for name, parameter in inspect.signature(tool).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    options: dict[str, Any] = {}
+    for key, value in overrides.items():
+        if key not in known:
+            raise unknown_name(f"--{key}", key, known)
+        lists = ("layers", "interventions")
+        default = known[key].default
+        kind = tuple[str, ...] if key in lists else str if default is None else type(default)
+        options[key] = find_process(value) if key == "observer" else parse_value(kind, value, f"--{key}")
+    if sequences is None:
+        given = next((name for name, value in reading.items() if value is not None), None)
+        if given is not None:
+            raise InputError(f"--{given}: is for --sequences FILE")
+    elif instrument != "curves":
+        raise InputError("--sequences: nobody knows the states of given sequences; the instrument for them is curves")
+    loaded = load_run(run)
+    corpus = loaded.corpus("probe") if sequences is None else loaded.corpus_of(sequences, **reading)
+    if corpus.process.data is not None and sequences is not None and not quiet:
+        say(corpus.process.data.describe())
+    if instrument == "curves":  # what the run was trained for, unless told otherwise
+        trained_for = {"target": loaded.config.target, "block_length": loaded.config.training.block_length}
+        options = trained_for | options
+    if over_training:
+        rows = development.over_training(loaded, tool, corpus=corpus, **options)
+    else:
+        rows = tool(loaded.model, corpus, **options)
+    about = "" if sequences is None else f"-{Path(sequences).name}"
+    named = about + "-over-training" * over_training + "".join(f"-{key}-{value}" for key, value in overrides.items())
+    path = loaded.path / "analysis" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', instrument + named)[:200]}.jsonl"
+    store.make_folder(path.parent)
+    store.write_table(path, rows)
+    seals.add(loaded.path, [f"analysis/{path.name}"])
+    if not quiet:
+        columns = list(rows[0])
+        say("  ".join(f"{column:>12}" for column in columns))
+        for row in rows:
+            say("  ".join(f"{_short(row[column]):>12}" for column in columns))
+    say(f"table: {path}")
+
+
+def _short(value: object) -> str:
+    return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,88 @@
+"""`hmmscope claims --audit`: which verdicts were fixed before their data, and what measured the parts."""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from hmmscope.errors import DamagedError
+from hmmscope.lab.evidence.ledger import Entry, read_about
+from hmmscope.lab.evidence.protocols import PROTOCOL, NoHistoryError, committed, read_protocol
+from hmmscope.lab.experiments.experiment import experiment_named
+from hmmscope.lab.experiments.parts import INDEX, measurement_of
+from hmmscope.storage import store
+
+#: How a verdict is known to have been fixed before its data, or that it was not.
+_NOTED = "by the rules that its run noted when it began, before there were protocols"
+
+
+def audit(entries: Sequence[Entry], folders: Sequence[Path]) -> list[str]:
+    """Lines about the verdicts and the parts of folders.
+
+    Raises:
+        DamagedError: a protocol is not in the history, or was committed after its data were begun.
+    """
+    judged = [entry for entry in entries if not entry.claim.is_question]
+    why: dict[str, list[str]] = {}
+    for entry in judged:
+        why.setdefault(_why(entry, folders), []).append(entry.claim.name)
+    confirmed = sum(entry.exploratory is None for entry in judged)
+    questions = len(entries) - len(judged)
+    lines = [
+        f"{len(judged)} verdicts: {confirmed} confirmatory, {len(judged) - confirmed} exploratory; "
+        f"{questions} answers to questions"
+    ]
+    for reason, names in sorted(why.items()):
+        named = f": {', '.join(names)}" if len(names) <= 6 else ""
+        lines.append(f"  {len(names)} {reason}{named}")
+    return lines + _parts(folders)
+
+
+def _folder(entry: Entry, folders: Sequence[Path]) -> Path:
+    """Where an entry was read."""
+    own = [one for one in folders if entry.folder in (one.name, str(one))]
+    return next(one for one in own if read_about(one).get("scale") == entry.scale)
+
+
+def _why(entry: Entry, folders: Sequence[Path]) -> str:
+    """How a verdict stands to its data."""
+    if entry.exploratory is not None:
+        return f"exploratory: {entry.exploratory}"
+    folder = _folder(entry, folders)
+    about = read_about(folder)
+    if "protocol" not in about:
+        return f"confirmatory {_NOTED}"
+    protocol = read_protocol(folder / PROTOCOL)
+    by = f"confirmatory by the protocol {protocol.digest[:12]}"
+    try:
+        when = committed(protocol, folder)
+    except NoHistoryError as error:
+        return f"{by}, whose history cannot be asked ({error})"
+    if when is None:
+        raise DamagedError(f"{folder / PROTOCOL}: in no commit; a protocol is committed before its first run")
+    if when > datetime.fromisoformat(about["begun"]):
+        raise DamagedError(
+            f"{folder / PROTOCOL}: committed {when.isoformat()}, after its data were begun ({about['begun']})"
+        )
+    return f"{by}, committed {when.date().isoformat()}"
+
+
+def _parts(folders: Sequence[Path]) -> list[str]:
+    """What measured the parts: the present version of the measurement, an earlier one, or one that nobody knows."""
+    counts: Counter[str] = Counter()
+    older = []
+    for folder in folders:
+        if not (folder / INDEX).is_file():
+            continue
+        about = read_about(folder)
+        known = measurement_of(experiment_named(about["experiment"]))
+        versions = Counter(known.of(part) for part in store.read_table(folder / INDEX))
+        for version, count in versions.items():
+            kind = "present" if version == known.version else "unknown" if version is None else "earlier"
+            counts[kind] += count
+            if kind != "present":
+                said = "a version that nobody knows" if version is None else f"version {version}"
+                older.append(f"  {about['experiment']}, {about['scale']}: {count} of {said}, now {known.version}")
+    said = f"{sum(counts.values())} parts: {counts['present']} of the present measurement"
+    rest = counts["earlier"] + counts["unknown"]
+    return [f"{said}, {rest} of others" if rest else said, *older]

@@ -1,0 +1,197 @@
+"""The verbs `list` and `show`: what there is, and what a name means.
+
+Both, and the list of claims, are read from catalogue.json, which `scripts/write_pages.py` makes of what is registered: so
+nothing heavy is imported. Where another package adds something, or a line that registers has changed, all is imported.
+"""
+
+import contextlib
+import dataclasses
+import inspect
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hmmscope import registry
+from hmmscope.runs.presets import PRESETS, preset
+from hmmscope.schema import unknown_name
+from hmmscope.text import in_a_line, say
+
+if TYPE_CHECKING:
+    from hmmscope.processes.base import Process
+
+CATALOGUE = Path(__file__).with_name("catalogue.json")
+_KINDS = {
+    "processes": "process",
+    "models": "model",
+    "layouts": "layout",
+    "instruments": "instrument",
+    "experiments": "experiment",
+    "claims": "claim",
+}
+
+
+def list_names(kind: str | None) -> None:
+    """Print names, a line each."""
+    kinds = (*_KINDS, "presets")
+    if kind is not None and kind not in kinds:
+        raise unknown_name("kind", kind, kinds)
+    kept = catalogue()
+    for plural in kinds if kind is None else (kind,):
+        say(kept["list"][plural] if kept else _listed(plural), end="")
+
+
+def show(name: str) -> None:
+    """Print what a name means."""
+    from hmmscope.lab.verbs.endings import HMM_FILES
+
+    kept = catalogue()
+    if kept and name in kept["show"]:
+        say(kept["show"][name], end="")
+    elif kept and Path(name).suffix not in HMM_FILES:
+        raise unknown_name("name", name, kept["show"])
+    else:
+        _show(name)
+
+
+def catalogue() -> dict[str, Any] | None:
+    """What catalogue.json holds; None where it does not hold all that is registered."""
+    if registry.has_plugins() or not CATALOGUE.is_file():
+        return None
+    kept: dict[str, Any] = json.loads(CATALOGUE.read_text())
+    return kept if kept["digest"] == registry.digest() else None
+
+
+def make_catalogue() -> dict[str, Any]:
+    """What `list`, `show` and `claims` print, by importing everything."""
+    from hmmscope.lab.evidence.ledger import Entry, as_text, stated
+    from hmmscope.processes.files import shipped_processes
+
+    names = [name for kind in _KINDS.values() for name in registry.entries(kind)]
+    return {
+        "digest": registry.digest(),
+        "list": {plural: _listed(plural) for plural in (*_KINDS, "presets")},
+        "claims": "\n".join(as_text([Entry(claim=claim) for claim in registry.in_order("claim")])) + "\n",
+        "stated": [vars(stated(claim)) for claim in registry.in_order("claim")],
+        "show": {name: _printed(_show, name) for name in [*names, *registry.sizes(), *shipped_processes(), *PRESETS]},
+    }
+
+
+def _printed(function: Callable[[str], None], name: str) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        function(name)
+    return out.getvalue()
+
+
+def _listed(plural: str) -> str:
+    """The names of a kind, a line each, under its name."""
+    from hmmscope.processes.files import load_process, shipped_processes
+
+    if plural == "presets":
+        lines = [f"  {name:<22} {text}" for name, text in PRESETS.items()]
+    else:
+        kind = _KINDS[plural]
+        lines = [f"  {name:<18} {_in_a_line(kind, entry)}" for name, entry in registry.entries(kind).items()]
+        if kind == "model":
+            lines += [f"  {name:<18} {size.about}" for name, size in registry.sizes().items()]
+        if kind == "process":
+            lines += [f"  {name:<18} {load_process(name).title} (shipped)" for name in shipped_processes()]
+    return "\n".join([plural, *lines]) + "\n"
+
+
+def _show(name: str) -> None:
+    from hmmscope.lab.verbs.endings import HMM_FILES
+    from hmmscope.processes.files import load_process, shipped_processes
+    from hmmscope.runs.config import config_from_data
+
+    for singular in _KINDS.values():
+        entry = registry.entries(singular).get(name)
+        if entry is not None:
+            if singular == "claim":
+                say(f"claim {name}: {entry.says}\n\n{entry.source}; decided by the experiment {entry.experiment}\n")
+                say(f"{entry.reading}\nRule: {entry.rule or 'none: a question, whose verdict is found'}")
+            else:
+                _show_experiment(name) if singular == "experiment" else _show_entry(name, singular, entry)
+            return
+    if name in registry.sizes():
+        size = registry.sizes()[name]
+        say(f"model {name}: {size.about}\n")
+        say(f"{json.dumps({'name': size.model} | size.fields)}; all fields: hmmscope show {size.model}")
+        return
+    if name in PRESETS:
+        say(f"preset {name}: {PRESETS[name]}\n\n{json.dumps(config_from_data(preset(name)).to_data(), indent=2)}")
+        return
+    known = [name for kind in _KINDS.values() for name in registry.entries(kind)]
+    known += [*registry.sizes(), *shipped_processes(), *PRESETS]
+    if name not in shipped_processes() and Path(name).suffix not in HMM_FILES:
+        raise unknown_name("name", name, known)
+    loaded = load_process(name)
+    say(f"{type(loaded).__name__}: {in_a_line(loaded.in_words())}")
+    if loaded.source:
+        say(f"\n{in_a_line(loaded.source)}")
+    card = loaded.card()
+    say("".join(f"\n{line}" for line in card), end="\n" if card else "")
+    _show_facts(loaded)
+    for kind in ("symbols", "states"):
+        names = getattr(loaded, kind, None) or ()
+        if names:
+            say(f"  {kind:<16} {in_a_line(', '.join(names[:20]))}{', ...' * (len(names) > 20)}")
+    if loaded.reading is not None:
+        say(f"  {'fitted to':<16} sequences read with {in_a_line(loaded.reading.flags())}")
+    say(f"  {'digest':<16} {loaded.digest}")
+
+
+def _first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def _in_a_line(kind: str, entry: Any) -> str:
+    """What a registered thing is."""
+    said = {"experiment": "title", "claim": "says"}.get(kind)
+    return getattr(entry, said) if said else _first_line(entry)
+
+
+def _show_entry(name: str, kind: str, entry: Any) -> None:
+    say(f"{kind} {name}\n\n{inspect.getdoc(entry)}\n")
+    if dataclasses.is_dataclass(entry):
+        say("fields")
+        for field in dataclasses.fields(entry):
+            default = "required" if field.default is dataclasses.MISSING else f"default {field.default}"
+            say(f"  {field.name:<26} {default}")
+        defaults = {field.name: field.default for field in dataclasses.fields(entry)}
+        if kind == "process" and dataclasses.MISSING not in defaults.values() and "num_components" not in defaults:
+            built: Process = registry.build_spec("process", {"name": name}, "process").build()
+            _show_facts(built, "with the defaults: ")
+
+
+def _show_facts(process: "Process", beginning: str = "") -> None:
+    """What follows from the matrices, where it takes no more than a second or so."""
+    from hmmscope.inference.facts import process_facts
+
+    facts = process_facts(process)
+    if facts:
+        say(f"\n{beginning}{process.num_states} states, {process.num_symbols} symbols" if beginning else "")
+    for name, value in facts:
+        say(f"  {name:<16} {value}")
+
+
+def _show_experiment(name: str) -> None:
+    from hmmscope.lab.experiments.experiment import experiment_named
+
+    experiment = experiment_named(name)
+    say(f"experiment {name}: {experiment.title}\n\n{experiment.summary}\n")
+    for scale in experiment.scales:
+        choices = experiment.choices(scale)
+        plan = experiment.plan(scale, **choices)
+        seeds = f"{experiment.num_seeds[scale]} seeds of " if experiment.num_seeds else ""
+        say(f"{scale}: {seeds}{len(plan)} {'model' if len(plan) == 1 else 'models'}")
+        for section, numbers in (("plan", choices), ("measurements", experiment.measurements(scale))):
+            say("".join(f"  --{section}.{key} {_as_option(value)}\n" for key, value in numbers.items()), end="")
+        for label, data in list(plan.items())[:1]:
+            say(f"  {label}: {json.dumps(data)}")
+
+
+def _as_option(value: Any) -> str:
+    """A default as it is written on the command line."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,66 @@
+"""The verb `claims`: what the papers claim, and what experiments found of it."""
+
+import warnings
+from pathlib import Path
+
+from hmmscope import registry
+from hmmscope.errors import InputError
+from hmmscope.lab.evidence.ledger import Entry, Stated, as_markdown, as_text, ledger
+from hmmscope.lab.verbs.catalogue import catalogue
+from hmmscope.lab.verbs.endings import new_file
+from hmmscope.machine import source_digest
+from hmmscope.storage import store
+from hmmscope.text import say
+
+
+def claims(folders: list[str], out: str | None, quiet: bool, audited: bool = False) -> None:
+    """Print the claims; or with folders of experiments the ledger, and write it if asked to, or what is fixed of it.
+
+    `quiet` prints results only: the claims or the ledger, or the name of the file that they are in.
+    """
+    if audited:
+        from hmmscope.lab.verbs.audit import audit
+
+        if not folders or out is not None:
+            raise InputError("claims --audit: give folders of experiments, and no --out")
+        there = _measured([Path(folder) for folder in folders])
+        say("\n".join(audit(ledger(there), there)))
+        return
+    if out is not None:
+        new_file(out, (".md", ".html", ".json", ".jsonl"))
+    kept = catalogue()
+    if kept and not folders and not out:
+        say(kept["claims"], end="")
+        return
+    if folders:
+        known = [Stated(**one) for one in kept["stated"]] if kept else []
+        entries = ledger(_measured([Path(folder) for folder in folders]), known, source_digest() if known else "")
+    else:
+        entries = [Entry(claim=claim) for claim in registry.in_order("claim")]
+    if out is not None:
+        path, rows = Path(out), [entry.row() for entry in entries]
+        match path.suffix:
+            case ".md":
+                store.write_text(path, "\n".join(as_markdown(entries)) + "\n")
+            case ".html":
+                from hmmscope.lab.report.ledger import render_ledger
+
+                store.write_text(path, render_ledger(entries))
+            case ".json":
+                store.write_json(path, rows)
+            case _:
+                store.write_table(path, rows)
+    if not quiet or out is None:
+        say("\n".join(as_text(entries)))
+    if out is not None:
+        say(f"ledger: {out}")
+
+
+def _measured(folders: list[Path]) -> list[Path]:
+    """Without those of experiments that were begun and of which no seed is whole, if there are others."""
+    begun = [one for one in folders if (one / "parts.jsonl").is_file() and not (one / "findings.json").exists()]
+    if len(begun) == len(folders):
+        return folders
+    for one in begun:
+        warnings.warn(f"{one}: no seed is whole yet; left out", stacklevel=2)
+    return [one for one in folders if one not in begun]

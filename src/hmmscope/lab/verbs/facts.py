@@ -1,0 +1,296 @@
+"""The verb `facts`: what follows from the matrices of a process, without data."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hmmscope.analysis.screening import screen
+from hmmscope.axes import Tensor
+from hmmscope.corpora.layouts import Prompts
+from hmmscope.errors import InputError
+from hmmscope.inference.entropy import block_entropies
+from hmmscope.inference.facts import (
+    affordable_observability,
+    facts_in_words,
+    known_facts,
+    observability_in_words,
+    process_facts,
+)
+from hmmscope.inference.memory import MAX_ENUMERATED
+from hmmscope.inference.memory_error import (
+    MemoryLoss,
+    fit_decay,
+    memory_certificate,
+    memory_error,
+    sampled_memory_error,
+)
+from hmmscope.inference.mixed_states import mixed_states
+from hmmscope.inference.mixing import MixingTime, mixing_time
+from hmmscope.lab.verbs.endings import new_file
+from hmmscope.lab.verbs.sources import find_process
+from hmmscope.processes.answers import COMPONENTS, MIXING, STATES, WORDS
+from hmmscope.processes.base import Process
+from hmmscope.schema import require
+from hmmscope.seeds import check_seed
+from hmmscope.storage import store
+from hmmscope.text import say
+from hmmscope.ties import steady
+
+#: Sequences that the memory error is summed over where no time is given; beyond, they are sampled.
+_ENUMERATED = 2**16
+#: Observations beyond the longest memory, where none are given: the error no longer depends on where it all began.
+_MARGIN = 16
+
+#: What is refused before the process is built; beyond 64 observations there are too many blocks of two symbols.
+_MOST = {"blocks": 64, "steps": 64, "memory": 10_000, "time": 10**6, "mixed_states": 2**53}
+
+Section = tuple[list[str], dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactOptions:
+    """What is asked for besides the cheap facts; zero for no.
+
+    Attributes:
+        blocks: longest block of observations whose entropy is wanted.
+        steps: gamma_k for k up to this.
+        memory: longest memory whose error is wanted.
+        time: observations seen when a memory is judged; chosen if zero.
+        mixing: whether the mixing time is wanted.
+        mixed_states: where to stop looking for mixed states.
+        screen: "NxL" for what counting reaches in prompts of N demonstrations of L observations; empty for no.
+        samples, seed: sequences for what has to be sampled.
+    """
+
+    blocks: int = 0
+    steps: int = 0
+    memory: int = 0
+    time: int = 0
+    mixing: bool = False
+    mixed_states: int = 0
+    screen: str = ""
+    samples: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        for name, most in _MOST.items():
+            require(0 <= getattr(self, name) <= most, name, f"must be in [0, {most}]", getattr(self, name))
+        require(self.samples >= 2, "samples", "must be at least 2", self.samples)
+        rule = "must be demonstrations x their length, such as 5x8"
+        require(not self.screen or bool(re.fullmatch(r"\d{1,6}x\d{1,6}", self.screen)), "screen", rule, self.screen)
+        require(not self.time or self.time >= self.memory > 0, "time", "must be at least the memory", self.time)
+
+
+def facts(
+    process: str, component: int | None, out: str | None, allow_drop_tiny: bool, overrides: dict[str, str], **asked: Any
+) -> None:
+    """Print the facts, and write them as JSON if asked to."""
+    options = FactOptions(**asked)
+    if out is not None:
+        new_file(out, (".json",))
+    found = find_process(process, overrides, allow_drop_tiny=allow_drop_tiny)
+    built = _component(found, component)
+    for option, (question, _) in _SECTIONS.items():
+        if getattr(options, option):
+            built.require(question, f"--{option.replace('_', '-')}")
+    if options.screen and not (WORDS in built.by_law or built.a_few(1)):
+        raise InputError(f"process: --screen is for HMMs and pools of them, not for {type(built).__name__}")
+    lines, data = _about(built, options)
+    if not lines:
+        raise InputError(f"process: no facts about {type(built).__name__}")
+    observed = "observed coordinates" if built.real_valued else "symbols"
+    kind = "dimensions" if WORDS in built.by_law and built.law.signed else "states"
+    say(f"{process}: {built.num_states} {kind}, {built.num_symbols} {observed}")
+    say("\n".join(lines))
+    if out is not None:
+        sizes = {"num_states": built.num_states, "num_symbols": built.num_symbols}
+        store.write_json(Path(out), {"process": process, "digest": built.digest, **sizes, **data})
+        say(f"written: {out}")
+
+
+def _component(process: Process, component: int | None) -> Process:
+    """The process itself, or the component of a mixture that was asked for."""
+    if component is None:
+        return process
+    process.require(COMPONENTS, "--component")
+    count = len(process.weights_M)
+    if not 0 <= component < count:
+        raise InputError(f"component: must be in [0, {count}), got {component}")
+    return process.component(component)
+
+
+def _about(process: Process, options: FactOptions) -> Section:
+    """What is asked for, last what is told of every process of its kind."""
+    if WORDS in process.by_law:
+        return _sections(process, options)
+    if options.screen:
+        return _screen(process, options)
+    said = dict(process_facts(process))
+    lines = [f"  {name:<16} {value}" for name, value in said.items()]
+    if COMPONENTS not in process.by_law:
+        return lines, process.facts_data()
+    return [*lines, "  of one of them   --component 0"], {"weights": process.weights_M.tolist(), "components": said}
+
+
+def _sections(hmm: Process, options: FactOptions) -> Section:
+    asked = [section for option, (_, section) in _SECTIONS.items() if getattr(options, option)]
+    more = [section(hmm, options) for section in [*asked, *([_screen] if options.screen else [])]]
+    lines, data = _basic(hmm)  # last: it compiles kernels, for which what is refused need not wait
+    for more_lines, more_data in more:
+        lines, data = lines + more_lines, data | more_data
+    return lines, data
+
+
+def _basic(hmm: Process) -> Section:
+    found = known_facts(hmm)
+    lines = [f"  {name:<16} {value}" for name, value in facts_in_words(hmm, found)]
+    return lines, {
+        "stationary_law": None if found.stationary is None else found.stationary.tolist(),
+        "entropy_rate": None if found.entropy is None else dataclasses.asdict(found.entropy),
+        "observability": None if found.observability is None else _plain(found.observability),
+        "least_dimension" if hmm.law.signed else "transition_rank": found.rank,
+    }
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    """A record as plain data: tensors as lists."""
+    fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in fields.items()}
+
+
+def _blocks(hmm: Process, options: FactOptions) -> Section:
+    found = block_entropies(hmm, options.blocks)
+    columns = {"block": found.block.tolist(), "myopic": found.myopic.tolist()}
+    if found.informed is not None:
+        columns["informed"] = found.informed.tolist()
+    columns["excess"] = found.excess.tolist()
+    heads = {"block": "H(n)", "myopic": "h_n", "informed": "lower bound", "excess": "excess"}
+    lines = ["block entropies, nats\n" + f"  {'n':>4} " + " ".join(f"{heads[name]:>12}" for name in columns)]
+    for n, row in enumerate(zip(*columns.values(), strict=True), 1):
+        lines.append(f"  {n:>4} " + " ".join(f"{steady(value):z12.6f}" for value in row))
+    return lines, {"block_entropies": columns}
+
+
+def _steps(hmm: Process, options: FactOptions) -> Section:
+    found = [affordable_observability(hmm, steps) for steps in range(options.steps, 0, -1)][::-1]  # too many: at once
+    lines = ["observability of k observations", *(f"  {f.steps:>4} {observability_in_words(f)}" for f in found)]
+    return lines, {"observability_steps": [_plain(record) for record in found]}
+
+
+def _mixing(hmm: Process, options: FactOptions) -> Section:
+    found = mixing_time(hmm, num_samples=options.samples, seed=options.seed)
+    assert found.distances is not None
+    mean, low, high = (values.tolist() for values in (found.distances.mean, found.distances.low, found.distances.high))
+    ends = (f"{steady(series[-1]):z.4f}" for series in (mean, low, high))
+    last = "distance {}, 95 % {} to {}".format(*ends) + f", {options.samples} sequences"
+    return [f"mixing time\n  {_mixing_words(found)}: {last}"], {
+        "mixing_time": found.time,
+        "mixing_time_paper_indexing": found.paper_indexing,
+        "mixing_distances": {"mean": mean, "low": low, "high": high},
+    }
+
+
+def _mixing_words(found: MixingTime) -> str:
+    if found.time is None:
+        return f"none up to {found.max_time} steps"
+    paper = "" if found.distances is None else f" ({found.paper_indexing:g} as [Limits] Table 1 counts)"
+    return f"{found.time:g} steps{paper}"
+
+
+def _memory(hmm: Process, options: FactOptions) -> Section:
+    """Errors of all memories up to the longest, the decay fitted to them, and the certificates."""
+    time = options.time or _affordable_time(hmm, options.memory)
+    exact = hmm.num_symbols ** min(time, 64) <= (MAX_ENUMERATED if options.time else _ENUMERATED)
+    lengths, errors = list(range(1, options.memory + 1)), []
+    for length in lengths:
+        errors.append(
+            memory_error(hmm, length, time)
+            if exact
+            else sampled_memory_error(hmm, length, time, num_samples=options.samples, seed=options.seed)
+        )
+    if STATES not in hmm.by_law:
+        bounds = [1.0] * len(lengths)  # nothing is known to hold of every history
+    else:
+        bounds = [memory_certificate(hmm, length) for length in lengths]
+    how = "by enumeration" if exact else f"over {options.samples} sequences"
+    lines = [f"error of finite memory after {time} observations, {how}"]
+    lines.append(f"  {'memory':>6} {'TV':>12} {'95 %':>25} {'squared':>12} {'TV of any history':>18}")
+    for length, error, bound in zip(lengths, errors, bounds, strict=True):
+        mean, square, low, high, most = map(
+            steady, (error.total_variation, error.squared, error.low, error.high, bound)
+        )
+        interval = "" if error.exact else f"{low:z.6f} to {high:z.6f}"
+        lines.append(f"  {length:>6} {mean:z12.6f} {interval:>25} {square:12.3e} {most:18.6f}")
+    said, decay = _decay(lengths, errors)
+    return [*lines, f"  {said}"], {
+        "memory_time": time,
+        "memory_errors": [
+            {"memory": length, "certificate": bound, **_plain(error)}
+            for length, error, bound in zip(lengths, errors, bounds, strict=True)
+        ],
+        "memory_decay": decay,
+    }
+
+
+def _affordable_time(hmm: Process, memory: int) -> int:
+    """memory + 16, or less if only that can be enumerated; two more than the memory at least."""
+    for time in range(memory + _MARGIN, memory + 1, -1):
+        if hmm.num_symbols ** min(time, 64) <= _ENUMERATED:
+            return time
+    return memory + _MARGIN
+
+
+def _decay(lengths: list[int], errors: list[MemoryLoss]) -> tuple[str, dict[str, Any] | None]:
+    values = [error.total_variation for error in errors]
+    if len(lengths) < 3:
+        return "decay: needs a memory of 3 or more", None
+    if min(values) <= 1e-14:
+        first = next(length for length, value in zip(lengths, values, strict=True) if value <= 1e-14)
+        return f"decay: none, the error is zero up to rounding from memory {first} on", None
+    fit = fit_decay(lengths, values)
+    return (
+        f"decay: a factor {steady(fit.ratio):.6f} for each observation (fitted from {fit.first} to {fit.last}, "
+        f"largest residual {steady(fit.residual):z.3f})",
+        dataclasses.asdict(fit),
+    )
+
+
+def _mixed(hmm: Process, options: FactOptions) -> Section:
+    found = mixed_states(hmm, max_states=options.mixed_states)
+    count, depth = len(found.depth), int(found.depth.max())
+    ending = "these are all" if found.complete else f"stopped by {found.stopped_by}"
+    lines = [f"mixed states\n  {count} up to depth {depth}; {ending}"]
+    symbols = hmm.symbols or tuple(map(str, range(hmm.num_symbols)))
+    for node in range(min(count, 8)):
+        law = ", ".join(f"{steady(value):z.6f}" for value in found.beliefs[node, :8].tolist())
+        row = zip(symbols, found.successor[node].tolist(), found.probability[node].tolist(), strict=True)
+        edges = ", ".join(f"{name} {steady(p):.4f} -> {'?' if to < 0 else to}" for name, to, p in row if p > 0)
+        lines.append(f"  {node:>4} ({law}{', ...' if hmm.num_states > 8 else ''})  {edges}")
+    return lines + (["  ..."] if count > 8 else []), {"mixed_states": _plain(found)}
+
+
+def _screen(process: Process, options: FactOptions) -> Section:
+    """What counting reaches in prompts, beside the optimum."""
+    demonstrations, length = map(int, options.screen.split("x"))
+    layout = Prompts(num_demonstrations=demonstrations, demonstration_length=length, test_length=length)
+    first = min(4, length - 1)
+    found = screen(process, layout, num_samples=options.samples, first_position=first, seed=options.seed)
+    return [f"after {demonstrations} demonstrations of {length}, from position {first} on", *found.lines()], {
+        "screening": found.rows(),
+        "screening_chance": found.chance,
+        "screening_no_optimum": found.no_optimum,
+    }
+
+
+#: What each option asks of a process, and what answers it.
+_SECTIONS: dict[str, tuple[str, Callable[[Process, FactOptions], Section]]] = {
+    "blocks": (WORDS, _blocks),
+    "steps": (STATES, _steps),
+    "mixing": (MIXING, _mixing),
+    "memory": (WORDS, _memory),
+    "mixed_states": (WORDS, _mixed),
+}

@@ -1,0 +1,41 @@
+"""The verb `figures`: what folders of experiments and runs show, as files for papers, talks or the web."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from hmmscope.errors import DamagedError, InputError
+from hmmscope.lab.report.plots import STYLES, figure_files
+from hmmscope.lab.verbs.pages import read_folder
+from hmmscope.schema import unknown_name
+from hmmscope.storage import store
+from hmmscope.storage.disk import refuse_special
+from hmmscope.text import say
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+def figures(folders: list[str], out: str, style: str, quiet: bool) -> None:
+    """Draw the figures of the folders into OUT, each as EXPERIMENT-FIGURE, the name it has when a page gives it away."""
+    if style not in STYLES:
+        raise unknown_name("style", style, STYLES)
+    found = [read_folder(Path(folder)) for folder in folders]
+    named = Counter(one.about.experiment for one in found)
+    if max(named.values()) > 1:
+        raise InputError(
+            f"out: {max(named, key=named.__getitem__)} is given twice; each folder of it needs its own --out"
+        )
+    for one in found:
+        name = one.about.experiment
+        if not _NAME.fullmatch(name):
+            raise DamagedError(
+                f"{one.path}/experiment.json: experiment: must be letters, digits and '. _ -', got {name!r}"
+            )
+        for figure in one.figures:
+            for ending, drawn in figure_files(figure, style=style).items():
+                place = Path(out) / f"{name}-{figure.name}.{ending}"
+                store.make_folder(place.parent)
+                refuse_special(place)
+                store.write_bytes(place, drawn)
+                if not quiet:
+                    say(str(place))

@@ -1,0 +1,268 @@
+"""The verb `oracle`: exact answers about given sequences."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hmmscope.axes import Tensor
+from hmmscope.errors import InputError
+from hmmscope.inference.likeliest import likeliest as likeliest_choice
+from hmmscope.inference.optimal import observe, observe_with_memory
+from hmmscope.inference.paths import most_likely_states, sample_state_paths
+from hmmscope.inference.smoothing import smooth_beliefs
+from hmmscope.kernels.counting import context_counts, ngram_laws
+from hmmscope.lab.verbs.endings import new_file
+from hmmscope.lab.verbs.sources import find_process, likeliest, read_observations
+from hmmscope.machine import require_memory
+from hmmscope.processes.answers import MEMORY, PATHS, PREDICTIONS, SMOOTHING
+from hmmscope.processes.base import Process
+from hmmscope.schema import require
+from hmmscope.seeds import check_seed
+from hmmscope.storage import store
+from hmmscope.text import in_a_line, say
+from hmmscope.ties import steady
+
+#: Positions of a path that are printed, and sequences.
+_SHOWN, _SHOWN_SEQUENCES = 30, 10
+#: Bytes that a number takes in a row of the table.
+_NUMBER_BYTES = 40
+
+
+#: What options ask of a process.
+_ASKED = {"smooth": SMOOTHING, "viterbi": PATHS, "paths": PATHS, "memory": MEMORY}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for besides the filter; zero for no.
+
+    Attributes:
+        smooth, viterbi: the belief about each state, and the likeliest path, given all observations.
+        paths: draws of the hidden path given all observations.
+        memory: observations that an observer keeps.
+        ngrams: largest n of the n-gram baselines (n - 1 symbols of context).
+        seed: of the draws.
+    """
+
+    smooth: bool
+    viterbi: bool
+    paths: int
+    memory: int
+    ngrams: int
+    seed: int
+
+
+def oracle(
+    process: str,
+    observations: str,
+    out: str | None,
+    allow_drop_tiny: bool,
+    quiet: bool,
+    smooth: bool,
+    viterbi: bool,
+    paths: int,
+    memory: int,
+    ngrams: int,
+    seed: int,
+    overrides: dict[str, str],
+    unit: str | None = None,
+    column: str | None = None,
+    group: str | None = None,
+    axis: int | None = None,
+) -> None:
+    """Print the likelihood of all, and that, the final belief and the prediction of the first ones; write all positions to
+    a table."""
+    for name, value in (("paths", paths), ("memory", memory), ("ngrams", ngrams)):
+        require(value >= 0, name, "must be at least 0", value)
+    wanted = Wanted(smooth, viterbi, paths, memory, ngrams, check_seed(seed))
+    if out is not None:
+        new_file(out)
+    built = find_process(process, overrides, allow_drop_tiny=allow_drop_tiny)
+    built.require(PREDICTIONS)
+    for name, question in _ASKED.items():
+        if getattr(wanted, name):
+            built.require(question, f"--{name}")
+    if ngrams and built.real_valued:
+        raise InputError("process: --ngrams counts symbols, not vectors")
+    sequences, understood = read_observations(
+        Path(observations), built, unit=unit, column=column, group=group, axis=axis
+    )
+    if not quiet:
+        say(understood)
+    _require_rows(built, sequences, wanted, kept=out is not None)
+    table: list[dict] = []
+    lines: list[str] = []
+    total, impossible = 0.0, 0
+    for number, sequence in enumerate(sequences):
+        rows, said = _filtered(built, sequence)
+        said += _extras(built, sequence, rows, wanted, number)
+        own = math.fsum(row["log_likelihood"] for row in rows)
+        total, impossible = total + own, impossible + (own == -math.inf)
+        if number < _SHOWN_SEQUENCES:
+            lines.append(f"sequence {number + 1}: {sequence.shape[1]} observations, {said[0]}")
+            lines += [f"  {line}" for line in said[1:]]
+        if out is not None:
+            table += [{"sequence": number + 1} | row for row in rows]
+    _say_all(built, sequences, total, impossible)
+    for line in lines:
+        say(line)
+    if len(sequences) > _SHOWN_SEQUENCES:
+        more = "" if out is not None else "; --out TABLE.jsonl writes all"
+        say(f"and {len(sequences) - _SHOWN_SEQUENCES} more sequences{more}")
+    if out is not None:
+        for row in table:
+            for key in ("log_likelihood", "memory_log_likelihood"):
+                if row.get(key) == -torch.inf:
+                    row[key] = None
+        store.write_table(Path(out), table)
+        if not quiet:
+            say(f"table: {out} (log_likelihood null means -inf)")
+
+
+def _say_all(process: Process, sequences: list[Tensor], total: float, impossible: int) -> None:
+    """The log-likelihood of several sequences together, in a line."""
+    if len(sequences) > 1:
+        count = sum(sequence.shape[1] for sequence in sequences)
+        noun = "log-density" if process.real_valued else "log-likelihood"
+        each = f"{impossible} of them impossible" if impossible else f"{steady(total / count):.6f} per observation"
+        say(f"{len(sequences)} sequences, {count} observations: {noun} {steady(total):.6f} nats ({each})")
+
+
+def _require_rows(process: Process, sequences: list[Tensor], wanted: Wanted, *, kept: bool) -> None:
+    """ResourceError if the rows of all sequences, or of the longest where none are kept, cannot fit."""
+    lengths = [sequence.shape[1] for sequence in sequences]
+    size = process.num_components or process.num_states
+    beliefs = 1 + wanted.smooth + (2 if wanted.memory else 0)
+    numbers = beliefs * size + (2 if wanted.memory else 1) * process.num_symbols + wanted.paths
+    numbers += wanted.ngrams * process.num_symbols
+    if process.real_valued:
+        numbers += size**2 + process.num_symbols
+    positions = sum(lengths) if kept else max(lengths)
+    advice = "give fewer or shorter sequences, or ask for less"
+    require_memory(
+        f"oracle: {positions} positions", _NUMBER_BYTES * (numbers * positions + wanted.paths * size), advice
+    )
+
+
+def _filtered(process: Process, sequence: Tensor) -> tuple[list[dict], list[str]]:
+    """Rows of what is known after each observation, and what is said: a first line, and what the last position knows."""
+    found = observe(process, sequence)
+    known = {**found.laws, **found.vectors}
+    columns = {
+        "observation": sequence,
+        "log_likelihood": found.log_likelihood_terms,
+        **known,
+        "next_observation": found.next_observation,
+    }
+    values = zip(*(column[0].tolist() for column in columns.values()), strict=True)
+    rows = [{"position": t, **dict(zip(columns, row, strict=True))} for t, row in enumerate(values)]
+    total = math.fsum(row["log_likelihood"] for row in rows)
+    first = f"{'log-density' if process.real_valued else 'log-likelihood'} {_nats(total)}"
+    symbols = tuple(map(in_a_line, process.symbols or map(str, range(process.num_symbols))))
+    impossible = [t for t, row in enumerate(rows) if row["log_likelihood"] == -math.inf]
+    if impossible:
+        name = symbols[rows[impossible[0]]["observation"]]
+        return rows, [f"{first}; impossible from observation {impossible[0]} ({name}) on"]
+    last = rows[-1]
+    said = [f"{first} ({_digits(total / len(rows))} per observation)"]
+    said += [f"{name}: {likeliest(last[name], process.states if name == 'belief' else None)}" for name in found.laws]
+    said += [f"{name}: {_coordinates(last[name])}" for name in found.vectors if found.vectors[name].ndim == 3]
+    ahead = last["next_observation"]
+    return rows, [*said, f"next: {_coordinates(ahead) if process.real_valued else likeliest(ahead, symbols)}"]
+
+
+def _coordinates(vector: list[float], count: int = 8) -> str:
+    return ", ".join(map(_digits, vector[:count])) + (", ..." if len(vector) > count else "")
+
+
+def _digits(value: float) -> str:
+    return f"{steady(value):z.6f}"
+
+
+def _nats(value: float) -> str:
+    return f"{_digits(value)} nats"
+
+
+def _extras(process: Process, tokens: Tensor, rows: list[dict], wanted: Wanted, number: int) -> list[str]:
+    """What was asked for besides the filter: added to the rows, and said in a line each."""
+    lines = []
+    possible = rows[-1]["log_likelihood"] > -torch.inf
+    names = tuple(map(in_a_line, process.states or map(str, range(process.num_states))))
+    for add, asked in ((_smooth, wanted.smooth), (_viterbi, wanted.viterbi), (_paths, wanted.paths)):
+        said = add(process, tokens, rows, names, wanted, number) if asked else []
+        lines += said if possible else []  # an impossible sequence has zeros and -1
+    if wanted.memory:
+        lines += _memory(process, tokens, rows, wanted.memory)
+    if wanted.ngrams:
+        lines += _ngrams(process, tokens, rows, wanted.ngrams)
+    return lines
+
+
+def _dots(rows: list[dict]) -> str:
+    return " ..." if len(rows) > _SHOWN else ""
+
+
+def _smooth(
+    process: Process, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: Wanted, number: int
+) -> list[str]:
+    beliefs = smooth_beliefs(process, tokens)[0]
+    for row, belief in zip(rows, beliefs.tolist(), strict=True):
+        row["smoothed"] = belief
+    best = likeliest_choice(beliefs[:_SHOWN]).tolist()
+    said = (f"{names[s]} {steady(float(beliefs[t, s])):.3f}" for t, s in enumerate(best))
+    return [f"smoothed: {', '.join(said)}{_dots(rows)}"]
+
+
+def _viterbi(
+    process: Process, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: Wanted, number: int
+) -> list[str]:
+    path = most_likely_states(process, tokens)
+    states = path.states[0].tolist()
+    for row, state in zip(rows, states, strict=True):
+        row["viterbi"] = state
+    said = " ".join(names[s] for s in states[:_SHOWN])
+    return [f"likeliest path: {said}{_dots(rows)} (log-probability {_digits(float(path.log_probability[0]))})"]
+
+
+def _paths(
+    process: Process, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: Wanted, number: int
+) -> list[str]:
+    """Draws of the hidden path, numbered by the sequence, so that they do not depend on the other sequences."""
+    drawn = sample_state_paths(process, tokens, num_paths=wanted.paths, seed=wanted.seed, indices=[number])[:, 0]
+    for row, states in zip(rows, drawn.T.tolist(), strict=True):
+        row["paths"] = states
+    return [
+        f"path {k}: {' '.join(names[s] for s in states[:_SHOWN])}{_dots(rows)}"
+        for k, states in enumerate(drawn.tolist())
+    ]
+
+
+def _memory(process: Process, tokens: Tensor, rows: list[dict], length: int) -> list[str]:
+    """What an observer knows who remembers `length` observations."""
+    kept = observe_with_memory(process, tokens, length)
+    columns = {"log_likelihood": kept.log_likelihood_terms, **kept.laws, **kept.vectors}
+    columns["next_observation"] = kept.next_observation
+    for name, column in columns.items():
+        for row, value in zip(rows, column[0].tolist(), strict=True):
+            row[f"memory_{name}"] = value
+    total = float(kept.log_likelihood_terms.sum())
+    symbols = tuple(map(in_a_line, process.symbols or map(str, range(process.num_symbols))))
+    ahead = likeliest(rows[-1]["memory_next_observation"], symbols)
+    return [
+        f"with {length} observations of memory: log-likelihood {_nats(total)} "
+        f"({_digits(total / len(rows))} per observation), next: {ahead or 'nothing, the window is impossible'}"
+    ]
+
+
+def _ngrams(process: Process, tokens: Tensor, rows: list[dict], count: int) -> list[str]:
+    """Log-likelihoods of what n-gram counts of the sequence itself predict, contexts of 0 to count - 1 symbols."""
+    counts = context_counts(tokens.numpy(), np.arange(tokens.shape[1]), process.num_symbols, count - 1)
+    predicted = torch.from_numpy(ngram_laws(counts, [1.0] * count))[0]
+    terms_TK = predicted.gather(2, tokens[0][:, None, None].expand(-1, count, 1))[..., 0].log()
+    for row, terms in zip(rows, terms_TK.tolist(), strict=True):
+        row["ngram_log_likelihood"] = terms
+    said = ", ".join(map(_digits, terms_TK.mean(0).tolist()))
+    return [f"n-grams, n = 1 to {count}: {said} per observation"]

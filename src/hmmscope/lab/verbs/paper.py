@@ -1,0 +1,82 @@
+"""The verb `paper`: every experiment of a paper in order, and one index page with the ledger on top."""
+
+from pathlib import Path
+
+from hmmscope import registry
+from hmmscope.errors import FullDiskError, HmmscopeError, RefusedError
+from hmmscope.lab.evidence.claims import claims_of
+from hmmscope.lab.evidence.ledger import SCALES, ledger
+from hmmscope.lab.experiments.experiment import experiment_named
+from hmmscope.lab.experiments.running import run_experiment
+from hmmscope.lab.report.ledger import Page, render_ledger
+from hmmscope.lab.sweeps.engines import EngineOptions
+from hmmscope.lab.verbs.findings import show_page
+from hmmscope.schema import unknown_name
+from hmmscope.storage import store
+from hmmscope.text import say
+
+#: How the names of a paper's experiments begin.
+PREFIXES = {"multitask": "multitask-", "limits": "limits-", "all": ""}
+
+
+def paper(paper: str, scale: str, out: str, resume: bool, quiet: bool, jobs: int | None = None) -> None:
+    """Run all experiments that the paper and the scale have; one that fails is named, and the others go on.
+
+    Raises:
+        InputError: an unknown paper or scale.
+        RefusedError: `out` exists, and `resume` is not set.
+        HmmscopeError: of the first experiment that failed, after all others.
+    """
+    names = experiments_of(paper, scale)
+    folder = Path(out)
+    if folder.exists() and not resume:
+        raise RefusedError(f"{out}: exists; choose another --out or add --resume")
+    store.make_folder(folder)
+    failed: dict[str, HmmscopeError] = {}
+    for number, name in enumerate(names, 1):
+        if not quiet:
+            say(f"{number} of {len(names)}: {name}", flush=True)
+        try:
+            if not (folder / name / "report.html").exists():
+                workers = None if jobs is None or not experiment_named(name).num_seeds else EngineOptions(jobs=jobs)
+                show_page(run_experiment(name, scale, folder / name, engine=workers, resume=True, quiet=quiet))
+        except FullDiskError:
+            raise
+        except HmmscopeError as error:
+            failed[name] = error
+            say(f"{name}: {error}", flush=True)
+        _write_index(folder, names, failed)
+    say(f"page: {folder / 'index.html'}")
+    if failed:
+        name, first = next(iter(failed.items()))
+        raise type(first)(f"{', '.join(failed)}: failed, the others are done; {name}: {first}")
+
+
+def experiments_of(paper: str, scale: str) -> list[str]:
+    """Experiments in the order in which they are run: those that train nothing first.
+
+    Raises:
+        InputError: an unknown paper or scale.
+    """
+    if paper not in PREFIXES:
+        raise unknown_name("paper", paper, PREFIXES)
+    if scale not in SCALES:
+        raise unknown_name("scale", scale, SCALES)
+    found = [experiment_named(name) for name in registry.entries("experiment") if name.startswith(PREFIXES[paper])]
+    found = [experiment for experiment in found if scale in experiment.scales]
+    return [experiment.name for experiment in sorted(found, key=lambda one: bool(one.num_seeds))]
+
+
+def _write_index(folder: Path, names: list[str], failed: dict[str, HmmscopeError]) -> None:
+    done = [name for name in names if (folder / name / "report.html").exists()]
+    pages = [
+        Page(
+            name=name,
+            title=experiment_named(name).title,
+            link=f"{name}/report.html" if name in done else None,
+            error=str(failed[name]) if name in failed else None,
+        )
+        for name in names
+    ]
+    entries = ledger([folder / name for name in done if claims_of(name)])
+    store.write_text(folder / "index.html", render_ledger(entries, pages))

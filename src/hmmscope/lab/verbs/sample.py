@@ -1,0 +1,79 @@
+"""The verb `sample`: sequences of a process, the same bits everywhere."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.layouts import Sequences
+from hmmscope.errors import InputError
+from hmmscope.lab.verbs.endings import new_file
+from hmmscope.lab.verbs.sources import find_process
+from hmmscope.machine import require_memory
+from hmmscope.processes.base import Process
+from hmmscope.storage import store
+from hmmscope.text import say
+
+
+def sample(
+    process: str,
+    num_samples: int,
+    length: int,
+    seed: int,
+    first: int,
+    out: str | None,
+    quiet: bool,
+    overrides: dict[str, str],
+) -> None:
+    """Print or write sequences."""
+    if num_samples < 0 or first < 0:
+        raise InputError(f"num_samples: and first must be at least 0, got {num_samples} and {first}")
+    if out is not None:
+        new_file(out, (".txt", ".jsonl", ".npz", ".safetensors"))
+    layout = Sequences(length=length)
+    require_memory("sample", 8 * 4 * num_samples * (length + 1))
+    built = find_process(process, overrides)
+    corpus = Corpus(built, layout=layout, seed=seed)
+    batch = corpus[first : first + num_samples]
+    if out is None:
+        say("\n".join(_as_text(built, batch.observations)))
+        return
+    path = Path(out)
+    arrays = {"observations": batch.observations, "states": batch.states}
+    if batch.components is not None:
+        arrays["components"] = batch.components
+    match path.suffix:
+        case ".txt":
+            store.write_text(path, "".join(line + "\n" for line in _as_text(built, batch.observations)))
+        case ".jsonl":
+            columns = {name: tensor.tolist() for name, tensor in arrays.items()}
+            rows = [{"sample": first + i} | {name: c[i] for name, c in columns.items()} for i in range(num_samples)]
+            rows[:1] = [row | {"alphabet": _alphabet(built)} for row in rows[:1]]
+            store.write_table(path, rows)
+        case ".npz":
+            buffer = io.BytesIO()
+            numbers: dict[str, Any] = {name: tensor.numpy() for name, tensor in arrays.items()}
+            np.savez(buffer, header=np.array(json.dumps(_alphabet(built))), **numbers)
+            store.write_bytes(path, buffer.getvalue())
+        case ".safetensors":
+            store.write_tensors(path, arrays, {"sequences": json.dumps(_alphabet(built))})
+    if not quiet:
+        say(f"{num_samples} sequences of {length} -> {path}; the first 100 have digest {corpus.digest(100)}")
+
+
+def _alphabet(process: Process) -> dict[str, Any]:
+    """What `SequenceData` needs besides the arrays, so that it reads the symbols as they were."""
+    names = {} if process.symbols is None else {"symbols": list(process.symbols)}
+    return {"format": "hmmscope-sequences", "version": 1, "num_symbols": process.num_symbols} | names
+
+
+def _as_text(process: Process, observations: torch.Tensor) -> list[str]:
+    names = process.symbols
+    if names is None:
+        return [" ".join(map(str, row)) for row in observations.tolist()]
+    glue = "" if all(len(name) == 1 for name in names) else " "
+    return [glue.join(names[v] for v in row) for row in observations.tolist()]

@@ -1,0 +1,108 @@
+"""What verbs read: processes by name or file, observations from files; and where they may write."""
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hmmscope import registry
+from hmmscope.axes import Tensor
+from hmmscope.errors import InputError
+from hmmscope.lab.verbs.endings import HMM_FILES
+from hmmscope.processes.base import Process
+from hmmscope.processes.files import load_process, shipped_processes
+from hmmscope.schema import unknown_name
+from hmmscope.sequences.data import SequenceData
+from hmmscope.storage import store
+from hmmscope.storage.mapped import read_npz
+from hmmscope.text import in_a_line
+from hmmscope.ties import descending, steady
+
+#: Probabilities of a process from which on its building is announced.
+_LARGE = 2**24
+#: Endings of files with an array `observations`, as `hmmscope sample --out` writes them.
+ARRAY_FILES = (".jsonl", ".npz", ".safetensors")
+
+
+def find_process(source: str, overrides: Mapping[str, str] | None = None, *, allow_drop_tiny: bool = False) -> Process:
+    """A registered process by name with fields changed, a shipped one, or one from a file (HMMER profiles too)."""
+    fields = {key.removeprefix("process."): value for key, value in (overrides or {}).items()}
+    if source in registry.entries("process"):
+        spec = registry.build_spec("process", {"name": source, **fields}, "process")
+        _warn_of_a_large_build(spec)
+        built: Process = spec.build()
+        return built
+    if Path(source).suffix not in (*HMM_FILES, ".hmm") and source not in shipped_processes():
+        raise unknown_name("process", source, [*registry.entries("process"), *shipped_processes()])
+    if fields:
+        raise InputError(f"--{next(iter(fields))}: unknown option; only a registered process has fields to change")
+    if Path(source).suffix == ".hmm":
+        from hmmscope.interop.hmmer import load_hmmer
+
+        return load_hmmer(source, allow_drop_tiny=allow_drop_tiny)
+    return load_process(source, allow_drop_tiny=allow_drop_tiny)
+
+
+def _warn_of_a_large_build(spec: object) -> None:
+    """A warning, before it begins, of a mixture that takes seconds and much memory to build."""
+    sizes = [getattr(spec, name, 0) for name in ("num_components", "num_states", "num_symbols")]
+    numbers = sizes[0] * sizes[1] * (sizes[1] + sizes[2])
+    if numbers >= _LARGE:
+        warnings.warn(
+            f"building {sizes[0]:,} HMMs of {sizes[1]} states, about {8 * numbers / 2**30:.1f} GiB; --num_components 100 "
+            "is a smaller pool",
+            stacklevel=3,
+        )
+
+
+def likeliest(law: list[float], names: tuple[str, ...] | None, count: int = 5) -> str:
+    """The largest entries of a law, by name, those above zero."""
+    order = descending(law)[:count]
+    shown = ", ".join(f"{in_a_line(names[i]) if names else i} {steady(law[i]):.6f}" for i in order if law[i] > 0)
+    return shown + (", ..." if len(law) > count else "")
+
+
+def read_observations(path: Path, process: Process, **reading: Any) -> tuple[list[Tensor], str]:
+    """Sequences from a file, symbols or for a linear system vectors, and what was understood.
+
+    Each is (1, time), or (1, time, observed) for vectors; the filters check what is in it.
+
+    Args:
+        path: any file that `SequenceData` reads; of vectors .jsonl, .npz or .safetensors.
+        process: its symbols are the alphabet; what it was fitted to says how the file is read, where nothing is asked for.
+        reading: `unit`, `column`, `group` and `axis`, as for `SequenceData`.
+    """
+    if process.real_valued:
+        vectors = _read_vectors(path, process.num_symbols)
+        return vectors, f"{path.name}: {len(vectors)} sequences of vectors"
+    data = SequenceData(path, like=process, **reading)
+    return [sequence[None] for sequence in data], data.describe()
+
+
+def _read_vectors(path: Path, num_coordinates: int) -> list[Tensor]:
+    if path.suffix not in ARRAY_FILES:
+        raise InputError(f"{path}: vectors are read from files ending in {', '.join(ARRAY_FILES)}, not from text")
+    rows: list[Any]
+    if path.suffix == ".jsonl":
+        rows = [row.get("observations") for row in store.read_table(path, own=False)]
+    else:
+        arrays: Mapping[str, Any] = read_npz(path) if path.suffix == ".npz" else store.read_tensors(path)
+        if "observations" not in arrays:
+            raise InputError(f"{path}: holds no array 'observations' but {', '.join(sorted(arrays)[:10]) or 'nothing'}")
+        rows = list(arrays["observations"])
+    sequences = []
+    for number, row in enumerate(rows):
+        try:
+            values = np.asarray(row)
+        except ValueError:
+            raise InputError(f"{path}: sequence {number}: rows have different lengths") from None
+        if values.ndim != 2 or values.dtype.kind not in "iuf":
+            raise InputError(f"{path}: sequence {number}: must be a list of vectors of {num_coordinates} numbers")
+        if len(values):
+            sequences.append(torch.from_numpy(values.astype(np.float64))[None])
+    if not sequences:
+        raise InputError(f"{path}: holds no sequence")
+    return sequences

@@ -1,0 +1,58 @@
+"""The verb `study`: what someone with sequences and no HMM wants to know."""
+
+from hmmscope.errors import InputError
+from hmmscope.lab.report.drawing import draw_folder
+from hmmscope.lab.report.page import write_page
+from hmmscope.lab.study import study as studies
+from hmmscope.lab.study.study import StudySpec, prepare
+from hmmscope.lab.verbs.findings import print_findings
+from hmmscope.runs.dry_run import as_text, estimate
+from hmmscope.schema import parse_spec
+from hmmscope.sequences.data import SequenceData
+from hmmscope.text import say
+
+
+def study(
+    data: str,
+    out: str | None,
+    resume: bool,
+    quiet: bool,
+    overrides: dict[str, str],
+    dry_run: bool = False,
+    unit: str | None = None,
+    column: str | None = None,
+    group: str | None = None,
+    axis: int | None = None,
+) -> None:
+    """Study the sequences of a file, print what was found, and write the page; or say what that would take."""
+    spec: StudySpec = parse_spec(StudySpec, overrides, "")
+    source = SequenceData(data, unit=unit, column=column, group=group, axis=axis)
+    work = prepare(source, spec)
+    if not quiet:
+        say(work.data.describe())
+    if dry_run:
+        _say_what_it_takes(work)
+        return
+    if out is None:
+        raise InputError("out: give a new folder for the study, --out DIR (or --dry-run)")
+    found = studies.study(source, out, resume=resume, quiet=quiet, spec=spec)
+    for row in found.table():
+        chosen = "  (chosen on the validation part)" if row["chosen"] else ""
+        interval = f" [{row['low']:.4f}, {row['high']:.4f}]" if row["pieces"] > 1 else ""
+        say(f"{row['name']:<28} {row['value']:.4f}{interval} nats, {row['bits']:.3f} bits{chosen}")
+    print_findings(found.path)
+    draw_folder(found.path)
+    say(f"page: {write_page([found.path], found.path / 'report.html')}")
+
+
+def _say_what_it_takes(work: studies.Prepared) -> None:
+    """The parts, the fits, and what the trainings take."""
+    for fact in work.facts()[2:]:
+        say(f"{fact['name']:<18} {fact['value']}")
+    spec = work.spec
+    say(f"HMMs               {', '.join(map(str, spec.states))} states, at most {spec.restarts} restarts each")
+    for network in spec.networks:
+        tried = ", ".join(map(str, work.steps))
+        say(f"{network}: {tried} steps, until more do not help; {spec.seeds} seed(s). The longest training:")
+        config = work.config(network, work.steps[-1], 0)
+        say("\n".join(f"  {line}" for line in as_text(estimate(config), config)))

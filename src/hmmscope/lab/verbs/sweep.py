@@ -1,0 +1,110 @@
+"""The verb `sweep`: many runs from a grid, on this machine, on a Ray cluster or on a Slurm cluster."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hmmscope.errors import InputError, ResourceError
+from hmmscope.lab.sweeps.driver import run_sweep
+from hmmscope.lab.sweeps.engines import EngineOptions, pairs
+from hmmscope.lab.sweeps.grid import GRID_KEYS, Point, expand, load_points, read_grid
+from hmmscope.lab.sweeps.jobs import is_done
+from hmmscope.lab.sweeps.table import DOUBTFUL, Board, table_rows, table_text
+from hmmscope.lab.verbs.train import run_config
+from hmmscope.runs.config import read_yaml
+from hmmscope.runs.dry_run import require_room
+from hmmscope.text import say
+
+
+def sweep(
+    grid: str | None,
+    out: str | None,
+    table: str | None,
+    base: str | None,
+    vary: list[str],
+    seeds: str | None,
+    instances: bool,
+    engine: str,
+    jobs: int | None,
+    retries: int,
+    gpus: float,
+    address: str | None,
+    slurm: list[str],
+    silence: float | None,
+    dry_run: bool,
+    quiet: bool,
+    overrides: dict[str, str],
+) -> None:
+    """Run a grid, or go on with it, and print its table; or print the table of one as it is now."""
+    where = EngineOptions(name=engine, jobs=jobs, gpus=gpus, address=address, slurm=tuple(slurm), silence=silence)
+    flags = bool(base or vary or seeds or instances or overrides)
+    if table is not None:
+        if grid or flags or out or dry_run:
+            raise InputError("table: prints the table of a sweep that is there; give nothing else with it")
+        rows = table_rows(Path(table), load_points(Path(table)))
+        say("\n".join(table_text(rows)))
+        _refuse_doubtful(rows)
+        return
+    points = _points(grid, out, flags, overrides, base=base, vary=vary, seeds=seeds, instances=instances)
+    if dry_run:
+        say(f"{len(points)} runs")
+        for point in points:
+            say("  ".join([point.name, *(f"{key} {value}" for key, value in point.varied.items())]))
+        return
+    if out is None:
+        raise InputError("out: give a folder for the sweep, --out DIR (or --dry-run)")
+    path = Path(out)
+    require_room([p.config for p in points if not is_done(path, p.name)], path, here=engine == "local")
+    with Board(path, points, quiet=quiet) as board:
+        rows = run_sweep(points, path, where.make(path), retries=retries, watcher=board)
+    say("\n".join(table_text(rows)))
+    say(f"table: {path / 'table.jsonl'}")
+    _refuse_doubtful(rows)
+    failed = sum(row["state"] != "done" for row in rows)
+    if failed:
+        raise ResourceError(f"{failed} of {len(rows)} runs failed; see {path / 'table.jsonl'} and {path / 'logs'}")
+
+
+def _refuse_doubtful(rows: Sequence[dict[str, Any]]) -> None:
+    """An exit code for a table with runs that nobody should believe; what is wrong with them stands below it."""
+    if names := [row["run"] for row in rows if row["state"] in DOUBTFUL]:
+        raise ResourceError(
+            f"{len(names)} of {len(rows)} runs are damaged or unsealed, such as {names[0]}; the others count"
+        )
+
+
+def _points(grid: str | None, out: str | None, flags: bool, overrides: dict[str, str], **given: Any) -> Sequence[Point]:
+    if grid is not None and not flags:
+        if not _is_yaml(grid):
+            raise InputError(
+                f"grid: {grid} is one run; say what varies, hmmscope sweep {grid} --vary KEY=A,B --out DIR"
+            )
+        return read_grid(Path(grid))
+    if not flags:
+        if out is None or not (Path(out) / "grid.json").exists():
+            raise InputError("grid: give a grid file, or what varies, or the --out of a sweep to go on with")
+        return load_points(Path(out))
+    if grid is not None and given["base"] is not None:
+        raise InputError(f"grid: is {grid}, and so is --base; give one of them")
+    base = grid or given["base"]
+    data: dict[str, Any] = {"base": None if base is None else _configuration(base), "instances": given["instances"]}
+    data["vary"] = {key: values.split(",") for key, values in pairs(given["vary"], "vary").items()}
+    if given["seeds"] is not None:
+        data["seeds"] = given["seeds"].split(",") if "," in given["seeds"] else given["seeds"]
+    return expand(data, overrides)
+
+
+def _configuration(base: str) -> dict[str, Any]:
+    """What `hmmscope train` makes of it: a preset, a YAML file, a process, a file of sequences."""
+    if _is_yaml(base):
+        data = read_yaml(Path(base))
+        if isinstance(data, dict) and set(GRID_KEYS) & set(data):
+            raise InputError(
+                f"grid: {base} is a grid and says all; give no --vary, --seeds, --instances or --section.key with it, or a "
+                "configuration in its place"
+            )
+    return run_config(base, {}).to_data()
+
+
+def _is_yaml(name: str) -> bool:
+    return Path(name).suffix in (".yaml", ".yml")

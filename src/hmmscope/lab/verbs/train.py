@@ -1,0 +1,72 @@
+"""The verb `train`: one model, and how far from its optimum it ends."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from hmmscope import registry
+from hmmscope.errors import InputError
+from hmmscope.lab.experiments.run_page import describe_run
+from hmmscope.lab.verbs.findings import print_findings
+from hmmscope.processes.files import shipped_processes
+from hmmscope.processes.from_file import GivenSpec
+from hmmscope.processes.given_sequences import DataSpec
+from hmmscope.processes.make import process_data
+from hmmscope.runs import pipeline
+from hmmscope.runs.config import RunConfig, config_from_data, configure, load_config
+from hmmscope.runs.presets import PRESETS, preset
+from hmmscope.schema import unknown_name
+from hmmscope.text import say
+
+
+def train(
+    config: str,
+    out: str | None,
+    resume: bool,
+    quiet: bool,
+    overrides: dict[str, str],
+    dry_run: bool = False,
+    tracker: str | None = None,
+) -> None:
+    """Train one model, and print how far from its optimum it ends; or say what that would take."""
+    configured = run_config(config, overrides)
+    if dry_run:
+        from hmmscope.runs.dry_run import as_text, estimate
+
+        say("\n".join(as_text(estimate(configured), configured)))
+        return
+    if out is None:
+        raise InputError("out: give a new folder for the run, --out DIR (or --dry-run)")
+    if isinstance(configured.process, DataSpec) and not quiet:
+        say(configured.process.build().data.describe())
+    trained = pipeline.train(configured, out, resume=resume, quiet=quiet, tracker=tracker)
+    changes = [f"--{key} {value}" for key, value in overrides.items()]
+    if os.access(out, os.W_OK) or not (Path(out) / "findings.json").is_file():
+        describe_run(trained, " ".join(["hmmscope train", config, "--out", Path(out).name, *changes]))
+    print_findings(trained.path)
+    say(f"run: {trained.path}   page: hmmscope report {trained.path} -o report.html")
+
+
+def run_config(source: str, overrides: dict[str, str]) -> RunConfig:
+    """A YAML file, the folder of a run, a preset, the name or file of a process, or a file of sequences.
+
+    Of sequences without a length, windows are as long as they.
+    """
+    if (Path(source) / "config.json").is_file():
+        config = load_config(Path(source) / "config.json", overrides)
+        if isinstance(config.process, GivenSpec):  # its folder has a copy
+            config = replace(config, process=GivenSpec.of(pipeline.read_run(source).process))
+        return config
+    if Path(source).suffix in (".yaml", ".yml"):
+        return load_config(Path(source), overrides)
+    if source in PRESETS:
+        return config_from_data(preset(source), overrides)
+    if source not in registry.entries("process") and source not in shipped_processes() and not Path(source).suffix:
+        known = [*PRESETS, *registry.entries("process"), *shipped_processes(), "a .yaml file", "a file with a process"]
+        raise unknown_name("config", source, [*known, "a file with sequences"])
+    data = process_data(source)
+    if data["name"] != "data":
+        return config_from_data({"process": data}, overrides)
+    fields = {key.removeprefix("process."): value for key, value in overrides.items() if key.startswith("process.")}
+    given = configure(registry.build_spec("process", data | fields, "process"))
+    return config_from_data(given.to_data(), {k: v for k, v in overrides.items() if not k.startswith("process.")})

@@ -1,0 +1,173 @@
+"""The verb `verify`: whether folders are as they were written, and whether their numbers follow from what is in them."""
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hmmscope.analysis.curves import evaluate
+from hmmscope.errors import DamagedError, InputError, RefusedError
+from hmmscope.interop.huggingface import RECORD, from_huggingface, read_record
+from hmmscope.lab.evidence.ledger import read_tables, with_versions
+from hmmscope.lab.experiments.experiment import experiment_named
+from hmmscope.lab.experiments.parts import Kept
+from hmmscope.lab.experiments.running import judgements, run_row
+from hmmscope.lab.study.study import judgements_of
+from hmmscope.lab.sweeps.grid import check_run, load_points
+from hmmscope.lab.sweeps.jobs import is_done, run_folder
+from hmmscope.lab.sweeps.table import table_rows
+from hmmscope.models.given import GivenModelSpec
+from hmmscope.runs.config import config_from_data
+from hmmscope.runs.pipeline import load_run
+from hmmscope.storage import disk, packed, seals, store
+from hmmscope.storage.packed import INDEX
+from hmmscope.storage.rundir import RunDir
+from hmmscope.text import say
+
+#: Numbers that are computed again, of the same tables or of the same weights, on whatever machine.
+_TABLES, _WEIGHTS = 1e-9, 1e-4
+
+
+def verify(folders: list[str], quiet: bool) -> None:
+    """Check the seal of each folder, derive again what follows from its files, and say what was done.
+
+    Raises:
+        DamagedError: the first difference.
+        RefusedError: all that is there agrees, but a folder has no seal.
+    """
+    unsealed = []
+    for folder in map(Path, folders):
+        seal = seals.read_seal(folder) if folder.is_dir() else None
+        kind = seal.kind if seal else _kind_of(folder)
+        if kind == "export":
+            said = _export(folder)
+        else:
+            found = seals.survey(folder)
+            begin = f"{len(found.covered)} files are as they were sealed" if seal else "no seal"
+            inside = [f"{found.runs} run{'s' * (found.runs != 1)} inside too"] if found.runs else []
+            said = [begin, *inside, *_CHECKS[kind](folder), str(found)]
+            if seal is None:
+                unsealed.append(folder)
+        if not quiet:
+            say(f"{folder}: {kind}: {'; '.join(said)}")
+    if unsealed:
+        raise RefusedError(f"{unsealed[0]}: has no seal, so nothing says that its files are as they were written")
+
+
+def _kind_of(folder: Path) -> str:
+    kinds = {RECORD: "export", "config.json": "run", "experiment.json": "experiment", "grid.json": "sweep"}
+    for name, kind in kinds.items():
+        if os.path.lexists(folder / name):
+            return kind
+    raise InputError(f"{folder}: not the folder of a run, an experiment, a sweep, a pool or an export")
+
+
+def _export(folder: Path) -> list[str]:
+    """Its files, as its manifest says; and that the weights have the shapes of the configuration."""
+    read_record(folder)
+    manifest = store.read_manifest(folder, exact=False)
+    if disk.read_bytes(folder / store.MANIFEST, own=True) != store.json_bytes(manifest, store.MANIFEST):
+        raise DamagedError(f"{folder / store.MANIFEST}: altered (a space or another character that changes no value)")
+    covered = {*manifest["files"]}
+    if RECORD not in covered:
+        raise DamagedError(f"{folder / RECORD}: not in the manifest")
+    from_huggingface(folder)
+    beyond = sorted({path.name for path in folder.iterdir()} - covered - {store.MANIFEST})
+    found = seals.Survey(tuple(sorted(covered)), tuple(beyond))
+    return [str(found), "the weights have the shapes that the configuration says"]
+
+
+def _run(folder: Path) -> list[str]:
+    """The score again, from the weights."""
+    opened = RunDir.open(folder)
+    summary, config = opened.done, config_from_data(opened.config)
+    if isinstance(config.model, GivenModelSpec):
+        return ["the score is of a module that was handed over, and not computed again"]
+    run = load_run(folder)
+    if summary is None:
+        return ["not finished; its newest checkpoint is whole"]
+    held = {"num_samples": summary.get("num_samples", 256), "block_length": config.training.block_length}
+    score = evaluate(run.model, run.corpus("evaluate"), target=run.target, **held)
+    _same(summary["loss"], score.loss, f"{folder / 'done.json'}: loss", _WEIGHTS)
+    return [f"the loss of its weights on {held['num_samples']} samples is {score.loss:.6f} again"]
+
+
+def _experiment(folder: Path) -> list[str]:
+    """Figures and findings again, from the tables; tables from their parts, rows of runs from the runs beside."""
+    if os.path.lexists(folder / INDEX) and not os.path.lexists(folder / "findings.json"):
+        about = store.read_json(folder / "experiment.json", own=True)
+        parts = Kept(folder, about.get("experiment"), about.get("scale")).num_parts
+        return [f"not finished; its tables hold {parts} parts, as its index says"]
+    about, tables = read_tables(folder)
+    if about["experiment"] == "study":
+        derived = judgements_of(tables, about["config"]["study"]["seeds"])
+    else:
+        derived = judgements(experiment_named(about["experiment"]), tables, about["scale"])
+    if packed.is_packed(folder):
+        derived = {"findings.json": derived["findings.json"]}
+    for name, data in derived.items():
+        stored = store.read_json(folder / name, own=True)
+        if name == "findings.json":
+            stored = with_versions(stored, about["experiment"])
+        _same(stored, data, f"{folder / name}: ", _TABLES)
+    made = "1 file of findings follows" if len(derived) == 1 else f"{len(derived)} files of figures and findings follow"
+    said = [f"{made} from {len(tables)} tables"]
+    pool, rows, found = folder.parent / "trained", list(tables.get("runs", ())), 0
+    for part in store.read_table(folder / INDEX) if (folder / INDEX).is_file() else ():
+        there = [path for name in part.get("runs", {}) if (path := run_folder(pool, name)).is_dir()]
+        for name, digest in seals.digests(there).items():
+            _same(
+                part["runs"][name], digest, f"{folder / INDEX}: {part['part']}, seed {part['seed']}: seal of {name}", 0
+            )
+    for row in [rows[0], rows[-1]] if rows else []:
+        if (run_folder(pool, row["run"]) / "done.json").is_file():
+            again = {"seed": row["seed"]} | run_row(row["label"], run_folder(pool, row["run"]))
+            _same(row, again, f"{folder / 'tables' / 'runs.jsonl'}: {row['run']}: ", _TABLES)
+            found += 1
+    return [*said, f"{found} rows of runs follow from the runs in {pool}"] if found else said
+
+
+def _sweep(folder: Path) -> list[str]:
+    """The table again, from the runs, and of one run the score."""
+    points = {point.name: point for point in load_points(folder)}
+    said = [f"{len(points)} runs"]
+    if (folder / "table.jsonl").is_file():
+        kept = store.read_table(folder / "table.jsonl")
+        if len(kept) != len(points):
+            rows = f"{len(kept)} row{'s' * (len(kept) != 1)}"
+            raise DamagedError(f"{folder / 'table.jsonl'}: has {rows} and the grid {len(points)} runs")
+        for stored, row in zip(kept, table_rows(folder, list(points.values())), strict=True):
+            _same(stored, row, f"{folder / 'table.jsonl'}: {row['run']}: ", _TABLES)
+        said = [f"{len(points)} rows follow from the runs"]
+    done = [name for name in points if is_done(folder, name)]
+    for name in done:
+        seals.check_seal(run_folder(folder, name))
+        check_run(run_folder(folder, name), points[name].config)
+    if (seal := seals.read_seal(folder)) is not None:
+        digests = seals.digests([run_folder(folder, name) for name in done])
+        _same(seal.bound["runs"], digests, f"{folder / seals.SEAL}: seals of runs: ", 0)
+    return said + ([f"{done[0]}: {_run(run_folder(folder, done[0]))[0]}"] if done else [])
+
+
+_CHECKS: dict[str, Callable[[Path], list[str]]] = {
+    "run": _run,
+    "experiment": _experiment,
+    "sweep": _sweep,
+    "pool": _sweep,
+}
+
+
+def _same(stored: Any, again: Any, where: str, tolerance: float) -> None:
+    """DamagedError with the first place where two values differ."""
+    if isinstance(stored, dict) and isinstance(again, dict) and stored.keys() == again.keys():
+        for key, value in stored.items():
+            _same(value, again[key], f"{where}.{key}".replace(": .", ": "), tolerance)
+    elif isinstance(stored, list) and isinstance(again, list | tuple) and len(stored) == len(again):
+        for number, (one, other) in enumerate(zip(stored, again, strict=True)):
+            _same(one, other, f"{where}[{number}]", tolerance)
+    elif isinstance(stored, float) and isinstance(again, float | int):
+        if not math.isclose(stored, again, rel_tol=tolerance, abs_tol=tolerance):
+            raise DamagedError(f"{where} is {stored}, and {float(again)} when it is computed again")
+    elif stored != again:
+        raise DamagedError(f"{where} is {str(stored)[:80]}, and {str(again)[:80]} when it is derived again")

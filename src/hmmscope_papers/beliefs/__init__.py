@@ -1,0 +1,1 @@
+"""Experiments on beliefs in networks."""

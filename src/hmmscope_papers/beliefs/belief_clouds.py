@@ -1,0 +1,82 @@
+"""Clouds of beliefs: the exact ones, and those read off a network by layer and by step."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hmmscope.analysis.activations import read_stream, residual_layers
+from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, fit_affine
+from hmmscope.axes import Float64, Tensor
+from hmmscope.lab.evidence.clouds import belief_colours, over_three_states, pack_colours, pack_places
+from hmmscope.lab.evidence.figures import Cloud
+from hmmscope.lab.evidence.rows import Rows
+from hmmscope.runs.development import kept_steps
+from hmmscope.runs.pipeline import Run, model_at
+
+_MOST_FRAMES = 6
+
+
+def cloud_rows(run: Run, count: int, *, over_all: bool) -> list[dict]:
+    """Packed points: the exact beliefs, and those read off the last layer, or over all, each layer and each step."""
+    corpus = run.corpus("probe")
+    times = belief_times(corpus)
+    num_samples = -(-count // len(times))
+    belief = belief_targets(corpus, times, num_samples)[BELIEF]
+    plane = _plane(belief)
+    layers = residual_layers(run.model)
+
+    def row(side: str, at: float, values: Tensor) -> dict[str, Any]:
+        return {"side": side, "at": at, "points": pack_places(plane(values)[:count])}
+
+    def read(model: nn.Module, layer: int) -> Tensor:
+        stream = read_stream(model, corpus, times, [layers[layer]], num_samples)
+        return fit_affine(stream, belief)(stream)[0]
+
+    rows = [row("exact", 0, belief), {"side": "colours", "at": 0, "points": pack_colours(_colours(belief)[:count])}]
+    if over_three_states(belief):
+        rows.append({"side": "corners", "at": 0, "points": pack_places(plane(torch.eye(3, dtype=torch.float64)))})
+    last = len(layers) - 1
+    if not over_all:
+        return [*rows, row("step", run.config.training.num_steps, read(run.model, last))]
+    steps = kept_steps(run)
+    some = sorted({steps[round(i)] for i in np.linspace(0, len(steps) - 1, _MOST_FRAMES)})
+    rows += [row("layer", layer, read(run.model, layer)) for layer in range(len(layers))]
+    return rows + [row("step", step, read(model_at(run, step), last)) for step in some]
+
+
+def _plane(belief: Float64[Tensor, "example state"]) -> Any:
+    """A map of beliefs to the unit square: a triangle of three states, else the two directions that vary most."""
+    if belief.shape[1] == 3:
+        onto = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 3**0.5 / 2]], dtype=torch.float64)
+    else:
+        onto = torch.linalg.svd(belief - belief.mean(0), full_matrices=False)[2][:2].T
+    places = belief @ onto
+    low, high = places.amin(0), places.amax(0)
+    middle, size = (low + high) / 2, 1.15 * float((high - low).max())
+    return lambda values: ((values @ onto - middle) / size + 0.5).numpy()
+
+
+def _colours(belief: Float64[Tensor, "example state"]) -> np.ndarray:
+    """Colours of certainty, mixed, of three states; else ranks of three coordinates, so that all shades are used."""
+    if over_three_states(belief):
+        return belief_colours(belief)
+    ranks = belief[:, :3].argsort(0).argsort(0).double() / max(1, len(belief) - 1)
+    return (0.1 + 0.75 * ranks).numpy()
+
+
+def cloud(rows: Rows, side: str, title: str, slider: str = "") -> Cloud:
+    """The panel of one side; with a slider over its layers or steps."""
+    own = sorted(rows.where(side=side), key=lambda row: row["at"])
+    colours = rows.one(side="colours")["points"]
+    corners = rows.where(side="corners")
+    return Cloud(
+        title=title,
+        slider=slider,
+        frames=tuple(f"{row['at']:g}" for row in own),
+        places=tuple(row["points"] for row in own),
+        colours=colours,
+        corners=("A", "B", "C") if corners else (),
+        outline=corners[0]["points"] if corners else "",
+    )

@@ -1,0 +1,235 @@
+"""Over training: which predictor a model behaves like, and from which step on it uses the belief that can be read in it."""
+
+from typing import Any
+
+from hmmscope import registry
+from hmmscope.analysis.belief_interventions import belief_interventions
+from hmmscope.analysis.strategies import Crossing, crossing, transition
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Effect, Estimate, pooled
+from hmmscope.lab.evidence.figures import Figure, Lines
+from hmmscope.lab.evidence.panels import Look, curve, lines
+from hmmscope.lab.evidence.rows import Rows, Tables, effect_of
+from hmmscope.lab.evidence.verdicts import learned
+from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured
+from hmmscope.lab.experiments.looks import PREDICTORS
+from hmmscope.runs.development import over_training
+from hmmscope.runs.pipeline import Run
+from hmmscope.ties import largest
+
+CHAINS = "fresh-markov-chains"
+#: What is trained: process and architecture, with their names in figures.
+MODELS = {
+    (CHAINS, "roformer"): "RoFormer, Markov chains",
+    ("mess3", "roformer"): "RoFormer, Mess3",
+    ("rrxor", "rnn"): "RNN, RRXOR",
+}
+#: How predictors are called in figures, and drawn.
+_LOOKS: dict[str, Look] = {
+    "uniform": ("uniform", "control"),
+    "order-0": PREDICTORS["order-0"],
+    "window-0": ("no observation", "baseline"),
+    "window-1": ("last observation", "other"),
+    "window-2": ("last two", "ceiling"),
+    "optimum": ("exact answer", "optimum"),
+}
+_STEP = "step of training"
+#: A last share, or R², below which nothing was learned that could be dated.
+_NOTHING = 0.1
+
+
+@registry.experiment("belief-development")
+class BeliefDevelopment(Experiment):
+    """Small models at log-spaced steps of their training, beside simple predictors and with their belief changed."""
+
+    title = "When does a model come to use its belief?"
+    summary = (
+        "Checkpoints are kept at steps that are evenly spaced in their logarithm. At each the predictions are compared with "
+        "those of simple predictors and of the exact answer, and another belief is written into the layers, as in "
+        "belief-interventions. So one sees which predictor a model leaves for which, when the belief can be read, and when "
+        "it is used. Markov chains that are drawn anew for each sample have a known course: uniform predictions, then "
+        "unigrams, then bigrams counted in the context."
+    )
+    intervals = SEED_INTERVALS
+    num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
+    sizes = {
+        "smoke": {"samples": 32, "positions": 1},
+        "small": {"samples": 256, "positions": 2},
+        "gpu": {"samples": 2048, "positions": 4},
+        "paper": {"samples": 2048, "positions": 4},
+    }
+    groups = {"strategies": ("strategies",), "interventions": ("interventions",)}
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        steps, length, chain = {
+            "smoke": (8, 6, 8),
+            "small": (600, 16, 48),
+            "gpu": (4000, 32, 100),
+            "paper": (20000, 64, 100),
+        }[scale]
+        width = {"smoke": 16, "small": 64, "gpu": 128, "paper": 256}[scale]
+        training = {"num_steps": steps, "learning_rate": 3e-3, "batch_size": 8 if scale == "smoke" else 64}
+        training |= {"milestones": 3 if scale == "smoke" else 14, "evaluate_every": 0, "checkpoint_every": steps}
+        sizes = {CHAINS: {"num_states": 3, "num_symbols": 3, "transition_concentration": 1.0}}
+        layers = {"roformer": {"num_layers": 2, "num_heads": 2}, "rnn": {}}
+        return {
+            f"{architecture} on {process}": {
+                "process": {"name": process, **sizes.get(process, {})},
+                "layout": {"name": "sequences", "length": chain if process == CHAINS else length, "placeholder": True},
+                "model": {"name": architecture, "width": width, **layers[architecture]},
+                "training": dict(training),
+            }
+            for process, architecture in MODELS
+        }
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        rows = []
+        for run in runs.values():
+            process = run.config.process.name
+            if group == "strategies":
+                found = over_training(run, "strategies", num_samples=sizes["samples"])
+            elif process != CHAINS:  # whose state is seen, so that there is no belief
+                options = {"num_samples": sizes["samples"], "num_positions": sizes["positions"]}
+                found = over_training(run, belief_interventions, interventions=("set",), **options)
+            else:
+                continue
+            rows += [{"process": process, "architecture": run.config.model.name} | row for row in found]
+        return {group: rows}
+
+    def without_training(self, tables: Tables) -> Tables:
+        """What was found before training, at every step."""
+        return {name: _frozen(rows) if name in self.groups else rows for name, rows in tables.items()}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        return [
+            Figure(
+                name="strategies",
+                title="Which predictor the model behaves like",
+                caption=(
+                    "KL divergence of the model from simple predictors and from the exact answer, by the step of training: "
+                    "the lowest curve is the predictor that the model is nearest to. Bands are 95 % intervals over seeds."
+                ),
+                panels=tuple(_distances(rows, title) for rows, title in _each(tables["strategies"])),
+            ),
+            Figure(
+                name="use",
+                title="When the belief can be read, and when it is used",
+                caption=(
+                    "At the layer from which the belief is read best at the end of training: R² of the affine map to the "
+                    "belief, and the share of the way to the filter's answer that the prediction goes when another belief "
+                    "is written there. Shares below -1 are not shown. Bands are 95 % intervals over seeds."
+                ),
+                panels=tuple(_use(rows, title) for rows, title in _each(_used(tables["interventions"]))),
+            ),
+        ]
+
+
+def _frozen(rows: Rows) -> Rows:
+    """The rows of step 0 in the place of those of every step."""
+    steps = rows.values("step")
+    return Rows({**row, "step": step} for step in steps for row in rows.where(step=0))
+
+
+def _each(rows: Rows) -> list[tuple[Rows, str]]:
+    found = ((rows.where(process=p, architecture=a), title) for (p, a), title in MODELS.items())
+    return [(own, title) for own, title in found if own]
+
+
+def _distances(rows: Rows, title: str) -> Lines:
+    own = Rows(row for row in rows.where(metric="kl") if row["step"] > 0)
+    series = [curve(own.where(predictor=name), "step", *look) for name, look in _LOOKS.items()]
+    return lines(title, *series, x_label=_STEP, y_label="KL divergence (nats)", y_min=0.0, log_x=True)
+
+
+def _use(rows: Rows, title: str) -> Lines:
+    own = Rows(row for row in rows if row["step"] > 0)
+    shown = Rows(row for row in own.where(subspace="belief") if row["value"] > -1)
+    series = [curve(shown, "step", "read", "ceiling", y="fitted"), curve(shown, "step", "used", "model")]
+    control = Rows(row for row in own.where(subspace="random") if row["value"] > -1)
+    series.append(curve(control, "step", "random change, as long", "control"))
+    return lines(title, *series, x_label=_STEP, y_label="R², share of the way", log_x=True)
+
+
+def _used(rows: Rows) -> Rows:
+    """At the layer above the input from which the belief is read best at the end, of each seed."""
+    found = Rows()
+    for own in rows.where(metric="kl").by("seed", "process").values():
+        above = Rows(row for row in own if row["layer"] > 0)
+        best = largest(above.where(step=max(own.values("step")), subspace="belief"), lambda row: row["fitted"])
+        found += above.where(layer=best["layer"])
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Transitions
+
+
+def _place(found: Crossing | None) -> Estimate | None:
+    return None if found is None else Estimate(found.log2_step, found.error)
+
+
+def _transitions(tables: Tables, process: str, before: str, after: str) -> dict[Any, Estimate | None]:
+    """Log2 of the step from which on a model stays nearer to the second predictor, by seed."""
+    rows = tables["strategies"].where(process=process)
+    return rows.per_seed(lambda own: _place(transition(own, before, after)))
+
+
+def _step(effect: Effect | None) -> str:
+    """``step 43 (39 to 47)`` of an effect in doublings."""
+    if effect is None:
+        return "at no step"
+    ends = "" if effect.low is None or effect.high is None else f" ({2**effect.low:.0f} to {2**effect.high:.0f})"
+    return f"at step {2**effect.value:.0f}{ends}"
+
+
+@claim("unigrams-before-bigrams")
+def unigrams_first(tables: Tables) -> Seen:
+    """Doublings of the step between the two transitions, seed by seed."""
+    first, second = (_transitions(tables, CHAINS, *pair) for pair in (("uniform", "order-0"), ("order-0", "optimum")))
+    apart = {
+        seed: None if first[seed] is None or place is None else place - first[seed]  # type: ignore[operator]
+        for seed, place in second.items()
+    }
+    last = tables["strategies"].where(process=CHAINS, metric="kl", step=max(tables["strategies"].values("step")))
+    gain = last.where(predictor="order-0").less(last.where(predictor="optimum"), unit="nats")
+    assert gain is not None
+    text = (
+        f"The model leaves the uniform law for unigrams {_step(effect_of(first))}, and unigrams for the exact answer "
+        f"{_step(effect_of(second))}."
+    )
+    gates = (learned(gain, 0.02, "unigrams"),)
+    return Seen(effect_of(apart, "doublings of the step between the transitions"), text, gates)
+
+
+@claim("belief-predictor-when")
+def filters_when(tables: Tables) -> Seen:
+    found = {}
+    for (process, _), title in MODELS.items():
+        if process != CHAINS:
+            effect = effect_of(_transitions(tables, process, "window-1", "optimum"), "doublings of step 1")
+            if effect is not None:
+                found[title] = effect
+    said = "; ".join(f"{title} {_step(effect)}" for title, effect in found.items())
+    return Seen(found, f"Nearer to the filter than to the law given one observation: {said or 'never'}.")
+
+
+def _halfway(own: Rows, column: str) -> Estimate | None:
+    """Log2 of the step from which on a column stays above half of its last value; None where that is next to nothing."""
+    rows = sorted(own.where(subspace="belief"), key=lambda row: row["step"])
+    values = [row[column] for row in rows]
+    if values[-1] < _NOTHING:
+        return None
+    return _place(crossing([row["step"] for row in rows], values, level=values[-1] / 2))
+
+
+@claim("belief-read-before-used")
+def read_before_used(tables: Tables) -> Seen:
+    effects, parts = {}, []
+    for rows, title in _each(_used(tables["interventions"])):
+        used = rows.per_seed(lambda own: _halfway(own, "value"))
+        read = rows.per_seed(lambda own: _halfway(own, "fitted") or Estimate(0.0))
+        later = [None if place is None else place - read[seed] for seed, place in used.items()]
+        if any(value is not None for value in later):
+            effects[title] = pooled(later, "doublings of the step")
+        parts.append(f"{title}: read {_step(effect_of(read))}, used {_step(effect_of(used))}")
+    return Seen(effects, f"{'; '.join(parts)}.")

@@ -1,0 +1,397 @@
+"""The shape of beliefs inside trained models: fractals, discs that no HMM has, and factors side by side."""
+
+from collections.abc import Callable
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.analysis.activations import read_stream, residual_layers
+from hmmscope.analysis.belief_space import belief_space
+from hmmscope.analysis.geometry import BELIEF, PREDICTION, belief_targets, belief_times, read_off
+from hmmscope.analysis.layer_curves import with_interval
+from hmmscope.analysis.twins import LEAST_LEFT
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Effect, Estimate, pooled
+from hmmscope.lab.evidence.figures import Bars, Figure, Panel, Series
+from hmmscope.lab.evidence.panels import bar, bars, curve, lines
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured, apart
+from hmmscope.lab.experiments.outcomes import flat
+from hmmscope.runs.development import over_training
+from hmmscope.runs.pipeline import Run
+from hmmscope.ties import largest
+from hmmscope_papers.beliefs.belief_clouds import cloud, cloud_rows
+
+FACTORED = "factored-mess3"
+#: Names in figures, with the specs of the processes.
+PROCESSES: dict[str, dict[str, Any]] = {
+    "Mess3": {"name": "mess3"},
+    "RRXOR": {"name": "rrxor"},
+    "Bloch walk": {"name": "bloch-walk"},
+    "post-quantum": {"name": "post-quantum"},
+    "independent factors": {"name": FACTORED},
+    "conditional factors": {"name": FACTORED, "coupling": "conditional"},
+    "hidden coupling": {"name": FACTORED, "coupling": "hidden"},
+}
+#: Two factors each; of the last the joint belief is not the product of theirs.
+FACTORS = ("independent factors", "conditional factors", "hidden coupling")
+#: Of which processes points are kept, of the first seed, and whether over layers and steps too.
+_CLOUDS = {"Mess3": True, "RRXOR": False, "Bloch walk": False, "post-quantum": False}
+_COLUMNS = ("layer", "quantity", "value", "low", "high", "error", "fitted")
+
+
+@registry.experiment("belief-geometry")
+class BeliefGeometry(Experiment):
+    """RoFormers on processes whose beliefs have a known shape: where it is, how many dimensions, how factors lie."""
+
+    title = "The shape of beliefs in the residual stream"
+    summary = (
+        "RoFormers are trained to predict the next observation of processes whose beliefs have a known shape: the fractal "
+        "of Mess3, the four dimensions of RRXOR, where the prediction does not tell the belief, the disc of a quantum "
+        "process and the curve of one beyond quantum models, which no HMM with finitely many states has, and pairs of Mess3 "
+        "that are independent, coupled by what is seen, or coupled by what is hidden. Affine maps read the exact belief "
+        "from every layer at every kept step. Of pairs it is asked whether the stream holds the joint belief of eight "
+        "dimensions or the beliefs of its factors, of two dimensions each, and whether these lie at right angles. The null "
+        "is the same network before training."
+    )
+    intervals = SEED_INTERVALS
+    num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
+    sizes = {
+        "smoke": {"samples": 24, "points": 60},
+        "small": {"samples": 512, "points": 10_000},
+        "gpu": {"samples": 4096, "points": 20_000},
+        "paper": {"samples": 4096, "points": 20_000},
+    }
+    groups = {"steps": ("steps",), "clouds": ("clouds",)}
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        steps, length, batch = {
+            "smoke": (8, 6, 8),
+            "small": (1200, 16, 32),
+            "gpu": (5000, 32, 256),
+            "paper": (20000, 64, 256),
+        }[scale]
+        layers, width = {"smoke": (1, 16), "small": (2, 64), "gpu": (4, 128), "paper": (4, 256)}[scale]
+        milestones = 3 if scale == "smoke" else 7
+        training = {"num_steps": steps, "learning_rate": 3e-3 if scale == "small" else 1e-3, "batch_size": batch}
+        training |= {"milestones": milestones, "evaluate_every": max(1, steps // 4), "checkpoint_every": steps}
+        return {
+            name: {
+                "process": dict(process),
+                "layout": {"name": "sequences", "length": length, "placeholder": True},
+                "model": {"name": "roformer", "width": width, "num_layers": layers, "num_heads": 4},
+                "training": dict(training),
+            }
+            for name, process in PROCESSES.items()
+        }
+
+    def cells(self, labels: list[str]) -> dict[str, list[str]]:
+        return apart(labels)
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        rows = []
+        for name, run in runs.items():
+            if group == "steps":
+                factors = 2 if name in FACTORS else 1
+                found = over_training(run, _measured, num_samples=sizes["samples"], num_factors=factors)
+            else:
+                shown = run.config.seed == 0 and name in _CLOUDS
+                found = cloud_rows(run, sizes["points"], over_all=_CLOUDS[name]) if shown else []
+            rows += [{"process": name} | row for row in found]
+        return {group: rows}
+
+    def without_training(self, tables: Tables) -> Tables:
+        """What was found before training, at every step."""
+        rows = tables["steps"]
+        frozen = Rows({**row, "step": step} for step in rows.values("step") for row in rows.where(step=0))
+        return {**tables, "steps": frozen}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        rows, clouds = tables["steps"], tables["clouds"]
+        shapes = [_fractal_figure(clouds), _shapes_figure(clouds)] if clouds else []
+        return [_layers_figure(rows), _added_figure(rows), *shapes, _dimensions_figure(rows), _development_figure(rows)]
+
+
+def _measured(model: nn.Module, corpus: Corpus, *, num_samples: int, num_factors: int) -> list[dict]:
+    """By layer: R² of the belief on held-out samples and on its own, and the space in which the stream moves with it."""
+    times, names = belief_times(corpus), residual_layers(model)
+    targets = belief_targets(corpus, times, num_samples)
+    belief = targets[BELIEF]
+    found = read_off(read_stream(model, corpus, times, names, num_samples), belief, num_samples)
+    alone = read_off(targets[PREDICTION][None], belief, num_samples).r2()[0, 0]
+    rows = belief_space(model, corpus, num_samples=num_samples, num_factors=num_factors)
+    for layer, draws in enumerate(found.r2().T):
+        rows.append(
+            {"layer": layer, "quantity": "read"} | with_interval(draws) | {"fitted": float(found.fitted[layer])}
+        )
+        rows.append({"layer": layer, "quantity": "from the prediction", "value": float(alone)})
+    return [{key: row[key] for key in _COLUMNS if key in row} for row in rows]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def _layers_figure(rows: Rows) -> Figure:
+    def panel(process: str) -> Panel:
+        own = rows.where(process=process)
+        before, after = (own.where(step=step, quantity="read") for step in _ends(rows))
+        return lines(
+            process,
+            curve(after, "layer", "trained", "model"),
+            curve(before, "layer", "before training", "control"),
+            curve(own.where(quantity="from the prediction"), "layer", "affine in the exact prediction", "baseline"),
+            x_label="layer",
+            y_label="held-out R²",
+            y_min=-0.05,
+            y_max=1.02,
+        )
+
+    return Figure(
+        name="layers",
+        title="How much of the belief an affine map reads from each layer",
+        caption=(
+            "R² on held-out samples of the exact belief, or predictive vector, after every observation; layer 0 is the "
+            "embedding. Where next law and belief are affine functions of each other, the baseline is at one. Bands are "
+            "95 % intervals over seeds."
+        ),
+        panels=tuple(panel(process) for process in rows.values("process")),
+    )
+
+
+def _added_figure(rows: Rows) -> Figure:
+    def left(own: Rows, step: int) -> float:
+        return 1 - float(max(own.where(step=step), key=lambda row: row["fitted"])["value"])
+
+    shares: list[dict[str, Any]] = []
+    for process, own in rows.where(quantity="read").by("process").items():
+        before, after = (own.per_seed(partial(left, step=step)) for step in _ends(rows))
+        if (mean := fmean(before.values())) >= LEAST_LEFT:
+            shares += [{"process": process, "seed": seed, "value": 1 - x / mean} for seed, x in after.items()]
+    names = Rows(shares).values("process")
+    return Figure(
+        name="added",
+        title="What training explains of what untrained networks leave",
+        caption=(
+            "1 - (1 - R²) / (mean over seeds of 1 - R² before training), each network read at the layer that fits its own "
+            f"samples best. Nothing is told where less than {LEAST_LEFT:g} is left before. Intervals are 95 % over seeds."
+        ),
+        panels=(bars("", bar(Rows(shares), "process", names, "trained", "model"), categories=names, y_label="share"),),
+    )
+
+
+def _ends(rows: Rows) -> tuple[int, int]:
+    """The first and the last kept step."""
+    steps = rows.values("step")
+    return min(steps), max(steps)
+
+
+def _last_layer(rows: Rows) -> Rows:
+    return rows.where(layer=max(rows.values("layer")))
+
+
+def _fractal_figure(clouds: Rows) -> Figure:
+    rows = clouds.where(process="Mess3")
+    return Figure(
+        name="fractal",
+        title="The fractal of Mess3, exact and as it is read",
+        caption=(
+            "Each point is the belief after one prefix, in the triangle of the three states, coloured by the exact belief "
+            "in all panels. Left: the forward filter. Middle: read off each layer of the trained network. Right: read off "
+            "the last layer at kept steps of training. First seed; the maps are fitted to these points."
+        ),
+        panels=(
+            cloud(rows, "exact", "Exact"),
+            cloud(rows, "layer", "Read, by layer", "layer"),
+            cloud(rows, "step", "Read, by step of training", "step"),
+        ),
+    )
+
+
+def _shapes_figure(clouds: Rows) -> Figure:
+    panels = []
+    for process in ("RRXOR", "Bloch walk", "post-quantum"):
+        rows = clouds.where(process=process)
+        panels += [cloud(rows, "exact", f"{process}, exact"), cloud(rows, "step", f"{process}, read")]
+    return Figure(
+        name="shapes",
+        title="Beliefs of RRXOR and of two processes that no HMM has",
+        caption=(
+            "As above, read off the last layer at the end of training. RRXOR has 36 beliefs in four dimensions, shown in "
+            "the two that vary most. The Bloch walk's predictive vectors fill a disc; those of the post-quantum process lie "
+            "in a convex set whose edge is a logarithm."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _dimensions_figure(rows: Rows) -> Figure:
+    names = rows.values("process")
+    pairs = [name for name in FACTORS if name in names]
+    before, after = (_last_layer(rows).where(step=step) for step in _ends(rows))
+
+    def panel(title: str, quantity: str, processes: list[str], y_label: str, *null: Series) -> Bars:
+        trained = bar(after.where(quantity=quantity), "process", processes, "trained", "model")
+        untrained = bar(before.where(quantity=quantity), "process", processes, "before training", "control")
+        return bars(title, trained, untrained, *null, categories=processes, y_label=y_label)
+
+    joint = bar(after.where(quantity="joint"), "process", names, "joint belief", "ceiling")
+    panels = [panel("Dimension of the space", "dimension", names, "effective dimensions", joint)]
+    if pairs:
+        random = bar(after.where(quantity="random overlap"), "process", pairs, "random spaces", "baseline")
+        panels.append(panel("Explained by the factors apart", "factored", pairs, "share"))
+        panels.append(panel("Overlap of the factors' spaces", "overlap", pairs, "cos²", random))
+    return Figure(
+        name="dimensions",
+        title="Sum or product of dimensions",
+        caption=(
+            "Left: effective dimension of the space in which the last layer moves with the belief. Two factors of two "
+            "dimensions each make 4 if they are held apart, 8 if jointly. Middle: what the factors' own beliefs explain of "
+            "the stream, as a share of what the joint belief explains. Right: mean squared cosine of the angles between the "
+            "two factors' spaces. Intervals are 95 % over seeds."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _development_figure(rows: Rows) -> Figure:
+    own = Rows(row for row in _last_layer(rows) if row["step"] > 0)
+
+    def panel(title: str, quantity: str, processes: tuple[str, ...], y_label: str) -> Panel:
+        series = [curve(own.where(process=name, quantity=quantity), "step", name, "model") for name in processes]
+        return lines(title, *series, x_label="step of training", y_label=y_label, log_x=True)
+
+    return Figure(
+        name="development",
+        title="Over training",
+        caption=(
+            "At the last layer, by the step of training: R² of the belief; what the factors explain as a share of what the "
+            "joint belief explains; effective dimension. Bands are 95 % intervals over seeds."
+        ),
+        panels=(
+            panel("Belief", "read", tuple(PROCESSES), "held-out R²"),
+            panel("Factors apart", "factored", FACTORS, "share"),
+            panel("Dimension", "dimension", FACTORS, "dimensions"),
+        ),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+def _gains(tables: Tables, processes: tuple[str, ...]) -> dict[str, Effect]:
+    """What training explains of the belief that the untrained network leaves unexplained, by process.
+
+    Each network is read at the layer that fits its own training samples best.
+    """
+    rows, effects = tables["steps"].where(quantity="read"), {}
+    first, last = _ends(rows)
+
+    def read(own: Rows, step: int) -> Estimate:
+        best = largest(own.where(step=step), lambda row: row["fitted"])
+        return Estimate(best["value"], best["error"])
+
+    def gain(own: Rows) -> Estimate:
+        before = read(own, first)
+        less, left = read(own, last) - before, 1 - before.value
+        return Estimate(less.value / left, less.error / left)
+
+    for process, own in rows.where(process=processes).by("process").items():
+        effects[process] = pooled(list(own.per_seed(gain).values()), "of what was unexplained")
+    return effects
+
+
+def _said(effects: dict[str, Effect]) -> str:
+    return "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
+
+
+@claim("beliefs-are-linear")
+def beliefs_are_linear(tables: Tables) -> Seen:
+    wanted = ("Mess3", "RRXOR")
+    effects = _gains(tables, wanted)
+    return Seen(
+        effects,
+        f"Share of the unexplained that training explains: {_said(effects)}.",
+        (flat(tables, label=wanted),),
+        wanted,
+    )
+
+
+@claim("beliefs-beyond-hmms")
+def beliefs_beyond_hmms(tables: Tables) -> Seen:
+    wanted = ("Bloch walk", "post-quantum")
+    effects = _gains(tables, wanted)
+    return Seen(
+        effects,
+        f"Share of the unexplained that training explains: {_said(effects)}.",
+        (flat(tables, label=wanted),),
+        wanted,
+    )
+
+
+def _by_process(
+    tables: Tables, measure: Callable[[Callable[[int, str], float]], float], unit: str
+) -> dict[str, Effect]:
+    """Of independent and of conditional factors what `measure` makes of the numbers of a seed at the last layer.
+
+    It is given a function of 0 (before training) or 1 (after) and of a quantity.
+    """
+    rows, effects = _last_layer(tables["steps"]), {}
+    ends = _ends(rows)
+
+    def of_seed(own: Rows) -> float:
+        return measure(lambda end, quantity: own.one(step=ends[end], quantity=quantity)["value"])
+
+    for process, own in rows.where(process=FACTORS[:2]).by("process").items():
+        effects[process] = pooled(list(own.per_seed(of_seed).values()), unit)
+    return effects
+
+
+@claim("factors-apart")
+def factors_apart(tables: Tables) -> Seen:
+    def removed(of: Callable[[int, str], float]) -> float:
+        return (of(1, "factored") - of(0, "factored")) / (1 - of(0, "factored"))
+
+    effects = _by_process(tables, removed, "of the part that is not factored")
+    held = _by_process(tables, lambda of: of(1, "dimension"), "dimensions")
+    text = f"Effective dimensions of the last layer (sum 4, product 8): {_said(held)}."
+    return Seen(effects, text, (flat(tables, label=FACTORS[:2]),), FACTORS[:2])
+
+
+@claim("factors-orthogonal")
+def factors_orthogonal(tables: Tables) -> Seen:
+    effects = _by_process(tables, lambda of: 1 - of(1, "overlap") / of(0, "overlap"), "of the untrained overlap")
+    held = _by_process(tables, lambda of: of(1, "overlap"), "")
+    return Seen(
+        effects,
+        f"Mean squared cosine in the trained network: {_said(held)}.",
+        (flat(tables, label=FACTORS[:2]),),
+        FACTORS[:2],
+    )
+
+
+@claim("factored-early")
+def factored_early(tables: Tables) -> Seen:
+    rows = _last_layer(tables["steps"].where(process="hidden coupling"))
+
+    def shares(own: Rows) -> tuple[int, float, float]:
+        """The early step, what it has more than step 0, and the share at the end."""
+        read, share = (
+            {row["step"]: row["value"] for row in own.where(quantity=quantity)} for quantity in ("read", "factored")
+        )
+        first, last = _ends(own)
+        half = (read[first] + read[last]) / 2
+        early = min(step for step, value in read.items() if value >= half)
+        return early, share[early] - share[first], share[last]
+
+    found = list(rows.per_seed(shares).values())
+    late = pooled([share for _, _, share in found])
+    text = (
+        f"Past half of the way at steps {sorted(step for step, _, _ in found)}; at the end the share is {late.short()}."
+    )
+    return Seen(pooled([gain for _, gain, _ in found], "share explained by factors"), text)

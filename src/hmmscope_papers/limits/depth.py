@@ -1,0 +1,206 @@
+"""Is depth a limit or a speed: the fit length on Cyclic-DET as a function of training, by depth, at two lengths."""
+
+import math
+from typing import Any
+
+from hmmscope import registry
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Effect, Estimate
+from hmmscope.lab.evidence.figures import Figure, Lines, Series
+from hmmscope.lab.evidence.panels import curve, level, lines
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, apart
+from hmmscope.runs.pipeline import Run
+from hmmscope_papers.limits.lengths import RATE, slope
+from hmmscope_papers.limits.models import grid, identity
+from hmmscope_papers.limits.tables import (
+    LENGTH_AT_REST,
+    WHILE_TRAINING,
+    each,
+    layers_of,
+    log2_length,
+    model_name,
+    moving_layers,
+    never_fitting,
+    over_seeds,
+    training_rows,
+)
+
+TASK = "cyclic-det"
+
+
+@registry.experiment("limits-depth")
+class LimitsDepth(Experiment):
+    """The runs of Figures 3 and 6 on Cyclic-DET without curriculum, and longer sequences beside them."""
+
+    title = "Is depth a limit or a speed?"
+    summary = (
+        "How far Transformers of growing depth follow five states under two permutations that generate A5, while they "
+        "train on whole sequences. If depth is a limit the fit length of each depth comes to rest below the end of the "
+        "sequence; if it is a speed, more training moves it on, and 2^L is a snapshot."
+    )
+    num_seeds = NUM_SEEDS
+    intervals = SEED_INTERVALS
+    sizes = {scale: {"error_rate": RATE} for scale in ("smoke", "small", "medium", "gpu")}
+    groups = {"lengths": (WHILE_TRAINING,)}
+    #: What shapes the plan: layers at the length of the scale (0), and at a longer one.
+    shapes: dict[str, dict[str, Any]] = {
+        "smoke": {"layers": [0, 1, 2], "long_layers": [1], "long_length": 6},
+        "small": {"layers": [0, 1, 2, 3], "long_layers": [2], "long_length": 32},
+        "medium": {"layers": [0, 1, 2, 3, 4, 5], "long_layers": [2, 4, 6], "long_length": 64},
+        "gpu": {"layers": [0, 1, 2, 3, 4, 5], "long_layers": [2, 4, 6], "long_length": 128},
+    }
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        return dict(self.shapes[scale])
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        length = choices["long_length"]
+        longer = grid(scale, [TASK], choices["long_layers"], curriculum=False, length=length)
+        found = grid(scale, [TASK], choices["layers"], curriculum=False)
+        return found | {f"{label}, length {length}": data for label, data in longer.items()}
+
+    def cells(self, labels: list[str]) -> dict[str, list[str]]:
+        return apart(labels)
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        rows = [row for run in runs.values() for row in training_rows(run, [sizes["error_rate"]], identity(run))]
+        return {WHILE_TRAINING: rows}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        rows = tables[WHILE_TRAINING]
+        return [_by_depth(rows), _by_training(rows)]
+
+    def without_training(self, tables: Tables) -> Tables:
+        return {**tables, WHILE_TRAINING: never_fitting(tables[WHILE_TRAINING])}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+#: Shares of the training at which lengths by depth are shown.
+_SHARES = {0.25: "after a quarter of the training", 0.5: "after half", 1.0: "at the end"}
+
+
+def _by_depth(rows: Rows) -> Figure:
+    return Figure(
+        name="fit-length-by-depth",
+        title="Fit length against depth, and against training",
+        caption=(
+            f"The place between two positions at which the evaluation loss crosses {rows[0]['error_rate']:g}, by one "
+            "evaluation. 2^layers is cut at the end of the sequence. Depths with a ring have not converged: over the "
+            "last doubling of the training they moved by a tenth of a doubling or more, mean over seeds, so that theirs "
+            "is the length of a budget. Bands are 95 % intervals over seeds."
+        ),
+        panels=tuple(_depth_panel(own) for own in rows.by("longest").values()),
+    )
+
+
+def _depth_panel(rows: Rows) -> Lines:
+    depths, longest = [n for n in layers_of(rows) if n > 0], rows[0]["longest"]
+    deep, ends = rows.where(layers=depths), (float(min(depths)), float(max(depths)))
+    series: list[Series | None] = [
+        curve(
+            Rows(_at(one, share) for one in _runs(deep)),
+            "layers",
+            name,
+            "model" if share == 1 else "control",
+            y="length",
+        )
+        for share, name in _SHARES.items()
+    ]
+    last = Rows(_at(one, 1.0) for one in _runs(deep.where(layers=moving_layers(deep))))
+    series.append(curve(last, "layers", "not converged", "unfinished", y="length", bands=False))
+    series.append(
+        Series(name="2^layers", role="baseline", x=tuple(depths), y=tuple(float(min(2**n, longest)) for n in depths))
+    )
+    series.append(level(longest, ends, "end of the sequence", "ceiling"))
+    recurrent = Rows(_at(one, 1.0) | {"at": at} for one in _runs(rows.where(layers=0)) for at in ends)
+    series.append(curve(recurrent, "at", "RNN", "optimum", y="length"))
+    shown: dict[str, Any] = {"x_label": "layers", "y_label": "fit length", "y_min": 0.0, "y_max": 1.08 * longest}
+    return lines(f"Sequences of {longest}", *series, **shown)
+
+
+def _by_training(rows: Rows) -> Figure:
+    panels = []
+    for longest, own in rows.by("longest").items():
+        series = [curve(own.where(layers=n), "sequences", model_name(n), "model", y="length") for n in layers_of(own)]
+        shown: dict[str, Any] = {"x_label": "sequences seen", "y_label": "fit length", "y_min": 0.0, "log_x": True}
+        panels.append(lines(f"Sequences of {longest}", *series, **shown))
+    return Figure(
+        name="fit-length-by-training",
+        title="Fit length while training",
+        caption="As above, over the training on a logarithmic scale. Bands are 95 % intervals over seeds.",
+        panels=tuple(panels),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+def _runs(rows: Rows) -> list[Rows]:
+    """The evaluations of each run."""
+    return list(rows.by("longest", "layers", "seed").values())
+
+
+def _at(own: Rows, share: float) -> dict[str, Any]:
+    """The evaluation of a run at a share of its training, or the last one before."""
+    return max((row for row in own if row["share"] <= share + 1e-9), key=lambda row: row["share"], default=own[0])
+
+
+def last_octave(own: Rows) -> Estimate | None:
+    """Doublings of the fit length over the last doubling of the training; None at the end of the sequence by its half."""
+    half, end = _at(own, 0.5), _at(own, 1.0)
+    return None if half["length"] >= half["longest"] else Estimate(log2_length(end) - log2_length(half))
+
+
+def _deep(tables: Tables) -> Rows:
+    return Rows(row for row in tables[WHILE_TRAINING] if row["layers"] > 0)
+
+
+def _named(longest: int, layers: int) -> str:
+    return f"{model_name(layers)} of {longest}"
+
+
+@claim("limits-depth-saturates")
+def saturates(tables: Tables) -> Seen:
+    """The depth that moves most stands first; whole sequences by half of the training do not count."""
+    found: dict[str, Effect] = {}
+    for (longest, layers), own in _deep(tables).by("longest", "layers").items():
+        effect = over_seeds(own, last_octave, "doublings a doubling of training")
+        if effect is not None:
+            found[_named(longest, layers)] = effect
+    effects = dict(sorted(found.items(), key=lambda item: -item[1].value))
+    known = [(name, one.low, one.high) for name, one in effects.items() if one.low is not None and one.high is not None]
+    moving = [name for name, low, _ in known if low > 0]
+    rests = [name for name, low, high in known if low > -LENGTH_AT_REST and high < LENGTH_AT_REST]
+    said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
+    text = f"Over the last doubling of the training: {said or 'every depth fits the whole sequence'}. "
+    text += f"Surely moving: {', '.join(moving) or 'none'}; surely at rest: {', '.join(rests) or 'none'}."
+    return Seen(effects, text)
+
+
+@claim("limits-depth-speed")
+def speed(tables: Tables) -> Seen:
+    """Of the depths that get there, two at least, within seeds, at the shorter sequences."""
+    rows = _deep(tables)
+    rows = rows.where(longest=min(rows.values("longest"), default=0))
+
+    def of_seed(own: Rows) -> Estimate | None:
+        reached = [(float(n), steps_to(one)) for n, one in own.by("layers").items()]
+        known = [(n, Estimate(math.log2(count))) for n, count in reached if count is not None]
+        return slope(known) if len(known) > 1 else None
+
+    effect = over_seeds(rows, of_seed, "doublings of the sequences a layer")
+    counts = each(rows, "layers", lambda own: steps_to(own))
+    said = "; ".join(f"{model_name(n)} {count.value:,.0f}" for n, count in counts.items())
+    return Seen(effect, f"Mean sequences until half of the positions stay fitted: {said or 'no depth gets there'}.")
+
+
+def steps_to(own: Rows) -> float | None:
+    """Sequences that a run has seen when it fits half of its positions for good; None if it never does."""
+    ordered = sorted(own, key=lambda row: row["sequences"])
+    below = [i for i, row in enumerate(ordered) if row["length"] < row["longest"] / 2]
+    first = below[-1] + 1 if below else 0
+    return float(ordered[first]["sequences"]) if first < len(ordered) else None

@@ -1,0 +1,396 @@
+"""[Limits] Figure 2: the evaluation loss at one position while the RNN and Transformers train."""
+
+import math
+from collections.abc import Callable, Mapping
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from hmmscope import registry
+from hmmscope.analysis.fit_length import crossing_length, evaluation_losses
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Effect, pooled
+from hmmscope.lab.evidence.figures import Explorer, Figure
+from hmmscope.lab.evidence.panels import curve, level, lines
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import Gate, learned, matched
+from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, apart
+from hmmscope.runs.pipeline import Run
+from hmmscope.schema import require
+from hmmscope.ties import smallest
+from hmmscope_papers.limits.models import TASKS, grid, identity, is_deep
+from hmmscope_papers.limits.tables import (
+    EPOCHS,
+    HARD,
+    all_layers,
+    each_task,
+    epochs_of,
+    explored,
+    layers_of,
+    mean_change,
+    model_name,
+    over_seeds,
+    task_title,
+    titles,
+    told,
+)
+
+#: The four tasks of the figure; the paper does not name them.
+FOUR = ("cyclic-hard", "cyclic-det", "matmul", "ran-hmm")
+
+
+def _sizes(samples: int, hard: int, det: int, matmul: int, hmm: int, rnd: int, lds: int) -> dict[str, int]:
+    """Samples, and the position shown of each task."""
+    positions = {"cyclic_hard": hard, "cyclic_det": det, "matmul": matmul, "ran_hmm": hmm, "cyclic_rnd": rnd}
+    return {"samples": samples} | {f"position_{task}": at for task, at in (positions | {"ran_lds": lds}).items()}
+
+
+@registry.experiment("limits-fig2")
+class LimitsFig2(Experiment):
+    """Learning curves on the grid that Figure 3 and Table 3 use too."""
+
+    title = "RNNs and Transformers while they train"
+    summary = (
+        "A one-layer RNN and Transformers of growing depth learn hidden Markov processes that an ideal observer solves "
+        "exactly. After each epoch their answers at one position are compared with the exact ones: half the L1 "
+        "distance of laws, the Euclidean distance of vectors. The shorter way down is the faster learner. " + EPOCHS
+    )
+    num_seeds = NUM_SEEDS
+    intervals = SEED_INTERVALS
+    sizes = {
+        "smoke": _sizes(64, 2, 3, 2, 4, 3, 3),
+        "small": _sizes(1024, 8, 12, 6, 16, 12, 15),
+        "medium": _sizes(4096, 8, 16, 16, 32, 16, 31),
+        "gpu": _sizes(4096, 8, 24, 16, 64, 24, 63),
+        "paper": _sizes(16384, 10, 30, 30, 120, 30, 119),  # 10, 30, 30 and 120 of 120 in the paper
+    }
+    groups = {"epochs": ("epochs",), "references": ("references",)}
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        return {"tasks": list(FOUR[:2] if scale == "smoke" else FOUR), "layers": all_layers(scale)}
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        return grid(scale, choices["tasks"], choices["layers"])
+
+    def cells(self, labels: list[str]) -> dict[str, list[str]]:
+        return apart(labels)
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        if group == "epochs":
+            return {"epochs": [row for run in runs.values() for row in _epoch_rows(run, sizes)]}
+        of_task = {identity(run)["task"]: run for run in runs.values() if not is_deep(run)}
+        return {"references": [row for task, run in of_task.items() for row in _references(task, run, sizes)]}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        return [_shown(tables), _explorer(tables["epochs"])]
+
+    def without_training(self, tables: Tables) -> Tables:
+        nothing = {
+            key: fmean(row["value"] for row in own) for key, own in tables["references"].by("task", "position").items()
+        }
+        epochs = tables["epochs"].with_columns(
+            value=lambda row: nothing.get((row["task"], row["position"])),
+            distances=lambda row: [nothing.get((row["task"], position)) for position in row["positions"]],
+        )
+        return {**tables, "epochs": epochs}
+
+
+def _epoch_rows(run: Run, sizes: dict[str, Any]) -> list[dict]:
+    """Evaluation losses by epoch, at all positions (lists) and at the one that is shown (``value``)."""
+    found, facts = epochs_of(run), identity(run)
+    name = f"position_{facts['task'].replace('-', '_')}"
+    at, last = sizes[name], found.positions[-1]
+    require(at in found.positions, f"measurements.{name}", f"must be in [{found.positions[0]}, {last}]", at)
+    index = found.positions.index(at)
+    return [
+        {**facts, "epoch": row["epoch"], "step": row["step"], "sequences": row["sequences"]}
+        | {"position": at, "value": row["distances"][index]}
+        | {"positions": found.positions, "distances": row["distances"]}
+        for row in found.rows
+    ]
+
+
+def _references(task: str, run: Run, sizes: dict[str, Any]) -> list[dict]:
+    """The evaluation loss, at every position, of a predictor that always gives the same answer."""
+    rows = evaluation_losses(run.model, run.corpus("probe"), num_samples=sizes["samples"], target=TASKS[task][1])
+    return [{"task": task} | row for row in rows if row["predictor"] == "constant"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def _shown(tables: Tables) -> Figure:
+    panels = []
+    for task, own in tables["epochs"].by("task").items():
+        at = own[0]["position"]
+        ends = (min(own.values("sequences")), max(own.values("sequences")))
+        nothing = [row["value"] for row in tables["references"].where(task=task, position=at)]
+        series = [curve(own.where(layers=n), "sequences", model_name(n), "model") for n in layers_of(own)]
+        series.append(level(0.0, ends, "exact filter", "optimum"))
+        series.append(level(fmean(nothing), ends, "always the same answer") if nothing else None)
+        shown: dict[str, Any] = {"x_label": "sequences seen", "y_label": "evaluation loss", "y_min": 0.0, "log_x": True}
+        panels.append(lines(f"{task_title(task)}, position {at}", *series, **shown))
+    return Figure(
+        name="evaluation-loss",
+        title="Evaluation loss at one position against training",
+        caption=(
+            "Distance of the answer from the exact one at the position named, against the sequences seen in training, as "
+            "many for all models of a task. At the scales smoke and paper Transformers have the doubling curriculum: "
+            "there a position is first seen when its stage begins. Of Cyclic-HARD only positions at which the state is "
+            "asked for count. Bands are 95 % intervals over seeds."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _explorer(rows: Rows) -> Figure:
+    """Every task, model and position."""
+    curves = []
+    for task, of_task in rows.by("task").items():
+        for n in layers_of(of_task):
+            own = of_task.where(layers=n)
+            positions, shown_first = own[0]["positions"], own[0]["position"]
+            for i, position in sorted(enumerate(positions), key=lambda pair: pair[1] != shown_first):
+                at = Rows(row | {"value": row["distances"][i]} for row in own)
+                found = curve(at, "sequences", "", "model")
+                if found is not None:
+                    curves.append(explored(found, (task_title(task), model_name(n), str(position))))
+    panel = Explorer(
+        title="",
+        x_label="sequences seen",
+        y_label="evaluation loss",
+        choices=("task", "model", "position"),
+        curves=tuple(curves),
+        y_min=0.0,
+        log_x=True,
+    )
+    return Figure(
+        name="every-position",
+        title="Every task, model and position",
+        caption="As above; choose task, model and position. Bands are 95 % intervals over seeds.",
+        panels=(panel,),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+#: A model has converged at a position when its evaluation loss stays below this.
+CONVERGED = 0.1
+#: A loss that is higher by no more than this is as good.
+MARGIN = 0.01
+#: Epochs that are averaged at the end of a training.
+LAST = 3
+#: Share of a training that the paper's curves leave out: the learning rate is still rising.
+FIRST = 0.1
+
+
+def alike(rows: Rows) -> Rows:
+    """The rows of evaluations at which the RNN and the Transformers of a task have seen as many sequences.
+
+    The RNN may train on after that: its learning rate is not yet lowered then.
+    """
+    most = {
+        task: min(max(one.values("sequences")) for one in own.by("layers").values())
+        for task, own in rows.by("task").items()
+    }
+    return Rows(row for row in rows if row["sequences"] <= most[row["task"]])
+
+
+def _matched(rows: Rows) -> Gate:
+    """Whether the models of each task have seen as many sequences in these rows."""
+    budgets: dict[str, dict[str, float]] = {}
+    for n, own in rows.by("layers").items():
+        budgets[model_name(n)] = {"sequences": sum(max(one.values("sequences")) for one in own.by("task").values())}
+    return matched(budgets)
+
+
+class Crossing(NamedTuple):
+    """Sequences seen until the loss stays below `CONVERGED`: between two evaluations, or later than the last (None)."""
+
+    after: float
+    until: float | None
+
+
+def crossing(rows: Rows) -> Crossing | None:
+    """Of one run's rows (``sequences``, ``value``); None if it has no value."""
+    known = sorted((row["sequences"], row["value"]) for row in rows if row["value"] is not None)
+    if not known:
+        return None
+    after, until = 0.0, None
+    for sequences, value in known:
+        if value >= CONVERGED:
+            after, until = sequences, None
+        elif until is None:
+            until = sequences
+    return Crossing(after, until)
+
+
+def advantage(rows: Rows) -> tuple[float | None, float | None]:
+    """log2 of how many times as many sequences as the RNN the fastest Transformer needs: at least, and at most.
+
+    Of one task and seed. None where there is no bound.
+    """
+    found = {n: crossing(own) for n, own in rows.by("layers").items()}
+    recurrent = found.pop(0, None)
+    others = [one for one in found.values() if one is not None]
+    if recurrent is None or not others:
+        return None, None
+    after = min(one.after for one in others)
+    until = min((one.until for one in others if one.until is not None), default=None)
+    least = None if recurrent.until is None or after == 0 else math.log2(after / recurrent.until)
+    most = None if until is None or recurrent.after == 0 else math.log2(until / recurrent.after)
+    return least, most
+
+
+def doublings(bounds: tuple[float | None, float | None]) -> float | None:
+    """The middle of two bounds; a bound alone where it tells on which side of zero the number is, otherwise None."""
+    least, most = bounds
+    if least is not None and most is not None:
+        return (least + most) / 2
+    if least is not None:
+        return least if least > 0 else None
+    return most if most is not None and most < 0 else None
+
+
+@claim("limits-rnn-converges-faster")
+def converges_faster(tables: Tables) -> Seen:
+    """The loss is known at evaluations only: the distance between two of them is the least width of the interval."""
+    rows = alike(tables["epochs"])
+    effects, sooner = {}, []
+    for task in FOUR:
+        bounds = list(rows.where(task=task).per_seed(advantage).values())
+        values = [doublings(one) for one in bounds]
+        known = [value for value in values if value is not None]
+        if known:
+            widths = [most - least for least, most in bounds if least is not None and most is not None]
+            resolution = fmean(widths) if widths else 0.0
+            effects[task_title(task)] = pooled(values, "doublings of the sequences needed", resolution=resolution)
+            sooner.append(f"{task_title(task)} {sum(value > 0 for value in known)} of {len(known)}")
+    text = f"Doublings of the sequences that the fastest Transformer needs beyond the RNN: {told(effects)}. "
+    text += f"Seeds in which the RNN is sooner: {', '.join(sooner) or 'none'}."
+    return Seen(effects, text, gates=(_matched(rows),), wanted=titles(FOUR))
+
+
+def _at_end(rows: Rows) -> float | None:
+    """Mean loss of the last evaluations of one run."""
+    known = sorted((row["sequences"], row["value"]) for row in rows if row["value"] is not None)
+    return fmean(value for _, value in known[-LAST:]) if known else None
+
+
+def _lead(rows: Rows) -> float | None:
+    """Final loss of the best Transformer less that of the RNN, of one task and seed."""
+    found = {n: _at_end(own) for n, own in rows.by("layers").items()}
+    recurrent = found.pop(0, None)
+    others = [value for value in found.values() if value is not None]
+    return min(others) - recurrent if recurrent is not None and others else None
+
+
+def _learned(tables: Tables, rows: Rows) -> Gate:
+    """Whether the RNN is better than a predictor that always gives the same answer, on the task where it is least."""
+
+    def lead(own: Rows) -> float | None:
+        nothing = tables["references"].where(task=own[0]["task"], position=own[0]["position"], seed=own[0].get("seed"))
+        recurrent = _at_end(own.where(layers=0))
+        return None if recurrent is None or not nothing else fmean(row["value"] for row in nothing) - recurrent
+
+    leads = each_task(rows, FOUR, lead, "")
+    least = smallest(leads.values(), lambda one: one.value) if leads else Effect(value=0.0)
+    return learned(least, CONVERGED, "one that always gives the same answer")
+
+
+def _drift(rows: Rows, measure: Callable[[Rows], float | None]) -> float | None:
+    """How much a number of a seed has changed over the last doubling of the sequences: the mean over seeds."""
+    until = max(rows.values("sequences"), default=0) / 2
+    half = Rows(row for row in rows if row["sequences"] <= until)
+    return mean_change(half.per_seed(measure), rows.per_seed(measure))
+
+
+@claim("limits-rnn-final-accuracy")
+def final_accuracy(tables: Tables) -> Seen:
+    """Mean over the last epochs within the sequences that both have seen, within seeds."""
+    rows = alike(tables["epochs"])
+    effects = each_task(rows, FOUR, _lead, "loss of the best Transformer less the RNN's")
+    seen = []
+    for task, own in rows.by("task").items():
+        ends = {n: over_seeds(own.where(layers=n), _at_end) for n in layers_of(own)}
+        shown = ", ".join(f"{model_name(n)} {one.value:.4f}" for n, one in ends.items() if one is not None)
+        seen.append(f"{task_title(task)} ({max(own.values('sequences')):,} sequences) {shown}")
+    text = f"Loss at the end: {'; '.join(seen)}. The RNN's learning rate is not yet lowered then, if it trains longer."
+    drifts = {task_title(task): _drift(own, _lead) for task, own in rows.by("task").items()}
+    return Seen(effects, text, gates=(_learned(tables, rows), _matched(rows)), wanted=titles(FOUR), drifts=drifts)
+
+
+@claim("limits-rnn-better-throughout")
+def better_throughout(tables: Tables) -> Seen:
+    """The least lead over evaluations after as many sequences, within seeds; a constant answer is worth no more."""
+    rows = alike(tables["epochs"])
+    nothing = {key: fmean(one.values("value")) for key, one in tables["references"].by("task", "position").items()}
+
+    def least(own: Rows) -> float | None:
+        leads, most = [], nothing.get((own[0]["task"], own[0]["position"]), math.inf)
+        begin = FIRST * max(own.values("sequences"))
+        for one in Rows(row for row in own if row["sequences"] > begin).by("sequences").values():
+            values = {row["layers"]: min(row["value"], most) for row in one if row["value"] is not None}
+            recurrent = values.pop(0, None)
+            if recurrent is not None and values:
+                leads.append(min(values.values()) - recurrent)
+        return min(leads, default=None)
+
+    effects = each_task(rows, FOUR, least, "least loss of the best Transformer less the RNN's")
+    text = f"Least lead of the RNN over the best Transformer at any evaluation: {told(effects)}."
+    return Seen(effects, text, gates=(_learned(tables, rows), _matched(rows)), wanted=titles(FOUR))
+
+
+@claim("limits-rnn-fits-longer")
+def fits_longer(tables: Tables) -> Seen:
+    """By the last evaluations, after as many sequences, within seeds."""
+    rows = alike(tables["epochs"])
+
+    def length(own: Rows) -> float:
+        last = sorted(own, key=lambda row: row["sequences"])[-LAST:]
+        return crossing_length([row["distances"] for row in last], own[0]["positions"], CONVERGED, last=len(last))
+
+    def longer(own: Rows) -> float | None:
+        found = {n: math.log2(max(length(one), 1.0)) for n, one in own.by("layers").items()}
+        recurrent = found.pop(0, None)
+        return recurrent - max(found.values()) if recurrent is not None and found else None
+
+    most = max(
+        (row["positions"][-1] for row in rows), default=2
+    )  # none is longer: lengths differ by a position or more
+    resolution = math.log2(most / (most - 1))
+    effects = each_task(rows, FOUR, longer, "doublings beyond the best Transformer", resolution=resolution)
+    drifts = {task_title(task): _drift(own, longer) for task, own in rows.by("task").items()}
+    text = f"Doublings of the 0.1-fit length of the RNN beyond the best Transformer's: {told(effects)}."
+    return Seen(effects, text, gates=(_learned(tables, rows), _matched(rows)), wanted=titles(FOUR), drifts=drifts)
+
+
+@claim("limits-supervision-rnn")
+def supervision_rnn(tables: Tables) -> Seen:
+    """Cyclic-HARD is Cyclic-DET of which only observations are shown; the loss is that over all positions."""
+    rows = alike(tables["epochs"].where(task=[HARD, "cyclic-det"])).with_columns(value=_over_positions)
+    deepest = max(layers_of(rows), default=0)
+
+    def harm(layers: int) -> Callable[[Rows], float | None]:
+        def of_seed(own: Rows) -> float | None:
+            hard, easy = (_at_end(own.where(task=task, layers=layers)) for task in (HARD, "cyclic-det"))
+            return None if hard is None or easy is None else hard - easy
+
+        return of_seed
+
+    def difference(own: Rows) -> float | None:
+        deep, recurrent = harm(deepest)(own), harm(0)(own)
+        return None if deep is None or recurrent is None else deep - recurrent
+
+    parts = {model_name(n): over_seeds(rows, harm(n)) for n in (deepest, 0)}
+    text = f"Loss on Cyclic-HARD less that on Cyclic-DET: {told({name: one for name, one in parts.items() if one})}."
+    compared = rows.where(layers=[0, deepest])
+    effect = over_seeds(rows, difference, "loss more than the RNN's")
+    known = _learned(tables, alike(tables["epochs"].where(task=[HARD, "cyclic-det"])))
+    return Seen(effect, text, gates=(known, _matched(compared)), drifts=_drift(compared, difference))
+
+
+def _over_positions(row: Mapping[str, Any]) -> float | None:
+    known = [loss for loss in row["distances"] if loss is not None]
+    return fmean(known) if known else None

@@ -1,0 +1,381 @@
+"""[Limits] Figure 3: how long a sequence Transformers fit, against their depth."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from hmmscope import registry
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Estimate
+from hmmscope.lab.evidence.figures import Explorer, Figure, Series
+from hmmscope.lab.evidence.panels import curve, level, lines
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import Gate, room
+from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, apart
+from hmmscope.runs.pipeline import Run
+from hmmscope_papers.limits.lengths import (
+    CYCLES,
+    RATE,
+    Lengths,
+    both_cycles,
+    by_depth,
+    deep,
+    doublings_left,
+    drifts_of,
+    final_losses,
+    fit_lengths,
+    growing_by_task,
+    growth,
+    learned_by,
+    length_of,
+    lengths,
+    lengths_then,
+    log2,
+    models,
+    rarely_asked,
+    slack,
+    slack_then,
+    windows_of,
+)
+from hmmscope_papers.limits.models import HEADLINES_FIRST, TASKS, grid, identity, is_deep
+from hmmscope_papers.limits.tables import (
+    EPOCHS,
+    FORGETTING,
+    HARD,
+    REMEMBERING,
+    WHILE_TRAINING,
+    all_layers,
+    baselines,
+    drift,
+    each_task,
+    explored,
+    flat,
+    layers_of,
+    model_name,
+    moving_layers,
+    never_fitting,
+    over_seeds,
+    relabelled,
+    task_title,
+    titles,
+    told,
+    training_rows,
+    while_training,
+)
+
+_COMMON = {"error_rates": [0.05, 0.1], "definition": "prefix", "last_epochs": 3, "windows": [0, 1, 2, 4]}
+
+
+@registry.experiment("limits-fig3")
+class LimitsFig3(Experiment):
+    """Fit lengths by task and depth; the grid of trainings is that of Figure 2 and Table 3."""
+
+    title = "How long a sequence a Transformer fits, against its depth"
+    summary = (
+        "The fit length of a model is the number of positions, from the first on, at which its answer is within an "
+        "error rate of the exact one, in the last epochs of training. It is measured for Transformers of growing depth "
+        "and for a one-layer RNN, on processes that forget quickly, on cycles and products that never forget, and on "
+        "Cyclic-HARD, where the state is rarely asked for. Beside them stand predictors that know little: their fit "
+        "length is what a fit length is worth. " + EPOCHS
+    )
+    num_seeds = NUM_SEEDS
+    intervals = SEED_INTERVALS
+    sizes = {
+        "smoke": _COMMON | {"samples": 64, "least_count": 8, "window_samples": 32},
+        "small": _COMMON | {"samples": 4096, "least_count": 256, "window_samples": 1000},
+        "medium": _COMMON | {"samples": 4096, "least_count": 256, "window_samples": 1000},
+        "gpu": _COMMON | {"samples": 8192, "least_count": 512, "window_samples": 1000},
+        "paper": _COMMON | {"samples": 8192, "least_count": 512, "window_samples": 1000},
+    }
+    groups = {"losses": ("positions", "fit-lengths", WHILE_TRAINING), "windows": ("windows",)}
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        tasks = ["ran-hmm", "cyclic-det", HARD] if scale == "smoke" else list(HEADLINES_FIRST)
+        return {"tasks": tasks, "layers": all_layers(scale)}
+
+    def cells(self, labels: list[str]) -> dict[str, list[str]]:
+        return apart(labels)
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        return grid(scale, choices["tasks"], choices["layers"])
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        if group == "windows":
+            of_task = {identity(run)["task"]: run for run in runs.values() if not is_deep(run)}
+            return {"windows": [row for task, run in of_task.items() for row in windows_of(task, run, sizes)]}
+        tables: Measured = {"positions": [], "fit-lengths": [], WHILE_TRAINING: []}
+        for run in runs.values():
+            facts = identity(run)
+            rows = final_losses(run, facts["task"], sizes)
+            tables["positions"] += [facts | row for row in rows]
+            tables["fit-lengths"] += [facts | row for row in fit_lengths(run, rows, sizes)]
+            tables[WHILE_TRAINING] += training_rows(run, sizes["error_rates"], facts)
+        return tables
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        figures = [_lengths_figure(tables), _positions_figure(tables), _explorer(tables)]
+        return figures + ([_training_figure(tables[WHILE_TRAINING])] if WHILE_TRAINING in tables else [])
+
+    def without_training(self, tables: Tables) -> Tables:
+        fits = relabelled(tables["fit-lengths"].where(by="final"), "constant").with_columns(by=lambda row: "epochs")
+        changed = {"positions": relabelled(tables["positions"], "constant"), "fit-lengths": fits}
+        return {**tables, **changed, WHILE_TRAINING: never_fitting(tables.get(WHILE_TRAINING, Rows()))}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def _lengths_figure(tables: Tables) -> Figure:
+    rows, panels = tables["fit-lengths"], []
+    for task, own in rows.by("task").items():
+        deep, longest = [n for n in layers_of(own) if n > 0], own[0]["longest"]
+        ends = (float(min(deep, default=0)), float(max(deep, default=1)))
+        rates = sorted(own.values("error_rate"))
+        series: list[Series | None] = []
+        for rate in rates:
+            of_model = own.where(error_rate=rate, predictor="model", by="epochs")
+            series += [
+                curve(of_model.where(layers=deep), "layers", f"Transformer, error rate {rate:g}", "model"),
+                flat(of_model.where(layers=0), ends, f"RNN, error rate {rate:g}", "other"),
+            ]
+        moving = of_model.where(layers=moving_layers(while_training(tables, task=task)))
+        series.append(curve(moving, "layers", f"not converged, error rate {rates[-1]:g}", "unfinished", bands=False))
+        nothing = own.where(predictor="constant", error_rate=rates[-1])
+        series += [
+            flat(nothing, ends, f"always the same answer, error rate {rates[-1]:g}", "baseline"),
+            level(longest, ends, "whole length", "ceiling"),
+        ]
+        if deep:
+            powers = tuple(float(min(2**n, longest)) for n in deep)
+            series.append(Series(name="2^layers", role="control", x=tuple(deep), y=powers))
+        shown: dict[str, Any] = {"x_label": "layers", "y_label": "fit length", "y_min": 0.0, "y_max": 1.08 * longest}
+        panels.append(lines(task_title(task), *series, **shown))
+    definition = rows[0]["definition"]
+    rule = "all positions up to it are fitted" if definition == "prefix" else "it is fitted, whatever is before it"
+    return Figure(
+        name="fit-length",
+        title="Fit length against depth",
+        caption=(
+            f"The largest position such that {rule}: evaluation loss below the error rate in each of the last epochs. "
+            "The constant predictor always gives the mean exact answer. 2^layers is cut at the whole length. Depths "
+            "with a ring moved by a tenth of a doubling or more over the last doubling of the training, mean over seeds. "
+            "Bands are 95 % intervals over seeds."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _curves(rows: Rows) -> dict[int, Series]:
+    """The loss by position of each model of a task."""
+    found = {n: curve(rows.where(layers=n), "position", model_name(n), "model") for n in layers_of(rows)}
+    return {n: series for n, series in found.items() if series is not None}
+
+
+def _positions_figure(tables: Tables) -> Figure:
+    rows = models(tables)
+    shown: dict[str, Any] = {"x_label": "position", "y_label": "evaluation loss", "y_min": 0.0}
+    panels = [
+        lines(task_title(task), *_curves(own).values(), *baselines(tables, task), **shown)
+        for task, own in rows.by("task").items()
+    ]
+    return Figure(
+        name="loss-by-position",
+        title="Evaluation loss by position after training",
+        caption=(
+            f"On fresh samples, at least {min(row['samples'] for row in rows):,} that count at each position. "
+            "Baselines know nothing, or keep a window of observations and are exact within it. Bands are 95 % intervals "
+            "over seeds."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _explorer(tables: Tables) -> Figure:
+    """Losses by position of every task and model."""
+    curves = []
+    for task, own in models(tables).by("task").items():
+        curves += [explored(one, (task_title(task), model_name(n))) for n, one in _curves(own).items()]
+        curves += [explored(one, (task_title(task), ""), one.name) for one in baselines(tables, task)]
+    shown: dict[str, Any] = {"x_label": "position", "y_label": "evaluation loss", "y_min": 0.0}
+    panel = Explorer(title="", choices=("task", "model"), curves=tuple(curves), **shown)
+    return Figure(
+        name="every-model",
+        title="Every task and model",
+        caption="As above: choose the task and the model. Baselines stay. Bands are 95 % intervals over seeds.",
+        panels=(panel,),
+    )
+
+
+def _training_figure(rows: Rows) -> Figure:
+    rows = rows.where(error_rate=max(rows.values("error_rate")))
+    panels = []
+    for task, own in rows.by("task").items():
+        models = [curve(own.where(layers=n), "share", model_name(n), "model", y="length") for n in layers_of(own)]
+        shown: dict[str, Any] = {"x_label": "share of the training", "y_label": "fit length", "y_min": 0.0}
+        panels.append(lines(task_title(task), *models, **shown))
+    return Figure(
+        name="length-over-training",
+        title="Fit length while training",
+        caption=(
+            f"The place between two positions at which the evaluation loss crosses {rows[0]['error_rate']:g}, by one "
+            "evaluation. A depth that still rises at the end has the fit length of its budget. Bands are 95 % "
+            "intervals over seeds."
+        ),
+        panels=tuple(panels),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+#: A length that does not grow with anything.
+CONSTANT = 2
+
+
+def _learned(tables: Tables, tasks: Sequence[str]) -> Gate:
+    """Whether the deepest Transformer has learned anything."""
+    return learned_by(tables, tasks, max(deep(tables), default=0))
+
+
+@claim("limits-rnn-fits")
+def rnn_fits(tables: Tables) -> Seen:
+    """RanLDS counts from the first position on, where its relative loss is the largest."""
+    rows = models(tables).where(layers=0)
+    effects = each_task(rows, TASKS, lambda own: slack(own, 0.05), "below 0.05")
+    whole = tables["fit-lengths"].where(layers=0, predictor="model", by="epochs", error_rate=0.05)
+    seen = "; ".join(
+        f"{task_title(task)} {own.pool('task')[0]['value']:.3g} of {own[0]['longest']}"
+        for task, own in whole.by("task").items()
+    )
+    text = f"Mean 0.05-fit length of the RNN: {seen}. How far its largest loss is below 0.05: {told(effects)}."
+    drifts = drifts_of(tables, tuple(TASKS), slack_then(0.05), layers=0)
+    return Seen(effects, text, wanted=titles(TASKS), drifts=drifts)
+
+
+@claim("limits-fit-length-grows")
+def grows(tables: Tables) -> Seen:
+    """The least-squares slope of log2 of the continuous length."""
+    effects, drifts = growing_by_task(tables, growth, "doublings a layer")
+    text = f"{by_depth(tables, REMEMBERING)} Doublings a layer: {told(effects)}."
+    gate = _learned(tables, REMEMBERING)
+    return Seen(effects, text, gates=(gate,), wanted=titles(REMEMBERING), drifts=drifts)
+
+
+@claim("limits-fit-length-doubles")
+def doubles(tables: Tables) -> Seen:
+    """Where there is room: a length cannot double from more than half of the sequence on, and has to once before."""
+    effects, drifts = growing_by_task(tables, lambda found, longest: growth(found, longest, 0.5), "doublings a layer")
+    spaces, _ = growing_by_task(tables, doublings_left, "")
+    least = min((one.value for one in spaces.values()), default=0.0)
+    space = room(least, 1, "the sequence, in doublings of the shortest fit length,")
+    text = f"{by_depth(tables, REMEMBERING)} Doublings a layer: {told(effects)}."
+    gates = (space, _learned(tables, REMEMBERING))
+    return Seen(effects, text, gates=gates, wanted=titles(REMEMBERING), drifts=drifts)
+
+
+@claim("limits-fit-length-power")
+def power(tables: Tables) -> Seen:
+    """log2 of the fit length over 2^L; a depth that need not fit more than the whole length, and does, is left out."""
+
+    def least(found: Lengths, longest: int) -> Estimate | None:
+        most, logs = math.log2(longest), [(n, log2(length)) for n, length in found.items()]
+        return min((one - Estimate(min(n, most)) for n, one in logs if n < most or one.value < most), default=None)
+
+    effects, drifts = growing_by_task(tables, least, "doublings above 2^L, worst depth")
+    text = f"{by_depth(tables, REMEMBERING)} log2 of the length over 2^L at the worst depth: {told(effects)}."
+    return Seen(effects, text, wanted=titles(REMEMBERING), drifts=drifts)
+
+
+@claim("limits-constant-depth")
+def constant_depth(tables: Tables) -> Seen:
+    """The first positions count too, where the relative loss of RanLDS is the largest."""
+
+    def best(own: Rows) -> Estimate | None:
+        return max((slack(own.where(layers=n), RATE) for n in layers_of(own)), default=None)
+
+    rows = models(tables).where(layers=[1, 2])
+    effects = each_task(rows, FORGETTING, best, "below 0.1")
+    deepest = each_task(models(tables).where(layers=deep(tables)), FORGETTING, best, "")
+    short = [name for name, one in deepest.items() if one.value <= 0]
+    depth = (
+        f"no depth fits {' and '.join(short)}, so that depth is not what is short" if short else "some depth fits each"
+    )
+    starts = tables["fit-lengths"].where(
+        predictor="model", by="epochs", error_rate=RATE, layers=2, task=list(FORGETTING)
+    )
+    later = "; ".join(
+        f"{task_title(task)} {max(row['fits_from'] for row in own if row['fits_from'] is not None)}"
+        for task, own in starts.by("task").items()
+        if any(row["fits_from"] is not None for row in own)
+    )
+    text = f"{by_depth(tables, FORGETTING)} How far the largest loss is below 0.1: {told(effects)}."
+    text += f" With two layers it stays below 0.1 from position: {later}." if later else ""
+    gate = Gate("learned", not short, depth)
+    drifts = drifts_of(tables, FORGETTING, slack_then(RATE), layers=[1, 2])
+    return Seen(effects, text, gates=(gate,), wanted=titles(FORGETTING), drifts=drifts)
+
+
+@claim("limits-hard-no-depth")
+def hard_no_depth(tables: Tables) -> Seen:
+    """The paper asks for the state after one action in 120, a short sequence far more often."""
+    rows = tables["positions"].where(task=HARD)
+    best = over_seeds(
+        rows.where(predictor="model", layers=deep(tables)), lambda own: max(lengths(own).values()), "positions"
+    )
+    trained = tables.get(WHILE_TRAINING, Rows()).where(task=HARD, layers=deep(tables))
+    moved = drift(trained, lambda own: max(lengths_then(own).values()))
+    gates = (rarely_asked(rows), learned_by(tables, (HARD,), 0))
+    return Seen(best, by_depth(tables, (HARD,)), gates=gates, drifts=moved)
+
+
+@claim("limits-hard-below-det")
+def hard_below_det(tables: Tables) -> Seen:
+    """The least ratio over depths, within seeds."""
+
+    def least(easy: Lengths, hard: Lengths) -> Estimate:
+        return min(log2(easy[n]) - log2(hard[n]) for n in easy.keys() & hard.keys())
+
+    effect, moved = both_cycles(tables, least, "doublings, least depth")
+    return Seen(effect, by_depth(tables, CYCLES), drifts=moved)
+
+
+@claim("limits-hard-plateau")
+def hard_plateau(tables: Tables) -> Seen:
+    """Growth from two layers on, that of Cyclic-DET less that of Cyclic-HARD, within seeds."""
+
+    def gain(easy: Lengths, hard: Lengths) -> Estimate | None:
+        most = max(easy.keys() & hard.keys())
+        if most <= 2 or not {2} <= easy.keys() & hard.keys():
+            return None
+        return (log2(easy[most]) - log2(easy[2])) - (log2(hard[most]) - log2(hard[2]))
+
+    effect, moved = both_cycles(tables, gain, "doublings more")
+    return Seen(effect, by_depth(tables, CYCLES), gates=(_learned(tables, CYCLES),), drifts=moved)
+
+
+@claim("limits-error-rates-close")
+def error_rates_close(tables: Tables) -> Seen:
+    """Mean ratio within seeds, of Transformers."""
+
+    def share(pairs: list[tuple[Estimate, Estimate]]) -> Estimate | None:
+        found = [(strict, loose) for strict, loose in pairs if loose.value >= 1]
+        if not found:
+            return None
+        error = math.hypot(*(part.error / loose.value for strict, loose in found for part in (strict, loose)))
+        mean = math.fsum(strict.value / loose.value for strict, loose in found) / len(found)
+        return Estimate(mean, error / len(found))
+
+    def now(own: Rows) -> Estimate | None:
+        return share([(length_of(one, 0.05), length_of(one, RATE)) for one in own.by("task", "layers").values()])
+
+    def then(own: Rows) -> Estimate | None:
+        cells = own.by("task", "layers").values()
+        return share(
+            [(lengths_then(one, 0.05)[n], lengths_then(one)[n]) for one in cells for n in one.values("layers")]
+        )
+
+    effect = over_seeds(models(tables).where(layers=deep(tables)), now, "mean ratio")
+    text = "" if effect is None else f"The 0.05-fit length is {effect.short()} of the 0.1-fit length."
+    moved = drift(tables.get(WHILE_TRAINING, Rows()).where(layers=deep(tables)), then)
+    return Seen(effect, text, drifts=moved)

@@ -1,0 +1,408 @@
+"""[Limits] Figure 4, right: block chain-of-thought beside training without it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from hmmscope import registry
+from hmmscope.analysis.fit_length import evaluation_losses
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Effect, Estimate
+from hmmscope.lab.evidence.figures import Figure, Lines, Series
+from hmmscope.lab.evidence.panels import curve, level, lines
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import Gate, converged, learned
+from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured
+from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.schema import require, unknown_name
+from hmmscope.ties import smallest
+from hmmscope_papers.limits.lengths import length_of, log2, rarely_asked, slack
+from hmmscope_papers.limits.models import TASKS, limits_config, shortened
+from hmmscope_papers.limits.tables import (
+    LOSS_AT_REST,
+    each,
+    epochs_of,
+    fit_length_of,
+    loss_of,
+    mean_change,
+    mean_late_change,
+    over_seeds,
+    relabelled,
+    told,
+    with_share,
+)
+
+#: The block chain-of-thought of the paper is trained on a smaller set.
+PAPER_TRAJECTORIES = 1_000_000
+ERROR_RATES = (0.05, 0.1)
+
+
+@registry.experiment("limits-fig4-cot")
+class Figure4CoT(Experiment):
+    """A shallow Transformer of each task with several block lengths; block length 0 is without chain-of-thought."""
+
+    title = "Block chain-of-thought lets a shallow Transformer follow long sequences"
+    summary = (
+        "A Transformer that is too shallow for its sequences hears its own answer after every b observations. With b = "
+        "1 that is chain-of-thought, and a layer need only make one step of the process; with b beyond what its depth "
+        "can follow, no answer is worth hearing."
+    )
+    num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
+    intervals = SEED_INTERVALS
+    #: What shapes the plan. Layers are those of the tasks in their order; steps 0: of the scale.
+    shapes: dict[str, dict[str, Any]] = {
+        "smoke": {"tasks": ["cyclic-det", "cyclic-hard"], "layers": [1, 1], "blocks": [0, 1, 2]}
+        | {"length": 4, "steps": 12},
+        "small": {"tasks": ["cyclic-det", "matmul", "cyclic-hard"], "layers": [1, 2, 1], "blocks": [0, 1, 2, 4, 8]}
+        | {"length": 16, "steps": 1000},
+        "gpu": {"tasks": ["cyclic-det", "matmul", "cyclic-hard"], "layers": [2, 3, 2], "blocks": [0, 2, 4, 8, 16]}
+        | {"length": 60, "steps": 3000},
+        "paper": {"tasks": ["cyclic-det", "matmul", "cyclic-hard"], "layers": [3, 4, 3], "blocks": [0, 1, 8, 12, 24]}
+        | {"length": 60, "steps": 0},
+    }
+    sizes = {
+        "smoke": {"samples": 32, "position": 4},
+        "small": {"samples": 1024, "position": 16},
+        "gpu": {"samples": 4096, "position": 60},
+        "paper": {"samples": 4096, "position": 60},
+    }
+    groups = {"errors": ("errors", "final"), "training": ("training",)}
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        return dict(self.shapes[scale])
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        tasks, layers = choices["tasks"], choices["layers"]
+        rule = f"must have a number for each of {len(tasks)} tasks"
+        require(len(layers) == len(tasks), "plan.layers", rule, layers)
+        for task in tasks:
+            if task not in TASKS:
+                raise unknown_name("plan.tasks", task, TASKS)
+        return {
+            f"{task}, {f'block {block}' if block else 'without'}": limits_config(
+                scale,
+                task,
+                depth,
+                length=choices["length"],
+                training=_training(scale, depth, choices["steps"]) | {"block_length": block},
+            )
+            for task, depth in zip(tasks, layers, strict=True)
+            for block in choices["blocks"]
+        }
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        longest = min(run.config.layout.num_observations for run in runs.values())
+        at = sizes["position"]
+        require(1 <= at <= longest, "measurements.position", f"must be in [1, {longest}]", at)
+        if group == "training":
+            return {"training": [row for run in runs.values() for row in _training_rows(run, at)]}
+        tables: Measured = {"errors": [], "final": []}
+        for run in runs.values():
+            rows = _error_rows(run, sizes["samples"])
+            tables["errors"] += rows
+            tables["final"].append(_final_row(run, Rows(rows).where(predictor="trained"), at))
+        return tables
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        return [_training_figure(tables["training"]), _final_figure(tables["final"]), _blocks_figure(tables["errors"])]
+
+    def without_training(self, tables: Tables) -> Tables:
+        errors = relabelled(tables["errors"], "untrained", "trained")
+        keys = ("seed", "task", "block_length")
+        known = {key: own[0]["value"] for key, own in errors.where(predictor="trained").by(*keys, "position").items()}
+
+        def untrained(row: dict[str, Any]) -> float:
+            return float(known[(*(row[key] for key in keys), row["chosen_position"])])
+
+        nothing = {f"fit_{rate:g}": lambda row: 0 for rate in ERROR_RATES}
+        final = tables["final"].with_columns(error=untrained, **nothing)
+        return {
+            **tables,
+            "errors": errors,
+            "final": final,
+            "training": tables["training"].with_columns(value=untrained),
+        }
+
+
+def _training(scale: str, depth: int, steps: int) -> dict[str, Any]:
+    """The recipe: at the paper's scale with its smaller training set."""
+    if steps or scale != "paper":
+        return shortened(steps)
+    batch = limits_config(scale, "cyclic-det", depth)["training"]["batch_size"]
+    epoch = -(-PAPER_TRAJECTORIES // batch)
+    changes = {"num_trajectories": PAPER_TRAJECTORIES, "num_steps": 100 * epoch}
+    return changes | {"evaluate_every": epoch, "checkpoint_every": epoch}
+
+
+def _names(run: Run) -> dict[str, Any]:
+    """Columns that tell runs apart."""
+    config = run.config
+    return {
+        "task": TASKS[config.process.name][2],
+        "layers": config.model.num_layers,
+        "block_length": config.training.block_length,
+    }
+
+
+def _error_rows(run: Run, num_samples: int) -> list[dict]:
+    """Errors by position before and after training; the model hears its own answers, as when it was trained."""
+    rows = []
+    for name, model in {"trained": run.model, "untrained": untrained_twin(run)}.items():
+        found = evaluation_losses(
+            model,
+            run.corpus(),
+            num_samples=num_samples,
+            target=run.config.target,
+            least_count=1 if run.config.target == "belief" else num_samples // 16,
+            block_length=run.config.training.block_length,
+        )
+        rows += [_names(run) | row | {"predictor": name} for row in found if row["predictor"] == "model"]
+    return rows
+
+
+def _final_row(run: Run, rows: Rows, position: int) -> dict:
+    """Error at the chosen position, or the last one before it that is asked for, and fit lengths."""
+    at = max(row["position"] for row in rows if row["position"] <= position)
+    fits = {f"fit_{rate:g}": fit_length_of(run, rate) for rate in ERROR_RATES}
+    return _names(run) | {"chosen_position": at, "error": rows.one(position=at)["value"], **fits}
+
+
+def _training_rows(run: Run, position: int) -> list[dict]:
+    """Error at the chosen position at each evaluation of the training."""
+    found, per_epoch = epochs_of(run), run.config.training.steps_per_epoch
+    at = max(one for one in found.positions if one <= position)
+    return [
+        _names(run)
+        | {"step": row["step"], "epoch": row["step"] / per_epoch, "chosen_position": at}
+        | {"value": row["distances"][found.positions.index(at)]}
+        for row in found.rows
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def _by_block(rows: Rows, x: str) -> list[Series | None]:
+    """A curve for each block length of a task."""
+    return [
+        curve(
+            rows.where(block_length=block), x, f"b = {block}" if block else "without", "other" if block else "baseline"
+        )
+        for block in sorted(rows.values("block_length"))
+    ]
+
+
+def _training_figure(rows: Rows) -> Figure:
+    """Error at the chosen position over training, a panel a task."""
+    label = f"evaluation loss at position {rows[0]['chosen_position']}"
+    panels = [
+        lines(task, *_by_block(own, "epoch"), x_label="epoch", y_label=label, y_min=0.0)
+        for task, own in rows.by("task").items()
+    ]
+    return Figure(
+        name="error-over-training",
+        title="The last position over training",
+        caption=(
+            "Evaluation loss at one position against the epoch (a twentieth of the training at reduced scales), by "
+            "block length b; the exact belief is at 0. Means over seeds, bands are 95 % intervals."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _blocks_figure(rows: Rows) -> Figure:
+    """Error by position at the end, a panel a task."""
+    panels = []
+    for task, own in rows.by("task").items():
+        series = [
+            *_by_block(own.where(predictor="trained"), "position"),
+            curve(own.where(predictor="untrained", block_length=0), "position", "before training", "control"),
+            level(0.0, sorted(own.values("position")), "exact answer", "optimum"),
+        ]
+        panels.append(lines(task, *series, x_label="position t", y_label="evaluation loss", y_min=0.0))
+    return Figure(
+        name="error-by-position",
+        title="How far each block length reaches",
+        caption=(
+            "Evaluation loss by position after training, by block length b, and of the model before training. The "
+            "model hears its own answers. Means over seeds, bands are 95 % intervals."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _final_figure(rows: Rows) -> Figure:
+    """Fit length and final error against block length."""
+
+    def panel(column: str, label: str) -> Lines:
+        series: list[Series | None] = []
+        for task, own in rows.by("task").items():
+            heard = Rows(row for row in own if row["block_length"])
+            series.append(curve(heard, "block_length", task, y=column))
+            plain = own.where(block_length=0).pool("task", value=column)
+            if plain and heard:
+                ends = (min(heard.values("block_length")), max(heard.values("block_length")))
+                series.append(level(plain[0][column], ends, f"{task}, without"))
+        return lines("", *series, x_label="block length b", y_label=label, log_x=True)
+
+    position = rows[0]["chosen_position"]
+    return Figure(
+        name="block-length",
+        title="How short a block has to be",
+        caption=(
+            f"Fit length at error rate 0.05 and evaluation loss at position {position} against the block length, with "
+            "the values without chain-of-thought as lines. Means over seeds, bands are 95 % intervals."
+        ),
+        panels=(panel("fit_0.05", "0.05-fit length"), panel("error", f"evaluation loss at position {position}")),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+#: The tasks of the figure.
+SHOWN = ("Cyclic-DET", "MatMul")
+HARD = "Cyclic-HARD"
+#: A fall of the evaluation loss that matters.
+MUCH = 0.1
+
+
+def half_of_fit(lengths: list[int], fit_length: int) -> int | None:
+    """The paper's choice among block lengths: the largest one up to half of the fit length, at least the smallest."""
+    allowed = [length for length in lengths if 0 < length <= max(1, fit_length // 2)]
+    return max(allowed, default=None)
+
+
+def _chosen(own: Rows) -> int | None:
+    """`half_of_fit` of the rows of the table ``final`` of one task and seed."""
+    plain = own.where(block_length=0)
+    return half_of_fit(own.values("block_length"), plain[0]["fit_0.05"]) if plain else None
+
+
+def _each_shown(tables: Tables, measure: Callable[[Rows], Estimate | float | None], unit: str) -> dict[str, Effect]:
+    found = each(tables["final"].where(task=list(SHOWN)), "task", measure, unit)
+    return {task: found[task] for task in SHOWN if task in found}
+
+
+def _at_rest(tables: Tables, tasks: tuple[str, ...]) -> Gate:
+    """Whether the errors at the chosen position are at rest, without and with the block length that is chosen."""
+    cells: dict[str, list[dict[str, Any]]] = {}
+    for (task, seed), own in tables["final"].where(task=list(tasks)).by("task", "seed").items():
+        for name, block in (("without", 0), ("with the chosen block", _chosen(own))):
+            rows = tables["training"].where(task=task, seed=seed, block_length=block)
+            cells.setdefault(f"{task}, {name}", []).extend(with_share(rows, "epoch") if rows else ())
+    changes = {name: mean_late_change(Rows(rows), _change) for name, rows in cells.items() if rows}
+    return converged(changes, LOSS_AT_REST, "evaluation loss at the chosen position")
+
+
+def _learned(tables: Tables, tasks: tuple[str, ...]) -> Gate:
+    """Whether the Transformers without chain-of-thought are better than before training, on average over positions."""
+
+    def lead(own: Rows) -> Estimate:
+        return loss_of(own.where(predictor="untrained")) - loss_of(own.where(predictor="trained"))
+
+    found = each(tables["errors"].where(task=list(tasks), block_length=0), "task", lead)
+    least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
+    return learned(least, LOSS_AT_REST, "before training, on average over positions,")
+
+
+def _change(end: dict[str, Any], before: dict[str, Any]) -> float:
+    return 0.0 if end["value"] < LOSS_AT_REST else float(end["value"] - before["value"])
+
+
+def _drifts(tables: Tables, measure: Callable[[Rows], float | None]) -> dict[str, float | None]:
+    """What the last doubling of the training has changed of a number of the table ``final``, by the errors of then."""
+
+    def at(row: dict[str, Any], until: float) -> float | None:
+        same = {key: row.get(key) for key in ("task", "seed", "block_length")}
+        rows = with_share(tables["training"].where(**same), "epoch") if tables["training"].where(**same) else Rows()
+        near = [one["value"] for one in rows if until - 0.1 < one["share"] <= until + 1e-9]
+        return sum(near) / len(near) if near and None not in near else None
+
+    drifts = {}
+    for task in SHOWN:
+        own = tables["final"].where(task=task)
+        half, end = (own.with_columns(error=lambda row, until=until: at(row, until)) for until in (0.5, 1.0))  # type: ignore[misc]
+        known = all(row["error"] is not None for row in [*half, *end])
+        drifts[task] = mean_change(half.per_seed(measure), end.per_seed(measure)) if known else None
+    return drifts
+
+
+def _said(rows: Rows) -> str:
+    """Mean error and fit length by task and block length."""
+    keys = ("task", "block_length")
+    fits = {(row["task"], row["block_length"]): row["fit_0.05"] for row in rows.pool(*keys, value="fit_0.05")}
+    parts = [
+        f"{row['task']} {'without' if row['block_length'] == 0 else 'b = ' + str(row['block_length'])}: "
+        f"{row['error']:.3f} (fit length {fits[row['task'], row['block_length']]:.1f})"
+        for row in rows.pool(*keys, value="error")
+    ]
+    return f"Error at the last position: {'; '.join(parts) or 'not measured'}."
+
+
+@claim("limits-cot-lowers-loss")
+def lowers_loss(tables: Tables) -> Seen:
+    """Without less with chain-of-thought, within a seed, on each of the two tasks."""
+
+    def fall(own: Rows) -> float | None:
+        chosen = _chosen(own)
+        return None if chosen is None else own.one(block_length=0)["error"] - own.one(block_length=chosen)["error"]
+
+    effects, drifts = _each_shown(tables, fall, "fall of the error with b half the fit length"), _drifts(tables, fall)
+    return Seen(effects, _said(tables["final"]), gates=(_learned(tables, SHOWN),), wanted=SHOWN, drifts=drifts)
+
+
+@claim("limits-cot-lengthens")
+def lengthens(tables: Tables) -> Seen:
+    """log2 of the fit length between positions, on fresh samples, within a seed."""
+
+    def gain(own: Rows) -> Estimate | None:
+        chosen = _chosen(own)
+        errors = tables["errors"].where(predictor="trained", task=own[0]["task"], seed=own[0].get("seed"))
+        if chosen is None or not errors:
+            return None
+        plain, heard = (length_of(errors.where(block_length=block), ERROR_RATES[0]) for block in (0, chosen))
+        return log2(heard) - log2(plain)
+
+    effects = _each_shown(tables, gain, "doublings")
+    text = f"Doublings of the 0.05-fit length: {told(effects)}. {_said(tables['final'])}"
+    return Seen(effects, text, gates=(_learned(tables, SHOWN), _at_rest(tables, SHOWN)), wanted=SHOWN)
+
+
+@claim("limits-cot-block-bound")
+def block_bound(tables: Tables) -> Seen:
+    """Within seed and task."""
+
+    def difference(own: Rows) -> float | None:
+        fit = own.one(block_length=0)["fit_0.05"] if own.where(block_length=0) else 0
+        errors = {row["block_length"]: row["error"] for row in own}
+        long = [error for block, error in errors.items() if block > max(1, fit)]
+        short = [error for block, error in errors.items() if 0 < block <= max(1, fit // 2)]
+        return sum(long) / len(long) - sum(short) / len(short) if long and short else None
+
+    effects = _each_shown(tables, difference, "error of blocks above the fit length, less that of short ones")
+    text, drifts = _said(tables["final"]), _drifts(tables, difference)
+    return Seen(effects, text, gates=(_learned(tables, SHOWN),), wanted=SHOWN, drifts=drifts)
+
+
+@claim("limits-cot-hard")
+def cot_hard(tables: Tables) -> Seen:
+    """The answers of the first stage say nothing of the state, so there is nothing to hear."""
+    heard = Rows(row for row in tables["errors"].where(predictor="trained") if row["block_length"])
+
+    def least(own: Rows) -> Estimate:
+        best = max(slack(one, ERROR_RATES[1]) for one in own.by("block_length").values())
+        return Estimate(ERROR_RATES[1] - best.value, best.error)
+
+    rows = heard.where(task=HARD)
+    effect = over_seeds(rows, least, "largest loss, best block length")
+    easy = over_seeds(
+        heard.where(task=SHOWN[0]),
+        lambda own: max(slack(one, ERROR_RATES[1]) for one in own.by("block_length").values()),
+    )
+    gates = [
+        rarely_asked(rows),
+        _at_rest(tables, (HARD,)),
+    ]
+    gates += [learned(easy, 0.0, "an error of 0.1, on Cyclic-DET with chain-of-thought,")] if easy else []
+    return Seen(effect, _said(tables["final"].where(task=[HARD, SHOWN[0]])), gates=gates)

@@ -1,0 +1,310 @@
+"""[Limits] Figure 4, left: one depth, processes that forget at different speeds."""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from hmmscope import registry
+from hmmscope.analysis.fit_length import evaluation_losses
+from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Effect, Estimate
+from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.panels import curve, level, lines
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import Gate, learned
+from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured
+from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.ties import largest, smallest
+from hmmscope_papers.limits.models import is_deep, limits_config, shortened
+from hmmscope_papers.limits.tables import (
+    WHILE_TRAINING,
+    drift,
+    each,
+    equal_budgets,
+    losses_at_rest,
+    over_seeds,
+    relabelled,
+    sampled,
+    told,
+    training_rows,
+    while_training,
+)
+
+#: Backward probabilities of the paper.
+PROBABILITIES = [0.01, 0.03, 0.05, 0.1, 0.15]
+
+
+@registry.experiment("limits-fig4-mixing")
+class Figure4Mixing(Experiment):
+    """A Transformer and the RNN at each backward probability, after as many sequences."""
+
+    title = "The middle of the sequence is hardest where mixing is of middling speed"
+    summary = (
+        "Transformers of one depth infer the belief of Cyclic-RND with five backward probabilities, from never mixing "
+        "to mixing within the sequence. Symbols say nothing about the state, so a predictor that sees a window only "
+        "can do no better than the uniform law, whose error stands beside the model's, on the same samples. The RNN is "
+        "trained on as many sequences."
+    )
+    num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
+    intervals = SEED_INTERVALS
+    #: What shapes the plan. Steps 0: those of the scale.
+    shapes: dict[str, dict[str, Any]] = {
+        "smoke": {"probabilities": [0.01, 0.1, 0.15], "layers": 1, "length": 6, "steps": 12},
+        "small": {"probabilities": PROBABILITIES, "layers": 2, "length": 24, "steps": 4000},
+        "gpu": {"probabilities": PROBABILITIES, "layers": 4, "length": 64, "steps": 0},
+        "paper": {"probabilities": PROBABILITIES, "layers": 4, "length": 120, "steps": 0},
+    }
+    sizes = {"smoke": {"samples": 32}, "small": {"samples": 2048}, "gpu": {"samples": 4096}, "paper": {"samples": 4096}}
+    groups = {"errors": ("errors", WHILE_TRAINING)}
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        return dict(self.shapes[scale])
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        return {
+            _label(probability, layers): limits_config(
+                scale,
+                "cyclic-rnd",
+                layers,
+                length=choices["length"],
+                process={"backward_probability": probability},
+                training=shortened(choices["steps"]),
+            )
+            for layers in (choices["layers"], 0)
+            for probability in choices["probabilities"]
+        }
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        depth = max(run.config.model.num_layers for run in runs.values() if is_deep(run))
+        tables: Measured = {"errors": [], WHILE_TRAINING: []}
+        for run in runs.values():
+            facts = {"probability": run.config.process.backward_probability, "layers": depth}
+            network = "model" if is_deep(run) else "rnn"
+            tables["errors"] += [facts | row for row in _error_rows(run, network, sizes["samples"])]
+            tables[WHILE_TRAINING] += training_rows(run, [ERROR_RATE], facts | {"network": network})
+        return tables
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        return [_together(tables["errors"]), _one_by_one(tables["errors"])]
+
+    def without_training(self, tables: Tables) -> Tables:
+        errors = relabelled(relabelled(tables["errors"], "untrained"), "untrained", "rnn")
+        return {**tables, "errors": errors}
+
+
+def _label(probability: float, layers: int) -> str:
+    return f"backward {probability:g}" + ("" if layers else ", RNN")
+
+
+def _error_rows(run: Run, network: str, num_samples: int) -> list[dict]:
+    """Errors by position of a model, and beside the Transformer those before training and of the uniform law."""
+    models = {network: run.model} | ({"untrained": untrained_twin(run)} if network == "model" else {})
+    rows = []
+    for name, model in models.items():
+        found = evaluation_losses(model, run.corpus(), num_samples=num_samples, target="belief")
+        rows += [row | {"predictor": name} for row in found if row["predictor"] == "model"]
+    if network == "model":
+        uniform = bootstrap_means(uniform_errors(run, num_samples).numpy())
+        for position, mean, low, high in zip(run.target.positions.tolist(), *uniform, strict=True):
+            if position >= 1:
+                value = {"value": float(mean), "low": float(low), "high": float(high)}
+                rows.append({"predictor": "uniform", "position": position} | value | {"samples": num_samples})
+    return rows
+
+
+def uniform_errors(run: Run, num_samples: int) -> torch.Tensor:
+    """Half the L1 distance of the exact belief from the uniform law (sample, judged), on the run's evaluation samples.
+
+    For Cyclic-RND that is the exact predictor that has seen the last observations only: the uniform law is stationary, and
+    symbols are independent of the state.
+    """
+    beliefs = run.target.optimum(run.corpus()[0:num_samples])
+    return 0.5 * (beliefs - 1 / beliefs.shape[-1]).abs().sum(-1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def _together(rows: Rows) -> Figure:
+    probabilities = sorted(rows.values("probability"))
+    shown: dict[str, Any] = {"x_label": "position t", "y_label": "evaluation loss", "y_min": 0.0, "y_max": 1.0}
+    panels = [
+        lines(
+            title,
+            *(
+                curve(rows.where(predictor=predictor, probability=p), "position", f"backward {p:g}")
+                for p in probabilities
+            ),
+            **shown,
+        )
+        for predictor, title in (("model", "Transformer"), ("uniform", "Uniform law"))
+    ]
+    layers = rows[0]["layers"]
+    return Figure(
+        name="errors-by-position",
+        title="Error by position, for five speeds of mixing",
+        caption=(
+            f"Half the L1 distance from the exact belief (the optimum is at 0), against the number of observations: a "
+            f"Transformer of {layers} layer{'s' * (layers > 1)} (left), and the uniform law (right), which is all that "
+            "a window of observations tells about the state. Means over seeds, bands are 95 % intervals."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _one_by_one(rows: Rows) -> Figure:
+    panels = []
+    for probability in sorted(rows.values("probability")):
+        own = rows.where(probability=probability)
+        series = (
+            curve(own.where(predictor="model"), "position", "Transformer", "model"),
+            level(0.0, sorted(own.values("position")), "exact belief", "optimum"),
+            curve(own.where(predictor="uniform"), "position", "uniform law", "baseline"),
+            curve(own.where(predictor="untrained"), "position", "before training", "control"),
+            curve(own.where(predictor="rnn"), "position", "RNN"),
+        )
+        shown: dict[str, Any] = {"x_label": "position t", "y_label": "evaluation loss", "y_min": -0.02, "y_max": 1.0}
+        panels.append(lines(f"backward {probability:g}", *series, **shown))
+    return Figure(
+        name="errors-beside-the-uniform-law",
+        title="Each process beside what a window can know",
+        caption=(
+            "The model's error by position beside that of the uniform law and of the model before training, on the "
+            "same samples. Means over seeds, bands are 95 % intervals."
+        ),
+        panels=tuple(panels),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+#: A window-limited predictor whose error at the end is below this has a process that forgets within the sequence.
+FORGOTTEN = 0.25
+#: An error below this is none: the smaller error rate of [Limits].
+ERROR_RATE = 0.05
+
+
+def _forgets(rows: Rows) -> list[float]:
+    """The backward probabilities at which the uniform law is nearly exact at the last position."""
+    last = max(rows.values("position"))
+    ends = rows.where(predictor="uniform", position=last).pool("probability")
+    return sorted(row["probability"] for row in ends if row["value"] < FORGOTTEN)
+
+
+def _at(rows: Rows, position: int) -> Estimate:
+    return sampled(rows.one(position=position))
+
+
+def _learned(rows: Rows, trained: str = "model") -> Gate:
+    """Whether a network is better than the uniform law, on average over positions, at each backward probability."""
+
+    def lead(own: Rows) -> float | None:
+        errors = [[row["value"] for row in own.where(predictor=name)] for name in ("uniform", trained)]
+        return sum(errors[0]) / len(errors[0]) - sum(errors[1]) / len(errors[1]) if all(errors) else None
+
+    found = each(rows, "probability", lead)
+    least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
+    return learned(least, ERROR_RATE / 2, "the uniform law")
+
+
+def _at_rest(tables: Tables, *networks: str, **only: Any) -> Gate:
+    return losses_at_rest(while_training(tables, network=list(networks), **only))
+
+
+@claim("limits-mixing-hump")
+def hump(tables: Tables) -> Seen:
+    """The largest error over positions less the larger one at the ends, within a seed."""
+    rows = tables["errors"]
+    last = max(rows.values("position"))
+    model = rows.where(predictor="model", probability=_forgets(rows))
+
+    def height(own: Rows) -> Estimate:
+        top = largest((sampled(row) for row in own), lambda one: one.value)
+        return top - max(_at(own, 1), _at(own, last))
+
+    found = each(model, "probability", height, "height of the peak over both ends")
+    effects = {f"backward {p:g}": effect for p, effect in sorted(found.items())}
+    shown = []
+    for p, own in sorted(model.by("probability").items()):
+        means = {row["position"]: row["value"] for row in own.pool("position")}
+        top = largest(means, means.__getitem__)
+        shown.append(f"{p:g}: {means[top]:.3f} at position {top}, {means[last]:.3f} at position {last}")
+    text = f"Largest and last error by backward probability: {'; '.join(shown) or 'none forgets within the sequence'}."
+    return Seen(effects, text, gates=(_learned(rows), _at_rest(tables, "model", probability=_forgets(rows))))
+
+
+@claim("limits-mixing-end")
+def end_falls(tables: Tables) -> Seen:
+    """Within a seed, of a model that is better than the uniform law, whose error falls too."""
+    rows = tables["errors"]
+    ends = rows.where(position=max(rows.values("position")))
+    effects: dict[str, Effect] = {}
+    for slower, faster in pairwise(sorted(ends.where(predictor="model").values("probability"))):
+
+        def fall(own: Rows, slower: float = slower, faster: float = faster) -> Estimate:
+            return sampled(own.one(probability=slower)) - sampled(own.one(probability=faster))
+
+        found = over_seeds(ends.where(predictor="model"), fall, "fall of the error")
+        effects |= {f"from {slower:g} to {faster:g}": found} if found else {}
+    both = {name: each(ends.where(predictor=name), "probability", _value) for name in ("model", "uniform")}
+    shown = [", ".join(f"{p:g} {one.value:.3f}" for p, one in sorted(both[name].items())) for name in both]
+    text = f"Error at the last position by backward probability: {shown[0]}; of the uniform law {shown[1]}."
+    return Seen(effects, text, gates=(_learned(rows), _at_rest(tables, "model")))
+
+
+def _value(own: Rows) -> float:
+    return float(own[0]["value"])
+
+
+@claim("limits-mixing-rnn")
+def mixing_rnn(tables: Tables) -> Seen:
+    """Mean over positions, within a seed."""
+    rows = tables["errors"]
+    slow, fast = min(rows.values("probability")), max(rows.values("probability"))
+
+    def rise(own: Rows, network: str) -> float | None:
+        both = [[row["value"] for row in own.where(predictor=network, probability=p)] for p in (slow, fast)]
+        return sum(both[0]) / len(both[0]) - sum(both[1]) / len(both[1]) if all(both) else None
+
+    def more(own: Rows) -> float | None:
+        deep, recurrent = rise(own, "model"), rise(own, "rnn")
+        return None if deep is None or recurrent is None else deep - recurrent
+
+    parts = {name: over_seeds(rows, lambda own, name=name: rise(own, name)) for name in ("model", "rnn")}  # type: ignore[misc]
+    text = (
+        f"Rise of the mean error from {fast:g} to {slow:g}: {told({name: one for name, one in parts.items() if one})}."
+    )
+    labels = {name: _label(slow, layers) for name, layers in (("Transformer", 1), ("RNN", 0))}
+    gates = (equal_budgets(tables, labels), _learned(rows, "rnn"))
+    then = while_training(tables).with_columns(predictor=lambda row: row["network"], value=lambda row: row["loss"])
+    return Seen(over_seeds(rows, more, "rise more than the RNN's"), text, gates=gates, drifts=drift(then, more))
+
+
+@claim("limits-mixing-window")
+def window(tables: Tables) -> Seen:
+    """Theorem 5.2 says that L layers suffice for 2^L positions; it does not say that they cannot do more."""
+    rows = tables["errors"]
+    reach = 2 ** rows[0]["layers"]
+
+    def advantage(own: Rows, beyond: bool = True) -> float | None:
+        errors = [
+            [row["value"] for row in own.where(predictor=name) if (row["position"] > reach) == beyond]
+            for name in ("uniform", "model")
+        ]
+        return sum(errors[0]) / len(errors[0]) - sum(errors[1]) / len(errors[1]) if all(errors) else None
+
+    means = {name: rows.where(predictor=name).pool("probability", "position") for name in ("model", "uniform")}
+    known = {(row["probability"], row["position"]): row["value"] for row in means["uniform"]}
+    better = [
+        row["position"]
+        for row in means["model"]
+        if known[row["probability"], row["position"]] - row["value"] > ERROR_RATE
+    ]
+    inside = over_seeds(rows, lambda own: advantage(own, False))
+    text = f"The last position at which it is {ERROR_RATE} better for any of them is {max(better, default=0)}; up to "
+    text += f"position {reach} it is better by {inside.short() if inside else 'an unknown number'}."
+    return Seen(over_seeds(rows, advantage, f"advantage beyond position {reach}"), text)

@@ -1,0 +1,292 @@
+"""[Limits] Figure 5: how width and heads matter, and how the learning rate matters to Transformers and the RNN."""
+
+from collections.abc import Callable
+from typing import Any
+
+from hmmscope import registry
+from hmmscope.analysis.fit_length import evaluation_losses
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Effect, pooled
+from hmmscope.lab.evidence.figures import Figure, Lines
+from hmmscope.lab.evidence.panels import curve, level, lines
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import learned
+from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured
+from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.schema import require, unknown_name
+from hmmscope.ties import smallest
+from hmmscope_papers.limits.models import TASKS, is_deep, limits_config, shortened
+from hmmscope_papers.limits.tables import (
+    WHILE_TRAINING,
+    drift,
+    each,
+    equal_budgets,
+    fit_length_of,
+    over_seeds,
+    relabelled,
+    training_rows,
+    while_training,
+)
+
+_PAPER = {"head_counts": [1, 2, 4, 8, 16], "steps": 0, "rates": [0.0002, 0.001, 0.005]}
+
+
+@registry.experiment("limits-fig5")
+class Figure5(Experiment):
+    """Widths at one number of heads, heads at one width, and learning rates of that Transformer and of the RNN."""
+
+    title = "Width and heads"
+    summary = (
+        "Transformers of one or more depths with different widths of the stream, and different numbers of heads, "
+        "trained alike. The paper chose 8 heads and width 512 by such a study, and does not say what else it tried. A "
+        "Transformer and the RNN are trained with several learning rates too."
+    )
+    num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 3}
+    intervals = SEED_INTERVALS
+    #: What shapes the plan. Heads are varied at the width `width`, the width at `heads` heads. Steps 0: those of the scale.
+    shapes: dict[str, dict[str, Any]] = {
+        "smoke": {"tasks": ["cyclic-det"], "layers": [1], "widths": [4, 8], "head_counts": [1, 2]}
+        | {"width": 8, "heads": 2, "steps": 12, "rates": [0.001, 0.004]},
+        "small": {"tasks": ["cyclic-det"], "layers": [2], "widths": [16, 32, 64, 128], "head_counts": [1, 2, 4, 8]}
+        | {"width": 64, "heads": 4, "steps": 1100, "rates": [0.0005, 0.002, 0.008]},
+        "gpu": _PAPER
+        | {"tasks": ["cyclic-det", "matmul"], "layers": [2, 3], "widths": [32, 64, 128, 256, 512]}
+        | {"width": 256, "heads": 8, "steps": 2500},
+        "paper": _PAPER
+        | {"tasks": ["cyclic-det", "matmul"], "layers": [3, 4, 5], "widths": [64, 128, 256, 512]}
+        | {"width": 512, "heads": 8},
+    }
+    sizes = {"smoke": {"samples": 32}, "small": {"samples": 1024}, "gpu": {"samples": 4096}, "paper": {"samples": 4096}}
+    groups = {"errors": ("errors", WHILE_TRAINING)}
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        return dict(self.shapes[scale])
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        for task in choices["tasks"]:
+            if task not in TASKS:
+                raise unknown_name("plan.tasks", task, TASKS)
+        pairs = [(width, choices["heads"]) for width in choices["widths"]]
+        pairs += [(choices["width"], heads) for heads in choices["head_counts"]]
+        for width, heads in pairs:
+            rule = f"must be a multiple of the number of heads {heads}"
+            require(heads >= 1 and width % heads == 0, "plan.widths", rule, width)
+        training, usual = shortened(choices["steps"]), (choices["width"], choices["heads"])
+        plan = {}
+        for task in choices["tasks"]:
+            for layers in choices["layers"]:
+                for width, heads in pairs:
+                    model = {"width": width, "num_heads": heads}
+                    plan[_label(task, layers, width, heads)] = limits_config(
+                        scale, task, layers, model=model, training=training
+                    )
+            for layers in (choices["layers"][0], 0):
+                model = {"width": usual[0], "num_heads": usual[1]} if layers else {}
+                for rate in choices["rates"]:
+                    own = shortened(choices["steps"]) | {"learning_rate": rate}
+                    plan[_label(task, layers, *usual, rate)] = limits_config(
+                        scale, task, layers, model=model, training=own
+                    )
+        return plan
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        sized = [(run.config.model.width, run.config.model.num_heads) for run in runs.values() if is_deep(run)]
+        common = {"width": _most_varied(sized), "heads": _most_varied([(heads, width) for width, heads in sized])}
+        usual = _usual_rates(runs)
+        tables: Measured = {"errors": [], WHILE_TRAINING: []}
+        for run in runs.values():
+            facts = _facts(run, common, usual)
+            tables["errors"] += _rows(run, facts, sizes["samples"])
+            tables[WHILE_TRAINING] += training_rows(run, [0.05], facts)
+        return tables
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        return [_figure(own, task) for task, own in tables["errors"].by("task").items()]
+
+    def without_training(self, tables: Tables) -> Tables:
+        return {**tables, "errors": relabelled(tables["errors"], "untrained")}
+
+
+def _label(task: str, layers: int, width: int, heads: int, rate: float | None = None) -> str:
+    sized = f"{layers} layer{'s' * (layers > 1)}, width {width}, {heads} head{'s' * (heads > 1)}" if layers else "RNN"
+    return f"{task}, {sized}" + ("" if rate is None else f", learning rate {rate:g}")
+
+
+def _most_varied(pairs: list[tuple[int, int]]) -> int:
+    """The first number that comes with the most different second ones: that at which the other was varied."""
+    return max(dict(pairs), key=lambda first: len({second for one, second in pairs if one == first}))
+
+
+def _usual_rates(runs: dict[str, Run]) -> dict[str, float]:
+    """By task the learning rate at which widths and heads were varied: that of the most Transformers."""
+    rates: dict[str, list[float]] = {}
+    for run in runs.values():
+        if is_deep(run):
+            rates.setdefault(run.config.process.name, []).append(run.config.training.learning_rate)
+    return {task: max(found, key=found.count) for task, found in rates.items()}
+
+
+def _facts(run: Run, common: dict[str, int], usual: dict[str, float]) -> dict[str, Any]:
+    """What tells runs apart, and in which studies they count."""
+    model, rate = run.config.model, run.config.training.learning_rate
+    heads = getattr(model, "num_heads", 0)
+    varied = is_deep(run) and rate == usual[run.config.process.name]
+    at_centre = (model.width, heads) == (common["width"], common["heads"]) or not is_deep(run)
+    return {
+        "task": TASKS[run.config.process.name][2],
+        "layers": model.num_layers if is_deep(run) else 0,
+        "width": model.width,
+        "heads": heads,
+        "rate": rate,
+        "vary_width": varied and heads == common["heads"],
+        "vary_heads": varied and model.width == common["width"],
+        "vary_rate": at_centre,
+    }
+
+
+def _rows(run: Run, facts: dict[str, Any], num_samples: int) -> list[dict]:
+    """Evaluation loss averaged over positions, of the model before and after training and of a constant answer."""
+    shared = facts | {"parameters": (run.summary or {})["parameters"], "fit_length": fit_length_of(run, 0.05)}
+    values: dict[str, list[float]] = {}
+    for name, network in {"model": run.model, "untrained": untrained_twin(run)}.items():
+        found = evaluation_losses(network, run.corpus(), num_samples=num_samples, target=run.config.target)
+        for row in found:
+            known = row["predictor"] if name == "model" else name
+            if name == "model" or row["predictor"] == "model":
+                values.setdefault(known, []).append(row["value"])
+    return [
+        shared | {"predictor": name, "value": sum(found) / len(found), "samples": num_samples}
+        for name, found in values.items()
+    ]
+
+
+def _figure(rows: Rows, task: str) -> Figure:
+    def panel(axis: str, label: str, varied: str) -> Lines:
+        kept = rows.where(**{varied: True})
+        series = (
+            curve(kept.where(predictor="model"), axis, "Transformer", "model"),
+            level(0.0, sorted(kept.values(axis)), "exact answer", "optimum"),
+            curve(kept.where(predictor="constant"), axis, "constant answer", "baseline"),
+            curve(kept.where(predictor="untrained"), axis, "before training", "control"),
+        )
+        return lines("", *series, x_label=label, y_label="mean evaluation loss", log_x=True)
+
+    depths = ", ".join(str(n) for n in sorted(n for n in rows.values("layers") if n))
+    heads = min(rows.where(vary_width=True).values("heads"))
+    width = min(rows.where(vary_heads=True).values("width"))
+    return Figure(
+        name=f"width-and-heads-{task.lower()}",
+        title=f"Width and heads, {task}",
+        caption=(
+            f"Evaluation loss after training, averaged over positions, against the width at {heads} heads (left) and "
+            f"against the number of heads at width {width} (right); {depths} layers. Means over seeds (and depths, "
+            "where there are several), bands are 95 % intervals over seeds."
+        ),
+        panels=(panel("width", "width of the stream", "vary_width"), panel("heads", "heads", "vary_heads")),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+def _mean(own: Rows) -> float:
+    return sum(row["value"] for row in own) / len(own)
+
+
+def _along(rows: Rows, axis: str) -> Seen:
+    """The loss at the smallest value less that at the largest, within a seed."""
+    values = sorted(rows.values(axis))
+    found = each(rows, axis, _mean)
+    listed = "; ".join(f"{value}: {found[value].value:.3f}" for value in values)
+    if len(values) < 2:
+        return Seen(None, f"There is one value of {axis} only ({listed}).")
+    effect = over_seeds(
+        rows,
+        lambda own: _mean(own.where(**{axis: values[0]})) - _mean(own.where(**{axis: values[-1]})),
+        f"loss at {axis} {values[0]} less that at {values[-1]}",
+    )
+    assert effect is not None
+    clear = effect.low is not None and effect.high is not None and not effect.low <= 0 <= effect.high
+    seen = (
+        f"{'falls' if effect.value > 0 else 'rises'} with the {axis}"
+        if clear
+        else f"does not clearly depend on the {axis}"
+    )
+    best = smallest(found, lambda value: found[value].value)
+    return Seen(effect, f"The evaluation loss {seen}: {listed}; least at {best}.")
+
+
+@claim("limits-fig5-width")
+def width_matters(tables: Tables) -> Seen:
+    """Within a seed."""
+    return _along(tables["errors"].where(predictor="model", vary_width=True), "width")
+
+
+@claim("limits-fig5-heads")
+def heads_matter(tables: Tables) -> Seen:
+    """Within a seed."""
+    return _along(tables["errors"].where(predictor="model", vary_heads=True), "heads")
+
+
+@claim("limits-rnn-tuning")
+def rnn_tuning(tables: Tables) -> Seen:
+    """Largest less smallest loss over learning rates, within a seed; other hyperparameters are not varied for both."""
+    rows = tables["errors"].where(predictor="model", vary_rate=True)
+    deep = min((n for n in rows.values("layers") if n), default=0)
+    later = while_training(tables, vary_rate=True, layers=[0, deep])
+    effects, drifts = {}, {}
+    for task, own in rows.by("task").items():
+        values = list(own.per_seed(_wider("value", deep)).values())
+        if any(value is not None for value in values):
+            effects[task] = pooled(values, "range more than the RNN's")
+            drifts[task] = drift(later.where(task=task), _wider("loss", deep))
+    shown = [
+        f"{task}, {'RNN' if n == 0 else f'{n} layers'}, {rate:g}: {_mean(own):.3f}"
+        for (task, n, rate), own in rows.where(layers=[0, deep]).by("task", "layers", "rate").items()
+    ]
+    recurrent = tables["errors"].where(layers=0, vary_rate=True)
+    gates = (
+        equal_budgets(tables, _budget_labels(rows, deep)),
+        learned(over_seeds(recurrent, _best_lead) or Effect(value=0.0), 0.1, "the constant answer"),
+    )
+    text = f"Mean loss by learning rate: {'; '.join(shown) or 'one only'}."
+    return Seen(effects, text, gates=gates, drifts=drifts)
+
+
+def _wider(column: str, deep: int) -> Callable[[Rows], float | None]:
+    """How much wider the losses of the Transformer of `deep` layers range than the RNN's, over the rates of both."""
+
+    def of_seed(own: Rows) -> float | None:
+        both = [own.where(layers=layers) for layers in (deep, 0)]
+        rates = set(both[0].values("rate")) & set(both[1].values("rate"))
+        if len(rates) < 2:
+            return None
+        losses = [one.where(rate=list(rates)).values(column) for one in both]
+        return (max(losses[0]) - min(losses[0])) - (max(losses[1]) - min(losses[1]))
+
+    return of_seed
+
+
+def _best_lead(own: Rows) -> float:
+    """Loss of the constant answer less the least over learning rates; the least over tasks, of one seed."""
+    leads = []
+    for one in own.by("task").values():
+        least = {name: min(row["value"] for row in one.where(predictor=name)) for name in ("constant", "model")}
+        leads.append(least["constant"] - least["model"])
+    return min(leads)
+
+
+def _budget_labels(rows: Rows, deep: int) -> dict[str, str]:
+    """The runs of the lowest learning rate, of Transformer and RNN on the first task."""
+    names = {title: task for task, (_, _, title) in TASKS.items()}
+    found = {}
+    for layers in (deep, 0):
+        own = rows.where(layers=layers)
+        if own:
+            row = min(own, key=lambda one: one["rate"])
+            task = names[row["task"]]
+            found["RNN" if layers == 0 else "Transformer"] = _label(
+                task, layers, row["width"], row["heads"], row["rate"]
+            )
+    return found

@@ -1,0 +1,350 @@
+"""[Limits] Figure 6: training on growing prefixes, and on whole sequences from the start."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hmmscope import registry
+from hmmscope.analysis.fit_length import crossing_length, fit_length
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Effect, pooled
+from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.panels import curve, level, lines
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import Gate, learned, matched
+from hmmscope.lab.experiments.experiment import NUM_SEEDS, SCALES, SEED_INTERVALS, Experiment, Measured, apart
+from hmmscope.runs.pipeline import Run
+from hmmscope.ties import smallest
+from hmmscope.training.recipes import doubling_curriculum
+from hmmscope_papers.limits.models import depths, grid, identity, label_of, limits_config
+from hmmscope_papers.limits.tables import (
+    EPOCHS,
+    each,
+    each_task,
+    epochs_of,
+    layers_of,
+    mean_change,
+    model_name,
+    never_fitting,
+    over_seeds,
+    task_title,
+    told,
+)
+
+_WITHOUT = ", no curriculum"
+_WITH = ", curriculum"
+_SIZES = {"error_rate": 0.1, "definition": "prefix", "last_epochs": 3}
+
+
+@registry.experiment("limits-fig6")
+class LimitsFig6(Experiment):
+    """Every Transformer twice, and the RNN twice, which the paper trains without a curriculum."""
+
+    title = "What the doubling curriculum is worth"
+    summary = (
+        "Transformers are trained on prefixes that double in length, from 2^layers on, and the same Transformers on "
+        "whole sequences for as many steps. Fit lengths at the end and over training are compared, and what the training "
+        "costs. " + EPOCHS
+    )
+    num_seeds = NUM_SEEDS
+    intervals = SEED_INTERVALS
+    sizes = dict.fromkeys(SCALES, _SIZES)
+    groups = {"epochs": ("epochs", "fit-lengths")}
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        tasks = ["cyclic-det"] if scale == "smoke" else ["cyclic-det", "matmul"]
+        return {"tasks": tasks, "layers": [n for n in depths(scale) if n == 1 or _num_stages(scale, n) > 1]}
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        wanted = (scale, choices["tasks"], choices["layers"])
+        without = {f"{label}{_WITHOUT}": data for label, data in grid(*wanted, curriculum=False).items()}
+        lessons = grid(*wanted, curriculum=True)
+        recurrent = grid(scale, choices["tasks"], [0])
+        taught = {f"{label}{_WITH}": _taught(data) for label, data in recurrent.items()}
+        return lessons | without | recurrent | taught
+
+    def cells(self, labels: list[str]) -> dict[str, list[str]]:
+        return apart(labels)
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        tables: Measured = {"epochs": [], "fit-lengths": []}
+        for run in runs.values():
+            for name, rows in _rows(run, sizes).items():
+                tables[name] += rows
+        return tables
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        return [_against_depth(tables), _against_epoch(tables)]
+
+    def without_training(self, tables: Tables) -> Tables:
+        return {**tables, **{name: never_fitting(tables[name]) for name in ("epochs", "fit-lengths")}}
+
+
+def _num_stages(scale: str, num_layers: int) -> int:
+    """Different lengths that a Transformer of so many layers is trained on."""
+    return len(set(limits_config(scale, "cyclic-det", num_layers, curriculum=True)["training"]["curriculum"]))
+
+
+def _taught(data: dict[str, Any]) -> dict[str, Any]:
+    """The RNN with the curriculum of a Transformer of one layer."""
+    length = data["layout"]["length"]
+    lessons = doubling_curriculum(1, length, deepest=math.ceil(math.log2(length)))
+    return data | {"training": data["training"] | {"curriculum": list(lessons)}}
+
+
+def _rows(run: Run, sizes: dict[str, Any]) -> Measured:
+    """Fit lengths after each epoch, and of the last epochs together."""
+    found, spec = epochs_of(run), run.config.training
+    of_run = identity(run) | {"curriculum": bool(spec.curriculum)}
+    of_run |= {"stages": len(set(spec.curriculum)) or 1, "longest": found.positions[-1]}
+    rate, definition = sizes["error_rate"], sizes["definition"]
+
+    def fitted(losses: list[list[float | None]], last: int) -> dict[str, float]:
+        whole = fit_length(losses, found.positions, rate, last=last, definition=definition)
+        return {"value": whole, "length": crossing_length(losses, found.positions, rate, last=last)}
+
+    keys = ("epoch", "step", "sequences", "tokens")
+    epochs = [of_run | {key: row[key] for key in keys} | fitted([row["distances"]], 1) for row in found.rows]
+    end = {"error_rate": rate, **fitted(found.distances, sizes["last_epochs"]), "tokens": found.rows[-1]["tokens"]}
+    return {"epochs": epochs, "fit-lengths": [of_run | end]}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def _deep(rows: Rows) -> Rows:
+    """The rows of Transformers."""
+    return Rows(row for row in rows if row["layers"] > 0)
+
+
+def _against_depth(tables: Tables) -> Figure:
+    rows, panels = _deep(tables["fit-lengths"]), []
+    for task, own in rows.by("task").items():
+        ends = (layers_of(own)[0], layers_of(own)[-1])
+        both = (
+            curve(own.where(curriculum=True), "layers", "with curriculum", "model"),
+            curve(own.where(curriculum=False), "layers", "without", "control"),
+            level(own[0]["longest"], ends, "whole length", "ceiling"),
+        )
+        panels.append(lines(task_title(task), *both, x_label="layers", y_label="fit length", y_min=0.0))
+    return Figure(
+        name="fit-length-by-depth",
+        title="Fit length against depth, with and without curriculum",
+        caption=(
+            f"Positions, from the first on, with an evaluation loss below {rows[0]['error_rate']:g} in each of the "
+            "last epochs. Bands are 95 % intervals over seeds."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _against_epoch(tables: Tables) -> Figure:
+    panels = []
+    for task, of_task in _deep(tables["epochs"]).by("task").items():
+        for n in layers_of(of_task):
+            own = of_task.where(layers=n)
+            both = (
+                curve(own.where(curriculum=True), "epoch", "with curriculum", "model"),
+                curve(own.where(curriculum=False), "epoch", "without", "control"),
+            )
+            title = f"{task_title(task)}, {model_name(n)}"
+            panels.append(lines(title, *both, x_label="epoch", y_label="fit length", y_min=0.0))
+    return Figure(
+        name="fit-length-by-epoch",
+        title="Fit length while training",
+        caption=(
+            "Fit length after each epoch, judged by that epoch alone. Both see as many sequences; with the curriculum "
+            "they are shorter at first. Bands are 95 % intervals over seeds."
+        ),
+        panels=tuple(panels),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+#: A fit length that differs by no more than this share of the sequence is comparable.
+COMPARABLE = 0.1
+#: A longer fit is longer by so many doublings at least.
+DOUBLINGS = 0.1
+#: What differs more differs by this share of the sequence at least.
+LONGER = 0.03
+
+
+def share(row: dict[str, Any]) -> float:
+    """The fit length as a share of the whole one; between positions where that was recorded."""
+    return float(row.get("length", row["value"]) / row["longest"])
+
+
+def doublings(row: dict[str, Any]) -> float:
+    """log2 of the fit length, of which less than 1 counts as 1."""
+    return math.log2(max(row.get("length", row["value"]), 1.0))
+
+
+def lead(rows: Rows, number: Callable[[dict[str, Any]], float] = share) -> float | None:
+    """A number of the fit length with the curriculum less that without: mean over depths, of one task and seed.
+
+    Of several epochs of a run it is the mean over them. Depths whose curriculum is one stage are the same twice; they do
+    not count.
+    """
+    differences = []
+    for n in sorted(rows.where(curriculum=True).values("layers")):
+        both = [[number(row) for row in rows.where(layers=n, curriculum=kept)] for kept in (True, False)]
+        if all(both) and rows.where(layers=n, curriculum=True)[0]["stages"] > 1:
+            differences.append(math.fsum(both[0]) / len(both[0]) - math.fsum(both[1]) / len(both[1]))
+    return math.fsum(differences) / len(differences) if differences else None
+
+
+def _doublings(tables: Tables, table: str, task: str) -> Effect | None:
+    return over_seeds(_deep(tables[table].where(task=task)), lambda own: lead(own, doublings), "doublings")
+
+
+def _resolution(rows: Rows) -> int:
+    """Least difference of fit lengths, in positions: none where they are measured between positions."""
+    return 0 if all("length" in row for row in rows) else 1
+
+
+def _said(tables: Tables, task: str) -> str:
+    """Mean fit lengths by depth, with and without."""
+    said = []
+    for n, own in _deep(tables["fit-lengths"]).where(task=task).by("layers").items():
+        both = [row["value"] for kept in (True, False) for row in own.where(curriculum=kept).pool("layers")]
+        said += [f"{both[0]:.3g} against {both[1]:.3g} ({n})"] if len(both) == 2 else []
+    return (
+        f"Mean fit length in whole positions with against without curriculum, by layers: {', '.join(said) or 'none'}."
+    )
+
+
+def _gates(tables: Tables, task: str) -> tuple[Gate, Gate]:
+    """Whether the Transformers fit a position more than nothing, and saw as many sequences with as without.
+
+    The paper compares after equal epochs.
+    """
+    ends = _deep(tables["fit-lengths"].where(task=task))
+    lengths = ends.with_columns(length=lambda row: share(row) * row["longest"])
+    fits = each(lengths, "layers", _mean_length, resolution=_resolution(ends))
+    least = smallest(fits.values(), lambda one: one.value) if fits else Effect(value=0.0)
+    seen = {
+        "with" if kept else "without": {"sequences": float(max(own.values("sequences")))}
+        for kept, own in _deep(tables["epochs"].where(task=task)).by("curriculum").items()
+    }
+    gate = learned(least, 1.0, "one that always gives the same answer, which fits nothing,")
+    return gate, matched(seen)
+
+
+def _drift(tables: Tables, task: str, measure: Callable[[Rows], float | None]) -> float | None:
+    """How much a number of the fit lengths of a task and seed has changed over the last doubling of the training."""
+    rows = tables["epochs"].where(task=task)
+    last = max(rows.values("epoch"), default=0)
+    half, end = (rows.where(epoch=epoch).per_seed(measure) for epoch in (max(1, last // 2), last))
+    return mean_change(half, end)
+
+
+def _mean_length(own: Rows) -> float:
+    return math.fsum(row["length"] for row in own) / len(own)
+
+
+@claim("limits-curriculum-det")
+def curriculum_det(tables: Tables) -> Seen:
+    """Mean over depths, within seeds."""
+    rows = _deep(tables["fit-lengths"].where(task="cyclic-det"))
+    effect = over_seeds(
+        rows, lead, "share of the length", resolution=_resolution(rows) / rows[0]["longest"] if rows else 0
+    )
+    moved = _drift(tables, "cyclic-det", lambda own: lead(_deep(own)))
+    return Seen(effect, _said(tables, "cyclic-det"), gates=_gates(tables, "cyclic-det"), drifts=moved)
+
+
+@claim("limits-curriculum-matmul")
+def curriculum_matmul(tables: Tables) -> Seen:
+    """Mean over depths, within seeds."""
+    effect = _doublings(tables, "fit-lengths", "matmul")
+    moved = _drift(tables, "matmul", lambda own: lead(_deep(own), doublings))
+    return Seen(effect, _said(tables, "matmul"), gates=_gates(tables, "matmul"), drifts=moved)
+
+
+@claim("limits-curriculum-faster")
+def curriculum_faster(tables: Tables) -> Seen:
+    """Mean over the epochs, within seeds; Cyclic-DET is told beside it."""
+    found = {task_title(task): _doublings(tables, "epochs", task) for task in ("cyclic-det", "matmul")}
+    text = f"With over without, mean over epochs and depths: {told({name: one for name, one in found.items() if one})}."
+    return Seen(found["MatMul"], text, gates=_gates(tables, "matmul"))
+
+
+@claim("limits-curriculum-shortens")
+def curriculum_shortens(tables: Tables) -> Seen:
+    """Processor time of training by the table of runs, within seeds; tokens are told beside it."""
+    runs, ends = tables.get("runs", Rows()), _deep(tables["fit-lengths"]).where(curriculum=True)
+    effects, tokens = {}, []
+    for (task, n), own in ends.by("task", "layers").items():
+        stages, label = own[0]["stages"], label_of(task, n)
+        if stages < 2:
+            continue
+        pairs = [
+            [runs.where(label=name, seed=row.get("seed")) for name in (label, f"{label}{_WITHOUT}")] for row in own
+        ]
+        name = f"{task_title(task)}, {model_name(n)}"
+        ratios = [_ratio(pair, "processor_seconds") for pair in pairs]
+        if any(ratios):
+            values = [None if ratio is None else math.log2(ratio * stages) for ratio in ratios]
+            effects[name] = pooled(values, "log2 of the ratio times C")
+        read = [ratio for ratio in (_ratio(pair, "tokens") for pair in pairs) if ratio is not None]
+        tokens += [f"{name} {math.fsum(read) / len(read):.3f} ({stages} stages)"] if read else []
+    text = f"Tokens with over tokens without curriculum: {'; '.join(tokens) or 'not recorded'}."
+    text += f" log2 of the ratio of times, times C: {told(effects)}." if effects else ""
+    return Seen(effects, text)
+
+
+def _ratio(pair: list[Rows], column: str) -> float | None:
+    values = [row.get(column) for rows in pair for row in rows]
+    return values[0] / values[1] if len(values) == 2 and None not in values else None  # type: ignore[operator]
+
+
+@claim("limits-curriculum-rnn")
+def curriculum_rnn(tables: Tables) -> Seen:
+    """Absolute differences within seeds; of Transformers the mean over depths."""
+
+    def more(own: Rows) -> float | None:
+        found = {}
+        for n, one in own.by("layers").items():
+            both = [row for kept in (True, False) for row in one.where(curriculum=kept)]
+            if len(both) == 2 and both[0]["stages"] > 1:
+                found[n] = abs(share(both[0]) - share(both[1]))
+        recurrent = found.pop(0, None)
+        return math.fsum(found.values()) / len(found) - recurrent if found and recurrent is not None else None
+
+    tasks = tuple(tables["fit-lengths"].values("task"))
+    effects = each_task(tables["fit-lengths"], tasks, more, "share of the length")
+    gates = [gate for task in tasks for gate in _gates(tables, task)]
+    drifts = {task_title(task): _drift(tables, task, more) for task in tasks}
+    return Seen(
+        effects, f"Difference of Transformers less that of the RNN: {told(effects)}.", gates=gates, drifts=drifts
+    )
+
+
+@claim("limits-curriculum-per-token")
+def curriculum_per_token(tables: Tables) -> Seen:
+    """A curriculum reads shorter sequences; without one the same tokens make fewer steps."""
+
+    def by_tokens(own: Rows) -> float | None:
+        kept = Rows()
+        for one in own.by("layers").values():
+            end = max(one.where(curriculum=True), key=lambda row: row["tokens"], default=None)
+            until = [row for row in one.where(curriculum=False) if end is not None and row["tokens"] <= end["tokens"]]
+            kept += [] if end is None else [end]
+            kept += sorted(until, key=lambda row: row["tokens"])[-1:]
+        return lead(kept)
+
+    effects = each_task(
+        _deep(tables["epochs"]), tuple(tables["epochs"].values("task")), by_tokens, "share of the length"
+    )
+    overall = over_seeds(
+        _deep(tables["epochs"]), lambda own: _mean_of([by_tokens(one) for one in own.by("task").values()])
+    )
+    return Seen(overall or effects, f"After as many tokens, with less without: {told(effects)}.")
+
+
+def _mean_of(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None

@@ -1,0 +1,278 @@
+"""Fit lengths as claims on the grid of [Limits] take them: from losses by position, between positions, by depth."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hmmscope.analysis.fit_length import crossing_length, evaluation_losses, fit_length, fit_start
+from hmmscope.inference.window import linear_window_errors, window_errors
+from hmmscope.lab.evidence.effects import Effect, Estimate
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import Gate, learned, regime
+from hmmscope.processes.narrow import as_linear
+from hmmscope.runs.pipeline import Run
+from hmmscope.ties import largest, smallest
+from hmmscope_papers.limits.models import TASKS
+from hmmscope_papers.limits.tables import (
+    HARD,
+    REMEMBERING,
+    WHILE_TRAINING,
+    WIDTH,
+    drift,
+    each,
+    each_task,
+    epochs_of,
+    layers_of,
+    loss_of,
+    over_seeds,
+    task_title,
+)
+
+#: The error rate of claims on growth.
+RATE = 0.1
+#: The same with the state as a signal and without.
+CYCLES = ("cyclic-det", HARD)
+#: Most often that the state may be asked for, in questions an action: twice the paper's 1 in 120.
+RARELY = 1 / 60
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Measured
+
+
+def final_losses(run: Run, task: str, sizes: dict[str, Any]) -> list[dict]:
+    """The evaluation loss of the trained model at every position, on fresh samples."""
+    return evaluation_losses(
+        run.model,
+        run.corpus("probe"),
+        num_samples=sizes["samples"],
+        target=TASKS[task][1],
+        least_count=sizes["least_count"],
+        block_length=run.config.training.block_length,
+    )
+
+
+def fit_lengths(run: Run, final: list[dict], sizes: dict[str, Any]) -> list[dict]:
+    """Fit lengths from the last epochs, and from the final samples; of the constant predictor the latter only."""
+    found = epochs_of(run)
+    sources: list[tuple[str, str, list[list[float | None]], int]] = [
+        ("model", "epochs", found.distances, sizes["last_epochs"]),
+        *[(name, "final", [_column(final, name, found.positions)], 1) for name in ("model", "constant")],
+    ]
+    return [
+        {
+            "predictor": predictor,
+            "by": by,
+            "definition": sizes["definition"],
+            "error_rate": rate,
+            "value": fit_length(losses, found.positions, rate, last=last, definition=sizes["definition"]),
+            "length": crossing_length(losses, found.positions, rate, last=last),
+            "fits_from": fit_start(losses, found.positions, rate, last=last),
+            "longest": found.positions[-1],
+        }
+        for predictor, by, losses, last in sources
+        for rate in sizes["error_rates"]
+    ]
+
+
+def _column(rows: list[dict], predictor: str, positions: list[int]) -> list[float | None]:
+    found = {row["position"]: row["value"] for row in rows if row["predictor"] == predictor}
+    return [found.get(position) for position in positions]
+
+
+def windows_of(task: str, run: Run, sizes: dict[str, Any]) -> list[dict]:
+    """Exact filters that keep a window of the last observations, where windows tell something.
+
+    Of Cyclic-RND every window gives the uniform law; of the other cycles and of MatMul it tells nothing at all.
+    """
+    process, windows, count = run.process, sizes["windows"], sizes["window_samples"]
+    positions = [int(p) for p in run.target.positions if p > 0]
+    keys = ("window", "position", "value", "low", "high")
+    found: list[tuple[int, int, float, float, float]] = []
+    if process.real_valued:
+        for position in positions:
+            kept = [window for window in windows if window <= position]
+            if not kept:
+                continue
+            errors = linear_window_errors(as_linear(process), kept, position, num_samples=count)
+            found += [(w, position, *_numbers(errors, i)) for i, w in enumerate(kept)]
+    elif task == "cyclic-rnd" or process.law.states_emit:
+        kept = windows[:1] if task == "cyclic-rnd" else windows
+        errors = window_errors(process, kept, positions, num_samples=count)
+        found = [(w, t, *_numbers(errors, (i, j))) for i, w in enumerate(kept) for j, t in enumerate(positions)]
+    return [{"task": task, "samples": count} | dict(zip(keys, row, strict=True)) for row in found]
+
+
+def _numbers(errors: Any, index: Any) -> tuple[float, float, float]:
+    return float(errors.mean[index]), float(errors.low[index]), float(errors.high[index])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Read
+
+#: Fit length by number of layers.
+Lengths = dict[int, Estimate]
+
+
+def length_of(rows: Rows, error_rate: float) -> Estimate:
+    """The fit length of a model between positions, with the error that the samples give it.
+
+    Args:
+        rows: evaluation losses by ``position`` with ``value``, ``low`` and ``high``, of one model and seed.
+    """
+    ordered = sorted(rows, key=lambda row: row["position"])
+    positions = [row["position"] for row in ordered]
+    value, low, high = (
+        crossing_length([[row.get(column, row["value"]) for row in ordered]], positions, error_rate)
+        for column in ("value", "low", "high")
+    )
+    return Estimate(value, max(low - high, 0.0) / WIDTH)
+
+
+def log2(estimate: Estimate) -> Estimate:
+    """The logarithm of a length, of which less than 1 counts as 1."""
+    value = max(estimate.value, 1.0)
+    return Estimate(math.log2(value), estimate.error / value / math.log(2))
+
+
+def slope(points: Sequence[tuple[float, Estimate]]) -> Estimate:
+    """The least-squares slope through independent numbers at two or more places."""
+    centre = math.fsum(x for x, _ in points) / len(points)
+    spread = math.fsum((x - centre) ** 2 for x, _ in points)
+    shares = [((x - centre) / spread, y) for x, y in points]
+    error = math.hypot(*(share * y.error for share, y in shares))
+    return Estimate(math.fsum(share * y.value for share, y in shares), error)
+
+
+def lengths(own: Rows, rate: float = RATE) -> Lengths:
+    """Fit length by number of layers, from the losses by position of one task and seed."""
+    return {n: length_of(own.where(layers=n), rate) for n in layers_of(own)}
+
+
+def lengths_then(own: Rows, rate: float = RATE) -> Lengths:
+    """The same at one time of the training, see `limits_tables.drift`."""
+    return {row["layers"]: Estimate(row["length"]) for row in own.where(error_rate=rate)}
+
+
+def growing(found: Lengths, task: str, longest: int) -> Lengths:
+    """Of fit lengths those of the Transformers of which growth is claimed.
+
+    The paper excepts the seven-layer Transformer on MatMul, that of log2 of the length (footnote 2).
+    """
+    return {n: one for n, one in found.items() if n > 0 and not (task == "matmul" and 2**n >= longest)}
+
+
+def growth(found: Lengths, longest: int, most: float = 1.0) -> Estimate | None:
+    """Doublings of the fit length a layer: the slope of its log2.
+
+    Up to the first depth that fits more than a share `most` of the sequence, or all of it; None with fewer than two depths.
+    """
+    points = []
+    for n, length in found.items():
+        points.append((float(n), log2(length)))
+        if length.value > most * longest or length.value >= longest:
+            break
+    return slope(points) if len(points) > 1 else None
+
+
+def slack(own: Rows, rate: float) -> Estimate:
+    """How far the largest loss over positions is below an error rate: above zero if the whole length is fitted."""
+    worst = largest(own, lambda row: row["value"])
+    return Estimate(rate - worst["value"], loss_of(Rows([worst])).error)
+
+
+def models(tables: Tables) -> Rows:
+    """Losses by position of the trained models."""
+    return tables["positions"].where(predictor="model")
+
+
+def deep(tables: Tables) -> list[int]:
+    """The depths of Transformers."""
+    return [n for n in layers_of(models(tables)) if n > 0]
+
+
+def growing_by_task(
+    tables: Tables, measure: Callable[[Lengths, int], Estimate | None], unit: str
+) -> tuple[dict[str, Effect], dict[str, float | None]]:
+    """A number of the fit lengths of which growth is claimed and the whole length: effects by task, and their drifts."""
+
+    def now(own: Rows) -> Estimate | None:
+        longest = max(own.values("position"))
+        return measure(growing(lengths(own), own[0]["task"], longest), longest)
+
+    def then(own: Rows) -> Estimate | None:
+        return measure(growing(lengths_then(own), own[0]["task"], own[0]["longest"]), own[0]["longest"])
+
+    return each_task(models(tables), REMEMBERING, now, unit), drifts_of(tables, REMEMBERING, then)
+
+
+def drifts_of(
+    tables: Tables, tasks: Sequence[str], measure: Callable[[Rows], Estimate | float | None], **where: Any
+) -> dict[str, float | None]:
+    """`drift` by the title of the task."""
+    return {
+        task_title(task): drift(tables.get(WHILE_TRAINING, Rows()).where(task=task, **where), measure) for task in tasks
+    }
+
+
+def slack_then(rate: float) -> Callable[[Rows], float | None]:
+    """`slack` of the best model at one time of the training."""
+
+    def measure(own: Rows) -> float | None:
+        worst = [row["worst"] for row in own.where(error_rate=RATE)]
+        return rate - min(worst) if worst and None not in worst else None
+
+    return measure
+
+
+def by_depth(tables: Tables, tasks: Sequence[str]) -> str:
+    """``Cyclic-DET 8.1, 11.3, 13.2 (whole positions 8, 11, 13) of 16``: mean fit lengths by depth."""
+    said, depths = [], deep(tables)
+    counted = tables["fit-lengths"].where(predictor="model", by="epochs", error_rate=RATE)
+    for task, own in models(tables).where(task=tasks, layers=depths).by("task").items():
+        lengths_ = each(own, "layers", lambda one: length_of(one, RATE))
+        whole = {row["layers"]: row["value"] for row in counted.where(task=task).pool("layers")}
+        exact = ", ".join(f"{lengths_[n].value:.3g}" for n in depths if n in lengths_)
+        integers = ", ".join(f"{whole[n]:.3g}" for n in depths if n in whole)
+        said.append(f"{task_title(task)} {exact} (whole positions {integers}) of {max(own.values('position'))}")
+    return f"Mean 0.1-fit lengths by depth: {'; '.join(said) or 'none'}."
+
+
+def doublings_left(found: Lengths, longest: int) -> Estimate | None:
+    """Doublings from the fit length of the shallowest Transformer to the whole length."""
+    shallowest = min(found.items(), default=None)
+    return None if shallowest is None else Estimate(math.log2(longest)) - log2(shallowest[1])
+
+
+def both_cycles(
+    tables: Tables, measure: Callable[[Lengths, Lengths], Estimate | None], unit: str
+) -> tuple[Effect | None, float | None]:
+    """A number from the fit lengths of Transformers on Cyclic-DET and Cyclic-HARD of the same seed, and its drift."""
+
+    def measured(read: Callable[[Rows], Lengths]) -> Callable[[Rows], Estimate | None]:
+        def of_seed(own: Rows) -> Estimate | None:
+            easy, hard = (own.where(task=task) for task in CYCLES)
+            return measure(read(easy), read(hard)) if easy and hard else None
+
+        return of_seed
+
+    rows = tables.get(WHILE_TRAINING, Rows()).where(task=list(CYCLES), layers=deep(tables))
+    effect = over_seeds(models(tables).where(layers=deep(tables)), measured(lengths), unit)
+    return effect, drift(rows, measured(lengths_then))
+
+
+def learned_by(tables: Tables, tasks: Sequence[str], layers: int) -> Gate:
+    """Whether a model fits a position more than one that always gives the same answer, on each of the tasks measured."""
+
+    def lead(own: Rows) -> Estimate:
+        return length_of(own.where(predictor="model"), RATE) - length_of(own.where(predictor="constant"), RATE)
+
+    found = each(tables["positions"].where(task=list(tasks), layers=layers), "task", lead)
+    least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
+    return learned(least, 1.0, "one that always gives the same answer, in positions of the fit length,")
+
+
+def rarely_asked(rows: Rows) -> Gate:
+    """Whether the state of Cyclic-HARD is asked for about as rarely as in the paper: its rate is one over the length."""
+    asked = 1 / (1 + max(rows.values("position"), default=0))
+    return regime(asked, 0, RARELY, "the share of actions after which the state is asked for")

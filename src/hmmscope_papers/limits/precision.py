@@ -1,0 +1,284 @@
+"""[Limits] Theorem 5.2 in arithmetic of p bits: how many the Transformer needs, and what that says of number types."""
+
+import math
+from typing import Any
+
+import torch
+
+from hmmscope import registry
+from hmmscope.constructions.driven import driven_system
+from hmmscope.constructions.finite_precision import bits_for_attention, rounding_errors, smallest_precision
+from hmmscope.constructions.prefix_product import limits_theorem5_2
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Effect, pooled
+from hmmscope.lab.evidence.figures import Figure, Heatmap
+from hmmscope.lab.evidence.panels import lines
+from hmmscope.lab.evidence.rows import Rows
+from hmmscope.lab.evidence.verdicts import room
+from hmmscope.lab.experiments.experiment import Experiment, Measured, Tables
+from hmmscope.processes.make import make_process
+from hmmscope.runs.pipeline import Run
+from hmmscope_papers.theorems import INTERVALS, band, by_scale, driven_samples, largest_error, plain, slope
+
+NAME = "limits-precision"
+LENGTHS = [8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384]
+LONG = [256, 512, 768, 1024, 1088, 1152, 1216, 1280, 1408, 1536]
+SHORT = list(range(2, 21))
+
+#: Product gadgets and the processes they are run on; three states and symbols.
+PRODUCTS = {"relu01": "cyclic-det", "bilinear": "matmul", "gelu": "matmul"}
+NAMES = {
+    "relu01": "ReLU, cycles",
+    "bilinear": "exact product, orthogonal matrices",
+    "gelu": "GeLU, λ = 2^(p/3), orthogonal matrices",
+}
+#: Significand bits of number types, with the lengths at which they are tried.
+TYPES = {"bfloat16": (8, "short_lengths"), "float16": (11, "short_lengths"), "float32": (24, "long_lengths")}
+#: The largest error with which the network counts as right, as an evaluation loss of the paper.
+TOLERANCE = 0.05
+#: Doublings of the length that it takes to tell a logarithm from a power.
+DOUBLINGS = 4.0
+
+
+@registry.experiment(NAME)
+class Precision(Experiment):
+    """The network of Theorem 5.2 with every elementary operation rounded to p significand bits."""
+
+    title = "How many bits the log-depth Transformer needs"
+    summary = (
+        "Theorem 5.2 of [Limits] needs numbers of O(log T) bits. The network is run with every elementary operation rounded "
+        "to p significand bits, and the fewest bits are found with which it stays right; what is needed is the resolution "
+        "of neighbouring positions by the attention scores, 2 log2 T + 4 bits. That settles which lengths float32, float16 "
+        "and bfloat16 can do."
+    )
+    intervals = INTERVALS
+    groups = {"precision": ("errors", "smallest"), "types": ("types",)}
+    sizes = by_scale(
+        instances=(2, 6, 8, 8),
+        lengths=([8, 12, 16, 24], LENGTHS, [*LENGTHS, 512], [*LENGTHS, 512, 768, 1024]),
+        least_bits=(4, 4, 4, 4),
+        most_bits=(26, 26, 26, 26),
+        short_lengths=([2, 4, 8, 16], SHORT, SHORT, [*SHORT, 21, 22, 23, 24]),
+        long_lengths=([64], [256, 512, 768, 1024, 1280, 1536], LONG, LONG),
+        type_instances=(1, 3, 3, 5),
+    )
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        return _precision(sizes) if group == "precision" else {"types": _types(sizes)}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        return [_smallest_figure(tables["smallest"]), _error_figure(tables["errors"]), _type_figure(tables["types"])]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Measurements
+
+
+def _samples(product: str, length: int, instances: int) -> tuple[list, torch.Tensor, torch.Tensor]:
+    """A system, tokens and exact vectors for each instance."""
+    family = PRODUCTS[product]
+    size = {"cyclic-det": "num_states", "matmul": "dimension"}[family]
+    processes = [make_process(family, num_symbols=3, seed=seed, **{size: 3}) for seed in range(instances)]
+    pairs = [driven_samples(process, length, 1, seed) for seed, process in enumerate(processes)]
+    tokens, exact = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    return processes, tokens, exact
+
+
+def _precision(sizes: dict[str, Any]) -> Measured:
+    rows, smallest = [], []
+    for product in PRODUCTS:
+        for length in sizes["lengths"]:
+            bits = _bits_around(length, sizes)
+            processes, tokens, _ = _samples(product, length, sizes["instances"])
+            systems = [driven_system(process) for process in processes]
+            errors = rounding_errors(systems, tokens, length, bits, product=product)  # type: ignore[arg-type]
+            for seed in range(sizes["instances"]):
+                names = {"product": product, "instance": seed, "length": length}
+                rows += [
+                    names | {"bits": p, "error": float(error)} for p, error in zip(bits, errors[:, seed], strict=True)
+                ]
+                found = smallest_precision(errors[:, seed], bits, tolerance=TOLERANCE)
+                smallest.append(names | {"bits": found, "needed": bits_for_attention(length)})
+    return {"errors": rows, "smallest": smallest}
+
+
+def _bits_around(length: int, sizes: dict[str, Any]) -> list[int]:
+    """The precisions that are tried: from 4 below to 6 above what attention needs."""
+    middle = round(bits_for_attention(length))
+    return list(range(max(sizes["least_bits"], middle - 4), min(sizes["most_bits"], middle + 6) + 1))
+
+
+@torch.no_grad()
+def _types(sizes: dict[str, Any]) -> list[dict]:
+    """Error of the ReLU network with the bits of each number type; for float32 also of the network itself."""
+    rows = []
+    for name, (p, lengths) in TYPES.items():
+        for length in sizes[lengths]:
+            processes, tokens, exact = _samples("relu01", length, sizes["type_instances"])
+            systems = [driven_system(process) for process in processes]
+            errors = rounding_errors(systems, tokens, length, [p], product="relu01")[0]
+            for seed, process in enumerate(processes):
+                row = {"type": name, "bits": p, "length": length, "instance": seed, "error": float(errors[seed])}
+                if name == "float32":
+                    net = limits_theorem5_2(process, length, product="relu01", dtype=torch.float32)
+                    row["measured"] = largest_error(net(tokens[seed : seed + 1]), exact[seed : seed + 1])
+                rows.append(row)
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def _smallest_figure(rows: Rows) -> Figure:
+    found = Rows(row for row in rows if row["bits"] is not None)
+    needed = Rows({"length": n, "value": bits_for_attention(n)} for n in sorted(rows.values("length")))
+    return Figure(
+        name="smallest-precision",
+        title="Two bits for every doubling of the length",
+        caption=(
+            f"Fewest significand bits p from which on the error stays at or below {TOLERANCE:g}, every operation rounded to "
+            "p bits (median, with the range over instances; three states). The curves of the first two nearly coincide. "
+            "Attention tells neighbouring positions apart from 2 log2 T + 4 bits on."
+        ),
+        panels=(
+            lines(
+                "",
+                *(band(found.where(product=one), "length", label, "model", y="bits") for one, label in NAMES.items()),
+                plain(needed, "length", "2 log2 T + 4", "ceiling"),
+                x_label="length T",
+                y_label="significand bits",
+                log_x=True,
+            ),
+        ),
+    )
+
+
+def _error_figure(rows: Rows) -> Figure:
+    lengths = sorted(rows.values("length"))
+    shown = lengths[:: max(1, -(-len(lengths) // 5))]
+    positive = Rows(row for row in rows if row["error"] > 0)
+    return Figure(
+        name="error-by-precision",
+        title="Below the threshold it fails at once, above it the gadget sets the error",
+        caption=(
+            "Largest error against the precision (median, with the range over instances). Where attention mistakes a "
+            "position the error is of order one. Above that the error of the ReLU network is zero and not shown, that of "
+            "the exact product falls as 2^-p and that of the GeLU gadget as 2^(-2p/3)."
+        ),
+        panels=tuple(
+            lines(
+                label.split(",")[0],
+                *(band(positive.where(product=product, length=n), "bits", f"T = {n}", "model") for n in shown),
+                x_label="significand bits p",
+                y_label="largest error",
+                log_y=True,
+            )
+            for product, label in NAMES.items()
+        ),
+    )
+
+
+def _type_figure(rows: Rows) -> Figure:
+    def panel(title: str, series: dict[str, tuple[str, str]]) -> Heatmap:
+        lengths = sorted(rows.where(type=[name for name, _ in series.values()]).values("length"))
+        return Heatmap(
+            title=title,
+            x_label="length T",
+            y_label="numbers",
+            z_label="largest error",
+            x=tuple(map(str, lengths)),
+            y=tuple(series),
+            z=tuple(tuple(_worst(rows, name, n, column) for n in lengths) for name, column in series.values()),
+            z_min=0.0,
+            z_max=1.0,
+        )
+
+    return Figure(
+        name="number-types",
+        title="Which lengths a number type can do",
+        caption=(
+            "Largest error of the ReLU network on cycles of three states, over instances, with as many significand bits as "
+            "the type has (8, 11, 24) and no bounds on the exponent; for float32 also of the network as it runs in torch."
+        ),
+        panels=(
+            panel("16 bits, simulated", {name: (name, "error") for name in ("bfloat16", "float16")}),
+            panel("float32", {"simulated": ("float32", "error"), "run": ("float32", "measured")}),
+        ),
+    )
+
+
+def _worst(rows: Rows, name: str, length: int, column: str = "error") -> float:
+    return max(row[column] for row in rows.where(type=name, length=length))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+@claim("limits-precision-logarithmic")
+def logarithmic(tables: Tables) -> Seen:
+    lengths = sorted(tables["smallest"].values("length"))
+    middle = lengths[len(lengths) // 2]
+    effects, rates = {}, {}
+    for product, rows in tables["smallest"].by("product").items():
+        growth = {
+            "all": _growth(rows, lambda n: True),
+            "short": _growth(rows, lambda n: n <= middle),
+            "long": _growth(rows, lambda n: n >= middle),
+        }
+        pairs = zip(growth["long"], growth["short"], strict=True)
+        change = [None if late is None or early is None else late - early for late, early in pairs]
+        effects[NAMES[product]] = pooled(change, "bits per doubling of T")
+        rates[NAMES[product]] = pooled(growth["all"]).short()
+    said = "; ".join(f"{name} {rate}" for name, rate in rates.items())
+    text = f"Bits per doubling of T, over all lengths: {said}. A resolution of 1/T² needs 2."
+    gates = [room(math.log2(lengths[-1] / lengths[0]), DOUBLINGS, "the range of lengths, in doublings,")]
+    return Seen(effects, text, gates, tuple(NAMES.values()))
+
+
+def _growth(rows: Rows, kept: Any) -> list[float | None]:
+    """Bits per doubling of T, one number a process; None where more bits are needed than were tried."""
+    found: list[float | None] = []
+    for group in rows.by("instance").values():
+        points = [(math.log2(row["length"]), row["bits"]) for row in group if kept(row["length"])]
+        lost = len(points) < 2 or any(bits is None for _, bits in points)
+        found.append(None if lost else slope(*zip(*points, strict=True)))
+    return found
+
+
+@claim("limits-precision-resolution")
+def resolution(tables: Tables) -> Seen:
+    kept = Rows(row for row in tables["smallest"] if row["bits"] is not None)
+    off = kept.with_columns(off=lambda row: row["bits"] - row["needed"])
+    exact, gelu = off.where(product=("relu01", "bilinear")), off.where(product="gelu")
+    per_process = [sum(row["off"] for row in group) / len(group) for group in exact.by("instance").values()]
+    ends = [f"{min(rows.values('off')):+.1f} to {max(rows.values('off')):+.1f}" for rows in (exact, gelu)]
+    missing = len(tables["smallest"]) - len(kept)
+    more = f" In {missing} cases more bits are needed than were tried." if missing else ""
+    text = (
+        f"With exact gadgets the fewest bits are {ends[0]} from 2 log2 T + 4, in {len(exact)} cases (a bit more or less "
+        f"depends on the order of summation); with GeLU {ends[1]}.{more}"
+    )
+    return Seen(pooled(per_process, "bits"), text)
+
+
+@claim("limits-precision-types")
+def types(tables: Tables) -> Seen:
+    rows, effects, said = tables["types"], {}, []
+    for name in TYPES:
+        works, fails = longest(rows, name)
+        if works is not None:
+            effects[name] = Effect(value=works, unit="length T")
+        upto = "at no length tried" if works is None else f"up to T = {works}"
+        said.append(f"{name} is right {upto}" + ("" if fails is None else f" and fails at {fails}"))
+    run = longest(rows, "float32", "measured")
+    same = "does the same" if run == longest(rows, "float32") else f"is right up to T = {run[0]}"
+    return Seen(effects or None, f"{'; '.join(said)}. The network in torch.float32 {same}.")
+
+
+def longest(rows: Rows, name: str, column: str = "error") -> tuple[int | None, int | None]:
+    """The longest length up to which a number type is right in all processes, and the first at which it is not."""
+    lengths = sorted(rows.where(type=name).values("length"))
+    fails = next((n for n in lengths if not _worst(rows, name, n, column) <= TOLERANCE), None)
+    return max((n for n in lengths if fails is None or n < fails), default=None), fails

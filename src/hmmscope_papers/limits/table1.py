@@ -1,0 +1,193 @@
+"""[Limits] Table 1: mixing times, by the definition, beside the printed ones."""
+
+from itertools import pairwise
+from typing import Any
+
+from hmmscope import registry
+from hmmscope.inference.mixing import PAPER_OFFSET, mixing_time
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Effect, pooled
+from hmmscope.lab.evidence.figures import Bars, Figure, Series
+from hmmscope.lab.evidence.panels import bar, bars
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.experiments.experiment import Experiment, Measured
+from hmmscope.processes.make import make_process
+from hmmscope.runs.pipeline import Run
+from hmmscope.schema import require
+from hmmscope_papers.limits.tables import each, over_seeds, told
+
+#: Where the paper stops.
+PAPER_CAP = 120
+
+#: Each row with its process, its fields, and the printed number; None where the law is not the one taken for it.
+ROWS: dict[str, tuple[str, dict[str, Any], float | None]] = {
+    "RanHMM": ("ran-hmm", {}, 1.6),
+    "RanHMM, softmax": ("ran-hmm", {"law": "softmax"}, None),
+    "RanHMM, uniform": ("ran-hmm", {"law": "uniform"}, None),
+    "RanLDS": ("ran-lds", {}, 3.12),
+    "CR-0.01": ("cyclic-rnd", {"backward_probability": 0.01}, 120.0),
+    "CR-0.03": ("cyclic-rnd", {"backward_probability": 0.03}, 69.4),
+    "CR-0.05": ("cyclic-rnd", {"backward_probability": 0.05}, 42.2),
+    "CR-0.1": ("cyclic-rnd", {"backward_probability": 0.1}, 21.4),
+    "CR-0.15": ("cyclic-rnd", {"backward_probability": 0.15}, 14.2),
+}
+#: How far a mean may be from the printed one: instances differ, and the paper has five. The formula has no noise.
+TOLERANCES = {"RanLDS": 0.01, "CR-0.03": 1.5}
+TOLERANCE = 1.0
+_COMMON = {"num_states": 5, "num_symbols": 5, "max_time": 240}
+
+
+@registry.experiment("limits-table1")
+class Table1(Experiment):
+    """Random instances of each process; the rows of Cyclic-RND by backward probability."""
+
+    title = "Mixing times of the processes"
+    summary = (
+        "How many steps it takes until two observers who disagreed about the first state agree to 1/10 in total "
+        "variation, on average over sequences (Eq. A.2 of [Limits]); for the linear system ln 0.05 / ln ζ, exactly. "
+        "Random instances, beside the numbers printed in Table 1. Nothing is trained."
+    )
+    intervals = "Means over instances of the process; intervals are 95 % intervals over instances by Student's law."
+    sizes = {
+        "smoke": {**_COMMON, "instances": 2, "samples": 32},
+        "small": {**_COMMON, "instances": 20, "samples": 2000},
+        "gpu": {**_COMMON, "instances": 40, "samples": 10_000},
+        "paper": {**_COMMON, "instances": 5, "samples": 1_000_000},
+    }
+    groups = {"times": ("mixing-times",)}
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        require(sizes["instances"] >= 1, "measurements.instances", "must be at least 1", sizes["instances"])
+        rows = []
+        for label, (name, fields, printed) in ROWS.items():
+            facts = {"process": label, "backward": fields.get("backward_probability")}
+            tolerance = TOLERANCES.get(label, TOLERANCE) if printed is not None else None
+            for seed in range(sizes["instances"]):
+                times = _times(name, fields, seed, sizes)
+                rows.append({"seed": seed} | facts | times | {"printed": printed, "tolerance": tolerance})
+        return {"mixing-times": rows}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        return [_figure(tables["mixing-times"])]
+
+
+def _times(name: str, fields: dict[str, Any], seed: int, sizes: dict[str, Any]) -> dict[str, Any]:
+    """The definition's time, cut at the paper's cap, and less the offset of its table."""
+    sized = {"num_states": sizes["num_states"], "num_symbols": sizes["num_symbols"]} if name != "ran-lds" else {}
+    process = make_process(name, seed=seed, **sized, **fields)
+    found = mixing_time(process, num_samples=sizes["samples"], max_time=sizes["max_time"], seed=seed)
+    if found.distances is None:  # a formula: no cap, no offset
+        return {"time": found.time, "capped": found.time, "shifted": found.time}
+    uncapped = float(sizes["max_time"]) if found.time is None else found.time
+    shifted = min(uncapped - PAPER_OFFSET, float(PAPER_CAP))
+    return {"time": found.time, "capped": min(uncapped, float(PAPER_CAP)), "shifted": shifted}
+
+
+def _figure(rows: Rows) -> Figure:
+    def panel(kept: list[str], title: str) -> Bars:
+        inside = rows.where(process=kept)
+        printed = {row["process"]: row["printed"] for row in inside}
+        return bars(
+            title,
+            bar(inside, "process", kept, "definition", "other", y="capped"),
+            bar(inside, "process", kept, "definition less two steps", "other", y="shifted"),
+            Series(name="printed in [Limits]", y=tuple(printed[process] for process in kept), role="baseline"),
+            categories=kept,
+            y_label="steps",
+        )
+
+    shown = [label for label, (_, _, printed) in ROWS.items() if printed is not None]
+    return Figure(
+        name="mixing-times",
+        title="Mixing times beside Table 1",
+        caption=(
+            "Steps until the start is forgotten: by the definition (Eq. A.2; cut at 120 as in the paper), the same "
+            "less two steps, and as printed. RanLDS has a formula, and no steps are taken off. CR-p is Cyclic-RND with "
+            "backward probability p. Means over instances with 95 % intervals."
+        ),
+        panels=(
+            panel([label for label in shown if label.startswith("Ran")], "Forget quickly"),
+            panel([label for label in shown if label.startswith("CR")], "Cyclic-RND"),
+        ),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+#: The row from which the others are measured, and that which is cut in the paper.
+REFERENCE, CUT = "CR-0.15", "CR-0.01"
+#: Rows of the definition that the paper prints and does not cut, but for the reference.
+COMPARED = ("RanHMM", "CR-0.03", "CR-0.05", "CR-0.1")
+#: A tenth of the range from one row to the next is no difference, nor is half a percent of a formula.
+MARGINS = {"steps": 1.0, "formula": 0.02}
+
+
+def from_printed(own: Rows) -> dict[str, float]:
+    """How many steps each row that is not cut is above the printed one, of one instance."""
+    return {row["process"]: row["capped"] - row["printed"] for row in own if row["process"] in (*COMPARED, REFERENCE)}
+
+
+@claim("limits-table1-values")
+def table1_values(tables: Tables) -> Seen:
+    """The table counts from another step than the definition (see limits-table1-offset)."""
+    rows = tables["mixing-times"]
+    effects: dict[str, Effect] = {}
+    for process in COMPARED:
+
+        def apart(own: Rows, process: str = process) -> float | None:
+            found = from_printed(own)
+            return found[process] - found[REFERENCE] if {process, REFERENCE} <= found.keys() else None
+
+        found = over_seeds(rows, apart, "steps from the printed difference")
+        effects |= {process: found} if found else {}
+    known = rows.where(process=[*COMPARED, REFERENCE, CUT]).pool("process", "printed", value="capped")
+    listed = "; ".join(f"{row['process']} {row['capped']:.2f}, printed {row['printed']:g}" for row in known)
+    text = f"By the definition, cut at {PAPER_CAP} steps: {listed}. "
+    text += f"From the printed difference to {REFERENCE}: {told(effects)}."
+    return Seen(effects, text, wanted=COMPARED)
+
+
+@claim("limits-table1-offset")
+def table1_offset(tables: Tables) -> Seen:
+    """Of the rows that are not cut."""
+    rows = tables["mixing-times"]
+
+    def mean(own: Rows) -> float | None:
+        found = from_printed(own)
+        return sum(found.values()) / len(found) if found else None
+
+    kept = rows.where(process=[*COMPARED, REFERENCE, CUT]).pool("process", "printed", value="shifted")
+    listed = "; ".join(f"{row['process']} {row['shifted']:.1f} ({row['printed']:g})" for row in kept)
+    text = f"Less two steps and cut at {PAPER_CAP} (printed): {listed}. The paper mentions no such offset."
+    return Seen(over_seeds(rows, mean, "steps above the printed"), text)
+
+
+@claim("limits-table1-lds")
+def table1_lds(tables: Tables) -> Seen:
+    """The printed number stands for 3.115 to 3.125."""
+    rows = tables["mixing-times"].where(process="RanLDS")
+    gaps = [row["capped"] - row["printed"] for row in rows]
+    known = pooled(gaps, "steps from the printed", resolution=0.01) if gaps else None
+    return Seen(known, f"The formula gives {rows[0]['capped']:.4f}." if rows else "")
+
+
+@claim("limits-mixing-falls")
+def mixing_falls(tables: Tables) -> Seen:
+    """Instances in which a time is beyond the largest that is looked at have no number."""
+    slips = {
+        label: fields["backward_probability"]
+        for label, (_, fields, _) in ROWS.items()
+        if "backward_probability" in fields
+    }
+    rows = tables["mixing-times"].where(process=list(slips))
+    count = len(rows.values("process"))
+
+    def smallest(own: Rows) -> float | None:
+        known = sorted((slips[row["process"]], row["time"]) for row in own if row["time"] is not None)
+        falls = [before - after for (_, before), (_, after) in pairwise(known)]
+        return min(falls) if len(known) == count and falls else None
+
+    means = each(Rows(row for row in rows if row["time"] is not None), "process", lambda own: float(own[0]["time"]))
+    text = f"Mean steps: {'; '.join(f'{name} {one.value:.1f}' for name, one in means.items())}."
+    return Seen(over_seeds(rows, smallest, "smallest fall, steps"), text)

@@ -1,0 +1,340 @@
+"""[Limits] Table 2: what block chain-of-thought costs, counted and timed."""
+
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from hmmscope import registry
+from hmmscope.analysis.intervals import NUM_RESAMPLES
+from hmmscope.corpora.corpus import Batch, Corpus
+from hmmscope.corpora.targets import Target, make_target
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Effect, share
+from hmmscope.lab.evidence.figures import Figure, Lines, Series
+from hmmscope.lab.evidence.panels import curve, level, lines
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import regime
+from hmmscope.lab.experiments.experiment import Experiment, Measured
+from hmmscope.models.base import SequenceModel
+from hmmscope.models.block_cot import num_blocks
+from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.runs.pipeline import Run, fresh_model
+from hmmscope.runs.settings import threads
+from hmmscope.schema import require, unknown_name
+from hmmscope.seeds import numpy_generator
+from hmmscope.ties import largest
+from hmmscope.training.objectives import target_loss
+from hmmscope_papers.limits.models import TASKS, limits_config
+
+ALGORITHMS = ("naive", "two-phase")
+#: Block length of no chain-of-thought.
+PLAIN = 0
+
+#: Seconds an epoch in the paper, by task and block length; 0 is without.
+PRINTED = {"matmul": {1: 4838, 8: 608, 12: 390, 0: 94}, "cyclic-det": {1: 4828, 8: 620, 12: 393, 0: 94}}
+
+
+def _sizes(
+    length: int,
+    layers: int,
+    width: int,
+    heads: int,
+    batch_size: int,
+    rounds: int,
+    blocks: Sequence[int] = (1, 4, 8, 12, 30),
+    seconds: float = 0.4,
+) -> dict[str, Any]:
+    """One row of the sizes; `seconds` is what a timing takes at least, because shorter passes are repeated."""
+    model = {"length": length, "layers": layers, "width": width, "heads": heads}
+    return {
+        "tasks": ["cyclic-det", "matmul"],
+        **model,
+        "batch_size": batch_size,
+        "rounds": rounds,
+        "seconds": seconds,
+        "blocks": list(blocks),
+    }
+
+
+@registry.experiment("limits-table2")
+class Table2(Experiment):
+    """One training pass of each variant, counted and timed; nothing is trained."""
+
+    title = "What block chain-of-thought costs"
+    summary = (
+        "A training pass (forward and backward) with block chain-of-thought against an ordinary one. The naive "
+        "algorithm makes one pass over the whole sequence for each block; the two-phase one first finds the answers "
+        "with a cache and without gradients, then makes one pass. Forward tokens and floating-point operations are "
+        "counted, times are taken side by side. Nothing is trained."
+    )
+    intervals = (
+        "Counts are exact. Times, of the processor where there is no GPU, are medians over rounds in which all variants "
+        "take their turn, short ones repeated; intervals are 95 % bootstrap intervals over rounds (1000 "
+        "resamples). They depend on the machine and on what else it does."
+    )
+    sizes = {
+        "smoke": _sizes(6, 1, 8, 2, 4, 3, [1, 2, 4], 0.0),
+        "small": _sizes(60, 3, 64, 4, 16, 25, seconds=0.2),
+        "gpu": _sizes(60, 3, 256, 8, 256, 25),
+        "paper": _sizes(60, 3, 512, 8, 1024, 25),
+    }
+    groups = {"counting": ("costs",), "timing": ("times",)}
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        for task in sizes["tasks"]:
+            if task not in TASKS:
+                raise unknown_name("measurements.tasks", task, TASKS)
+        require(min(sizes["blocks"]) >= 1, "measurements.blocks", "must be at least 1", sizes["blocks"])
+        require(sizes["rounds"] >= 1, "measurements.rounds", "must be at least 1", sizes["rounds"])
+        require(0 <= sizes["seconds"] <= 60, "measurements.seconds", "must be in [0, 60]", sizes["seconds"])
+        if group == "counting":
+            return {"costs": [row for task in sizes["tasks"] for row in _costs(task, sizes)]}
+        with threads(1):
+            return {"times": [row for task in sizes["tasks"] for row in _times(task, sizes)]}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        return [_cost_figure(tables["costs"]), _times_figure(tables["times"])]
+
+
+class _Variant:
+    """A model with a block length and an algorithm, and what one training pass of it is."""
+
+    def __init__(self, task: str, block_length: int, algorithm: str, sizes: dict[str, Any]) -> None:
+        self.config = _config(task, block_length, algorithm, sizes)
+        process = self.config.process.build()
+        self.model: SequenceModel = fresh_model(self.config, process).to("cuda" if torch.cuda.is_available() else "cpu")
+        corpus = Corpus(process, layout=self.config.layout, seed=0, stream="train")
+        self.target: Target = make_target(self.config.target, process, self.config.layout)
+        self.batch: Batch = corpus[0 : sizes["batch_size"]]
+        device = next(self.model.parameters()).device
+        parts = {name: getattr(self.batch, name).to(device) for name in ("tokens", "observations", "states")}
+        self.batch = replace(self.batch, **parts)
+        self.block_length, self.algorithm = block_length, algorithm
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """Columns that tell variants apart."""
+        return {"block_length": self.block_length, "algorithm": self.algorithm if self.block_length else "none"}
+
+    def train_once(self) -> None:
+        """Forward and backward pass of one batch; no step is taken."""
+        self.model.zero_grad(set_to_none=True)
+        target_loss(
+            self.model, self.batch, self.target, block_length=self.block_length, block_algorithm=self.algorithm
+        ).backward()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+
+def _config(task: str, block_length: int, algorithm: str, sizes: dict[str, Any]) -> RunConfig:
+    # Without dropout both algorithms compute the same numbers.
+    model = {"width": sizes["width"], "num_heads": sizes["heads"], "dropout": 0.0}
+    training = {"block_length": block_length, "block_algorithm": algorithm, "batch_size": sizes["batch_size"]}
+    changes: dict[str, Any] = {"model": model, "training": training, "length": sizes["length"], "curriculum": False}
+    return config_from_data(limits_config("paper", task, sizes["layers"], **changes))
+
+
+def _variants(task: str, sizes: dict[str, Any]) -> list[_Variant]:
+    wanted = [(PLAIN, "none"), *((b, algorithm) for b in sizes["blocks"] for algorithm in ALGORITHMS)]
+    return [_Variant(task, block, "two-phase" if name == "none" else name, sizes) for block, name in wanted]
+
+
+def _name(task: str) -> str:
+    return TASKS[task][2]
+
+
+def _costs(task: str, sizes: dict[str, Any]) -> list[dict]:
+    """Forward tokens and operations of one sample, exactly, and both as multiples of an ordinary pass."""
+    rows: list[dict] = []
+    for variant in _variants(task, sizes):
+        tokens = {"with": 0, "without": 0}
+
+        def count(module: Any, args: Any, output: Any, tokens: dict[str, int] = tokens) -> None:
+            tokens["with" if torch.is_grad_enabled() else "without"] += args[0].shape[:2].numel()
+
+        handle = variant.model.register_forward_hook(count)
+        with FlopCounterMode(display=False) as counter:
+            variant.train_once()
+        handle.remove()
+        batch = len(variant.batch.tokens)
+        columns = variant.config.layout.num_columns
+        found = {name: number // batch for name, number in tokens.items()}
+        rows.append(
+            {
+                "task": _name(task),
+                **variant.names,
+                "length": sizes["length"],
+                "blocks": num_blocks(columns, variant.block_length) if variant.block_length else 1,
+                "tokens_with_gradient": found["with"],
+                "tokens_without_gradient": found["without"],
+                "passes": found["with"] / columns,
+                "flops": counter.get_total_flops() / batch,
+            }
+        )
+    plain = rows[0]["flops"]
+    return [row | {"flops_ratio": row["flops"] / plain} for row in rows]
+
+
+def _times(task: str, sizes: dict[str, Any]) -> list[dict]:
+    """Seconds of a training pass by variant: medians over interleaved rounds, and ratios within a round."""
+    variants = _variants(task, sizes)
+    seconds = np.empty((sizes["rounds"], len(variants)))
+    for variant in variants:
+        variant.train_once()  # what is made on first use
+    repeats = [max(1, math.ceil(sizes["seconds"] / _seconds_a_pass(variant, 1))) for variant in variants]
+    for one_round in seconds:
+        one_round[:] = [_seconds_a_pass(variant, number) for variant, number in zip(variants, repeats, strict=True)]
+    first = {name: i for i, name in enumerate((v.block_length, v.algorithm) for v in variants)}
+    vanilla = first.get((1, "naive"))
+    rows = []
+    for index, variant in enumerate(variants):
+        row = {"task": _name(task), **variant.names, "length": sizes["length"], "rounds": sizes["rounds"]}
+        row["seconds"] = statistics.median(seconds[:, index].tolist())
+        row |= _ratio(seconds[:, index] / seconds[:, 0], "to_plain")
+        relative = None if vanilla is None else seconds[:, index] / seconds[:, vanilla]
+        row |= _ratio(relative, "to_vanilla")
+        rows.append(row)
+    return rows
+
+
+def _seconds_a_pass(variant: _Variant, repeats: int) -> float:
+    """Mean over so many passes; of processor time, which other work on the machine disturbs less, unless a GPU works."""
+    clock = time.perf_counter if torch.cuda.is_available() else time.process_time
+    begin = clock()
+    for _ in range(repeats):
+        variant.train_once()
+    return max(clock() - begin, 1e-9) / repeats
+
+
+def _ratio(ratios: np.ndarray | None, name: str) -> dict[str, float | None]:
+    """Median over rounds with its bootstrap interval."""
+    if ratios is None:
+        return {name: None, f"{name}_low": None, f"{name}_high": None}
+    drawn = numpy_generator(0, "bootstrap").integers(len(ratios), size=(NUM_RESAMPLES, len(ratios)))
+    low, high = np.percentile(np.median(ratios[drawn], axis=1), [2.5, 97.5])
+    return {name: float(np.median(ratios)), f"{name}_low": float(low), f"{name}_high": float(high)}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def _cost_figure(rows: Rows) -> Figure:
+    """Operations of a training pass against block length, by task."""
+    return Figure(
+        name="operations",
+        title="Operations of a training pass",
+        caption=(
+            "Floating-point operations of forward and backward pass, counted, as a multiple of those without "
+            "chain-of-thought (the line at 1). The naive algorithm needs ceil(T / b) passes; two phases give the same "
+            "gradients."
+        ),
+        panels=tuple(
+            _panel(own, task, "flops_ratio", "operations, without = 1") for task, own in rows.by("task").items()
+        ),
+    )
+
+
+def _times_figure(rows: Rows) -> Figure:
+    """Times of a training pass against block length, by task, with those of the paper where the length is the same."""
+    titles = {TASKS[task][2]: printed for task, printed in PRINTED.items()}
+    same = rows.values("length") == [60]
+    panels = []
+    for task, own in rows.by("task").items():
+        known = titles.get(task, {}) if same else {}
+        blocks = tuple(sorted(block for block in known if block))
+        ratios = tuple(known[block] / known[PLAIN] for block in blocks)
+        printed = Series(name="naive, as printed in [Limits]", x=blocks, y=ratios, role="baseline") if known else None
+        panels.append(_panel(own, task, "to_plain", "time, without = 1", printed))
+    return Figure(
+        name="times",
+        title="Time of a training pass",
+        caption=(
+            "Time of forward and backward pass as a multiple of that without chain-of-thought, median over interleaved "
+            "rounds with 95 % intervals over rounds, beside ceil(T / b) and the seconds an epoch of Table 2 (four GPUs)."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _panel(rows: Rows, task: str, column: str, label: str, printed: Series | None = None) -> Lines:
+    kept = Rows(row for row in rows if row["block_length"]).with_columns(
+        low=lambda row: row.get(f"{column}_low"), high=lambda row: row.get(f"{column}_high")
+    )
+    blocks = tuple(sorted(kept.values("block_length")))
+    return lines(
+        task,
+        curve(kept.where(algorithm="naive"), "block_length", "naive", "other", y=column, pool=False),
+        curve(kept.where(algorithm="two-phase"), "block_length", "two-phase", "model", y=column, pool=False),
+        Series(
+            name="ceil(T / b)", x=blocks, y=tuple(float(-(-kept[0]["length"] // b)) for b in blocks), role="baseline"
+        ),
+        level(1.0, blocks, "without", "control"),
+        printed,
+        x_label="block length b",
+        y_label=label,
+        log_x=True,
+        log_y=True,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+#: How far a ratio of times may be from the ratio of passes.
+TIME_TOLERANCE = 0.15
+#: Least and largest time of a pass of the naive algorithm, in units of an ordinary one, at which times mean something.
+PASS_RANGE = (0.6, 1.3)
+
+
+def _naive(rows: Rows, least: int = 2) -> Rows:
+    """Rows of the naive algorithm with block lengths from `least` on."""
+    return Rows(row for row in rows.where(algorithm="naive") if row["block_length"] >= least)
+
+
+def _name_of(row: dict[str, Any]) -> str:
+    return f"{row['task']} b = {row['block_length']}"
+
+
+@claim("limits-cot-cost")
+def cost(tables: Tables) -> Seen:
+    """By the naive algorithm, which the paper times; intervals are those over rounds."""
+    rows = Rows(row for row in _naive(tables["times"]) if row["to_vanilla"] is not None)
+    effects, each_pass = {}, []
+    for row in rows:
+        passes = math.ceil(row["length"] / row["block_length"])
+        value, low, high = (row[f"to_vanilla{end}"] * row["length"] / passes for end in ("", "_low", "_high"))
+        effects[_name_of(row)] = Effect(
+            value=value, low=low, high=high, degrees=-1, num_seeds=row["rounds"], unit="time over what the passes say"
+        )
+        each_pass.append(row["to_plain"] / passes)
+    worst = max(each_pass, key=lambda one: abs(math.log(one)), default=1.0)
+    gate = regime(worst, *PASS_RANGE, "the time of a pass over that of an ordinary one, where it is farthest from 1,")
+    seen = "; ".join(f"{_name_of(row)} {row['to_vanilla']:.3f}" for row in rows)
+    return Seen(effects, f"Time as a share of the vanilla one: {seen or 'not measured'}.", gates=(gate,))
+
+
+@claim("limits-cot-passes")
+def passes(tables: Tables) -> Seen:
+    """Counts are exact; an instance is a task with a block length."""
+    rows = _naive(tables["costs"], 1)
+    right = [row["passes"] == math.ceil(row["length"] / row["block_length"]) for row in rows]
+    return Seen(share(right) if right else None, f"Passes are ceil(T / b) in {sum(right)} of {len(right)} cases.")
+
+
+@claim("limits-cot-two-phases")
+def two_phases(tables: Tables) -> Seen:
+    """It gives the same loss and gradients as the naive algorithm."""
+    costs = Rows(row for row in tables["costs"].where(algorithm="two-phase") if row["block_length"])
+    times = Rows(row for row in tables["times"].where(algorithm="two-phase") if row["block_length"])
+    slowest = largest(times, lambda row: row["to_plain"])
+    most = Effect(value=max(row["flops_ratio"] for row in costs), unit="times the operations")
+    text = f"The most time is {slowest['to_plain']:.2f} times that of a pass without ({_name_of(slowest)}). "
+    return Seen(most, text + "Loss and gradients are those of the naive algorithm.")

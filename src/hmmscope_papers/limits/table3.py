@@ -1,0 +1,362 @@
+"""[Limits] Table 3: final losses of the RNN and of Transformers, beside what is possible."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from hmmscope import registry
+from hmmscope.analysis.curves import evaluate
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Effect, Estimate, pooled
+from hmmscope.lab.evidence.figures import Figure, Role, Series
+from hmmscope.lab.evidence.panels import bar, bars, curve, lines
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import Gate, learned, regime
+from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope.runs.pipeline import Run
+from hmmscope.ties import largest, smallest
+from hmmscope_papers.limits.models import TASKS, by_task, grid, identity, label_of, length_of
+from hmmscope_papers.limits.printed import (
+    LEAST_SHARE,
+    TABLE_3,
+    floors,
+    paper_floors,
+    printed_gap,
+    said_floor,
+)
+from hmmscope_papers.limits.tables import (
+    FORGETTING,
+    REMEMBERING,
+    WHILE_TRAINING,
+    WIDTH,
+    all_layers,
+    drift,
+    each_task,
+    epochs_of,
+    equal_budgets,
+    layers_of,
+    model_name,
+    task_title,
+    titles,
+    told,
+    training_rows,
+    trivial_loss,
+    while_training,
+)
+
+#: How labels of runs begin whose training samples are a set that is seen several times.
+_FIXED = "fixed, "
+#: Below this an excess is rounding.
+_LEAST = 1e-12
+_COMMON = {"backward": [0.01]}
+
+
+@registry.experiment("limits-table3")
+class LimitsTable3(Experiment):
+    """Losses of the grid of Figures 2 and 3, and floors at the paper's sizes."""
+
+    title = "Final losses beside what is possible"
+    summary = (
+        "The loss at the end of training of a one-layer RNN and of Transformers, on training samples and on fresh "
+        "ones, beside the least loss that any predictor can have, the entropy of the exact answers or the variance of "
+        "samples. The printed losses of the paper stand beside floors at the paper's sizes."
+    )
+    num_seeds = NUM_SEEDS
+    intervals = SEED_INTERVALS
+    sizes = {
+        "smoke": {"samples": 32, "floor_samples": 40, "floor_instances": 2, **_COMMON},
+        "small": {"samples": 4096, "floor_samples": 400, "floor_instances": 10, **_COMMON},
+        "medium": {"samples": 4096, "floor_samples": 400, "floor_instances": 10, **_COMMON},
+        "gpu": {"samples": 8192, "floor_samples": 1000, "floor_instances": 10, **_COMMON},
+        "paper": {"samples": 8192, "floor_samples": 1000, "floor_instances": 30, **_COMMON},
+    }
+    groups = {"losses": ("losses", WHILE_TRAINING), "fixed": ("fixed",), "floors": ("paper-floors",)}
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        tasks = ["cyclic-rnd", "ran-lds"] if scale == "smoke" else list(TASKS)
+        return {"tasks": tasks, "layers": all_layers(scale), "fixed_sets": int(scale != "paper")}
+
+    def cells(self, labels: list[str]) -> dict[str, list[str]]:
+        return by_task(labels)
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        """The grid; and with `fixed_sets` short depths beside it, to which every epoch shows the samples of the first.
+
+        At medium of the first five: 160,000 sequences, seen four times.
+        """
+        plan = grid(scale, choices["tasks"], choices["layers"])
+        short = sorted(set(short_depths(length_of(scale)))) if choices["fixed_sets"] else []
+        for label in [label_of(task, layers) for task in REMEMBERING for layers in short]:
+            if label in plan:
+                spec = plan[label]["training"]
+                epochs = 5 if scale == "medium" else 1
+                again = {"epoch_steps": 0, "num_trajectories": epochs * spec["epoch_steps"] * spec["batch_size"]}
+                plan[f"{_FIXED}{label}"] = plan[label] | {"training": spec | again}
+        return plan
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        if group == "losses":
+            fresh = [run for label, run in runs.items() if not label.startswith(_FIXED)]
+            rows = [row for run in fresh for row in training_rows(run, [0.1], identity(run))]
+            return {"losses": [_losses(run, sizes) for run in fresh], WHILE_TRAINING: rows}
+        if group == "fixed":
+            return {"fixed": [_losses(run, sizes) for label, run in runs.items() if label.startswith(_FIXED)]}
+        seed, count = next(iter(runs.values())).config.seed, sizes["floor_samples"]
+        tasks = [run.config.process.name for run in runs.values()]
+        found = paper_floors(
+            tasks, seed, num_samples=count, backward=sizes["backward"], instances=sizes["floor_instances"]
+        )
+        return {"paper-floors": found}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        return [_losses_figure(tables["losses"]), _excess_figure(tables["losses"])]
+
+    def without_training(self, tables: Tables) -> Tables:
+        """Every model has the excess of the constant answer; in tables without it, the largest of the task."""
+        most = {
+            task: max(row.get("trivial", row["loss"]) - row["floor"] for row in own)
+            for task, own in tables["losses"].by("task").items()
+        }
+
+        def constant(row: dict[str, Any]) -> float:
+            return float(row["floor"] + most[row["task"]])
+
+        excess = {name: lambda row: most[row["task"]] for name in ("excess", "low", "high")}
+        losses = {name: constant for name in ("loss", "training_loss", "trivial")}
+        found = [name for name in ("losses", "fixed") if name in tables]
+        return {**tables, **{name: tables[name].with_columns(**excess, **losses) for name in found}}
+
+
+def _losses(run: Run, sizes: dict[str, Any]) -> dict:
+    """Losses of one run: of training samples in the last epoch, and of fresh ones beside their floor and the trivial one."""
+    facts, last, spec = identity(run), epochs_of(run).rows[-1], run.config.training
+    score = evaluate(
+        run.model,
+        run.corpus("probe"),
+        num_samples=sizes["samples"],
+        baselines=False,
+        target=TASKS[facts["task"]][1],
+        block_length=spec.block_length,
+    )
+    assert score.excess is not None
+    excess, low, high = score.excess
+    passes = spec.num_steps * spec.batch_size / spec.num_trajectories if spec.num_trajectories else 1.0
+    found = {"length": run.config.layout.num_observations, "unit": run.target.unit}
+    found |= {"training_loss": last["training_loss"], "loss": score.loss, "floor": score.bayes_loss}
+    found |= {"trivial": trivial_loss(run, sizes["samples"]), "passes": passes}
+    return facts | found | {"excess": excess, "low": low, "high": high, "samples": sizes["samples"]}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def _losses_figure(rows: Rows) -> Figure:
+    shown: tuple[tuple[str, str, Role], ...] = (
+        ("training_loss", "training samples", "control"),
+        ("loss", "fresh samples", "model"),
+        ("floor", "least possible", "optimum"),
+    )
+    panels = []
+    for task, own in rows.by("task").items():
+        models = layers_of(own)
+        series = [bar(own, "layers", models, name, role, y=column) for column, name, role in shown]
+        panels.append(bars(task_title(task), *series, categories=map(model_name, models), y_label=own[0]["unit"]))
+    return Figure(
+        name="final-losses",
+        title="Final losses",
+        caption=(
+            "Mean loss over the last epoch of training and on fresh samples, averaged over positions. The line across "
+            "a group is the loss of the exact answer on the fresh samples. Training samples are seen once (at scale "
+            "paper they are a fixed set). Intervals are 95 % intervals over "
+            "seeds."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _excess_figure(rows: Rows) -> Figure:
+    panels = []
+    for task, own in rows.by("task").items():
+        depths = [n for n in layers_of(own) if n > 0] or [0, 1]
+        recurrent = Rows(row | {"layers": n} for row in own.where(layers=0) for n in (depths[0], depths[-1]))
+        both = (_geometric(own.where(layers=depths), "Transformer", "model"), _geometric(recurrent, "RNN", "other"))
+        panels.append(lines(task_title(task), *both, x_label="layers", y_label=f"excess, {own[0]['unit']}", log_y=True))
+    return Figure(
+        name="excess",
+        title="Excess over the least possible loss",
+        caption=(
+            "Kullback-Leibler divergence from the exact answer, or the squared distance from it, averaged over "
+            "positions of fresh samples. Geometric means over seeds, bands are 95 % intervals of the logarithm."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _geometric(rows: Rows, name: str, role: Role) -> Series | None:
+    """The excess against depth as means of its logarithm over seeds, which suit a logarithmic axis."""
+    found = curve(
+        rows.with_columns(log=lambda row: math.log(max(row["excess"], _LEAST))), "layers", name, role, y="log"
+    )
+    if found is None:
+        return None
+    sides = (found.y, found.low or (), found.high or ())
+    y, low, high = (tuple(math.exp(value) for value in side if value is not None) for side in sides)
+    return replace(found, y=y, low=low, high=high)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+#: An excess that is so many times another one is much worse; one within it is comparable. As a power of ten.
+MUCH = 1.0
+#: A fresh loss above that of training by this share of the excess is overfitting.
+OVERFITTING = 0.1
+#: Scatter of a mean from which on it is too wide to be compared with a floor: a third of what the printed models differ by.
+AT_FLOOR = 0.01
+
+
+def short_depths(length: int) -> tuple[int, int]:
+    """One and two layers fewer than log2 of the length: 5 and 6 of 7 layers in the paper, at 120 observations."""
+    needed = math.ceil(math.log2(length))
+    return max(1, needed - 2), max(1, needed - 1)
+
+
+def log_excess(row: dict[str, Any]) -> Estimate:
+    """log10 of the excess of a run, with the error of its samples."""
+    excess = max(row["excess"], _LEAST)
+    return Estimate(math.log10(excess), (row["high"] - row["low"]) / WIDTH / excess / math.log(10))
+
+
+def _ratio(own: Rows, layers: tuple[int, ...]) -> Estimate | None:
+    """log10 of the excess of the best of some Transformers over that of the RNN, of one task and seed."""
+    recurrent, others = own.where(layers=0), own.where(layers=layers)
+    if not recurrent or not others:
+        return None
+    return min(log_excess(row) for row in others) - log_excess(recurrent[0])
+
+
+def _shown(rows: Rows, layers: tuple[int, ...]) -> str:
+    """Mean excesses of the RNN and of the Transformers compared, by task."""
+    said = []
+    for task, own in rows.where(layers=[0, *layers]).by("task").items():
+        known = sorted(own.pool("layers", value="excess"), key=lambda row: row["layers"])
+        said.append(
+            f"{task_title(task)} " + ", ".join(f"{model_name(row['layers'])} {row['excess']:.2g}" for row in known)
+        )
+    return f"Mean excess over the floor: {'; '.join(said) or 'none'}."
+
+
+def _fair(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> list[Gate]:
+    """Whether RNN and Transformers had equal budgets on every task."""
+    known = [task for task in tasks if task in tables["losses"].values("task")]
+    return [equal_budgets(tables, {model_name(n): label_of(task, n) for n in (0, *layers)}) for task in known]
+
+
+def _drifts(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> dict[str, float | None]:
+    """What the last doubling of the training has changed of `_ratio`, by the evaluation loss in the place of the excess."""
+
+    def ratio(own: Rows) -> float | None:
+        logs = {row["layers"]: math.log10(max(row["loss"], _LEAST)) for row in own if row["loss"] is not None}
+        return min(logs[n] for n in layers) - logs[0] if {0, *layers} <= logs.keys() else None
+
+    return {task_title(task): drift(while_training(tables, task=task), ratio) for task in tasks}
+
+
+def _learned(tables: Tables, tasks: tuple[str, ...], layers: tuple[int, ...]) -> Gate:
+    """Whether models have gone half of the way from the constant answer's loss to the floor, on every task."""
+    rows = tables["losses"].where(layers=list(layers))
+    if not all("trivial" in row for row in rows):
+        return Gate("learned", False, "the loss of the predictor that always gives the same answer is not recorded")
+
+    def way(own: Rows) -> float:
+        return min((row["trivial"] - row["loss"]) / (row["trivial"] - row["floor"]) for row in own)
+
+    found = each_task(rows, tasks, way, "of the way")
+    least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
+    return learned(least, 0.5, "one that always gives the same answer")
+
+
+@claim("limits-remembering-worse")
+def remembering_worse(tables: Tables) -> Seen:
+    """The depths are those of the table: 5 and 6 of 7."""
+    rows = tables["losses"]
+    short = short_depths(rows[0]["length"])
+    effects = each_task(rows, REMEMBERING, lambda own: _ratio(own, short), "log10 of the ratio")
+    text = f"{_shown(rows.where(task=list(REMEMBERING)), short)} log10 of the ratio: {told(effects)}."
+    gates = [_learned(tables, REMEMBERING, (0,)), *_fair(tables, REMEMBERING, short)]
+    return Seen(effects, text, gates=gates, wanted=titles(REMEMBERING), drifts=_drifts(tables, REMEMBERING, short))
+
+
+@claim("limits-forgetting-comparable")
+def forgetting_comparable(tables: Tables) -> Seen:
+    """The same measure and the same bound as where Transformers are much worse."""
+    rows = tables["losses"]
+    effects = each_task(rows, FORGETTING, lambda own: _ratio(own, (2,)), "log10 of the ratio")
+    gates = [_learned(tables, FORGETTING, (0, 2)), *_fair(tables, FORGETTING, (2,))]
+    text = f"{_shown(rows.where(task=list(FORGETTING)), (2,))} log10 of the ratio: {told(effects)}."
+    return Seen(effects, text, gates=gates, wanted=titles(FORGETTING), drifts=_drifts(tables, FORGETTING, (2,)))
+
+
+@claim("limits-no-overfitting")
+def no_overfitting(tables: Tables) -> Seen:
+    """The worse of the two depths, of sets that are seen again and again, or of a grid that has one, as in the paper."""
+    short = short_depths(tables["losses"][0]["length"])
+    kept = (tables.get("fixed") or tables["losses"]).where(layers=short, task=list(REMEMBERING))
+
+    def gap(own: Rows) -> Estimate:
+        worst = largest(own, lambda row: (row["loss"] - row["training_loss"]) / max(row["loss"] - row["floor"], _LEAST))
+        excess = max(worst["loss"] - worst["floor"], _LEAST)
+        return Estimate(
+            (worst["loss"] - worst["training_loss"]) / excess, (worst["high"] - worst["low"]) / WIDTH / excess
+        )
+
+    effects = each_task(kept, REMEMBERING, gap, "of the excess")
+    passes = [row["passes"] for row in kept if "passes" in row]
+    seen = "how often a training sample is seen"
+    known = regime(min(passes), 2, math.inf, seen) if passes else Gate("regime", False, f"{seen} is not recorded")
+    gates = (known, _learned(tables, REMEMBERING, short))
+    return Seen(effects, f"Fresh less training loss: {told(effects)}.", gates=gates, wanted=titles(REMEMBERING))
+
+
+@claim("limits-printed-rnd-rnn")
+def printed_rnd_rnn(tables: Tables) -> Seen:
+    """No predictor is below the entropy of the belief, memorised training set or not."""
+    text = f"The least possible loss is {said_floor(tables, 'cyclic-rnd', 0.01)} nats. No predictor's cross-entropy is "
+    text += "below it, on any data: what is printed is another quantity, if it is below."
+    return Seen(printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["RNN"], 0.01), text)
+
+
+@claim("limits-printed-rnd-transformers")
+def printed_rnd_transformers(tables: Tables) -> Seen:
+    """Averaged over 121 positions, of which the first is known, the floor is lower by 1 / 121."""
+    text = f"The least possible loss is {said_floor(tables, 'cyclic-rnd', 0.01)} nats over 120 positions, "
+    text += f"{LEAST_SHARE:.4f} of it over 121. The six-layer model is 0.109 nats below the five-layer one."
+    return Seen(printed_gap(tables, "cyclic-rnd", TABLE_3["cyclic-rnd"]["6 layers"], 0.01), text)
+
+
+@claim("limits-printed-lds-rnn")
+def printed_lds_rnn(tables: Tables) -> Seen:
+    """Over 121 positions the floor is 2.590; the paper does not say over how many trajectories the loss is averaged."""
+    rows = tables["paper-floors"].where(task="ran-lds")
+    if not rows:
+        return Seen(None, "")
+    printed, floor, scatter = TABLE_3["ran-lds"]["RNN"], rows[0]["value"], rows[0]["batch_deviation"]
+    averaged = "how far the mean over one batch may lie from the floor (the paper does not say what it averages)"
+    gap = pooled([Estimate(printed - LEAST_SHARE * floor, scatter)], "printed loss less the floor")
+    text = f"The least possible loss is {floor:.4f} over 120 positions and {LEAST_SHARE * floor:.4f} over 121, of which the "
+    text += f"first is known. The mean over one batch has standard deviation {scatter:.4f}."
+    gate = regime(WIDTH / 2 * scatter, 0, AT_FLOOR, averaged)
+    return Seen(replace(gap, num_seeds=len(rows), degrees=-1), text, gates=(gate,))  # more seeds make no larger batch
+
+
+@claim("limits-printed-losses")
+def printed_losses(tables: Tables) -> Seen:
+    """The floors of Cyclic-DET and MatMul are 0."""
+    said = []
+    for task, printed in TABLE_3.items():
+        known = floors(tables, task, 0.01 if task == "cyclic-rnd" else None) or [0.0]
+        losses = ", ".join(f"{model} {loss:.4g}" for model, loss in printed.items())
+        said.append(f"{task_title(task)}: floor {math.fsum(known) / len(known):.4f}, printed {losses}")
+    law = "The floor of RanHMM depends on the instance and on the law of its matrices, which is not stated."
+    return Seen(None, f"{'; '.join(said)}. {law}")

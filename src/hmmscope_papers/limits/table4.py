@@ -1,0 +1,272 @@
+"""[Limits] Table 4: the training loss of the deepest Transformer, and whether it has come to rest."""
+
+import math
+from typing import Any
+
+from hmmscope import registry
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Effect, predicted
+from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.panels import curve, lines
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import Gate, learned, matched, regime
+from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope.runs.pipeline import Run
+from hmmscope.ties import smallest
+from hmmscope_papers.limits.models import by_task, depths, grid, identity, label_of, limits_config
+from hmmscope_papers.limits.printed import TABLE_3, floors, paper_floors, said_floor
+from hmmscope_papers.limits.tables import (
+    EPOCHS,
+    REMEMBERING,
+    each_task,
+    epochs_of,
+    mean_change,
+    model_name,
+    over_seeds,
+    task_title,
+    titles,
+    told,
+    trivial_loss,
+)
+
+CYCLES = ("cyclic-det", "cyclic-rnd")
+#: Shares of the training at which the paper prints losses.
+SHARES = (0.6, 0.7, 0.8, 0.9, 1.0)
+_COMMON = {"backward": [0.01, 0.03, 0.05]}
+
+
+@registry.experiment("limits-table4")
+class LimitsTable4(Experiment):
+    """The deepest Transformers of the grid, and at the paper's scale MatMul trained for twice as long."""
+
+    title = "Has the deepest Transformer converged?"
+    summary = (
+        "The training loss of the deepest Transformer in the last part of its training, on cycles and on products of "
+        "matrices, beside the least possible loss and that of a predictor that always gives the same answer. " + EPOCHS
+    )
+    num_seeds = NUM_SEEDS
+    intervals = SEED_INTERVALS
+    sizes = {
+        "smoke": {"samples": 64, "floor_samples": 40, "floor_instances": 2, **_COMMON},
+        "small": {"samples": 2048, "floor_samples": 400, "floor_instances": 10, **_COMMON},
+        "medium": {"samples": 2048, "floor_samples": 400, "floor_instances": 10, **_COMMON},
+        "gpu": {"samples": 4096, "floor_samples": 1000, "floor_instances": 10, **_COMMON},
+        "paper": {"samples": 4096, "floor_samples": 1000, "floor_instances": 30, **_COMMON},
+    }
+    groups = {"losses": ("losses", "references"), "floors": ("paper-floors",)}
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        longer = 2 if scale == "paper" else 1
+        return {"tasks": ["cyclic-det", "cyclic-rnd", "matmul"], "layers": depths(scale)[-1], "long_factor": longer}
+
+    def cells(self, labels: list[str]) -> dict[str, list[str]]:
+        return by_task(labels)
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        """The tasks at one depth; with `long_factor` above 1 also MatMul with so many times the steps."""
+        plan = grid(scale, choices["tasks"], [choices["layers"]])
+        label = label_of("matmul", choices["layers"])
+        if choices["long_factor"] > 1 and label in plan:
+            steps = plan[label]["training"]["num_steps"] * choices["long_factor"]
+            plan[f"long, {label}"] = limits_config(scale, "matmul", choices["layers"], training={"num_steps": steps})
+        return plan
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        if group == "floors":
+            seed, count = next(iter(runs.values())).config.seed, sizes["floor_samples"]
+            instances, backward = sizes["floor_instances"], sizes["backward"]
+            tasks = [run.config.process.name for run in runs.values()]
+            found = paper_floors(tasks, seed, num_samples=count, backward=backward, instances=instances)
+            return {"paper-floors": found}
+        shortest: dict[str, int] = {}
+        for run in runs.values():
+            task, steps = run.config.process.name, run.config.training.num_steps
+            shortest[task] = min(steps, shortest.get(task, steps))
+        tables: Measured = {"losses": [], "references": []}
+        for run in runs.values():
+            long = run.config.training.num_steps > shortest[run.config.process.name]
+            facts = identity(run) | {"long": long}
+            tables["losses"] += [facts | row for row in _losses(run)]
+            floor = float(run.target.floor_terms(run.corpus("probe")[0 : sizes["samples"]]).mean())
+            trivial = trivial_loss(run, sizes["samples"])
+            tables["references"].append(facts | {"floor": floor, "trivial": trivial, "unit": run.target.unit})
+        return tables
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        return [_figure(tables)]
+
+    def without_training(self, tables: Tables) -> Tables:
+        trivial = {(row["task"], row.get("seed")): row["trivial"] for row in tables["references"]}
+        losses = {
+            name: lambda row: trivial[row["task"], row.get("seed")] for name in ("training_loss", "evaluation_loss")
+        }
+        return {**tables, "losses": tables["losses"].with_columns(**losses)}
+
+
+def _losses(run: Run) -> list[dict]:
+    """The mean training loss by epoch."""
+    rows = epochs_of(run).rows
+    keys = ("epoch", "step", "training_loss", "evaluation_loss")
+    return [{key: row[key] for key in keys} | {"share": row["epoch"] / len(rows)} for row in rows]
+
+
+def _title(task: str, long: bool) -> str:
+    return f"{task_title(task)}, longer" if long else task_title(task)
+
+
+def _each_run(rows: Rows) -> list[tuple[str, bool, Rows]]:
+    """The rows by task, and of each the shorter training first."""
+    found = rows.by("task").items()
+    return [(task, long, own.where(long=long)) for task, own in found for long in sorted(own.values("long"))]
+
+
+def _figure(tables: Tables) -> Figure:
+    panels = []
+    for task, long, own in _each_run(tables["losses"]):
+        known = tables["references"].where(task=task, long=long)
+        over = Rows(row | {"epoch": epoch} for row in known for epoch in (own[0]["epoch"], own[-1]["epoch"]))
+        panels.append(
+            lines(
+                f"{_title(task, long)}, {model_name(own[0]['layers'])}",
+                curve(own, "epoch", "training", "model", y="training_loss"),
+                curve(own, "epoch", "evaluation", "control", y="evaluation_loss"),
+                curve(over, "epoch", "least possible", "optimum", y="floor"),
+                curve(over, "epoch", "always the same answer", "baseline", y="trivial"),
+                x_label="epoch",
+                y_label=known[0]["unit"],
+                y_min=0.0,
+            )
+        )
+    return Figure(
+        name="training-loss",
+        title="Training loss of the deepest Transformer",
+        caption=(
+            "Mean loss over an epoch of training, and of samples that are not trained on, beside the least possible "
+            "loss and that of a predictor that always gives the mean of the exact answers. Bands are 95 % intervals over "
+            "seeds."
+        ),
+        panels=tuple(panels),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+#: A loss that moves by less than this share of the trivial loss in the last fifth of training has converged.
+AT_REST = 0.01
+#: A task is learned when the loss is below this share of the trivial loss.
+LEARNED = 0.1
+#: Half-width from which on an interval of floors is too wide to explain a printed loss, in nats.
+AT_FLOOR = 0.05
+
+
+def of_trivial(tables: Tables) -> Rows:
+    """The rows of the shorter trainings, with ``level``: the training loss as a share of the trivial one."""
+    known = tables["references"].where(long=False)
+    trivial = {(row["task"], row.get("seed")): row["trivial"] for row in known}
+    rows = tables["losses"].where(long=False)
+    return rows.with_columns(level=lambda row: row["training_loss"] / trivial[row["task"], row.get("seed")])
+
+
+def level_at(own: Rows, share: float) -> float:
+    """The level at a share of the training, of one task and seed."""
+    return float(min(own, key=lambda row: abs(row["share"] - share))["level"])
+
+
+def late_share(own: Rows) -> float | None:
+    """Share of the way down from the trivial loss that is made in the last two fifths of training.
+
+    None if all of the way is less than a twentieth of the trivial loss: nothing was learned.
+    """
+    way = 1 - level_at(own, 1.0)
+    return (level_at(own, 0.6) - level_at(own, 1.0)) / way if way > 0.05 else None
+
+
+def _learned(rows: Rows, tasks: tuple[str, ...], margin: float) -> Gate:
+    """Whether tasks were learned: how far the final loss is below the trivial one, as a share of it."""
+    found = each_task(rows, tasks, lambda own: 1 - level_at(own, 1.0), "of its loss")
+    least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
+    return learned(least, margin, "one that always gives the same answer")
+
+
+@claim("limits-matmul-slower")
+def matmul_slower(tables: Tables) -> Seen:
+    """Within seeds; against each of the two."""
+    rows = of_trivial(tables)
+    steps = {task_title(task): {"steps": max(own.values("step"))} for task, own in rows.by("task").items()}
+
+    effects: dict[str, Effect] = {}
+    for task in CYCLES:
+
+        def later(own: Rows, task: str = task) -> float | None:
+            slow, other = (late_share(own.where(task=one)) if own.where(task=one) else None for one in ("matmul", task))
+            return None if slow is None or other is None else slow - other
+
+        found = over_seeds(rows.where(task=["matmul", task]), later, "share of the way")
+        effects |= {task_title(task): found} if found else {}
+    shares = each_task(rows, REMEMBERING, late_share, "")
+    text = f"Share of the way down in the last two fifths: {told(shares)}."
+    return Seen(effects, text, gates=(matched(steps),), wanted=titles(CYCLES))
+
+
+@claim("limits-cycles-converged")
+def cycles_converged(tables: Tables) -> Seen:
+    """Of a model that has learned something, for the constant answer is at rest too; and trained about as long as there."""
+    rows = of_trivial(tables)
+    steps = limits_config("paper", "cyclic-det", depths("paper")[-1])["training"]["num_steps"]
+    long = regime(
+        max(rows.values("step"), default=0) / steps, 0.1, math.inf, "the length of the training, of the paper's,"
+    )
+    falls = each_task(rows, CYCLES, lambda own: level_at(own, 0.8) - level_at(own, 1.0), "of the trivial loss")
+    text = f"Fall of the loss in the last fifth, as a share of the trivial loss: {told(falls)}."
+    return Seen(falls, text, gates=(_learned(rows, CYCLES, LEARNED), long), wanted=titles(CYCLES))
+
+
+@claim("limits-matmul-fails")
+def matmul_fails(tables: Tables) -> Seen:
+    """The control is Cyclic-DET, which the same model has to learn."""
+    rows = of_trivial(tables)
+    ends = each_task(rows, ("matmul", "cyclic-det"), lambda own: level_at(own, 1.0), "of the trivial loss")
+    product = rows.where(task="matmul")
+    half, end = (product.per_seed(lambda own, share=share: level_at(own, share)) for share in (0.5, 1.0))  # type: ignore[misc]
+    gate = _learned(rows, ("cyclic-det",), 1 - LEARNED)
+    text = f"Final loss as a share of the trivial one: {told(ends)} (0.46 in the paper, 0.44 after 200 epochs)."
+    return Seen(ends.get("MatMul"), text, gates=(gate,), drifts=mean_change(half, end))
+
+
+@claim("limits-printed-rnd-converged")
+def printed_rnd_converged(tables: Tables) -> Seen:
+    """Proposition A.1 prints a kernel in which an action acts one step after it is seen, which has the largest floor."""
+    found = floors(tables, "cyclic-rnd, first action hidden", 0.01)
+    text = f"The floor by that reading is {said_floor(tables, 'cyclic-rnd, first action hidden', 0.01)} nats"
+    text += f", by instance {min(found):.4f} to {max(found):.4f}. " if found else ". "
+    text += f"By the definition it is {said_floor(tables, 'cyclic-rnd', 0.01)}"
+    text += f", of the augmented HMM {said_floor(tables, 'cyclic-rnd, augmented', 0.01)}"
+    others = {b: floors(tables, "cyclic-rnd", b) for b in sorted(_backwards(tables)) if b != 0.01}
+    shown = ", ".join(f"{b:g}: {math.fsum(known) / len(known):.4f}" for b, known in others.items())
+    text += f"; at other backward probabilities {shown}." if shown else "."
+    text += f" Table 3 prints {TABLE_3['cyclic-rnd']['6 layers']} with six layers."
+    if not found:
+        return Seen(None, text)
+    floor = predicted(found, "nats")
+    width = math.inf if floor.low is None or floor.high is None else (floor.high - floor.low) / 2
+    scatter = "how far the floor of an instance may lie from the mean (the paper does not give its own), in nats,"
+    return Seen(floor, text, gates=(regime(width, 0, AT_FLOOR, scatter),))
+
+
+def _backwards(tables: Tables) -> set[float]:
+    return {row["backward"] for row in tables["paper-floors"] if row["backward"] is not None}
+
+
+@claim("limits-losses-by-epoch")
+def losses_by_epoch(tables: Tables) -> Seen:
+    """The losses at the shares of the training that the paper prints."""
+    said = []
+    for task, long, own in _each_run(tables["losses"]):
+        last = max(own.values("epoch"))
+        kept = own.where(epoch=sorted({max(1, round(share * last)) for share in SHARES}))
+        pooled = sorted(kept.pool("epoch", value="training_loss"), key=lambda row: row["epoch"])
+        said.append(
+            f"{_title(task, long)}: " + ", ".join(f"{row['training_loss']:.4g} ({row['epoch']})" for row in pooled)
+        )
+    return Seen(None, f"Mean training loss (epoch). {'; '.join(said)}.")

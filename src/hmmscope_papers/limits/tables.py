@@ -1,0 +1,378 @@
+"""What the experiments of [Limits] share in reading runs and tables: evaluations by epoch, fit lengths, gates, controls."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from hmmscope.analysis.fit_length import crossing_length, fit_length
+from hmmscope.lab.evidence.effects import Effect, Estimate, pooled
+from hmmscope.lab.evidence.figures import ExplorerCurve, Role, Series
+from hmmscope.lab.evidence.panels import curve, present
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import Gate, converged, matched
+from hmmscope.runs.pipeline import Run
+from hmmscope.storage import rundir
+from hmmscope.training.schedules import stage_length
+from hmmscope_papers.limits.models import TASKS, depths
+
+#: The sentence on what an epoch is at reduced scale.
+EPOCHS = (
+    "An epoch is a twentieth of the training of a Transformer (at scale paper a pass over the fixed set); after each "
+    "the model is evaluated on the same samples, which are not trained on."
+)
+
+#: Tasks that remember, those that forget, and the one that is rarely asked.
+REMEMBERING = ("cyclic-det", "cyclic-rnd", "matmul")
+FORGETTING = ("ran-hmm", "ran-lds")
+HARD = "cyclic-hard"
+
+#: The table of fit lengths while training, and how many evaluations of a run are kept in it.
+WHILE_TRAINING = "lengths-by-epoch"
+_KEPT = 20
+#: A fit length that changes by less over the last doubling of the training is at rest, in doublings.
+LENGTH_AT_REST = 0.1
+#: The same of a mean evaluation loss; one below it has reached the floor.
+LOSS_AT_REST = 0.01
+#: Width of a 95 % interval of the normal law, in standard errors.
+WIDTH = 3.92
+
+
+def all_layers(scale: str) -> list[int]:
+    """The RNN (0) and the depths of a scale."""
+    return [0, *depths(scale)]
+
+
+def titles(tasks: Iterable[str]) -> tuple[str, ...]:
+    """Tasks as they are called in figures and sentences."""
+    return tuple(TASKS[task][2] for task in tasks)
+
+
+def task_title(task: str) -> str:
+    """As in figures."""
+    return TASKS[task][2]
+
+
+def model_name(num_layers: int) -> str:
+    """``RNN`` or ``3 layers``, as in figures."""
+    return "RNN" if num_layers == 0 else f"{num_layers} layer{'s' * (num_layers > 1)}"
+
+
+def layers_of(rows: Rows) -> list[int]:
+    """The numbers of layers in a table, ascending; 0 is the RNN."""
+    return sorted(rows.values("layers"))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Runs
+
+
+class Epochs(NamedTuple):
+    """A training, evaluation by evaluation.
+
+    Attributes:
+        positions: those of `distances`: t observations are known, t >= 1.
+        rows: ``epoch`` (1-based number of the evaluation), ``step``, ``sequences`` and ``tokens`` seen so far,
+            ``training_loss`` (mean over the steps since the last evaluation), ``evaluation_loss``, ``distances`` (el_t by
+            position, None where no sample counted).
+    """
+
+    positions: list[int]
+    rows: list[dict[str, Any]]
+
+    @property
+    def distances(self) -> list[list[float | None]]:
+        """el_t by epoch and position."""
+        return [row["distances"] for row in self.rows]
+
+
+def epochs_of(run: Run) -> Epochs:
+    """The evaluations during a training, from its metrics."""
+    spec, layout, target = run.config.training, run.config.layout, run.target
+    kept = [i for i, position in enumerate(target.positions) if position > 0]
+    extra = layout.num_columns - layout.num_observations
+    rows: list[dict[str, Any]] = []
+    losses: list[float] = []
+    tokens = 0
+    for record in rundir.read_journal(run.path / "metrics.jsonl"):
+        tokens += spec.batch_size * (stage_length(spec, record["step"] - 1, layout.num_observations) + extra)
+        losses.append(record["loss"])
+        if "distances" in record:
+            rows.append(
+                {
+                    "epoch": len(rows) + 1,
+                    "step": record["step"],
+                    "sequences": record["step"] * spec.batch_size,
+                    "tokens": tokens,
+                    "training_loss": sum(losses) / len(losses),
+                    "evaluation_loss": record["evaluation_loss"],
+                    "distances": [record["distances"][i] for i in kept],
+                }
+            )
+            losses = []
+    return Epochs([int(target.positions[i]) for i in kept], rows)
+
+
+def fit_length_of(run: Run, error_rate: float) -> int:
+    """Fit length of a run by the last evaluations of its training, see `hmmscope.analysis.fit_length`."""
+    found = epochs_of(run)
+    return fit_length(found.distances, found.positions, error_rate)
+
+
+def trivial_loss(run: Run, num_samples: int) -> float:
+    """The loss of the predictor that always gives the mean of the exact answers, on fresh samples.
+
+    It is finite: the mean holds possible whatever an exact answer does.
+    """
+    target, batch = run.target, run.corpus("probe")[0:num_samples]
+    optimum, labels = target.optimum(batch), target.labels(batch)
+    labels = labels.double() if labels.is_floating_point() else labels
+    return float(target.loss_terms(optimum.mean((0, 1)).expand_as(optimum), labels).mean())
+
+
+def training_rows(run: Run, error_rates: Sequence[float], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of `WHILE_TRAINING`: fit lengths and mean loss after each epoch, judged by that epoch alone.
+
+    Returns:
+        `facts` with ``error_rate``, ``longest``, ``epoch``, ``share`` (of the training), ``sequences``, ``tokens``,
+        ``value`` (the fit length), ``length`` (the same between positions), ``loss`` (mean over positions), ``worst`` (the
+        largest loss); of long ones twenty epochs, evenly spread.
+    """
+    found = epochs_of(run)
+    count = len(found.rows)
+    kept = sorted({round(i * (count - 1) / max(1, min(count, _KEPT) - 1)) for i in range(min(count, _KEPT))})
+    rows = []
+    for i in kept:
+        epoch = {key: found.rows[i][key] for key in ("epoch", "sequences", "tokens")} | {"share": (i + 1) / count}
+        known = [loss for loss in found.rows[i]["distances"] if loss is not None]
+        epoch |= {"loss": sum(known) / len(known) if known else None, "worst": max(known, default=None)}
+        for rate in error_rates:
+            fitted = {
+                name: measure([found.rows[i]["distances"]], found.positions, rate)
+                for name, measure in (("value", fit_length), ("length", crossing_length))
+            }
+            rows.append({**facts, "error_rate": rate, "longest": found.positions[-1]} | epoch | fitted)
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What claims measure
+
+
+def each(
+    rows: Rows,
+    column: str,
+    measure: Callable[[Rows], Estimate | float | None],
+    unit: str = "",
+    *,
+    resolution: float = 0.0,
+) -> dict[Any, Effect]:
+    """A number of each seed by the values of a column, pooled over seeds; a value of which no seed has it is left out."""
+    found = {key: over_seeds(own, measure, unit, resolution=resolution) for key, own in rows.by(column).items()}
+    return {key: effect for key, effect in found.items() if effect is not None}
+
+
+def each_task(
+    rows: Rows,
+    tasks: Iterable[str],
+    measure: Callable[[Rows], Estimate | float | None],
+    unit: str,
+    *,
+    resolution: float = 0.0,
+) -> dict[str, Effect]:
+    """`each` by task, named by its title."""
+    found = each(rows.where(task=list(tasks)), "task", measure, unit, resolution=resolution)
+    return {task_title(task): found[task] for task in tasks if task in found}
+
+
+def over_seeds(
+    rows: Rows, measure: Callable[[Rows], Estimate | float | None], unit: str = "", *, resolution: float = 0.0
+) -> Effect | None:
+    """A number of each seed, pooled; None if no seed has it."""
+    values = list(rows.per_seed(measure).values())
+    return pooled(values, unit, resolution=resolution) if any(value is not None for value in values) else None
+
+
+def sampled(row: Mapping[str, Any]) -> Estimate:
+    """The value of a row with the error that its samples give it; exact without an interval."""
+    low, high = row.get("low"), row.get("high")
+    return Estimate(row["value"], 0.0 if low is None or high is None else (high - low) / WIDTH)
+
+
+def loss_of(rows: Rows) -> Estimate:
+    """The evaluation loss averaged over positions, of one model and seed; positions share their samples."""
+    count = len(rows)
+    error = math.fsum(row.get("high", row["value"]) - row.get("low", row["value"]) for row in rows) / count / WIDTH
+    return Estimate(math.fsum(row["value"] for row in rows) / count, error)
+
+
+def told(effects: Mapping[str, Effect]) -> str:
+    """``Cyclic-DET 0.5 (0.4 to 0.6); MatMul ...``, for a sentence."""
+    return "; ".join(f"{name} {effect.short()}" for name, effect in effects.items()) or "none"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Gates and controls
+
+#: Numbers of an evaluation in `WHILE_TRAINING`.
+_SEEN = ("value", "length", "loss", "worst")
+_NO_FACTS = {"epoch", "step", "share", "sequences", "tokens", "longest", "error_rate", *_SEEN}
+#: Share of a training of which the evaluations at its end, and before its half, are averaged.
+_ABOUT = 0.1
+
+
+def while_training(tables: Tables, **where: Any) -> Rows:
+    """Rows of `WHILE_TRAINING`; of several error rates the largest, unless one is asked for. None in older tables."""
+    rows = tables.get(WHILE_TRAINING, Rows()).where(**where)
+    return rows.where(error_rate=max(rows.values("error_rate"))) if rows else rows
+
+
+def losses_at_rest(rows: Rows) -> Gate:
+    """Whether mean evaluation losses are flat over the last quarter of training, or at their floor."""
+
+    def change(end: dict[str, Any], before: dict[str, Any]) -> float:
+        return 0.0 if end["loss"] < LOSS_AT_REST else float(end["loss"] - before["loss"])
+
+    facts = [name for name in (rows[0] if rows else ()) if name not in _NO_FACTS and name != "seed"]
+    changes = {
+        ", ".join(f"{fact} {own[0][fact]}" for fact in facts): mean_late_change(own, change)
+        for own in (rows.by(*facts).values() if facts else ())
+    }
+    return converged(changes, LOSS_AT_REST, "mean evaluation loss")
+
+
+def mean_late_change(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], float | None]) -> float | None:
+    """`late_change`, mean over the seeds of a cell: what a single training does in its last quarter is mostly noise."""
+    changes = [late_change(own, change) for own in rows.by("seed").values()]
+    known = [one for one in changes if one is not None]
+    return fmean(known) if known and len(known) == len(changes) else None
+
+
+def late_change(rows: Rows, change: Callable[[dict[str, Any], dict[str, Any]], float | None]) -> float | None:
+    """What changes between three quarters (``share``) and the end of one training; None without both."""
+    end = max(rows, key=lambda row: row["share"])
+    before = max((row for row in rows if row["share"] <= 0.75), key=lambda row: row["share"], default=None)
+    return None if before is None else change(end, before)
+
+
+def moving_layers(rows: Rows) -> list[int]:
+    """Depths whose fit length moves by `LENGTH_AT_REST` or more over the last doubling of the training, mean over seeds."""
+    changes = {n: drift(rows.where(layers=n), lambda own: log2_length(own[0])) for n in layers_of(rows) if n > 0}
+    return [n for n, change in changes.items() if change is not None and abs(change) >= LENGTH_AT_REST]
+
+
+def log2_length(row: dict[str, Any]) -> float:
+    """Of a fit length, below one position that of one."""
+    return math.log2(max(row["length"], 1.0))
+
+
+def drift(rows: Rows, measure: Callable[[Rows], Estimate | float | None]) -> float | None:
+    """How much a number has changed over the last doubling of the training: mean over seeds, None where a seed lacks it.
+
+    Args:
+        rows: of `WHILE_TRAINING`; all that the number depends on.
+        measure: of the rows of a seed as they are at one time, one row a training.
+    """
+    half, end = (rows.per_seed(lambda own, share=share: measure(_at_share(own, share))) for share in (0.5, 1.0))  # type: ignore[misc]
+    return mean_change(half, end)
+
+
+def mean_change(
+    before: Mapping[Any, Estimate | float | None], after: Mapping[Any, Estimate | float | None]
+) -> float | None:
+    """Mean over seeds of what a number has changed; None where a seed lacks it."""
+    changes = [
+        None if now is None or (then := before.get(seed)) is None else _number(now) - _number(then)
+        for seed, now in after.items()
+    ]
+    known = [change for change in changes if change is not None]
+    return fmean(known) if known and len(known) == len(changes) else None
+
+
+def _number(value: Estimate | float) -> float:
+    return value.value if isinstance(value, Estimate) else value
+
+
+def _at_share(rows: Rows, share: float) -> Rows:
+    """Trainings at a share of their way: the mean of the evaluations just before it."""
+    keys = [name for name in (rows[0] if rows else ()) if name not in _NO_FACTS] + ["error_rate"]
+    found = Rows()
+    for own in rows.by(*keys).values():
+        near = [row for row in own if share - _ABOUT - 1e-9 < row["share"] <= share + 1e-9]
+        near = near or [min(own, key=lambda row: abs(row["share"] - share))]
+        means = {name: _mean([row.get(name) for row in near]) for name in _SEEN}
+        found.append(near[-1] | means)
+    return found
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
+
+
+def with_share(rows: Rows, column: str) -> Rows:
+    """Rows of one training with ``share``: how much of it has passed, by a column that grows with it."""
+    most = max(rows.values(column))
+    return rows.with_columns(share=lambda row: row[column] / most)
+
+
+def equal_budgets(tables: Tables, labels: Mapping[str, str]) -> Gate:
+    """Whether runs had the same budget in a currency, by the table of runs: means over seeds.
+
+    Args:
+        labels: of the runs that are compared, by what they are.
+    """
+    budgets: dict[str, dict[str, float]] = {}
+    for name, label in labels.items():
+        rows = tables.get("runs", Rows()).where(label=label)
+        for key in ("sequences", "tokens", "flops", "seconds"):
+            spent = [row[key] for row in rows if row.get(key) is not None]
+            budgets.setdefault(name, {}).update({key: fmean(spent)} if spent and len(spent) == len(rows) else {})
+    return matched(budgets)
+
+
+def relabelled(rows: Rows, control: str, trained: str = "model", column: str = "predictor") -> Rows:
+    """The rows with those of a control in the place of those of the trained model."""
+    others = Rows(row for row in rows if row.get(column) != trained)
+    return Rows([*others, *rows.where(**{column: control}).with_columns(**{column: lambda row: trained})])
+
+
+def never_fitting(rows: Rows) -> Rows:
+    """Rows of fit lengths of the predictor that always gives the same answer, which fits nothing at any time."""
+    columns = {name: 0.0 for name in ("value", "length", "fit_length") if name in (rows[0] if rows else ())}
+    return Rows(row | columns for row in rows)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def flat(rows: Rows, ends: Iterable[float], name: str, role: Role, y: str = "value") -> Series | None:
+    """A mean over seeds with its interval, drawn across an axis; None without rows."""
+    return curve(Rows(row | {"at": at} for row in rows for at in ends), "at", name, role, y=y)
+
+
+def explored(series: Series, values: tuple[str, ...], name: str = "") -> ExplorerCurve:
+    """A curve as one to choose."""
+    return ExplorerCurve(
+        values=values, x=series.x, y=series.y, low=series.low, high=series.high, role=series.role, name=name
+    )
+
+
+def baselines(tables: Tables, task: str) -> tuple[Series, ...]:
+    """What knowing nothing, and exact filters with a window, lose by position."""
+    windows = tables["windows"].where(task=task)
+    constant = tables["positions"].where(task=task, predictor="constant")
+    return present(
+        [
+            curve(constant, "position", "always the same answer", "baseline"),
+            *[
+                curve(windows.where(window=w), "position", _window_name(w), "baseline")
+                for w in sorted(windows.values("window"))
+            ],
+        ]
+    )
+
+
+def _window_name(window: int) -> str:
+    return "stationary law" if window == 0 else f"exact, last {window} observation{'s' * (window > 1)}"

@@ -1,0 +1,390 @@
+"""The network of [MultiTask] Theorem 1 and a trained one, under the same instruments."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hmmscope import registry
+from hmmscope.analysis.probes import MAX_DISTANCE
+from hmmscope.analysis.shuffle import shuffle_test
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Estimate, pooled
+from hmmscope.lab.evidence.figures import Bars, Figure, Heatmap, Lines, Role
+from hmmscope.lab.evidence.panels import bar, curve, heatmap, lines
+from hmmscope.lab.evidence.rows import Rows
+from hmmscope.lab.evidence.verdicts import Gate, converged, learned
+from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured, Tables
+from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.ties import largest
+from hmmscope_papers.multitask.models import PARTS, multitask_config
+from hmmscope_papers.multitask.side_by_side import (
+    attention_of_networks,
+    construct,
+    convergence_of,
+    probes_of_networks,
+    scores_of_networks,
+    similarity_of_networks,
+    steps_of_networks,
+)
+from hmmscope_papers.theorems import by_scale
+
+NAME = "construction-vs-trained"
+TITLES = {"trained": "Trained", "constructed": "Constructed", "untrained": "Before training"}
+ROLES: dict[str, Role] = {"trained": "model", "constructed": "ceiling", "untrained": "control"}
+#: What is read by the probes, and how it is called.
+TARGETS = {f"previous-{k}": f"{k} back" for k in range(MAX_DISTANCE + 1)} | {"component": "which HMM"}
+#: Something is read when its accuracy is this much above that before training.
+GAINED = 0.1
+#: Share of the loss above the optimum that may change in the last quarter of training.
+FLAT = 0.1
+
+
+@registry.experiment(NAME)
+class ConstructionVsTrained(Experiment):
+    """The model of Figures 1 to 7 whose HMMs were shown most rarely, and a construction for the prompts of each seed."""
+
+    title = "Does a trained network do what the construction does?"
+    summary = (
+        "A decoder is trained on a mixture of hidden Markov models; beside it stands the network whose weights Theorem 1 "
+        "gives, with a causal mask, on the same prompts. The same instruments look into both: which past symbols a layer "
+        "holds, where the task becomes readable, whether attention depends on positions, where it looks, how alike the "
+        "layers are, and whether steps of gradient descent on the demonstrations explain what a trained layer adds. The "
+        "model before training is the control."
+    )
+    intervals = SEED_INTERVALS
+    num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 1}
+    groups = {
+        "scores": ("scores",),
+        "convergence": ("convergence",),
+        "probes": ("probes",),
+        "shuffle": ("shuffle",),
+        "attention": ("offsets", "overlap"),
+        "similarity": ("similarity",),
+        "steps": ("steps",),
+    }
+    sizes = by_scale(
+        memory_length=(2, 4, 4, 4),
+        num_steps=(3, 8, 16, 16),
+        samples=(32, 512, 1024, 1024),
+        probe_samples=(48, 512, 1024, 2048),
+        probe_components=(2, 16, 32, 64),
+        chunks=(2, 4, 8, 8),
+    )
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        return {"model": multitask_config(scale, PARTS[scale][-1])}
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        run = runs["model"]
+        if group == "convergence":
+            return {"convergence": convergence_of(run)}
+        networks = {"trained": run.model, "constructed": construct(run, sizes), "untrained": untrained_twin(run)}
+        corpus = run.corpus("probe")
+        match group:
+            case "scores":
+                return {"scores": scores_of_networks(networks, run, sizes)}
+            case "probes":
+                return {"probes": probes_of_networks(networks, run, sizes)}
+            case "shuffle":
+                few = min(64, sizes["samples"])
+                found = {name: shuffle_test(model, corpus, num_samples=few) for name, model in networks.items()}
+                return {"shuffle": [{"network": name} | row for name, rows in found.items() for row in rows]}
+            case "attention":
+                return attention_of_networks(networks, corpus, sizes)
+            case "similarity":
+                return {"similarity": similarity_of_networks(networks, corpus, sizes)}
+        return {"steps": steps_of_networks(networks, run, sizes)}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        return [
+            _score_figure(tables["scores"]),
+            _probe_figure(tables["probes"]),
+            _shuffle_figure(tables["shuffle"]),
+            _offset_figure(tables["offsets"]),
+            _similarity_figure(tables["similarity"]),
+            _step_figure(tables["steps"]),
+        ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def _score_figure(rows: Rows) -> Figure:
+    def panel(metric: str, title: str, label: str) -> Bars:
+        kept = rows.where(metric=metric)
+        names = kept.values("predictor")
+        return Bars(title=title, y_label=label, categories=tuple(names), series=(bar(kept, "predictor", names, label),))
+
+    return Figure(
+        name="scores",
+        title="How well each predicts",
+        caption="At the end of the test sequence, where the window of the construction lies inside it. The construction's "
+        "vector is clipped at zero and divided by its sum. Bars of 95 %.",
+        panels=(
+            panel("accuracy", "Accuracy", "accuracy"),
+            panel("total_variation", "Distance to the optimum", "total variation"),
+        ),
+    )
+
+
+def _probe_figure(rows: Rows) -> Figure:
+    def panel(network: str) -> Lines:
+        kept = rows.where(network=network)
+        return lines(
+            TITLES[network],
+            *(
+                curve(kept.where(target=target), "layer", name, "other" if " back" in name else "model", y="accuracy")
+                for target, name in TARGETS.items()
+            ),
+            x_label="layer",
+            y_label="probe accuracy",
+            y_min=0.0,
+            y_max=1.02,
+        )
+
+    return Figure(
+        name="probes",
+        title="What a layer holds",
+        caption="Accuracy of linear probes for the symbol k steps back, and for which HMM of the pool it is, on samples "
+        "that the probe was not trained on. Layer 0 is the embedding.",
+        panels=tuple(panel(network) for network in TITLES),
+    )
+
+
+def _shuffle_figure(rows: Rows) -> Figure:
+    centred = _with_depth(rows)
+    return Figure(
+        name="position-shuffle",
+        title="Does attention depend on where demonstrations stand?",
+        caption="Whole demonstrations change places; the logits from the last token are followed by the identity of their "
+        "key. Coefficient of variation of centred logits, averaged over heads. Zero: the layer looks at content.",
+        panels=(
+            lines(
+                "",
+                *(curve(centred.where(network=name), "depth", name, role) for name, role in ROLES.items()),
+                x_label="depth (share of the layers)",
+                y_label="coefficient of variation",
+                y_min=0.0,
+            ),
+        ),
+    )
+
+
+def _with_depth(rows: Rows) -> Rows:
+    """Variation of centred logits of each head, with the depth of its layer as a share of all."""
+    kept = Rows(row for row in rows.where(metric="cv_centred") if row["head"] >= 0)
+    last = {network: max(group.values("layer")) for network, group in kept.by("network").items()}
+    return kept.with_columns(depth=lambda row: row["layer"] / last[row["network"]])
+
+
+def _offset_figure(rows: Rows) -> Figure:
+    def panel(network: str) -> Heatmap:
+        kept = rows.where(network=network)
+        whole = {layer: sum(row["value"] for row in group) for layer, group in kept.by("layer").items()}
+        heads = {layer: len(group.values("head")) * len(group.seeds()) for layer, group in kept.by("layer").items()}
+        shares = kept.with_columns(
+            share=lambda row: row["value"] * heads[row["layer"]] / whole[row["layer"]] if whole[row["layer"]] else 0.0
+        )
+        return heatmap(
+            TITLES[network],
+            shares,
+            "key",
+            "layer",
+            z="share",
+            x_label="columns back",
+            y_label="layer",
+            z_label="share of the attention shown",
+        )
+
+    return Figure(
+        name="attention-by-offset",
+        title="Where the last token looks",
+        caption="Attention of the last token by distance, averaged over heads; each row is divided by its sum over the "
+        "distances shown (the construction's gradient layers are not normalised).",
+        panels=(panel("trained"), panel("constructed")),
+    )
+
+
+def _similarity_figure(rows: Rows) -> Figure:
+    axes: dict[str, Any] = {"x_label": "layer of the construction", "y_label": "layer", "z_label": "linear CKA"}
+    return Figure(
+        name="similarity",
+        title="How alike the layers are",
+        caption="Linear centred kernel alignment of the residual streams on the same columns. One: equal up to rotation.",
+        panels=tuple(
+            heatmap(TITLES[name], rows.where(network=name), "constructed_layer", "layer", z_min=0.0, z_max=1.0, **axes)
+            for name in ("trained", "untrained")
+        ),
+    )
+
+
+def _step_figure(rows: Rows) -> Figure:
+    axes: dict[str, Any] = {"x_label": "gradient step", "y_label": "layer", "z_label": "gain in R²"}
+    return Figure(
+        name="gradient-steps",
+        title="Does a gradient step explain what a layer adds?",
+        caption="What a layer adds at the last column, predicted linearly from the last symbol and the frequencies in the "
+        "prompt; the gain in R² on held-out prompts when the change that a step of gradient descent makes to the "
+        "prediction is added.",
+        panels=tuple(
+            heatmap(TITLES[name], rows.where(network=name), "step", "layer", **axes)
+            for name in ("trained", "untrained")
+        ),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+LAYERWISE = "[MultiTask] §4.2, Layerwise modeling"
+
+
+def _gates(tables: Tables) -> list[Gate]:
+    """The model has learned its task, and goes on learning no more."""
+    changes = {f"seed {row.get('seed')}": (row["earlier"] - row["end"]) / row["end"] for row in tables["convergence"]}
+    scores = tables["scores"].where(metric="accuracy")
+
+    def better(own: Rows) -> Estimate:
+        return _estimate(own.one(predictor="trained")) - _estimate(own.one(predictor="untrained"))
+
+    return [
+        learned(pooled(list(scores.per_seed(better).values()), "accuracy"), GAINED, "the same model before training"),
+        converged(changes, FLAT, "loss above the optimum (as a share of itself)"),
+    ]
+
+
+def _estimate(row: dict[str, Any], column: str = "value") -> Estimate:
+    """A value with the error that its interval over samples gives it."""
+    return Estimate(row[column], (row["high"] - row["low"]) / 3.92)
+
+
+def onset(rows: Rows, network: str, target: str) -> float | None:
+    """Layer, between layers by a straight line, at which the accuracy less that before training is half its maximum.
+
+    None where it never is `GAINED` above that before training.
+    """
+    kept = rows.where(target=target)
+    before = {row["depth"]: row["accuracy"] for row in kept.where(network="untrained")}
+    xs, ys = zip(*sorted(before.items()), strict=True)
+    found = sorted(kept.where(network=network), key=lambda row: row["layer"])
+    gains = [row["accuracy"] - float(np.interp(row["depth"], xs, ys)) for row in found]
+    if max(gains) < GAINED:
+        return None
+    first = next(i for i, gain in enumerate(gains) if gain >= max(gains) / 2)
+    if first == 0:
+        return float(found[0]["layer"])
+    rise = (max(gains) / 2 - gains[first - 1]) / (gains[first] - gains[first - 1])
+    return float(found[first - 1]["layer"] + rise * (found[first]["layer"] - found[first - 1]["layer"]))
+
+
+def _said(rows: Rows, network: str, targets: list[str]) -> str:
+    """``1 back 0.7, 2 back in 1 of 5 seeds, which HMM 1.2``: mean onsets."""
+    parts = []
+    for target in targets:
+        found = list(rows.per_seed(partial(onset, network=network, target=target)).values())
+        there = [layer for layer in found if layer is not None]
+        some = f" in {len(there)} of {len(found)} seeds" if len(there) < len(found) else ""
+        parts.append(f"{TARGETS[target]}{f' {np.mean(there):.1f}' if there else ''}{some}")
+    return ", ".join(parts)
+
+
+@claim("construction-nearer-first")
+def nearer_first(tables: Tables) -> Seen:
+    rows = tables["probes"]
+
+    def later(own: Rows) -> float | None:
+        one, two = (onset(own, "trained", f"previous-{k}") for k in (1, 2))
+        return None if one is None or two is None else two - one
+
+    found = list(rows.per_seed(later).values())
+    backs = [f"previous-{k}" for k in range(1, MAX_DISTANCE + 1)]
+    text = (
+        f"Onsets in the trained network, by layer: {_said(rows, 'trained', backs)}. In the construction: "
+        f"{_said(rows, 'constructed', backs)}."
+    )
+    effect = None if all(one is None for one in found) else pooled(found, "layers")
+    return Seen(effect, text, _gates(tables))
+
+
+@claim("construction-task-after-window")
+def task_after_window(tables: Tables) -> Seen:
+    rows = tables["probes"]
+
+    def later(own: Rows) -> float | None:
+        window, task = (onset(own, "trained", target) for target in ("previous-1", "component"))
+        return None if window is None or task is None else task - window
+
+    found = list(rows.per_seed(later).values())
+    best = {name: rows.where(network=name, target="component").pool("layer", value="accuracy") for name in TITLES}
+    highest = ", ".join(f"{max(row['accuracy'] for row in one):.2f} {TITLES[n].lower()}" for n, one in best.items())
+    text = (
+        f"Which HMM it is can be read at best with accuracy {highest}. Onsets in the trained network: "
+        f"{_said(rows, 'trained', ['previous-1', 'component'])}."
+    )
+    effect = None if all(one is None for one in found) else pooled(found, "layers")
+    return Seen(effect, text, _gates(tables))
+
+
+@claim("construction-content-above")
+def content_above(tables: Tables) -> Seen:
+    rows = _with_depth(tables["shuffle"])
+
+    def halves(own: Rows, network: str) -> float:
+        kept = own.where(network=network)
+        low, high = ([row["value"] for row in kept if (row["depth"] > 0.5) == upper] for upper in (False, True))
+        return float(np.mean(high) - np.mean(low))
+
+    effects = {name: list(rows.per_seed(partial(halves, network=name)).values()) for name in TITLES}
+    differences = [a - b for a, b in zip(effects["trained"], effects["untrained"], strict=True)]
+    said = ", ".join(f"{TITLES[name].lower()} {pooled(found).short()}" for name, found in effects.items())
+    text = f"Upper less lower half: {said}."
+    return Seen(pooled(differences, "coefficient of variation"), text, _gates(tables))
+
+
+@claim("construction-gradient-steps")
+def gradient_steps(tables: Tables) -> Seen:
+    """A step is a prediction itself: whatever predicts better than frequencies of symbols would gain something."""
+    rows = tables["steps"]
+    middle = max(rows.values("layer")) / 2
+
+    def best(own: Rows, network: str) -> Estimate:
+        return _estimate(largest((r for r in own.where(network=network) if r["layer"] > middle), lambda r: r["value"]))
+
+    found = {name: rows.per_seed(partial(best, network=name)) for name in ("trained", "untrained")}
+    differences = [found["trained"][seed] - found["untrained"][seed] for seed in rows.seeds()]
+    said = ", ".join(f"{TITLES[name].lower()} {pooled(list(one.values())).short()}" for name, one in found.items())
+    text = f"At best, mean over seeds: {said}. What it is added to explains {np.mean([r['base'] for r in rows]):.2f}."
+    return Seen(pooled(differences, "gain in R²"), text, _gates(tables))
+
+
+@claim("construction-heads")
+def heads(tables: Tables) -> Seen:
+    rows = tables["overlap"]
+    nearest = min(rows.values("offset"))
+    said = []
+    for offset, group in sorted(rows.by("offset").items()):
+        trained, control = (group.where(network=name) for name in ("trained", "untrained"))
+        layers = ", ".join(str(row["layer"]) for row in trained)
+        values = [float(np.mean([row["overlap"] for row in one])) for one in (trained, control)]
+        said.append(f"{offset} back {values[0]:.2f} (before training {values[1]:.2f}; in layer {layers} by seed)")
+
+    def gain(own: Rows) -> float:
+        own = own.where(offset=nearest)
+        return float(own.one(network="trained")["overlap"] - own.one(network="untrained")["overlap"])
+
+    return Seen(pooled(list(rows.per_seed(gain).values()), "overlap"), f"{'; '.join(said)}.")
+
+
+@claim("construction-likeness")
+def likeness(tables: Tables) -> Seen:
+    inner = Rows(row for row in tables["similarity"] if row["layer"] > 0 and row["constructed_layer"] > 0)
+
+    def best(own: Rows, network: str) -> float:
+        return max(float(row["value"]) for row in own.where(network=network))
+
+    found = {name: inner.per_seed(partial(best, network=name)) for name in ("trained", "untrained")}
+    differences = [found["trained"][seed] - found["untrained"][seed] for seed in inner.seeds()]
+    said = " and ".join(f"{TITLES[name].lower()} {pooled(list(one.values())).short()}" for name, one in found.items())
+    return Seen(pooled(differences, "linear CKA"), f"It is {said}.")

@@ -1,0 +1,135 @@
+"""How the error of a trained model falls with the number of observations that it sees."""
+
+import math
+from typing import Any
+
+from hmmscope import registry
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.figures import Figure, Lines
+from hmmscope.lab.evidence.panels import curve, lines
+from hmmscope.lab.evidence.rows import Rows, Tables, effect_of
+from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope.lab.experiments.outcomes import flat
+from hmmscope.processes.narrow import as_hmm
+from hmmscope.runs.pipeline import Run
+from hmmscope_papers.multitask.studies import untrained_answers, window_config
+from hmmscope_papers.multitask.windows import (
+    LOOKS,
+    by_memory,
+    decay_rate,
+    exact_rate,
+    exponential_rather,
+    histories_of,
+    limited_by_memory,
+    window_rows,
+)
+
+_LENGTHS = [1, 2, 3, 4, 5, 6, 8, 10, 12]
+
+
+@registry.experiment("multitask-context-length")
+class ContextLength(Experiment):
+    """A decoder for each number of observations seen, beside the exact error of a memory of as many."""
+
+    title = "How many observations a Transformer has to see"
+    summary = (
+        "Lemma 1 of [MultiTask]: what is lost by keeping only the last k observations falls exponentially in k. A decoder "
+        "is trained for each k on windows of one stationary HMM, to predict what follows. Its error against the filter of "
+        "the whole past stands beside the exact error of a memory of the same k observations."
+    )
+    intervals = SEED_INTERVALS
+    num_seeds = NUM_SEEDS
+    groups = {"memory": ("errors", "rates")}
+    sizes = {
+        "smoke": {"histories": 64},
+        "small": {"histories": 8192},
+        "gpu": {"histories": 32768},
+        "paper": {"histories": 32768},
+    }
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        return {"lengths": {"smoke": [1, 2, 3], "small": [1, 2, 3, 4, 6, 8]}.get(scale, _LENGTHS)}
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        return {f"memory {k}": window_config(scale, k) for k in choices["lengths"]}
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        memories = {run.config.layout.num_columns - 1: run for run in runs.values()}
+        first = next(iter(memories.values()))
+        histories = histories_of(first, max(max(memories), 4), sizes["histories"])
+        spec = first.config.process
+        rate = {"observability": spec.observability, "rank": spec.rank}
+        rate |= exact_rate(histories, as_hmm(first.process), [1, 2, 3, 4])
+        return {
+            "errors": [row for k, run in memories.items() for row in window_rows(run, histories, k)],
+            "rates": [rate],
+        }
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        """Excess and distance by observations seen."""
+        return [
+            Figure(
+                name="context-length",
+                title="Error against the observations seen",
+                caption=(
+                    "Excess over the filter of the whole past, and total variation from it, by the number k of observations "
+                    "seen. The best from k observations is exact; excess = memory + learning, so the model's learning part "
+                    "(dotted among others) is what training left. Straight lines are exponential decay. Bands are 95 % "
+                    "intervals over seeds, each with its own HMM."
+                ),
+                panels=(
+                    _panel(tables["errors"], "excess", "Excess", "nats per observation"),
+                    _panel(tables["errors"], "total_variation", "Distance", "total variation"),
+                ),
+            )
+        ]
+
+    def without_training(self, tables: Tables) -> Tables | None:
+        return untrained_answers(tables, "errors")
+
+
+def _panel(rows: Rows, metric: str, title: str, unit: str) -> Lines:
+    series = [curve(rows.where(predictor=name, metric=metric), "memory", *look) for name, look in LOOKS.items()]
+    if metric == "excess":
+        series.append(
+            curve(rows.where(predictor="model", metric="learning"), "memory", "model, learning part", "other")
+        )
+    return lines(title, *series, x_label="observations seen", y_label=unit, log_y=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+@claim("multitask-memory-decay")
+def memory_decay(tables: Tables) -> Seen:
+    def errors(own: Rows) -> dict[int, float]:
+        return by_memory(own, "memory", "total_variation")
+
+    rows, rates = tables["errors"], tables["rates"]
+    decay = effect_of(rows.per_seed(lambda own: decay_rate(errors(own))), "nats an observation")
+    better = effect_of(rows.per_seed(lambda own: exponential_rather(errors(own))), "nats nearer to an exponential")
+    if decay is None or better is None:
+        return Seen(None, "Fewer than three lengths have an error above rounding.")
+    gamma = rates[0]["observability"]
+    text = (
+        f"It falls by a factor of {math.exp(-decay.value):.2f} with each observation more, and ln(error) is nearer to a "
+        f"straight line in k than to one in ln(k) by {better.short()} nats. Over the first four observations the rate is "
+        f"{rates.effect('rate')}, that of the hidden chain by itself {rates.effect('mixing')}; the lemma guarantees c "
+        f"gamma^4 with an unknown c, and gamma^4 is {gamma**4:.3f} here (gamma = {gamma:g})."
+    )
+    return Seen({"decay": decay, "exponential or power law": better}, text)
+
+
+@claim("multitask-context-decay")
+def context_decay(tables: Tables) -> Seen:
+    rows = tables["errors"]
+    counts = ", ".join(str(len(found)) for found in rows.per_seed(limited_by_memory).values())
+    decay = effect_of(rows.per_seed(lambda own: decay_rate(limited_by_memory(own))))
+    better = effect_of(rows.per_seed(lambda own: exponential_rather(limited_by_memory(own))), "nats")
+    said = "" if decay is None else f"The excess falls by {decay.short()} nats with each observation more there. "
+    shape = "No seed has three, so the shape of the decay is not told."
+    if better is not None:
+        shape = f"ln(excess) is nearer to a straight line in k than to one in ln(k) by {better.short()} nats."
+    text = f"Memory limits the model at this many lengths, by seed: {counts}. {said}{shape}"
+    return Seen(better, text, gates=(flat(tables),))

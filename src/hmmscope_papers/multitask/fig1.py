@@ -1,0 +1,328 @@
+"""[MultiTask] Figure 1: accuracy in context, against demonstrations and along the test sequence."""
+
+from dataclasses import replace
+from typing import Any
+
+from hmmscope import registry
+from hmmscope.analysis.counting import best_counting
+from hmmscope.analysis.curves import Score
+from hmmscope.analysis.intervals import mean_row
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.controls import untrained
+from hmmscope.lab.evidence.effects import Effect
+from hmmscope.lab.evidence.figures import Figure, Lines, Series
+from hmmscope.lab.evidence.panels import curve, lines
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import room
+from hmmscope.lab.experiments.experiment import Measured
+from hmmscope.lab.experiments.looks import prompt_looks
+from hmmscope.runs.pipeline import Run
+from hmmscope.schema import require
+from hmmscope.ties import largest
+from hmmscope_papers.multitask.predictors import (
+    NGRAMS,
+    POOLS,
+    constructed_measures,
+    counting_of,
+    last_sequence,
+    pools_of,
+    prompt_score,
+)
+from hmmscope_papers.multitask.setting import PoolFigure, gates, in_regime
+
+_WHOLE = {"samples": 512, "first_position": 4, "memory_lengths": [2, 4], "num_steps": 20}
+
+
+@registry.experiment("multitask-fig1")
+class MultiTaskFig1(PoolFigure):
+    """Fresh prompts of the pool, of held-out pairs and of new HMMs, beside exact, counting and constructed predictors."""
+
+    title = "Accuracy rises with demonstrations and along the test sequence"
+    summary = (
+        "RoFormers trained on prompts from pools of hidden Markov models predict fresh prompts: of the HMMs of the pool, of "
+        "HMMs whose cycle and emission are each in the pool but not together, and of HMMs of which no part was ever seen. "
+        "The pools differ in size, the tokens do not, so each HMM is shown from a few times to thousands of times. Beside "
+        "the model stand what can be counted in the prompt, the network that Theorem 1 constructs, the Bayes mixture over "
+        "the pool (retrieval), that over all pairs of its parts, and the filter that is told the HMM."
+    )
+    groups = {"predictions": ("demonstrations", "positions", "effects"), "setting": ("setting",)}
+    of_all = ("accuracy",)
+    sizes = {
+        "smoke": {"samples": 32, "first_position": 4, "memory_lengths": [1, 2], "num_steps": 3},
+        "small": _WHOLE,
+        "medium": _WHOLE | {"samples": 256},
+        "gpu": _WHOLE,
+        "paper": _WHOLE,
+    }
+
+    def look(self, run: Run, sizes: dict[str, Any]) -> Measured:
+        first, longest = sizes["first_position"], min(run.config.layout.sequence_lengths) - 1
+        require(0 <= first <= longest, "measurements.first_position", f"must be in [0, {longest}]", first)
+        tables: Measured = {"demonstrations": [], "positions": [], "effects": []}
+        counting = counting_of(run)
+        for pool, process in pools_of(run).items():
+            score = prompt_score(run, process, sizes["samples"], counting=counting)
+            tables["effects"] += effects(score, pool, first)
+            corpus = Corpus(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
+            built = constructed_measures(corpus, score, sizes)
+            shown = replace(score, measures=score.measures | built)
+            kept = {"demonstrations": score.positions >= first, "positions": last_sequence(score)}
+            for axis, columns in kept.items():
+                tables[axis] += [{"pool": pool} | row for row in shown.rows(axis, columns)]
+        return tables
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        """Those of each model, and all pools side by side."""
+        return [_by_prompts(tables), *super().figures(tables)]
+
+    def drawn(self, tables: Tables) -> list[Figure]:
+        """Accuracy and loss, of all kinds of prompts and along both axes."""
+        told = (
+            "Accuracy of the next observation on fresh prompts. First row: against the number of demonstrations, at the "
+            f"later positions of a sequence ({_positions(tables)}). Second row: along the test sequence, after all "
+            "demonstrations. On HMMs of the pool the Bayes mixture over the pool is the optimum, on held-out pairs that "
+            "over all pairs; on HMMs never seen the mixture over the pool is what retrieval gives, and no optimum is known. "
+            "The ceiling is told the HMM. N-grams and the network of Theorem 1 know the prompt only; the latter speaks "
+            "where its window lies inside the sequence. "
+        )
+        lost = (
+            "Negative log-likelihood of the next observation, as in the figure on accuracy. The network of Theorem 1 has "
+            "none: its vector, clipped to a law, gives zeros. "
+        )
+        shown = (
+            ("accuracy", "Accuracy in context", told, _panels(tables, "accuracy", "accuracy")),
+            ("loss", "Loss in context", lost, _panels(tables, "loss", "nats per observation")),
+        )
+        ends = _intervals(tables)
+        return [
+            Figure(name=name, title=title, caption=text + ends, panels=panels) for name, title, text, panels in shown
+        ]
+
+    def without_training(self, tables: Tables) -> Tables | None:
+        """The network before training in the place of the trained one, in curves and in effects."""
+        curves = {
+            name: Rows(
+                row | {"predictor": "model"} if row["predictor"] == "untrained" else row
+                for row in tables[name]
+                if row["predictor"] != "model"
+            )
+            for name in ("demonstrations", "positions")
+        }
+        return {**tables, **curves, "effects": (untrained(tables) or tables)["effects"]}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the claims rest on
+
+
+def effects(score: Score, pool: str, first_position: int) -> list[dict]:
+    """Differences that the claims rest on, paired within prompts: (network, effect, pool, first_position, value, ...).
+
+    ``demonstrations``: accuracy with all demonstrations less that with none, positions >= `first_position`; ``length``: at
+    the last position of the test sequence less that at the first, all demonstrations; ``length after one``: less that at
+    the second. At the end (all demonstrations, positions >= `first_position`), nats: ``loss above the ceiling``: the
+    network less the filter that is told the HMM; ``gain over counting``, ``gain over retrieval``: the best that counting
+    reaches, or the mixture over the pool, less the network; ``accuracy over counting``, ``accuracy over retrieval``: the
+    network less the same.
+    """
+    late, last = score.positions >= first_position, last_sequence(score)
+    end, none = last & late, (score.demonstrations == 0) & late
+    along = [last & (score.positions == t) for t in (0, 1, score.positions[last].max())]
+    loss = {name: metrics["loss"][:, end].mean(1) for name, metrics in score.measures.items()}
+    right = {name: metrics["accuracy"][:, end].mean(1) for name, metrics in score.measures.items()}
+    rows = []
+    for network, name in (("trained", "model"), ("untrained", "untrained")):
+        accuracy = score.measures[name]["accuracy"]
+        at_end, at_none = accuracy[:, end].mean(1), accuracy[:, none].mean(1)
+        first, second, final = (accuracy[:, columns].mean(1) for columns in along)
+        found = {
+            "demonstrations": at_end - at_none,
+            "length": final - first,
+            "length after one": final - second,
+            "loss above the ceiling": loss[name] - loss["known-component"],
+            "gain over counting": loss[best_counting(loss)] - loss[name],
+            "gain over retrieval": loss["retrieval"] - loss[name],
+            "accuracy over counting": right[name] - right[best_counting(right, "accuracy")],
+            "accuracy over retrieval": right[name] - right["retrieval"],
+        }
+        where = {"network": network, "pool": pool, "first_position": first_position}
+        rows += [where | {"effect": effect} | mean_row(values) for effect, values in found.items()]
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+#: Roles whose curves have bands; ten of them would hide each other.
+_BANDS = ("model", "optimum", "ceiling")
+_AXES = {"demonstrations": "demonstrations before the sequence", "positions": "observations of the sequence seen"}
+_THEOREM = "theorem1-"
+
+
+def _by_prompts(tables: Tables) -> Figure:
+    """All pools: the end of the prompt against how often each HMM was shown."""
+    panels = []
+    for metric, unit in (("accuracy", "accuracy"), ("loss", "nats per observation")):
+        for pool, title in _pools(tables).items():
+            end = _end(tables, pool, metric).with_columns(prompts=lambda row: float(f"{row['prompts']:.3g}"))
+            shown = {name: look for name, look in prompt_looks(pool).items() if name not in ("order-0", "order-1")}
+            series = [
+                curve(end.where(predictor=p), "prompts", *look, bands=look[1] in _BANDS) for p, look in shown.items()
+            ]
+            panels.append(lines(title, *series, x_label="prompts per HMM", y_label=unit, log_x=True))
+    return Figure(
+        name="by-prompts",
+        title="After all demonstrations, by how often each HMM was shown",
+        caption=(
+            "Every model read as many tokens; the smaller the pool, the more often each HMM was shown (the paper: 16 times)."
+            " Accuracy and loss at the later positions of the test sequence, after all demonstrations. "
+            f"{_intervals(tables)}"
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _pools(tables: Tables) -> dict[str, str]:
+    """The kinds of prompts that were measured, with their titles."""
+    measured = tables["effects"].values("pool")
+    return {pool: title[0].upper() + title[1:] for pool, title in POOLS.items() if pool in measured}
+
+
+def _end(tables: Tables, pool: str, metric: str) -> Rows:
+    """Rows after all demonstrations."""
+    rows = tables["demonstrations"].where(pool=pool, metric=metric)
+    return rows.where(x=max(rows.values("x")))
+
+
+def _panels(tables: Tables, metric: str, y_label: str) -> tuple[Lines, ...]:
+    """All kinds of prompts, along both axes."""
+    return tuple(
+        lines(
+            title,
+            *_curves(tables[axis].where(metric=metric), pool),
+            x_label=label,
+            y_label=y_label,
+        )
+        for axis, label in _AXES.items()
+        for pool, title in _pools(tables).items()
+    )
+
+
+def _curves(rows: Rows, pool: str) -> list[Series | None]:
+    """One curve a predictor, means over seeds."""
+    own, looks = rows.where(pool=pool), prompt_looks(pool)
+    for name in own.values("predictor"):
+        if name.startswith(_THEOREM):
+            looks[name] = (f"network of Theorem 1, memory {name.removeprefix(_THEOREM)}", "other")
+    return [curve(own.where(predictor=p), "x", *look, bands=look[1] in _BANDS) for p, look in looks.items()]
+
+
+def _positions(tables: Tables) -> str:
+    """The positions that the left panels average over, in words."""
+    last = max(row["x"] for row in tables["positions"])
+    return f"{tables['effects'][0]['first_position']} to {last} observations of it seen"
+
+
+def _intervals(tables: Tables) -> str:
+    seeds = len(tables["positions"].seeds())
+    over = f"{seeds} seeds" if seeds > 1 else "prompts"
+    return f"Bands of model, optimum and ceiling are 95 % intervals over {over}; the tables have those of all curves."
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+_SOURCE = "[MultiTask] §2.2, Fig. 1"
+
+
+@claim("multitask-high-accuracy")
+def high_accuracy(tables: Tables) -> Seen:
+    tables = in_regime(tables)
+    end = _end(tables, "pool", "accuracy")
+    found = {name: own.effect() for name, own in end.by("predictor").items()}
+    best = largest((name for name in NGRAMS if name in found), lambda name: _value(found[name]))
+    model, optimum = (end.where(predictor=name) for name in ("model", "retrieval"))
+    left = optimum.less(end.where(predictor=best))
+    text = (
+        f"After all demonstrations it is right in {found['model']} of cases, the best n-gram ({best}) in "
+        f"{found[best]}, the Bayes mixture over the pool in {found['retrieval']}."
+    )
+    gap = room(left.value if left else 0.0, 0.1, "accuracy between the best n-gram and the optimum")
+    return Seen(model.less(end.where(predictor=best), unit="accuracy"), text, gates=(gap, *gates(tables)))
+
+
+@claim("multitask-accuracy-rises-with-demonstrations")
+def rises_with_demonstrations(tables: Tables) -> Seen:
+    tables = in_regime(tables)
+    along, best = (_along(tables, "demonstrations", name) for name in ("model", "retrieval"))
+    (first, start), (last, end) = along[0], along[-1]
+    text = (
+        f"It goes from {start:.3f} with {first} demonstrations to {end:.3f} with {last}, by "
+        f"{_rows(tables, 'demonstrations').effect()}; that of the Bayes mixture from {best[0][1]:.3f} to {best[-1][1]:.3f}. "
+        f"On HMMs never seen the model's changes by {_rows(tables, 'demonstrations', 'unseen').effect()}."
+    )
+    return _rise(tables, "demonstrations", text)
+
+
+@claim("multitask-accuracy-rises-with-length")
+def rises_with_length(tables: Tables) -> Seen:
+    tables = in_regime(tables)
+    along = _along(tables, "positions", "model")
+    (_, start), (last, end) = along[0], along[-1]
+    text = (
+        f"After all demonstrations it goes from {start:.3f} at the first observation of the test sequence to {end:.3f} "
+        f"after {last} of them, by {_rows(tables, 'length').effect()}; from the second observation on it changes by "
+        f"{_rows(tables, 'length after one').effect()}."
+    )
+    return _rise(tables, "length", text)
+
+
+@claim("multitask-retrieval-or-estimation")
+def retrieval_or_estimation(tables: Tables) -> Seen:
+    own = in_regime(tables)
+    gap = {pool: _rows(own, "loss above the ceiling", pool) for pool in _pools(own)}
+    difference = gap["unseen"].less(gap["pool"], unit="nats more above the ceiling on HMMs never seen")
+    retrieval, counted = (_rows(own, f"gain over {name}", "unseen").effect() for name in ("retrieval", "counting"))
+    assert difference is not None
+    assert retrieval is not None
+    assert counted is not None
+    knows = "It knows its pool" if (difference.low or 0) > 0 else "That it knows its pool does not show"
+    tells = "; whether it estimates in context is open"
+    if (retrieval.low or 0) > 0:
+        tells = "; it estimates in context"
+    elif (retrieval.high or 0) < 0:
+        tells = "; what it does beyond the pool is worse than retrieval"
+    listed = ", ".join(f"{gap[pool].effect()} on {POOLS[pool]}" for pool in gap)
+    others = [
+        f"{prompts:.4g} prompts per HMM {part.where(pool='unseen').less(part.where(pool='pool'))}"
+        for prompts, part in sorted(_rows(tables, "loss above the ceiling", list(gap)).by("prompts").items())
+        if prompts is not None
+    ]
+    text = (
+        f"{knows}{tells}. Its loss above that of the filter that is told the HMM is {listed}. On HMMs never seen it gains "
+        f"{retrieval} nats over the Bayes mixture over its pool, and {counted} over the best n-gram"
+        f"{', which needs no training' if (counted.high or 0) < 0 else ''}. By how often each HMM was shown, the loss on "
+        f"HMMs never seen is above that on the pool, both against the ceiling, by: {'; '.join(others)}."
+    )
+    return Seen(difference, text)
+
+
+def _rise(tables: Tables, effect: str, text: str) -> Seen:
+    trained, before = (_rows(tables, effect, network=network) for network in ("trained", "untrained"))
+    return Seen(trained.less(before, unit="accuracy"), text, gates=gates(tables))
+
+
+def _rows(tables: Tables, effect: str, pool: Any = "pool", network: str = "trained") -> Rows:
+    return tables["effects"].where(effect=effect, pool=pool, network=network)
+
+
+def _value(effect: Effect | None) -> float:
+    assert effect is not None
+    return effect.value
+
+
+def _along(tables: Tables, axis: str, predictor: str) -> list[tuple[int, float]]:
+    """Accuracy on the pool along an axis, means over seeds."""
+    rows = tables[axis].where(pool="pool", predictor=predictor, metric="accuracy").pool("x")
+    return [(row["x"], row["value"]) for row in sorted(rows, key=lambda row: row["x"])]

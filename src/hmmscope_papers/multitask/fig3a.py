@@ -1,0 +1,312 @@
+"""[MultiTask] Figure 3a: by which layer it is known which HMM of the pool speaks, and in which hidden state it is."""
+
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.analysis.activations import read_stream, residual_layers
+from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope.analysis.layer_curves import Curves, onset_layer, peak_layer, resampled_curves, with_interval
+from hmmscope.analysis.probes import ProbeData, chance_accuracy, label_stream, probe_correct, reading_times
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Effect
+from hmmscope.lab.evidence.figures import Figure, Lines, Role, Series
+from hmmscope.lab.evidence.panels import bars, curve, effects_series, level, lines
+from hmmscope.lab.evidence.rows import Rows, Tables, effect_of, minus
+from hmmscope.lab.evidence.verdicts import Gate, learned
+from hmmscope.lab.experiments.experiment import Measured
+from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope_papers.multitask.setting import PoolFigure, counting_rows, gates, in_regime, spread
+
+
+@registry.experiment("multitask-fig3a")
+class MultiTaskFig3a(PoolFigure):
+    """Probes of the component and of the hidden state, layer by layer, with what exact answers and counts reach."""
+
+    title = "Which HMM, and which hidden state: read layer by layer"
+    summary = (
+        "Figure 3a of the multi-task paper. A RoFormer is trained on prompts from a pool of hidden Markov models; linear "
+        "probes read the residual stream after every layer. One probe tells which HMM of a subset of the pool speaks, at "
+        "the last observation of a prompt; for each of several HMMs another one tells its hidden state. Beside them stand "
+        "what the exact posterior reaches, the same model before training, shuffled labels, and probes that read nothing "
+        "but frequencies of symbols in the prompt."
+    )
+    groups = {"probes": ("probes", "frequencies", "onsets"), "setting": ("setting",)}
+    of_all = ("probes",)
+    #: Components that the probe of the component tells apart and prompts of each; components with a probe of their hidden
+    #: state and prompts of each. Three quarters of the prompts train a probe.
+    sizes = {
+        "smoke": {"components": 2, "prompts": 24, "state_components": 2, "state_prompts": 32},
+        "small": {"components": 16, "prompts": 64, "state_components": 4, "state_prompts": 512},
+        "medium": {"components": 16, "prompts": 96, "state_components": 4, "state_prompts": 512},
+        "gpu": {"components": 32, "prompts": 64, "state_components": 8, "state_prompts": 2048},
+        "paper": {"components": 64, "prompts": 48, "state_components": 8, "state_prompts": 4096},
+    }
+
+    def look(self, run: Run, sizes: dict[str, Any]) -> Measured:
+        corpora, few = {}, spread(run.process, sizes["components"])
+        corpora["component"] = [(_corpus(run, few), len(few) * sizes["prompts"])]
+        single = [few[m] for m in range(min(sizes["state_components"], len(few)))]
+        corpora["state"] = [(_corpus(run, hmm), sizes["state_prompts"]) for hmm in single]
+        rows: list[dict] = []
+        curves: dict[tuple[str, str], Curves] = {}
+        for name, model in {"trained": run.model, "untrained": untrained_twin(run)}.items():
+            for target, wanted in corpora.items():
+                found = [_probed(model, corpus, target, count) for corpus, count in wanted]
+                for number, data in enumerate(found):
+                    rows += _rows({"model": name, "target": target, "probe": number}, data, shuffled=name == "trained")
+                right = [resampled_curves(probe_correct(data), seed=i) for i, data in enumerate(found)]
+                curves[name, target] = np.mean(right, 0)
+        return {"probes": rows, "frequencies": counting_rows(*corpora["component"][0]), "onsets": _onsets(curves)}
+
+    def drawn(self, tables: Tables) -> list[Figure]:
+        """What each layer holds, and what is known first."""
+        return [_probe_figure(tables), _order_figure(tables)]
+
+
+def _corpus(run: Run, process: Any) -> Corpus:
+    """Prompts of a part of the pool that no model was trained on."""
+    return Corpus(process, layout=run.config.layout, seed=run.config.seed, stream="probe")
+
+
+def _probed(model: nn.Module, corpus: Corpus, target: str, count: int) -> ProbeData:
+    times = reading_times(corpus, target)
+    return label_stream(read_stream(model, corpus, times, residual_layers(model), count), corpus, target, times)
+
+
+def _rows(names: dict[str, Any], data: ProbeData, *, shuffled: bool) -> list[dict]:
+    """Accuracy by layer, with true labels and if wanted with shuffled ones."""
+    rows = []
+    for labels in ("true", "shuffled") if shuffled else ("true",):
+        mean, low, high = bootstrap_means(probe_correct(data, shuffle=labels == "shuffled"))
+        rows += [
+            {
+                **names,
+                "labels": labels,
+                "layer": layer,
+                "accuracy": float(mean[layer]),
+                "low": float(low[layer]),
+                "high": float(high[layer]),
+                "chance": chance_accuracy(data),
+                "ceiling": data.ceiling,
+                "samples": int(data.samples[-1]) + 1,
+            }
+            for layer in range(len(mean))
+        ]
+    return rows
+
+
+def _onsets(curves: dict[tuple[str, str], Curves]) -> list[dict]:
+    """Layers at which curves arrive, and heights, each with its interval over prompts."""
+    rows = []
+
+    def add(model: str, target: str, quantity: str, draws: Curves) -> None:
+        rows.append({"model": model, "target": target, "quantity": quantity, **with_interval(draws)})
+
+    places = {
+        "onset": onset_layer,
+        "onset above layer 0": lambda found: onset_layer(found, above_first=True),
+        "peak": peak_layer,
+    }
+    for model in ("trained", "untrained"):
+        component, state = curves[model, "component"], curves[model, "state"]
+        for quantity, place in places.items():
+            add(model, "component", quantity, place(component))
+            add(model, "state", quantity, place(state))
+            add(model, "component - state", quantity, place(component) - place(state))
+    for target in ("component", "state"):
+        found, before = curves["trained", target], curves["untrained", target]
+        add("trained", target, "rise from layer 1 to the last", found[:, -1] - found[:, 1])
+        add("trained", target, "rise from layer 0 to layer 1", found[:, 1] - found[:, 0])
+        add("trained - untrained", target, "accuracy at the last layer", found[:, -1] - before[:, -1])
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+_TITLES = {"component": "Which HMM", "state": "Hidden state within an HMM"}
+_SHORT: dict[str, tuple[str, Role]] = {"component": ("which HMM", "model"), "state": ("hidden state", "other")}
+_COUNTED = ("symbols", "symbols and pairs")
+#: Ways to count the layer at which a curve arrives, and how they are called under bars.
+_ARRIVALS = {"onset": "90 %", "onset above layer 0": "90 % of rise", "peak": "peak"}
+
+
+def _probe_figure(tables: Tables) -> Figure:
+    return Figure(
+        name="probes",
+        title="Which HMM, and which hidden state: read layer by layer",
+        caption=(
+            "Accuracy of linear probes (multinomial logistic regression on the residual stream; layer 0 is the embedding) "
+            "on prompts that neither the model nor the probe was trained on. Left: which HMM of a subset of the pool, read "
+            "at the last observation of the prompt; also by probes that read only how often symbols, or pairs of "
+            "neighbours, are in the prompt. Right: the hidden state, one probe for each of several HMMs, at positions 4 "
+            "and later of the test sequence, averaged over HMMs. The ceiling is the likeliest class of the exact posterior, "
+            "that of an observer who knows the subset (left) or the HMM (right). Bands are 95 % intervals over seeds."
+        ),
+        panels=tuple(_probe_panel(tables, target, title) for target, title in _TITLES.items()),
+    )
+
+
+def _probe_panel(tables: Tables, target: str, title: str) -> Lines:
+    rows = tables["probes"].where(target=target)
+    trained = rows.where(model="trained", labels="true")
+    bare = trained.with_columns(low=lambda row: None)  # their interval is that of the accuracy
+    counted = []
+    if target == "component":
+        for name in _COUNTED:
+            found = tables["frequencies"].where(frequencies=name).pool("frequencies", value="accuracy")
+            across = Rows(row | {"layer": layer} for row in found for layer in trained.values("layer"))
+            counted.append(curve(across, "layer", f"frequencies of {name}", "baseline", y="accuracy", pool=False))
+    return lines(
+        title,
+        curve(trained, "layer", "trained", "model", y="accuracy"),
+        curve(bare, "layer", "exact posterior", "ceiling", y="ceiling"),
+        curve(rows.where(model="untrained"), "layer", "untrained model", "control", y="accuracy"),
+        curve(rows.where(model="trained", labels="shuffled"), "layer", "shuffled labels", "control", y="accuracy"),
+        curve(bare, "layer", "commonest class", "baseline", y="chance"),
+        *counted,
+        x_label="layer",
+        y_label="probe accuracy",
+        y_min=0,
+        y_max=1.02,
+    )
+
+
+def _order_figure(tables: Tables) -> Figure:
+    rows = tables["probes"].where(labels="true")
+    layers = sorted(rows.values("layer"))
+    panels = []
+    for model, title in {"trained": "Trained", "untrained": "Before training"}.items():
+        shares = [_of_maximum(rows.where(model=model, target=target), *look) for target, look in _SHORT.items()]
+        shown: dict[str, Any] = {"x_label": "layer", "y_label": "share of maximum", "y_min": 0.0, "y_max": 1.05}
+        panels.append(lines(title, *shares, level(0.9, layers, "90 %"), **shown))
+    arrivals = [
+        effects_series([_onset(tables, target, name) for name in _ARRIVALS], *look) for target, look in _SHORT.items()
+    ]
+    places = bars(
+        "Layers, trained",
+        *arrivals,
+        categories=_ARRIVALS.values(),
+        y_label="layer",
+        y_min=0.0,
+        y_max=layers[-1] + 0.5,
+    )
+    return Figure(
+        name="order",
+        title="Which is known first",
+        caption=(
+            "Left and middle: the curves of the figure before, each divided by its own maximum over layers. Right: the "
+            "first layer with 90 % of the maximum, with 90 % of the rise above layer 0, and the layer of the "
+            "maximum. Bands and bars are 95 % intervals over seeds; those of layers are not narrower than the noise of the "
+            "prompts."
+        ),
+        panels=(*panels, places),
+    )
+
+
+def _of_maximum(rows: Rows, name: str, role: Role) -> Series | None:
+    """Accuracy by layer as a share of each seed's largest."""
+
+    def shares(own: Rows) -> list[dict[str, Any]]:
+        means = own.pool("layer", value="accuracy")
+        top = max(row["accuracy"] for row in means)
+        return [{"layer": row["layer"], "value": row["accuracy"] / top} for row in means]
+
+    by_seed = rows.per_seed(shares)
+    return curve(Rows({"seed": seed} | row for seed, own in by_seed.items() for row in own), "layer", name, role)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+#: Accuracy by which training has to raise what is read at the last layer.
+_RAISED = 0.1
+
+
+@claim("multitask-state-before-task")
+def state_before_task(tables: Tables) -> Seen:
+    tables = in_regime(tables)
+    rows = tables["onsets"].where(model="trained", target="component - state")
+    found = {
+        name: rows.where(quantity=quantity).effect(unit="layers", resolution=1.0)
+        for name, quantity in {"90 % of the maximum": "onset", "90 % of the rise": "onset above layer 0"}.items()
+    }
+    text = (
+        f"90 % of the maximum is reached at layer {_onset(tables, 'state').value:.2g} by the hidden state and at layer "
+        f"{_onset(tables, 'component').value:.2g} by the component, mean over seeds, "
+        f"{rows.where(quantity='onset').effect()} layers later; of the rise above layer 0 "
+        f"{rows.where(quantity='onset above layer 0').effect()} layers later, and its peak comes "
+        f"{rows.where(quantity='peak').effect()} layers later."
+    )
+    effects = {name: effect for name, effect in found.items() if effect is not None}
+    return Seen(effects, text, gates=(*gates(tables), *_raised(tables)), wanted=tuple(found))
+
+
+@claim("multitask-task-gradual")
+def task_gradual(tables: Tables) -> Seen:
+    tables = in_regime(tables)
+    rows = tables["probes"].where(target="component", labels="true")
+    last = max(rows.values("layer"))
+
+    def rise(model: str) -> dict[Any, Any]:
+        own = rows.where(model=model)
+        return minus(*(own.where(layer=layer).estimates("accuracy") for layer in (last, 1)))
+
+    trained, before = rise("trained"), rise("untrained")
+    text = (
+        f"From layer 1 to layer {last} the accuracy for the component rises by {effect_of(trained)}, before training by "
+        f"{effect_of(before)}."
+    )
+    return Seen(effect_of(minus(trained, before), "accuracy"), text, gates=gates(tables))
+
+
+@claim("multitask-task-without-training")
+def without_learning(tables: Tables) -> Seen:
+    tables = in_regime(tables)
+    rows = tables["probes"].where(target="component", labels="true")
+    best = {
+        model: max(row["accuracy"] for row in rows.where(model=model).pool("layer", value="accuracy"))
+        for model in ("trained", "untrained")
+    }
+    counted = {name: tables["frequencies"].where(frequencies=name).effect("accuracy") for name in _COUNTED}
+    gain = _gain(tables, "component")
+    text = (
+        f"A probe reads the component from the model before training with accuracy {best['untrained']:.2f} at best, "
+        f"from the frequencies of symbols alone with {counted['symbols']} (with those of pairs "
+        f"{counted['symbols and pairs']}), and from the trained model with {best['trained']:.2f}. At the last layer "
+        f"training adds {gain.short()}."
+    )
+    return Seen(gain, text)
+
+
+@claim("multitask-state-against-filter")
+def against_filter(tables: Tables) -> Seen:
+    tables = in_regime(tables)
+    rows = tables["probes"].where(target="state", model="trained", labels="true")
+    best = max(row["accuracy"] for row in rows.pool("layer", value="accuracy"))
+    ceiling, gain = rows.pool("target", value="ceiling")[0]["ceiling"], _gain(tables, "state")
+    text = f"The hidden state is read with accuracy {best:.2f} at best; the exact filter that knows the HMM reaches"
+    return Seen(gain, f"{text} {ceiling:.2f}. At the last layer training adds {gain.short()}.")
+
+
+def _onset(tables: Tables, target: str, quantity: str = "onset") -> Effect:
+    """The layer at which a curve of the trained model arrives."""
+    found = tables["onsets"].where(model="trained", target=target, quantity=quantity).effect()
+    assert found is not None
+    return found
+
+
+def _gain(tables: Tables, target: str) -> Effect:
+    """What training adds at the last layer, resampled together."""
+    rows = tables["onsets"].where(model="trained - untrained", target=target, quantity="accuracy at the last layer")
+    gain = rows.effect(unit="accuracy at the last layer, trained less untrained")
+    assert gain is not None
+    return gain
+
+
+def _raised(tables: Tables) -> list[Gate]:
+    return [learned(_gain(tables, target), _RAISED, f"the untrained one at telling the {target}") for target in _SHORT]

@@ -1,0 +1,400 @@
+"""[MultiTask] Figure 7: where the last token of the test sequence looks, by layer and head."""
+
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.analysis.activations import BATCH, capture, inference_mode, residual_layers
+from hmmscope.analysis.intervals import mean_row
+from hmmscope.analysis.interventions import intervene, set_pattern
+from hmmscope.analysis.probes import probe_correct, probe_data
+from hmmscope.analysis.shuffle import attention_taps
+from hmmscope.constructions.multitask_network import MultiTaskTransformer
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.layouts import Layout
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Estimate
+from hmmscope.lab.evidence.figures import Figure, Heatmap, Role, Series
+from hmmscope.lab.evidence.panels import bar, bars, curve, heatmap, lines
+from hmmscope.lab.evidence.rows import Rows, Tables, effect_of, minus
+from hmmscope.lab.experiments.experiment import Measured
+from hmmscope.models.base import SequenceModel
+from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.schema import require
+from hmmscope.ties import largest
+from hmmscope_papers.multitask.construction_vs_trained import construct
+from hmmscope_papers.multitask.predictors import answers, measured
+from hmmscope_papers.multitask.setting import PoolFigure, gates, in_regime
+
+#: Where attention can fall, seen from the last token.
+SOURCES = ("the token itself", "earlier in its sequence", "demonstrations", "delimiters")
+
+
+class Place(NamedTuple):
+    """A head of a layer, both counted from 1."""
+
+    layer: int
+    head: int
+
+    def __str__(self) -> str:
+        return f"{self.layer}.{self.head}"
+
+
+#: By layer, from 1: attention of the last token (sample, head, key).
+Patterns = dict[int, NDArray[np.float64]]
+
+
+@registry.experiment("multitask-fig7")
+class MultiTaskFig7(PoolFigure):
+    """Attention of the last token by distance and by source, of each layer and head."""
+
+    title = "Where the last token looks"
+    summary = (
+        "Attention of the last token of the test sequence, by distance and by source, for every layer and head of a "
+        "trained RoFormer, of the same model before training, and of the network of Theorem 1, whose first layers gather "
+        "the last tokens."
+    )
+    groups = {"attention": ("offsets", "sources", "alignment", "effects", "carried"), "setting": ("setting",)}
+    #: The last three are of the constructed network.
+    sizes = {
+        "smoke": {"samples": 16, "max_offset": 13, "construction_samples": 4, "memory_length": 2, "num_steps": 2},
+        "small": {"samples": 512, "max_offset": 20, "construction_samples": 32, "memory_length": 4, "num_steps": 8},
+        "medium": {"samples": 256, "max_offset": 20, "construction_samples": 32, "memory_length": 4, "num_steps": 8},
+        "gpu": {"samples": 512, "max_offset": 26, "construction_samples": 32, "memory_length": 4, "num_steps": 8},
+        "paper": {"samples": 256, "max_offset": 50, "construction_samples": 8, "memory_length": 4, "num_steps": 16},
+    }
+
+    def look(self, run: Run, sizes: dict[str, Any]) -> Measured:
+        corpus, layout = run.corpus("probe"), run.config.layout
+        longest = layout.num_columns - 1
+        offset = sizes["max_offset"]
+        require(0 <= offset <= longest, "measurements.max_offset", f"must be in [0, {longest}]", offset)
+        constructed = construct(run, {**sizes, "samples": sizes["construction_samples"]})
+        networks: dict[str, nn.Module] = {"trained": run.model, "untrained": untrained_twin(run)}
+        found = {name: last_token_patterns(model, corpus, sizes["samples"]) for name, model in networks.items()}
+        found["constructed"] = last_token_patterns(constructed, corpus, sizes["construction_samples"])
+        gathering = gathering_heads(constructed, found["constructed"])
+        require(len(found["trained"]) >= 2, "model.num_layers", "must be at least 2", len(found["trained"]))
+        tables: Measured = {"offsets": [], "sources": uniform_rows(layout, found["trained"])}
+        for name, patterns in found.items():
+            tables["offsets"] += [{"network": name} | row for row in offset_rows(patterns, offset, gathering)]
+            tables["sources"] += [{"network": name} | row for row in source_rows(patterns, layout)]
+        both = {name: found[name] for name in networks}
+        tables["alignment"], tables["effects"] = alignment(both, layout, gathering)
+        places = {row["network"]: Place(row["layer"], row["head"]) for row in tables["alignment"] if row["offset"] == 1}
+        first = next(layer for layer, offset in gathering.items() if offset == 1)
+        tables["carried"] = []
+        for name, model in {**networks, "constructed": constructed}.items():
+            place = places.get(name, Place(first, 0))
+            heads = found[name][place.layer].shape[1]
+            rows = carried_rows(model, run, place, heads, sizes["samples"])
+            tables["carried"] += [{"network": name, "layer": place.layer, "head": place.head} | row for row in rows]
+        return tables
+
+    def drawn(self, tables: Tables) -> list[Figure]:
+        """By distance for layers and for heads, by source, and the heads that do what the construction does."""
+        return [_layers(tables["offsets"]), _heads(tables["offsets"]), _sources(tables["sources"]), _alignment(tables)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tables
+
+
+def last_token_patterns(model: nn.Module, corpus: Corpus, num_samples: int) -> Patterns:
+    """Attention of the last token in each layer; what a ReLU head gives is not normalised."""
+    names = attention_taps(model, "pattern")
+    parts: dict[str, list[torch.Tensor]] = {name: [] for name in names}
+    with inference_mode(model) as device:
+        for begin in range(0, num_samples, BATCH):
+            tokens = corpus[begin : min(begin + BATCH, num_samples)].tokens.to(device)
+            found = capture(model, names, tokens, lambda x: x[:, :, -1].cpu().double())
+            for name in names:
+                parts[name].append(found[name])
+    return {layer: torch.cat(parts[name]).numpy() for layer, name in enumerate(names, 1)}
+
+
+def source_of_columns(layout: Layout) -> NDArray[np.int64]:
+    """Number of the source in `SOURCES` of each column, seen from the last one."""
+    sources = np.full(layout.num_columns, 3)
+    sources[layout.columns] = np.where(layout.sequence_index < layout.sequence_index[-1], 2, 1)
+    sources[-1] = 0
+    return sources
+
+
+def gathering_heads(network: MultiTaskTransformer, patterns: Patterns) -> dict[int, int]:
+    """Layers of the construction that gather, and how many columns back their one head looks from the last token."""
+    layers = [note.layer for note in network.notes() if note.stage not in ("gradient step", "predict")]
+    return {layer: patterns[layer].shape[2] - 1 - int(patterns[layer][:, 0].mean(0).argmax()) for layer in layers}
+
+
+def offset_rows(patterns: Patterns, max_offset: int, gathering: dict[int, int]) -> list[dict]:
+    """Share of a head's attention by columns back: (layer, depth, gathers, head, offset, value).
+
+    Heads that look nowhere have no rows; `gathers` is true in layers of a construction that gather.
+    """
+    rows = []
+    for layer, pattern_BHU in patterns.items():
+        mean_HU = pattern_BHU.mean(0)
+        for head, mean_U in enumerate(mean_HU):
+            if mean_U.sum() > 0:
+                shares = (mean_U / mean_U.sum())[::-1][: max_offset + 1]
+                where = {"layer": layer, "depth": layer / len(patterns), "gathers": layer in gathering, "head": head}
+                rows += [where | {"offset": offset, "value": float(share)} for offset, share in enumerate(shares)]
+    return rows
+
+
+def source_rows(patterns: Patterns, layout: Layout) -> list[dict]:
+    """Share of the attention of a layer that falls on each source, all heads: (layer, depth, source, value)."""
+    number, rows = source_of_columns(layout), []
+    for layer, pattern_BHU in patterns.items():
+        mean_U = pattern_BHU.mean((0, 1))
+        if mean_U.sum() > 0:
+            where = {"layer": layer, "depth": layer / len(patterns)}
+            for i, source in enumerate(SOURCES):
+                share = float(mean_U[number == i].sum() / mean_U.sum())
+                rows.append(where | {"source": source, "value": share})
+    return rows
+
+
+def uniform_rows(layout: Layout, patterns: Patterns) -> list[dict]:
+    """The same for attention that is equal on all columns."""
+    even = {layer: np.ones((1, 1, layout.num_columns)) for layer in patterns}
+    return [{"network": "uniform"} | row for row in source_rows(even, layout)]
+
+
+def alignment(
+    networks: dict[str, Patterns], layout: Layout, gathering: dict[int, int]
+) -> tuple[list[dict], list[dict]]:
+    """Tables "alignment" and "effects".
+
+    alignment: (constructed_layer, offset, network, layer, head, value, low, high): the head of each network that puts most
+    of its attention where a gathering head of the construction puts all of its own.
+    effects: (network, effect, value, low, high, samples), means over prompts: ``same sequence, lower``, ``same sequence,
+    upper`` and ``same sequence, lower less upper`` (earlier tokens of the sequence, mean over heads and half of the layers).
+    """
+    same = source_of_columns(layout) == SOURCES.index("earlier in its sequence")
+    best_rows: list[dict] = []
+    effects: list[dict] = []
+    for network, patterns in networks.items():
+        for gathers, offset in gathering.items():
+            there = {
+                (layer, head): pattern_BHU[:, head, -1 - offset]
+                for layer, pattern_BHU in patterns.items()
+                for head in range(pattern_BHU.shape[1])
+            }
+            means = {one: float(values.mean()) for one, values in there.items()}
+            layer, head = largest(means, means.__getitem__)
+            where = {"constructed_layer": gathers, "offset": offset, "network": network, "layer": layer, "head": head}
+            best_rows.append(where | mean_row(there[layer, head]))
+        by_layer = np.stack([pattern_BHU[..., same].sum(-1).mean(1) for pattern_BHU in patterns.values()])
+        half = len(by_layer) // 2
+        lower, upper = by_layer[:half].mean(0), by_layer[-half:].mean(0)
+        found = {"lower": lower, "upper": upper, "lower less upper": lower - upper}
+        effects += [{"network": network, "effect": f"same sequence, {k}"} | mean_row(v) for k, v in found.items()]
+    return best_rows, effects
+
+
+def carried_rows(model: nn.Module, run: Run, place: Place, num_heads: int, num_samples: int) -> list[dict]:
+    """What is lost when a head attends to nothing: (what, ablated, value, low, high, samples), the head counted from 0.
+
+    ``token``: accuracy of a probe for the token one back at its best layer, intact less ablated; the probe is fitted anew.
+    ``loss``: nats in the test sequence, ablated less intact, of networks that give laws. ``ablated``: "head", or "others",
+    the mean over the other heads of its layer.
+    """
+    corpus, tap = run.corpus("probe"), attention_taps(model, "pattern")[place.layer - 1]
+    asked = corpus.layout.predicted
+    end = asked[corpus.layout.sequence_index[asked] == corpus.layout.sequence_index.max()]
+    batch = corpus[0:num_samples]
+
+    def measure() -> dict[str, NDArray[np.float64]]:
+        right = probe_correct(probe_data(model, corpus, "previous-1", residual_layers(model), num_samples))
+        found = {"token": -right[:, right.mean(0).argmax()]}
+        if not isinstance(model, MultiTaskTransformer):
+            found["loss"] = measured(
+                answers(cast("SequenceModel", model), batch, run, end), batch.observations[:, end]
+            )["loss"].mean(1)
+        return found
+
+    intact, lost = measure(), []
+    for head in range(num_heads):
+        with intervene(model, {tap: set_pattern(torch.zeros(()), head=head)}):
+            lost.append({what: values - intact[what] for what, values in measure().items()})
+    rows = []
+    for what in intact:
+        others = [own[what] for head, own in enumerate(lost) if head != place.head]
+        rows.append({"what": what, "ablated": "head"} | mean_row(lost[place.head][what]))
+        rows.append({"what": what, "ablated": "others"} | mean_row(np.mean(others, 0) if others else 0 * intact[what]))
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+_LOOKS: dict[str, tuple[str, Role]] = {
+    "trained": ("trained", "model"),
+    "untrained": ("before training", "control"),
+    "constructed": ("network of Theorem 1", "other"),
+    "uniform": ("even attention", "baseline"),
+}
+_TITLES = {"trained": "Trained", "untrained": "Before training", "constructed": "Theorem 1"}
+_SCALES = "The first two maps share their colours; that of Theorem 1 has a scale of its own."
+
+
+def _layers(rows: Rows) -> Figure:
+    means = Rows(rows.pool("network", "layer", "offset")).with_columns(name=lambda row: row["layer"])
+    return Figure(
+        name="by-distance",
+        title="Where the last token looks, by layer",
+        caption=(
+            "Share of the attention of the last token that falls on the column so many columns back (0 is itself), "
+            f"averaged over heads, prompts and {_seeds(rows)}. The ReLU heads of the network of Theorem 1 are not "
+            f"normalised; shown is the share of what they give. Beige: it looks nowhere. {_SCALES}"
+        ),
+        panels=_maps(means, "layer"),
+    )
+
+
+def _heads(rows: Rows) -> Figure:
+    seed = rows[0]["seed"]
+    own = Rows(row for row in rows.where(seed=seed) if row["network"] != "constructed" or row["gathers"])
+    named = own.with_columns(name=lambda row: Place(row["layer"], row["head"] + 1))
+    return Figure(
+        name="by-head",
+        title="Where the last token looks, by head",
+        caption=(
+            f"As in the figure by layer, for every head (layer.head) of seed {seed}; heads of different seeds are not the "
+            f"same heads. Of the network of Theorem 1 those that gather the last tokens. {_SCALES}"
+        ),
+        panels=_maps(named, "layer.head"),
+    )
+
+
+def _maps(rows: Rows, y_label: str) -> tuple[Heatmap, ...]:
+    """One map a network; the trained and the untrained one have one scale, so that their colours can be compared."""
+    shared = max((row["value"] for row in rows.where(network=("trained", "untrained"))), default=0.0) or None
+    maps = []
+    for network, title in _TITLES.items():
+        most = None if network == "constructed" else shared
+        labels = {"x_label": "columns back", "y_label": y_label, "z_label": "share of attention"}
+        made = heatmap(title, rows.where(network=network), "offset", "name", z_min=0.0, z_max=most, **labels)
+        maps.append(made)
+    return tuple(maps)
+
+
+def _sources(rows: Rows) -> Figure:
+    panels = []
+    for source, own in rows.by("source").items():
+        series = [curve(own.where(network=network), "depth", *look) for network, look in _LOOKS.items()]
+        title = source[0].upper() + source[1:]
+        shown: dict[str, Any] = {"x_label": "depth (layer / layers)", "y_label": "share of attention", "y_min": 0.0}
+        panels.append(lines(title, *series, **shown))
+    return Figure(
+        name="by-source",
+        title="What the last token looks at",
+        caption=(
+            "Share of the attention of the last token by what it falls on, averaged over heads and prompts, against depth. "
+            f"Even attention: the share of the columns. Means and 95 % intervals over {_seeds(rows)}."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _alignment(tables: Tables) -> Figure:
+    rows = tables["alignment"].with_columns(built=lambda row: (row["constructed_layer"], row["offset"]))
+    heads = sorted(rows.values("built"))
+    series = [
+        Series(name=_LOOKS["constructed"][0], role="ceiling", y=(1.0,) * len(heads)),
+        *(bar(rows.where(network=network), "built", heads, *_LOOKS[network]) for network in ("trained", "untrained")),
+    ]
+    names = [f"layer {layer}: {offset} back" for layer, offset in heads]
+    return Figure(
+        name="alignment",
+        title="Heads that look where the construction gathers",
+        caption=(
+            "A gathering head of the construction puts all attention of the last token on one column. Shown is the "
+            "attention that the best head of the network puts there, trained and before training; bars are 95 % intervals "
+            f"over {_seeds(tables['alignment'])}."
+        ),
+        panels=(bars("", *series, categories=names, y_label="attention", y_min=0.0),),
+    )
+
+
+def _seeds(rows: Rows) -> str:
+    seeds = len(rows.seeds())
+    return f"{seeds} seeds" if seeds > 1 else "one seed"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+@claim("multitask-lower-layers-look-nearby")
+def lower_layers_look_nearby(tables: Tables) -> Seen:
+    tables = in_regime(tables)
+
+    def own(part: str, network: str = "trained") -> Rows:
+        return tables["effects"].where(effect=f"same sequence, {part}", network=network)
+
+    both, before = own("lower less upper"), own("lower less upper", "untrained")
+    text = (
+        f"The last token gives {own('lower').effect()} of its attention to earlier tokens of its sequence in the lower half "
+        f"of the layers and {own('upper').effect()} in the upper half, a difference of {both.effect()}; before training it "
+        f"is {before.effect()}."
+    )
+    effect = both.less(before, unit="share of attention, lower less upper half")
+    return Seen(effect, text, gates=gates(tables))
+
+
+@claim("multitask-copying-heads")
+def copying_heads(tables: Tables) -> Seen:
+    tables = in_regime(tables)
+    rows = tables["alignment"]
+    offsets = sorted(rows.values("offset"))
+    overlap, parts = {}, []
+    for offset in offsets:
+        own, before = (rows.where(offset=offset, network=network) for network in ("trained", "untrained"))
+        gain = own.less(before, unit="attention in common above the untrained network")
+        if gain is not None:
+            overlap[f"{offset} back"] = gain
+        layers = ", ".join(f"{found.value:g}" for found in own.estimates("layer").values() if found is not None)
+        parts.append(f"{own.effect()} for {offset} back ({before.effect()} before training; in layer {layers} by seed)")
+    in_order = rows.where(network="trained").per_seed(_in_order)
+    text = (
+        f"Of the attention that a gathering head puts on one column the best head of the network has {'; '.join(parts)}. "
+        f"The layers of these heads do not fall with the distance in {sum(in_order.values())} of {len(in_order)} seeds."
+    )
+    if not all(in_order.values()):  # a head below one that it builds on gathers nothing: it has nothing in common
+        text = f"{text} Where they do, the heads cannot build on each other."
+    ordered = effect_of(
+        {seed: 1.0 if fits else 0.0 for seed, fits in in_order.items()}, "share of seeds", resolution=0.5
+    )
+    effects = overlap | ({} if ordered is None else {"layers in order": ordered})
+    return Seen(effects, text, gates=gates(tables), wanted=[f"{offset} back" for offset in offsets])
+
+
+@claim("multitask-gathering-head-carries")
+def gathering_head_carries(tables: Tables) -> Seen:
+    """A layer below that head may know the token already; then nothing can be lost, whatever the head does."""
+    tables = in_regime(tables)
+
+    def lost(network: str, what: str = "token") -> dict[Any, Estimate | None]:
+        rows = tables["carried"].where(network=network, what=what)
+        return minus(*(rows.where(ablated=ablated).estimates() for ablated in ("head", "others")))
+
+    effect = effect_of(minus(lost("trained"), lost("untrained")), "accuracy for the token one back")
+    text = (
+        f"Without that head the accuracy for the token one back falls by {effect_of(lost('trained'))} more than without "
+        f"another one of its layer (before training {effect_of(lost('untrained'))}, in the network of Theorem 1 "
+        f"{effect_of(lost('constructed'))}), and the loss in the test sequence rises by "
+        f"{effect_of(lost('trained', 'loss'))} nats more."
+    )
+    return Seen(effect, text, gates=gates(tables))
+
+
+def _in_order(rows: Rows) -> bool:
+    layers = [row["layer"] for row in sorted(rows, key=lambda row: row["offset"])]
+    return layers == sorted(layers)

@@ -1,0 +1,79 @@
+"""How many heads a Transformer needs to learn HMMs in context."""
+
+from typing import Any
+
+from hmmscope import registry
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.rows import Tables
+from hmmscope.lab.experiments.outcomes import equal_tokens, flat
+from hmmscope.runs.pipeline import Run
+from hmmscope_papers.multitask.studies import (
+    PromptStudy,
+    deepest,
+    depth_matters,
+    excess_by,
+    excess_less,
+    listed,
+    prompt_config,
+    setting_lines,
+    told_apart,
+)
+
+
+@registry.experiment("multitask-heads")
+class Heads(PromptStudy):
+    """1, 2, 4, ... heads that share one width."""
+
+    title = "The number of heads at a fixed width"
+    summary = (
+        "The construction of Theorem 1 of [MultiTask] uses 2p heads a layer for p symbols, two for each row of the matrix "
+        "that it estimates in context. The same decoder is trained with 1, 2, 4, ... heads of the same total width, and "
+        "judged over the test sequence beside the exact Bayes mixture. A model of one layer shows that the task asks for "
+        "more than one."
+    )
+    varied = {
+        "smoke": {"heads": [1, 2]},
+        "small": {"heads": [1, 2, 4, 8]},
+        "gpu": {"heads": [1, 2, 4, 8, 16]},
+        "paper": {"heads": [1, 2, 4, 8, 16, 32]},
+    }
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        plan = {f"{n} head{'s' * (n != 1)}": prompt_config(scale, model={"num_heads": n}) for n in choices["heads"]}
+        alone = {"num_heads": choices["heads"][-1], "num_layers": 1}
+        return plan | {"1 layer": prompt_config(scale, model=alone)}
+
+    def setting(self, run: Run) -> dict[str, Any]:
+        model = run.config.model
+        return {"heads": model.num_heads, "layers": model.num_layers, "symbols": run.process.num_symbols}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        """Excess, loss and accuracy by heads."""
+        rows, metrics = deepest(tables)["end"], ("excess", "loss", "accuracy")
+        return [
+            Figure(
+                name="heads",
+                title="What heads are worth",
+                caption=(
+                    "Excess over the optimum, loss and accuracy, averaged over the test sequence, by the number of heads "
+                    "that share the same width. Theorem 1 has 2p heads a layer for p symbols "
+                    f"(here {2 * rows[0]['symbols']}). Bands are 95 % intervals over seeds."
+                ),
+                panels=tuple(setting_lines(rows, "heads", metric, x_label="heads", log_x=True) for metric in metrics),
+            )
+        ]
+
+
+@claim("multitask-more-heads")
+def more_heads(tables: Tables) -> Seen:
+    deep = deepest(tables)
+    counts = excess_by(deep, "heads")
+    fewest, most, symbols = min(counts), max(counts), tables["end"][0]["symbols"]
+    unit = f"excess with {fewest} less that with {most}, nats"
+    effect = excess_less(deep, {"heads": fewest}, {"heads": most}, unit)
+    text = (
+        f"Excess over the optimum in nats, by heads: {listed(counts)}; the construction has {2 * symbols} for {symbols} "
+        f"symbols. {told_apart(effect, f'The model with {most}', f'that with {fewest}')}"
+    )
+    return Seen(effect, text, gates=(equal_tokens(tables), flat(tables), depth_matters(tables, "heads")))

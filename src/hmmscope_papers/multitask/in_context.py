@@ -1,0 +1,317 @@
+"""Hidden Markov models in context: how much of a sequence a network has to read, against mixing time and entropy."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.analysis.activations import inference_mode
+from hmmscope.analysis.curves import Score, evaluate
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.layouts import Sequences
+from hmmscope.inference.baum_welch import baum_welch_predictions
+from hmmscope.inference.entropy import entropy_rate
+from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.likeliest import likeliest
+from hmmscope.inference.mixing import mixing_time
+from hmmscope.interop import HuggingFaceModel, pretrained
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Effect, pooled
+from hmmscope.lab.evidence.figures import Figure, Lines
+from hmmscope.lab.evidence.panels import Look, curve, lines
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured
+from hmmscope.lab.experiments.looks import PREDICTORS
+from hmmscope.processes.hmm import HMM
+from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.seeds import numpy_generator
+from hmmscope_papers.theorems import by_scale
+
+NAME = "in-context"
+NUM_STATES = NUM_SYMBOLS = 4
+#: A predictor has converged where its loss is within this of the exact filter's from there on, nats.
+TOLERANCE = 0.05
+METRICS = ("accuracy", "loss", "excess")
+BAUM_WELCH = "Baum-Welch"
+_LOOKS: dict[str, Look] = {
+    "optimum": ("exact filter", "optimum"),
+    "trained": ("trained here", "model"),
+    "untrained": ("before training", "control"),
+    BAUM_WELCH: ("Baum-Welch on the prompt", "baseline"),
+    **{name: PREDICTORS[name] for name in ("order-0", "order-1", "order-2", "order-3")},
+}
+
+
+@registry.experiment(NAME)
+class InContext(Experiment):
+    """A RoFormer trained on fresh HMMs and, if its folder is given, a pretrained language model, on lazy noisy chains."""
+
+    title = "Hidden Markov models in context"
+    summary = (
+        "How well does a network predict a hidden Markov model that it has never seen, from the sequence in its context "
+        "alone? A RoFormer is trained on a fresh random HMM for every sample; with `--measurements.pretrained PATH` a "
+        "pretrained language model, the symbols written as text in its tokens, stands beside it. Both predict chains of "
+        "chosen laziness (mixing time) and noise (entropy), beside the exact filter that knows the chain, Baum-Welch, "
+        "fitted to the same prompt and told the number of states, and in-context n-grams. The context length from which a "
+        f"predictor stays within {TOLERANCE} nats of the filter is its convergence length. After Dai et al., "
+        "Pre-trained Large Language Models Learn to Predict Hidden Markov Models In-context (NeurIPS 2025), who take the "
+        "Viterbi algorithm for the optimum; here it is the exact law of the next symbol."
+    )
+    intervals = SEED_INTERVALS
+    num_seeds = {"smoke": 2, "small": 3, "gpu": 5, "paper": 5}
+    sizes = by_scale(
+        pretrained=("none", "none", "none", "none"),
+        separators=(
+            ["spaces"],
+            ["spaces", "commas", "lines"],
+            ["spaces", "commas", "lines"],
+            ["spaces", "commas", "lines"],
+        ),
+        mixing=([0.5, 0.9], [0.5, 0.8, 0.95], [0.5, 0.8, 0.9, 0.95], [0.5, 0.75, 0.95, 0.99]),
+        noise=([0.2], [0.1, 0.4], [0.1, 0.3, 0.5], [0.1, 0.3, 0.5]),
+        length=(16, 128, 512, 2048),
+        samples=(4, 64, 256, 256),
+        fits=(2, 8, 32, 32),
+    )
+    groups = {"predictions": ("predictions", "convergence")}
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        steps, batch, width, layers = {
+            "smoke": (10, 8, 16, 1),
+            "small": (1500, 16, 64, 2),
+            "gpu": (20000, 128, 256, 6),
+            "paper": (100000, 128, 512, 8),
+        }[scale]
+        return {
+            "learner": {
+                "process": {"name": "fresh-hmms", "num_states": NUM_STATES, "num_symbols": NUM_SYMBOLS},
+                "layout": {"name": "sequences", "length": self.sizes[scale]["length"]},
+                "model": {
+                    "name": "roformer",
+                    "width": width,
+                    "num_layers": layers,
+                    "num_heads": 2 if width < 64 else 4,
+                },
+                "training": {"num_steps": steps, "batch_size": batch, "learning_rate": 1e-3},
+            }
+        }
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        run, length = runs["learner"], sizes["length"]
+        plain = Sequences(length=length)
+        networks: dict[str, tuple[nn.Module, Any]] = {
+            "trained": (run.model, plain),
+            "untrained": (untrained_twin(run), plain),
+        }
+        if sizes["pretrained"] != "none":
+            for separator in sizes["separators"]:
+                found = pretrained(sizes["pretrained"], NUM_SYMBOLS, length=length, separator=separator)
+                networks[f"pretrained, {separator}"] = found
+        predictions, convergence = [], []
+        for mixing in sizes["mixing"]:
+            for noise in sizes["noise"]:
+                hmm = lazy_chain(mixing, noise, run.config.seed)
+                about = {"mixing": mixing, "noise": noise}
+                rows = [about | row for row in _predictions(hmm, networks, sizes, run.config.seed)]
+                predictions += rows
+                time, rate = mixing_time(hmm, num_samples=200), entropy_rate(hmm, num_samples=50)
+                about |= {"mixing_time": time.time, "entropy_rate": rate.value}
+                convergence += [about | row for row in _convergence(Rows(rows))]
+        return {"predictions": predictions, "convergence": convergence}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        rows, reached = tables["predictions"], tables["convergence"]
+        return [
+            _figure(rows, "excess", "How far above the exact filter", "nats above the exact filter"),
+            _figure(rows, "accuracy", "How often the likeliest symbol is right", "accuracy"),
+            Figure(
+                name="convergence",
+                title="How much context it takes",
+                caption=f"Observations from which on the loss stays within {TOLERANCE} nats of the filter; one "
+                "that does not come there is not drawn. Means over the seeds that do.",
+                panels=tuple(
+                    lines(
+                        "",
+                        *(
+                            curve(reached.where(network=name), by, *_look(name), y="length")
+                            for name in _networks(reached)
+                        ),
+                        x_label=label,
+                        y_label="convergence length",
+                        log_y=True,
+                    )
+                    for by, label in (("mixing", "laziness of the chain"), ("noise", "noise of its symbols"))
+                ),
+            ),
+        ]
+
+
+def lazy_chain(mixing: float, noise: float, seed: int) -> HMM:
+    """A chain that stays where it is with probability `mixing`, and whose symbol names its state but for `noise`.
+
+    transition = mixing I + (1 - mixing) D,   emission = (1 - noise) I + noise D',   D and D' with Dirichlet(1) rows
+    """
+    rng = numpy_generator(seed, "lazy-chain")
+    ones, eye = np.ones(NUM_STATES), np.eye(NUM_STATES)
+    transition = mixing * eye + (1 - mixing) * rng.dirichlet(ones, NUM_STATES)
+    emission = (1 - noise) * eye + noise * rng.dirichlet(ones, NUM_STATES)
+    return HMM(ones / NUM_STATES, transition, emission, allow_drop_tiny=True)
+
+
+def _predictions(
+    hmm: HMM, networks: dict[str, tuple[nn.Module, Any]], sizes: dict[str, Any], seed: int
+) -> list[dict[str, Any]]:
+    """Rows (network, metric, position, value): means over the samples and over positions up to the next row's."""
+    rows: list[dict[str, Any]] = []
+    edges = [2**k for k in range(sizes["length"].bit_length()) if 2**k < sizes["length"]]
+    for number, (name, (model, layout)) in enumerate(networks.items()):
+        corpus = Corpus(hmm, layout=layout, seed=seed, stream="evaluate")
+        score = evaluate(model, corpus, num_samples=sizes["samples"], baselines=number == 0)
+        names = {"model": name} if number else {key: name if key == "model" else key for key in score.measures}
+        for key, network in names.items():
+            rows += _binned(score, key, network, edges)
+        if isinstance(model, HuggingFaceModel):
+            with inference_mode(model) as device:
+                tokens = corpus[0 : sizes["fits"]].tokens.to(device)
+                share = model.share_of_outputs(tokens)[:, layout.columns[1:] - 1].mean(0).cpu().numpy()
+            rows += _rows(name, "share", np.arange(1, len(share) + 1), share, edges)
+    observations = Corpus(hmm, layout=Sequences(length=sizes["length"]), seed=seed, stream="evaluate")[
+        0 : sizes["fits"]
+    ].observations
+    return rows + _baum_welch(hmm, observations, edges)
+
+
+def _binned(score: Score, predictor: str, network: str, edges: list[int]) -> list[dict[str, Any]]:
+    found = score.measures[predictor]
+    rows = []
+    for metric in METRICS:
+        values = found[metric].mean(0) if metric in found else np.zeros(len(score.positions))  # the optimum's excess
+        rows += _rows(network, metric, score.positions, values, edges)
+    return rows
+
+
+def _rows(network: str, metric: str, positions: Any, values: Any, edges: list[int]) -> list[dict[str, Any]]:
+    """Means over the positions from each edge up to the next one."""
+    return [
+        {"network": network, "metric": metric, "position": begin, "value": float(values[inside].mean())}
+        for begin in edges
+        if (inside := (positions >= begin) & (positions < 2 * begin)).any()
+    ]
+
+
+def _baum_welch(hmm: HMM, observations: torch.Tensor, edges: list[int]) -> list[dict[str, Any]]:
+    """Baum-Welch, fitted to what has been seen of the sequence up to the middle of each interval."""
+    seen = [min(round(edge * 2**0.5), observations.shape[1] - 1) for edge in edges]
+    law = baum_welch_predictions(
+        observations,
+        NUM_STATES,
+        NUM_SYMBOLS,
+        [t - 1 for t in seen],
+        num_restarts=2,
+        num_tries=1,
+        max_iterations=30,
+    )
+    exact, happened = (
+        filter_beliefs(hmm, observations).next_observation[:, [t - 1 for t in seen]],
+        observations[:, seen],
+    )
+    values = {
+        "accuracy": (likeliest(law) == happened).double(),
+        "loss": -law.gather(2, happened[..., None])[..., 0].log(),
+        "excess": (torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, law)).sum(-1),
+    }
+    return [
+        {"network": BAUM_WELCH, "metric": metric, "position": edge, "value": float(found)}
+        for metric in METRICS
+        for edge, found in zip(edges, values[metric].mean(0), strict=True)
+    ]
+
+
+def _convergence(rows: Rows) -> list[dict[str, Any]]:
+    """Rows (network, length, excess): the first position from which the excess stays small, or None, and the last excess."""
+    found = []
+    for network, own in rows.where(metric="excess").by("network").items():
+        ordered = sorted(own, key=lambda row: row["position"])
+        above = [row["position"] for row in ordered if row["value"] > TOLERANCE]
+        later = [row["position"] for row in ordered if not above or row["position"] > above[-1]]
+        found.append({"network": network, "length": later[0] if later else None, "excess": ordered[-1]["value"]})
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures and claims
+
+
+def _look(network: str) -> Look:
+    return _LOOKS.get(network, (network, "other"))
+
+
+def _networks(rows: Rows) -> list[str]:
+    return sorted(rows.values("network"), key=lambda name: list(_LOOKS).index(name) if name in _LOOKS else -1)
+
+
+def _figure(rows: Rows, metric: str, title: str, y_label: str) -> Figure:
+    kept = rows.where(metric=metric)
+
+    def panel(mixing: float) -> Lines:
+        own = kept.where(mixing=mixing)
+        series = [curve(own.where(network=name), "position", *_look(name)) for name in _networks(own)]
+        return lines(f"stays with {mixing:g}", *series, x_label="observations seen", y_label=y_label, log_x=True)
+
+    return Figure(
+        name=metric,
+        title=title,
+        caption="By the number of observations in the context, a mean from each point up to the next, over all noises; "
+        "a panel for each probability of staying in a state.",
+        panels=tuple(panel(mixing) for mixing in kept.values("mixing")),
+    )
+
+
+def _at_the_end(tables: Tables, by: str) -> dict[str, Effect]:
+    """Excess at the end of the context for the largest less the smallest value of a column, by network."""
+    effects = {}
+    rows = tables["convergence"]
+    ends = min(rows.values(by)), max(rows.values(by))
+
+    def more(own: Rows) -> float:
+        small, large = (float(np.mean([row["excess"] for row in own.where(**{by: end})])) for end in ends)
+        return large - small
+
+    for name, own in rows.by("network").items():
+        if name not in ("optimum", "untrained") and not name.startswith("order-"):
+            effects[name] = pooled(list(own.per_seed(more).values()), "nats")
+    return dict(sorted(effects.items(), key=lambda item: item[0] != "trained"))
+
+
+def _said(effects: dict[str, Effect]) -> str:
+    return "; ".join(f"{_look(name)[0]} {effect.short()}" for name, effect in effects.items())
+
+
+@claim("in-context-mixing")
+def harder_if_slow(tables: Tables) -> Seen:
+    effects = _at_the_end(tables, "mixing")
+    return Seen(effects, f"Laziest less least lazy: {_said(effects)}.")
+
+
+@claim("in-context-entropy")
+def harder_if_noisy(tables: Tables) -> Seen:
+    effects = _at_the_end(tables, "noise")
+    return Seen(effects, f"Noisiest less least noisy: {_said(effects)}.")
+
+
+@claim("in-context-baum-welch")
+def better_than_baum_welch(tables: Tables) -> Seen:
+    rows = tables["convergence"]
+    effects = {}
+    for name in rows.values("network"):
+        if name != "trained" and not name.startswith("pretrained"):
+            continue
+
+        def less(own: Rows, name: str = name) -> float:
+            ours, fitted = (float(np.mean([row["excess"] for row in own.where(network=n)])) for n in (name, BAUM_WELCH))
+            return ours - fitted
+
+        effects[name] = pooled(list(rows.per_seed(less).values()), "nats")
+    return Seen(effects, f"Network less Baum-Welch: {_said(effects)}.")

@@ -1,0 +1,399 @@
+"""Least squares on independent windows of a known process: what its error is exactly, and a bound on it.
+
+One window of each demonstration, started from the stationary law, so that samples (x_i, y_i) are independent and
+E[y_i | x_i] = P_L(x_i). Least squares and gradient descent from zero are linear in the labels y_i:
+
+    W^(T) x = (1/n) sum_i y_i (x_i^T f x),    f = Sigma^+ (1 - (1 - rate * Sigma)^T)
+
+so that, given the windows, mean and variance over labels are sums over windows and nothing has to be sampled.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hmmscope.analysis.decomposition import Histories, Windows, all_histories, all_windows, decompose, stationary_start
+from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.constructions.least_squares import LeastSquares, optimisation_bound
+from hmmscope.inference.memory_error import fit_decay
+from hmmscope.lab.experiments.experiment import Measured
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.low_rank import LowRankHMMSpec, symmetric_channel
+from hmmscope.processes.random_hmm import RandomHMMSpec
+from hmmscope.reprs import Shown
+from hmmscope.schema import require
+from hmmscope.seeds import numpy_generator
+
+
+def sample_counts(
+    hmm: HMM | LabelledHMM, memory_length: int, num_samples: int, num_draws: int, seed: int = 0
+) -> Int64[Tensor, "draw window symbol"]:
+    """How often each window is followed by each symbol in `num_samples` demonstrations of memory_length + 1 symbols.
+
+    Windows in lexicographic order, oldest symbol first. Demonstration i of draw d is sample d * num_samples + i of the
+    stream "train" of `seed`.
+    """
+    require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
+    require(num_draws >= 1, "num_draws", "must be at least 1", num_draws)
+    process, num_symbols, time = stationary_start(hmm), hmm.num_symbols, memory_length + 1
+    place = num_symbols ** torch.arange(time - 1, -1, -1)
+    starts = np.arange(time) == 0
+    counts = torch.empty(num_draws, num_symbols**time, dtype=torch.int64)
+    for draw in range(num_draws):
+        numbers = np.arange(draw * num_samples, (draw + 1) * num_samples)
+        words = (process.sample_paths(numbers, starts, seed, "train").observations * place).sum(1)
+        counts[draw] = torch.bincount(words, minlength=num_symbols**time)
+    return counts.unflatten(1, (num_symbols**memory_length, num_symbols))
+
+
+def counted_moments(windows: Windows, counts: Int64[Tensor, "*draw window symbol"]) -> LeastSquares:
+    """The regression problem of samples given by their counts; leading axes are independent data sets of equal size."""
+    sizes = counts.sum((-2, -1)).flatten()
+    number = int(sizes[0])
+    require(number >= 1, "counts", "must hold a sample", number)
+    require(bool((sizes == number).all()), "counts", "must hold equally many samples in each draw", sizes.tolist())
+    share = counts.double() / number
+    weighted = windows.features * share.sum(-1, keepdim=True)
+    return LeastSquares(weighted.mT @ windows.features, share.mT @ windows.features, number)
+
+
+@dataclass(frozen=True, repr=False)
+class ExpectedFit(Shown):
+    """W x for each window x, over the labels: its mean, and E||W x - mean||^2.
+
+    Attributes:
+        mean: (..., window, symbol).
+        variance: (..., window).
+    """
+
+    mean: Float64[Tensor, "*draw window symbol"]
+    variance: Float64[Tensor, "*draw window"]
+
+
+def expected_fit(
+    windows: Windows, counts: Int64[Tensor, "*draw window"], filter_FF: Float64[Tensor, "*draw feature feature"]
+) -> ExpectedFit:
+    """Mean and variance over labels of W = B f, for given sample windows: exact, nothing is drawn.
+
+    The label of a window has mean P_L and variance 1 - ||P_L||^2, as the one-hot of a draw from P_L.
+
+    Args:
+        windows: of the process.
+        counts: how often each window is in the sample.
+        filter_FF: f, see `descent_filter`.
+    """
+    kernel_NN = windows.features @ filter_FF @ windows.features.T
+    number = counts.sum(-1, keepdim=True).double()
+    share_N = counts.double() / number
+    noise_N = 1 - windows.next_observation.square().sum(1)
+    return ExpectedFit(
+        mean=kernel_NN @ (share_N[..., None] * windows.next_observation),
+        variance=(kernel_NN.square() @ (share_N * noise_N)[..., None])[..., 0] / number,
+    )
+
+
+def descent_filter(problem: LeastSquares, steps: int | None, rate: float) -> Float64[Tensor, "*draw feature feature"]:
+    """f with W^(T) = B f after `steps` steps from zero; the pseudo-inverse of Sigma, least squares, for None."""
+    size = problem.covariance.shape[-1]
+    eye = torch.eye(size, dtype=torch.float64).expand(problem.covariance.shape)
+    linear = LeastSquares(problem.covariance, eye, problem.num_samples)
+    return linear.solution() if steps is None else linear.descent(steps, rate)
+
+
+def expected_total(histories: Histories, windows: Windows, fit: ExpectedFit) -> Float64[Tensor, "*draw"]:
+    """E||P - W x||^2 over histories and labels, for each draw of sample windows."""
+    number_H = histories.windows(windows.memory_length)
+    shape = fit.variance.shape[:-1]
+    means = fit.mean.reshape(-1, *fit.mean.shape[-2:])
+    variances = fit.variance.reshape(-1, fit.variance.shape[-1])
+    totals = [
+        histories.probability
+        @ ((histories.next_observation - mean_NV[number_H]).square().sum(1) + variance_N[number_H])
+        for mean_NV, variance_N in zip(means, variances, strict=True)
+    ]
+    return torch.stack(totals).reshape(shape)
+
+
+def generalisation_bound(problem: LeastSquares, memory_length: int, misfit: float) -> float:
+    """Bound on the root of E||(W_hat - W_L) x||^2 over labels, for every window x in the range of Sigma.
+
+    sqrt((L / alpha_+) * (rank / n + misfit)),     misfit = (1/n) sum_i ||P_L(x_i) - W_L x_i||^2
+
+    With b_i = P_L(x_i) - W_L x_i and label noise e_i, (W_hat - W_L) x = (1/n) sum_i (e_i + b_i) x_i^T Sigma^+ x. The noise
+    has mean zero, so that its part and that of b add in square. ||Sigma^{+1/2} x||^2 <= L / alpha_+; the mean square of
+    (1/n) sum_i e_i x_i^T Sigma^{+1/2} is (1/n^2) sum_i E||e_i||^2 x_i^T Sigma^+ x_i <= rank / n; and with b in place of e
+    it is at most (1/n) sum_i ||b_i||^2, because the rows x_i^T Sigma^{+1/2} / sqrt(n) form a partial isometry.
+
+    Source: the generalisation error of [MultiTask] Theorem 1 (Appendix D) with explicit constants, for independent samples.
+    """
+    scale = memory_length / float(problem.alpha)
+    return math.sqrt(scale * (int(problem.rank) / problem.num_samples + misfit))
+
+
+@dataclass(frozen=True)
+class BoundCheck:
+    """Norms of the parts of an error beside their bounds, for one draw of samples.
+
+    Root mean squares are over histories whose window lies in the range of Sigma; `worst` is over such windows.
+
+    Attributes:
+        covered: P(window in the range of Sigma).
+        total: of P - W^(T) x, labels included in the mean.
+        memory, misspecification: of P - P_L and of P_L - W_L x.
+        generalisation, worst_generalisation, generalisation_bound: of (W_hat - W_L) x, labels included in the mean.
+        optimisation, worst_optimisation, optimisation_bound: of (W_hat - W^(T)) x for the labels that were drawn.
+        bound: on `total`.
+    """
+
+    covered: float
+    total: float
+    memory: float
+    misspecification: float
+    generalisation: float
+    worst_generalisation: float
+    generalisation_bound: float
+    optimisation: float
+    worst_optimisation: float
+    optimisation_bound: float
+    bound: float
+
+
+def check_bound(
+    histories: Histories, windows: Windows, counts: Int64[Tensor, "window symbol"], steps: int, rate: float
+) -> BoundCheck:
+    """The exact error of gradient descent on a sample, and the bound on it.
+
+    ||P - W^(T) x|| <= ||P - P_L|| + ||P_L - W_L x|| + ||(W_L - W_hat) x|| + ||(W_hat - W^(T)) x||
+
+    The first two are what they are; the third has `generalisation_bound`; the last is at most
+    sqrt(L / alpha_+) (1 - rate * alpha_+)^T whatever the labels, and with their W_hat `optimisation_bound`.
+
+    Source: [MultiTask] Eq. (1) and Theorem 1, with explicit constants.
+
+    Args:
+        histories: of the same process.
+        windows: of the same process.
+        counts: the sample.
+        steps: T.
+        rate: in (0, 1 / largest eigenvalue of Sigma].
+
+    Raises:
+        InputError: a rate outside this range.
+    """
+    problem, length = counted_moments(windows, counts), windows.memory_length
+    largest = float(problem.largest)
+    require(0 < rate <= (1 + 1e-12) / largest, "rate", f"must be in (0, {1 / largest:g}]", rate)
+    number_H, covered_N = histories.windows(length), problem.in_range(windows.features)
+    kept_H = histories.probability * covered_N[number_H]
+    kept_N = torch.zeros(len(covered_N), dtype=torch.float64).index_add(0, number_H, kept_H)
+    windows_N = counts.sum(1)
+    share_N = windows_N.double() / problem.num_samples
+
+    last = expected_fit(windows, windows_N, descent_filter(problem, None, rate))
+    final = expected_fit(windows, windows_N, descent_filter(problem, steps, rate))
+    exact_HV = histories.next_observation
+    memory_H = (exact_HV - windows.next_observation[number_H]).square().sum(1)
+    total_H = (exact_HV - final.mean[number_H]).square().sum(1) + final.variance[number_H]
+    sample_N = (last.mean - windows.linear_prediction).square().sum(1) + last.variance
+    rest_N = (windows.features @ (problem.solution() - problem.descent(steps, rate)).T).square().sum(1)
+
+    memory, misspecification = _root(kept_H @ memory_H), _root(kept_N @ windows.misfit)
+    sample_bound = generalisation_bound(problem, length, float(share_N @ windows.misfit))
+    alpha, covered = float(problem.alpha), float(kept_H.sum())
+    steps_bound = math.sqrt(length / alpha) * (1 - rate * alpha) ** steps
+    return BoundCheck(
+        covered=covered,
+        total=_root(kept_H @ total_H),
+        memory=memory,
+        misspecification=misspecification,
+        generalisation=_root(kept_N @ sample_N),
+        worst_generalisation=_root(sample_N[covered_N].max()),
+        generalisation_bound=sample_bound,
+        optimisation=_root(kept_N @ rest_N),
+        worst_optimisation=_root(rest_N[covered_N].max()),
+        optimisation_bound=float(optimisation_bound(problem, length, steps, rate)),
+        bound=memory + misspecification + math.sqrt(covered) * (sample_bound + steps_bound),
+    )
+
+
+def _root(square: Tensor) -> float:
+    return math.sqrt(float(square))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Measured of processes
+
+#: Memory of the instances in which rates are fitted.
+FITTED_MEMORY = 2
+#: Where the line of the decay over gradient steps is fitted: geometric by then, and still above rounding.
+FITTED_ERRORS = (1e-11, 1e-6)
+
+
+def reference_process(noise: float = 0.4) -> HMM:
+    """Four states, transitions of rank 2 with eigenvalues 1 and 0.52, through a channel of observability 1 - noise."""
+    left = np.array([[0.9, 0.1], [0.8, 0.2], [0.2, 0.8], [0.1, 0.9]])
+    right = np.array([[0.55, 0.30, 0.10, 0.05], [0.05, 0.10, 0.30, 0.55]])
+    return HMM([0.3, 0.2, 0.2, 0.3], left @ right, symmetric_channel(4, 1 - noise))
+
+
+def _instances(sizes: dict[str, Any]) -> list[tuple[str, HMM]]:
+    """The reference process, and random ones of rank 2."""
+    found = [("reference", reference_process())]
+    for seed in range(sizes["instances"]):
+        spec = LowRankHMMSpec(
+            num_states=4, num_symbols=4, rank=2, observability=0.6, seed=seed, transition_concentration=0.3
+        )
+        found.append((f"seed {seed}", spec.build()))
+    return found
+
+
+def part_rows(sizes: dict[str, Any]) -> list[dict]:
+    """Total error and its parts of the reference process, by memory, samples and steps; "all" steps are least squares."""
+    hmm, rows = reference_process(), []
+    histories = all_histories(hmm, sizes["histories"])
+    for length in sizes["memory_lengths"]:
+        windows = all_windows(hmm, length)
+        for number in sizes["samples"]:
+            counts = sample_counts(hmm, length, number, sizes["draws"])
+            problem = counted_moments(windows, counts)
+            for steps in [*sizes["steps"], None]:
+                weights = problem.solution() if steps is None else problem.descent(steps, 1 / length)
+                parts = decompose(histories, windows, weights)
+                fit = expected_fit(windows, counts.sum(-1), descent_filter(problem, steps, 1 / length))
+                mean, low, high = (float(x) for x in bootstrap_means(parts.total.numpy()))
+                rows.append(
+                    {
+                        "memory_length": length,
+                        "samples": number,
+                        "steps": "all" if steps is None else steps,
+                        "total": mean,
+                        "low": low,
+                        "high": high,
+                        "memory": parts.memory,
+                        "misspecification": parts.misspecification,
+                        "estimation": float(parts.estimation.mean()),
+                        "expected": float(expected_total(histories, windows, fit).mean()),
+                        "gap": float((parts.gap.abs() / parts.total).max()),
+                        "draws": parts.total.tolist(),
+                    }
+                )
+    return rows
+
+
+def instance_rows(sizes: dict[str, Any]) -> list[dict]:
+    """The parts of each process at one size, and whether they add up."""
+    rows = []
+    for label, hmm in _instances(sizes):
+        histories, windows = all_histories(hmm, sizes["histories"]), all_windows(hmm, FITTED_MEMORY)
+        counts = sample_counts(hmm, FITTED_MEMORY, 1000, 1)
+        parts = decompose(histories, windows, counted_moments(windows, counts).solution())
+        names = {"instance": label, "memory": parts.memory, "misspecification": parts.misspecification}
+        rows.append(
+            names
+            | {
+                "estimation": float(parts.estimation[0]),
+                "total": float(parts.total[0]),
+                "gap": float((parts.gap.abs() / parts.total).max()),
+            }
+        )
+    return rows
+
+
+def scaling_tables(sizes: dict[str, Any]) -> Measured:
+    """Estimation error of least squares by number of samples, and the slope of its norm."""
+    numbers, rows, slopes = sizes["scaling_samples"], [], []
+    for i, (label, hmm) in enumerate(_instances(sizes)):
+        histories, windows = all_histories(hmm, FITTED_MEMORY), all_windows(hmm, FITTED_MEMORY)
+        errors = np.empty((sizes["scaling_draws"], len(numbers)))
+        for j, number in enumerate(numbers):
+            counts = sample_counts(hmm, FITTED_MEMORY, number, sizes["scaling_draws"], seed=100 * i + j)
+            weights = counted_moments(windows, counts).solution()
+            errors[:, j] = decompose(histories, windows, weights).estimation.numpy()
+        mean, low, high = bootstrap_means(errors)
+        for j, number in enumerate(numbers):
+            rows.append(
+                {
+                    "instance": label,
+                    "samples": number,
+                    "estimation": float(mean[j]),
+                    "low": float(low[j]),
+                    "high": float(high[j]),
+                    "predicted": windows.noise * windows.rank / number,
+                }
+            )
+        slope = float(np.polyfit(np.log(numbers), np.log(mean) / 2, 1)[0])
+        ratio = float((mean * numbers).mean() / (windows.noise * windows.rank))
+        slopes.append({"instance": label, "slope": slope, "ratio": ratio})
+    return {"scaling": rows, "slopes": slopes}
+
+
+def convergence_tables(sizes: dict[str, Any]) -> Measured:
+    """Distance of the gradient iterates from least squares, beside its bound, and the rate of its decay."""
+    rows, rates = [], []
+    length, rate = FITTED_MEMORY, 1 / FITTED_MEMORY
+    for label, hmm in _instances(sizes):
+        windows = all_windows(hmm, length)
+        counts = sample_counts(hmm, length, 1000, 1)[0]
+        problem = counted_moments(windows, counts)
+        covered = problem.in_range(windows.features)
+        alpha, norm = float(problem.alpha), float(torch.linalg.matrix_norm(problem.solution(), ord=2))
+        last = math.ceil(math.log(FITTED_ERRORS[0]) / math.log1p(-rate * alpha))
+        curve: list[dict] = []
+        for steps in range(0, last + 1, max(1, last // 60)):
+            rest = windows.features @ (problem.solution() - problem.descent(steps, rate)).T
+            square = rest.square().sum(1)
+            curve.append(
+                {
+                    "instance": label,
+                    "steps": steps,
+                    "error": math.sqrt(float(windows.probability[covered] @ square[covered])),
+                    "worst": math.sqrt(float(square[covered].max())),
+                    "bound": math.sqrt(length) * norm * (1 - rate * alpha) ** steps,
+                }
+            )
+        rows += curve
+        fitted = [row for row in curve if FITTED_ERRORS[0] <= row["error"] <= FITTED_ERRORS[1]]
+        decay = fit_decay([row["steps"] for row in fitted], [row["error"] for row in fitted], first=fitted[0]["steps"])
+        stated = -math.log1p(-rate * alpha)
+        rates.append({"instance": label, "rate": decay.rate, "stated": stated, "ratio": decay.rate / stated})
+    return {"convergence": rows, "rates": rates}
+
+
+def bound_row(number: int) -> dict:
+    """Error and bound of a random process, with random sizes, all drawn from the number of the instance."""
+    rng = numpy_generator(0, "bound-instance", number)
+    states, symbols, length = int(rng.integers(2, 6)), int(rng.integers(2, 5)), int(rng.integers(1, 4))
+    concentrations = {
+        f"{matrix}_concentration": float(rng.choice([0.1, 0.3, 1.0])) for matrix in ("transition", "emission")
+    }
+    hmm = RandomHMMSpec(num_states=states, num_symbols=symbols, seed=number, **concentrations).build()
+    samples, steps = round(math.exp(rng.uniform(math.log(10), math.log(10_000)))), int(rng.integers(0, 200))
+    windows = all_windows(hmm, length)
+    counts = sample_counts(hmm, length, samples, 1, seed=number)[0]
+    problem = counted_moments(windows, counts)
+    rate = float(rng.uniform(0.1, 1.0) / problem.largest)
+    checked = check_bound(all_histories(hmm, length + 2), windows, counts, steps, rate)
+    sizes = {"states": states, "symbols": symbols, "memory_length": length, "samples": samples, "steps": steps}
+    return {"instance": number} | sizes | asdict(checked) | _covariance(windows, counts)
+
+
+def _covariance(windows: Windows, counts: torch.Tensor) -> dict:
+    """Facts about the sample covariance: its rank, zero and largest eigenvalue, and whether predictions sum to one."""
+    problem = counted_moments(windows, counts)
+    covered = problem.in_range(windows.features)
+    sums = (windows.features[covered] @ problem.solution().T).sum(1)
+    features, num_symbols = windows.features.shape[1], windows.next_observation.shape[1]
+    return {
+        "features": features,
+        "rank": int(problem.rank),
+        "largest_rank": windows.memory_length * (num_symbols - 1) + 1,
+        "zero_eigenvalues": features - int(problem.rank),
+        "smallest_nonzero": float(problem.alpha),
+        "largest": float(problem.largest),
+        "sum_error": float((sums - 1).abs().max()),
+    }

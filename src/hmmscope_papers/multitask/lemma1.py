@@ -1,0 +1,342 @@
+"""[MultiTask] Lemma 1: how fast a process is forgotten, against how well its observations tell states apart."""
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+from hmmscope import registry
+from hmmscope.analysis.intervals import bootstrap_ratio
+from hmmscope.inference.observability import observability
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Effect, pooled
+from hmmscope.lab.evidence.figures import Figure, Series
+from hmmscope.lab.evidence.panels import lines
+from hmmscope.lab.evidence.rows import Rows
+from hmmscope.lab.experiments.experiment import Experiment, Measured, Tables
+from hmmscope.runs.pipeline import Run
+from hmmscope.schema import require
+from hmmscope_papers.multitask.forgetting import (
+    CHAIN,
+    HIDDEN,
+    LOW_RANK,
+    held_bit_error,
+    held_bit_tables,
+    hidden_cycle,
+    means_over_instances,
+    memory_rows,
+    processes,
+    rank_rows,
+    rate_row,
+)
+from hmmscope_papers.theorems import always, by_scale, plain, power_slopes
+
+NAME = "multitask-lemma1"
+FLIPS = [0.05, 0.1, 0.15, 0.2, 0.25, 0.3]
+GAMMAS = [0.1, 0.2, 0.3, 0.4, 0.6, 0.8]
+HELD_GAMMAS = [0.0, 0.05, 0.1, 0.2, 0.4, 0.8]
+HELD_LENGTHS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96]
+#: The exponent of the observability is fitted up to here: it describes weak observations.
+WEAK = 0.4
+
+
+@registry.experiment(NAME)
+class Lemma1(Experiment):
+    """Distances of short memories from the exact prediction, over all histories or many sampled ones."""
+
+    title = "A short memory is enough where observations tell states apart"
+    summary = (
+        "Lemma 1 of [MultiTask]: the prediction from the last L observations approaches the exact one at a geometric rate "
+        "in L, which the observability coefficient gamma controls. The distance is computed by summing over all histories, "
+        "for processes of chosen gamma; where gamma goes to zero, it is followed over long sampled histories."
+    )
+    intervals = "Intervals are 95 % intervals over processes, or over independent sets of sampled histories."
+    groups = {
+        "memory": ("memory", "rates", "rates-by-observability"),
+        "rank": ("rank",),
+        "held bit": ("held-bit", "held-bit-memory"),
+    }
+    #: `past` is the number of observations before the window: the same for every window, so that the error does not bend
+    #: down where the window comes near to the whole history.
+    sizes = by_scale(
+        flips=([0.1, 0.2], FLIPS, FLIPS, FLIPS),
+        observabilities=([0.2, 0.4, 0.8], GAMMAS, [0.05, *GAMMAS], [0.05, *GAMMAS, 0.9]),
+        chain_lengths=(5, 8, 9, 10),
+        chain_past=(5, 8, 9, 10),
+        instances=(2, 8, 24, 48),
+        low_rank_lengths=(3, 4, 5, 5),
+        low_rank_past=(3, 4, 4, 4),
+        rank_instances=(3, 24, 48, 48),
+        held_observabilities=([0.0, 0.2, 0.8], HELD_GAMMAS, HELD_GAMMAS, [0.0, 0.02, *HELD_GAMMAS[1:]]),
+        held_lengths=([1, 2, 4, 8, 16, 32, 64, 96], HELD_LENGTHS, HELD_LENGTHS, HELD_LENGTHS),
+        held_histories=(100, 2000, 5000, 10000),
+        held_seeds=(3, 8, 16, 32),
+    )
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        if group == "held bit":
+            return held_bit_tables(sizes)
+        if group == "rank":
+            return {"rank": rank_rows(sizes)}
+        require(all(0 < flip < 0.5 for flip in sizes["flips"]), "flips", "must be in (0, 0.5)", sizes["flips"])
+        require(sizes["instances"] >= 1, "instances", "must be at least 1", sizes["instances"])
+        memory, rates = [], []
+        for process in processes(sizes):
+            rows = memory_rows(*process)
+            memory += rows
+            rates.append(rate_row(process[0], rows))
+        return {"memory": memory, "rates": rates, "rates-by-observability": means_over_instances(rates)}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        return [_memory_figure(tables["memory"]), _rate_figure(tables["rates-by-observability"]), _held_figure(tables)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+#: Curves in a panel, so that the legend stays short.
+MAX_CURVES = 4
+
+
+def few(values: list[float]) -> list[float]:
+    """At most `MAX_CURVES` of the values, ascending, with the first and the last."""
+    ordered = sorted(values)
+    if len(ordered) <= MAX_CURVES:
+        return ordered
+    return [ordered[round(k * (len(ordered) - 1) / (MAX_CURVES - 1))] for k in range(MAX_CURVES)]
+
+
+def _curve(rows: Rows, gamma: float) -> Series | None:
+    return plain(rows.where(observability=gamma), "memory_length", f"γ = {gamma:g}", "model", y="total_variation")
+
+
+def _memory_figure(rows: Rows) -> Figure:
+    chains = rows.where(family=CHAIN).values("instance")
+    shown = {CHAIN: "flip 0.1" if "flip 0.1" in chains else chains[0], LOW_RANK: "seed 0"}
+    panels = []
+    for family, instance in shown.items():
+        found = rows.where(family=family, instance=instance)
+        gammas = few(found.values("observability"))
+        bound = found.where(observability=gammas[0])
+        panels.append(
+            lines(
+                f"{family} ({instance})",
+                *(_curve(found, gamma) for gamma in gammas),
+                plain(bound, "memory_length", "bound, every history", "ceiling", y="certificate"),
+                x_label="memory length (observations)",
+                y_label="mean total variation",
+                log_y=True,
+            )
+        )
+    return Figure(
+        name="memory-error",
+        title="What a short memory loses",
+        caption=(
+            "Total variation between the prediction from the last observations and the exact one, averaged over all "
+            "histories by enumeration, for channels of observability γ. The bound (contraction in Hilbert's metric) holds "
+            "for every single history; it does not depend on γ."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _rate_figure(rows: Rows) -> Figure:
+    def curves(quantity: str) -> list[Series | None]:
+        found = Rows(row for row in rows.where(quantity=quantity) if row["low"] > 0)
+        families = [(name, found.where(family=name)) for name in (CHAIN, LOW_RANK)]
+        return [plain(kept, "observability", name, "model") for name, kept in families if len(kept) > 1]
+
+    gammas = tuple(sorted(rows.values("observability")))
+    return Figure(
+        name="decay-rate",
+        title="How the rate of forgetting grows with observability",
+        caption=(
+            "Left: rate at which the memory error falls. Right: the same less the rate at which the hidden chain forgets by "
+            "itself, -ln of its second eigenvalue, for families where this is positive. The guarantee of the lemma grows as "
+            "γ⁴, up to a constant that is not stated. Means over processes; bands are 95 % intervals over them."
+        ),
+        panels=(
+            lines("The rate", *curves("rate"), x_label="observability γ", y_label="nats per observation", y_min=0.0),
+            lines(
+                "Above the mixing of the chain",
+                *curves("excess"),
+                Series(name="γ²", role="optimum", x=gammas, y=tuple(gamma**2 for gamma in gammas)),
+                Series(name="γ⁴ (the guarantee)", role="ceiling", x=gammas, y=tuple(gamma**4 for gamma in gammas)),
+                x_label="observability γ",
+                y_label="nats per observation",
+                log_x=True,
+                log_y=True,
+            ),
+        ),
+    )
+
+
+def _held_figure(tables: Tables) -> Figure:
+    rows = tables["held-bit"]
+    visible = Rows(row for row in rows if row["low"] > 1e-8)
+    lengths = tuple(sorted(rows.values("memory_length")))
+    panels = [
+        lines(
+            "A bit that is shown now and then",
+            *(_curve(visible, gamma) for gamma in few(rows.values("observability"))),
+            Series(name="γ = 0, exact", role="optimum", x=lengths, y=tuple(map(held_bit_error, lengths))),
+            x_label="memory length (observations)",
+            y_label="mean total variation",
+            log_y=True,
+            y_min=1e-7,
+        )
+    ]
+    if tables["held-bit-memory"]:
+        panels.append(
+            lines(
+                "Memory for a tenth of the error",
+                plain(tables["held-bit-memory"], "observability", "memory needed", "model"),
+                x_label="observability γ",
+                y_label="memory length (observations)",
+                y_min=0.0,
+            )
+        )
+    return Figure(
+        name="near-singular",
+        title="Where observations hardly tell states apart, memory has to be long",
+        caption=(
+            "A bit is shown by a clear symbol every twenty observations on average, and in between through a channel of "
+            "observability γ. Right: memory that brings the error to a tenth of that of one observation. Sampled "
+            "histories; bands are 95 % intervals over independent sets of them."
+        ),
+        panels=tuple(panels),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+LEMMA = "[MultiTask] Lemma 1"
+
+
+@claim("multitask-lemma1-geometric")
+def geometric(tables: Tables) -> Seen:
+    rates = Rows(row for row in tables["rates"] if row["observability"] > 0)
+    held = always(
+        rates,
+        lambda row: row["rate"] > 0 and row["residual"] < math.log(1.5),
+        "family",
+        "instance",
+        "observability",
+        unit="share of processes",
+    )
+    text = (
+        f"The slowest of {len(rates)} falls by {min(row['rate'] for row in rates):.3f} nats per observation; all lines are "
+        f"straight within a factor of {math.exp(max(row['residual'] for row in rates)):.2f}."
+    )
+    return Seen(held, text)
+
+
+@claim("multitask-lemma1-gamma")
+def power_of_gamma(tables: Tables) -> Seen:
+    weak = Rows(row for row in tables["rates"] if 0 < row["observability"] <= WEAK)
+    families = (CHAIN, LOW_RANK)
+    slopes = {name: power_slopes(weak.where(family=name), "observability", "rate") for name in families}
+    effects = {name: pooled(found, "power of gamma") for name, found in slopes.items() if None not in found}
+    rows = Rows(row for row in tables["memory"] if row["observability"] > 0)
+    constant = min(
+        math.log(row["rank"] / (2 * row["total_variation"])) / (row["observability"] ** 4 * row["memory_length"])
+        for row in rows
+    )
+    text = f"The form d exp(-c gamma^4 L), in L1 distance, holds at all {len(rows)} points with c up to {constant:.2f}."
+    return Seen(effects, text, wanted=families)
+
+
+@claim("multitask-lemma1-rank")
+def factor_of_rank(tables: Tables) -> Seen:
+    rows = tables.get("rank")
+    if not rows:
+        return Seen(None, "All processes have rank 2.")
+    first = rows.where(memory_length=1)
+    errors = {d: pooled([row["total_variation"] for row in group]) for d, group in first.by("rank").items()}
+    text = f"The error is {'; '.join(f'{error.short()} at rank {d}' for d, error in errors.items())}."
+    return Seen(pooled(power_slopes(first, "rank", "total_variation"), "power of the rank"), text)
+
+
+@claim("multitask-lemma1-contraction")
+def contraction(tables: Tables) -> Seen:
+    rows = tables["memory"]
+    ratio = np.array([row["total_variation"] / row["belief"] for row in rows])
+    names = ("family", "instance", "observability")
+    held = always(rows, lambda row: row["excess_over_belief"] <= 1e-12, *names, unit="share of processes")
+    return Seen(held, f"On average it is off by {ratio.mean():.2f} of that ({ratio.min():.2f} to {ratio.max():.2f}).")
+
+
+@claim("multitask-lemma1-certificate")
+def certificate(tables: Tables) -> Seen:
+    informative = Rows(row for row in tables["memory"] if row["certificate"] < 1)
+    share = max(row["worst"] / row["certificate"] for row in informative)
+    histories = sum(row["histories"] for row in informative)
+    text = f"Of {histories:,} histories, in {len(informative)} pairs of process and memory length."
+    return Seen(Effect(value=share, unit="largest error over bound"), text)
+
+
+@claim("multitask-lemma1-excess")
+def excess(tables: Tables) -> Seen:
+    weak = Rows(row for row in tables["rates"] if 0 < row["observability"] <= WEAK)
+    slopes = {name: excess_powers(weak.where(family=name)) for name in (CHAIN, LOW_RANK)}
+    effects = {name: pooled(found, "power of gamma") for name, found in slopes.items() if any(found)}
+    said = [
+        f"{name} {effects[name].short()}, {found.count(None)} of {len(found)} forget no faster than they mix"
+        for name, found in slopes.items()
+        if name in effects
+    ]
+    return Seen(effects, f"{'; '.join(said) or 'It exists nowhere'}. The guarantee gamma^4 is far too careful.")
+
+
+def excess_powers(rows: Rows) -> list[float | None]:
+    """One power a process; None where its rate is not above mixing at every gamma."""
+    below = {key for key, group in rows.by("instance").items() if min(row["excess"] for row in group) <= 0}
+    powers = power_slopes(rows, "observability", "excess")
+    return [None if key in below else power for key, power in zip(rows.values("instance"), powers, strict=True)]
+
+
+@claim("multitask-lemma1-monotone")
+def monotone(tables: Tables) -> Seen:
+    rates = Rows(row for row in tables["rates"] if row["observability"] > 0 and row["family"] != HIDDEN)
+    ordered = Rows(sorted(rates, key=lambda row: row["observability"]))
+    steps = Rows(
+        {"process": key, "mixing": late["mixing"], "grows": late["rate"] >= early["rate"]}
+        for key, group in ordered.by("family", "instance").items()
+        for early, late in itertools.pairwise(group)
+    )
+    falling = [row["mixing"] for row in steps if not row["grows"]]
+    found = "No rate falls."
+    if falling:
+        found = (
+            f"Where it falls the chains forget by themselves at {min(falling):.2f} nats per observation or more, and "
+            "informative observations keep alive what the chain alone would have lost."
+        )
+    return Seen(always(steps, lambda row: row["grows"], "process", unit="share of processes"), found)
+
+
+@claim("multitask-lemma1-singular")
+def singular(tables: Tables) -> Seen:
+    rows = tables["held-bit-memory"]
+    if len(rows) < 2:
+        return Seen(None, "The memories measured are too short to tell.")
+    least, most = (pick(rows, key=lambda row: row["observability"]) for pick in (min, max))
+    value, low, high = bootstrap_ratio(np.array(least["seeds"]), np.array(most["seeds"]))
+    text = (
+        f"It takes {pooled(least['seeds']).short()} observations at gamma = {least['observability']:g}, and "
+        f"{most['value']:.1f} at {most['observability']:g}. At gamma = 0 the error still falls: the hidden chain forgets by "
+        "itself, which the lemma does not use."
+    )
+    ratio = Effect(value=value, low=low, high=high, num_seeds=len(least["seeds"]), unit="ratio of memory lengths")
+    return Seen(ratio, text)
+
+
+@claim("multitask-lemma1-hidden")
+def hidden(tables: Tables) -> Seen:
+    row = tables["rates"].one(family=HIDDEN)
+    text = (
+        f"gamma is {observability(hidden_cycle(), 2).lower:.3f} for two observations (Assumption 4). The chain alone mixes "
+        f"at {row['mixing']:.2f}; ln(error) is off a straight line by up to {row['residual']:.2f}."
+    )
+    return Seen(Effect(value=row["rate"], unit="nats per observation"), text)

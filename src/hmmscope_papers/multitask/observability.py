@@ -1,0 +1,246 @@
+"""How the error of a short memory depends on how well observations tell states apart, in trained models."""
+
+import math
+from typing import Any
+
+from hmmscope import registry
+from hmmscope.errors import InputError
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.figures import Figure, Lines
+from hmmscope.lab.evidence.panels import curve, lines
+from hmmscope.lab.evidence.rows import Rows, Tables, effect_of
+from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope.lab.experiments.outcomes import flat
+from hmmscope.processes.narrow import as_hmm
+from hmmscope.runs.pipeline import Run
+from hmmscope_papers.multitask.studies import untrained_answers, window_config
+from hmmscope_papers.multitask.windows import (
+    LOOKS,
+    by_memory,
+    decay_rate,
+    exact_rate,
+    fitted_line,
+    histories_of,
+    limited_by_memory,
+    window_rows,
+)
+
+#: Least that there has to be to know of the next observation, nats; below it, shares of it say nothing.
+LEAST_KNOWN = 1e-5
+#: The exponent of the observability is fitted up to here: it describes weak observations.
+WEAK = 0.6
+
+
+@registry.experiment("multitask-observability")
+class Observability(Experiment):
+    """A decoder for each observability and memory, over the same hidden chain."""
+
+    title = "Error against observability"
+    summary = (
+        "Lemma 1 of [MultiTask] bounds the error of a memory of L observations by d exp(-c gamma^4 L), gamma the "
+        "observability coefficient of the emissions. The emission is a symmetric channel of chosen gamma over the same "
+        "hidden chain; a decoder is trained for each gamma and each of several memories, and its error stands beside the "
+        "exact one of the same memory. The constant c is unknown, so exponents are fitted and no bound is drawn."
+    )
+    intervals = SEED_INTERVALS
+    num_seeds = NUM_SEEDS
+    groups = {"observability": ("errors", "rates")}
+    sizes = {
+        "smoke": {"histories": 64},
+        "small": {"histories": 8192},
+        "gpu": {"histories": 32768},
+        "paper": {"histories": 32768},
+    }
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        gammas = {"smoke": [0.4, 0.8], "small": [0.2, 0.4, 0.6, 0.8]}
+        lengths = {"smoke": [1, 2], "small": [1, 2, 3], "gpu": [1, 2, 3, 4], "paper": [1, 2, 3, 4, 6]}
+        more = [0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0]
+        return {"observabilities": gammas.get(scale, more), "lengths": lengths[scale]}
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        gammas = choices["observabilities"]
+        if not all(0 < gamma <= 1 for gamma in gammas):
+            raise InputError(f"plan.observabilities: must be in (0, 1], got {gammas}")
+        return {
+            f"observability {gamma:g}, memory {k}": window_config(scale, k, gamma)
+            for gamma in gammas
+            for k in choices["lengths"]
+        }
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        errors, rates = [], []
+        by_gamma: dict[float, dict[int, Run]] = {}
+        for run in runs.values():
+            by_gamma.setdefault(run.config.process.observability, {})[run.config.layout.num_columns - 1] = run
+        for gamma, memories in by_gamma.items():
+            first = next(iter(memories.values()))
+            histories = histories_of(first, max(max(memories), 4), sizes["histories"])
+            rows = [row for k, run in memories.items() for row in window_rows(run, histories, k)]
+            errors += [{"observability": gamma} | row for row in rows]
+            rank = {"observability": gamma, "rank": first.config.process.rank}
+            rates.append(rank | exact_rate(histories, as_hmm(first.process), [1, 2, 3, 4]))
+        return {"errors": errors, "rates": rates}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        """Error of the shortest and the longest memory, and the exact rate of decay."""
+        rows, rates = tables["errors"].where(metric="total_variation"), tables["rates"]
+        memories = sorted(rows.values("memory"))
+        looks = {**LOOKS, "memory": ("best from the same observations", "optimum")}
+
+        def panel(k: int) -> Lines:
+            own = rows.where(memory=k)
+            series = [curve(own.where(predictor=name), "observability", *look) for name, look in looks.items()]
+            title, y_label = f"{k} observation{'s' * (k != 1)} seen", "total variation from the filter of the past"
+            return lines(title, *series, x_label="observability", y_label=y_label, log_y=True)
+
+        decay = [
+            curve(rates, "observability", "exact memory error", "optimum", y="rate"),
+            curve(rates, "observability", "the chain alone (no observation)", "baseline", y="mixing"),
+        ]
+        panels = [panel(memories[0]), panel(memories[-1])]
+        if any(decay):
+            labels = {"x_label": "observability", "y_label": "rate, nats per observation"}
+            panels.append(lines("Decay in memory", *decay, **labels))
+        return [
+            Figure(
+                name="observability",
+                title="Error and its decay, by observability",
+                caption=(
+                    "Total variation from the filter of the whole past for the shortest and the longest memory, by "
+                    "observability, and the rate at which the exact error of a memory decays in its length. With weak "
+                    "observations there is little to know, so all errors are small there: compare with nothing seen. "
+                    "Bands are 95 % intervals over seeds, each with its own hidden chain."
+                ),
+                panels=tuple(panels),
+            )
+        ]
+
+    def without_training(self, tables: Tables) -> Tables | None:
+        return untrained_answers(tables, "errors")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+
+@claim("multitask-observability-rate")
+def observability_rate(tables: Tables) -> Seen:
+    rates = tables["rates"]
+    slope = effect_of(rates.per_seed(_rate_slope), "nats an observation per unit of observability")
+    each = {gamma: own.effect("rate") for gamma, own in sorted(rates.by("observability").items())}
+    listed = ", ".join(f"{gamma:g}: {rate}" for gamma, rate in each.items() if rate is not None)
+    return Seen(slope, f"Rate of decay of the exact memory error, by observability: {listed}. {_slowed(rates)}")
+
+
+@claim("multitask-observability-exponent")
+def exponent(tables: Tables) -> Seen:
+    rates = tables["rates"]
+    by_seed = rates.per_seed(exponent_of)
+    effect = effect_of(by_seed, "exponent of gamma")
+    have = [value for value in by_seed.values() if value is not None]
+    found = f"{len(have)} of {len(by_seed)} seeds have an exponent"
+    said = f"{found}: {', '.join(f'{value:.1f}' for value in have)}." if have else f"{found}."
+    return Seen(effect, f"{said} {_slowed(rates.where(observability=_weak(rates)))}")
+
+
+@claim("multitask-observability-trained")
+def trained_rate(tables: Tables) -> Seen:
+    rows = tables["errors"]
+
+    def rates(own: Rows) -> dict[float, float]:
+        found = {gamma: decay_rate(limited_by_memory(part)) for gamma, part in own.by("observability").items()}
+        return {gamma: rate for gamma, rate in found.items() if rate is not None}
+
+    by_seed = rows.per_seed(rates)
+    slope = effect_of(
+        {seed: fitted_line(own)[0] if len(own) > 1 else None for seed, own in by_seed.items()},
+        "change of the rate per unit of observability",
+    )
+    each = {gamma: effect_of({seed: own.get(gamma) for seed, own in by_seed.items()}) for gamma in _gammas(rows)}
+    listed = ", ".join(
+        f"{gamma:g}: {rate} ({rate.num_seeds} of {len(by_seed)} seeds)"
+        for gamma, rate in each.items()
+        if rate is not None
+    )
+    text = (
+        f"Decay of the models' excess in nats an observation, by observability: {listed or 'none'}; elsewhere training "
+        "limits the model and not its memory."
+    )
+    return Seen(slope, text, gates=(flat(tables),))
+
+
+@claim("multitask-observability-error")
+def observability_error(tables: Tables) -> Seen:
+    rows, longest = tables["errors"], max(tables["errors"].values("memory"))
+    gammas = _gammas(rows)
+    shares = {gamma: rows.where(observability=gamma, memory=longest).per_seed(_missed) for gamma in gammas}
+    ends = effect_of(
+        {
+            seed: None if low is None or (high := shares[gammas[-1]].get(seed)) is None else low - high
+            for seed, low in shares[gammas[0]].items()
+        },
+        "share missed at the lowest observability, above that at the highest",
+    )
+    parts = []
+    for gamma in gammas:
+        missed = effect_of(shares[gamma])
+        own = rows.where(observability=gamma, memory=longest, predictor="model", metric="total_variation").effect()
+        parts.append(f"{gamma:g}: {missed} ({own})")
+    text = (
+        f"With {longest} observations seen, the model misses this share of what the whole past tells about the next "
+        f"observation, by observability: {', '.join(parts)}; in brackets the total variation itself, which is small at low "
+        "observability too, where there is little to know."
+    )
+    return Seen(ends, text, gates=(flat(tables),))
+
+
+def exponent_of(rows: Rows) -> float | None:
+    """Slope of ln(rate - mixing) against ln(observability) up to `WEAK`, of one seed; None if one of them is not "
+    "positive."""
+    gains = {gamma: _gain(rows.one(observability=gamma)) for gamma in _weak(rows)}
+    known = {math.log(gamma): math.log(gain) for gamma, gain in gains.items() if gain is not None and gain > 0}
+    return fitted_line(known)[0] if 2 <= len(known) == len(gains) else None
+
+
+def _rate_slope(rows: Rows) -> float | None:
+    rates = {row["observability"]: row["rate"] for row in rows if row["rate"] is not None}
+    return fitted_line(rates)[0] if len(rates) > 1 else None
+
+
+def _gain(row: dict[str, Any]) -> float | None:
+    """What observations add to the rate at which the chain forgets by itself."""
+    return None if row["rate"] is None or row["mixing"] is None else row["rate"] - row["mixing"]
+
+
+def _slowed(rates: Rows) -> str:
+    """Where observations make the memory error decay more slowly than the chain forgets by itself."""
+    slow = Rows(row for row in rates if (gain := _gain(row)) is not None and gain <= 0)
+    if not slow:
+        return "Nowhere do observations slow the forgetting of the chain."
+    where = ", ".join(
+        f"gamma = {gamma:g} in {len(own)} of {_count(rates, gamma)} seeds" for gamma, own in _by_gamma(slow)
+    )
+    return f"Observations SLOW the forgetting of the chain at {where}: they keep what it alone would have lost."
+
+
+def _by_gamma(rows: Rows) -> list[tuple[float, Rows]]:
+    return sorted(rows.by("observability").items())
+
+
+def _count(rows: Rows, gamma: float) -> int:
+    return len(rows.where(observability=gamma))
+
+
+def _weak(rows: Rows) -> list[float]:
+    return [gamma for gamma in _gammas(rows) if gamma <= WEAK]
+
+
+def _gammas(rows: Rows) -> list[float]:
+    return sorted(rows.values("observability"))
+
+
+def _missed(rows: Rows) -> float | None:
+    """Excess of the model as a share of that of an observer who saw nothing, one seed; None with nothing to know."""
+    excess, nothing = (list(by_memory(rows, who, "excess").values()) for who in ("model", "stationary"))
+    return None if not excess or not nothing or nothing[0] < LEAST_KNOWN else excess[0] / nothing[0]

@@ -1,0 +1,366 @@
+"""Which strategy a Transformer follows, by the size of the pool and by training: counting, retrieval, inference."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from hmmscope import registry
+from hmmscope.analysis.counting import TREE, best_counting
+from hmmscope.analysis.curves import known_component_laws
+from hmmscope.analysis.intervals import mean_row
+from hmmscope.analysis.strategies import Crossing, crossing
+from hmmscope.analysis.strategy_weights import strategy_weights
+from hmmscope.axes import Float64, Tensor
+from hmmscope.corpora.corpus import Batch, Corpus
+from hmmscope.inference.optimal import optimal_law
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Estimate
+from hmmscope.lab.evidence.figures import Figure, Role
+from hmmscope.lab.evidence.panels import curve, heatmap, lines
+from hmmscope.lab.evidence.rows import Rows, Tables, effect_of
+from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope.lab.experiments.outcomes import equal_tokens
+from hmmscope.processes.base import Process
+from hmmscope.processes.narrow import as_mixture, as_pairs
+from hmmscope.runs.development import kept_steps
+from hmmscope.runs.pipeline import Run, model_at
+from hmmscope_papers.multitask.models import PARTS, multitask_plan
+from hmmscope_papers.multitask.predictors import (
+    POOLS,
+    answers,
+    counting_of,
+    measured,
+    observers_of,
+    pools_of,
+    smoothed,
+)
+from hmmscope_papers.multitask.setting import in_regime, pool_columns, setting_rows
+
+#: Nats by which the loss on held-out HMMs has to be above that on the pool for retrieval to have set in, and by which the
+#: loss has to be below that of the best n-gram on HMMs never seen for inference to have.
+RETRIEVES, INFERS = 0.1, 0.02
+
+
+@registry.experiment("multitask-pool-size")
+class PoolSize(Experiment):
+    """The same model at equal tokens on pools of growing size: what it does on the pool and beyond it, and how."""
+
+    title = "Counting, retrieval or inference, as the pool grows and training goes on"
+    summary = (
+        "The same decoder reads as many prompts of pools of growing size, so that each HMM is shown from thousands of times "
+        "to about as rarely as in the paper (16 times). On prompts of the pool, of held-out pairs of its parts and of HMMs "
+        "with new parts, its predictions are taken apart: into the mixture of counting, retrieval and inference over all "
+        "pairs that is nearest to them. Where models keep checkpoints, the same is followed over training."
+    )
+    intervals = SEED_INTERVALS
+    num_seeds = NUM_SEEDS
+    groups = {"strategies": ("weights", "left"), "training": ("phases",), "setting": ("setting",)}
+    sizes = {
+        "smoke": {"samples": 8, "phase_samples": 8, "first_position": 4},
+        "small": {"samples": 256, "phase_samples": 256, "first_position": 4},
+        "medium": {"samples": 256, "phase_samples": 256, "first_position": 4},
+        "gpu": {"samples": 512, "phase_samples": 256, "first_position": 4},
+        "paper": {"samples": 256, "phase_samples": 256, "first_position": 4},
+    }
+    varied = {**PARTS, "small": [8, 16, 32, 96]}
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        return {"parts": self.varied[scale]}
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        return multitask_plan(scale, choices["parts"])
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        tables: Measured = {name: [] for name in self.groups[group]}
+        look = {
+            "strategies": _strategies,
+            "training": _phases,
+            "setting": lambda run, sizes: {"setting": setting_rows(run)},
+        }
+        for label, run in runs.items():
+            for name, rows in look[group](run, sizes).items():
+                tables[name] += [{"label": label, **pool_columns(run)} | row for row in rows]
+        return tables
+
+    def without_training(self, tables: Tables) -> Tables | None:
+        """None: questions alone are asked here."""
+        return None
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        return [_weights_figure(tables), _by_demonstration(in_regime(tables)), _phase_figure(tables["phases"])]
+
+
+def _prompts(run: Run, process: Process, count: int) -> tuple[Corpus, Batch]:
+    corpus = Corpus(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
+    return corpus, corpus[0:count]
+
+
+def strategy_laws(run: Run, corpus: Corpus, batch: Batch) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
+    """What each strategy says of every observation: ``uniform``, ``unigram``, ``order-1`` and more, ``retrieval``, and for
+    pools of pairs ``inference``, the Bayes mixture over all of them."""
+    counted = counting_of(run).laws(corpus, batch)
+    del counted[TREE]
+    found = {"uniform": torch.full_like(counted["order-0"], 1 / corpus.num_symbols), "unigram": counted.pop("order-0")}
+    found |= counted
+    starts, judged = torch.from_numpy(corpus.layout.starts), corpus.layout.predicted
+    for name, pool in observers_of(run).items():
+        believed = as_pairs(pool) or smoothed(as_mixture(pool), 0.01)
+        law = optimal_law(believed, batch.observations, starts=starts)[:, judged]
+        found["inference" if name == "prior" else name] = law
+    return found
+
+
+def _strategies(run: Run, sizes: dict[str, Any]) -> Measured:
+    """Tables "weights" (pool, axis, x, strategy, value, error) and "left" (pool, axis, x, quantity, value).
+
+    The axis is the number of demonstrations, at positions of a sequence from ``first_position`` on, or the position in the
+    last sequence. ``left`` is what the nearest mixture leaves; ``alone``, what the nearest single strategy does.
+    """
+    weights, left = [], []
+    for pool, process in pools_of(run).items():
+        corpus, batch = _prompts(run, process, sizes["samples"])
+        layout, judged = corpus.layout, corpus.layout.predicted
+        laws, law = strategy_laws(run, corpus, batch), answers(run.model, batch, run, judged)
+        number, position = layout.sequence_index[judged], layout.position_in_sequence[judged]
+        late, last = position >= sizes["first_position"], number == number.max()
+        places = {("demonstrations", x): late & (number == x) for x in np.unique(number).tolist()}
+        places |= {("positions", x): last & (position == x) for x in np.unique(position[last]).tolist()}
+        for (axis, x), columns in places.items():
+            chosen = torch.from_numpy(columns)
+            found = strategy_weights(law[:, chosen], {name: one[:, chosen] for name, one in laws.items()})
+            where = {"pool": pool, "axis": axis, "x": x}
+            weights += [
+                where | {"strategy": name, "value": value, "error": found.error[name]}
+                for name, value in found.value.items()
+            ]
+            nearest = min(found.alone.values())
+            left += [where | {"quantity": name, "value": v} for name, v in (("left", found.left), ("alone", nearest))]
+    return {"weights": weights, "left": left}
+
+
+def _phases(run: Run, sizes: dict[str, Any]) -> Measured:
+    """Table "phases": (step, shown, effect, value, low, high, samples) at every step that was kept, or the last.
+
+    ``shown`` is the prompts per HMM until that step. Over the test sequence: ``retrieval``, loss on held-out HMMs less that
+    on the pool, each above the filter that is told the HMM; ``inference``, loss of the best that counts less that of the
+    model on HMMs never seen.
+    """
+    training, pools = run.config.training, pools_of(run)
+    columns = pool_columns(run)
+    last = run.config.layout.sequence_index[run.config.layout.predicted]
+    end, judged = last == last.max(), run.config.layout.predicted
+    known: dict[str, np.ndarray] = {}
+    counting = counting_of(run)
+    counted: dict[str, np.ndarray] = {}
+    batches: dict[str, Batch] = {}
+    for pool, process in pools.items():
+        corpus, batch = _prompts(run, process, sizes["phase_samples"])
+        loss = {name: _loss(law, batch, judged, end) for name, law in counting.laws(corpus, batch).items()}
+        counted[pool], batches[pool] = loss[best_counting(loss)], batch
+        told = known_component_laws(corpus, batch)
+        assert told is not None
+        known[pool] = _loss(told, batch, judged, end)
+    other = "held-out" if "held-out" in pools else "unseen"
+    rows = []
+    for step in kept_steps(run)[1:] if training.milestones else [training.num_steps]:
+        model = model_at(run, step) if training.milestones else run.model
+        loss = {pool: _loss(answers(model, batch, run, judged), batch, judged, end) for pool, batch in batches.items()}
+        above = {pool: loss[pool] - known[pool] for pool in pools}
+        where = {"step": step, "shown": columns["prompts"] * step / training.num_steps}
+        gap, inside, beyond = above[other].mean() - above["pool"].mean(), above["pool"], above[other]
+        error = math.hypot(inside.std(ddof=1), beyond.std(ddof=1)) / math.sqrt(len(inside))
+        rows.append(where | {"effect": "retrieval", "value": float(gap), "error": error})
+        rows.append(where | {"effect": "inference"} | mean_row(counted["unseen"] - loss["unseen"]))
+    return {"phases": rows}
+
+
+def _loss(law: Tensor, batch: Batch, judged: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Mean loss of each prompt at the chosen columns (sample,)."""
+    found: np.ndarray = measured(law, batch.observations[:, judged])["loss"][:, end].mean(1)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+_STRATEGIES: dict[str, tuple[str, Role]] = {
+    "inference": ("inference over all pairs", "optimum"),
+    "retrieval": ("retrieval from the pool", "model"),
+    "counting": ("counting, orders 1 to 4", "baseline"),
+    "unigram": ("unigram", "other"),
+    "uniform": ("uniform", "control"),
+}
+
+
+def _named(rows: Rows) -> Rows:
+    """With the orders of counting added up, whose shares are not told apart well."""
+    kept = Rows(row for row in rows if not row["strategy"].startswith("order-"))
+    keys = [key for key in (rows[0] if rows else {}) if key not in ("strategy", "value", "error")]
+    orders = Rows(row for row in rows if row["strategy"].startswith("order-"))
+    for group in orders.by(*keys).values():
+        row = {key: group[0][key] for key in keys} | {"strategy": "counting"}
+        error = math.hypot(*(one["error"] for one in group))
+        kept.append(row | {"value": math.fsum(one["value"] for one in group), "error": error})
+    return kept
+
+
+def _end(tables: Tables) -> Rows:
+    rows = tables["weights"].where(axis="demonstrations")
+    return _named(rows.where(x=max(rows.values("x"))))
+
+
+def _weights_figure(tables: Tables) -> Figure:
+    rows = _end(tables)
+    panels = [
+        lines(
+            title[0].upper() + title[1:],
+            *(curve(rows.where(pool=pool, strategy=name), "prompts", *look) for name, look in _STRATEGIES.items()),
+            x_label="prompts per HMM",
+            y_label="weight",
+            log_x=True,
+            y_min=0.0,
+            y_max=1.02,
+        )
+        for pool, title in POOLS.items()
+        if rows.where(pool=pool)
+    ]
+    return Figure(
+        name="weights",
+        title="The strategies in a model's predictions",
+        caption=(
+            "Weights of the mixture of strategies that is nearest to the model's predictions (in KL divergence), after all "
+            "demonstrations, against how often each HMM was shown in training. On prompts of the pool retrieval and "
+            "inference soon say the same, so that their weights are not told apart there."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _by_demonstration(tables: Tables) -> Figure:
+    rows = _named(tables["weights"])
+    panels = [
+        lines(
+            f"{title[0].upper()}{title[1:]}, by {axis.removesuffix('s')}",
+            *(curve(rows.where(pool=pool, axis=axis, strategy=name), "x", *look) for name, look in _STRATEGIES.items()),
+            x_label=label,
+            y_label="weight",
+            y_min=0.0,
+            y_max=1.02,
+        )
+        for pool, title in POOLS.items()
+        for axis, label in (("demonstrations", "demonstrations before"), ("positions", "observations seen"))
+        if rows.where(pool=pool)
+    ]
+    return Figure(
+        name="by-demonstration",
+        title="The strategies along a prompt, in the paper's regime",
+        caption=(
+            f"As in the figure before, for the pool with {_prompts_said(tables)} prompts per HMM: against the "
+            "demonstrations before a sequence, and along the test sequence."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _phase_figure(rows: Rows) -> Figure:
+    named = rows.with_columns(pool=lambda row: f"{row['prompts']:.4g}")
+    shown = {"x_label": "step", "y_label": "prompts per HMM at the end", "z_label": "nats"}
+    titles = {
+        "retrieval": "Retrieval: held-out HMMs less pool",
+        "inference": "Inference: below the best n-gram, HMMs never seen",
+    }
+    maps = [
+        heatmap(t, Rows(named.where(effect=e).pool("step", "pool")), "step", "pool", **shown) for e, t in titles.items()
+    ]
+    return Figure(
+        name="phases",
+        title="Phases of training",
+        caption=(
+            "Left: loss on held-out HMMs less that on the pool, each above the filter that is told the HMM. Right: loss of "
+            "the best in-context n-gram less that of the model on HMMs never seen. Test sequence, means over seeds."
+        ),
+        panels=tuple(maps),
+    )
+
+
+def _prompts_said(tables: Tables) -> str:
+    return ", ".join(f"{value:.4g}" for value in tables["weights"].values("prompts"))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Questions
+
+
+@claim("multitask-strategies")
+def strategies(tables: Tables) -> Seen:
+    rows = _end(tables)
+    often, rarely = max(rows.values("prompts")), min(rows.values("prompts"))
+
+    def weight(prompts: float, pool: str, name: str) -> Rows:
+        return rows.where(prompts=prompts, pool=pool, strategy=name)
+
+    parts = []
+    for prompts in (often, rarely):
+        for pool in ("pool", "unseen"):
+            found = {name: weight(prompts, pool, name).effect() for name in _STRATEGIES}
+            listed = ", ".join(f"{name} {one.short()}" for name, one in found.items() if one is not None)
+            parts.append(f"{prompts:.4g} prompts per HMM, on {POOLS[pool]}: {listed}")
+    difference = weight(often, "unseen", "retrieval").less(weight(rarely, "unseen", "retrieval"), unit="weight")
+    return Seen(difference, f"{'; '.join(parts)}.")
+
+
+@claim("multitask-switch")
+def switch(tables: Tables) -> Seen:
+    rows = tables["phases"].where(effect="retrieval")
+    last = Rows(row for row in rows if row["shown"] == row["prompts"])
+    found = last.per_seed(lambda own: _crossed(own, "prompts", RETRIEVES))
+    listed = ", ".join(f"{x:.4g}: {own.effect()}" for x, own in sorted(last.by("prompts").items()))
+    text = f"By prompts per HMM, the loss on held-out HMMs is above that on the pool by {listed} nats. {_where(found)}"
+    effect = effect_of(_logs(found), "base-2 logarithm of prompts per HMM")
+    return Seen(effect, text, gates=(equal_tokens(tables),))
+
+
+@claim("multitask-inference-first")
+def inference_first(tables: Tables) -> Seen:
+    rows, parts = tables["phases"], []
+    both: dict[Any, list[Estimate]] = {seed: [] for seed in rows.seeds()}
+    for prompts, own in sorted(rows.by("prompts").items()):
+        steps = {}
+        for name, level in (("inference", INFERS), ("retrieval", RETRIEVES)):
+            part = own.where(effect=name)
+            steps[name] = part.per_seed(lambda one, level=level: _crossed(one, "step", level))  # type: ignore[misc]
+            said = [f"{found.step:,.0f}" for found in steps[name].values() if found is not None]
+            parts.append(f"{name} at {prompts:.4g} prompts per HMM from step {', '.join(said) or 'none on'}")
+        for seed, first in steps["inference"].items():
+            second = steps["retrieval"][seed]
+            if first is not None and second is not None:
+                both[seed].append(Estimate(second.log2_step, second.error) - Estimate(first.log2_step, first.error))
+    means = {
+        seed: Estimate(
+            math.fsum(v.value for v in found) / len(found), math.hypot(*(v.error for v in found)) / len(found)
+        )
+        if found
+        else None
+        for seed, found in both.items()
+    }
+    return Seen(effect_of(means, "doublings of training from inference to retrieval"), f"By seed: {'; '.join(parts)}.")
+
+
+def _crossed(rows: Rows, key: str, level: float) -> Crossing | None:
+    """Where one seed's rows cross a level for good."""
+    found = sorted(rows, key=lambda row: row[key])
+    errors = [row["error"] if "error" in row else (row["high"] - row["low"]) / 3.92 for row in found]
+    places = [round(row[key]) if row[key] >= 1 else 1 for row in found]
+    return crossing(places, [row["value"] for row in found], errors, level=level)
+
+
+def _logs(found: Mapping[Any, Crossing | None]) -> dict[Any, Estimate | None]:
+    return {seed: None if one is None else Estimate(one.log2_step, one.error) for seed, one in found.items()}
+
+
+def _where(found: Mapping[Any, Crossing | None]) -> str:
+    said = ", ".join("none" if one is None else f"{one.step:,.0f}" for one in found.values())
+    return f"It crosses {RETRIEVES:g} nats at this many, by seed: {said}."

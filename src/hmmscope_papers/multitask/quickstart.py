@@ -1,0 +1,297 @@
+"""The whole way in minutes: two pools of HMMs, a small RoFormer on each, the exact answers, and a look inside."""
+
+from typing import Any
+
+from hmmscope import registry
+from hmmscope.analysis.counting import TREE, best_counting
+from hmmscope.analysis.probes import probe
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Effect
+from hmmscope.lab.evidence.figures import Figure, Lines
+from hmmscope.lab.evidence.panels import Look, curve, lines
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured
+from hmmscope.lab.experiments.looks import prompt_looks
+from hmmscope.processes.base import Process
+from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.storage import rundir
+from hmmscope.ties import largest, smallest
+from hmmscope_papers.multitask.fig1 import effects
+from hmmscope_papers.multitask.models import PARTS, multitask_plan
+from hmmscope_papers.multitask.predictors import POOLS, counting_of, pools_of, prompt_score
+from hmmscope_papers.multitask.setting import pool_columns, spread
+
+#: Predictors that are drawn beside the best n-gram; the tables have more.
+_SHOWN = ("known-component", "prior", "retrieval", "model", "untrained", TREE)
+#: What is read of each layer, and how it is called.
+_READ = {"previous-1": "1 back", "previous-2": "2 back", "previous-3": "3 back", "component": "which of 16 HMMs"}
+#: Predictors where the mixture over all pairs is not the optimum: it is that of held-out pairs alone.
+_NO_PRIOR = ("model", "untrained", "known-component", "retrieval")
+#: HMMs never seen among which the live page draws.
+_LIVE = 16
+#: What differs from figure 1 at the scale of the demo: fewer states and symbols, a narrower hidden layer, fewer steps. It
+#: was chosen on seeds 11 and 12, because there a model learns from the prompt in a minute; the demo has seed 0.
+_DEMO = {
+    "process": {"num_states": 12, "num_symbols": 6},
+    "model": {"mlp_ratio": 1},
+    "training": {"num_steps": 2200},
+}
+
+
+@registry.experiment("quickstart")
+class Quickstart(Experiment):
+    """A RoFormer on prompts of a small pool and one on those of a large pool, asked about HMMs that neither has seen."""
+
+    title = "Two RoFormers, few HMMs shown often and many shown rarely"
+    summary = (
+        "Does a model that predicts well know its HMMs by heart, or does it learn from the prompt? "
+        "Two small decoders read as many prompts: demonstrations from one hidden Markov model of a pool, then a test "
+        "sequence of the same one. One pool is small and its HMMs are shown more than a thousand times; in the other each "
+        "is shown about fifteen times. Both are asked about HMMs of their pool, about held-out pairs of its parts, and "
+        "about HMMs of which they have seen no part. Beside them stand what counting in the prompt reaches at its best, "
+        "what retrieval from the pool reaches, and the filter that is told the HMM."
+    )
+    intervals = SEED_INTERVALS
+    num_seeds = {"smoke": 1, "small": 1, "gpu": 1, "paper": 1}
+    groups = {"measurements": ("in-context", "effects", "layers", "training")}
+    sizes = {
+        "smoke": {"samples": 16, "never_seen_samples": 16, "first_position": 4, "probe_samples": 64},
+        "small": {"samples": 128, "never_seen_samples": 512, "first_position": 4, "probe_samples": 512},
+        "gpu": {"samples": 512, "never_seen_samples": 512, "first_position": 4, "probe_samples": 1024},
+        "paper": {"samples": 512, "never_seen_samples": 512, "first_position": 4, "probe_samples": 1024},
+    }
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        return {"parts": PARTS[scale]}
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        plan = multitask_plan(scale, choices["parts"])
+        if scale == "small":
+            for config in plan.values():
+                for section, changes in _DEMO.items():
+                    config[section] |= changes
+        return plan
+
+    def live_run(self, scale: str, labels: list[str]) -> str | None:
+        return labels[-1] if scale in ("smoke", "small") else None  # the others are too large for a page
+
+    def live_process(self, run: Run) -> Process | None:
+        return spread(pools_of(run)["unseen"], _LIVE)
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        tables: Measured = {name: [] for name in self.groups[group]}
+        for label, run in runs.items():
+            where = {"label": label, **pool_columns(run)}
+            counting = counting_of(run)
+            for pool, process in pools_of(run).items():
+                count = sizes["never_seen_samples" if pool == "unseen" else "samples"]
+                score = prompt_score(run, process, count, None if pool == "held-out" else _NO_PRIOR, counting)
+                rows = score.rows("demonstrations", score.positions >= sizes["first_position"])
+                tables["in-context"] += [where | {"pool": pool} | row for row in rows]
+                tables["effects"] += [where | row for row in effects(score, pool, sizes["first_position"])]
+            tables["layers"] += [where | row for row in _layers(run, sizes["probe_samples"])]
+            records = rundir.read_journal(run.path / "metrics.jsonl")
+            tables["training"] += [
+                where | {key: row[key] for key in ("step", "evaluation_loss")}
+                for row in records
+                if row.get("evaluation_loss") is not None
+            ]
+        return tables
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        """Predictions, layers and the loss over training."""
+        return [
+            _never_seen(tables["in-context"]),
+            _in_context(tables["in-context"], "loss", "nats per observation"),
+            _in_context(tables["in-context"], "accuracy", "accuracy"),
+            _layer_figure(tables["layers"]),
+            _training_figure(tables["training"]),
+        ]
+
+
+def _layers(run: Run, num_samples: int) -> list[dict]:
+    """Probes of `_READ`, layer by layer, in the trained and the untrained network."""
+    few = Corpus(spread(run.process, 16), layout=run.config.layout, seed=run.config.seed, stream="probe")
+    rows = []
+    for network, model in {"trained": run.model, "untrained": untrained_twin(run)}.items():
+        for target in _READ:
+            corpus = few if target == "component" else run.corpus("probe")
+            found = probe(model, corpus, target=target, num_samples=num_samples, shuffled_labels=False, num_twins=0)
+            rows += [{"network": network} | row for row in found]
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def _never_seen(rows: Rows) -> Figure:
+    """What the demo is about: both models on HMMs of which no part was ever seen."""
+    panels = []
+    for prompts, own in rows.where(metric="loss", pool="unseen").by("prompts").items():
+        series = [curve(own.where(predictor=name), "x", *look) for name, look in _looks(own, "unseen").items()]
+        title = f"Trained on {_shown(prompts)}"
+        panels.append(
+            lines(title, *series, x_label="demonstrations before the sequence", y_label="nats per observation")
+        )
+    return Figure(
+        name="never-seen",
+        title="HMMs never seen: who learns from the prompt?",
+        caption=(
+            "The next observation of HMMs of which no part was ever seen, at later positions of a sequence. A model that "
+            "knows its HMMs by heart does no better than retrieval from its pool; one that learns from the prompt does "
+            "better than that, and than counting in the prompt at its best. Bands are 95 % intervals over prompts."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _in_context(rows: Rows, metric: str, unit: str) -> Figure:
+    panels = []
+    for prompts, of_model in rows.where(metric=metric).by("prompts").items():
+        for pool, own in of_model.by("pool").items():
+            title = f"{POOLS[pool][0].upper()}{POOLS[pool][1:]}; {_shown(prompts)}"
+            series = [curve(own.where(predictor=name), "x", *look) for name, look in _looks(own, pool).items()]
+            panels.append(lines(title, *series, x_label="demonstrations before the sequence", y_label=unit))
+    return Figure(
+        name=f"in-context-{metric}",
+        title=f"{metric.capitalize()} as demonstrations arrive",
+        caption=(
+            "The next observation, at the later positions of a sequence, against the number of demonstrations before it. "
+            "Top: few HMMs that were shown often; bottom: many that were shown rarely. Retrieval is the exact answer of an "
+            "observer who knows the pool and believes in nothing else: the optimum on the pool. The mixture over all pairs "
+            "is the optimum on held-out pairs. The best n-gram and the context trees count in the prompt alone, tuned on "
+            "other prompts of the pool. Bands are 95 % intervals over prompts, of one training each."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _looks(rows: Rows, pool: str) -> dict[str, Look]:
+    """The predictors that are drawn, and of the n-grams the best after all demonstrations."""
+    end = rows.where(x=max(rows.values("x")))
+    orders = {row["predictor"]: row["value"] for row in end if row["predictor"].startswith("order-")}
+    if end[0]["metric"] == "accuracy":
+        orders = {name: -value for name, value in orders.items()}
+    shown = (*_SHOWN, *([smallest(orders, orders.__getitem__)] if orders else []))
+    return {name: look for name, look in prompt_looks(pool).items() if name in shown}
+
+
+def _layer_figure(rows: Rows) -> Figure:
+    def panel(own: Rows, title: str) -> Lines:
+        series = [curve(own.where(target=target), "layer", name, y="accuracy") for target, name in _READ.items()]
+        chance = curve(own.where(target="component"), "layer", "chance, which HMM", "baseline", y="chance", bands=False)
+        return lines(title, *series, chance, x_label="layer", y_label="probe accuracy", y_min=0.0, y_max=1.02)
+
+    panels = [
+        panel(own.where(network=network), f"{name}; {_shown(prompts)}")
+        for prompts, own in rows.by("prompts").items()
+        for network, name in {"trained": "Trained", "untrained": "Before training"}.items()
+    ]
+    return Figure(
+        name="layers",
+        title="What a layer holds",
+        caption=(
+            "Accuracy of linear probes on prompts that neither the model nor the probe was trained on: the observation k "
+            "steps back, at positions 4 and later of the test sequence, and which of 16 HMMs of the pool speaks, at the "
+            "last observation. Layer 0 is the embedding. What the network holds before training, it did not learn."
+        ),
+        panels=tuple(panels),
+    )
+
+
+def _training_figure(rows: Rows) -> Figure:
+    series = [
+        curve(own, "step", f"pool with {_shown(prompts)}", y="evaluation_loss")
+        for prompts, own in rows.by("prompts").items()
+    ]
+    return Figure(
+        name="training",
+        title="Loss over training",
+        caption="Loss on fresh prompts of the own pool, over whole prompts.",
+        panels=(lines("", *series, x_label="step", y_label="nats per observation"),),
+    )
+
+
+def _shown(prompts: float) -> str:
+    return f"{prompts:,.3g} prompts per HMM" if prompts < 1000 else f"{prompts:,.0f} prompts per HMM"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Questions
+
+
+@claim("quickstart-counting")
+def beyond_counting(tables: Tables) -> Seen:
+    return _better(tables, "counting")
+
+
+@claim("quickstart-retrieval")
+def beyond_retrieval(tables: Tables) -> Seen:
+    return _better(tables, "retrieval")
+
+
+@claim("quickstart-often")
+def by_heart(tables: Tables) -> Seen:
+    prompts = max(tables["effects"].values("prompts"))
+    above = tables["effects"].where(prompts=prompts, network="trained", effect="loss above the ceiling")
+    gap = above.where(pool="unseen").less(above.where(pool="pool"), unit="nats")
+    assert gap is not None
+    pool, unseen = (_end(tables, prompts, name, "loss")["model"] for name in ("pool", "unseen"))
+    says = {1: "Yes", 0: "Not told", -1: "No"}[_side(gap)]
+    return Seen(gap, f"{says}: {pool:.2f} nats on its pool, {unseen:.2f} on HMMs never seen.")
+
+
+@claim("quickstart-layers")
+def layers_hold(tables: Tables) -> Seen:
+    rows = tables["layers"].where(prompts=min(tables["layers"].values("prompts")))
+
+    def best(target: str, network: str) -> dict[str, Any]:
+        return largest(rows.where(target=target, network=network), lambda row: row["accuracy"])
+
+    parts = []
+    for target, name in _READ.items():
+        own, before = best(target, "trained"), best(target, "untrained")
+        parts.append(f"{name} {own['accuracy']:.2f} ({before['accuracy']:.2f} before)")
+    one, control = best("previous-1", "trained"), best("previous-1", "untrained")
+    gain = one["accuracy"] - control["accuracy"]
+    half = sum((row["high"] - row["low"]) / 2 for row in (one, control))
+    effect = Effect(value=gain, low=gain - half, high=gain + half, unit="more for 1 back")
+    return Seen(effect, f"{', '.join(parts)}.")
+
+
+def _better(tables: Tables, than: str) -> Seen:
+    """Whether the learner is better on HMMs never seen, in nats and in accuracy, in words that follow both intervals."""
+    prompts = min(tables["effects"].values("prompts"))
+    own = tables["effects"].where(prompts=prompts, network="trained", pool="unseen")
+    nats, right = (
+        own.where(effect=f"gain over {than}").effect(unit="nats"),
+        own.where(effect=f"accuracy over {than}").effect(),
+    )
+    assert nats is not None
+    assert right is not None
+    losses, accuracies = (_end(tables, prompts, "unseen", metric) for metric in ("loss", "accuracy"))
+    beside = "retrieval"
+    if than == "counting":
+        losses = {"counting": losses[best_counting(losses)], **losses}
+        accuracies = {"counting": accuracies[best_counting(accuracies, "accuracy")], **accuracies}
+        beside = "counting"
+    sides = _side(nats), _side(right)
+    says = {(1, 1): "Yes", (1, 0): "In nats alone", (0, 1): "In accuracy alone", (0, 0): "Not told apart"}
+    text = (
+        f"{says.get(sides, 'No')}: {losses['model']:.2f} nats, {than} {losses[beside]:.2f}; right in "
+        f"{accuracies['model']:.2f}, {than} in {accuracies[beside]:.2f}, {right} more often."
+    )
+    return Seen(nats, text)
+
+
+def _side(effect: Effect) -> int:
+    """On which side of zero the whole interval lies: 1, -1, or 0 if on both."""
+    return ((effect.low or 0) > 0) - ((effect.high or 0) < 0)
+
+
+def _end(tables: Tables, prompts: float, pool: str, metric: str) -> dict[str, float]:
+    """Means of all predictors after all demonstrations."""
+    rows = tables["in-context"].where(prompts=prompts, metric=metric, pool=pool)
+    return {row["predictor"]: row["value"] for row in rows.where(x=max(rows.values("x")))}

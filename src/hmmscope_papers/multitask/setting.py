@@ -1,0 +1,242 @@
+"""The setting in which a claim of [MultiTask] on trained models can be decided, and the gates that read it.
+
+The paper shows each of 8192 HMMs 16 times, so that nothing can be learned by heart. A small pool is another setting: each
+HMM is shown hundreds of times and can be retrieved, and how often symbols occur may name the HMM, which no training is
+needed for. The table "setting" of an experiment records, model by model and seed by seed, which setting it was.
+"""
+
+import math
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from hmmscope.analysis.counting import best_counting
+from hmmscope.analysis.intervals import bootstrap_means, mean_row
+from hmmscope.analysis.probes import chance_accuracy, label_stream, probe_correct, reading_times
+from hmmscope.axes import Tensor
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import Gate, learned, regime
+from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope.lab.experiments.outcomes import flat
+from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.narrow import as_mixture
+from hmmscope.runs.pipeline import Run
+from hmmscope_papers.multitask.models import PARTS, multitask_plan
+from hmmscope_papers.multitask.predictors import last_sequence, prompt_score
+
+#: Prompts per HMM in the paper, and how many count as its regime: up to a factor of four.
+PAPERS_PROMPTS = 16.0
+PROMPTS_PER_HMM = (4.0, 64.0)
+#: HMMs in a pool that counts as the paper's: its 8192, and down to a sixteenth of them.
+POOL = (512.0, 2.0**20)
+#: Share of the way from chance to certainty up to which symbol counts may name the HMM.
+MOST_FROM_COUNTS = 0.25
+#: Nats by which a model has to be better than the best n-gram to count as having learned.
+LEARNED = 0.02
+#: Nats by which the loss may still change in the last quarter of a training that the claims are judged on.
+SETTLED = 0.05
+#: HMMs that the probe on symbol counts tells apart, and prompts of each; prompts on which the gain over counting is taken.
+_NAMED, _PROMPTS, _JUDGED = 16, 64, 256
+
+PER_HMM, HMMS, FROM_COUNTS = "prompts per HMM", "HMMs in the pool", "component from symbol counts"
+OVER_COUNTING = "gain over the best n-gram"
+
+
+class PoolFigure(Experiment):
+    """A figure of the paper, looked for in each model of `multitask_plan`; its claims are about the one of `in_regime`."""
+
+    num_seeds = NUM_SEEDS
+    intervals = SEED_INTERVALS
+    #: Figures that are drawn of the other models too.
+    of_all: tuple[str, ...] = ()
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        return {"parts": PARTS[scale]}
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        return multitask_plan(scale, choices["parts"])
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        tables: Measured = {name: [] for name in self.groups[group]}
+        for label, run in runs.items():
+            found = {"setting": setting_rows(run)} if group == "setting" else self.look(run, sizes)
+            for name, rows in found.items():
+                tables[name] += [{"label": label, **pool_columns(run)} | row for row in rows]
+        return tables
+
+    @abstractmethod
+    def look(self, run: Run, sizes: dict[str, Any]) -> Measured:
+        """The tables of one model."""
+
+    @abstractmethod
+    def drawn(self, tables: Tables) -> list[Figure]:
+        """The figures of one model."""
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        """Those of the model in the paper's regime, and some of the others, each with its pool in the caption."""
+        labels = sorted(tables["setting"].values("label"), key=lambda label: label != regime_label(tables))
+        found = []
+        for number, label in enumerate(labels):
+            own = of_label(tables, label)
+            told = f"Pool of {_said(own, HMMS)} HMMs, each shown in {_said(own, PER_HMM)} prompts ({label})."
+            for figure in self.drawn(own):
+                caption = f"{figure.caption} {told}"
+                if not number:
+                    found.append(replace(figure, caption=caption))
+                elif figure.name in self.of_all:
+                    name = f"{figure.name}-{label.lower().replace(' = ', '-')}"
+                    title = f"{figure.title}: {_said(own, PER_HMM)} prompts per HMM"
+                    found.append(replace(figure, name=name, title=title, caption=caption))
+        return found
+
+
+def pool_columns(run: Run) -> dict[str, Any]:
+    """Columns that say of which pool a row is: ``hmms``, and ``prompts``, different ones of each HMM in training."""
+    process, training = as_mixture(run.process), run.config.training
+    shown = training.num_trajectories or training.num_steps * training.batch_size
+    return {"hmms": len(process), "prompts": shown / len(process)}
+
+
+def setting_rows(run: Run) -> list[dict[str, Any]]:
+    """The table "setting" of a run on prompts of a mixture: (quantity, value, low, high, chance).
+
+    ``prompts per HMM`` (different ones, in training); ``HMMs in the pool``; ``component from symbol counts``: accuracy of a
+    linear probe for the HMM on how often symbols are in a prompt, with the share of the commonest class;
+    ``gain over the best n-gram``: loss of the best that counts, context trees too, less that of the model, in the test
+    sequence of fresh prompts of the pool, nats.
+    """
+    few = spread(run.process, _NAMED)
+    corpus = Corpus(few, layout=run.config.layout, seed=run.config.seed, stream="probe")
+    counted = counting_rows(corpus, len(few) * _PROMPTS)[0]
+    score = prompt_score(run, run.process, _JUDGED, ("model",))
+    loss = {name: score.measures[name]["loss"][:, last_sequence(score)].mean(1) for name in score.measures}
+    gain = mean_row(loss[best_counting(loss)] - loss["model"])
+    columns = pool_columns(run)
+    return [
+        {"quantity": PER_HMM, "value": columns["prompts"]},
+        {"quantity": HMMS, "value": columns["hmms"]},
+        {"quantity": FROM_COUNTS, "value": counted["accuracy"]}
+        | {key: counted[key] for key in ("low", "high", "chance")},
+        {"quantity": OVER_COUNTING} | gain,
+    ]
+
+
+def spread(process: Any, count: int) -> Mixture:
+    """At most `count` components of a pool, equally likely, as far apart in it as can be: neighbours share parts."""
+    process = as_mixture(process)
+    count = min(count, len(process))
+    chosen = torch.linspace(0, len(process) - 1, count, dtype=torch.float64).long()
+    return Mixture.from_law([1 / count] * count, process.law.select(chosen))
+
+
+def counting_rows(corpus: Corpus, count: int) -> list[dict[str, Any]]:
+    """Probes of the component that read frequencies of symbols, and of pairs of neighbours, in whole prompts.
+
+    Returns:
+        a row each: (frequencies, accuracy, low, high, chance, samples), intervals over prompts.
+    """
+    times, size, layout = reading_times(corpus, "component"), corpus.num_symbols, corpus.layout
+    observations = corpus[0:count].observations
+    pairs = observations[:, :-1] * size + observations[:, 1:]
+    inside = torch.from_numpy(~layout.starts[1:])
+    single, double = _share(observations, size), _share(pairs[:, inside], size * size)
+    rows = []
+    for name, features in {"symbols": single, "symbols and pairs": torch.cat([single, double], 1)}.items():
+        data = label_stream(features.float()[None], corpus, "component", times)
+        mean, low, high = (float(x[0]) for x in bootstrap_means(probe_correct(data)))
+        row = {"frequencies": name, "accuracy": mean, "low": low, "high": high}
+        rows.append(row | {"chance": chance_accuracy(data), "samples": count})
+    return rows
+
+
+def _share(symbols: Tensor, size: int) -> Tensor:
+    """How often each of `size` symbols is in a row (sample, size)."""
+    return torch.zeros(len(symbols), size).scatter_add_(1, symbols, torch.ones(symbols.shape)) / symbols.shape[1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Gates
+
+
+def regime_label(tables: Tables) -> Any:
+    """The model that the claims are about: of pools as large as the paper's, that with prompts per HMM nearest to 16."""
+    rows = tables.get("setting", Rows())
+
+    def distance(label: Any) -> tuple[bool, float]:
+        hmms, prompts = (
+            rows.where(label=label, quantity=name).pool("quantity")[0]["value"] for name in (HMMS, PER_HMM)
+        )
+        return hmms < POOL[0], abs(math.log(prompts / PAPERS_PROMPTS))
+
+    return min(rows.values("label"), key=distance, default=None)
+
+
+def of_label(tables: Tables, label: Any) -> Tables:
+    """The rows of one model, and those that are of none."""
+    return {name: Rows(row for row in rows if row.get("label", label) == label) for name, rows in tables.items()}
+
+
+def in_regime(tables: Tables) -> Tables:
+    """The rows of the model that the claims are about."""
+    label = regime_label(tables)
+    return tables if label is None else of_label(tables, label)
+
+
+def gates(tables: Tables) -> tuple[Gate, ...]:
+    """What has to hold before a claim on the trained models of Figures 1, 2, 3 and 7 is judged."""
+    return (
+        not_from_counts(tables),
+        few_prompts(tables),
+        large_pool(tables),
+        beyond_counting(tables),
+        flat(tables, SETTLED),
+    )
+
+
+def few_prompts(tables: Tables) -> Gate:
+    """Whether each HMM was shown about as rarely as in the paper."""
+    found = _of(tables, PER_HMM).effect()
+    if found is None:
+        return Gate("regime", False, "in how many prompts each HMM was shown is not recorded")
+    return regime(found.value, *PROMPTS_PER_HMM, "the number of prompts in which each HMM was shown (16 in the paper)")
+
+
+def large_pool(tables: Tables) -> Gate:
+    """Whether the pool was about as large as in the paper."""
+    found = _of(tables, HMMS).effect()
+    if found is None:
+        return Gate("regime", False, "how many HMMs the pool had is not recorded")
+    return regime(found.value, *POOL, "the number of HMMs in the pool (8192 in the paper)")
+
+
+def not_from_counts(tables: Tables) -> Gate:
+    """Whether telling the HMM takes more than counting symbols."""
+    rows = _of(tables, FROM_COUNTS)
+    found, chance = rows.effect(), rows.effect("chance")
+    if found is None or chance is None:
+        return Gate("regime", False, "how often symbol counts alone name the HMM is not recorded")
+    most = chance.value + MOST_FROM_COUNTS * (1 - chance.value)
+    return regime(found.value, 0.0, most, "the accuracy with which symbol counts alone name the HMM")
+
+
+def beyond_counting(tables: Tables) -> Gate:
+    """Whether the models are better than what can be counted in the prompt."""
+    found = _of(tables, OVER_COUNTING).effect(unit="nats")
+    if found is None:
+        return Gate("learned", False, "whether the model is better than the best n-gram is not recorded")
+    return learned(found, LEARNED, "the best in-context n-gram")
+
+
+def _of(tables: Tables, quantity: str) -> Rows:
+    return Rows(tables.get("setting", ())).where(quantity=quantity)
+
+
+def _said(tables: Tables, quantity: str) -> str:
+    found = _of(tables, quantity).effect()
+    if found is None:
+        return "an unknown number of"
+    return f"{found.value:,.0f}" if found.value >= 1e3 else f"{found.value:.4g}"

@@ -1,0 +1,239 @@
+"""A trained network, the same before training, and the network of [MultiTask] Theorem 1, under the same instruments."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hmmscope.analysis.activations import BATCH, capture, inference_mode, residual_layers
+from hmmscope.analysis.attention import attention_map
+from hmmscope.analysis.curves import evaluate
+from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio
+from hmmscope.analysis.probes import MAX_DISTANCE, probe
+from hmmscope.analysis.similarity import explained_change, linear_cka
+from hmmscope.axes import Tensor
+from hmmscope.constructions.least_squares import LeastSquares, demonstration_samples, least_squares, window_features
+from hmmscope.constructions.multitask import multitask_theorem1
+from hmmscope.constructions.multitask_network import MultiTaskTransformer
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.layouts import Prompts
+from hmmscope.lab.experiments.experiment import Measured
+from hmmscope.processes.narrow import as_mixture
+from hmmscope.runs.pipeline import Run
+from hmmscope.storage.rundir import read_journal
+from hmmscope.ties import largest
+
+
+def construct(run: Run, sizes: dict[str, Any]) -> MultiTaskTransformer:
+    """Theorem 1's network for the prompts of a run, causal, with the largest step that is stable on its prompts."""
+    layout = run.config.layout
+    assert isinstance(layout, Prompts)
+    return multitask_theorem1(
+        run.process.num_symbols,
+        sizes["memory_length"],
+        sizes["num_steps"],
+        num_demonstrations=layout.num_demonstrations,
+        demonstration_length=layout.demonstration_length,
+        test_length=layout.test_length,
+        learning_rate=float(1 / _regressions(run, sizes).largest.max()),
+        causal=True,
+    )
+
+
+def _regressions(run: Run, sizes: dict[str, Any]) -> LeastSquares:
+    """The least-squares problem of each prompt's demonstrations."""
+    observations = run.corpus("probe")[0 : sizes["samples"]].observations
+    return least_squares(
+        demonstration_samples(_demonstrations(run, observations), _symbols(run), sizes["memory_length"])
+    )
+
+
+def _demonstrations(run: Run, observations: Tensor) -> Tensor:
+    layout = run.config.layout
+    assert isinstance(layout, Prompts)
+    shape = (layout.num_demonstrations, layout.demonstration_length)
+    return observations[:, : shape[0] * shape[1]].unflatten(1, shape)
+
+
+def _symbols(run: Run) -> int:
+    return run.process.num_symbols
+
+
+def scores_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
+    """How well each predicts the end of the test sequence, whose window lies inside it."""
+    rows = []
+    for name, network in networks.items():
+        score = evaluate(network, run.corpus("probe"), num_samples=sizes["samples"], baselines=name == "trained")
+        last = score.demonstrations == score.demonstrations.max()
+        kept = last & (score.positions >= sizes["memory_length"])
+        for predictor in ("model", "optimum", "order-1", "order-3") if name == "trained" else ("model",):
+            for metric in ("accuracy", "total_variation"):
+                if metric in score.measures[predictor]:
+                    mean, low, high = bootstrap_means(score.measures[predictor][metric][:, kept].mean(1))
+                    rows.append(
+                        {
+                            "predictor": name if predictor == "model" else predictor,
+                            "metric": metric,
+                            "value": float(mean),
+                            "low": float(low),
+                            "high": float(high),
+                            "samples": sizes["samples"],
+                        }
+                    )
+    return rows
+
+
+def probes_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
+    process = as_mixture(run.process)
+    few = process.first(min(sizes["probe_components"], len(process)))
+    wanted = [("component", Corpus(few, layout=run.config.layout, seed=run.config.seed, stream="probe"))]
+    wanted += [(f"previous-{k}", run.corpus("probe")) for k in range(MAX_DISTANCE + 1)]
+    rows = []
+    for name, network in networks.items():
+        for target, corpus in wanted:
+            found = probe(
+                network,
+                corpus,
+                target=target,
+                num_samples=sizes["probe_samples"],
+                shuffled_labels=False,
+                num_twins=0,  # the untrained network is one of those that stand side by side
+            )
+            last = max(row["layer"] for row in found)
+            rows += [{"network": name, "depth": row["layer"] / last} | row for row in found]
+    return rows
+
+
+def attention_of_networks(networks: Mapping[str, nn.Module], corpus: Corpus, sizes: dict[str, Any]) -> Measured:
+    """Attention by offset of every head, and its overlap with the heads of the construction that gather."""
+    offsets: list[dict] = []
+    profiles: dict[tuple[str, int, int], list[float]] = {}
+    for name, network in networks.items():
+        rows = attention_map(network, corpus, num_samples=min(128, sizes["samples"]), max_offset=16)
+        offsets += [{"network": name} | row for row in rows if row["kind"] == "offset"]
+        for row in rows:
+            if row["kind"] == "offset":
+                profiles.setdefault((name, row["layer"], row["head"]), []).append(row["value"])
+    gathering = [key for key in profiles if key[0] == "constructed" and max(profiles[key]) > 0.99]
+    overlap = []
+    for _, layer, head in gathering:
+        shape = np.array(profiles["constructed", layer, head])
+        for name in ("trained", "untrained"):
+            found = {key: float(np.minimum(shape, profiles[key]).sum()) for key in profiles if key[0] == name}
+            best = largest(found, found.__getitem__)
+            overlap.append(
+                {
+                    "constructed_layer": layer,
+                    "offset": int(shape.argmax()),
+                    "network": name,
+                    "layer": best[1],
+                    "head": best[2],
+                    "overlap": found[best],
+                    "samples": min(128, sizes["samples"]),
+                }
+            )
+    return {"offsets": offsets, "overlap": overlap}
+
+
+def _features(network: nn.Module, tokens: Tensor, columns: Tensor) -> Tensor:
+    """The residual stream (layer, sample * column, feature), float64."""
+    names = residual_layers(network)
+    parts: dict[str, list[Tensor]] = {name: [] for name in names}
+    with inference_mode(network) as device:
+        for begin in range(0, len(tokens), BATCH):
+            part = tokens[begin : begin + BATCH].to(device)
+            found = capture(network, names, part, lambda x: x[:, columns].flatten(0, 1).cpu().double())
+            for name in names:
+                parts[name].append(found[name])
+    return torch.stack([torch.cat(parts[name]) for name in names])
+
+
+def similarity_of_networks(networks: Mapping[str, nn.Module], corpus: Corpus, sizes: dict[str, Any]) -> list[dict]:
+    """Centred kernel alignment of each layer with each layer of the construction, at the end of the test sequence."""
+    tokens, layout = corpus[0 : sizes["samples"]].tokens, corpus.layout
+    inside = layout.position_in_sequence >= sizes["memory_length"] - 1
+    last = layout.sequence_index == layout.sequence_index[-1]
+    columns = torch.from_numpy(layout.columns[inside & last])
+    features = {name: _features(network, tokens, columns) for name, network in networks.items()}
+    size = features["trained"].shape[1] // sizes["chunks"]
+    rows = []
+    for name in ("trained", "untrained"):
+        chunks = torch.stack(
+            [
+                linear_cka(
+                    features[name][:, i * size : (i + 1) * size], features["constructed"][:, i * size : (i + 1) * size]
+                )
+                for i in range(sizes["chunks"])
+            ]
+        ).nan_to_num(0.0)
+        mean, low, high = bootstrap_means(chunks.numpy())
+        rows += [
+            {
+                "network": name,
+                "layer": layer,
+                "constructed_layer": other,
+                "value": float(mean[layer, other]),
+                "low": float(low[layer, other]),
+                "high": float(high[layer, other]),
+                "samples": sizes["chunks"],
+            }
+            for layer, other in np.ndindex(*mean.shape)
+        ]
+    return rows
+
+
+def steps_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
+    """Share of what a layer adds at the last column that a step of gradient descent explains, beyond simple statistics.
+
+    The base is what a linear map of the last symbol and of the frequencies in the prompt explains; then the change that
+    step t makes to the prediction, (W^(t) - W^(t-1)) x, is added to it. R² on the prompts that the map was not fitted to.
+    """
+    corpus, num_symbols, memory = run.corpus("probe"), _symbols(run), sizes["memory_length"]
+    batch = corpus[0 : sizes["samples"]]
+    problems = _regressions(run, sizes)
+    rate = float(1 / problems.largest.max())
+    x = window_features(batch.observations[:, -memory:].flip(1), num_symbols)
+    iterates = [problems.descent(t, rate) for t in range(sizes["num_steps"] + 1)]
+    said = [(weights @ x[..., None])[..., 0] for weights in iterates]
+    one_hot = torch.nn.functional.one_hot(batch.observations, num_symbols).double()
+    base = torch.cat([one_hot[:, -1], one_hot.mean(1)], 1)
+    train = torch.arange(len(base)) < (3 * len(base)) // 4
+    column = torch.tensor([corpus.layout.num_columns - 1])
+    rows = []
+    for name in ("trained", "untrained"):
+        stream = _features(networks[name], batch.tokens, column)
+        for layer in range(1, len(stream)):
+            change = stream[layer] - stream[layer - 1]
+            alone, spread = explained_change(change, base, train)
+            for t in range(1, sizes["num_steps"] + 1):
+                both, _ = explained_change(change, torch.cat([base, said[t] - said[t - 1]], 1), train)
+                gain = bootstrap_ratio((alone - both).numpy(), spread.numpy())
+                rows.append(
+                    {
+                        "network": name,
+                        "layer": layer,
+                        "step": t,
+                        "base": 1 - float(alone.mean() / spread.mean()),
+                        "value": gain[0],
+                        "low": gain[1],
+                        "high": gain[2],
+                        "samples": int((~train).sum()),
+                    }
+                )
+    return rows
+
+
+def convergence_of(run: Run) -> list[dict]:
+    """How far the evaluation loss was above the optimum after three quarters of training, and at its end."""
+    assert run.summary is not None
+    found = {
+        row["step"]: row["evaluation_loss"]
+        for row in read_journal(run.path / "metrics.jsonl")
+        if "evaluation_loss" in row
+    }
+    last = max(found)
+    before = min(found, key=lambda step: abs(step - 3 * last / 4))
+    floor = run.summary["training_floor"]
+    return [{"steps": last, "earlier_step": before, "earlier": found[before] - floor, "end": found[last] - floor}]

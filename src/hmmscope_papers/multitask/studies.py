@@ -1,0 +1,254 @@
+"""What the studies of [MultiTask] that vary one thing share: base configurations, measurements on prompts, figures.
+
+The base is one small Transformer on prompts from a pool of HMMs. Each study changes one number of it, so a setting that
+several studies have is trained once. The studies of memory and observability train on windows of one HMM instead, where
+the exact answer of a short memory is known.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from hmmscope.analysis.curves import evaluate
+from hmmscope.analysis.intervals import mean_row
+from hmmscope.lab.evidence.effects import Effect
+from hmmscope.lab.evidence.figures import Bars, Lines
+from hmmscope.lab.evidence.panels import bar, bars, curve, lines
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import Gate, learned
+from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope.lab.experiments.looks import PREDICTORS
+from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope_papers.multitask.predictors import last_sequence
+
+CYCLES = "aliased-cycles-mixture"
+
+#: Prompts from a pool: numbers of each scale. The paper has one setting (its App. B.1). At scales small and gpu the HMMs are
+#: cycles whose states share symbols, so that counting tells little and one layer is clearly worse than three.
+_PROMPTS: dict[str, dict[str, dict[str, Any]]] = {
+    "smoke": {
+        "process": {"name": "random-mixture", "num_components": 4, "num_states": 3, "num_symbols": 3}
+        | {"transition_concentration": 0.2, "emission_concentration": 0.2},
+        "layout": {"num_demonstrations": 2, "demonstration_length": 4, "test_length": 4},
+        "model": {"num_layers": 2, "num_heads": 2, "width": 16},
+        "training": {"num_steps": 10, "batch_size": 8, "warmup_steps": 2, "evaluate_every": 5, "evaluate_samples": 8},
+    },
+    "small": {
+        "process": {"name": CYCLES, "num_components": 32, "num_states": 8, "num_symbols": 4},
+        "layout": {"num_demonstrations": 5, "demonstration_length": 8, "test_length": 8},
+        "model": {"num_layers": 3, "num_heads": 4, "width": 64},
+        "training": {"num_steps": 2500, "learning_rate": 3e-3, "warmup_steps": 40, "final_fraction": 0.0},
+    },
+    "gpu": {
+        "process": {"name": CYCLES, "num_components": 256, "num_states": 16, "num_symbols": 8},
+        "layout": {"num_demonstrations": 15, "demonstration_length": 8, "test_length": 8},
+        "model": {"num_layers": 4, "num_heads": 8, "width": 256},
+        "training": {"num_steps": 4000, "batch_size": 128, "precision": "bfloat16", "final_fraction": 0.0},
+    },
+    "paper": {
+        "process": {"name": "random-mixture", "num_components": 8192, "num_states": 128, "num_symbols": 16}
+        | {"transition_concentration": 0.01, "emission_concentration": 0.01},  # the paper does not state them
+        "layout": {"num_demonstrations": 15, "demonstration_length": 16, "test_length": 16},
+        "model": {"num_layers": 16, "num_heads": 16, "width": 1024},
+        "training": {"num_steps": 4096, "learning_rate": 3e-4, "warmup_steps": 200, "precision": "bfloat16"},
+    },
+}
+
+#: Windows of one HMM: numbers of each scale. The paper has no such runs; its vocabulary of 16 is at scale "paper".
+_WINDOWS: dict[str, dict[str, dict[str, Any]]] = {
+    "smoke": {
+        "process": {"num_states": 3, "num_symbols": 3, "rank": 3},
+        "model": {"num_layers": 1, "num_heads": 2, "width": 16},
+        "training": {"num_steps": 10, "batch_size": 16, "warmup_steps": 2, "evaluate_every": 5, "evaluate_samples": 8},
+    },
+    "small": {
+        "process": {"num_states": 5, "num_symbols": 5, "rank": 5},
+        "model": {"num_layers": 2, "num_heads": 4, "width": 32},
+        "training": {"num_steps": 500, "batch_size": 256, "learning_rate": 3e-3, "warmup_steps": 50},
+    },
+    "gpu": {
+        "process": {"num_states": 8, "num_symbols": 8, "rank": 8},
+        "model": {"num_layers": 2, "num_heads": 8, "width": 128},
+        "training": {"num_steps": 2000, "batch_size": 1024, "learning_rate": 2e-3},
+    },
+    "paper": {
+        "process": {"num_states": 16, "num_symbols": 16, "rank": 16},
+        "model": {"num_layers": 4, "num_heads": 8, "width": 256},
+        "training": {"num_steps": 20000, "batch_size": 1024, "learning_rate": 1e-3, "warmup_steps": 500},
+    },
+}
+#: Of the rows of both factors of the transition matrix of the windows' HMM: small, so that it forgets slowly.
+WINDOW_CONCENTRATION = 0.1
+#: Observability of the study of memory, one of those of the study of observability.
+OBSERVABILITY = 0.6
+
+#: Nats by which one layer must be worse than the base.
+DEPTH_GAIN = 0.1
+
+_DECODER = {"name": "decoder", "positions": "rotary", "input_features": False, "dropout": 0.0}
+
+
+def prompt_config(scale: str, **changes: dict[str, Any]) -> dict[str, Any]:
+    """The base of the studies on prompts as plain configuration: a rotary decoder on a pool of HMMs.
+
+    Args:
+        scale: "smoke", "small", "gpu" or "paper".
+        changes: of the sections: ``process`` instead of that of the base, and of ``layout``, ``model`` and ``training``
+            what differs.
+
+    Source: [MultiTask] App. B.1 for the sizes at scale "paper".
+    """
+    base = _PROMPTS[scale]
+    return {
+        "process": changes.get("process", base["process"]),
+        "layout": {"name": "prompts"} | base["layout"] | changes.get("layout", {}),
+        "model": _DECODER | base["model"] | changes.get("model", {}),
+        "training": base["training"] | changes.get("training", {}),
+    }
+
+
+def window_config(scale: str, memory: int, observability: float = OBSERVABILITY) -> dict[str, Any]:
+    """A decoder that sees `memory` observations of one stationary HMM and predicts the next, as plain configuration.
+
+    Args:
+        scale: "smoke", "small", "gpu" or "paper".
+        memory: observations that it sees.
+        observability: of the symmetric channel that emits, in (0, 1].
+
+    Source: [MultiTask] Assumption 2 and Lemma 1; the sizes are ours.
+    """
+    numbers = _WINDOWS[scale]
+    process = {"observability": observability, "transition_concentration": WINDOW_CONCENTRATION}
+    return {
+        "process": {"name": "low-rank-hmm", **numbers["process"], **process},
+        "layout": {"name": "sequences", "length": memory + 1},
+        "model": _DECODER | numbers["model"],
+        "training": numbers["training"],
+    }
+
+
+def end_rows(run: Run, num_samples: int) -> list[dict[str, Any]]:
+    """Scores over the test sequence of a run's prompts: (predictor, metric, value, low, high, samples).
+
+    Predictors are those of `evaluate`, and ``untrained``: the same model before training. Intervals are 95 % bootstrap
+    intervals over samples.
+    """
+    score = evaluate(run.model, run.corpus(), num_samples=num_samples)
+    twin = evaluate(untrained_twin(run), run.corpus(), num_samples=num_samples, baselines=False)
+    measures = score.measures | {"untrained": twin.measures["model"]}
+    last = last_sequence(score)
+    return [
+        {"predictor": predictor, "metric": metric} | mean_row(values[:, last].mean(1))
+        for predictor, metrics in measures.items()
+        for metric, values in metrics.items()
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Studies on prompts
+
+
+class PromptStudy(Experiment):
+    """The base with one thing varied, judged over the test sequence beside the exact Bayes mixture."""
+
+    intervals = SEED_INTERVALS
+    num_seeds = NUM_SEEDS
+    groups = {"end of the prompt": ("end",)}
+    sizes = {"smoke": {"samples": 16}, "small": {"samples": 512}, "gpu": {"samples": 1024}, "paper": {"samples": 512}}
+    #: The lists that shape the plan, by scale.
+    varied: ClassVar[dict[str, dict[str, list]]]
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        return self.varied[scale]
+
+    @abstractmethod
+    def setting(self, run: Run) -> dict[str, Any]:
+        """The columns that say what was varied."""
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        found = [(self.setting(run), end_rows(run, sizes["samples"])) for run in runs.values()]
+        return {"end": [setting | row for setting, rows in found for row in rows]}
+
+    def without_training(self, tables: Tables) -> Tables | None:
+        return untrained_answers(tables, "end")
+
+
+def untrained_answers(tables: Tables, name: str) -> Tables:
+    """Tables in which the predictor "untrained" stands in the place of the model."""
+    rows = tables[name]
+    taken = rows.where(predictor="untrained").with_columns(predictor=lambda row: "model")
+    return {**tables, name: Rows([*(row for row in rows if row["predictor"] != "model"), *taken])}
+
+
+def excess_by(tables: Tables, key: str, **fields: Any) -> dict[Any, Effect]:
+    """The model's excess over the optimum by setting, nats."""
+    found = {value: own.effect() for value, own in _excess(tables, **fields).by(key).items()}
+    return {value: effect for value, effect in found.items() if effect is not None}
+
+
+def excess_less(tables: Tables, one: dict[str, Any], other: dict[str, Any], unit: str) -> Effect | None:
+    """The model's excess at one setting less that at another, of the same seeds."""
+    return _excess(tables, **one).less(_excess(tables, **other), unit=unit)
+
+
+def _excess(tables: Tables, **fields: Any) -> Rows:
+    return tables["end"].where(predictor="model", metric="excess", **fields)
+
+
+def deepest(tables: Tables) -> Tables:
+    """The tables without the model of one layer that shows what depth is worth."""
+    rows = tables["end"]
+    return {**tables, "end": rows.where(layers=max(rows.values("layers")))}
+
+
+def depth_matters(tables: Tables, key: str) -> Gate:
+    """Whether one layer is worse than the base by `DEPTH_GAIN` beyond doubt: else what it is made of could not show.
+
+    Args:
+        tables: with the table ``end``, which has one setting with one layer.
+        key: column of what is varied.
+    """
+    rows = _excess(tables)
+    shallow = rows.where(layers=1)
+    deep = rows.where(layers=max(rows.values("layers")), **{key: shallow.values(key)[0]} if shallow else {})
+    gain = shallow.less(deep, unit="excess, nats")
+    return learned(gain, DEPTH_GAIN, "one layer") if gain else Gate("learned", False, "no model of one layer is there")
+
+
+def listed(found: dict[Any, Effect]) -> str:
+    """``1: 0.108, 2: 0.104``."""
+    return ", ".join(f"{name}: {one.value:.3f}" for name, one in found.items())
+
+
+def told_apart(effect: Effect | None, one: str, other: str) -> str:
+    """Which of the two is better, if the interval tells."""
+    if effect is None or effect.low is None or effect.high is None or effect.low <= 0 <= effect.high:
+        return f"{one} and {other} are not told apart."
+    return f"{one} is {'better' if effect.low > 0 else 'worse'} than {other}."
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+_UNITS = {
+    "accuracy": ("Accuracy", "accuracy"),
+    "loss": ("Loss", "nats per observation"),
+    "excess": ("Excess over the optimum", "nats per observation"),
+    "total_variation": ("Distance from the optimum", "total variation"),
+}
+
+
+def setting_bars(rows: Rows, key: str, metric: str, values: Sequence[str]) -> Bars:
+    """One metric of all predictors by setting: a group of bars for each value of the column `key`."""
+    title, unit = _UNITS[metric]
+    own = {name: rows.where(predictor=name, metric=metric) for name in PREDICTORS}
+    series = [bar(found, key, values, *PREDICTORS[name]) for name, found in own.items() if found]
+    return bars(title, *series, categories=values, y_label=unit)
+
+
+def setting_lines(rows: Rows, key: str, metric: str, **shown: Any) -> Lines:
+    """One metric of all predictors against the number in the column `key`."""
+    title, unit = _UNITS[metric]
+    own = {name: rows.where(predictor=name, metric=metric) for name in PREDICTORS}
+    series = [curve(found, key, *PREDICTORS[name]) for name, found in own.items()]
+    return lines(title, *series, y_label=unit, **shown)

@@ -1,0 +1,260 @@
+"""[MultiTask] Theorem 2: the next symbols together, where one symbol does not tell the states apart."""
+
+import itertools
+import math
+from typing import Any
+
+import torch
+
+from hmmscope import registry
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.layouts import Prompts
+from hmmscope.inference.observability import observability
+from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.effects import Effect
+from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.panels import lines
+from hmmscope.lab.evidence.rows import Rows
+from hmmscope.lab.experiments.experiment import Experiment, Measured, Tables
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.low_rank import LowRankHMMSpec
+from hmmscope.processes.narrow import as_hmm
+from hmmscope.runs.pipeline import Run
+from hmmscope_papers.multitask.networks import (
+    build_network,
+    draw_demonstrations,
+    equality_row,
+    memory_tables,
+    sample_tables,
+    step_tables,
+    trained_in_context,
+)
+from hmmscope_papers.multitask.theorems import (
+    claims_of_theorem,
+    depth_figure,
+    memory_figure,
+    sample_figure,
+    steps_figure,
+)
+from hmmscope_papers.theorems import INTERVALS, always, band, by_scale, plain
+
+NAME = "multitask-theorem2"
+SAMPLES = [400, 1600, 6400, 25600]
+FUTURES = [1, 2, 3, 4, 5, 6, 7, 8]
+
+NUM_SYMBOLS = 2
+#: Memory in the measurements over steps and samples.
+STEPS_MEMORY, SAMPLE_MEMORY = 3, 2
+#: Length of demonstrations in the measurement over steps: several windows each.
+STEPS_LENGTH = 8
+
+
+def process(instance: int) -> HMM:
+    """Three states, two symbols: what one symbol says about the state is singular, what two say is not.
+
+    Number 0 goes round: gamma_1 = 0, gamma_2 = 0.319. The others are random, started from their stationary law.
+    """
+    if instance == 0:
+        transition = [[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]]
+        return HMM([1 / 3] * 3, transition, [[0.9, 0.1], [0.5, 0.5], [0.1, 0.9]])
+    hmm = as_hmm(
+        LowRankHMMSpec(
+            num_states=3,
+            num_symbols=NUM_SYMBOLS,
+            rank=3,
+            transition_concentration=0.5,
+            emission_concentration=0.5,
+            seed=instance,
+        ).build()
+    )
+    return hmm
+
+
+@registry.experiment(NAME)
+class Theorem2(Experiment):
+    """The weights of the theorem on weakly revealing HMMs; each instance is a process of its own, see `process`."""
+
+    title = "A Transformer built to predict the next symbols together"
+    summary = (
+        "Theorem 2 of [MultiTask] as explicit weights: where a single symbol does not tell the hidden states apart, the "
+        "network regresses the joint one-hot of the next k symbols. It is run and read out layer by layer; its error is "
+        "measured against the number of samples n, of steps T and the memory L, beside the bound and the stated rates."
+    )
+    intervals = INTERVALS
+    groups = {
+        "equality": ("equality",),
+        "marginals": ("marginals",),
+        "observability": ("observability",),
+        "steps": ("steps", "step-rates"),
+        "samples": ("samples",),
+        "memory": ("memory", "memory-rates"),
+        "depth": ("depth",),
+    }
+    sizes = by_scale(
+        instances=(2, 36, 36, 36),
+        equality_instances=(1, 12, 12, 16),
+        equality_steps=(5, 20, 20, 40),
+        demonstrations=(16, 60, 60, 60),
+        steps=(60, 100, 120, 120),
+        network_samples=([20, 40], [50, 100, 200], [50, 100, 200, 400], [50, 100, 200, 400, 800]),
+        network_steps=(30, 80, 80, 80),
+        samples=([100, 400, 1600], SAMPLES, SAMPLES, [*SAMPLES, 102400]),
+        draws=(4, 4, 32, 64),
+        history=(7, 11, 13, 14),
+        memory_instances=(2, 8, 16, 32),
+        memory_lengths=([1, 2, 3], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 8]),
+        memory_samples=(1000, 100000, 100000, 100000),
+        memory_network_samples=(40, 50, 50, 50),
+        futures=(2, 2, 2, 2),
+        depth_memories=([3], [2, 3, 4], [2, 3, 4], [2, 3, 4]),
+        depth_futures=([1, 2, 3], FUTURES, FUTURES, [*FUTURES, 9]),
+    )
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        match group:
+            case "equality":
+                return {"equality": _equality(sizes)}
+            case "marginals":
+                return {"marginals": _marginals(sizes)}
+            case "observability":
+                return {"observability": _observability(sizes)}
+            case "steps":
+                return step_tables(process, sizes, STEPS_MEMORY, STEPS_LENGTH)
+            case "samples":
+                return sample_tables(process, sizes, SAMPLE_MEMORY)
+            case "memory":
+                return memory_tables(process, sizes, first=2)
+        return {"depth": _depth(sizes)}
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        layers = tables["depth"].where(memory_length=STEPS_MEMORY)
+        return [
+            _observability_figure(tables["observability"]),
+            steps_figure(tables),
+            sample_figure(tables),
+            memory_figure(tables["memory"]),
+            depth_figure(layers, x="futures", x_label="futures k, symbols"),
+        ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Measurements
+
+
+def _equality(sizes: dict[str, Any]) -> list[dict]:
+    variants: dict[str, dict[str, Any]] = {
+        "as stated": {},
+        "a position in every slot": {"positions": "slot"},
+        "causal": {"causal": True},
+        "ridge": {"ridge": 0.1},
+        "softmax gap 20": {"gap": 20.0},
+        "float32": {"dtype": torch.float32, "gap": 110.0, "mask": 100.0},
+    }
+    shape = {"num_demonstrations": 12, "demonstration_length": 7, "test_length": 6}
+    rows = []
+    for instance in range(sizes["equality_instances"]):
+        tokens = Corpus(process(instance), layout=Prompts(**shape), seed=instance)[0:2].tokens
+        for futures in (1, 2, 3):
+            for variant, changes in variants.items():
+                net = build_network(NUM_SYMBOLS, 3, sizes["equality_steps"], futures, **shape, **changes)
+                rows.append(equality_row(net, tokens, instance=instance, variant=variant))
+    return rows
+
+
+def _marginals(sizes: dict[str, Any]) -> list[dict]:
+    """Weights of Theorem 2, summed over all but the next symbol, against those of Theorem 1, after every step."""
+    rows = []
+    for instance in range(sizes["equality_instances"]):
+        drawn = draw_demonstrations(process(instance), 12, 7, instance)
+        for futures in (2, 3):
+            joint, _ = trained_in_context(drawn, NUM_SYMBOLS, 3, sizes["equality_steps"], futures)
+            same = drawn[:, : 7 - futures + 1]  # the same windows: those whose label is all there
+            single, _ = trained_in_context(same, NUM_SYMBOLS, 3, sizes["equality_steps"])
+            summed = joint.unflatten(1, (NUM_SYMBOLS, -1)).sum(2)
+            difference = float((summed - single).abs().max())
+            rows.append({"instance": instance, "futures": futures, "difference": difference})
+    return rows
+
+
+def _observability(sizes: dict[str, Any]) -> list[dict]:
+    rows = []
+    for instance in range(sizes["instances"]):
+        for futures in (1, 2, 3, 4):
+            found = observability(process(instance), futures, method="bounds" if instance else "auto")
+            rows.append({"instance": instance, "futures": futures, "lower": found.lower, "upper": found.upper})
+    return rows
+
+
+def _depth(sizes: dict[str, Any]) -> list[dict]:
+    rows = []
+    for memory, futures in itertools.product(sizes["depth_memories"], sizes["depth_futures"]):
+        shape = {"num_demonstrations": 2, "demonstration_length": memory + futures, "test_length": memory}
+        tokens = Corpus(process(0), layout=Prompts(**shape))[0:1].tokens
+        for steps in (1, 4):
+            row = equality_row(build_network(NUM_SYMBOLS, memory, steps, futures, **shape), tokens)
+            kept = ("memory_length", "futures", "steps", "layers", "heads", "width", "gather_error")
+            gathering = math.ceil(math.log2(memory)) + math.ceil(math.log2(futures))
+            stated = {"stated": gathering + steps + 2, "stated_heads": 2 * NUM_SYMBOLS**futures}
+            rows.append({key: row[key] for key in kept} | stated)
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def _observability_figure(rows: Rows) -> Figure:
+    others = Rows(row for row in rows if row["instance"] != 0)
+    return Figure(
+        name="observability",
+        title="Several observations together tell states apart",
+        caption="Observability of the law of the next k symbols given the state; median and range over processes.",
+        panels=(
+            lines(
+                "",
+                plain(rows.where(instance=0), "futures", "chosen by hand, exact", "model", y="upper"),
+                band(others, "futures", "random processes, lower bound", y="lower"),
+                x_label="observations k",
+                y_label="gamma_k",
+                y_min=0.0,
+            ),
+        ),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims
+
+claims_of_theorem(2)
+
+
+@claim("multitask-theorem2-depth")
+def depth(tables: Tables) -> Seen:
+    rows = tables["depth"]
+
+    def right(row: dict[str, Any]) -> bool:
+        sizes = row["layers"] == row["stated"] and row["heads"] == row["stated_heads"]
+        return sizes and row["gather_error"] == 0
+
+    text = f"{sum(map(right, rows))} of {len(rows)} networks do, with k up to {max(rows.values('futures'))}."
+    return Seen(always(rows, right, "memory_length", "futures", "steps", unit="share of networks"), text)
+
+
+@claim("multitask-theorem2-marginals")
+def marginals(tables: Tables) -> Seen:
+    worst = max(row["difference"] for row in tables["marginals"])
+    text = f"No: on the same windows, after every step, {len(tables['marginals'])} pairs of networks differ by {worst:.1e}."
+    return Seen(Effect(value=worst, unit="difference of weights"), text)
+
+
+@claim("multitask-theorem2-observability")
+def observable(tables: Tables) -> Seen:
+    rows = tables["observability"].where(futures=(1, 2))
+    hand = rows.one(instance=0, futures=2)["upper"]
+    held = always(
+        rows,
+        lambda row: row["upper"] == 0 if row["futures"] == 1 else row["lower"] > 0,
+        "instance",
+        unit="share of processes",
+    )
+    return Seen(held, f"gamma_2 of the process chosen by hand is {hand:.4f}.")

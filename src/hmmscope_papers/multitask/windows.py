@@ -1,0 +1,160 @@
+"""Models that see a few observations of one HMM, beside the best that can be known from as many, and from all.
+
+For a stationary HMM, P the law of the next observation given the whole past, P_k that given the last k observations and Q
+what a model says that sees these k, the expectations over histories add up:
+
+    E KL(P || Q)  =  E KL(P || P_k)  +  E KL(P_k || Q)
+    excess           memory             learning
+
+because P_k is the mean of P over the histories that end with the same k observations. The memory part is exact; the
+learning part is what training leaves.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from hmmscope.analysis.activations import as_law, inference_mode, model_outputs
+from hmmscope.analysis.decomposition import Histories, sampled_histories
+from hmmscope.analysis.intervals import mean_row
+from hmmscope.axes import Float64, Tensor
+from hmmscope.inference.memory import filter_windows
+from hmmscope.inference.memory_error import fit_decay
+from hmmscope.inference.stationary import stationary_distribution
+from hmmscope.lab.evidence.figures import Role
+from hmmscope.lab.evidence.rows import Rows
+from hmmscope.models.base import SequenceModel
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.laws import symbol_law
+from hmmscope.processes.narrow import as_hmm
+from hmmscope.runs.pipeline import Run, untrained_twin
+
+#: Observations before the longest window, so that the whole past is as good as an endless one.
+PAST = 40
+#: How the predictors are called and drawn.
+LOOKS: dict[str, tuple[str, Role]] = {
+    "memory": ("best from k observations", "optimum"),
+    "model": ("model", "model"),
+    "stationary": ("nothing seen", "baseline"),
+    "untrained": ("model before training", "control"),
+}
+#: Memory errors below this (total variation) are rounding.
+_ROUNDING = 1e-9
+
+
+def histories_of(run: Run, longest: int, num_samples: int) -> Histories:
+    """Histories of a run's HMM that no model was trained on, long enough for windows of `longest` observations."""
+    return sampled_histories(as_hmm(run.process), PAST + longest, num_samples, run.config.seed)
+
+
+def window_rows(run: Run, histories: Histories, memory: int) -> list[dict[str, Any]]:
+    """Errors of a run that sees `memory` observations: (memory, predictor, metric, value, low, high, samples).
+
+    Predictors: ``model``; ``memory``, the best from the same observations; ``untrained``; ``stationary``, the law of an
+    observation with nothing seen. Metrics against the whole past: ``excess`` (nats), ``total_variation``; and of the
+    models ``learning``, the excess over the best from the same observations.
+    """
+    law = histories.law
+    windows = histories.observations[:, -memory:]
+    exact_NV = histories.next_observation
+    best_NV = filter_windows(law, windows)[1] @ symbol_law(law)[0]
+    alone_NV = (stationary_distribution(run.process) @ symbol_law(law)[0]).expand_as(exact_NV)
+    laws = {
+        "model": _answers(run.model, windows, exact_NV.shape[1]),
+        "memory": best_NV,
+        "untrained": _answers(untrained_twin(run), windows, exact_NV.shape[1]),
+        "stationary": alone_NV,
+    }
+    rows = []
+    for predictor, law_NV in laws.items():
+        metrics = {
+            "excess": divergence(exact_NV, law_NV),
+            "total_variation": (exact_NV - law_NV).abs().sum(1) / 2,
+        }
+        if predictor in ("model", "untrained"):
+            metrics["learning"] = divergence(best_NV, law_NV)
+        for metric, values in metrics.items():
+            rows.append({"memory": memory, "predictor": predictor, "metric": metric} | mean_row(values.numpy()))
+    return rows
+
+
+def divergence(
+    one: Float64[Tensor, "history symbol"], other: Float64[Tensor, "history symbol"]
+) -> Float64[Tensor, "history"]:
+    """KL(one || other), row by row, nats; a symbol of probability zero under `one` adds nothing."""
+    return (torch.special.xlogy(one, one) - torch.special.xlogy(one, other)).sum(1)
+
+
+def exact_rate(histories: Histories, hmm: HMM, lengths: list[int]) -> dict[str, Any]:
+    """How fast the exact memory error decays, and how fast the chain itself forgets.
+
+    Returns:
+        ``rate``: -d ln(E TV(P, P_k)) / dk, nats an observation, fitted over `lengths`; None where the error is zero.
+        ``mixing``: -ln of the absolute second eigenvalue of the transition matrix, what is forgotten without looking.
+    """
+    law, errors = histories.law, []
+    for length in lengths:
+        best_NV = filter_windows(law, histories.observations[:, -length:])[1] @ symbol_law(law)[0]
+        errors.append(float((histories.next_observation - best_NV).abs().sum(1).mean() / 2))
+    used = [(length, error) for length, error in zip(lengths, errors, strict=True) if error > _ROUNDING]
+    rate = fit_decay(*zip(*used, strict=True), first=used[0][0]).rate if len(used) >= 2 else None
+    eigenvalues = np.sort(np.abs(np.linalg.eigvals(hmm.transition_SS.numpy())))
+    mixing = -math.log(max(eigenvalues[-2], 1e-300)) if len(eigenvalues) > 1 else None
+    return {"rate": rate, "mixing": mixing}
+
+
+def _answers(model: SequenceModel, windows: Tensor, num_symbols: int) -> Float64[Tensor, "history symbol"]:
+    """P(next observation) that a model gives after each window."""
+    laws = []
+    with inference_mode(model) as device:
+        for part in windows.split(4096):
+            outputs = model_outputs(model, part.to(device), num_symbols, kind="law")
+            laws.append(as_law(model, outputs[:, -1:])[:, 0])
+    return torch.cat(laws)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is read off the errors of one seed
+
+
+def by_memory(rows: Rows, predictor: str, metric: str) -> dict[int, float]:
+    """A metric by the number of observations seen, of one seed."""
+    return {row["memory"]: row["value"] for row in rows.where(predictor=predictor, metric=metric)}
+
+
+def limited_by_memory(rows: Rows) -> dict[int, float]:
+    """The model's excess, of one seed, at the lengths below the first one at which training left more than memory did."""
+    excess, exact = (by_memory(rows, who, "excess") for who in ("model", "memory"))
+    learning, found = by_memory(rows, "model", "learning"), {}
+    for k in sorted(excess):
+        if exact[k] < learning[k]:
+            break
+        found[k] = excess[k]
+    return found
+
+
+def decay_rate(errors: Mapping[int, float]) -> float | None:
+    """-d ln(error) / dk; None below two lengths with an error above rounding."""
+    points = {float(k): math.log(error) for k, error in errors.items() if error > _ROUNDING}
+    return -fitted_line(points)[0] if len(points) > 1 else None
+
+
+def exponential_rather(errors: Mapping[int, float]) -> float | None:
+    """By how much an exponential fits errors better than a power law, nats; None below three lengths.
+
+    The root of the mean squared deviation of ln(error) from the best line in ln(k), less that from the best line in k.
+    """
+    points = {float(k): math.log(error) for k, error in errors.items() if error > _ROUNDING}
+    if len(points) < 3:
+        return None
+    return fitted_line({math.log(k): y for k, y in points.items()})[1] - fitted_line(points)[1]
+
+
+def fitted_line(points: Mapping[float, float]) -> tuple[float, float]:
+    """Slope of the least-squares line through y by x, and the root of the mean squared deviation from it."""
+    x, y = np.array(list(points)), np.array(list(points.values()))
+    slope, start = np.polyfit(x, y, 1)
+    return float(slope), float(np.sqrt(np.mean((y - start - slope * x) ** 2)))
