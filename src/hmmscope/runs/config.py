@@ -167,11 +167,13 @@ def config_from_data(data: object, overrides: dict[str, str] | None = None) -> R
     if not isinstance(data, dict):
         raise InputError(f"config: must be a mapping of sections, got {shown(data)}")
     merged: dict[str, Any] = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
-    named_first = sorted((overrides or {}).items(), key=lambda item: not item[0].endswith(".name"))
+    named_first = sorted((overrides or {}).items(), key=lambda item: ("." in item[0], not item[0].endswith(".name")))
     for path, text in named_first:
         section, _, key = path.partition(".")
         if key:
             inside = merged.setdefault(section, {} if section == "training" else RunConfig().to_data().get(section, {}))
+            if section in ("model", "layout") and isinstance(inside, str):
+                inside = merged[section] = {"name": inside}
             if not isinstance(inside, dict):
                 raise InputError(f"{path_of('', path)}: this section has no fields")
             if key == "name" and inside.get("name") != text:
