@@ -191,6 +191,6 @@ def test_a_name_does_not_undo_the_fields_beside_it() -> None:
     """Wherever ``--model NAME`` stands, ``--model.width`` is of that model."""
     for overrides in ({"model": "rnn", "model.width": "8"}, {"model.width": "8", "model": "rnn"}):
         model = config_from_data({}, overrides).model
-        assert (model.registered_name, model.width) == ("rnn", 8)
+        assert (model.name, model.width) == ("rnn", 8)
     layout = config_from_data({}, {"layout.length": "12", "layout": "sequences"}).layout
     assert layout.length == 12
