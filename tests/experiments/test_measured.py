@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hmmscope.experiments.experiment import experiment_named
-from hmmscope.experiments.parts import measurement_of
 
 from hmmscope import registry
 from hmmscope.inference import filtering
+from hmmscope.lab.experiments.experiment import experiment_named
+from hmmscope.lab.experiments.parts import measurement_of
 from hmmscope.machine import source_digest
 from measured import complaint, differences, read, rows_of
 
