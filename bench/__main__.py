@@ -142,7 +142,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=5, help="rounds; the median counts")
     parser.add_argument("--out", metavar="FILE", help="write the table as .json, with date and machine")
     options = vars(parser.parse_args(argv))
-    return answered(lambda: bench(**options) or 0)
+
+    def measure() -> int:
+        bench(**options)
+        return 0
+
+    return answered(measure)
 
 
 if __name__ == "__main__":

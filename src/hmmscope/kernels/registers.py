@@ -17,6 +17,7 @@ from hmmscope.kernels.compiling import kernel
 from hmmscope.kernels.vectors import (
     add_outer,
     any_tiny,
+    divided,
     filled,
     load,
     longest,
@@ -71,7 +72,7 @@ def forward(  # type: ignore[no-untyped-def]
             seen = symbols[begin + t]
             if starts[t]:
                 law = load(states, first, seen * padded)
-                product, last = product / last, 1.0
+                product, last = product * last, 1.0
             elif len(emission):
                 law = times(moved(states, law, step, 0), load(states, emission, seen * padded))
             else:
@@ -79,11 +80,10 @@ def forward(  # type: ignore[no-untyped-def]
             norm = total(law)
             if not norm > 0.0:
                 break
-            inverse = 1.0 / norm
-            now = scaled(law, inverse)
+            now = divided(law, norm)  # not times 1 / norm: a belief that is certain is exactly one
             if len(norms):
-                norms[begin + t] = norm * last
-            last = inverse
+                norms[begin + t] = norm / last
+            last = norm
             if len(beliefs):
                 put(states, now, beliefs, (begin + t) * size)
             if columns:
@@ -109,7 +109,7 @@ def forward(  # type: ignore[no-untyped-def]
             t += 1
         doubtful[row] = doubt
         if len(totals):
-            totals[row] += whole + math.log(product) - math.log(last) if t == time else -np.inf
+            totals[row] += whole + math.log(product) + math.log(last) if t == time else -np.inf
         for place in range(begin + t, begin + time):
             if len(norms):
                 norms[place] = 0.0

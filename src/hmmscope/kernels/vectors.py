@@ -174,6 +174,12 @@ def scaled(_: Any, vector: Any, number: Any) -> Any:
 
 
 @intrinsic
+def divided(_: Any, vector: Any, number: Any) -> Any:
+    """Every lane over a number."""
+    return vector(vector, types.float64), lambda c, b, s, args: b.fdiv(args[0], _filled(b, args[1], vector.size))
+
+
+@intrinsic
 def where_positive(_: Any, law: Any, vector: Any) -> Any:
     """The vector where the law is positive, zero elsewhere."""
 
