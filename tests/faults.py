@@ -136,8 +136,8 @@ IN_INFERENCE = (
     Fault(
         "first impossible position off by one",
         "inference/filtering.py",
-        "return torch.where(found, first, -1)",
-        "return torch.where(found, first + 1, -1)",
+        "return torch.where(found, impossible.to(torch.int8).argmax(1), -1)",
+        "return torch.where(found, impossible.to(torch.int8).argmax(1) + 1, -1)",
         ("inference/test_forward.py::test_first_impossible",),
     ),
     Fault(

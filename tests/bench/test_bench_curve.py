@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import cli_cases
 from bench import curve
+from bench.__main__ import main
 from cli_cases import assert_one_line, call  # noqa: F401 - a fixture
 
 TINY = {"length": [2, 4], "batch": [1, 2], "states": [2, 20], "symbols": [2, 3]}
@@ -82,15 +84,16 @@ def test_working_sets() -> None:
 def test_the_command(call: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curve, "AXES", TINY)
     monkeypatch.setattr(curve, "BASE", SMALL)
-    called = call("bench", "curve", "--repeats", 1, "--out", "curve.json")
+    monkeypatch.setattr(cli_cases, "main", main)
+    called = call("curve", "--repeats", 1, "--out", "curve.json")
     assert (called.code, called.error) == (0, "")
     table = json.loads(Path("curve.json").read_text())
     assert len(table["rows"]) == 8 * len(curve.WORK)
     assert {fit["threads"] for fit in table["exponents"]} == {1}
     assert "sampling, by states, threads 1" in called.out
-    assert_one_line(call("bench", "curve", "--out", "curve.json"), 3)
-    assert_one_line(call("bench", "curve", "--peers"), 2)
-    assert_one_line(call("bench", "curv"), 2)
+    assert_one_line(call("curve", "--out", "curve.json"), 3)
+    assert_one_line(call("curve", "--peers"), 2)
+    assert_one_line(call("curv"), 2)
 
 
 def test_the_last_cache_is_read() -> None:

@@ -1,5 +1,6 @@
 """What every registered experiment must do; a new one is tested by being there."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ from hmmscope.lab.experiments import running
 from hmmscope.lab.experiments.experiment import SCALES, experiment_named
 from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.lab.report import plots
+from hmmscope.lab.verbs import findings
 from hmmscope.lab.verbs import run as verb
 from hmmscope.runs.config import config_from_data
 from hmmscope.storage import store
@@ -67,7 +69,17 @@ def state(folder: Path) -> dict[str, bytes]:
         *folder.rglob("parts/**/*.json"),
         *folder.glob("figures/*.json"),
     ]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(kept) if path.is_file()}
+    made = [path for path in sorted(kept) if path.is_file() and path.name != "added.json"]
+    return {str(path.relative_to(folder)): but_for_timing(path) for path in made}
+
+
+def but_for_timing(path: Path) -> bytes:
+    """What is in a file; of the seal of the experiment what it says of other files than those of timing."""
+    if path.name != "seal.json" or (path.parent / "config.json").exists():
+        return path.read_bytes()
+    sealed = json.loads(path.read_bytes())
+    measured = {name: entry for name, entry in sealed["files"].items() if not name.startswith("timing/")}
+    return json.dumps({"bound": sealed["bound"], "files": measured}).encode()
 
 
 def plan_of(name: str) -> dict[str, dict]:
@@ -187,7 +199,7 @@ def test_smoke_is_not_run_twice_into_one_folder(smoke: tuple[str, Path]) -> None
 def test_smoke_resumed_uses_what_is_there(
     smoke: tuple[str, Path], capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verb, "draw_folder", lambda folder: None)  # drawings are no part of the state
+    monkeypatch.setattr(findings, "draw_folder", lambda folder: None)  # drawings are no part of the state
     name, out = smoke
     before = state(out)
     made = [*out.parent.rglob("runs/**/*"), *out.rglob("parts/**/*")]
