@@ -5,7 +5,8 @@ Run from the root of the repository:
     python scripts/compare_results.py REVISION            prints the differences, and ends with 1 if there is one
     python scripts/compare_results.py REVISION --out docs/results-compared.md
 
-Figures that either side does not keep are drawn of its tables by the experiments as they are now.
+The marks by which findings know their rules are left out. Figures that either side does not keep are drawn of its tables by
+the experiments as they are now.
 """
 
 import argparse
@@ -46,16 +47,23 @@ def compare(before: Path, now: Path, counts: Counter[str]) -> list[str]:
     found = [f"table {name}" for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
     counts["tables"] += len(old)
     counts["rows"] += sum(map(len, old.values()))
-    findings = [
-        store.read_json(one / "findings.json") if (one / "findings.json").exists() else None for one in (before, now)
-    ]
+    findings = [judged(one) for one in (before, now)]
     if findings[0] is not None:
         counts["findings"] += len(findings[0])
         found += ["findings"] if findings[0] != findings[1] else []
         drawn = figures(before, old), figures(now, new)
         counts["figures"] += len(drawn[0])
-        found += ["figures"] if drawn[0] != drawn[1] else []
+        before_by, now_by = ({one["name"]: one for one in data} for data in drawn)
+        found += [f"figure {name}" for name, one in before_by.items() if one != now_by.get(name)]
+        found += [f"a new figure, {name}" for name in now_by.keys() - before_by.keys()]
     return found
+
+
+def judged(folder: Path) -> list[dict] | None:
+    """The findings of a folder, without the marks of their rules; None without findings."""
+    if not (folder / "findings.json").exists():
+        return None
+    return [{k: v for k, v in one.items() if k != "rule_version"} for one in store.read_json(folder / "findings.json")]
 
 
 def main() -> int:

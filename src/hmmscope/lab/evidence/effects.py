@@ -80,7 +80,7 @@ class Effect:
         if self.low is None or self.high is None:
             return f"{rounded(self.value):.3g} {self.unit}".strip()
         digits = digits_for(steady(self.high - self.low))
-        value, low, high = (f"{rounded(number):z.{digits}f}" for number in (self.value, self.low, self.high))
+        value, low, high = (f"{rounded(number):.{digits}f}" for number in (self.value, self.low, self.high))
         return f"{value} [{low}, {high}] {self.unit}".strip()
 
     def short(self) -> str:
