@@ -674,3 +674,11 @@ def test_a_flood_is_no_repr() -> None:
 def test_json_written_by_others_has_names(tmp_path: Path) -> None:
     path = written(tmp_path, "a.jsonl", json.dumps({"observations": [0, 1], "alphabet": {"symbols": ["x", "y"]}}))
     assert SequenceData(path).symbols == ("x", "y")
+
+
+def test_a_column_of_a_long_name_is_said_in_short(tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    path.write_text(json.dumps({"k" * 5000: [0, 1, 0]}) + "\n")
+    data = SequenceData(path, column="k" * 5000)
+    assert data.num_observations == 3
+    assert len(data.how) < 300

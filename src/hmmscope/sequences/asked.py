@@ -129,19 +129,21 @@ class Asked:
         """
         names = self.choose(fields)
         name = self.field(names)
-        values = self._cells(take, name)
+        column, values = f"column {_short(name)}", self._cells(take, name)
         if self.group is None:
-            found = self.rows(values, f"column {name}", "row")
+            found = self.rows(values, column, "row")
             if found.reading.unit == "lines":
-                self._no_gap(values, f"column {name}")
-            return found if found.reading.unit is None else replace(found, how=f"column {name}: {found.how}")
+                self._no_gap(values, column)
+            return found if found.reading.unit is None else replace(found, how=f"{column}: {found.how}")
         if self.group not in names:
             raise unknown_name("group", self.group, names)
         keys = self._cells(take, self.group)
         if len(keys) != len(values):
-            raise InputError(f"{self.what}: column {self.group} has {len(keys)} rows, and column {name} {len(values)}")
-        for column, cells in ((self.group, keys), (name, values)):
-            self._no_gap(cells, f"column {column}")
+            raise InputError(
+                f"{self.what}: column {_short(self.group)} has {len(keys)} rows, and {column} {len(values)}"
+            )
+        for named, cells in ((self.group, keys), (name, values)):
+            self._no_gap(cells, f"column {_short(named)}")
         grouped: dict[Any, list[Any]] = {}
         for number, (key, value) in enumerate(zip(keys, values, strict=True)):
             if isinstance(key, list | dict):
@@ -149,10 +151,10 @@ class Asked:
                     f"{self.at('row')(number)}: column {self.group}: must be a name or number, got {shown(key)}"
                 )
             grouped.setdefault(key, []).append(value)
-        rows, how = list(grouped.values()), f"column {name}, a sequence for each {self.group}"
+        rows, how = list(grouped.values()), f"{column}, a sequence for each {_short(self.group)}"
         words = all(isinstance(value, str) for row in rows for value in row)
         if not words and not all(isinstance(value, int) and value is not True for row in rows for value in row):
-            raise InputError(f"{self.what}: column {name}: with group= each row must be one name or whole number")
+            raise InputError(f"{self.what}: {column}: with group= each row must be one name or whole number")
         if not words or (self.alphabet.names is None and all(is_whole(value) for row in rows for value in row)):
             return self.numbers([[int(value) for value in row] for row in rows], how)
         return self.words(rows, how)
@@ -176,6 +178,11 @@ class Asked:
         """Refuse a group where there are no columns."""
         if self.reading.group is not None:
             raise InputError(f"{self.what}: group: has no columns; it is for tables with one observation a row")
+
+
+def _short(name: str) -> str:
+    """The name of a column as it is said."""
+    return name if len(name) <= 100 else f"{name[:97]}..."
 
 
 def is_whole(cell: str) -> bool:
