@@ -7,7 +7,7 @@ Run from the root of the repository, after one pilot for each rate:
         --training.num_steps 1000 --training.learning_rate $rate --out runs/pilot/rate-$rate
     done
     python scripts/choose_rates.py runs/pilot/rate-*          prints the losses and the choice
-    python scripts/choose_rates.py --write runs/pilot/rate-*  and puts it into experiments/limits_models.py
+    python scripts/choose_rates.py --write runs/pilot/rate-*  and puts it into hmmscope_papers/limits/models.py
 
 A pilot has the full rate throughout; the mean over positions of the evaluation loss on fresh samples decides. What is six
 layers deep, or deeper, has the rate of five.
