@@ -20,7 +20,7 @@ import torch
 
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.inference.fast import log_likelihood
-from hmmscope.inference.tables import FEW_STATES
+from hmmscope.inference.loop_inputs import FEW_STATES
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
 from hmmscope.processes.narrow import as_hmm

@@ -11,7 +11,7 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError
 from hmmscope.models.base import cost_of
-from hmmscope.models.make import build_model
+from hmmscope.models.build import build_model
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import ports_of
 from hmmscope.training.distributed import World

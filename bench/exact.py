@@ -13,11 +13,11 @@ from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import fit_baum_welch
 from hmmscope.inference.fast import mixture_predictions
 from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.loop_inputs import over_lanes
 from hmmscope.inference.memory import memory_beliefs
-from hmmscope.inference.mixture import filter_mixture
+from hmmscope.inference.mixture_posterior import filter_mixture
 from hmmscope.inference.paths import most_likely_states
 from hmmscope.inference.smoothing import expected_counts, smooth_beliefs
-from hmmscope.inference.tables import over_lanes
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
 from hmmscope.processes.mixture import Mixture

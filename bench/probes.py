@@ -12,7 +12,7 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.errors import InputError
 from hmmscope.models.base import Ports
-from hmmscope.models.make import build_model
+from hmmscope.models.build import build_model
 from hmmscope.models.roformer import RoFormerSpec
 from hmmscope.processes.make import make_process
 

@@ -9,11 +9,11 @@ import torch
 from bench.contest import Contest, installed
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.kernels import gpu
-from hmmscope.kernels.device import TorchSampler, fused_works
-from hmmscope.processes.base import Process
+from hmmscope.kernels.device_samplers import TorchSampler, fused_works
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
 from hmmscope.processes.narrow import as_hmm
+from hmmscope.processes.process import Process
 from hmmscope.seeds import philox_key
 
 BATCH, LENGTH, STATES, SYMBOLS = 1024, 256, 128, 16

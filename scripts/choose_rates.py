@@ -7,7 +7,7 @@ Run from the root of the repository, after one pilot for each rate:
         --training.num_steps 1000 --training.learning_rate $rate --out runs/pilot/rate-$rate
     done
     python scripts/choose_rates.py runs/pilot/rate-*          prints the losses and the choice
-    python scripts/choose_rates.py --write runs/pilot/rate-*  and puts it into hmmscope_papers/limits/models.py
+    python scripts/choose_rates.py --write runs/pilot/rate-*  and puts it into hmmscope_papers/limits/trainings.py
 
 A pilot has the full rate throughout; the mean over positions of the evaluation loss on fresh samples decides. What is six
 layers deep, or deeper, has the rate of five.
@@ -20,7 +20,7 @@ from pathlib import Path
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.storage import store
 
-MODELS = Path("src/hmmscope_papers/limits/models.py")
+MODELS = Path("src/hmmscope_papers/limits/trainings.py")
 
 
 def main() -> None:

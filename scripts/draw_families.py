@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import hmmscope as hs
-from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.panels import triangle
 from hmmscope.lab.report.look import GREY, INK
 from hmmscope.lab.report.plots import figure_files

@@ -289,7 +289,7 @@ SECTIONS = (
     Section("lines of the papers", of_ring("papers")),
     Section("imports outward through the rings", outward, 0),
     Section("names that the papers use", paper_names),
-    Section("names of modules that stand twice", twice),
+    Section("names of modules that stand twice", twice, 8),
     Section("functions of more than 80 lines", long_functions),
     Section("megabytes in results/", kept_megabytes, 12),
     Section("circles of imports", circles, 0),

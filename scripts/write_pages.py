@@ -31,10 +31,10 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claims import claims_of
+from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.derived import figures_of
-from hmmscope.lab.evidence.figures import Figure
-from hmmscope.lab.evidence.findings import Finding
+from hmmscope.lab.evidence.figure import Figure
+from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.ledger import SCALES, as_markdown, ledger, read_tables
 from hmmscope.lab.evidence.verdicts import VERDICTS
 from hmmscope.lab.experiments.experiment import Experiment, experiment_named

@@ -170,7 +170,7 @@ IN_INFERENCE = (
     ),
     Fault(
         "predictions one step early",
-        "inference/mixture.py",
+        "inference/mixture_posterior.py",
         "return torch.cat([first, next_observation], 1)[:, :-1]",
         "return torch.cat([first, next_observation], 1)[:, 1:]",
         (

@@ -89,7 +89,7 @@ IN_BITS = (
     ),
     Fault(
         "running mixture not rescaled",
-        "kernels/forward.py",
+        "kernels/filter_passes.py",
         "total[n] *= scale",
         "total[n] *= 1.0",
         ("inference/test_fast.py::test_the_largest_weight_may_change_hands",),
@@ -103,7 +103,7 @@ IN_BITS = (
     ),
     Fault(
         "n-grams across delimiters",
-        "kernels/counting.py",
+        "kernels/context_counts.py",
         "longest = min(max_order, reach[t], reach[u])",
         "longest = min(max_order, t, u)",
         ("analysis/test_curves.py::test_ngrams_do_not_cross_starts",),
@@ -144,21 +144,21 @@ IN_DATA = (
     ),
     Fault(
         "rows that do not sum to one normalised silently",
-        "processes/rows.py",
+        "processes/probability_rows.py",
         "ROW_SUM_TOLERANCE = 1e-6",
         "ROW_SUM_TOLERANCE = 1.0",
         ("processes/test_processes.py::test_bad_matrices_are_refused_by_name_and_row",),
     ),
     Fault(
         "tiny probabilities rounded to zero silently",
-        "processes/rows.py",
+        "processes/probability_rows.py",
         "if not self.allow_drop_tiny:",
         "if False:",
         ("processes/test_processes.py::test_tiny_probabilities_are_dropped_only_on_request",),
     ),
     Fault(
         "a process digest of the initial law only",
-        "processes/base.py",
+        "processes/process.py",
         "for rows in (self.weights_M, *self.law.rows()):\n            sha",
         "for rows in (self.weights_M, *self.law.rows()[:1]):\n            sha",
         ("processes/test_processes.py::test_digests_tell_processes_apart",),
@@ -318,7 +318,7 @@ IN_MEASUREMENTS = (
     ),
     Fault(
         "an RNN with twice the sequences",
-        "../hmmscope_papers/limits/models.py",
+        "../hmmscope_papers/limits/trainings.py",
         '"num_steps": steps,\n        "batch_size"',
         '"num_steps": steps * (1 if num_layers else 2),\n        "batch_size"',
         ("experiments/test_limits_models.py::test_all_models_of_a_task_see_as_many_sequences",),

@@ -292,15 +292,15 @@ _KIND = "class Process: ...\nclass Odd(Process): ...\nclass Odder(base.Odd): ...
     ],
 )
 def test_planted_test_of_a_kind_is_found(line: str) -> None:
-    modules = {"processes/base.py": _KIND, "lab/verbs/one.py": f"{line}\n"}
+    modules = {"processes/process.py": _KIND, "lab/verbs/one.py": f"{line}\n"}
     assert [place.split(":")[0] for place in house.kind_tests(modules)] == ["lab/verbs/one.py"]
     assert house.kind_tests_elsewhere(modules) == house.kind_tests(modules)
-    assert house.kind_tests_elsewhere({"processes/base.py": _KIND + line}) == []
+    assert house.kind_tests_elsewhere({"processes/process.py": _KIND + line}) == []
 
 
 @pytest.mark.parametrize("line", ["isinstance(x, int)", "x == 'Odd'", "hasattr(model, 'law')", "Odd()", "x is None"])
 def test_what_asks_for_no_kind_passes(line: str) -> None:
-    assert house.kind_tests({"processes/base.py": _KIND, "lab/verbs/one.py": f"{line}\n"}) == []
+    assert house.kind_tests({"processes/process.py": _KIND, "lab/verbs/one.py": f"{line}\n"}) == []
 
 
 def test_planted_extra_and_planted_length_are_found() -> None:

@@ -12,8 +12,8 @@ _HOME = {
     "GeneralisedHMM": "processes.generalised",
     "LinearGaussian": "processes.linear_gaussian",
     "MatrixProduct": "processes.matrix_product",
-    "Process": "processes.base",
-    "Paths": "processes.base",
+    "Process": "processes.process",
+    "Paths": "processes.process",
     "Observed": "processes.answers",
     "make_process": "processes.make",
     "load_process": "processes.files",
@@ -23,10 +23,10 @@ _HOME = {
     "fit": "runs.fitting",
     "Sequences": "corpora.layouts",
     "Prompts": "corpora.layouts",
-    "Text": "corpora.text",
+    "Text": "corpora.tokenized",
     "observe": "inference.optimal",
     "filter_beliefs": "inference.filtering",
-    "filter_mixture": "inference.mixture",
+    "filter_mixture": "inference.mixture_posterior",
     "smooth_beliefs": "inference.smoothing",
     "expected_counts": "inference.smoothing",
     "most_likely_states": "inference.paths",
@@ -36,21 +36,21 @@ _HOME = {
     "entropy_rate": "inference.entropy",
     "observability": "inference.observability",
     "future_law": "inference.observability",
-    "stationary_distribution": "inference.stationary",
+    "stationary_distribution": "inference.stationary_law",
     "kalman_filter": "processes.kalman",
     "mixing_time": "inference.mixing",
-    "make_model": "models.make",
+    "make_model": "models.build",
     "RunConfig": "runs.config",
     "train": "runs.pipeline",
     "over_training": "runs.development",
-    "study": "lab.study.study",
+    "study": "lab.study.conduct",
     "load_run": "runs.pipeline",
     "log_likelihood": "inference.fast",
     "mixture_predictions": "inference.fast",
     "optimal_predictions": "inference.optimal",
-    "filter_known_component": "inference.mixture",
+    "filter_known_component": "inference.mixture_posterior",
     "shuffle_test": "analysis.shuffle",
-    "attention_map": "analysis.attention",
+    "attention_map": "analysis.attention_maps",
     "capture": "analysis.activations",
     "intervene": "analysis.interventions",
     "evaluate": "analysis.curves",
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from hmmscope import interop as interop
     from hmmscope import registry as registry
     from hmmscope.analysis.activations import capture as capture
-    from hmmscope.analysis.attention import attention_map as attention_map
+    from hmmscope.analysis.attention_maps import attention_map as attention_map
     from hmmscope.analysis.curves import evaluate as evaluate
     from hmmscope.analysis.interventions import intervene as intervene
     from hmmscope.analysis.probes import probe as probe
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from hmmscope.corpora.corpus import Corpus as Corpus
     from hmmscope.corpora.layouts import Prompts as Prompts
     from hmmscope.corpora.layouts import Sequences as Sequences
-    from hmmscope.corpora.text import Text as Text
+    from hmmscope.corpora.tokenized import Text as Text
     from hmmscope.errors import HmmscopeError as HmmscopeError
     from hmmscope.inference.entropy import entropy_rate as entropy_rate
     from hmmscope.inference.fast import log_likelihood as log_likelihood
@@ -84,8 +84,8 @@ if TYPE_CHECKING:
     from hmmscope.inference.filtering import filter_beliefs as filter_beliefs
     from hmmscope.inference.memory import memory_beliefs as memory_beliefs
     from hmmscope.inference.mixing import mixing_time as mixing_time
-    from hmmscope.inference.mixture import filter_known_component as filter_known_component
-    from hmmscope.inference.mixture import filter_mixture as filter_mixture
+    from hmmscope.inference.mixture_posterior import filter_known_component as filter_known_component
+    from hmmscope.inference.mixture_posterior import filter_mixture as filter_mixture
     from hmmscope.inference.observability import future_law as future_law
     from hmmscope.inference.observability import observability as observability
     from hmmscope.inference.optimal import observe as observe
@@ -94,12 +94,10 @@ if TYPE_CHECKING:
     from hmmscope.inference.paths import sample_state_paths as sample_state_paths
     from hmmscope.inference.smoothing import expected_counts as expected_counts
     from hmmscope.inference.smoothing import smooth_beliefs as smooth_beliefs
-    from hmmscope.inference.stationary import stationary_distribution as stationary_distribution
-    from hmmscope.lab.study.study import study as study
-    from hmmscope.models.make import make_model as make_model
+    from hmmscope.inference.stationary_law import stationary_distribution as stationary_distribution
+    from hmmscope.lab.study.conduct import study as study
+    from hmmscope.models.build import make_model as make_model
     from hmmscope.processes.answers import Observed as Observed
-    from hmmscope.processes.base import Paths as Paths
-    from hmmscope.processes.base import Process as Process
     from hmmscope.processes.files import load_process as load_process
     from hmmscope.processes.generalised import GeneralisedHMM as GeneralisedHMM
     from hmmscope.processes.hmm import HMM as HMM
@@ -109,6 +107,8 @@ if TYPE_CHECKING:
     from hmmscope.processes.make import make_process as make_process
     from hmmscope.processes.matrix_product import MatrixProduct as MatrixProduct
     from hmmscope.processes.mixture import Mixture as Mixture
+    from hmmscope.processes.process import Paths as Paths
+    from hmmscope.processes.process import Process as Process
     from hmmscope.runs.config import RunConfig as RunConfig
     from hmmscope.runs.development import over_training as over_training
     from hmmscope.runs.fitting import fit as fit

@@ -129,7 +129,7 @@ def page(name: str) -> Callable[[T], T]:
 
 
 def claim(name: str) -> Callable[[T], T]:
-    """Register a claim, see `hmmscope.lab.evidence.claims`."""
+    """Register a claim, see `hmmscope.lab.evidence.claim`."""
     return _register("claim", name)
 
 

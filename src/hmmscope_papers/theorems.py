@@ -11,11 +11,11 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.lab.evidence.effects import Effect, share
-from hmmscope.lab.evidence.figures import Role, Series
+from hmmscope.lab.evidence.figure import Role, Series
 from hmmscope.lab.evidence.panels import curve
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.processes.answers import VECTORS
-from hmmscope.processes.base import Process
+from hmmscope.processes.process import Process
 
 #: Scales for which the experiments on theorems have sizes.
 SCALES = ("smoke", "small", "gpu", "paper")

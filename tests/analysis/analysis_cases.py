@@ -20,9 +20,9 @@ from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Layout, Prompts, Sequences
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.models.base import Tap
-from hmmscope.processes.base import Process
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.process import Process
 
 PROMPTS = Prompts(num_demonstrations=3, demonstration_length=5, test_length=6)
 

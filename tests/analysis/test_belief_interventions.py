@@ -20,7 +20,7 @@ from hmmscope.constructions.deterministic_rnn import limits_theorem5_1
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.mixture import filter_known_component
+from hmmscope.inference.mixture_posterior import filter_known_component
 from hmmscope.models.base import Tap
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process

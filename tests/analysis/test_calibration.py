@@ -15,8 +15,8 @@ from hmmscope.corpora.layouts import Prompts, Sequences
 from hmmscope.corpora.targets import Belief, NextObservation
 from hmmscope.inference.memory import all_sequences
 from hmmscope.inference.optimal import optimal_predictions
-from hmmscope.processes.base import Process
 from hmmscope.processes.hmm import HMM
+from hmmscope.processes.process import Process
 
 Answer = Callable[[NextObservation, Batch], torch.Tensor]
 EXACT: Answer = NextObservation.optimum

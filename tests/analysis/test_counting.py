@@ -25,7 +25,7 @@ from hmmscope.analysis.trained_counting import TrainedCounting
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts, Sequences
 from hmmscope.errors import InputError
-from hmmscope.kernels.counting import context_tree_laws
+from hmmscope.kernels.context_counts import context_tree_laws
 from hmmscope.processes.given_sequences import GivenSequences
 
 PROMPTS = Prompts(num_demonstrations=3, demonstration_length=5, test_length=4)

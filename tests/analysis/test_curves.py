@@ -29,7 +29,7 @@ from analysis_cases import (
     random_hmm,
     referee,
 )
-from hmmscope.analysis.attention import attention_map
+from hmmscope.analysis.attention_maps import attention_map
 from hmmscope.analysis.counting import Counting
 from hmmscope.analysis.curves import MAX_ORDER, evaluate
 from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio
@@ -40,10 +40,10 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Layout, Prompts, Sequences
 from hmmscope.errors import InputError
 from hmmscope.inference.optimal import optimal_predictions
-from hmmscope.kernels.counting import context_counts, ngram_laws
-from hmmscope.models.make import make_model
-from hmmscope.processes.base import Process
+from hmmscope.kernels.context_counts import context_counts, ngram_laws
+from hmmscope.models.build import make_model
 from hmmscope.processes.hmm import HMM
+from hmmscope.processes.process import Process
 
 # --------------------------------------------------------------------------------------------------------------------
 # evaluate

@@ -7,8 +7,8 @@ from torch import nn
 import hmmscope as hs
 from hmmscope.analysis.discovery import automaton, dictionary, model_words
 from hmmscope.errors import InputError
-from hmmscope.inference.automata import extract_automaton
 from hmmscope.inference.memory import all_sequences
+from hmmscope.inference.minimal_automata import extract_automaton
 from hmmscope.inference.mixed_states import mixed_states
 from hmmscope.inference.spectral import Operators
 from hmmscope.models.base import Tap

@@ -25,7 +25,7 @@ from analysis_cases import (
 )
 from hmmscope.analysis import probes
 from hmmscope.analysis.activations import capture, residual_layers
-from hmmscope.analysis.attention import attention_map
+from hmmscope.analysis.attention_maps import attention_map
 from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.analysis.logistic import fit_logistic, predict_logistic
 from hmmscope.analysis.probes import probe, probe_accuracy, probe_data
@@ -34,7 +34,7 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts, Sequences
 from hmmscope.errors import InputError
 from hmmscope.models.base import Tap
-from hmmscope.models.make import make_model
+from hmmscope.models.build import make_model
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.make import make_process

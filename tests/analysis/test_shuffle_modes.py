@@ -11,7 +11,7 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.errors import InputError
 from hmmscope.models.base import Ports
-from hmmscope.models.make import build_model, make_model
+from hmmscope.models.build import build_model, make_model
 from hmmscope.models.roformer import RoFormerSpec
 from hmmscope.processes.random_hmm import RandomMixtureSpec
 from hmmscope.seeds import torch_generator

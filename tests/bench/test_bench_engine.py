@@ -4,7 +4,7 @@ import pytest
 
 from bench import engine
 from hmmscope.errors import InputError
-from hmmscope.training.compiled import Compiled
+from hmmscope.training.compiled_steps import Compiled
 from hmmscope.training.parallel import Single
 
 

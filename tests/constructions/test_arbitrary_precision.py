@@ -22,7 +22,7 @@ from hmmscope.constructions.arbitrary_precision import (
 from hmmscope.constructions.stochastic_filter import belief_operators
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.errors import InputError
-from hmmscope.lab.evidence.findings import Finding
+from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope_papers.limits import theorem5_3 as experiment

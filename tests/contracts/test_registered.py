@@ -17,11 +17,11 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Layout, Prompts, Sequences
 from hmmscope.errors import InputError
 from hmmscope.inference.optimal import optimal_predictions
-from hmmscope.kernels.counting import context_counts, ngram_laws
+from hmmscope.kernels.context_counts import context_counts, ngram_laws
 from hmmscope.models.base import Ports, SequenceModel
-from hmmscope.models.make import build_model
-from hmmscope.processes.base import Process
+from hmmscope.models.build import build_model
 from hmmscope.processes.generalised import GeneralisedHMM
+from hmmscope.processes.process import Process
 
 #: Sizes for tests, wherever a spec has a field of that name.
 SMALL: dict[str, Any] = {

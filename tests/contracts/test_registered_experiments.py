@@ -14,7 +14,7 @@ from markupsafe import escape
 from hmmscope import registry
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError, RefusedError
-from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.experiments import running
 from hmmscope.lab.experiments.experiment import SCALES, experiment_named
 from hmmscope.lab.experiments.running import run_experiment

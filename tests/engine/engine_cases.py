@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import Target, make_target
 from hmmscope.models.base import SequenceModel
-from hmmscope.models.make import build_model
+from hmmscope.models.build import build_model
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import ports_of
-from hmmscope.training.compiled import Compiled
+from hmmscope.training.compiled_steps import Compiled
 from hmmscope.training.parallel import Single
 
 DECODER = {"name": "decoder", "num_layers": 1, "width": 16, "num_heads": 2, "dropout": 0.0}

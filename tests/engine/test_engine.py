@@ -14,8 +14,8 @@ from hmmscope.engine import functions, layout, tiles
 from hmmscope.engine.layout import plan
 from hmmscope.engine.sizes import Sizes, unfit
 from hmmscope.errors import InputError
-from hmmscope.training import compiled
-from hmmscope.training.compiled import Compiled
+from hmmscope.training import compiled_steps as compiled
+from hmmscope.training.compiled_steps import Compiled
 from hmmscope.training.parallel import Single
 
 LENGTHS = [2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128]

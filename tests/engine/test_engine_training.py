@@ -18,7 +18,7 @@ from hmmscope.runs.pipeline import engine_of, load_run, ports_of, train
 from hmmscope.runs.warming import warm_up
 from hmmscope.storage.rundir import RunDir
 from hmmscope.training import engines
-from hmmscope.training.compiled import Compiled
+from hmmscope.training.compiled_steps import Compiled
 from hmmscope.training.distributed import World
 from hmmscope.training.engines import make_engine
 from hmmscope.training.state import Moments

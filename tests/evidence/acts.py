@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claims import Claim, claims_of
+from hmmscope.lab.evidence.claim import Claim, claims_of
 from hmmscope.lab.evidence.effects import Effect, at_level
-from hmmscope.lab.evidence.protocols import entry_of
+from hmmscope.lab.evidence.protocol import entry_of
 from hmmscope.lab.evidence.records import folder_of
 from hmmscope.lab.evidence.rows import Rows, Tables
 from reach import numbers_of

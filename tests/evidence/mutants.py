@@ -17,7 +17,7 @@ from typing import Any
 from acts import act, altered, altered_probe, probe, read, same, write
 from hmmscope import registry
 from hmmscope.lab.evidence import effects
-from hmmscope.lab.evidence.claims import Claim, claims_of
+from hmmscope.lab.evidence.claim import Claim, claims_of
 from hmmscope.lab.evidence.records import Numbers
 from hmmscope.lab.evidence.rows import Tables
 from reach import Site, functions_of, is_constant, literals, node_of, sites

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from acts import act, altered, in_columns, probe, read, same, write
-from hmmscope.lab.evidence.claims import claims_of
+from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.ledger import read_tables
 from hmmscope.lab.evidence.rows import Rows, Tables
 

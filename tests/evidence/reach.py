@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from hmmscope.lab.evidence import effects
-from hmmscope.lab.evidence.claims import Claim
+from hmmscope.lab.evidence.claim import Claim
 
 #: What rules have in common with pages and with each other, which is no part of one.
 _LAWS = "hmmscope.lab.evidence."

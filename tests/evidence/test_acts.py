@@ -6,7 +6,7 @@ import pytest
 
 from acts import act, altered, altered_probe, complaint, complaints, entry, experiments, probe, read
 from hmmscope import registry
-from hmmscope.lab.evidence.claims import Claim
+from hmmscope.lab.evidence.claim import Claim
 from hmmscope.lab.evidence.records import Numbers
 from hmmscope.lab.evidence.verdicts import Above
 from reach import numbers_of

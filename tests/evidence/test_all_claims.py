@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claims import OURS, Claim, claims_of
+from hmmscope.lab.evidence.claim import OURS, Claim, claims_of
 from hmmscope.lab.evidence.controls import constructed
 from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.ledger import read_tables

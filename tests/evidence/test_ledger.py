@@ -13,10 +13,10 @@ import pytest
 from hmmscope import registry
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.cli import main
-from hmmscope.lab.evidence.claims import Claim, Seen, claim
+from hmmscope.lab.evidence.claim import Claim, Seen, claim
 from hmmscope.lab.evidence.effects import pooled
 from hmmscope.lab.evidence.ledger import as_text, ledger, rules_of, stated
-from hmmscope.lab.evidence.protocols import FORMAT, entry_of
+from hmmscope.lab.evidence.protocol import FORMAT, entry_of
 from hmmscope.lab.evidence.records import Numbers
 from hmmscope.lab.evidence.rows import Tables
 from hmmscope.lab.evidence.verdicts import Above, room

@@ -17,7 +17,7 @@ import pytest
 import hmmscope
 from acts import act, altered_probe, complaint, entry, experiments, kept_acts, probe, same
 from hmmscope import registry
-from hmmscope.lab.evidence.claims import Claim, claims_of
+from hmmscope.lab.evidence.claim import Claim, claims_of
 from hmmscope.lab.evidence.ledger import read_tables
 from hmmscope.lab.evidence.rows import Tables
 from hmmscope.lab.evidence.verdicts import Above

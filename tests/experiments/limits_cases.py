@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab.evidence.findings import Finding
+from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.rows import Tables, as_tables
 from hmmscope.lab.experiments.experiment import experiment_named
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab.evidence.findings import Finding
+from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.rows import Rows, Tables
 
 #: Values of three seeds that are clearly up, clearly down, and open.

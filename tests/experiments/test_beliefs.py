@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from hmmscope.lab.evidence.claims import claims_of
+from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.clouds import pack_colours, pack_places
-from hmmscope.lab.evidence.figures import Bars, Figure
+from hmmscope.lab.evidence.figure import Bars, Figure
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope_papers.beliefs.belief_geometry import FACTORS, PROCESSES

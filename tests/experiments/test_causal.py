@@ -7,11 +7,11 @@ import pytest
 from hmmscope.analysis.mechanisms import mechanisms, paths, roles
 from hmmscope.constructions.induction import induction_network
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.lab.evidence.claims import claims_of
-from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.claim import claims_of
+from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.experiments.experiment import experiment_named
-from hmmscope.models.make import make_model
+from hmmscope.models.build import make_model
 from hmmscope.processes.make import make_process
 from hmmscope_papers.beliefs.mechanisms import CHAINS, HIDDEN, _in_order
 

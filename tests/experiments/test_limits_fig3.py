@@ -9,8 +9,8 @@ from hmmscope.lab.evidence.effects import Estimate
 from hmmscope.lab.evidence.rows import Rows, as_tables
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope_papers.limits.lengths import growing, growth, length_of, slack
-from hmmscope_papers.limits.models import TASKS
 from hmmscope_papers.limits.tables import WHILE_TRAINING
+from hmmscope_papers.limits.trainings import TASKS
 from limits_cases import SEEDS, at_rest, closed, first_seed, judged, swapped, verdict
 
 Tables = dict[str, Any]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hmmscope_papers.limits.models import label_of
+from hmmscope_papers.limits.trainings import label_of
 from limits_cases import NOISE, SEEDS, closed, judged, swapped, verdict
 
 Tables = dict[str, Any]

@@ -16,7 +16,6 @@ from hmmscope.runs.pipeline import Run, train
 from hmmscope.training.schedules import learning_rate
 from hmmscope.training.spec import TrainingSpec
 from hmmscope_papers.limits.fig4_mixing import uniform_errors
-from hmmscope_papers.limits.models import FAST, RATES, TASKS, identity, limits_config, shortened
 from hmmscope_papers.limits.tables import (
     WHILE_TRAINING,
     drift,
@@ -30,6 +29,7 @@ from hmmscope_papers.limits.tables import (
     trivial_loss,
     while_training,
 )
+from hmmscope_papers.limits.trainings import FAST, RATES, TASKS, identity, limits_config, shortened
 from limits_cases import SEEDS, at_rest, budgets
 
 

@@ -7,16 +7,16 @@ import pytest
 
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError
-from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.models.base import cost_of
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import fresh_model, ports_of
 from hmmscope_papers.limits.fig4_cot import half_of_fit
-from hmmscope_papers.limits.models import limits_config
 from hmmscope_papers.limits.table1 import COMPARED
 from hmmscope_papers.limits.tables import WHILE_TRAINING
+from hmmscope_papers.limits.trainings import limits_config
 from limits_cases import NOISE, SEEDS, at_rest, budgets, closed, judged, swapped, verdict
 
 Tables = dict[str, Any]

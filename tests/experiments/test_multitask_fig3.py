@@ -24,7 +24,7 @@ from hmmscope.corpora.layouts import Prompts
 from hmmscope.lab.evidence.controls import untrained
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.models.base import Ports
-from hmmscope.models.make import build_model
+from hmmscope.models.build import build_model
 from hmmscope.models.roformer import RoFormerSpec
 from hmmscope.processes.random_hmm import RandomHMMSpec
 from hmmscope_papers.multitask.fig3b import DISTANCES, _curves, gathering_layer

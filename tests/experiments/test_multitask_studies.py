@@ -18,9 +18,9 @@ from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import Run, fresh_model, train
 from hmmscope_papers.multitask import pool_size
 from hmmscope_papers.multitask.models import multitask_config
-from hmmscope_papers.multitask.observability import exponent_of
 from hmmscope_papers.multitask.predictors import pools_of
 from hmmscope_papers.multitask.studies import deepest, depth_matters, end_rows, prompt_config, window_config
+from hmmscope_papers.multitask.trained_observability import exponent_of
 from hmmscope_papers.multitask.windows import (
     decay_rate,
     divergence,

@@ -11,8 +11,8 @@ import pytest
 from hmmscope import registry
 from hmmscope.errors import DamagedError, FullDiskError, InputError, PartlyFailedError, RefusedError, ResourceError
 from hmmscope.lab.cli import main
-from hmmscope.lab.evidence.figures import Figure
-from hmmscope.lab.evidence.findings import Finding
+from hmmscope.lab.evidence.figure import Figure
+from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.ledger import tables_of
 from hmmscope.lab.evidence.panels import curve, lines
 from hmmscope.lab.experiments import pool as pool_module
@@ -22,7 +22,7 @@ from hmmscope.lab.experiments.pool import train_in_pool
 from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.lab.report.drawing import draw_folder
 from hmmscope.lab.report.page import write_page
-from hmmscope.lab.sweeps.engines import EngineOptions
+from hmmscope.lab.sweeps.executors import EngineOptions
 from hmmscope.lab.sweeps.grid import run_name
 from hmmscope.lab.sweeps.jobs import taking_part
 from hmmscope.lab.verbs import run as verb

@@ -18,7 +18,7 @@ from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.lab.cli import main
 from hmmscope.lab.report.drawing import draw_folder
 from hmmscope.lab.report.page import write_page
-from hmmscope.lab.study import study as studies
+from hmmscope.lab.study import conduct as studies
 from hmmscope.lab.study.study_tables import entropies, grams
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.storage.seals import remove_seal, survey

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from hmmscope.lab.evidence.claims import Claim, claims_of
-from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.claim import Claim, claims_of
+from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope_papers.theorems import always, by_scale, power_slopes, ranges, slope

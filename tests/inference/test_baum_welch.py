@@ -10,8 +10,8 @@ import torch
 import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import baum_welch_predictions, fit_baum_welch, fit_stream
+from hmmscope.inference.loop_inputs import flat_sequences
 from hmmscope.inference.restarts import Restarts
-from hmmscope.inference.tables import flat_sequences
 from inference_cases import planted, planted_hmm, revived
 from strategies import rows
 

@@ -5,7 +5,7 @@ import torch
 
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
-from hmmscope.inference import tables
+from hmmscope.inference import loop_inputs as tables
 from hmmscope.inference.fast import belief_states
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.forward import forward_steps

@@ -10,7 +10,7 @@ import hmmscope as hs
 import oracles
 from comparing import close, floats
 from hmmscope.errors import InputError
-from hmmscope.inference import tables
+from hmmscope.inference import loop_inputs as tables
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.smoothing import expected_counts, smooth_pairs
 from inference_cases import close_logs, path_cases, revived, symbols

@@ -13,7 +13,7 @@ from comparing import close
 from hmmscope.errors import InputError
 from hmmscope.inference.entropy import block_entropies
 from hmmscope.inference.mixed_states import mixed_states
-from hmmscope.inference.stationary import state_transitions
+from hmmscope.inference.stationary_law import state_transitions
 from hmmscope.processes.stationary import closed_classes
 from strategies import KINDS, as_labelled, dense, rows
 

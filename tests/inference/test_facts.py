@@ -5,7 +5,7 @@ import json
 import pytest
 
 import hmmscope as hs
-from hmmscope.inference.facts import process_facts
+from hmmscope.inference.process_facts import process_facts
 from hmmscope.lab.cli import main
 
 

@@ -10,7 +10,7 @@ import hmmscope as hs
 import oracles
 from hmmscope.errors import InputError
 from hmmscope.inference.forward import forward_steps
-from hmmscope.inference.mixture import filter_known_component, predicted_before
+from hmmscope.inference.mixture_posterior import filter_known_component, predicted_before
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.processes.laws import StateEmitting
 from inference_cases import (

@@ -10,9 +10,9 @@ from hmmlearn.hmm import CategoricalHMM
 import hmmscope as hs
 import oracles
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.inference import mixture as mixture_module
+from hmmscope.inference import mixture_posterior as mixture_module
 from hmmscope.inference.filtering import first_impossible
-from hmmscope.inference.mixture import filter_known_component
+from hmmscope.inference.mixture_posterior import filter_known_component
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.machine import require_memory
 from hmmscope.processes.laws import StateEmitting

@@ -8,12 +8,12 @@ import torch
 
 import hmmscope as hs
 from hmmscope.inference.entropy import block_entropies, entropy_rate
-from hmmscope.inference.facts import least_dimension, process_facts
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.memory import memory_beliefs
 from hmmscope.inference.memory_error import memory_error
 from hmmscope.inference.mixed_states import mixed_states
-from hmmscope.inference.stationary import stationary_distribution
+from hmmscope.inference.process_facts import least_dimension, process_facts
+from hmmscope.inference.stationary_law import stationary_distribution
 from hmmscope.processes.combine import as_labelled
 from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.hmm import HMM

@@ -15,7 +15,7 @@ from hmmscope.inference.linear_memory import linear_predictor
 from hmmscope.inference.memory import all_sequences, filter_windows, memory_table
 from hmmscope.inference.memory_error import fit_decay, memory_certificate, memory_error, sampled_memory_error
 from hmmscope.inference.observability import numerical_rank
-from hmmscope.inference.stationary import emitting_steps, state_transitions
+from hmmscope.inference.stationary_law import emitting_steps, state_transitions
 from hmmscope.processes.stationary import closed_classes, stationary_law
 from inference_cases import revived
 from strategies import KINDS, Matrices, as_labelled, dense, rows

@@ -8,8 +8,8 @@ import torch
 
 import hmmscope as hs
 from hmmscope.errors import InputError
+from hmmscope.inference.loop_inputs import flat_sequences
 from hmmscope.inference.num_states import choose_num_states, held_out_mean
-from hmmscope.inference.tables import flat_sequences
 from inference_cases import planted
 
 #: As many sequences as in the first column, of so many observations; a fifth of them is held out.

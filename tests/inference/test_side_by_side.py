@@ -10,7 +10,7 @@ import torch
 import hmmscope as hs
 import oracles
 from comparing import close
-from hmmscope.inference import tables
+from hmmscope.inference import loop_inputs as tables
 from hmmscope.inference.smoothing import expected_counts, smooth_pairs
 from inference_cases import close_logs, revived, symbols
 from strategies import KINDS, as_labelled, dense, likely, rows, some_starts, tiny_entries, with_zeros

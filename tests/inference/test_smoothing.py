@@ -14,8 +14,8 @@ from comparing import close, floats
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import filter_carefully
 from hmmscope.inference.forward import forward_steps
+from hmmscope.inference.loop_inputs import tables
 from hmmscope.inference.smoothing import smooth_pairs
-from hmmscope.inference.tables import tables
 from hmmscope.kernels import careful
 from inference_cases import close_logs, decoupled, path_cases, symbols
 from strategies import (

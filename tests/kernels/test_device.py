@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import hmmscope as hs
-from hmmscope.kernels.device import philox_torch, sample_components_torch, sample_paths_torch
+from hmmscope.kernels.device_samplers import philox_torch, sample_components_torch, sample_paths_torch
 from hmmscope.kernels.philox import KIND_PATH, philox_reference
 from hmmscope.seeds import philox_key
 

@@ -17,8 +17,8 @@ from hmmscope.inference import device as there
 from hmmscope.inference.fast import belief_states
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.kernels import gpu, gpu_forward
-from hmmscope.kernels.device import TorchSampler, device_sampler
-from hmmscope.processes import base
+from hmmscope.kernels.device_samplers import TorchSampler, device_sampler
+from hmmscope.processes import process as base
 
 KEYS = [(0, 16), (2**32 - 1, 2**32 - 2)]
 LAYOUT = hs.Prompts(num_demonstrations=2, demonstration_length=3, test_length=7)

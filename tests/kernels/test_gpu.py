@@ -12,7 +12,7 @@ from hmmscope.errors import ResourceError
 from hmmscope.inference import device as there
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.kernels import gpu, gpu_forward
-from hmmscope.kernels.device import TorchSampler, device_sampler, fused_works
+from hmmscope.kernels.device_samplers import TorchSampler, device_sampler, fused_works
 
 pytestmark = pytest.mark.gpu
 

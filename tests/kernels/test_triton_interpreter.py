@@ -15,7 +15,8 @@ import torch
 import hmmscope as hs
 from device_cases import PROCESSES, SAMPLES, STARTS, process_of, same_as_plain, sizes_of
 from hmmscope.inference import device as there
-from hmmscope.kernels import device, gpu, gpu_forward
+from hmmscope.kernels import device_samplers as device
+from hmmscope.kernels import gpu, gpu_forward
 
 pytest.importorskip("triton", reason="needs Triton (comes with torch for CUDA)")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

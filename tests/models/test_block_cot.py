@@ -10,7 +10,7 @@ from hmmscope.corpora.layouts import Sequences
 from hmmscope.corpora.targets import Target, make_target
 from hmmscope.models.base import Ports, SequenceModel
 from hmmscope.models.block_cot import block_outputs, feedback_width, num_blocks, own_answers
-from hmmscope.models.make import build_model
+from hmmscope.models.build import build_model
 from hmmscope.processes.make import make_process
 from hmmscope.registry import build_spec
 from hmmscope.runs.config import config_from_data

@@ -8,9 +8,9 @@ import torch
 
 import hmmscope as hs
 from hmmscope.errors import InputError
-from hmmscope.processes.base import kinds
 from hmmscope.processes.kalman import kalman_filter
 from hmmscope.processes.narrow import as_hmm, as_linear, as_mixture, as_pairs
+from hmmscope.processes.process import kinds
 
 SEEN = torch.zeros(1, 3, dtype=torch.int64)
 LACKING: dict[str, tuple[Callable[[], object], str]] = {

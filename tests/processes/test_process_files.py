@@ -11,8 +11,8 @@ import torch
 
 import hmmscope as hs
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.processes.base import Process, kinds
 from hmmscope.processes.given_sequences import GivenSequences
+from hmmscope.processes.process import Process, kinds
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.storage.mapped import map_tensors
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from hmmscope.lab.report.live import write_live_page
+from hmmscope.lab.report.live_page import write_live_page
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.live import live_data
 from hmmscope.runs.pipeline import Run, train

@@ -13,7 +13,7 @@ import pytest
 
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.evidence.clouds import CORNERS, pack_colours, pack_places
-from hmmscope.lab.evidence.figures import (
+from hmmscope.lab.evidence.figure import (
     Bars,
     Cloud,
     Explorer,

@@ -8,8 +8,8 @@ import pytest
 
 from browsing import Watched, browser  # noqa: F401 - fixture
 from hmmscope.lab.evidence.ledger import ledger
-from hmmscope.lab.report.ledger import render_ledger
-from hmmscope.lab.report.live import write_live_page
+from hmmscope.lab.report.ledger_page import render_ledger
+from hmmscope.lab.report.live_page import write_live_page
 from hmmscope.lab.report.page import write_page
 from hmmscope.runs.live import live_data
 from hmmscope.storage import seals, store

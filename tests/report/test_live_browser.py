@@ -10,8 +10,8 @@ import torch
 from browsing import Watched, browser  # noqa: F401 - fixture
 from hmmscope.analysis.activations import capture, residual_layers
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.mixture import filter_mixture
-from hmmscope.kernels.counting import context_counts, ngram_laws
+from hmmscope.inference.mixture_posterior import filter_mixture
+from hmmscope.kernels.context_counts import context_counts, ngram_laws
 from hmmscope.runs.pipeline import Run
 from live_cases import CASES, made
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hmmscope.errors import DamagedError, InputError, RefusedError, ResourceError
-from hmmscope.lab.evidence.figures import Figure, Lines
+from hmmscope.lab.evidence.figure import Figure, Lines
 from hmmscope.lab.report import page, plots
 from hmmscope.lab.report.compare import compare
 from hmmscope.lab.report.folder import read_experiment

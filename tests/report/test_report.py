@@ -15,8 +15,9 @@ from PIL import Image
 
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.cli import main
-from hmmscope.lab.evidence.figures import Figure
-from hmmscope.lab.report import interactive, look, page, plots, text
+from hmmscope.lab.evidence.figure import Figure
+from hmmscope.lab.report import interactive, look, page, plots
+from hmmscope.lab.report import wording as text
 from hmmscope.lab.report.folder import read_experiment
 from hmmscope.storage import store
 from report_cases import (

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from hmmscope.lab.evidence.figures import Bars, Cloud, Explorer, Figure, Heatmap, Lines
+from hmmscope.lab.evidence.figure import Bars, Cloud, Explorer, Figure, Heatmap, Lines
 from hmmscope.lab.report import interactive, look, plots
 from hmmscope.lab.report.compare import compare
 from hmmscope.lab.report.differences import MOST_ROWS, config_rows, finding_rows, verdict_summary

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from hmmscope.errors import InputError
-from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.experiments.run_page import describe_run
 from hmmscope.lab.report import interactive, look, plots
 from hmmscope.lab.report.explorer import MOST_CURVES, selected, still
 from hmmscope.lab.report.folder import read_experiment
-from hmmscope.lab.report.text import format_cell, shorten
+from hmmscope.lab.report.wording import format_cell, shorten
 from hmmscope.machine import machine_line
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import train as train_run

@@ -16,7 +16,7 @@ from matplotlib.colors import to_hex
 from cli_cases import assert_one_line, call  # noqa: F401 - fixture
 from hmmscope.errors import ResourceError
 from hmmscope.lab.evidence import clouds, panels
-from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.report import interactive, latex, look, plots
 from hmmscope.storage import store
 from report_cases import a_figure, bars, demo_figures, demo_folder, heat, lines

@@ -15,7 +15,7 @@ from hmmscope.analysis.activations import capture
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.lab.cli import main
-from hmmscope.lab.report.live import write_live_page
+from hmmscope.lab.report.live_page import write_live_page
 from hmmscope.processes.make import make_process
 from hmmscope.runs import live
 from hmmscope.runs.config import config_from_data

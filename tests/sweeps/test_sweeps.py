@@ -536,11 +536,11 @@ def test_failed_runs_are_the_exit_code(
     (tmp_path / "grid.yaml").write_text(json.dumps(RATES))
     out = tmp_path / "sweep"
     name = expand(RATES)[0].name
-    monkeypatch.setattr("hmmscope.lab.sweeps.engines.LocalEngine", lambda out, jobs, **_: Scripted(out, {name: [6]}))
+    monkeypatch.setattr("hmmscope.lab.sweeps.executors.LocalEngine", lambda out, jobs, **_: Scripted(out, {name: [6]}))
     assert cli.main(["sweep", str(tmp_path / "grid.yaml"), "--out", str(out), "-q"]) == 5
     said = capsys.readouterr()
     assert said.err == f"error[5] 1 of 3 runs failed; see {out}/table.jsonl and {out}/logs\n"
-    monkeypatch.setattr("hmmscope.lab.sweeps.engines.LocalEngine", lambda out, jobs, **_: Scripted(out, {}))
+    monkeypatch.setattr("hmmscope.lab.sweeps.executors.LocalEngine", lambda out, jobs, **_: Scripted(out, {}))
     assert cli.main(["sweep", "--out", str(out)]) == 0  # the grid is in the folder
     said = capsys.readouterr()
     assert said.err == f"done     {name}  excess 0.2500 (best 0.2500)\n"

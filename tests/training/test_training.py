@@ -19,7 +19,7 @@ from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Prompts, Sequences
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError, NonFiniteError, RefusedError
-from hmmscope.models.make import make_model
+from hmmscope.models.build import make_model
 from hmmscope.processes.hmm import HMM
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import fresh_model, load_run, train

@@ -19,7 +19,7 @@ from hmmscope.inference.baum_welch import fit_baum_welch
 from hmmscope.inference.entropy import block_entropies
 from hmmscope.inference.memory_error import memory_certificate, memory_error, sampled_memory_error
 from hmmscope.inference.mixed_states import mixed_states
-from hmmscope.kernels.counting import context_counts, ngram_laws
+from hmmscope.kernels.context_counts import context_counts, ngram_laws
 from hmmscope.lab.verbs import sources
 from hmmscope.lab.verbs.sources import read_observations
 from hmmscope.lab.verbs.train import run_config

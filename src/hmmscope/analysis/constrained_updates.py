@@ -19,10 +19,10 @@ from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.stationary import stationary_distribution
+from hmmscope.inference.stationary_law import stationary_distribution
 from hmmscope.processes.answers import STATES
-from hmmscope.processes.base import Process
 from hmmscope.processes.combine import as_labelled
+from hmmscope.processes.process import Process
 from hmmscope.schema import require
 
 _TAPS = ("residual.0", "blocks.0.attention", "blocks.0.attention.pattern")

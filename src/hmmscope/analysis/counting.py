@@ -20,7 +20,7 @@ from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
 from hmmscope.corpora.layouts import Layout
 from hmmscope.corpora.targets import PADDING, NextGiven, NextObservation, make_target
 from hmmscope.errors import InputError
-from hmmscope.kernels.counting import backed_off_loss, context_counts, context_tree_laws, ngram_laws
+from hmmscope.kernels.context_counts import backed_off_loss, context_counts, context_tree_laws, ngram_laws
 from hmmscope.reprs import html_rows
 from hmmscope.schema import require
 from hmmscope.ties import largest, smallest

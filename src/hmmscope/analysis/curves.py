@@ -30,9 +30,9 @@ from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
 from hmmscope.corpora.targets import PADDING, Labels, NextGiven, NextObservation, Target, make_target
 from hmmscope.errors import InputError
 from hmmscope.inference.likeliest import likeliest
-from hmmscope.inference.mixture import filter_known_component
-from hmmscope.processes.base import Process
+from hmmscope.inference.mixture_posterior import filter_known_component
 from hmmscope.processes.given_sequences import JUDGING
+from hmmscope.processes.process import Process
 from hmmscope.reprs import html_rows, plot_rows
 from hmmscope.schema import require
 from hmmscope.ties import TOLERANCE

@@ -22,7 +22,7 @@ import torch
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.inference.linear_memory import LinearPredictor, linear_predictor
 from hmmscope.inference.memory import all_sequences, filter_windows, memory_table, with_prior
-from hmmscope.inference.stationary import stationary_distribution
+from hmmscope.inference.stationary_law import stationary_distribution
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import Law, symbol_law

@@ -16,8 +16,8 @@ from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, rea
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
-from hmmscope.inference.automata import extract_automaton
 from hmmscope.inference.likeliest import likeliest
+from hmmscope.inference.minimal_automata import extract_automaton
 from hmmscope.inference.spectral import Operators, WordLaw, learn_operators
 from hmmscope.processes.answers import WORDS
 from hmmscope.schema import require, unknown_name

@@ -16,12 +16,12 @@ from hmmscope.axes import Bool, Float, Float64, Int, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
 from hmmscope.errors import InputError
 from hmmscope.inference.forward import forward_steps
-from hmmscope.inference.mixture import filter_known_component, filter_mixture
+from hmmscope.inference.mixture_posterior import filter_known_component, filter_mixture
 from hmmscope.inference.optimal import observe
 from hmmscope.processes.answers import BELIEFS, COMPONENTS
-from hmmscope.processes.base import Process
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator

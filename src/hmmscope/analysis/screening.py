@@ -17,8 +17,8 @@ from hmmscope.corpora.layouts import Layout
 from hmmscope.corpora.targets import NextObservation, make_target
 from hmmscope.errors import InputError
 from hmmscope.inference.likeliest import likeliest
-from hmmscope.models.make import make_model
-from hmmscope.processes.base import Process
+from hmmscope.models.build import make_model
+from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 from hmmscope.ties import largest, steady

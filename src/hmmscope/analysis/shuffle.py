@@ -11,7 +11,7 @@ from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.axes import Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Prompts
-from hmmscope.corpora.text import Text
+from hmmscope.corpora.tokenized import Text
 from hmmscope.errors import InputError
 from hmmscope.reprs import Table
 from hmmscope.schema import require, unknown_name

@@ -20,7 +20,7 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import make_target
 from hmmscope.inference.memory import memory_beliefs, with_prior
-from hmmscope.inference.mixture import predicted_before
+from hmmscope.inference.mixture_posterior import predicted_before
 from hmmscope.processes.answers import STATES
 from hmmscope.processes.laws import symbol_law
 from hmmscope.schema import require

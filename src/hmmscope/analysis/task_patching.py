@@ -20,7 +20,7 @@ from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interv
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
-from hmmscope.inference.mixture import filter_known_component
+from hmmscope.inference.mixture_posterior import filter_known_component
 from hmmscope.processes.answers import COMPONENTS
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import torch_generator

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hmmscope.analysis.counting import ODDS, PSEUDO_COUNTS, TREE, descend, least_within_margin, tuned_ngrams
 from hmmscope.axes import Float64, Int64, Tensor
-from hmmscope.processes.base import Process
+from hmmscope.processes.process import Process
 
 #: Observations of the training part that strengths, pseudo-count and weight are tuned on: so many, evenly spread.
 _TUNED_ON = 2**14

@@ -22,8 +22,8 @@ from hmmscope.analysis.intervals import student_quantile
 from hmmscope.analysis.layer_curves import Curves
 from hmmscope.errors import InputError
 from hmmscope.models.base import SequenceModel
+from hmmscope.models.build import build_model
 from hmmscope.models.given import GivenModel
-from hmmscope.models.make import build_model
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 from hmmscope.seeds import MAX_SEED, derived_seed, torch_generator

@@ -5,7 +5,7 @@ from itertools import pairwise
 import torch
 
 from hmmscope.models.base import SequenceModel
-from hmmscope.models.make import make_model
+from hmmscope.models.build import make_model
 
 #: Attention logits of what is looked for are this far above the others.
 _SHARP = 60.0

@@ -27,9 +27,9 @@ from hmmscope.constructions.normaliser import (
 from hmmscope.constructions.prefix_parts import best_gelu_scale, gelu, layers_needed
 from hmmscope.constructions.prefix_transformer import PrefixTransformer
 from hmmscope.constructions.residual import LayerNote
-from hmmscope.processes.base import integer_weights
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.process import integer_weights
 from hmmscope.reprs import Shown
 from hmmscope.schema import require, unknown_name
 

@@ -13,8 +13,8 @@ from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.layouts import Layout, Sequences
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.kernels.philox import CORPUS_VERSION, MAX_SAMPLES
-from hmmscope.processes.base import Process
 from hmmscope.processes.make import as_process
+from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown, html_table
 from hmmscope.schema import shown, spec_to_data
 from hmmscope.seeds import philox_key

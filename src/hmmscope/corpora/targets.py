@@ -16,8 +16,8 @@ from hmmscope.errors import InputError
 from hmmscope.inference.fast import belief_states
 from hmmscope.inference.optimal import optimal_law
 from hmmscope.processes.answers import STATES, VECTORS
-from hmmscope.processes.base import Process
 from hmmscope.processes.given_sequences import GivenSequences
+from hmmscope.processes.process import Process
 from hmmscope.schema import unknown_name
 from hmmscope.sequences.data import SequenceData
 

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hmmscope.engine.attention import Heads
-from hmmscope.engine.decoder import Maps, Work
-from hmmscope.engine.recurrent import CellMaps, CellWork
+from hmmscope.engine.causal_attention import Heads
+from hmmscope.engine.rnn import CellMaps, CellWork
 from hmmscope.engine.sizes import Sizes
 from hmmscope.engine.tiles import LANES
+from hmmscope.engine.transformer import Maps, Work
 from hmmscope.errors import InputError
 
 Array = NDArray[Any]

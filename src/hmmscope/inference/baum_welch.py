@@ -13,9 +13,9 @@ from hmmscope.axes import Float64, Int, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.counts import Counts, add_counts
 from hmmscope.inference.filtering import filter_beliefs
+from hmmscope.inference.loop_inputs import Sequences, Tables, sequences
 from hmmscope.inference.ragged import check_ragged, counted
 from hmmscope.inference.restarts import Restarts
-from hmmscope.inference.tables import Sequences, Tables, sequences
 from hmmscope.processes.hmm import HMM
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator

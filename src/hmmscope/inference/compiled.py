@@ -15,9 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Int64, Tensor
-from hmmscope.inference.products import products_backward, products_forward
-from hmmscope.inference.ragged import check_ragged, counted
-from hmmscope.inference.tables import (
+from hmmscope.inference.loop_inputs import (
     Sequences,
     Tables,
     few,
@@ -28,9 +26,11 @@ from hmmscope.inference.tables import (
     tables,
     with_emissions,
 )
+from hmmscope.inference.products import products_backward, products_forward
+from hmmscope.inference.ragged import check_ragged, counted
 from hmmscope.kernels import careful, lanes, registers
-from hmmscope.processes.base import Process
 from hmmscope.processes.laws import ROUNDING, Law, symbol_law
+from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 
 #: A law with a positive entry below this is in doubt, looked at so often: see `hmmscope.kernels.lanes`.

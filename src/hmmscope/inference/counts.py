@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.inference.compiled import careful_counts, forward
+from hmmscope.inference.loop_inputs import Sequences, Tables, few, in_blocks, padded, side_by_side
 from hmmscope.inference.products import products_backward, products_forward
-from hmmscope.inference.tables import Sequences, Tables, few, in_blocks, padded, side_by_side
 from hmmscope.kernels import lanes, registers
 
 #: Bytes of beliefs of a block; 64 times as many for matrix products, which need many rows.

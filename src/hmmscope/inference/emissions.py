@@ -24,8 +24,8 @@ from hmmscope.inference.paths import PathResult, most_likely_states, sample_stat
 from hmmscope.inference.ragged import check_ragged
 from hmmscope.inference.smoothing import expected_counts, smooth_beliefs
 from hmmscope.processes.answers import OF_STATES
-from hmmscope.processes.base import Process
 from hmmscope.processes.laws import StateEmitting
+from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
 

@@ -11,11 +11,11 @@ from hmmscope.errors import InputError
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.memory import MAX_ENUMERATED
 from hmmscope.inference.mixed_states import mixed_states
-from hmmscope.inference.stationary import stationary_distribution
+from hmmscope.inference.stationary_law import stationary_distribution
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import WORDS
-from hmmscope.processes.base import Process
 from hmmscope.processes.laws import symbol_law
+from hmmscope.processes.process import Process
 from hmmscope.processes.stationary import closed_classes, stationary_law
 from hmmscope.reprs import Shown
 from hmmscope.schema import require

@@ -14,15 +14,15 @@ from hmmscope.inference.compiled import filter_carefully, forward, run_filter
 from hmmscope.inference.device import FLOORS, log_likelihood_there, mixture_predictions_there
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.forward import forward_steps
-from hmmscope.inference.mixture import filter_mixture, predicted_before
+from hmmscope.inference.loop_inputs import few, sequences, tables
+from hmmscope.inference.mixture_posterior import filter_mixture, predicted_before
 from hmmscope.inference.pools import run_mixture
 from hmmscope.inference.products import products_forward
 from hmmscope.inference.ragged import check_ragged, counted
-from hmmscope.inference.tables import few, sequences, tables
 from hmmscope.machine import require_memory_on
-from hmmscope.processes.base import Process
 from hmmscope.processes.laws import symbol_law
 from hmmscope.processes.observations import check_observations
+from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 
 

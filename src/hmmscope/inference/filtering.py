@@ -11,9 +11,9 @@ from hmmscope.inference.compiled import run_filter
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.ragged import blank, check_ragged, counted
 from hmmscope.processes.answers import WORDS
-from hmmscope.processes.base import Process
 from hmmscope.processes.generalised import without_rounding
 from hmmscope.processes.laws import ROUNDING, Law, symbol_law
+from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 
 

@@ -11,11 +11,11 @@ import torch
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.mixture import CHUNK_BYTES, predicted_before
+from hmmscope.inference.mixture_posterior import CHUNK_BYTES, predicted_before
 from hmmscope.inference.monte_carlo import Estimate, estimate
-from hmmscope.processes.base import Process
 from hmmscope.processes.kalman import kalman_steps
 from hmmscope.processes.linear_gaussian import LinearGaussian
+from hmmscope.processes.process import Process
 from hmmscope.schema import require
 
 

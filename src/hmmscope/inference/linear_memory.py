@@ -6,9 +6,9 @@ import torch
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.inference.memory import with_prior
-from hmmscope.inference.stationary import emitting_steps, state_transitions
-from hmmscope.processes.base import Process
+from hmmscope.inference.stationary_law import emitting_steps, state_transitions
 from hmmscope.processes.laws import symbol_law
+from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 

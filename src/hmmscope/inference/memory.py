@@ -10,15 +10,15 @@ from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import NextLaws, filter_carefully, forward, next_laws, run_filter
 from hmmscope.inference.filtering import FilterResult, first_impossible
-from hmmscope.inference.stationary import stationary_distribution
-from hmmscope.inference.tables import Sequences, tables
+from hmmscope.inference.loop_inputs import Sequences, tables
+from hmmscope.inference.stationary_law import stationary_distribution
 from hmmscope.kernels import careful
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import WORDS
-from hmmscope.processes.base import Process
 from hmmscope.processes.generalised import without_rounding
 from hmmscope.processes.laws import ROUNDING, Law, symbol_law
 from hmmscope.processes.observations import check_observations
+from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 

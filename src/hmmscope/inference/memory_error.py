@@ -12,8 +12,8 @@ from hmmscope.errors import InputError
 from hmmscope.inference.memory import all_sequences, filter_windows, memory_table, with_prior
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import STATES
-from hmmscope.processes.base import Process
 from hmmscope.processes.laws import symbol_law
+from hmmscope.processes.process import Process
 from hmmscope.schema import require
 
 #: Two predictions that are this close are equal: what is left is rounding.

@@ -10,8 +10,8 @@ from hmmscope.errors import InputError
 from hmmscope.inference.memory import with_prior
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import WORDS
-from hmmscope.processes.base import Process
 from hmmscope.processes.laws import ROUNDING
+from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 

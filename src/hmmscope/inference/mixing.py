@@ -11,7 +11,7 @@ from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.monte_carlo import Estimate, estimate
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import STATES
-from hmmscope.processes.base import Process
+from hmmscope.processes.process import Process
 from hmmscope.schema import require
 
 #: [Limits] Table 1 agrees with its definition minus two steps, at every uncapped entry.

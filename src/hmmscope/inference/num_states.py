@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hmmscope.axes import Int, Tensor
 from hmmscope.inference.baum_welch import BaumWelchFit, as_sequences, fit_baum_welch, held_out_log_likelihoods
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.tables import Sequences
+from hmmscope.inference.loop_inputs import Sequences
 from hmmscope.processes.hmm import HMM
 from hmmscope.schema import require
 

@@ -29,10 +29,10 @@ from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.linear_programs import alternate, certificate, enumerate_signs, ratio
 from hmmscope.inference.memory import MAX_ENUMERATED
-from hmmscope.inference.stationary import emitting_steps
+from hmmscope.inference.stationary_law import emitting_steps
 from hmmscope.machine import require_memory
-from hmmscope.processes.base import Process
 from hmmscope.processes.laws import symbol_law
+from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require, unknown_name
 

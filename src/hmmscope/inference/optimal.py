@@ -8,11 +8,11 @@ from hmmscope.axes import Float64, Int, Tensor
 from hmmscope.inference.fast import mixture_predictions
 from hmmscope.inference.filtering import FilterResult, filter_beliefs
 from hmmscope.inference.memory import memory_beliefs
-from hmmscope.inference.mixture import filter_mixture, predicted_before
+from hmmscope.inference.mixture_posterior import filter_mixture, predicted_before
 from hmmscope.processes.answers import COMPONENTS, MEMORY, PREDICTIONS, Observed
-from hmmscope.processes.base import Process
 from hmmscope.processes.make import as_process
 from hmmscope.processes.observations import check_observations
+from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 
 #: Up to this many components the posterior costs little beside the prediction.

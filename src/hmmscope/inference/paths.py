@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import Weights, filter_batch
+from hmmscope.inference.loop_inputs import Tables, in_blocks, padded, sequences, side_by_side, tables
 from hmmscope.inference.ragged import check_ragged, counted
-from hmmscope.inference.tables import Tables, in_blocks, padded, sequences, side_by_side, tables
 from hmmscope.kernels import careful, registers
 from hmmscope.kernels.vectors import padded_size
 from hmmscope.kernels.viterbi import likeliest, path_terms
 from hmmscope.processes.answers import PATHS
-from hmmscope.processes.base import Process
 from hmmscope.processes.observations import Observations
+from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.inference.compiled import SMALLEST, filter_carefully
+from hmmscope.inference.loop_inputs import FEW_STATES, Sequences, Tables, in_blocks, sequences, tables
 from hmmscope.inference.products import products_forward
-from hmmscope.inference.tables import FEW_STATES, Sequences, Tables, in_blocks, sequences, tables
 from hmmscope.kernels import careful, mixtures
-from hmmscope.kernels.forward import accumulate
+from hmmscope.kernels.filter_passes import accumulate
 from hmmscope.processes.laws import Law, symbol_law
 
 #: Bytes of beliefs that wait to be turned into predictions together.

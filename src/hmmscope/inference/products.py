@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.axes import Int64, Tensor
-from hmmscope.inference.tables import Sequences, Tables
-from hmmscope.kernels.forward import absorb
+from hmmscope.inference.loop_inputs import Sequences, Tables
+from hmmscope.kernels.filter_passes import absorb
 
 #: (least sum, least positive entry) of a law that is in no doubt. In float32 only what vanishes in one step is noticed.
 FLOORS = {np.dtype(np.float64): (0.0, 1e-100), np.dtype(np.float32): (1e-25, 0.0)}

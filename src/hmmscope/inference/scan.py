@@ -14,12 +14,12 @@ import torch
 
 from hmmscope.axes import Int, Tensor
 from hmmscope.inference.filtering import FilterResult, filter_beliefs, first_impossible
-from hmmscope.inference.mixture import predicted_before
+from hmmscope.inference.mixture_posterior import predicted_before
 from hmmscope.inference.ragged import blank, check_ragged
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import WORDS
-from hmmscope.processes.base import Process
 from hmmscope.processes.laws import symbol_law
+from hmmscope.processes.process import Process
 
 #: A product with a positive entry below this could lose it.
 RISKY = 1e-100

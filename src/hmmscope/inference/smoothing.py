@@ -10,12 +10,12 @@ from hmmscope.errors import InputError
 from hmmscope.inference.compiled import filter_batch, run_smoother, smooth_carefully
 from hmmscope.inference.counts import Counts, add_counts
 from hmmscope.inference.filtering import first_impossible
+from hmmscope.inference.loop_inputs import sequences, tables
 from hmmscope.inference.ragged import check_ragged, counted
-from hmmscope.inference.tables import sequences, tables
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import SMOOTHING, STATES
-from hmmscope.processes.base import Process
 from hmmscope.processes.observations import Observations
+from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 

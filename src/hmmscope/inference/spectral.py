@@ -14,8 +14,8 @@ import torch
 from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.inference.memory import all_sequences
 from hmmscope.processes.answers import WORDS
-from hmmscope.processes.base import Process
 from hmmscope.processes.combine import as_labelled
+from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 

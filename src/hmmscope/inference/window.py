@@ -9,11 +9,11 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.memory import filter_windows, with_prior
-from hmmscope.inference.mixture import CHUNK_BYTES
+from hmmscope.inference.mixture_posterior import CHUNK_BYTES
 from hmmscope.inference.monte_carlo import Estimate, estimate
-from hmmscope.processes.base import Process
 from hmmscope.processes.kalman import kalman_filter, steady_step
 from hmmscope.processes.linear_gaussian import LinearGaussian
+from hmmscope.processes.process import Process
 from hmmscope.schema import require
 
 

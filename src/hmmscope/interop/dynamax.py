@@ -3,7 +3,7 @@
 from typing import Any
 
 from hmmscope.errors import InputError
-from hmmscope.interop.foreign import numbers, rescaled, source_of
+from hmmscope.interop.numbers import numbers, rescaled, source_of
 from hmmscope.processes.hmm import HMM
 
 _HINT = "give the parameters of a dynamax CategoricalHMM, the first of model.initialize(...) or model.fit_em(...)"

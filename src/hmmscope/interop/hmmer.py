@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.errors import DamagedError, HmmscopeError, InputError, ResourceError
-from hmmscope.interop.foreign import attribute, numbers, rescaled
+from hmmscope.interop.numbers import attribute, numbers, rescaled
 from hmmscope.processes.hmm import HMM
 from hmmscope.schema import unknown_name
 from hmmscope.storage import disk

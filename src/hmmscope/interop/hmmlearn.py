@@ -3,7 +3,7 @@
 from typing import Any
 
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.interop.foreign import numbers, source_of
+from hmmscope.interop.numbers import numbers, source_of
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.narrow import as_hmm
 

@@ -10,8 +10,8 @@ from hmmscope.axes import Tensor
 from hmmscope.errors import DamagedError
 from hmmscope.interop.families import EPSILON, FAMILIES, GPT2, Family
 from hmmscope.models.base import Ports, SequenceModel
+from hmmscope.models.build import build_model
 from hmmscope.models.decoder import DecoderSpec
-from hmmscope.models.make import build_model
 from hmmscope.schema import require, shown
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmmscope.errors import InputError
-from hmmscope.interop.foreign import attribute, numbers, rescaled, source_of
+from hmmscope.interop.numbers import attribute, numbers, rescaled, source_of
 from hmmscope.processes.hmm import HMM
 from hmmscope.schema import unknown_name
 

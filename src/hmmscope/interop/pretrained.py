@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from hmmscope.corpora.text import Text
+from hmmscope.corpora.tokenized import Text
 from hmmscope.errors import InputError
 from hmmscope.interop.huggingface import from_huggingface
 from hmmscope.interop.tapped import HuggingFaceModel

@@ -5,10 +5,10 @@ import torch
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.kernels import fixed_order
-from hmmscope.processes.base import Process
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
-from hmmscope.processes.rows import stochastic_rows
+from hmmscope.processes.probability_rows import stochastic_rows
+from hmmscope.processes.process import Process
 
 
 def product(first: HMM | LabelledHMM, second: HMM | LabelledHMM) -> HMM | LabelledHMM:

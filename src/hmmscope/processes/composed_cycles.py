@@ -13,9 +13,9 @@ from hmmscope import registry
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.kernels.random_arrays import random_permutations
 from hmmscope.processes.aliased_cycles import NoisyCyclesSpec, mostly
-from hmmscope.processes.base import Prior
 from hmmscope.processes.laws import StateEmitting
 from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.process import Prior
 from hmmscope.schema import parse_spec, require, spec_to_data
 from hmmscope.seeds import philox_key
 

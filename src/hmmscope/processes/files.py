@@ -9,9 +9,9 @@ from importlib import resources
 from pathlib import Path
 
 from hmmscope.errors import InputError
-from hmmscope.processes.base import FILE_VERSION, Process, kinds
 from hmmscope.processes.formats import ENDINGS, read_file
 from hmmscope.processes.hmm import HMM
+from hmmscope.processes.process import FILE_VERSION, Process, kinds
 from hmmscope.schema import path_of, shown, unknown_name
 
 _TEXTS = ("title", "source")

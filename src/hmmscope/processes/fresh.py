@@ -16,10 +16,10 @@ from hmmscope.errors import InputError
 from hmmscope.kernels import cpu
 from hmmscope.processes.aliased_cycles import AliasedSpec
 from hmmscope.processes.answers import Observed
-from hmmscope.processes.base import Paths, Process, check_samples
 from hmmscope.processes.laws import Law, StateEmitting
 from hmmscope.processes.mixture import Mixture
 from hmmscope.processes.observations import check_observations
+from hmmscope.processes.process import Paths, Process, check_samples
 from hmmscope.processes.random_hmm import DirichletSpec
 from hmmscope.processes.urns import dirichlet_chain_predictions
 from hmmscope.schema import spec_to_data

@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 
 from hmmscope import registry
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.processes.base import Process
 from hmmscope.processes.files import load_process
+from hmmscope.processes.process import Process
 
 
 @registry.process("file")

@@ -17,11 +17,11 @@ from hmmscope.errors import InputError
 from hmmscope.kernels.linear import generalised_paths
 from hmmscope.kernels.random_arrays import uniforms
 from hmmscope.processes.answers import BELIEFS, MEMORY, PREDICTIONS, WORDS
-from hmmscope.processes.base import Paths, Process, check_samples
 from hmmscope.processes.hmm import texts
 from hmmscope.processes.laws import ROUNDING, Signed
 from hmmscope.processes.orthogonal import float_digest
-from hmmscope.processes.rows import as_float64, require_shape
+from hmmscope.processes.probability_rows import as_float64, require_shape
+from hmmscope.processes.process import Paths, Process, check_samples
 from hmmscope.schema import require
 from hmmscope.seeds import philox_key
 

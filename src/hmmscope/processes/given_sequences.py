@@ -13,7 +13,7 @@ from hmmscope import registry
 from hmmscope.axes import Tensor
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.kernels.random_arrays import random_permutations, uniforms
-from hmmscope.processes.base import Paths, Prior, Process, check_samples
+from hmmscope.processes.process import Paths, Prior, Process, check_samples
 from hmmscope.schema import parse_spec, require, shown
 from hmmscope.seeds import check_seed, philox_key
 from hmmscope.sequences.data import SequenceData

@@ -6,9 +6,9 @@ from typing import Any
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.answers import OF_STATES
-from hmmscope.processes.base import Process
 from hmmscope.processes.laws import StateEmitting
-from hmmscope.processes.rows import Quantiser
+from hmmscope.processes.probability_rows import Quantiser
+from hmmscope.processes.process import Process
 from hmmscope.schema import parse_spec, shown
 from hmmscope.sequences.encoding import check_text
 from hmmscope.sequences.rule import Reading

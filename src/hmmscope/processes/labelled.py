@@ -7,10 +7,10 @@ import torch
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.processes.answers import OF_STATES
-from hmmscope.processes.base import Process
 from hmmscope.processes.hmm import asked_after, check_names, texts
 from hmmscope.processes.laws import EdgeEmitting
-from hmmscope.processes.rows import Quantiser, as_float64, require_shape
+from hmmscope.processes.probability_rows import Quantiser, as_float64, require_shape
+from hmmscope.processes.process import Process
 from hmmscope.schema import require
 
 

@@ -16,11 +16,11 @@ from hmmscope.errors import InputError
 from hmmscope.kernels.linear import linear_paths
 from hmmscope.kernels.random_arrays import standard_normals
 from hmmscope.processes.answers import Observed
-from hmmscope.processes.base import Paths, Process, check_samples
 from hmmscope.processes.hmm import texts
 from hmmscope.processes.kalman import forgetting_factor, kalman_filter, steady_step
 from hmmscope.processes.orthogonal import float_digest, haar_orthogonal
-from hmmscope.processes.rows import as_float64
+from hmmscope.processes.probability_rows import as_float64
+from hmmscope.processes.process import Paths, Process, check_samples
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed, philox_key
 from hmmscope.ties import steady

@@ -5,11 +5,11 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.errors import InputError
-from hmmscope.processes.base import Process
 from hmmscope.processes.files import shipped_processes
 from hmmscope.processes.formats import ENDINGS as PROCESS_FILES
 from hmmscope.processes.from_file import GivenSpec
 from hmmscope.processes.given_sequences import GivenSequences
+from hmmscope.processes.process import Process
 from hmmscope.schema import shown, unknown_name
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.reading import ENDINGS as DATA_FILES

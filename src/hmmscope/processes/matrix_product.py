@@ -10,11 +10,11 @@ import torch
 from hmmscope import registry
 from hmmscope.axes import Float64, Int, Tensor
 from hmmscope.errors import InputError
-from hmmscope.processes.base import Process
 from hmmscope.processes.hmm import texts
 from hmmscope.processes.laws import EdgeEmitting
 from hmmscope.processes.orthogonal import float_digest, haar_orthogonal
-from hmmscope.processes.rows import as_float64, stochastic_rows
+from hmmscope.processes.probability_rows import as_float64, stochastic_rows
+from hmmscope.processes.process import Process
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed, philox_key
 

@@ -8,11 +8,11 @@ import torch
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.answers import BELIEFS, COMPONENTS, PREDICTIONS
-from hmmscope.processes.base import Process
 from hmmscope.processes.hmm import HMM, check_names, texts
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import EdgeEmitting, Law, StateEmitting, stack
-from hmmscope.processes.rows import Quantiser, as_tensor, stochastic_rows
+from hmmscope.processes.probability_rows import Quantiser, as_tensor, stochastic_rows
+from hmmscope.processes.process import Process
 
 
 class Mixture(Process):

@@ -1,11 +1,11 @@
 """A process as the kind that a caller needs, for code that reads the matrices of that kind itself."""
 
 from hmmscope.errors import InputError
-from hmmscope.processes.base import Process
 from hmmscope.processes.composed_cycles import ComposedCycles
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.linear_gaussian import LinearGaussian
 from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.process import Process
 
 
 def as_hmm(process: Process, field: str = "process") -> HMM:

@@ -14,9 +14,9 @@ from hmmscope.corpora.targets import TARGETS
 from hmmscope.errors import InputError
 from hmmscope.models.given import GivenModelSpec
 from hmmscope.models.roformer import RoFormerSpec
-from hmmscope.processes.base import Process
 from hmmscope.processes.given_sequences import DataSpec, GivenSequences
 from hmmscope.processes.make import process_data, process_spec
+from hmmscope.processes.process import Process
 from hmmscope.processes.random_hmm import RandomHMMSpec
 from hmmscope.reprs import changed, html_table
 from hmmscope.schema import parse_value, path_of, require, shown, spec_to_data, unknown_name

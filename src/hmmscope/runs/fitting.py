@@ -10,8 +10,8 @@ import numpy as np
 
 from hmmscope.errors import InputError
 from hmmscope.inference.baum_welch import BaumWelchFit, fit_baum_welch, fit_stream
+from hmmscope.inference.loop_inputs import Sequences, flat_sequences
 from hmmscope.inference.num_states import choose_num_states
-from hmmscope.inference.tables import Sequences, flat_sequences
 from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import html_rows

@@ -21,13 +21,13 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.inference.mixture import filter_mixture
+from hmmscope.inference.mixture_posterior import filter_mixture
 from hmmscope.models.attention import Attention
 from hmmscope.models.base import parameter_count
 from hmmscope.models.decoder import Decoder
 from hmmscope.models.recurrent import Recurrent
 from hmmscope.processes.answers import COMPONENTS, STATES
-from hmmscope.processes.base import Process
+from hmmscope.processes.process import Process
 from hmmscope.runs.pipeline import Run
 
 #: Most numbers of the model and of the process that one page carries, and most columns that it reads.
@@ -39,7 +39,7 @@ MOST_CONTEXTS, LONGEST_CONTEXT = 4096, 2
 
 
 def live_data(run: Run, process: Process | None = None) -> dict[str, Any]:
-    """What `hmmscope.lab.report.live` shows of a run.
+    """What `hmmscope.lab.report.live_page` shows of a run.
 
     Args:
         run: of a model that predicts the next observation.

@@ -21,10 +21,10 @@ from hmmscope.errors import DamagedError, InputError, NonFiniteError, RefusedErr
 from hmmscope.machine import require_disk
 from hmmscope.models.base import ModelSpec, Ports, SequenceModel, cost_of, parameter_count
 from hmmscope.models.block_cot import feedback_width
+from hmmscope.models.build import build_model
 from hmmscope.models.given import GivenModel, GivenModelSpec, model_name, unwrapped
-from hmmscope.models.make import build_model
-from hmmscope.processes.base import Process
 from hmmscope.processes.files import load_process
+from hmmscope.processes.process import Process
 from hmmscope.reprs import html_table, plot_rows
 from hmmscope.runs.config import RunConfig, config_from_data, configure, pinned
 from hmmscope.runs.room import ADVICE, disk_bytes, require_memory_for, warn_if_large

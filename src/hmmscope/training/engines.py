@@ -94,7 +94,7 @@ def choose_engine(model: ModelSpec, ports: Ports, spec: TrainingSpec, columns: i
 def make_engine(model: SequenceModel, spec: TrainingSpec, world: World) -> Single:
     """What computes the steps: by ``training.engine``, where "auto" that nobody resolved is torch, or ``parallel``."""
     if spec.engine == "compiled":
-        from hmmscope.training.compiled import Compiled  # whose loops take a while to load
+        from hmmscope.training.compiled_steps import Compiled  # whose loops take a while to load
 
         return Compiled(model, spec, world)
     if world.size == 1:

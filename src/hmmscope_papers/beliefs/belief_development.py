@@ -5,9 +5,9 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.analysis.belief_interventions import belief_interventions
 from hmmscope.analysis.strategies import Crossing, crossing, transition
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, Estimate, pooled
-from hmmscope.lab.evidence.figures import Figure, Lines
+from hmmscope.lab.evidence.figure import Figure, Lines
 from hmmscope.lab.evidence.panels import Look, curve, lines
 from hmmscope.lab.evidence.rows import Rows, Tables, effect_of
 from hmmscope.lab.evidence.verdicts import learned

@@ -14,9 +14,9 @@ from hmmscope.analysis.geometry import BELIEF, PREDICTION, belief_targets, belie
 from hmmscope.analysis.layer_curves import with_interval
 from hmmscope.analysis.twins import LEAST_LEFT
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, Estimate, pooled
-from hmmscope.lab.evidence.figures import Bars, Figure, Panel, Series
+from hmmscope.lab.evidence.figure import Bars, Figure, Panel, Series
 from hmmscope.lab.evidence.panels import bar, bars, curve, lines
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured, apart

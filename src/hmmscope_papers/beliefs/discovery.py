@@ -4,9 +4,9 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.discovery import METHODS, automaton, dictionary
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.panels import bar, bars
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured, apart

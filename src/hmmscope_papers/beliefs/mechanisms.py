@@ -10,9 +10,9 @@ from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.mechanisms import mechanisms, paths, roles
 from hmmscope.constructions.induction import induction_network
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, Estimate, pooled
-from hmmscope.lab.evidence.figures import Figure, Heatmap, Panel
+from hmmscope.lab.evidence.figure import Figure, Heatmap, Panel
 from hmmscope.lab.evidence.panels import bar, bars, heatmap
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import learned

@@ -8,9 +8,9 @@ from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.constructions.parity import delta_rule_parity
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, Estimate
-from hmmscope.lab.evidence.figures import Figure, Series
+from hmmscope.lab.evidence.figure import Figure, Series
 from hmmscope.lab.evidence.panels import bars, curve, level, lines
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import Gate, learned
@@ -19,7 +19,6 @@ from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import unknown_name
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.architecture_models import ARCHITECTURES, DEFAULT, TASKS, name_of
-from hmmscope_papers.limits.models import limits_config, shortened
 from hmmscope_papers.limits.tables import (
     WHILE_TRAINING,
     drift,
@@ -32,6 +31,7 @@ from hmmscope_papers.limits.tables import (
     training_rows,
     while_training,
 )
+from hmmscope_papers.limits.trainings import limits_config, shortened
 
 _FOUR = {"tasks": ["cyclic-det", "word-problem", "matmul", "mess3"], "architectures": DEFAULT}
 ERROR_RATES = (0.05, 0.1)

@@ -4,15 +4,14 @@ import math
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, Estimate
-from hmmscope.lab.evidence.figures import Figure, Lines, Series
+from hmmscope.lab.evidence.figure import Figure, Lines, Series
 from hmmscope.lab.evidence.panels import curve, level, lines
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, apart
 from hmmscope.runs.pipeline import Run
 from hmmscope_papers.limits.lengths import RATE, slope
-from hmmscope_papers.limits.models import grid, identity
 from hmmscope_papers.limits.tables import (
     LENGTH_AT_REST,
     WHILE_TRAINING,
@@ -25,6 +24,7 @@ from hmmscope_papers.limits.tables import (
     over_seeds,
     training_rows,
 )
+from hmmscope_papers.limits.trainings import grid, identity
 
 TASK = "cyclic-det"
 

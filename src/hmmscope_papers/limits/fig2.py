@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from hmmscope import registry
 from hmmscope.analysis.fit_length import crossing_length, evaluation_losses
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, pooled
-from hmmscope.lab.evidence.figures import Explorer, Figure
+from hmmscope.lab.evidence.figure import Explorer, Figure
 from hmmscope.lab.evidence.panels import curve, level, lines
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import Gate, learned, matched
@@ -17,7 +17,6 @@ from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Exper
 from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 from hmmscope.ties import smallest
-from hmmscope_papers.limits.models import TASKS, grid, identity, is_deep
 from hmmscope_papers.limits.tables import (
     EPOCHS,
     HARD,
@@ -33,6 +32,7 @@ from hmmscope_papers.limits.tables import (
     titles,
     told,
 )
+from hmmscope_papers.limits.trainings import TASKS, grid, identity, is_deep
 
 #: The four tasks of the figure; the paper does not name them.
 FOUR = ("cyclic-hard", "cyclic-det", "matmul", "ran-hmm")

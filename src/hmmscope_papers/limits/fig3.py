@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Estimate
-from hmmscope.lab.evidence.figures import Explorer, Figure, Series
+from hmmscope.lab.evidence.figure import Explorer, Figure, Series
 from hmmscope.lab.evidence.panels import curve, level, lines
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import Gate, room
@@ -37,7 +37,6 @@ from hmmscope_papers.limits.lengths import (
     slack_then,
     windows_of,
 )
-from hmmscope_papers.limits.models import HEADLINES_FIRST, TASKS, grid, identity, is_deep
 from hmmscope_papers.limits.tables import (
     EPOCHS,
     FORGETTING,
@@ -62,6 +61,7 @@ from hmmscope_papers.limits.tables import (
     training_rows,
     while_training,
 )
+from hmmscope_papers.limits.trainings import HEADLINES_FIRST, TASKS, grid, identity, is_deep
 
 _COMMON = {"error_rates": [0.05, 0.1], "definition": "prefix", "last_epochs": 3, "windows": [0, 1, 2, 4]}
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, Estimate
-from hmmscope.lab.evidence.figures import Figure, Lines, Series
+from hmmscope.lab.evidence.figure import Figure, Lines, Series
 from hmmscope.lab.evidence.panels import curve, level, lines
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import Gate, converged, learned
@@ -16,7 +16,6 @@ from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require, unknown_name
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.lengths import length_of, log2, rarely_asked, slack
-from hmmscope_papers.limits.models import TASKS, limits_config, shortened
 from hmmscope_papers.limits.tables import (
     LOSS_AT_REST,
     each,
@@ -30,6 +29,7 @@ from hmmscope_papers.limits.tables import (
     told,
     with_share,
 )
+from hmmscope_papers.limits.trainings import TASKS, limits_config, shortened
 
 #: The block chain-of-thought of the paper is trained on a smaller set.
 PAPER_TRAJECTORIES = 1_000_000

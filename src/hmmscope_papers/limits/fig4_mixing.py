@@ -8,16 +8,15 @@ import torch
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.analysis.intervals import bootstrap_means
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, Estimate
-from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.panels import curve, level, lines
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import Gate, learned
 from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.ties import largest, smallest
-from hmmscope_papers.limits.models import is_deep, limits_config, shortened
 from hmmscope_papers.limits.tables import (
     WHILE_TRAINING,
     drift,
@@ -31,6 +30,7 @@ from hmmscope_papers.limits.tables import (
     training_rows,
     while_training,
 )
+from hmmscope_papers.limits.trainings import is_deep, limits_config, shortened
 
 #: Backward probabilities of the paper.
 PROBABILITIES = [0.01, 0.03, 0.05, 0.1, 0.15]

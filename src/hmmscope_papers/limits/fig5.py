@@ -5,9 +5,9 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, pooled
-from hmmscope.lab.evidence.figures import Figure, Lines
+from hmmscope.lab.evidence.figure import Figure, Lines
 from hmmscope.lab.evidence.panels import curve, level, lines
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import learned
@@ -15,7 +15,6 @@ from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Meas
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require, unknown_name
 from hmmscope.ties import smallest
-from hmmscope_papers.limits.models import TASKS, is_deep, limits_config, shortened
 from hmmscope_papers.limits.tables import (
     WHILE_TRAINING,
     drift,
@@ -27,6 +26,7 @@ from hmmscope_papers.limits.tables import (
     training_rows,
     while_training,
 )
+from hmmscope_papers.limits.trainings import TASKS, is_deep, limits_config, shortened
 
 _PAPER = {"head_counts": [1, 2, 4, 8, 16], "steps": 0, "rates": [0.0002, 0.001, 0.005]}
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.fit_length import crossing_length, fit_length
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, pooled
-from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.panels import curve, level, lines
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import Gate, learned, matched
@@ -16,7 +16,6 @@ from hmmscope.lab.experiments.experiment import NUM_SEEDS, SCALES, SEED_INTERVAL
 from hmmscope.runs.pipeline import Run
 from hmmscope.ties import smallest
 from hmmscope.training.recipes import doubling_curriculum
-from hmmscope_papers.limits.models import depths, grid, identity, label_of, limits_config
 from hmmscope_papers.limits.tables import (
     EPOCHS,
     each,
@@ -30,6 +29,7 @@ from hmmscope_papers.limits.tables import (
     task_title,
     told,
 )
+from hmmscope_papers.limits.trainings import depths, grid, identity, label_of, limits_config
 
 _WITHOUT = ", no curriculum"
 _WITH = ", curriculum"

@@ -5,17 +5,15 @@ from collections.abc import Callable
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, Estimate
-from hmmscope.lab.evidence.figures import Figure, Series
+from hmmscope.lab.evidence.figure import Figure, Series
 from hmmscope.lab.evidence.panels import curve, level, lines
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import learned, matched
 from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, apart
 from hmmscope.runs.pipeline import Run
 from hmmscope_papers.limits.lengths import RATE, final_losses, length_of, log2, slope
-from hmmscope_papers.limits.models import grid, identity, label_of, limits_config, shortened
-from hmmscope_papers.limits.models import length_of as length_of_scale
 from hmmscope_papers.limits.tables import (
     HARD,
     WHILE_TRAINING,
@@ -29,6 +27,8 @@ from hmmscope_papers.limits.tables import (
     told,
     training_rows,
 )
+from hmmscope_papers.limits.trainings import grid, identity, label_of, limits_config, shortened
+from hmmscope_papers.limits.trainings import length_of as length_of_scale
 
 #: Samples of an evaluation while training, times the rate: so many are asked for at each position; 64 where not said. At
 #: medium the rarest question is that of the grid, whose runs it shares.

@@ -12,7 +12,6 @@ from hmmscope.lab.evidence.verdicts import Gate, learned, regime
 from hmmscope.processes.narrow import as_linear
 from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest, smallest
-from hmmscope_papers.limits.models import TASKS
 from hmmscope_papers.limits.tables import (
     HARD,
     REMEMBERING,
@@ -27,6 +26,7 @@ from hmmscope_papers.limits.tables import (
     over_seeds,
     task_title,
 )
+from hmmscope_papers.limits.trainings import TASKS
 
 #: The error rate of claims on growth.
 RATE = 0.1

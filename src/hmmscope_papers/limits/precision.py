@@ -9,9 +9,9 @@ from hmmscope import registry
 from hmmscope.constructions.driven import driven_system
 from hmmscope.constructions.finite_precision import bits_for_attention, rounding_errors, smallest_precision
 from hmmscope.constructions.prefix_product import limits_theorem5_2
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, pooled
-from hmmscope.lab.evidence.figures import Figure, Heatmap
+from hmmscope.lab.evidence.figure import Figure, Heatmap
 from hmmscope.lab.evidence.panels import lines
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.evidence.verdicts import room

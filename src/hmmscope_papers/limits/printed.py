@@ -15,7 +15,7 @@ from hmmscope.inference.floors import belief_floor, linear_floor, linear_varianc
 from hmmscope.lab.evidence.effects import Effect, predicted
 from hmmscope.lab.evidence.rows import Tables
 from hmmscope.processes.labelled import LabelledHMM
-from hmmscope_papers.limits.models import PAPER_LENGTH
+from hmmscope_papers.limits.trainings import PAPER_LENGTH
 
 #: Table 3: final training loss by task and model; CT is with curriculum training.
 TABLE_3: dict[str, dict[str, float]] = {

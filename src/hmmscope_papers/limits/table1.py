@@ -5,9 +5,9 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.inference.mixing import PAPER_OFFSET, mixing_time
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, pooled
-from hmmscope.lab.evidence.figures import Bars, Figure, Series
+from hmmscope.lab.evidence.figure import Bars, Figure, Series
 from hmmscope.lab.evidence.panels import bar, bars
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.experiments.experiment import Experiment, Measured

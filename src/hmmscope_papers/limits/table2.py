@@ -15,9 +15,9 @@ from hmmscope import registry
 from hmmscope.analysis.intervals import NUM_RESAMPLES
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import Target, make_target
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, share
-from hmmscope.lab.evidence.figures import Figure, Lines, Series
+from hmmscope.lab.evidence.figure import Figure, Lines, Series
 from hmmscope.lab.evidence.panels import curve, level, lines
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import regime
@@ -31,7 +31,7 @@ from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import numpy_generator
 from hmmscope.ties import largest
 from hmmscope.training.objectives import target_loss
-from hmmscope_papers.limits.models import TASKS, limits_config
+from hmmscope_papers.limits.trainings import TASKS, limits_config
 
 ALGORITHMS = ("naive", "two-phase")
 #: Block length of no chain-of-thought.

@@ -6,16 +6,15 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.curves import evaluate
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, Estimate, pooled
-from hmmscope.lab.evidence.figures import Figure, Role, Series
+from hmmscope.lab.evidence.figure import Figure, Role, Series
 from hmmscope.lab.evidence.panels import bar, bars, curve, lines
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import Gate, learned, regime
 from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
 from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest, smallest
-from hmmscope_papers.limits.models import TASKS, by_task, grid, identity, label_of, length_of
 from hmmscope_papers.limits.printed import (
     LEAST_SHARE,
     TABLE_3,
@@ -43,6 +42,7 @@ from hmmscope_papers.limits.tables import (
     trivial_loss,
     while_training,
 )
+from hmmscope_papers.limits.trainings import TASKS, by_task, grid, identity, label_of, length_of
 
 #: How labels of runs begin whose training samples are a set that is seen several times.
 _FIXED = "fixed, "

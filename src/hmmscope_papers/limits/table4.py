@@ -4,16 +4,15 @@ import math
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, predicted
-from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.panels import curve, lines
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import Gate, learned, matched, regime
 from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
 from hmmscope.runs.pipeline import Run
 from hmmscope.ties import smallest
-from hmmscope_papers.limits.models import by_task, depths, grid, identity, label_of, limits_config
 from hmmscope_papers.limits.printed import TABLE_3, floors, paper_floors, said_floor
 from hmmscope_papers.limits.tables import (
     EPOCHS,
@@ -28,6 +27,7 @@ from hmmscope_papers.limits.tables import (
     told,
     trivial_loss,
 )
+from hmmscope_papers.limits.trainings import by_task, depths, grid, identity, label_of, limits_config
 
 CYCLES = ("cyclic-det", "cyclic-rnd")
 #: Shares of the training at which the paper prints losses.

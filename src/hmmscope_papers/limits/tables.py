@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 from hmmscope.analysis.fit_length import crossing_length, fit_length
 from hmmscope.lab.evidence.effects import Effect, Estimate, pooled
-from hmmscope.lab.evidence.figures import ExplorerCurve, Role, Series
+from hmmscope.lab.evidence.figure import ExplorerCurve, Role, Series
 from hmmscope.lab.evidence.panels import curve, present
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import Gate, converged, matched
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage import rundir
 from hmmscope.training.schedules import stage_length
-from hmmscope_papers.limits.models import TASKS, depths
+from hmmscope_papers.limits.trainings import TASKS, depths
 
 #: The sentence on what an epoch is at reduced scale.
 EPOCHS = (

@@ -6,9 +6,9 @@ import torch
 
 from hmmscope import registry
 from hmmscope.constructions.deterministic_rnn import limits_theorem5_1, smallest_scale
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, pooled
-from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.panels import curve, level, lines
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.experiments.experiment import Experiment, Measured, Tables

@@ -8,9 +8,9 @@ from hmmscope import registry
 from hmmscope.constructions.finite_precision import rounded_gelu_product
 from hmmscope.constructions.prefix_parts import gelu_product, layers_needed
 from hmmscope.constructions.prefix_product import limits_theorem5_2
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import pooled
-from hmmscope.lab.evidence.figures import Bars, Figure, Heatmap, Lines, Series
+from hmmscope.lab.evidence.figure import Bars, Figure, Heatmap, Lines, Series
 from hmmscope.lab.evidence.panels import lines
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.experiments.experiment import Experiment, Measured, Tables

@@ -21,9 +21,9 @@ from hmmscope.constructions.stochastic_filter import belief_operators, limits_th
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, pooled
-from hmmscope.lab.evidence.figures import Figure, Lines, Role, Series
+from hmmscope.lab.evidence.figure import Figure, Lines, Role, Series
 from hmmscope.lab.evidence.panels import lines
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.experiments.experiment import Experiment, Measured, Tables

@@ -8,9 +8,9 @@ import numpy as np
 from hmmscope import registry
 from hmmscope.analysis.probes import MAX_DISTANCE
 from hmmscope.analysis.shuffle import shuffle_test
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Estimate, pooled
-from hmmscope.lab.evidence.figures import Bars, Figure, Heatmap, Lines, Role
+from hmmscope.lab.evidence.figure import Bars, Figure, Heatmap, Lines, Role
 from hmmscope.lab.evidence.panels import bar, curve, heatmap, lines
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.evidence.verdicts import Gate, converged, learned

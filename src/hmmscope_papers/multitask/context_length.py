@@ -4,8 +4,8 @@ import math
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claims import Seen, claim
-from hmmscope.lab.evidence.figures import Figure, Lines
+from hmmscope.lab.evidence.claim import Seen, claim
+from hmmscope.lab.evidence.figure import Figure, Lines
 from hmmscope.lab.evidence.panels import curve, lines
 from hmmscope.lab.evidence.rows import Rows, Tables, effect_of
 from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured

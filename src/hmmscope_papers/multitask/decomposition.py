@@ -6,9 +6,9 @@ import numpy as np
 
 from hmmscope import registry
 from hmmscope.analysis.intervals import bootstrap_ratio
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, pooled
-from hmmscope.lab.evidence.figures import Figure, Lines, Role, Series
+from hmmscope.lab.evidence.figure import Figure, Lines, Role, Series
 from hmmscope.lab.evidence.panels import lines
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.experiments.experiment import Experiment, Measured, Tables

@@ -8,10 +8,10 @@ from hmmscope.analysis.counting import best_counting
 from hmmscope.analysis.curves import Score
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.controls import untrained
 from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.figures import Figure, Lines, Series
+from hmmscope.lab.evidence.figure import Figure, Lines, Series
 from hmmscope.lab.evidence.panels import curve, lines
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import room

@@ -11,9 +11,9 @@ from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.layer_curves import Curves, onset_layer, peak_layer, resampled_curves, with_interval
 from hmmscope.analysis.probes import ProbeData, chance_accuracy, label_stream, probe_correct, reading_times
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.figures import Figure, Lines, Role, Series
+from hmmscope.lab.evidence.figure import Figure, Lines, Role, Series
 from hmmscope.lab.evidence.panels import bars, curve, effects_series, level, lines
 from hmmscope.lab.evidence.rows import Rows, Tables, effect_of, minus
 from hmmscope.lab.evidence.verdicts import Gate, learned

@@ -26,9 +26,9 @@ from hmmscope.analysis.probes import (
     reading_times,
 )
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, Estimate, share
-from hmmscope.lab.evidence.figures import Figure, Lines, Role
+from hmmscope.lab.evidence.figure import Figure, Lines, Role
 from hmmscope.lab.evidence.panels import curve, lines
 from hmmscope.lab.evidence.rows import Rows, Tables, effect_of, minus
 from hmmscope.lab.evidence.verdicts import Gate, learned

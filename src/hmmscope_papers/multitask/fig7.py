@@ -16,9 +16,9 @@ from hmmscope.analysis.shuffle import attention_taps
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Layout
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Estimate
-from hmmscope.lab.evidence.figures import Figure, Heatmap, Role, Series
+from hmmscope.lab.evidence.figure import Figure, Heatmap, Role, Series
 from hmmscope.lab.evidence.panels import bar, bars, curve, heatmap, lines
 from hmmscope.lab.evidence.rows import Rows, Tables, effect_of, minus
 from hmmscope.lab.experiments.experiment import Measured

@@ -18,9 +18,9 @@ from hmmscope.analysis.geometry import (
 )
 from hmmscope.analysis.layer_curves import Curves, with_interval
 from hmmscope.axes import Tensor
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.figures import Figure, Lines
+from hmmscope.lab.evidence.figure import Figure, Lines
 from hmmscope.lab.evidence.panels import curve, lines, triangle
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured

@@ -17,9 +17,9 @@ from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.likeliest import likeliest
 from hmmscope.inference.mixing import mixing_time
 from hmmscope.interop import HuggingFaceModel, pretrained
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, pooled
-from hmmscope.lab.evidence.figures import Figure, Lines
+from hmmscope.lab.evidence.figure import Figure, Lines
 from hmmscope.lab.evidence.panels import Look, curve, lines
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured

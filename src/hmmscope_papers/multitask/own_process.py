@@ -3,7 +3,7 @@
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.rows import Tables
 from hmmscope.ties import smallest
 from hmmscope.training.recipes import multitask_recipe

@@ -3,8 +3,8 @@
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claims import Seen, claim
-from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.claim import Seen, claim
+from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.rows import Tables
 from hmmscope.lab.experiments.outcomes import equal_tokens, flat
 from hmmscope.runs.pipeline import Run

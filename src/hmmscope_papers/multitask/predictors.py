@@ -20,10 +20,10 @@ from hmmscope.corpora.layouts import Prompts
 from hmmscope.inference.likeliest import likeliest
 from hmmscope.inference.optimal import optimal_law
 from hmmscope.models.base import SequenceModel
-from hmmscope.processes.base import Process
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.mixture import Mixture
 from hmmscope.processes.narrow import as_hmm, as_mixture, as_pairs
+from hmmscope.processes.process import Process
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require
 from hmmscope.ties import smallest

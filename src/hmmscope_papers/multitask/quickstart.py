@@ -6,14 +6,14 @@ from hmmscope import registry
 from hmmscope.analysis.counting import TREE, best_counting
 from hmmscope.analysis.probes import probe
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.figures import Figure, Lines
+from hmmscope.lab.evidence.figure import Figure, Lines
 from hmmscope.lab.evidence.panels import Look, curve, lines
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured
 from hmmscope.lab.experiments.looks import prompt_looks
-from hmmscope.processes.base import Process
+from hmmscope.processes.process import Process
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.storage import rundir
 from hmmscope.ties import largest, smallest

@@ -3,8 +3,8 @@
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claims import Seen, claim
-from hmmscope.lab.evidence.figures import Figure, Lines
+from hmmscope.lab.evidence.claim import Seen, claim
+from hmmscope.lab.evidence.figure import Figure, Lines
 from hmmscope.lab.evidence.panels import curve, heatmap, lines
 from hmmscope.lab.evidence.rows import Tables, effect_of, minus
 from hmmscope.lab.experiments.looks import PREDICTORS

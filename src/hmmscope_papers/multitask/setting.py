@@ -17,7 +17,7 @@ from hmmscope.analysis.intervals import bootstrap_means, mean_row
 from hmmscope.analysis.probes import chance_accuracy, label_stream, probe_correct, reading_times
 from hmmscope.axes import Tensor
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import Gate, learned, regime
 from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from hmmscope.analysis.activations import BATCH, capture, inference_mode, residual_layers
-from hmmscope.analysis.attention import attention_map
+from hmmscope.analysis.attention_maps import attention_map
 from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio
 from hmmscope.analysis.probes import MAX_DISTANCE, probe

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.figures import Bars, Lines
+from hmmscope.lab.evidence.figure import Bars, Lines
 from hmmscope.lab.evidence.panels import bar, bars, curve, lines
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import Gate, learned

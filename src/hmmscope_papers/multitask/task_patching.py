@@ -7,9 +7,9 @@ from hmmscope.analysis.counting import best_counting
 from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.task_patching import task_patching
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect, Estimate, pooled
-from hmmscope.lab.evidence.figures import Figure, Lines
+from hmmscope.lab.evidence.figure import Figure, Lines
 from hmmscope.lab.evidence.panels import Look, curve, lines
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import learned

@@ -13,9 +13,9 @@ from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.constructions.least_squares import demonstration_samples, least_squares
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import pooled
-from hmmscope.lab.evidence.figures import Figure, Heatmap, Lines
+from hmmscope.lab.evidence.figure import Figure, Heatmap, Lines
 from hmmscope.lab.evidence.panels import level, lines
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.experiments.experiment import Experiment, Measured, Tables
@@ -35,7 +35,7 @@ from hmmscope_papers.multitask.networks import (
     step_tables,
     trained_in_context,
 )
-from hmmscope_papers.multitask.theorems import (
+from hmmscope_papers.multitask.theorem_runs import (
     ROUNDING,
     claims_of_theorem,
     depth_figure,

@@ -10,9 +10,9 @@ from hmmscope import registry
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.inference.observability import observability
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.panels import lines
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.experiments.experiment import Experiment, Measured, Tables
@@ -29,7 +29,7 @@ from hmmscope_papers.multitask.networks import (
     step_tables,
     trained_in_context,
 )
-from hmmscope_papers.multitask.theorems import (
+from hmmscope_papers.multitask.theorem_runs import (
     claims_of_theorem,
     depth_figure,
     memory_figure,

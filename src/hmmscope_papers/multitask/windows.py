@@ -23,8 +23,8 @@ from hmmscope.analysis.intervals import mean_row
 from hmmscope.axes import Float64, Tensor
 from hmmscope.inference.memory import filter_windows
 from hmmscope.inference.memory_error import fit_decay
-from hmmscope.inference.stationary import stationary_distribution
-from hmmscope.lab.evidence.figures import Role
+from hmmscope.inference.stationary_law import stationary_distribution
+from hmmscope.lab.evidence.figure import Role
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.models.base import SequenceModel
 from hmmscope.processes.hmm import HMM

@@ -1,7 +1,7 @@
 """What follows from the tables of an experiment and need not be kept beside them."""
 
 from hmmscope import registry
-from hmmscope.lab.evidence.figures import Figure
+from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.rows import Tables
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.lab.evidence.claims import Claim, claims_of
+from hmmscope.lab.evidence.claim import Claim, claims_of
 from hmmscope.lab.evidence.effects import false_discovery
-from hmmscope.lab.evidence.findings import Finding
-from hmmscope.lab.evidence.protocols import PROTOCOL, read_protocol
+from hmmscope.lab.evidence.finding import Finding
+from hmmscope.lab.evidence.protocol import PROTOCOL, read_protocol
 from hmmscope.lab.evidence.records import present
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import VERDICTS

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from hmmscope.lab.evidence import clouds
 from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.figures import Bars, Cloud, Heatmap, Lines, Role, Series
+from hmmscope.lab.evidence.figure import Bars, Cloud, Heatmap, Lines, Role, Series
 from hmmscope.lab.evidence.rows import Rows
 
 #: Name and role of a series.

@@ -35,7 +35,7 @@ from hmmscope.lab.evidence.verdicts import RULES, Rule
 from hmmscope.schema import parse_spec, require, unknown_name
 from hmmscope.storage import store
 
-#: What a claim is about, see `hmmscope.lab.evidence.claims.Claim`.
+#: What a claim is about, see `hmmscope.lab.evidence.claim.Claim`.
 About = Literal["training", "construction", "process"]
 _ABOUT = ("training", "construction", "process")
 _HEAD = ("experiment", "level", "measurement")

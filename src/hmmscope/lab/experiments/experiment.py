@@ -8,13 +8,13 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claims import claims_of
+from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.controls import untrained
-from hmmscope.lab.evidence.figures import Figure
-from hmmscope.lab.evidence.findings import Finding
+from hmmscope.lab.evidence.figure import Figure
+from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.ledger import SCALES
 from hmmscope.lab.evidence.rows import Tables
-from hmmscope.processes.base import Process
+from hmmscope.processes.process import Process
 from hmmscope.runs.pipeline import Run
 
 #: How many seeds the experiments on trained models have.

@@ -16,7 +16,7 @@ import torch
 
 from hmmscope.errors import FullDiskError, RefusedError, ResourceError, code_and_line
 from hmmscope.lab.sweeps.driver import run_sweep
-from hmmscope.lab.sweeps.engines import EngineOptions
+from hmmscope.lab.sweeps.executors import EngineOptions
 from hmmscope.lab.sweeps.grid import Point, begin_work, check_run, extend_folder, make_folder, run_name
 from hmmscope.lab.sweeps.jobs import Outcome, clear_failure, in_use, is_done, run_folder, taking_part, write_failure
 from hmmscope.lab.sweeps.table import Board, write_results

@@ -6,7 +6,7 @@
 
 It holds the plan, the seeds and the scale, the version of the measurement, and each rule with its version, sentence and
 numbers. The folder keeps a copy, protocol.json, and every part has its digest. A verdict is confirmatory if and only if all
-parts carry a protocol that names its rule as it is now, see `hmmscope.lab.evidence.protocols`.
+parts carry a protocol that names its rule as it is now, see `hmmscope.lab.evidence.protocol`.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import InputError, RefusedError
-from hmmscope.lab.evidence.claims import claims_of
-from hmmscope.lab.evidence.protocols import FORMAT, PROTOCOL, Protocol, entry_of, read_protocol
+from hmmscope.lab.evidence.claim import claims_of
+from hmmscope.lab.evidence.protocol import FORMAT, PROTOCOL, Protocol, entry_of, read_protocol
 from hmmscope.lab.experiments.parts import Kept, measurement_of
 from hmmscope.lab.experiments.planning import Plan
 from hmmscope.storage import store

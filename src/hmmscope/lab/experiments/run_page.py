@@ -6,8 +6,8 @@ from datetime import date
 from typing import Any
 
 from hmmscope import __version__
-from hmmscope.lab.evidence.figures import Figure, Lines
-from hmmscope.lab.evidence.findings import Finding
+from hmmscope.lab.evidence.figure import Figure, Lines
+from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.panels import curve, lines
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.experiments.looks import PREDICTORS

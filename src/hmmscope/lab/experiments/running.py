@@ -26,7 +26,7 @@ from hmmscope import __version__
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.lab.evidence.ledger import read_tables, rules_of, tables_of
-from hmmscope.lab.evidence.protocols import PROTOCOL, Protocol
+from hmmscope.lab.evidence.protocol import PROTOCOL, Protocol
 from hmmscope.lab.evidence.rows import Tables
 from hmmscope.lab.experiments.experiment import Experiment, Measured, experiment_named
 from hmmscope.lab.experiments.failures import Failures, phase
@@ -37,7 +37,7 @@ from hmmscope.lab.experiments.pool import default_engine, train_in_pool
 from hmmscope.lab.experiments.protocols import handed_on, protocol_for
 from hmmscope.lab.experiments.run_page import run_facts
 from hmmscope.lab.experiments.timing import timed, write_time_facts
-from hmmscope.lab.sweeps.engines import EngineOptions
+from hmmscope.lab.sweeps.executors import EngineOptions
 from hmmscope.lab.sweeps.grid import run_name
 from hmmscope.lab.sweeps.jobs import is_done
 from hmmscope.machine import environment, machine_line

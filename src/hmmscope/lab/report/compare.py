@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hmmscope.lab.evidence.figures import (
+from hmmscope.lab.evidence.figure import (
     MOST_CHOICES,
     Bars,
     Cloud,
@@ -15,7 +15,7 @@ from hmmscope.lab.evidence.figures import (
     Panel,
     Series,
 )
-from hmmscope.lab.report.text import shorten
+from hmmscope.lab.report.wording import shorten
 
 _REFERENCES = ("optimum", "ceiling", "baseline")
 

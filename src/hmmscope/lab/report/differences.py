@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hmmscope.lab.report.folder import Experiment, Finding
-from hmmscope.lab.report.text import format_cell, format_interval
+from hmmscope.lab.report.wording import format_cell, format_interval
 
 #: Most rows of the table of differences.
 MOST_ROWS = 40

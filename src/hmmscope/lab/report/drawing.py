@@ -7,8 +7,9 @@ from pathlib import Path
 
 import matplotlib
 
-from hmmscope.lab.evidence.figures import Figure
-from hmmscope.lab.report import explorer, look, plots, text
+from hmmscope.lab.evidence.figure import Figure
+from hmmscope.lab.report import explorer, look, plots
+from hmmscope.lab.report import wording as text
 from hmmscope.storage import disk, seals, store
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from hmmscope.lab.evidence.figures import Explorer, ExplorerCurve, Figure, Lines, Series
+from hmmscope.lab.evidence.figure import Explorer, ExplorerCurve, Figure, Lines, Series
 from hmmscope.lab.report.look import Key, Look, looks_of
 
 #: Most curves shown at once: of what is studied, and of references to it.

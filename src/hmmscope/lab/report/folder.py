@@ -8,8 +8,8 @@ from typing import Any
 
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.evidence.derived import figures_of
-from hmmscope.lab.evidence.figures import Figure
-from hmmscope.lab.evidence.findings import Finding
+from hmmscope.lab.evidence.figure import Figure
+from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.rows import as_tables
 from hmmscope.schema import parse_spec
 from hmmscope.storage import packed, seals, store

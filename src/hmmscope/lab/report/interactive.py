@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from hmmscope.lab.evidence.figures import Bars, Cloud, Explorer, Figure, Heatmap, Lines, Panel
+from hmmscope.lab.evidence.figure import Bars, Cloud, Explorer, Figure, Heatmap, Lines, Panel
 from hmmscope.lab.report import look
 from hmmscope.lab.report.explorer import MOST_CURVES, MOST_REFERENCES, REFERENCES, views
 from hmmscope.lab.report.look import Key, Look
-from hmmscope.lab.report.text import shorten
+from hmmscope.lab.report.wording import shorten
 from hmmscope.text import visible
 
 _MOST_ROWS = 14  # labels along y of a heat map

@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib
 from matplotlib.colors import to_hex
 
-from hmmscope.lab.evidence.figures import ROLES, Bars, Cloud, ExplorerCurve, Figure, Heatmap, Lines, Role, Series
+from hmmscope.lab.evidence.figure import ROLES, Bars, Cloud, ExplorerCurve, Figure, Heatmap, Lines, Role, Series
 
 INK, GREY, RULE = "#1f2328", "#6b7280", "#e5e7eb"
 MISSING = "#ece7df"

@@ -18,9 +18,9 @@ import jinja2
 from markupsafe import Markup
 
 from hmmscope.errors import InputError
-from hmmscope.lab.evidence.figures import Explorer, Figure, Lines
-from hmmscope.lab.evidence.findings import UNJUDGED
-from hmmscope.lab.report import text
+from hmmscope.lab.evidence.figure import Explorer, Figure, Lines
+from hmmscope.lab.evidence.finding import UNJUDGED
+from hmmscope.lab.report import wording as text
 from hmmscope.lab.report.compare import compare
 from hmmscope.lab.report.differences import (
     MOST_ROWS,

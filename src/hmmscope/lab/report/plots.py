@@ -27,11 +27,11 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from hmmscope.lab.evidence.clouds import unpack_colours, unpack_places
-from hmmscope.lab.evidence.figures import Bars, Cloud, Explorer, Figure, Heatmap, Lines, Panel
+from hmmscope.lab.evidence.figure import Bars, Cloud, Explorer, Figure, Heatmap, Lines, Panel
 from hmmscope.lab.report import latex, look
 from hmmscope.lab.report.explorer import first_text, without_choices
 from hmmscope.lab.report.look import Key, Look
-from hmmscope.lab.report.text import shorten
+from hmmscope.lab.report.wording import shorten
 from hmmscope.text import visible
 
 

@@ -6,8 +6,8 @@ from typing import Any
 from hmmscope import ties
 from hmmscope.analysis.twins import LEAST_SHARE
 from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.figures import Bars, Figure
-from hmmscope.lab.evidence.findings import Finding
+from hmmscope.lab.evidence.figure import Bars, Figure
+from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.panels import curve, effects_series, level, lines
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.ties import descending

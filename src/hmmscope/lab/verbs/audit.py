@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hmmscope.errors import DamagedError
 from hmmscope.lab.evidence.ledger import Entry, read_about
-from hmmscope.lab.evidence.protocols import PROTOCOL, NoHistoryError, committed, read_protocol
+from hmmscope.lab.evidence.protocol import PROTOCOL, NoHistoryError, committed, read_protocol
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.lab.experiments.parts import INDEX, measurement_of
 from hmmscope.storage import store

@@ -19,7 +19,7 @@ from hmmscope.schema import unknown_name
 from hmmscope.text import in_a_line, say
 
 if TYPE_CHECKING:
-    from hmmscope.processes.base import Process
+    from hmmscope.processes.process import Process
 
 CATALOGUE = Path(__file__).with_name("catalogue.json")
 _KINDS = {
@@ -167,7 +167,7 @@ def _show_entry(name: str, kind: str, entry: Any) -> None:
 
 def _show_facts(process: "Process", beginning: str = "") -> None:
     """What follows from the matrices, where it takes no more than a second or so."""
-    from hmmscope.inference.facts import process_facts
+    from hmmscope.inference.process_facts import process_facts
 
     facts = process_facts(process)
     if facts:

@@ -43,7 +43,7 @@ def claims(folders: list[str], out: str | None, quiet: bool, audited: bool = Fal
             case ".md":
                 store.write_text(path, "\n".join(as_markdown(entries)) + "\n")
             case ".html":
-                from hmmscope.lab.report.ledger import render_ledger
+                from hmmscope.lab.report.ledger_page import render_ledger
 
                 store.write_text(path, render_ledger(entries))
             case ".json":

@@ -1,6 +1,6 @@
 """The verb `explore`: a trained run as a page in which it computes."""
 
-from hmmscope.lab.report.live import write_live_page
+from hmmscope.lab.report.live_page import write_live_page
 from hmmscope.lab.verbs.pages import page_place
 from hmmscope.runs.live import live_data
 from hmmscope.runs.pipeline import load_run

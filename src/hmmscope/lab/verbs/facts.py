@@ -12,13 +12,6 @@ from hmmscope.axes import Tensor
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.errors import InputError
 from hmmscope.inference.entropy import block_entropies
-from hmmscope.inference.facts import (
-    affordable_observability,
-    facts_in_words,
-    known_facts,
-    observability_in_words,
-    process_facts,
-)
 from hmmscope.inference.memory import MAX_ENUMERATED
 from hmmscope.inference.memory_error import (
     MemoryLoss,
@@ -29,10 +22,17 @@ from hmmscope.inference.memory_error import (
 )
 from hmmscope.inference.mixed_states import mixed_states
 from hmmscope.inference.mixing import MixingTime, mixing_time
+from hmmscope.inference.process_facts import (
+    affordable_observability,
+    facts_in_words,
+    known_facts,
+    observability_in_words,
+    process_facts,
+)
 from hmmscope.lab.verbs.endings import new_file
 from hmmscope.lab.verbs.sources import find_process
 from hmmscope.processes.answers import COMPONENTS, MIXING, STATES, WORDS
-from hmmscope.processes.base import Process
+from hmmscope.processes.process import Process
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed
 from hmmscope.storage import store

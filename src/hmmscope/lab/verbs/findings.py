@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from hmmscope.lab.evidence.findings import UNJUDGED, Finding
+from hmmscope.lab.evidence.finding import UNJUDGED, Finding
 from hmmscope.lab.report.drawing import draw_folder
 from hmmscope.lab.report.page import write_page
 from hmmscope.storage import store

@@ -13,12 +13,12 @@ from hmmscope.inference.likeliest import likeliest as likeliest_choice
 from hmmscope.inference.optimal import observe, observe_with_memory
 from hmmscope.inference.paths import most_likely_states, sample_state_paths
 from hmmscope.inference.smoothing import smooth_beliefs
-from hmmscope.kernels.counting import context_counts, ngram_laws
+from hmmscope.kernels.context_counts import context_counts, ngram_laws
 from hmmscope.lab.verbs.endings import new_file
 from hmmscope.lab.verbs.sources import find_process, likeliest, read_observations
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import MEMORY, PATHS, PREDICTIONS, SMOOTHING
-from hmmscope.processes.base import Process
+from hmmscope.processes.process import Process
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed
 from hmmscope.storage import store

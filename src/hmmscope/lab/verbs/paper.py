@@ -4,12 +4,12 @@ from pathlib import Path
 
 from hmmscope import registry
 from hmmscope.errors import FullDiskError, HmmscopeError, RefusedError
-from hmmscope.lab.evidence.claims import claims_of
+from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.ledger import SCALES, ledger
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.lab.experiments.running import run_experiment
-from hmmscope.lab.report.ledger import Page, render_ledger
-from hmmscope.lab.sweeps.engines import EngineOptions
+from hmmscope.lab.report.ledger_page import Page, render_ledger
+from hmmscope.lab.sweeps.executors import EngineOptions
 from hmmscope.lab.verbs.findings import show_page
 from hmmscope.schema import unknown_name
 from hmmscope.storage import store

@@ -8,7 +8,7 @@ from hmmscope.lab.experiments.forecast import forecast
 from hmmscope.lab.experiments.planning import plan_of
 from hmmscope.lab.experiments.protocols import write_protocol
 from hmmscope.lab.experiments.running import run_experiment
-from hmmscope.lab.sweeps.engines import EngineOptions
+from hmmscope.lab.sweeps.executors import EngineOptions
 from hmmscope.lab.verbs.findings import show_page
 from hmmscope.lab.verbs.paper import paper
 from hmmscope.schema import parse_value

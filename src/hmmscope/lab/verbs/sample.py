@@ -14,7 +14,7 @@ from hmmscope.errors import InputError
 from hmmscope.lab.verbs.endings import new_file
 from hmmscope.lab.verbs.sources import find_process
 from hmmscope.machine import require_memory
-from hmmscope.processes.base import Process
+from hmmscope.processes.process import Process
 from hmmscope.storage import store
 from hmmscope.text import say
 

@@ -12,8 +12,8 @@ from hmmscope import registry
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
 from hmmscope.lab.verbs.endings import HMM_FILES
-from hmmscope.processes.base import Process
 from hmmscope.processes.files import load_process, shipped_processes
+from hmmscope.processes.process import Process
 from hmmscope.schema import unknown_name
 from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import store

@@ -3,8 +3,8 @@
 from hmmscope.errors import InputError
 from hmmscope.lab.report.drawing import draw_folder
 from hmmscope.lab.report.page import write_page
-from hmmscope.lab.study import study as studies
-from hmmscope.lab.study.study import StudySpec, prepare
+from hmmscope.lab.study import conduct as studies
+from hmmscope.lab.study.conduct import StudySpec, prepare
 from hmmscope.lab.verbs.findings import print_findings
 from hmmscope.runs.dry_run import as_text, estimate
 from hmmscope.schema import parse_spec

@@ -6,7 +6,7 @@ from typing import Any
 
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.lab.sweeps.driver import run_sweep
-from hmmscope.lab.sweeps.engines import EngineOptions, pairs
+from hmmscope.lab.sweeps.executors import EngineOptions, pairs
 from hmmscope.lab.sweeps.grid import GRID_KEYS, Point, expand, load_points, read_grid
 from hmmscope.lab.sweeps.jobs import is_done
 from hmmscope.lab.sweeps.table import DOUBTFUL, Board, table_rows, table_text

@@ -13,7 +13,7 @@ from hmmscope.lab.evidence.ledger import read_tables, with_versions
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.lab.experiments.parts import Kept
 from hmmscope.lab.experiments.running import judgements, run_row
-from hmmscope.lab.study.study import judgements_of
+from hmmscope.lab.study.conduct import judgements_of
 from hmmscope.lab.sweeps.grid import check_run, load_points
 from hmmscope.lab.sweeps.jobs import is_done, run_folder
 from hmmscope.lab.sweeps.table import table_rows

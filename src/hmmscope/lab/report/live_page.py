@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from hmmscope import __version__
 from hmmscope.lab.report.page import LIVE_SCRIPTS, is_triangular, json_element, policy, resource, template
-from hmmscope.lab.report.text import format_number
+from hmmscope.lab.report.wording import format_number
 from hmmscope.storage import store
 
 

@@ -9,8 +9,7 @@ A panel is one position, so that a step of the recursion is one product; states 
 
 from typing import NamedTuple
 
-from hmmscope.engine.functions import tangent
-from hmmscope.engine.panels import (
+from hmmscope.engine.chunks import (
     Asked,
     add_gradient,
     add_outer,
@@ -23,6 +22,7 @@ from hmmscope.engine.panels import (
     read_backward,
     turned,
 )
+from hmmscope.engine.functions import tangent
 from hmmscope.engine.phases import I1, I2, X1, X2, X3, X4, entry, phase
 from hmmscope.engine.tiles import FLAGS, wide
 

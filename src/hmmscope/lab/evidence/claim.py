@@ -17,7 +17,7 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.effects import ALPHA, Effect, at_level
-from hmmscope.lab.evidence.findings import Finding
+from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.records import About, Numbers, Record, folder_of, record
 from hmmscope.lab.evidence.rows import as_tables
 from hmmscope.lab.evidence.verdicts import Gate, Rule, Verdict, all_of, settled

@@ -5,8 +5,8 @@ import torch
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.answers import WORDS
-from hmmscope.processes.base import Process
 from hmmscope.processes.laws import Law
+from hmmscope.processes.process import Process
 from hmmscope.processes.stationary import stationary_law
 
 #: Singular values of step - 1 below this share of the largest are zero.

@@ -12,7 +12,7 @@ from torch import nn
 from hmmscope.axes import Float, Tensor
 from hmmscope.corpora.corpus import Batch
 from hmmscope.corpora.targets import PADDING, Target
-from hmmscope.engine.decoder import Maps, Shape, decoder_chunk, decoder_gradient, decoder_maps
+from hmmscope.engine.chunks import Asked
 from hmmscope.engine.folding import adamw, add_up, norm_of
 from hmmscope.engine.layout import (
     Plan,
@@ -25,10 +25,10 @@ from hmmscope.engine.layout import (
     recurrent_shapes,
     recurrent_work,
 )
-from hmmscope.engine.panels import Asked
 from hmmscope.engine.phases import Entry
-from hmmscope.engine.recurrent import CellMaps, Cells, recurrent_chunk, recurrent_gradient, recurrent_maps
+from hmmscope.engine.rnn import CellMaps, Cells, recurrent_chunk, recurrent_gradient, recurrent_maps
 from hmmscope.engine.sizes import Sizes
+from hmmscope.engine.transformer import Maps, Shape, decoder_chunk, decoder_gradient, decoder_maps
 from hmmscope.errors import InputError
 from hmmscope.models.attention import Attention
 from hmmscope.models.base import SequenceModel
@@ -51,7 +51,7 @@ class Compiled(Single):
     errors are those of the other road, and a training may go on from a checkpoint on either.
 
     Args:
-        model: a `Decoder` or `Recurrent` that `models.make` built, on the processor.
+        model: a `Decoder` or `Recurrent` that `models.build` built, on the processor.
         spec: the recipe.
         poison: fill work arrays with NaN first.
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope.lab.evidence.claims import Seen, claim
+from hmmscope.lab.evidence.claim import Seen, claim
 from hmmscope.lab.evidence.effects import pooled
-from hmmscope.lab.evidence.figures import Figure, Lines, Series
+from hmmscope.lab.evidence.figure import Figure, Lines, Series
 from hmmscope.lab.evidence.panels import lines
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.evidence.verdicts import Gate, regime

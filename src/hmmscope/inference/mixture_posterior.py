@@ -12,9 +12,9 @@ from hmmscope.inference.pools import run_mixture
 from hmmscope.inference.ragged import blank, check_ragged, counted
 from hmmscope.machine import free_on, require_memory_on
 from hmmscope.processes.answers import COMPONENTS
-from hmmscope.processes.base import Process
 from hmmscope.processes.laws import Law, symbol_law
 from hmmscope.processes.observations import check_observations
+from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 
 #: Working memory of one chunk of sequences: about what stays in the caches.

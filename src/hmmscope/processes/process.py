@@ -17,7 +17,7 @@ from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.kernels import cpu
 from hmmscope.kernels.alias import alias_tables
-from hmmscope.kernels.device import DeviceSampler, device_sampler
+from hmmscope.kernels.device_samplers import DeviceSampler, device_sampler
 from hmmscope.kernels.philox import MAX_SAMPLES
 from hmmscope.kernels.quantise import UNIT
 from hmmscope.kernels.random_arrays import uniforms

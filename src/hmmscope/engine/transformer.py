@@ -9,10 +9,8 @@ A chunk runs forward through all layers, through head and loss panel by panel, a
 
 from typing import NamedTuple
 
-from hmmscope.engine.attention import Heads, attend, attend_backward
-from hmmscope.engine.folding import fold, unfold
-from hmmscope.engine.functions import gelu
-from hmmscope.engine.panels import (
+from hmmscope.engine.causal_attention import Heads, attend, attend_backward
+from hmmscope.engine.chunks import (
     Asked,
     add_gradient,
     add_outer,
@@ -28,6 +26,8 @@ from hmmscope.engine.panels import (
     read_backward,
     turned,
 )
+from hmmscope.engine.folding import fold, unfold
+from hmmscope.engine.functions import gelu
 from hmmscope.engine.phases import I1, I2, X1, X2, X3, X4, entry, phase
 from hmmscope.engine.tiles import FLAGS, transpose, wide
 

@@ -9,9 +9,9 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.inference.entropy import EntropyRate, entropy_rate
 from hmmscope.inference.observability import Observability, numerical_rank, observability
-from hmmscope.inference.stationary import state_transitions, stationary_distribution
+from hmmscope.inference.stationary_law import state_transitions, stationary_distribution
 from hmmscope.processes.answers import COMPONENTS, WORDS
-from hmmscope.processes.base import Process
+from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.ties import descending, steady
 
