@@ -6,6 +6,7 @@ exact answer of an observer whose belief is b'. The map is fitted on three quart
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -100,29 +101,32 @@ def belief_interventions(
     task = _Task(model, corpus, num_samples, _positions(corpus, num_positions), answer)
     times, rows = belief_times(corpus), []
     for layer, name in enumerate(names):  # one by one: layers may differ in width
-        x_BTD = (
-            read_stream(model, corpus, times, [name], num_samples)[0].double().unflatten(0, (num_samples, len(times)))
-        )
-        train = x_BTD[: task.first].flatten(0, 1)
-        known = task.beliefs[: task.first].flatten(0, 1)
-        fit = fit_affine(train[None], known, ridge)
-        fitted = 1 - ((fit(train[None])[0] - known).square().sum() / (known - fit.mean).square().sum()).item()
+        stream = read_stream(model, corpus, times, [name], num_samples)[0].double()
+        x_BTD = stream.unflatten(0, (num_samples, len(times)))
+        fit, fitted = _fit(x_BTD, task, ridge)
+        about = {"layer": layer, "layer_name": name, "fitted": fitted}
         for intervention, subspace, edits in _edits(fit, x_BTD, task, num_random, seed):
-            if intervention not in interventions:
-                continue
-            about = {"layer": layer, "layer_name": name, "fitted": fitted}
-            about |= {"intervention": intervention, "subspace": subspace}
-            for metric, (before, after) in task.distances(name, intervention, edits).items():
-                if not np.isfinite([before, after]).all():
-                    continue
-                draws = _share(before, after, task.worth[metric] if intervention == "ablate" else None, seed)
-                found = {"metric": metric} | with_interval(draws)
-                rows.append(
-                    about
-                    | found
-                    | {"before": before.mean().item(), "after": after.mean().item(), "samples": len(before)}
-                )
+            if intervention in interventions:
+                change = about | {"intervention": intervention, "subspace": subspace}
+                rows += [change | moved for moved in _moved(task, name, intervention, edits, seed)]
     return rows
+
+
+def _fit(x_BTD: Tensor, task: "_Task", ridge: float) -> tuple[Fit, float]:
+    """The affine map from a layer to the belief, and R² of it on its own samples."""
+    train = x_BTD[: task.first].flatten(0, 1)
+    known = task.beliefs[: task.first].flatten(0, 1)
+    fit = fit_affine(train[None], known, ridge)
+    return fit, 1 - ((fit(train[None])[0] - known).square().sum() / (known - fit.mean).square().sum()).item()
+
+
+def _moved(task: "_Task", name: str, intervention: str, edits: list[list[Edit]], seed: int) -> Iterator[dict[str, Any]]:
+    """How far the answers go when a layer is changed so, in each metric that is finite."""
+    for metric, (before, after) in task.distances(name, intervention, edits).items():
+        if np.isfinite([before, after]).all():
+            draws = _share(before, after, task.worth[metric] if intervention == "ablate" else None, seed)
+            means = {"before": before.mean().item(), "after": after.mean().item(), "samples": len(before)}
+            yield {"metric": metric} | with_interval(draws) | means
 
 
 class _Task:

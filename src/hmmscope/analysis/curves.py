@@ -1,8 +1,9 @@
 """What a model predicts beside the optimum and the baselines, by position and by number of demonstrations."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from hmmscope.analysis.counting import (
     tune_counting,
 )
 from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope.analysis.layer_curves import Curves
 from hmmscope.analysis.measures import Measures, mean_of_asked
 from hmmscope.analysis.trained_counting import TrainedCounting
 from hmmscope.axes import Float64, Tensor
@@ -48,6 +50,9 @@ MAX_ORDER = 3
 #: Probabilities of one predictor that are held at once, where no optimum bounds the batch.
 _LAWS = 2**23
 METRICS = ("accuracy", "loss", "excess", "total_variation", "distance")
+
+#: Laws or vectors at the judged columns, by predictor.
+Laws = dict[str, Tensor]
 
 
 @dataclass(frozen=True, repr=False)
@@ -170,27 +175,14 @@ def evaluate(
     believed = _checked(observers or {}, corpus.process, asked)
     given = isinstance(asked, NextGiven)
     batch_size = max(1, min(BATCH, _LAWS // (asked.num_outputs * len(asked.columns)))) if given else BATCH
-    trained = None
-    if baselines and corpus.process.data is not None and corpus.stream in JUDGING:  # not on what it counted
-        trained = TrainedCounting(corpus.process, ngram_order)
-    counts = baselines and isinstance(asked, NextObservation | NextGiven)
-    if counts and counting is None:
-        others = other_samples(corpus)
-        counting = UNTUNED if others is None else tune_counting(others)
+    beside = _predictors(corpus, asked, believed, baselines, ngram_order, counting)
     parts = []
     won: Winnings = {}
     for i in range(first, first + num_samples, batch_size):
         batch = corpus[i : min(i + batch_size, first + num_samples)]
         found = {"model": _answers(model, batch, asked, block_length)}
-        if asked.exact:
-            found["optimum"] = asked.optimum(batch)
-        if trained is not None:
-            found |= trained.predictions(batch.observations, asked.positions)
-        if isinstance(asked, NextObservation | NextGiven):
-            known = known_component_laws(corpus, batch)
-            found |= {} if known is None else {"known-component": known}
-            found |= counting.laws(corpus, batch) if counts and counting is not None else {}
-            found |= {name: asked.answer_of(process, batch) for name, process in believed.items()}
+        for answers in beside:
+            found |= answers(batch)
         parts.append(_measure(found, asked.labels(batch), asked))
         for name, gain in _against_the_optimum(found, batch, asked).items():
             won[name] = won.get(name, 0.0) + gain
@@ -198,16 +190,58 @@ def evaluate(
         name: {metric: np.concatenate([part[name][metric] for part in parts]) for metric in parts[0][name]}
         for name in parts[0]
     }
-    floor = "optimum" if asked.exact else "known-component"
-    share = 1.0 if corpus.process.prior is None else corpus.process.prior.share
-    invalid = None
-    if floor in measures:
-        part = math.log(1 / share)
-        invalid = miscalibrated(won, num_samples * part)
-        invalid = invalid or _invalid(measures["model"]["loss"], measures[floor]["loss"], floor, part)
-        if invalid is not None and given:
-            invalid = f"the sequences do not come from the process that they stand beside: {invalid}"
+    invalid = _why_invalid(measures, won, corpus.process, asked, num_samples)
     return Score(measures, asked.sequences, asked.positions, invalid, asked.why_not)
+
+
+def _predictors(
+    corpus: Corpus,
+    asked: Target,
+    believed: Mapping[str, Process],
+    baselines: bool,
+    ngram_order: int,
+    counting: Counting | None,
+) -> list[Callable[[Batch], Laws]]:
+    """What stands beside the model, in the order of its rows: each gives the laws of a batch by name."""
+    found: list[Callable[[Batch], Laws]] = []
+    if asked.exact:
+        found.append(lambda batch: {"optimum": asked.optimum(batch)})
+    if baselines and corpus.process.data is not None and corpus.stream in JUDGING:  # not on what it counted
+        trained = TrainedCounting(corpus.process, ngram_order)
+        found.append(lambda batch: trained.predictions(batch.observations, asked.positions))
+    if isinstance(asked, NextObservation | NextGiven):
+        found.append(lambda batch: _of_known_component(corpus, batch))
+        if baselines:
+            found.append(partial((counting or _tuned(corpus)).laws, corpus))
+        found.append(lambda batch: {name: asked.answer_of(process, batch) for name, process in believed.items()})
+    return found
+
+
+def _of_known_component(corpus: Corpus, batch: Batch) -> Laws:
+    """The laws of the filter that is told the component, where there are components."""
+    known = known_component_laws(corpus, batch)
+    return {} if known is None else {"known-component": known}
+
+
+def _tuned(corpus: Corpus) -> Counting:
+    """Counting at its best on other samples of the same process, where there are some."""
+    others = other_samples(corpus)
+    return UNTUNED if others is None else tune_counting(others)
+
+
+def _why_invalid(
+    measures: Mapping[str, Mapping[str, Curves]], won: Winnings, process: Process, asked: Target, num_samples: int
+) -> str | None:
+    """Why the optimum cannot be the one of these samples; None where nothing speaks against it, or none is known."""
+    floor = "optimum" if asked.exact else "known-component"
+    if floor not in measures:
+        return None
+    part = math.log(1.0 if process.prior is None else 1 / process.prior.share)
+    invalid = miscalibrated(won, num_samples * part)
+    invalid = invalid or _invalid(measures["model"]["loss"], measures[floor]["loss"], floor, part)
+    if invalid is not None and isinstance(asked, NextGiven):
+        return f"the sequences do not come from the process that they stand beside: {invalid}"
+    return invalid
 
 
 def _checked(observers: Mapping[str, Process], process: Process, asked: Target) -> dict[str, Process]:

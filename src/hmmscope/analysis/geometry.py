@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -139,40 +140,27 @@ def geometry(
     targets = belief_targets(corpus, times, num_samples, observer)
     inside = _inside(corpus, times, num_samples)
     twins = draw_twins(model, num_twins, seed=seed)
+    read = partial(read_off, num_samples=num_samples, ridge=ridge, inside=inside)
     twins_left: dict[str, list[Curves]] = {target: [] for target in targets}
     for twin in twins.models:
         streamed = read_stream(twin, corpus, times, names, num_samples)
         for target, values in targets.items():
-            r2 = read_off(streamed, values, num_samples, ridge=ridge, inside=inside).r2(seed=seed)
-            twins_left[target].append(1 - r2)
+            twins_left[target].append(1 - read(streamed, values).r2(seed=seed))
     rows = []
     for target, values in targets.items():
         ceiling = ceiling_r2(targets, target, num_samples)
-        alone = read_off(targets[PREDICTION][None], values, num_samples, ridge=ridge, inside=inside)
-        from_prediction = float(alone.r2()[0, 0])
+        alone = float(read(targets[PREDICTION][None], values).r2()[0, 0])
+        about = {"ceiling": ceiling, "from_prediction": alone, "samples": num_samples}
         for labels in ("true", "shuffled"):
-            shuffle = labels == "shuffled"
-            found = read_off(stream, values, num_samples, ridge=ridge, shuffle=shuffle, seed=seed, inside=inside)
+            found = read(stream, values, shuffle=labels == "shuffled", seed=seed)
             draws = found.r2(seed=seed)
             shares = layer_shares(1 - draws, twins_left[target], len(found.spread), reason=twins.reason)
             for layer, name in enumerate(names):
+                where = {"target": target, "targets": labels, "layer": layer, "layer_name": name}
                 interval = with_interval(draws[:, layer])
-                rows.append(
-                    {
-                        "target": target,
-                        "targets": labels,
-                        "layer": layer,
-                        "layer_name": name,
-                        "r2": interval["value"],
-                        "low": interval["low"],
-                        "high": interval["high"],
-                        "fitted": float(found.fitted[layer]),
-                        "ceiling": ceiling,
-                        "from_prediction": from_prediction,
-                        "samples": num_samples,
-                        **(NO_COLUMNS if shuffle else shares[layer].columns()),
-                    }
-                )
+                r2 = {"r2": interval["value"], "low": interval["low"], "high": interval["high"]}
+                beside = shares[layer].columns() if labels == "true" else NO_COLUMNS
+                rows.append(where | r2 | {"fitted": float(found.fitted[layer])} | about | beside)
     return rows
 
 

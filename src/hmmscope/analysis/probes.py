@@ -118,27 +118,17 @@ def probe(
     for twin in twins.models:
         own = replace(data, features=read_stream(twin, corpus, times, names, num_samples))
         twins_left.append(1 - resampled_curves(probe_correct(own), seed=seed))
+    about = {"chance": chance_accuracy(data), "ceiling": data.ceiling, "samples": num_samples}
     rows = []
     for labels in ("true", "shuffled") if shuffled_labels else ("true",):
         correct = probe_correct(data, shuffle=labels == "shuffled", seed=seed)
         left = 1 - resampled_curves(correct, seed=seed)
         shares = layer_shares(left, twins_left, len(correct), reason=twins.reason)
         for layer, (mean, low, high) in enumerate(zip(*bootstrap_means(correct, seed=seed), strict=True)):
-            rows.append(
-                {
-                    "target": target,
-                    "layer": layer,
-                    "layer_name": names[layer],
-                    "labels": labels,
-                    "accuracy": float(mean),
-                    "low": float(low),
-                    "high": float(high),
-                    "chance": chance_accuracy(data),
-                    "ceiling": data.ceiling,
-                    "samples": num_samples,
-                    **(NO_COLUMNS if labels == "shuffled" else shares[layer].columns()),
-                }
-            )
+            where = {"target": target, "layer": layer, "layer_name": names[layer], "labels": labels}
+            accuracy = {"accuracy": float(mean), "low": float(low), "high": float(high)}
+            beside = shares[layer].columns() if labels == "true" else NO_COLUMNS
+            rows.append(where | accuracy | about | beside)
     return Table(rows, f"probe of {target}", x="layer", y="accuracy", by=("labels",))
 
 

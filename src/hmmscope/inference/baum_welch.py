@@ -175,39 +175,38 @@ def fit_baum_welch(
 
     Cost: restarts * iterations * batch * time * S^2.
     """
-    for name, value, least in (
-        ("num_states", num_states, 1),
-        ("num_restarts", num_restarts, 1),
-        ("num_tries", num_tries, 1),
-        ("agreement", agreement, 0),
-        ("max_iterations", max_iterations, 1),
-        ("pseudo_count", pseudo_count, 0),
-        ("tolerance", tolerance, 0),
-    ):
-        require(value >= least, name, f"must be at least {least}", value)
+    _at_least(1, num_states=num_states, num_restarts=num_restarts, num_tries=num_tries, max_iterations=max_iterations)
+    _at_least(0, agreement=agreement, pseudo_count=pseudo_count, tolerance=tolerance)
+    hear = heard or bool
     work = as_sequences(observations, num_symbols, lengths)
     rules = _rules(num_states, num_symbols, start, fixed, tied_emissions, pseudo_count)
-    num_threads = torch.get_num_threads()
-    width = min(num_threads, num_restarts)
+    width = min(torch.get_num_threads(), num_restarts)
+    num_threads = torch.get_num_threads() // width
+
+    def begin(number: int) -> _Model:
+        if number == 0 and start is not None:
+            return rules.kept(_from(start, rules), start)
+        drawn = (_random(number, attempt, seed, num_states, num_symbols, rules) for attempt in range(num_tries))
+        return _likeliest([rules.kept(model, start) for model in drawn], work, rules, num_threads)
 
     def restart(number: int) -> _Climbed:
-        if number == 0 and start is not None:
-            begin = rules.kept(_from(start, rules), start)
-        else:
-            begins = [
-                rules.kept(_random(number, attempt, seed, num_states, num_symbols, rules), start)
-                for attempt in range(num_tries)
-            ]
-            begin = begins[0] if len(begins) == 1 else _likeliest(begins, work, rules, num_threads // width)
-        climbed = _climb(begin, work, rules, max_iterations, tolerance, num_threads // width, heard)
-        if heard is not None:
-            heard(max_iterations - climbed.num_iterations)
+        climbed = _climb(begin(number), work, rules, max_iterations, tolerance, num_threads, hear)
+        hear(max_iterations - climbed.num_iterations)
         return climbed
 
-    near = max(SAME, agreement * int(work.lengths.sum()))
-    restarts = Restarts(restart, num_restarts, width, near)
-    if heard is not None:
-        heard((num_restarts - restarts.made) * max_iterations)
+    restarts = Restarts(restart, num_restarts, width, max(SAME, agreement * int(work.lengths.sum())))
+    hear((num_restarts - restarts.made) * max_iterations)
+    return _fitted(restarts, work, rules)
+
+
+def _at_least(least: int, **options: int | float) -> None:
+    """InputError that names the first option below `least`."""
+    for name, value in options.items():
+        require(value >= least, name, f"must be at least {least}", value)
+
+
+def _fitted(restarts: Restarts["_Climbed"], work: Sequences, rules: _Rules) -> BaumWelchFit:
+    """The likeliest of the restarts, and how it was found."""
     best = restarts.best
     return BaumWelchFit(
         HMM(*best.model, title="Baum-Welch fit", allow_drop_tiny=True),
@@ -232,8 +231,10 @@ class _Climbed(NamedTuple):
 
 
 def _likeliest(begins: Sequence[_Model], work: Sequences, rules: _Rules, num_threads: int) -> _Model:
-    """Where a few iterations from the most promising of these models lead."""
-    climbed = [_climb(begin, work, rules, TRIED_ITERATIONS, 0.0, num_threads, None) for begin in begins]
+    """Where a few iterations from the most promising of these models lead; one model alone is taken as it is."""
+    if len(begins) == 1:
+        return begins[0]
+    climbed = [_climb(begin, work, rules, TRIED_ITERATIONS, 0.0, num_threads) for begin in begins]
     return max(climbed, key=lambda one: one.log_likelihood).model
 
 
@@ -264,7 +265,7 @@ def _climb(
     max_iterations: int,
     tolerance: float,
     num_threads: int,
-    heard: Callable[[int], object] | None,
+    hear: Callable[[int], object] = bool,
 ) -> _Climbed:
     """Expectation maximisation until a step gains less than asked for, or for so many steps."""
     num_tokens, before, iteration = int(work.lengths.sum()), -np.inf, 0
@@ -278,8 +279,7 @@ def _climb(
         if converged or iteration == max_iterations:
             return _Climbed(model, score, iteration, converged, support)
         model, before, iteration = rules.maximise(model, counts), reached, iteration + 1
-        if heard is not None:
-            heard(1)
+        hear(1)
 
 
 def _counts(model: _Model, work: Sequences, num_threads: int) -> Counts:

@@ -155,9 +155,8 @@ def _block(num_samples: int, device: torch.device) -> int:
     return min(MAX_BLOCK, max(32, 1 << (num_samples // programs).bit_length()))
 
 
-@functools.cache
-def _kernels() -> SimpleNamespace:
-    """The compiled functions. Triton looks names up among a module's, so the functions are made global here."""
+def _make_parts() -> None:
+    """What a step is made of. Triton looks names up among a module's, so the functions are made global here."""
     global triton, tl, philox_block, draw_outcome, one_step
     triton, tl = importlib.import_module("triton"), importlib.import_module("triton.language")
 
@@ -206,6 +205,12 @@ def _kernels() -> SimpleNamespace:
         else:
             state = draw_outcome(first, tl.where(anew, NUM_STATES, state), state_word, FIRST_BITS)
             return state, draw_outcome(second, state, symbol_word, SECOND_BITS)
+
+
+@functools.cache
+def _kernels() -> SimpleNamespace:
+    """The compiled functions."""
+    _make_parts()
 
     @triton.jit(do_not_specialize=["num_samples", "num_words", "key0", "key1"])
     def paths(  # type: ignore[no-untyped-def]
