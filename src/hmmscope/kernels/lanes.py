@@ -30,11 +30,12 @@ from hmmscope.kernels.compiling import kernel
 WIDE, NARROW = (0,) * 32, (0,) * 4
 
 _FAST = {"contract", "reassoc"}
-_compiled = numba.njit(nogil=True, fastmath=_FAST, forceinline=True)
+#: A part of a kernel.
+inlined = numba.njit(nogil=True, fastmath=_FAST, forceinline=True)
 _kernel = kernel(fastmath=_FAST)
 
 
-@_compiled
+@inlined
 def move(width, law, matrix, target):  # type: ignore[no-untyped-def]
     """target_j = sum_i law_i matrix_ij."""
     for j in range(matrix.shape[1]):
@@ -44,7 +45,7 @@ def move(width, law, matrix, target):  # type: ignore[no-untyped-def]
     add_moved(width, law, matrix, target)
 
 
-@_compiled
+@inlined
 def add_moved(width, law, matrix, target):  # type: ignore[no-untyped-def]
     """target_j += sum_i law_i matrix_ij, four rows of `law` at a time."""
     size = law.shape[0]
@@ -63,7 +64,7 @@ def add_moved(width, law, matrix, target):  # type: ignore[no-untyped-def]
             i += 1
 
 
-@_compiled
+@inlined
 def move_by_symbol(width, law, matrices, seen, target):  # type: ignore[no-untyped-def]
     """target_j = sum_i law_i matrices_vij, with the symbol v that each lane sees."""
     size = law.shape[0]
@@ -77,7 +78,7 @@ def move_by_symbol(width, law, matrices, seen, target):  # type: ignore[no-untyp
                 sums[lane] += row[lane] * flat[np.uint64(seen[lane]) * np.uint64(size) + place]
 
 
-@_compiled
+@inlined
 def arrive(width, first, step, emission, seen, begins, alive, law, following, norm, scale):  # type: ignore[no-untyped-def]
     """Turn laws after the last symbol into laws after this one, with sum one or zero; `norm` is what they summed to.
 
@@ -114,7 +115,7 @@ def arrive(width, first, step, emission, seen, begins, alive, law, following, no
             row[lane] *= scale[lane]
 
 
-@_compiled
+@inlined
 def doubt(width, law, smallest, found):  # type: ignore[no-untyped-def]
     """Mark lanes with a positive entry below `smallest`."""
     for i in range(law.shape[0]):
@@ -123,7 +124,7 @@ def doubt(width, law, smallest, found):  # type: ignore[no-untyped-def]
             found[lane] |= np.int64(0.0 < row[lane] < smallest)
 
 
-@_compiled
+@inlined
 def _write(law, offset, length, t, lanes, rows):  # type: ignore[no-untyped-def]
     """Put the law of each lane into its row of a flat array."""
     size = law.shape[0]
@@ -134,7 +135,7 @@ def _write(law, offset, length, t, lanes, rows):  # type: ignore[no-untyped-def]
                 rows[place + i] = law[i, lane]
 
 
-@_compiled
+@inlined
 def look(width, symbols, offset, length, t, size, seen):  # type: ignore[no-untyped-def]
     """The symbol of each lane at time t, times `size`: where its row begins; beyond the end, its last one."""
     for lane in range(len(width)):
@@ -142,7 +143,7 @@ def look(width, symbols, offset, length, t, size, seen):  # type: ignore[no-unty
         seen[lane] = symbols[offset[lane] + (t if t < last else last)] * size
 
 
-@_compiled
+@inlined
 def group(width, offsets, lengths, begin, offset, length):  # type: ignore[no-untyped-def]
     """Offsets and lengths of the sequences from `begin` on; lanes without one repeat the last. The least and most length."""
     shortest, longest = lengths[begin], lengths[begin]
@@ -151,6 +152,44 @@ def group(width, offsets, lengths, begin, offset, length):  # type: ignore[no-un
         offset[lane], length[lane] = offsets[row], lengths[row]
         shortest, longest = min(shortest, length[lane]), max(longest, length[lane])
     return shortest, longest
+
+
+@inlined
+def _multiply_in(norm, product, totals, begin, lanes):  # type: ignore[no-untyped-def]
+    """Multiply the sums of a step into `product`; before that is lost, its logarithm is added to the totals."""
+    least = 1.0
+    for lane in range(len(norm)):
+        product[lane] *= norm[lane] if norm[lane] > 0.0 else 1.0
+        least = min(least, product[lane])
+    if least < 1e-100:
+        for lane in range(lanes):
+            totals[begin + lane] += math.log(product[lane])
+        product[:] = 1.0
+
+
+@inlined
+def _look_ahead(width, law, prediction, opening, begins, alive, mix):  # type: ignore[no-untyped-def]
+    """The law of the next symbol, which may begin a sequence."""
+    if begins:
+        for v in range(len(opening)):
+            for lane in range(len(width)):
+                mix[v, lane] = opening[v] * alive[lane]
+    else:
+        move(width, law, prediction, mix)
+
+
+@inlined
+def _end(law, mix, doubts, length, t, begin, lanes, ends, beliefs, ahead, doubtful):  # type: ignore[no-untyped-def]
+    """What is known of the sequences that end here; law and prediction only to the rows in `ends`."""
+    for lane in range(lanes):
+        if t + 1 == length[lane]:
+            doubtful[begin + lane] = doubts[lane] > 0
+            if len(ends):
+                place = ends[begin + lane]
+                for i in range(law.shape[0]):
+                    beliefs[place, i] = law[i, lane]
+                for v in range(ahead.shape[1]):
+                    ahead[place, v] = mix[v, lane]
 
 
 @_kernel
@@ -207,44 +246,71 @@ def forward(  # type: ignore[no-untyped-def]
             for lane in range(many):
                 alive[lane] = alive[lane] if norm[lane] > 0.0 else 0.0
             if len(totals):
-                least = 1.0
-                for lane in range(many):
-                    product[lane] *= norm[lane] if norm[lane] > 0.0 else 1.0
-                    least = min(least, product[lane])
-                if least < 1e-100:
-                    for lane in range(lanes):
-                        totals[begin + lane] += math.log(product[lane])
-                    product[:] = 1.0
+                _multiply_in(norm, product, totals, begin, lanes)
             if len(norms):
                 for lane in range(lanes):
                     if t < length[lane]:
                         norms[offset[lane] + t] = norm[lane]
             ending = t + 1 >= shortest
-            if throughout or ending:
-                if throughout and len(rows):
-                    _write(law, offset, length, t, lanes, rows)
-                if len(laws):
-                    if t + 1 < len(starts) and starts[t + 1]:
-                        for v in range(len(opening)):
-                            for lane in range(many):
-                                mix[v, lane] = opening[v] * alive[lane]
-                    else:
-                        move(width, law, prediction, mix)
-                    if throughout:
-                        _write(mix, offset, length, t, lanes, laws)
+            if len(laws) and (throughout or ending):
+                begins = t + 1 < len(starts) and starts[t + 1]
+                _look_ahead(width, law, prediction, opening, begins, alive, mix)
+            if throughout and len(rows):
+                _write(law, offset, length, t, lanes, rows)
+            if throughout and len(laws):
+                _write(mix, offset, length, t, lanes, laws)
             if ending:
-                for lane in range(lanes):
-                    if t + 1 == length[lane]:
-                        doubtful[begin + lane] = doubts[lane] > 0
-                        if not throughout:
-                            place = ends[begin + lane]
-                            for i in range(size):
-                                beliefs[place, i] = law[i, lane]
-                            for v in range(ahead.shape[1]):
-                                ahead[place, v] = mix[v, lane]
+                _end(law, mix, doubts, length, t, begin, lanes, ends, beliefs, ahead, doubtful)
         if len(totals):
             for lane in range(lanes):
                 totals[begin + lane] += math.log(product[lane]) if alive[lane] > 0.0 else -np.inf
+
+
+@inlined
+def _read(width, rows, offset, length, t, whole, lanes, law):  # type: ignore[no-untyped-def]
+    """The law of each lane from its row of a flat array; zero beyond its end, which no lane is if it is `whole`."""
+    size = law.shape[0]
+    if whole:
+        for lane in range(len(width)):
+            place = (offset[lane] + t) * size
+            for i in range(size):
+                law[i, lane] = rows[place + i]
+    else:
+        for lane in range(len(width)):
+            inside = lane < lanes and t < length[lane]
+            for i in range(size):
+                law[i, lane] = rows[(offset[lane] + t) * size + i] if inside else 0.0
+
+
+@inlined
+def _count_pairs(width, now, weight, sums):  # type: ignore[no-untyped-def]
+    """sums_ij += now_i weight_j in each lane."""
+    for i in range(sums.shape[0]):
+        one = now[i]
+        for j in range(weight.shape[0]):
+            into, other = sums[i, j], weight[j]
+            for lane in range(len(width)):
+                into[lane] += one[lane] * other[lane]
+
+
+@inlined
+def _smooth(width, now, ahead, weight, length, t, ends, total, scale):  # type: ignore[no-untyped-def]
+    """Turn `now` into the smoothed law now * ahead, of sum one, and `ahead` and `weight` into what made it so."""
+    size = now.shape[0]
+    total[:] = 0.0
+    for i in range(size):
+        one, other = now[i], ahead[i]
+        for lane in range(len(width)):
+            total[lane] += one[lane] * other[lane]
+    for lane in range(len(width)):  # the sum is one up to rounding, which must not add up over time
+        scale[lane] = 1.0 / total[lane] if total[lane] > 0.0 else 0.0
+        scale[lane] = 1.0 if ends or t + 1 >= length[lane] else scale[lane]
+    for i in range(size):
+        one, other, into = now[i], ahead[i], weight[i]
+        for lane in range(len(width)):
+            other[lane] = other[lane] * scale[lane] if one[lane] > 0.0 else 0.0
+            into[lane] = other[lane]
+            one[lane] *= other[lane]
 
 
 @_kernel
@@ -285,26 +351,12 @@ def backward(  # type: ignore[no-untyped-def]
         lanes = min(many, len(offsets) - begin)
         shortest, longest = group(width, offsets, lengths, begin, offset, length)
         for t in range(longest - 1, -1, -1):
-            if t < shortest and lanes == many:
-                for lane in range(many):
-                    place = (offset[lane] + t) * size
-                    for i in range(size):
-                        now[i, lane] = rows[place + i]
-            else:
-                for lane in range(many):
-                    inside = lane < lanes and t < length[lane]
-                    for i in range(size):
-                        now[i, lane] = rows[(offset[lane] + t) * size + i] if inside else 0.0
+            _read(width, rows, offset, length, t, t < shortest and lanes == many, lanes, now)
             ends = t + 1 == longest or starts[t + 1]
             if ends:
                 ahead[:] = 1.0
             else:
-                for i in range(sums.shape[0]):
-                    one = now[i]
-                    for j in range(size):
-                        into, other = sums[i, j], weight[j]
-                        for lane in range(many):
-                            into[lane] += one[lane] * other[lane]
+                _count_pairs(width, now, weight, sums)
                 if len(likelihood):
                     move(width, weight, transposed[0], ahead)
                 else:
@@ -313,21 +365,8 @@ def backward(  # type: ignore[no-untyped-def]
                     for lane in range(many):
                         if t + 1 >= length[lane]:
                             ahead[:, lane] = 1.0
-            total[:] = 0.0
-            for i in range(size):
-                one, other = now[i], ahead[i]
-                for lane in range(many):
-                    total[lane] += one[lane] * other[lane]
-            for lane in range(many):  # the sum is one up to rounding, which must not add up over time
-                scale[lane] = 1.0 / total[lane] if total[lane] > 0.0 else 0.0
-                scale[lane] = 1.0 if ends or t + 1 >= length[lane] else scale[lane]
             look(width, symbols, offset, length, t, size, seen)
-            for i in range(size):
-                one, other, into = now[i], ahead[i], weight[i]
-                for lane in range(many):
-                    other[lane] = other[lane] * scale[lane] if one[lane] > 0.0 else 0.0
-                    into[lane] = other[lane]
-                    one[lane] *= other[lane]
+            _smooth(width, now, ahead, weight, length, t, ends, total, scale)
             for lane in range(lanes):
                 if t >= length[lane]:
                     continue

@@ -11,10 +11,64 @@ import math
 import numpy as np
 
 from hmmscope.kernels.compiling import kernel
-from hmmscope.kernels.lanes import add_moved, arrive, doubt, group, look
+from hmmscope.kernels.lanes import add_moved, arrive, doubt, group, inlined, look
 
 _UP, _LOW = 2.0**256, 2.0**-256
 _LOG_UP = 256 * math.log(2.0)
+
+#: Weights of components whose power is 0, 1, ... below the largest: from 5 on nothing is left of them.
+_SCALES = np.array([1.0, 2.0**-256, 2.0**-512, 2.0**-768, 2.0**-1024, 0.0])
+
+
+@inlined
+def _reweigh(width, norm, alive, mantissa, power, top):  # type: ignore[no-untyped-def]
+    """Multiply the weights of a component by the sums `norm`; `top` becomes the largest power of all so far."""
+    for lane in range(len(width)):
+        alive[lane] = alive[lane] if norm[lane] > 0.0 else 0.0
+        w = mantissa[lane] * norm[lane]
+        low, high = w < _LOW, w > 2.0
+        mantissa[lane] = w * _UP if low else (w * _LOW if high else w)
+        power[lane] += np.int64(high) - np.int64(low)
+        top[lane] = max(top[lane], power[lane] if w > 0.0 else -(2**62))
+
+
+@inlined
+def _normalise(width, weight, power, top, share, total, inverse):  # type: ignore[no-untyped-def]
+    """Weights of all components to sum one, as mantissa and power and as plain shares; their sum goes to `total`."""
+    total[:] = 0.0
+    for m in range(len(weight)):
+        mantissa, height, part = weight[m], power[m], share[m]
+        for lane in range(len(width)):
+            part[lane] = mantissa[lane] * _SCALES[np.uint64(min(max(top[lane] - height[lane], 0), 5))]
+            total[lane] += part[lane]
+    for lane in range(len(width)):
+        inverse[lane] = 1.0 / total[lane] if total[lane] > 0.0 else 0.0
+        top[lane] = top[lane] if total[lane] > 0.0 else 0
+    for m in range(len(weight)):
+        mantissa, height, part = weight[m], power[m], share[m]
+        for lane in range(len(width)):
+            mantissa[lane] *= inverse[lane]
+            height[lane] -= top[lane]
+            part[lane] *= inverse[lane]
+
+
+@inlined
+def _look_ahead(width, law, share, prediction, opening, begins, moved, mix):  # type: ignore[no-untyped-def]
+    """The law of the next symbol, which may begin a sequence, of all components by their shares."""
+    mix[:] = 0.0
+    for m in range(len(share)):
+        part = share[m]
+        if begins:
+            for v in range(len(mix)):
+                into, weight_v = mix[v], opening[m, v]
+                for lane in range(len(width)):
+                    into[lane] += part[lane] * weight_v
+        else:
+            for i in range(law.shape[1]):
+                own, into = law[m, i], moved[i]
+                for lane in range(len(width)):
+                    into[lane] = own[lane] * part[lane]
+            add_moved(width, moved, prediction[m], mix)
 
 
 @kernel(fastmath={"contract", "reassoc"})
@@ -52,7 +106,6 @@ def mixed(  # type: ignore[no-untyped-def]
     mix, total, inverse = np.empty((num_symbols, many)), np.empty(many), np.empty(many)
     top, doubts = np.empty(many, np.int64), np.zeros(many, np.int64)
     offset, length, seen = np.empty(many, np.int64), np.empty(many, np.int64), np.empty(many, np.int64)
-    scales = np.array([1.0, 2.0**-256, 2.0**-512, 2.0**-768, 2.0**-1024, 0.0])
     for begin in range(0, len(offsets), many):
         lanes = min(many, len(offsets) - begin)
         _, longest = group(width, offsets, lengths, begin, offset, length)
@@ -66,42 +119,10 @@ def mixed(  # type: ignore[no-untyped-def]
                 arrive(width, first[m], step[m], emission[m], seen, starts[t], alive[m], law[m], moved, norm, inverse)
                 if t % every == every - 1:
                     doubt(width, law[m], smallest, doubts)
-                own, mantissa, height = alive[m], weight[m], power[m]
-                for lane in range(many):
-                    own[lane] = own[lane] if norm[lane] > 0.0 else 0.0
-                    w = mantissa[lane] * norm[lane]
-                    low, high = w < _LOW, w > 2.0
-                    mantissa[lane] = w * _UP if low else (w * _LOW if high else w)
-                    height[lane] += np.int64(high) - np.int64(low)
-                    top[lane] = max(top[lane], height[lane] if w > 0.0 else -(2**62))
-            total[:] = 0.0
-            for m in range(components):
-                mantissa, height, part = weight[m], power[m], share[m]
-                for lane in range(many):
-                    part[lane] = mantissa[lane] * scales[np.uint64(min(max(top[lane] - height[lane], 0), 5))]
-                    total[lane] += part[lane]
-            for lane in range(many):
-                inverse[lane] = 1.0 / total[lane] if total[lane] > 0.0 else 0.0
-                top[lane] = top[lane] if total[lane] > 0.0 else 0
+                _reweigh(width, norm, alive[m], weight[m], power[m], top)
+            _normalise(width, weight, power, top, share, total, inverse)
             begins = t + 1 < len(starts) and starts[t + 1]
-            mix[:] = 0.0
-            for m in range(components):
-                mantissa, height, part = weight[m], power[m], share[m]
-                for lane in range(many):
-                    mantissa[lane] *= inverse[lane]
-                    height[lane] -= top[lane]
-                    part[lane] *= inverse[lane]
-                if begins:
-                    for v in range(num_symbols):
-                        into, weight_v = mix[v], opening[m, v]
-                        for lane in range(many):
-                            into[lane] += part[lane] * weight_v
-                else:
-                    for i in range(size):
-                        own, into = law[m, i], moved[i]
-                        for lane in range(many):
-                            into[lane] = own[lane] * part[lane]
-                    add_moved(width, moved, prediction[m], mix)
+            _look_ahead(width, law, share, prediction, opening, begins, moved, mix)
             for lane in range(lanes):
                 if t >= length[lane]:
                     continue

@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hmmscope.errors import HmmscopeError, InputError, code_and_line
 from hmmscope.text import in_a_line
@@ -35,18 +35,37 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{message}; see {self.prog} --help")
 
 
+#: Makes the parser of a verb, of which all take ``--quiet`` but those that only tell something.
+_Verb = Callable[..., argparse.ArgumentParser]
+_TELL = ("list", "show", "facts", "doctor")
+#: What verbs with fields of a configuration show below their options.
+_CONFIGURED: dict[str, Any] = {"epilog": _EPILOG, "formatter_class": argparse.RawDescriptionHelpFormatter}
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all verbs."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = _Parser(prog="hmmscope", description=__import__("hmmscope").__doc__, epilog=_EPILOG, formatter_class=raw)
+    parser = _Parser(prog="hmmscope", description=__import__("hmmscope").__doc__, **_CONFIGURED)
     parser.add_argument("--version", action="store_true", help="print the version")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
 
-    def verb(name: str, text: str, **options: object) -> argparse.ArgumentParser:
+    def verb(name: str, text: str, **options: Any) -> argparse.ArgumentParser:
         # Without abbreviations: --seed is a field of the configuration, and not short for --seeds.
-        return verbs.add_parser(name, help=text, description=text, allow_abbrev=False, **options)  # type: ignore[arg-type]
+        return verbs.add_parser(name, help=text, description=text, allow_abbrev=False, **options)
 
+    _add_names(verb)
+    _add_training(verb)
+    _add_exact_answers(verb)
+    _add_own_sequences(verb)
+    _add_findings(verb)
+    for name, sub in verbs.choices.items():
+        if name not in _TELL:
+            sub.add_argument("-q", "--quiet", action="store_true", help="print results only")
+    return parser
+
+
+def _add_names(verb: _Verb) -> None:
+    """What there is."""
     listing = verb("list", "names of what there is")
     listing.add_argument(
         "kind", nargs="?", help="processes, models, layouts, instruments, experiments, claims, presets (default: all)"
@@ -55,7 +74,10 @@ def build_parser() -> argparse.ArgumentParser:
     show = verb("show", "what a name means: its documentation, fields and defaults")
     show.add_argument("name", help="a registered or shipped name, or a file with an HMM")
 
-    run = verb("run", "an experiment: train, measure, draw, write the page", epilog=_EPILOG, formatter_class=raw)
+
+def _add_training(verb: _Verb) -> None:
+    """What trains."""
+    run = verb("run", "an experiment: train, measure, draw, write the page", **_CONFIGURED)
     run.add_argument("experiment", help="see hmmscope list experiments; all for every one")
     run.add_argument(
         "--scale", default="small", help="smoke (seconds), small (minutes on 2 cores), medium (hours), gpu, paper"
@@ -86,9 +108,7 @@ def build_parser() -> argparse.ArgumentParser:
     paper.add_argument("--resume", action="store_true", help="go on with what DIR lacks")
     paper.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: as many as processors)")
 
-    train = verb(
-        "train", "train one model and say how far from the optimum it ends", epilog=_EPILOG, formatter_class=raw
-    )
+    train = verb("train", "train one model and say how far from the optimum it ends", **_CONFIGURED)
     train.add_argument(
         "config", help="a YAML file, a run's folder, a preset, a process, or a file of sequences (--process.unit ...)"
     )
@@ -99,9 +119,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     train.add_argument("--tracker", metavar="NAME", help="also tell tensorboard, wandb or trackio")
 
-    sweep = verb(
-        "sweep", "many runs from a grid, here or on a cluster; again to go on", epilog=_EPILOG, formatter_class=raw
-    )
+    sweep = verb("sweep", "many runs from a grid, here or on a cluster; again to go on", **_CONFIGURED)
     sweep.add_argument(
         "grid", nargs="?", help="a YAML file with base, vary, also, seeds, instances; or what train takes, and --vary"
     )
@@ -115,6 +133,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_engine(sweep, "local")
     sweep.add_argument("--dry-run", action="store_true", help="list the runs; train nothing")
 
+
+def _add_exact_answers(verb: _Verb) -> None:
+    """What follows from a process alone."""
     sample = verb("sample", "sequences of a process, the same bits everywhere")
     sample.add_argument("process")
     sample.add_argument("-n", "--num-samples", type=int, default=10, metavar="N")
@@ -155,6 +176,9 @@ def build_parser() -> argparse.ArgumentParser:
     facts.add_argument("--out", metavar="FILE", help="write everything as a new .json")
     facts.add_argument("--allow-drop-tiny", action="store_true", help="round probabilities below 2^-32 to zero")
 
+
+def _add_own_sequences(verb: _Verb) -> None:
+    """What learns from sequences of one's own."""
     fit = verb("fit", "an HMM fitted to sequences by expectation maximisation (Baum-Welch)")
     fit.add_argument(
         "observations", help="a file of sequences: text, FASTA, .csv, .jsonl, .npz, .safetensors, .parquet"
@@ -184,6 +208,9 @@ def build_parser() -> argparse.ArgumentParser:
     study.add_argument("--resume", action="store_true", help="go on with the same study in DIR")
     study.add_argument("--dry-run", action="store_true", help="say what it takes; fit and train nothing")
 
+
+def _add_findings(verb: _Verb) -> None:
+    """What reads finished work, and the installation."""
     analyse = verb("analyse", "point an instrument at a trained run")
     analyse.add_argument("run", help="the folder of a run")
     analyse.add_argument("instrument", help="see hmmscope list instruments")
@@ -230,26 +257,6 @@ def build_parser() -> argparse.ArgumentParser:
     verify.add_argument("folders", nargs="+", metavar="FOLDER", help="of runs, experiments, sweeps, pools")
 
     verb("doctor", "check this installation: versions, exact bits, disk, memory, extras")
-    own = (
-        run,
-        paper,
-        train,
-        sweep,
-        study,
-        analyse,
-        sample,
-        oracle,
-        fit,
-        export,
-        claims,
-        report,
-        figures,
-        explore,
-        verify,
-    )
-    for sub in own:
-        sub.add_argument("-q", "--quiet", action="store_true", help="print results only")
-    return parser
 
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:
