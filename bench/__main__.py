@@ -100,24 +100,34 @@ def _rows(contest: Contest, repeats: int, threads: int) -> list[dict]:
     found = contest.rows(repeats=repeats, threads=threads)
     say(f"\n{contest.work}, threads {threads}")
     for row in found:
-        share = "" if row["share_of_limit"] is None else f"  {100 * row['share_of_limit']:.0f} % of the limit"
+        shares = ", ".join(
+            f"{100 * row[f'share_of_{name}']:.0f} % of the {name}"
+            for name in ("limit", "peak")
+            if row[f"share_of_{name}"] is not None
+        )
         ratio = f"x {row['ours_over_this']:.3g}"
-        say(f"  {row['who']:<30} {row['rate'] / 1e6:12.4g} M{row['unit']:<12} ours {ratio:<10}{share}")
+        say(f"  {row['who']:<30} {row['rate'] / 1e6:12.4g} M{row['unit']:<12} ours {ratio:<10}  {shares}")
     return found
 
 
 def _print_summary(lines: list[dict]) -> None:
     """One table of everything, in Markdown; where a peer is ahead, and why."""
-    say("\n| work | M/s | share of the limit | fastest peer | ours over it | |\n|---|---|---|---|---|---|")
+    say(
+        "\n| work | M/s | share of the limit | share of peak | fastest peer | ours over it | |\n"
+        "|---|---|---|---|---|---|---|"
+    )
     for line in lines:
-        share = "" if line["share_of_limit"] is None else f"{100 * line['share_of_limit']:.0f} %"
+        limit, peak = (
+            "" if line[key] is None else f"{100 * line[key]:.0f} %" for key in ("share_of_limit", "share_of_peak")
+        )
         ratio = "" if line["ratio"] is None else f"{line['ratio']:.3g}"
         behind = (
             f"behind: {line['reason'] or 'not explained'}" if line["ratio"] is not None and line["ratio"] < 1 else ""
         )
         threads = "" if line["threads"] == 1 else f", {line['threads']} threads"
         say(
-            f"| {line['work']}{threads} | {line['rate'] / 1e6:.3g} {line['unit']} | {share} | {line['peer'] or ''} "
+            f"| {line['work']}{threads} | {line['rate'] / 1e6:.3g} {line['unit']} | {limit} | {peak} "
+            f"| {line['peer'] or ''} "
             f"| {ratio} | {behind} |"
         )
 

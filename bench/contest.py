@@ -1,4 +1,7 @@
-"""Contenders on one piece of work, timed in turns: the fastest round of each, ratios and shares of the machine's limit.
+"""Contenders on one piece of work, timed in turns: the fastest round of each, ratios, shares of a limit and of the peak.
+
+The limit is the rate of the library's product, or of copying the result. Where the work is products the processor's own
+peak (`bench.peak`) is measured in the same rounds, and is what every share of peak is of.
 
 With one thread on a processor the time is that of the processor, which other programs on the machine disturb far less than
 the time of the clock; on a machine that does nothing else they are the same. Otherwise it is the clock.
@@ -13,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+from bench.peak import burst
 
 
 @dataclass(frozen=True)
@@ -40,11 +45,15 @@ class Contest:
         work: in words.
         unit: of `amount` (tokens, FLOP).
         reason: why a peer may be ahead, where that is known.
+        flops: operations of products in a unit of work; zero where the work is no product.
+        dtype: of the products.
     """
 
     work: str
     unit: str
     reason: str = ""
+    flops: float = 0.0
+    dtype: torch.dtype = torch.float64
     contenders: list[Contender] = field(default_factory=list)
 
     def add(self, name: str, run: Callable[[], Any], amount: float, *, limit: bool = False) -> None:
@@ -54,19 +63,24 @@ class Contest:
     def rows(self, *, repeats: int, threads: int) -> list[dict]:
         """Rates of the fastest of `repeats` rounds, each round running every contender once in turn."""
         torch.set_num_threads(threads)
-        for contender in self.contenders:
+        on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+        found = burst(self.dtype, threads) if self.flops and not on_gpu else None
+        contenders = list(self.contenders)
+        if found is not None:
+            contenders.append(Contender(f"{str(self.dtype)[6:]} peak", found[0], found[1] / self.flops, limit=True))
+        for contender in contenders:
             contender.run()
         _finish()
-        on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
         clock = time.process_time if threads == 1 and not on_gpu else time.perf_counter
-        seconds: dict[str, list[float]] = {contender.name: [] for contender in self.contenders}
+        seconds: dict[str, list[float]] = {contender.name: [] for contender in contenders}
         for _ in range(repeats):
-            for contender in self.contenders:
+            for contender in contenders:
                 begun = clock()
                 contender.run()
                 _finish()
                 seconds[contender.name].append(clock() - begun)
-        rates = {c.name: c.amount / min(seconds[c.name]) for c in self.contenders}
+        rates = {c.name: c.amount / min(seconds[c.name]) for c in contenders}
+        peak = None if found is None else rates[contenders[-1].name]
         ours = rates[self.contenders[0].name]
         limit = next((rates[c.name] for c in self.contenders if c.limit), None)
         return [
@@ -80,16 +94,17 @@ class Contest:
                 "slowest": c.amount / max(seconds[c.name]),
                 "ours_over_this": ours / rates[c.name],
                 "share_of_limit": None if limit is None or c.limit else rates[c.name] / limit,
+                "share_of_peak": None if peak is None else rates[c.name] / peak,
                 "repeats": repeats,
                 "timed_by": "processor" if clock is time.process_time else "clock",
                 "limit": c.limit,
             }
-            for c in self.contenders
+            for c in contenders
         ]
 
 
 def summary(contests: Sequence[tuple[Contest, list[dict]]]) -> list[dict]:
-    """A line for each piece of work: our rate, share of the limit, the fastest peer, ours over it, and why if it is ahead.
+    """A line for each piece of work: our rate, its shares, the fastest peer, ours over it, and why if it is ahead.
 
     Rows of another routine of ours, which begin with "hmmscope", are no peers.
     """
@@ -99,7 +114,7 @@ def summary(contests: Sequence[tuple[Contest, list[dict]]]) -> list[dict]:
         best = max(peers, key=lambda row: row["rate"], default=None)
         ratio = None if best is None else best["ours_over_this"]
         lines.append(
-            {key: rows[0][key] for key in ("work", "threads", "rate", "unit", "share_of_limit")}
+            {key: rows[0][key] for key in ("work", "threads", "rate", "unit", "share_of_limit", "share_of_peak")}
             | {"peer": None if best is None else best["who"], "ratio": ratio}
             | {"reason": contest.reason if ratio is not None and ratio < 1 else ""}
         )

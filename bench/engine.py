@@ -78,6 +78,7 @@ def _contest(name: str, data: dict[str, Any]) -> Contest:
     target = make_target(config.target, config.process.build(), config.layout)
     cost = cost_of(config.model, ports_of(config, target), columns)
     assert cost is not None
+    contest.flops, contest.dtype = cost.flops / columns, torch.float32
     contest.add("float32 matrix product", multiply, amount / (cost.flops / columns), limit=True)
     return contest
 

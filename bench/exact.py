@@ -48,19 +48,20 @@ def _shape(states: int, symbols: int, batch: int, length: int, *, few: int, peer
     observations = Corpus(hmm, length=length)[0:batch].observations
     sizes = f"{states} states, {batch} x {length}"
     tokens = observations.numel()
-    filtering = Contest(f"filter_beliefs, {sizes}", "tokens")
+    product = 2.0 * states**2  # of a law and the transition matrix
+    filtering = Contest(f"filter_beliefs, {sizes}", "tokens", flops=product)
     filtering.add("hmmscope", lambda: filter_beliefs(hmm, observations), tokens)
     filtering.add("matrix products alone", _products(batch, states), 16 * batch, limit=True)
     filtering.add("torch loop", functools.partial(_loop, hmm, observations), tokens)
-    smoothing = Contest(f"smooth_beliefs, {sizes}", "tokens")
+    smoothing = Contest(f"smooth_beliefs, {sizes}", "tokens", flops=2 * product)
     smoothing.add("hmmscope", lambda: smooth_beliefs(hmm, observations), tokens)
     paths = Contest(f"most_likely_states, {sizes}", "tokens")
     paths.add("hmmscope", lambda: most_likely_states(hmm, observations), tokens)
-    memory = Contest(f"memory_beliefs of {MEMORY}, {sizes}", "tokens")
+    memory = Contest(f"memory_beliefs of {MEMORY}, {sizes}", "tokens", flops=(MEMORY - 1) * product)
     memory.add("hmmscope", lambda: memory_beliefs(hmm, observations, MEMORY), tokens)
-    counts = Contest(f"expected_counts, {sizes}", "tokens")
+    counts = Contest(f"expected_counts, {sizes}", "tokens", flops=3 * product)
     counts.add("hmmscope", lambda: expected_counts(hmm, observations), tokens)
-    fitting = Contest(f"Baum-Welch, a step, {sizes}", "tokens")
+    fitting = Contest(f"Baum-Welch, a step, {sizes}", "tokens", flops=3 * product)
     start = as_hmm(make_process("random-hmm", num_states=states, num_symbols=symbols, seed=1))
     fitting.add("hmmscope", _fit(start, observations), ITERATIONS * tokens)
     if peers and installed("hmmlearn"):

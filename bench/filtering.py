@@ -31,7 +31,12 @@ def _shape(states: int, symbols: int, batch: int, length: int, *, peers: bool, d
     where = "" if device == "cpu" else f" on {device}"
     found = []
     for dtype, name in ((torch.float32, "float32"), (torch.float64, "float64")):
-        contest = Contest(f"filtering{where}, {states} states, {batch} x {length}, {name}", "tokens")
+        contest = Contest(
+            f"filtering{where}, {states} states, {batch} x {length}, {name}",
+            "tokens",
+            flops=2.0 * states**2,
+            dtype=dtype,
+        )
 
         def ours(dtype: torch.dtype = dtype) -> torch.Tensor:
             return log_likelihood(hmm, observations, dtype=dtype)

@@ -42,7 +42,10 @@ def _contests(components: int, length: int, device: str) -> list[Contest]:
         where = "" if device == "cpu" else f" on {device}"
         what = f"mixture{where} of {components} x {STATES} x {SYMBOLS}, {BATCH} x {length}, {name}"
         contest = Contest(
-            f"{what} (largest relative error of a log-likelihood against float64: {error:.1e})", "products"
+            f"{what} (largest relative error of a log-likelihood against float64: {error:.1e})",
+            "products",
+            flops=2.0 * STATES**2,
+            dtype=dtype,
         )
         contest.add("hmmscope", ours, components * BATCH * length)
         products, rows = _products(1 if device == "cpu" else min(256, components), dtype, device)

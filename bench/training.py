@@ -139,6 +139,7 @@ def _contest(shape: Shape, peers: bool, device: str, precision: str, compiled: b
     cost = cost_of(config.model, ports, columns)
     if cost is not None:
         multiply, amount = gemm(device, precision)
+        contest.flops, contest.dtype = cost.flops / columns, getattr(torch, precision)
         contest.add(f"{precision} matrix product", multiply, amount / (cost.flops / columns), limit=True)
     return contest
 
