@@ -12,7 +12,7 @@ import pytest
 import sweeps_crash
 from hmmscope.errors import DamagedError
 from hmmscope.lab import cli
-from hmmscope.lab.sweeps import jobs
+from hmmscope.lab.sweeps import local
 from hmmscope.storage.seals import SEAL, check_seal
 from trials import Report, trial
 
@@ -31,7 +31,7 @@ def folders(place: Path) -> dict[str, Path]:
     with pytest.MonkeyPatch.context() as patch:
         for name, words in commands.items():
             if name == "sweep":  # no interpreter is started for its workers; who draws figures starts other things
-                patch.setattr(jobs.subprocess, "Popen", sweeps_crash.Forked)
+                patch.setattr(local.subprocess, "Popen", sweeps_crash.Forked)
             code = cli.main([*words, "--out", str(place / name), "-q"])
             assert code == 0, (name, code)
     for name in ("limits-fig6", "limits-table1"):

@@ -15,7 +15,7 @@ from typing import Any
 import distributed_script as several
 import sweeps_crash
 import training_crash
-from hmmscope.lab.sweeps import jobs, worker
+from hmmscope.lab.sweeps import local, worker
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import train
 from hmmscope.training import updates
@@ -95,24 +95,25 @@ def starts(folder: Path, number: int, rng: random.Random) -> Report:
 
 @trial("sweeps")
 def sweeps(folder: Path, number: int, rng: random.Random) -> Report:
-    """SIGKILL of workers and drivers of local sweeps: the same table, byte for byte, nothing lost, doubled or left."""
-    report = Report("G17", "workers and drivers of local sweeps killed at random instants")
-    real = jobs.subprocess.Popen
-    jobs.subprocess.Popen = sweeps_crash.Forked  # type: ignore[misc, assignment]
+    """SIGKILL of processes of local sweeps: the same table, byte for byte, nothing lost, doubled or left."""
+    report = Report("G17", "workers, fork servers and drivers of local sweeps killed at random instants")
+    real = local.subprocess.Popen
+    local.subprocess.Popen = sweeps_crash.Forked  # type: ignore[misc, assignment]
     try:
         warm = sweeps_crash.points_of(1)
         sweeps_crash.make_folder(folder / "warm", warm)
         worker.work(folder / "warm", warm[0].name)
         found = sweeps_crash.attack(folder, number, 4, rng.randrange(2**30))
     finally:
-        jobs.subprocess.Popen = real  # type: ignore[misc]
+        local.subprocess.Popen = real  # type: ignore[misc]
     killed = found["killed"]
     report.trials = sum(killed.values())
     for at, sweep in enumerate(found["sweeps"]):
         wrong = [key for key in ("same", "once") if not sweep[key]] + ["left"] * bool(sweep["left"])
         if wrong or sweep["folders"] != 5:
             report.found(f"sweep {at}: {', '.join(wrong)} {sweep}")
-    report.note = f"{killed['worker']} workers and {killed['driver']} drivers, in {len(found['sweeps'])} sweeps"
+    victims = f"{killed['worker']} workers, {killed['server']} fork servers and {killed['driver']} drivers"
+    report.note = f"{victims}, in {len(found['sweeps'])} sweeps"
     return report
 
 

@@ -15,7 +15,7 @@ import sweeps_crash
 from folder_trials import TINY
 from hmmscope.errors import RefusedError, ResourceError
 from hmmscope.lab import cli
-from hmmscope.lab.sweeps import jobs
+from hmmscope.lab.sweeps import local
 from hmmscope.storage import disk
 from rundir_cases import OPERATIONS, leftovers
 from training_crash import fork, wait
@@ -95,7 +95,7 @@ class Verb:
             os.dup2(os.open(self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), stream)
         os.chdir(self.folder)
         if self.name == "sweep":
-            jobs.subprocess.Popen = sweeps_crash.Forked  # type: ignore[misc, assignment]
+            local.subprocess.Popen = sweeps_crash.Forked  # type: ignore[misc, assignment]
         try:
             return cli.main([*VERBS[self.name], *["-q"] * (self.name != "facts")])
         except SystemExit as ended:

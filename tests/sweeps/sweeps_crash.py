@@ -1,7 +1,7 @@
-"""Sweeps whose workers and drivers are killed, and races; run as a script: sweeps_crash.py FOLDER MODE=NUMBER ...
+"""Sweeps whose processes are killed, and races; run as a script: sweeps_crash.py FOLDER MODE=NUMBER ...
 
-One process with torch imported forks the drivers, and these fork their workers, so that a kill costs milliseconds. All
-else of a worker is the real one: its log, its standard input, its signals, its exit code. It prints one JSON object.
+One process with torch imported forks the drivers, and these their fork servers, so that a kill costs milliseconds. All else
+is the real thing: logs, sockets, signals, exit codes. It prints one JSON object.
 """
 
 import hashlib
@@ -9,7 +9,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 
 from hmmscope.errors import HmmscopeError
-from hmmscope.lab.sweeps import jobs, worker
+from hmmscope.lab.sweeps import jobs, local, worker
 from hmmscope.lab.sweeps.driver import run_sweep
 from hmmscope.lab.sweeps.grid import Point, expand, make_folder
 from hmmscope.lab.sweeps.local import LocalEngine
@@ -53,26 +52,22 @@ def points_of(number: int) -> list[Point]:
 
 
 class Forked:
-    """In place of subprocess.Popen: the same worker, forked."""
+    """In place of subprocess.Popen: the same fork server, forked from this process, which has imported everything."""
 
-    def __init__(self, command: list[str], *, stdout: int, stderr: int, env: dict[str, str], **_: Any) -> None:
-        read, write = os.pipe()
-        self.pid, self._code = os.fork(), None
+    def __init__(self, command: list[str], *, stdin: int, env: dict[str, str], **_: Any) -> None:
+        self._code: int | None = None
+        self.pid = os.fork()
         if self.pid == 0:
-            code = 70
             try:
                 os.setsid()
                 for number in (signal.SIGINT, signal.SIGTERM):
                     signal.signal(number, signal.SIG_DFL)
-                for target, source in enumerate((read, stdout, stderr)):
-                    os.dup2(source, target)
+                os.dup2(stdin, 0)
                 os.closerange(3, 256)
                 os.environ.update(env)
-                code = worker.main(*command[-2:])
+                worker.main()
             finally:
-                os._exit(code)
-        os.close(read)
-        self.stdin = os.fdopen(write, "wb")
+                os._exit(0)
 
     def poll(self) -> int | None:
         if self._code is None:
@@ -80,20 +75,15 @@ class Forked:
             self._code = os.waitstatus_to_exitcode(status) if pid else None
         return self._code
 
-    def wait(self, seconds: float) -> int:
-        deadline = time.monotonic() + seconds
+    def wait(self) -> int:
         while self.poll() is None:
-            if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired("worker", seconds)
             time.sleep(0.01)
         assert self._code is not None
         return self._code
 
-    def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
-
     def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
 
 
 def fork(work: Callable[[], int]) -> int:
@@ -140,7 +130,7 @@ def children(pid: int) -> list[int]:
 
 
 def attack(folder: Path, number: int, runs: int, seed: int = 7) -> dict:
-    """Kill workers and drivers `number` times at random instants, and finish the sweeps that the kills fell in."""
+    """Kill processes of three kinds `number` times at random instants, and finish the sweeps that the kills fell in."""
     points = points_of(runs)
     whole = folder / "whole"
     begun = time.perf_counter()
@@ -148,7 +138,7 @@ def attack(folder: Path, number: int, runs: int, seed: int = 7) -> dict:
     duration = time.perf_counter() - begun
     assert complete(points, whole), table_rows(whole, points)
     rng = random.Random(seed)
-    killed, drivers, sweeps, results = {"worker": 0, "driver": 0}, 0, 0, []
+    killed, drivers, sweeps, results = {"worker": 0, "server": 0, "driver": 0}, 0, 0, []
     while sum(killed.values()) < number:
         sweeps += 1
         out = folder / f"attacked{sweeps}"
@@ -179,8 +169,11 @@ def attack_one(
             kind = "nobody"
             if sum(killed.values()) < number:
                 time.sleep(rng.uniform(0, longest))
-                wanted = "driver" if sum(killed.values()) % 3 == 2 else "worker"
-                victims = [driver] if wanted == "driver" else children(driver)
+                wanted = ("worker", "worker", "driver", "worker", "server", "driver")[sum(killed.values()) % 6]
+                servers = children(driver)
+                victims = {"driver": [driver], "server": servers}.get(
+                    wanted, [worker for server in servers for worker in children(server)]
+                )
                 if victims:
                     kind = wanted
                     os.kill(rng.choice(victims), signal.SIGKILL)
@@ -213,14 +206,22 @@ def race_for_a_run(folder: Path, number: int) -> dict:
         train_model(*args, **options)
 
     pipeline.train_model = patient
-    silent = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
-    racing = [Forked(["", str(out), name], stdout=silent, stderr=silent, env={}) for _ in range(number)]
+    silent, (held, _) = os.open(folder / "log", os.O_WRONLY | os.O_CREAT), os.pipe()
+
+    def race() -> int:
+        for target, source in enumerate((held, silent, silent)):
+            os.dup2(source, target)
+        return worker.run(str(out), name)
+
+    racing, codes = [fork(race) for _ in range(number)], []
     deadline = time.monotonic() + 120
-    while sum(one.poll() is None for one in racing) > 1 and time.monotonic() < deadline:
+    while len(codes) < number - 1 and time.monotonic() < deadline:
+        ended, status = os.waitpid(-1, os.WNOHANG)
+        codes += [os.waitstatus_to_exitcode(status)] if ended in racing else []
         time.sleep(0.02)
-    losers = [one.poll() for one in racing if one.poll() is not None]
+    losers = list(codes)
     go.write_text("")
-    codes = sorted(one.wait(120) for one in racing)
+    codes = sorted([*codes, os.waitstatus_to_exitcode(os.waitpid(-1, 0)[1])])
     return {"losers": losers, "codes": codes, "done": jobs.is_done(out, name), "state": jobs.state_of(out, name)}
 
 
@@ -249,7 +250,7 @@ def growth(folder: Path, number: int) -> dict:
         done_so_far, most = 0, 0
 
         def update(self, counts: dict[str, int]) -> None:
-            self.most = max(self.most, len(children(os.getpid())))
+            self.most = max(self.most, *(len(children(server)) for server in children(os.getpid())), 0)
 
         def done(self, name: str) -> None:
             self.done_so_far += 1
@@ -273,7 +274,7 @@ def growth(folder: Path, number: int) -> dict:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    jobs.subprocess.Popen = Forked  # type: ignore[misc, assignment]
+    local.subprocess.Popen = Forked  # type: ignore[misc, assignment]
     folder = Path(sys.argv[1])
     warm = points_of(1)
     make_folder(folder / "warm", warm)

@@ -1,4 +1,4 @@
-"""Engines of sweeps under attack: killed workers and drivers, races, signals; Ray and Slurm where they are installed."""
+"""Engines of sweeps under attack: killed processes, races, signals; Ray and Slurm where they are installed."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ LONG = {"base": BASE | {"training": BASE["training"] | {"num_steps": 10**6, "eva
 
 def script(folder: Path, *modes: str, timeout: float = 500) -> dict[str, Any]:
     command = [sys.executable, str(SCRIPT), str(folder), *modes]
-    environment = jobs.worker_environment()
+    environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", NUMBA_NUM_THREADS="1")
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -50,6 +51,10 @@ def alive(pid: int) -> bool:
         return False
 
 
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def small(rates: int = 2) -> list[Point]:
     return expand({"base": BASE, "vary": {"training.learning_rate": [f"{k + 1}e-3" for k in range(rates)]}})
 
@@ -59,6 +64,7 @@ def check_attack(found: dict[str, Any], kills: int, runs: int) -> None:
     assert sum(found["killed"].values()) == kills
     assert found["killed"]["driver"] > 0
     assert found["killed"]["worker"] > 0
+    assert found["killed"]["server"] > 0
     assert found["sweeps"]
     for sweep in found["sweeps"]:
         assert sweep["same"]
@@ -124,14 +130,15 @@ def test_ctrl_c_saves_and_leaves_no_worker(tmp_path: Path, capsys: pytest.Captur
     ]
     driver = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     until(lambda: driver.poll() is not None or all(jobs.newest_step(out, p.name) for p in points))
-    workers = children(driver.pid)
+    (server,) = children(driver.pid)
+    workers = children(server)
     assert [jobs.state_of(out, p.name) for p in points] == ["running", "running"]
     os.killpg(driver.pid, signal.SIGINT)
     _, error = driver.communicate(timeout=100)
     assert driver.returncode == 130
     assert error == f"error[130] {out}: stopped by SIGINT; the same command goes on\n"
     assert len(workers) == 2
-    assert not any(map(alive, workers))
+    assert not any(map(alive, [server, *workers]))
     assert [jobs.state_of(out, p.name) for p in points] == ["partial", "partial"]
     logs = [(out / "logs" / f"{p.name}.log").read_text() for p in points]
     assert all(log.startswith("error[143] ") and "stopped by SIGTERM after step" in log for log in logs)
@@ -141,13 +148,14 @@ def test_ctrl_c_saves_and_leaves_no_worker(tmp_path: Path, capsys: pytest.Captur
 def test_a_killed_driver_takes_its_workers_along(tmp_path: Path) -> None:
     out, points = tmp_path / "sweep", expand(LONG | {"seeds": 1})
     make_folder(out, points)
-    code = "import sys; from hmmscope.lab.sweeps.jobs import attend; attend(*sys.argv[1:])"
+    code = "import sys; from hmmscope.lab.sweeps.local import attend; attend(*sys.argv[1:])"
     driver = subprocess.Popen([sys.executable, "-c", code, str(out), points[0].name])
     until(lambda: jobs.newest_step(out, points[0].name))
-    (worker,) = children(driver.pid)
+    (server,) = children(driver.pid)
+    (worker,) = children(server)
     driver.kill()
     driver.wait()
-    until(lambda: not alive(worker))
+    until(lambda: not alive(worker) and not alive(server))
     assert jobs.state_of(out, points[0].name) == "partial"
     assert "stopped by SIGTERM" in (out / "logs" / f"{points[0].name}.log").read_text()
 
@@ -165,8 +173,9 @@ def test_workers_say_why_they_fail(tmp_path: Path) -> None:
     engine = LocalEngine(out, 3)
     engine.submit([point.name for point in points])
     assert (engine.active, engine.free) == (3, 0)
-    victim = engine.pids[1]
     until(lambda: jobs.newest_step(out, points[1].name))
+    victim = engine.pids[1]
+    assert victim is not None
     os.kill(victim, signal.SIGKILL)
     ended: list[jobs.Outcome] = []
     until(lambda: ended.extend(engine.finished()) or len(ended) == 3)
@@ -179,6 +188,21 @@ def test_workers_say_why_they_fail(tmp_path: Path) -> None:
     assert found[points[2].name].kind == "failed"
     assert found[points[2].name].reason.startswith(f"error[2] runs/{points[2].name}: no such run folder")
     assert engine.active == 0
+    for name, reason in (
+        (points[1].name, "ended unseen: the process that starts workers was killed"),
+        (points[0].name, "error[2]"),
+    ):
+        step = jobs.newest_step(out, name)
+        engine.submit([name])  # a server that was killed is started again
+        if name == points[1].name:
+            until(lambda step=step: jobs.newest_step(out, points[1].name) > step)
+            (worker,) = engine.pids
+            assert worker is not None
+            os.kill(parent(worker), signal.SIGKILL)
+            os.kill(worker, signal.SIGKILL)
+        until(lambda: ended.extend(engine.finished()) or engine.active == 0)
+        assert ended[-1].reason.startswith(reason)
+    engine.stop()
 
 
 def test_a_begun_run_keeps_its_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,17 +235,13 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (out / "table.jsonl").read_bytes()
 
 
-def workers_of(out: Path) -> dict[int, int]:
-    """Process ids of the workers of a sweep, with their parents'."""
-    found = {}
+def workers_of(out: Path) -> list[int]:
+    """Process ids of the workers of a sweep: whose standard output is one of its logs."""
+    found = []
     for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            try:
-                words = (folder / "cmdline").read_bytes().split(b"\0")
-                if b"hmmscope.lab.sweeps.worker" in words and str(out).encode() in words:
-                    found[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
+        with suppress(OSError):
+            if folder.name.isdecimal() and os.readlink(folder / "fd" / "1").startswith(f"{out}/logs/"):
+                found.append(int(folder.name))
     return found
 
 
@@ -240,8 +260,8 @@ def test_ray_gives_the_same_table_though_a_task_is_killed(tmp_path: Path, undist
         def update(self, counts: dict[str, int]) -> None:
             if not self.killed and counts["running"]:
                 until(lambda: workers_of(out))
-                worker, parent = next(iter(workers_of(out).items()))
-                os.kill(parent, signal.SIGKILL)
+                worker = workers_of(out)[0]
+                os.kill(parent(parent(worker)), signal.SIGKILL)
                 self.killed = worker
 
         def done(self, name: str) -> None:
@@ -273,7 +293,7 @@ def test_ray_stops_and_local_goes_on(tmp_path: Path) -> None:
     engine.submit([point.name for point in points])
     until(lambda: sum(jobs.newest_step(out, point.name) > 0 for point in points) == 2)
     engine.stop()
-    assert workers_of(out) == {}
+    assert workers_of(out) == []
     assert sorted(jobs.state_of(out, point.name) for point in points) == ["partial", "partial", "waiting"]
     assert engine.active == 0
 
@@ -404,9 +424,9 @@ def test_the_check_of_attacks_fails(key: str, value: object) -> None:
         "files": 43,
         "reason": "error[6] step 2: loss is not finite",
     }
-    found = {"killed": {"driver": 1, "worker": 1}, "sweeps": [good]}
-    check_attack(found, 2, 6)
+    found = {"killed": {"driver": 1, "server": 1, "worker": 1}, "sweeps": [good]}
+    check_attack(found, 3, 6)
     with pytest.raises(AssertionError):
-        check_attack(found | {"sweeps": [good, good | {key: value}]}, 2, 6)
+        check_attack(found | {"sweeps": [good, good | {key: value}]}, 3, 6)
     with pytest.raises(AssertionError):
-        check_attack(found, 3, 6)
+        check_attack(found, 4, 6)

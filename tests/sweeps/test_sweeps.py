@@ -5,7 +5,9 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +20,7 @@ import pytest
 from hmmscope.errors import DamagedError, FullDiskError, InputError, RefusedError
 from hmmscope.lab import cli
 from hmmscope.lab.experiments.pool import train_in_pool
-from hmmscope.lab.sweeps import jobs
+from hmmscope.lab.sweeps import jobs, local
 from hmmscope.lab.sweeps.driver import run_sweep
 from hmmscope.lab.sweeps.grid import (
     config_digest,
@@ -662,11 +664,27 @@ def test_a_run_that_says_nothing_for_long_is_told_of_once(tmp_path: Path, capsys
     )
 
 
+class Sleeper:
+    """In place of the fork server: its worker sleeps."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(["sleep", "100"])
+
+    def fork(self, out: Path, name: str, log: int) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        theirs.send(b"%d\n" % self.process.pid)
+
+        def tell() -> None:
+            with theirs:
+                theirs.send(b"%d\n" % self.process.wait())
+
+        threading.Thread(target=tell).start()
+        return ours
+
+
 def test_a_stopped_worker_is_killed_after_its_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sleeping = subprocess.Popen(["sleep", "100"], stdin=subprocess.PIPE)
-    monkeypatch.setattr(jobs.subprocess, "Popen", lambda *_, **__: sleeping)
-    job = jobs.Job(tmp_path, "run", silence=5.0)
-    os.kill(sleeping.pid, signal.SIGSTOP)
+    job = local.Job(sleeper := Sleeper(), tmp_path, "run", silence=5.0)  # type: ignore[arg-type]
+    os.kill(sleeper.process.pid, signal.SIGSTOP)
     assert job.poll() is None
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 6)
@@ -679,9 +697,8 @@ def test_a_stopped_worker_is_killed_after_its_silence(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_clock_that_is_set_makes_no_run_silent(hours: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither that of this machine nor that of the one which dates the files; what is seen to change is alive."""
-    sleeping = subprocess.Popen(["sleep", "100"], stdin=subprocess.PIPE)
-    monkeypatch.setattr(jobs.subprocess, "Popen", lambda *_, **__: sleeping)
-    job, journal = jobs.Job(tmp_path, "run", silence=5.0), tmp_path / "runs" / "run" / "metrics.jsonl"
+    job = local.Job(sleeper := Sleeper(), tmp_path, "run", silence=5.0)  # type: ignore[arg-type]
+    journal = tmp_path / "runs" / "run" / "metrics.jsonl"
     begun, wall = time.monotonic(), time.time()
     monkeypatch.setattr(time, "time", lambda: wall + 3600 * hours)
     try:
@@ -693,8 +710,7 @@ def test_a_clock_that_is_set_makes_no_run_silent(hours: int, tmp_path: Path, mon
             monkeypatch.setattr(time, "monotonic", lambda after=after: begun + after)
             assert (job.poll() is None) == alive, after
     finally:
-        sleeping.kill()
-        sleeping.wait()
+        sleeper.process.kill()
 
 
 def test_rows_of_a_pool_have_their_names() -> None:

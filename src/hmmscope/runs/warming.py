@@ -1,4 +1,4 @@
-"""Compilation of the compiled engine ahead of the processes that will need it."""
+"""Compilation and loading of the compiled engine ahead of the processes that will need it."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,13 +13,15 @@ from hmmscope.training.engines import make_engine
 from hmmscope.training.state import Moments, resolve_device
 
 
-def warm_up(configs: Iterable[RunConfig]) -> None:
+def warm_up(configs: Iterable[RunConfig], seen: set[type] | None = None) -> None:
     """Compile what these runs will need of the compiled engine, once for all processes that start later on this machine.
 
+    Those that are forked from this one find it loaded.
+
     It takes 10 to 15 s on a new machine and next to nothing afterwards. One step of the first run of each architecture is
-    computed; nothing is written but the compiler's cache.
+    computed, unless its kind is among those `seen`; nothing is written but the compiler's cache.
     """
-    seen = set()
+    seen = set() if seen is None else seen
     for config in configs:
         spec, kind = config.training, type(config.model)
         if kind in seen or spec.engine == "torch" or resolve_device(spec.device) != "cpu":

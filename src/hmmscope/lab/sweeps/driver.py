@@ -27,9 +27,7 @@ from hmmscope.lab.sweeps.jobs import (
     taking_part,
     write_failure,
 )
-from hmmscope.lab.sweeps.local import LocalEngine
 from hmmscope.lab.sweeps.table import table_rows, write_results
-from hmmscope.runs.warming import warm_up
 from hmmscope.schema import require
 from hmmscope.storage.seals import check_seal
 from hmmscope.training.signals import Interrupted, deferred_signals
@@ -115,8 +113,6 @@ def run_sweep(
         with taking_part(out), deferred_signals() as received:
             extend_folder(out, list(points), shared=shared)
             begin_work(out, points)
-            if isinstance(engine, LocalEngine):  # before its workers compile the same, each for itself
-                warm_up(point.config for point in points if not is_done(out, point.name))
             _Sweep([point.name for point in points], out, engine, retries, watcher).run(received)
             write_results(out, shared=shared)
             rows = table_rows(out, points)

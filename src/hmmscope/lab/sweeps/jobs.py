@@ -1,4 +1,4 @@
-"""One run of a sweep in a fresh process, what came of it, and where it is. All engines share this.
+"""One run of a sweep in a process of its own, what came of it, and where it is. All engines share this.
 
 A `worker` is told a folder and a name, and reads the rest from grid.json: no object travels. The locks are the kernel's,
 which end with the process that holds them; what no process of the sweep holds any more was left by a killed one.
@@ -7,14 +7,11 @@ which end with the process that holds them; what no process of the sweep holds a
 import fcntl
 import json
 import os
-import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -29,8 +26,7 @@ _FINAL = {2, 3, 4, 6}
 _STOPPED = {130, 143, -signal.SIGINT, -signal.SIGTERM}
 #: Seconds that a worker has to finish its step and save, when it is told to stop.
 GRACE = 30.0
-_LOG_TAIL = 1 << 16
-_SAID = re.compile(r"error\[(\d+)\] .*")
+LOG_TAIL = 1 << 16
 
 State = Literal["done", "failed", "running", "partial", "waiting"]
 
@@ -139,8 +135,8 @@ def heartbeat(out: Path, name: str, silent: float | None = None) -> Heartbeat:
     folder, step, process = run_folder(out, name), None, ""
     unknown = suppress(OSError, HmmscopeError, LookupError, ValueError, TypeError)
     with unknown, disk.reading(folder / "metrics.jsonl", own=True) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL))
-        step = int(json.loads(file.read(_LOG_TAIL).splitlines()[-1])["step"])
+        file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_TAIL))
+        step = int(json.loads(file.read(LOG_TAIL).splitlines()[-1])["step"])
     with suppress(HmmscopeError):
         process = disk.read_bytes(folder / "lock", own=True, limit=1000).decode(errors="replace").strip()
     if silent is None:
@@ -217,124 +213,6 @@ def state_of(out: Path, name: str) -> State:
     return "partial" if os.path.lexists(run_folder(out, name)) else "waiting"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The worker as its parent sees it
-
-
-class Job:
-    """A worker process. What it prints is added to logs/NAME.log.
-
-    Args:
-        out: folder of the sweep.
-        name: of the run.
-        silence: seconds without a sign of it after which it is killed; None for as long as it takes.
-    """
-
-    def __init__(self, out: Path, name: str, silence: float | None = None) -> None:
-        self._name, self._out = name, Path(os.path.abspath(out))
-        self._silence = silence
-        self._log = self._out / "logs" / f"{name}.log"
-        store.make_folder(self._log.parent)
-        log = disk.open_own(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        try:
-            self._begin = os.fstat(log).st_size
-            # A session of its own: Ctrl-C reaches the parent alone, which then tells its workers once.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "hmmscope.lab.sweeps.worker", str(self._out), name],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=worker_environment(),
-                start_new_session=True,
-            )
-        finally:
-            os.close(log)
-        self._watch = Watch(self._out, name)
-
-    @property
-    def pid(self) -> int:
-        """Of the worker."""
-        return self._process.pid
-
-    def poll(self) -> Outcome | None:
-        """How it ended, or None while it is at work; one that is silent too long is killed."""
-        code = self._process.poll()
-        if code is not None:
-            return self._outcome(code)
-        if self._silence is None or self._watch.silent() <= self._silence:
-            return None
-        self._process.kill()
-        outcome = self._outcome(self._process.wait())
-        rule = f"killed after {self._silence:g} s without a step (silence)"
-        return replace(outcome, reason=rule) if outcome.kind == "failed" else outcome
-
-    def terminate(self) -> None:
-        """Tell it to save and stop."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-
-    def wait(self, seconds: float) -> Outcome:
-        """How it ended; it is killed if it does not within that time."""
-        try:
-            code = self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            code = self._process.wait()
-        return self._outcome(code)
-
-    def _outcome(self, code: int) -> Outcome:
-        assert self._process.stdin is not None
-        with suppress(OSError):
-            self._process.stdin.close()
-        if code == 0:
-            reason = "ended without a result"
-        elif code < 0:
-            hint = " (was there enough memory?)" if -code == signal.SIGKILL else ""
-            reason = f"killed by {_signal_name(-code)}{hint}"
-        else:
-            reason = self._said().get(code, f"exit code {code}")
-        return outcome_of(self._out, self._name, code, reason)
-
-    def _said(self) -> dict[int, str]:
-        """Its last line of each error by exit code, without the folder, so that it is the same wherever the sweep lies."""
-        with suppress(HmmscopeError), disk.reading(self._log, own=True) as file:
-            file.seek(max(self._begin, os.fstat(file.fileno()).st_size - _LOG_TAIL))
-            lines = file.read(_LOG_TAIL).decode(errors="replace").splitlines()
-            found = [match for line in lines if (match := _SAID.match(line.replace(f"{self._out}/", "")))]
-            return {int(match[1]): match[0] for match in found}
-        return {}
-
-
 def outcome_of(out: Path, name: str, code: int, reason: str) -> Outcome:
     """The end of a worker as that of its run, which is done if the worker had finished it."""
     return Outcome(name, 0, "") if is_done(out, name) else Outcome(name, code, reason)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def worker_environment() -> dict[str, str]:
-    """The environment of a worker: ours, with one thread, and alone."""
-    kept = {key: value for key, value in os.environ.items() if key not in ("WORLD_SIZE", "RANK", "LOCAL_RANK")}
-    one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    return kept | one
-
-
-def attend(out: str, name: str, silence: float | None = None) -> tuple[str, int, str]:
-    """Run a worker to its end: the fields of `Outcome`. On an exception it is told to stop, and waited for.
-
-    What engines send to other machines; paths must mean the same there.
-    """
-    job = Job(Path(out), name, silence)
-    try:
-        while (outcome := job.poll()) is None:
-            time.sleep(0.05)
-    except BaseException:
-        job.terminate()
-        job.wait(GRACE)
-        raise
-    return astuple(outcome)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.lab.sweeps.jobs import GRACE, Outcome, attend, outcome_of
+from hmmscope.lab.sweeps.jobs import GRACE, Outcome, outcome_of
+from hmmscope.lab.sweeps.local import attend
 from hmmscope.schema import require
 
 _QUEUED = 1_000_000  # more than any sweep has: Ray keeps the queue

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.lab.sweeps.jobs import GRACE, Job, Outcome, outcome_of
+from hmmscope.lab.sweeps.jobs import GRACE, Outcome, outcome_of
+from hmmscope.lab.sweeps.local import ForkServer, Job
 from hmmscope.schema import require
 
 _QUEUED = 1_000_000
@@ -26,7 +27,7 @@ class Attendant:
 
     def __call__(self, out: str, name: str) -> tuple[str, int, str]:
         """The fields of `Outcome`, as `jobs.attend` gives them."""
-        self._job = Job(Path(out), name, self._silence)
+        self._job = Job(ForkServer(), Path(out), name, self._silence)
         while (outcome := self._job.poll()) is None:
             time.sleep(0.2)
         return astuple(outcome)
