@@ -69,16 +69,59 @@ def lab(name: str) -> bool:
 
 
 def paper_names(modules: Modules) -> list[str]:
-    """The names of library and lab that the papers use."""
+    """The names of library and lab that the papers use: imported ones, and attributes of imported modules."""
     return sorted(
-        {
-            one.name
-            for path, text in modules.items()
-            if ring(path) == "papers"
-            for one in read(path, text)[0]
-            if one.name.startswith("hmmscope.")
-        }
+        {name for path, text in modules.items() if ring(path) == "papers" for name in used(path, text, modules)}
     )
+
+
+def private_paper_names(modules: Modules) -> list[str]:
+    """Those of `paper_names` that are not public."""
+    return sorted(set(paper_names(modules)) - public(modules))
+
+
+def public(modules: Modules) -> set[str]:
+    """What a front door gives: names that ``hmmscope``, ``hmmscope.lab`` and the packages that they name have in their
+    ``__init__.py``, and what modules define that these name."""
+    found: set[str] = set()
+    left, doors = ["hmmscope", "hmmscope.lab"], {module_name(path): path for path in modules}
+    while left:
+        door = left.pop()
+        path, text = doors[door], modules[doors[door]]
+        names = [one.name for one in read(path, text)[0] if one.name.split(".")[0] == "hmmscope"]
+        if not path.endswith("__init__.py"):
+            defined = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef))
+            found |= {f"{door}.{node.name}" for node in defined if not node.name.startswith("_")}
+            continue
+        left += [name for name in names if name in doors]
+        found |= {f"{door}.{name.rpartition('.')[2]}" for name in names if name not in doors}
+    return found
+
+
+def used(path: str, text: str, modules: Modules) -> set[str]:
+    """Dotted names of library and lab that a module uses; of a module that it imports, the attributes that it asks for.
+
+    A module that is handed on, or whose attributes are asked for by a text, is a name itself.
+    """
+    doors = {module_name(one) for one in modules}
+    found, known = set[str](), dict[str, str]()
+    for one in read(path, text)[0]:
+        if one.name.split(".")[0] != "hmmscope":
+            continue
+        if one.name in doors and one.known_as:
+            # ``import a.b`` makes the name a known, ``import a.b as c`` and ``from a import b`` all of it
+            known[one.known_as] = "hmmscope" if one.known_as == "hmmscope" else one.name
+        else:
+            found.add(one.name)
+    tree = ast.parse(text)
+    asked = {id(node.value): node for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in known:
+            name, whole = known[node.id], asked.get(id(node))
+            while whole is not None and name in doors:
+                name, whole = f"{name}.{whole.attr}", asked.get(id(whole))
+            found.add(name)
+    return found
 
 
 def twice(modules: Modules) -> list[str]:
@@ -288,7 +331,8 @@ SECTIONS = (
     Section("lines of the lab", of_ring("lab")),
     Section("lines of the papers", of_ring("papers")),
     Section("imports outward through the rings", outward, 0),
-    Section("names that the papers use", paper_names),
+    Section("names that the papers use", paper_names, 241),
+    Section("  that are not public", private_paper_names, 157),
     Section("names of modules that stand twice", twice, 8),
     Section("functions of more than 80 lines", long_functions),
     Section("megabytes in results/", kept_megabytes, 12),

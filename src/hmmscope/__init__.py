@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from hmmscope import registry as registry
     from hmmscope.analysis.activations import capture as capture
     from hmmscope.analysis.attention_maps import attention_map as attention_map
+    from hmmscope.analysis.counting import count as count
     from hmmscope.analysis.curves import evaluate as evaluate
     from hmmscope.analysis.interventions import intervene as intervene
     from hmmscope.analysis.probes import probe as probe

@@ -6,16 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from hmmscope import Corpus, Process, Sequences, filter_beliefs
 from hmmscope.axes import Float64, Int64, Tensor
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Sequences
-from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.lab.evidence.effects import Effect, share
-from hmmscope.lab.evidence.figure import Role, Series
-from hmmscope.lab.evidence.panels import curve
-from hmmscope.lab.evidence.rows import Rows
+from hmmscope.lab import Effect, Role, Rows, Series, curve, share
 from hmmscope.processes.answers import VECTORS
-from hmmscope.processes.process import Process
 
 #: Scales for which the experiments on theorems have sizes.
 SCALES = ("smoke", "small", "gpu", "paper")

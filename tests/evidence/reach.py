@@ -135,7 +135,7 @@ def reached(measure: Callable[..., Any]) -> tuple[dict[str, types.FunctionType],
 
 def _home(module: str, name: str) -> str:
     """The module that a name of a module was defined in."""
-    for node in _tree(module).body:
+    for node in ast.walk(_tree(module)):  # front doors name their homes for type checkers
         if isinstance(node, ast.ImportFrom) and node.module in sys.modules:
             for alias in node.names:
                 if (alias.asname or alias.name) == name and node.module in sys.modules:

@@ -1,7 +1,7 @@
 """Networks whose weights a theorem gives, to be run, measured and looked into like trained ones."""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 _HOME = {
     "limits_theorem5_1": "deterministic_rnn",
@@ -12,6 +12,13 @@ _HOME = {
 }
 
 __all__ = [*_HOME]
+
+if TYPE_CHECKING:
+    from hmmscope.constructions.deterministic_rnn import limits_theorem5_1 as limits_theorem5_1
+    from hmmscope.constructions.multitask import multitask_theorem1 as multitask_theorem1
+    from hmmscope.constructions.multitask import multitask_theorem2 as multitask_theorem2
+    from hmmscope.constructions.prefix_product import limits_theorem5_2 as limits_theorem5_2
+    from hmmscope.constructions.stochastic_filter import limits_theorem5_3 as limits_theorem5_3
 
 
 def __getattr__(name: str) -> Any:

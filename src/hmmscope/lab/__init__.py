@@ -1,1 +1,145 @@
-"""The laboratory over the library: experiments, evidence, studies, sweeps, pages and the command line."""
+"""The laboratory over the library: experiments, evidence, studies, sweeps, pages and the command line.
+
+What an author of an experiment needs is here, whoever wrote it:
+
+    from hmmscope.lab import Experiment, Figure, Measured, Seen, Tables, claim, curve, lines, pooled
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_HOME = {
+    "Experiment": "experiments.experiment",
+    "Measured": "experiments.experiment",
+    "NUM_SEEDS": "experiments.experiment",
+    "SEED_INTERVALS": "experiments.experiment",
+    "apart": "experiments.experiment",
+    "Seen": "evidence.claim",
+    "claim": "evidence.claim",
+    "Finding": "evidence.finding",
+    "Above": "evidence.verdicts",
+    "Always": "evidence.verdicts",
+    "Below": "evidence.verdicts",
+    "Printed": "evidence.verdicts",
+    "Within": "evidence.verdicts",
+    "Gate": "evidence.verdicts",
+    "converged": "evidence.verdicts",
+    "learned": "evidence.verdicts",
+    "matched": "evidence.verdicts",
+    "regime": "evidence.verdicts",
+    "room": "evidence.verdicts",
+    "flat": "experiments.outcomes",
+    "equal_tokens": "experiments.outcomes",
+    "Effect": "evidence.effects",
+    "Estimate": "evidence.effects",
+    "pooled": "evidence.effects",
+    "predicted": "evidence.effects",
+    "share": "evidence.effects",
+    "Rows": "evidence.rows",
+    "Tables": "evidence.rows",
+    "effect_of": "evidence.rows",
+    "minus": "evidence.rows",
+    "Figure": "evidence.figure",
+    "Panel": "evidence.figure",
+    "Lines": "evidence.figure",
+    "Bars": "evidence.figure",
+    "Heatmap": "evidence.figure",
+    "Cloud": "evidence.figure",
+    "Explorer": "evidence.figure",
+    "ExplorerCurve": "evidence.figure",
+    "Series": "evidence.figure",
+    "Role": "evidence.figure",
+    "Look": "evidence.panels",
+    "bar": "evidence.panels",
+    "bars": "evidence.panels",
+    "curve": "evidence.panels",
+    "effects_series": "evidence.panels",
+    "heatmap": "evidence.panels",
+    "level": "evidence.panels",
+    "lines": "evidence.panels",
+    "present": "evidence.panels",
+    "triangle": "evidence.panels",
+    "belief_colours": "evidence.clouds",
+    "over_three_states": "evidence.clouds",
+    "pack_colours": "evidence.clouds",
+    "pack_places": "evidence.clouds",
+    "untrained": "evidence.controls",
+    "PREDICTORS": "experiments.looks",
+    "prompt_looks": "experiments.looks",
+    "predictors_panel": "experiments.run_page",
+    "SCALES": "evidence.ledger",
+}
+
+__all__ = [*_HOME]
+
+if TYPE_CHECKING:
+    from hmmscope.lab.evidence.claim import Seen as Seen
+    from hmmscope.lab.evidence.claim import claim as claim
+    from hmmscope.lab.evidence.clouds import belief_colours as belief_colours
+    from hmmscope.lab.evidence.clouds import over_three_states as over_three_states
+    from hmmscope.lab.evidence.clouds import pack_colours as pack_colours
+    from hmmscope.lab.evidence.clouds import pack_places as pack_places
+    from hmmscope.lab.evidence.controls import untrained as untrained
+    from hmmscope.lab.evidence.effects import Effect as Effect
+    from hmmscope.lab.evidence.effects import Estimate as Estimate
+    from hmmscope.lab.evidence.effects import pooled as pooled
+    from hmmscope.lab.evidence.effects import predicted as predicted
+    from hmmscope.lab.evidence.effects import share as share
+    from hmmscope.lab.evidence.figure import Bars as Bars
+    from hmmscope.lab.evidence.figure import Cloud as Cloud
+    from hmmscope.lab.evidence.figure import Explorer as Explorer
+    from hmmscope.lab.evidence.figure import ExplorerCurve as ExplorerCurve
+    from hmmscope.lab.evidence.figure import Figure as Figure
+    from hmmscope.lab.evidence.figure import Heatmap as Heatmap
+    from hmmscope.lab.evidence.figure import Lines as Lines
+    from hmmscope.lab.evidence.figure import Panel as Panel
+    from hmmscope.lab.evidence.figure import Role as Role
+    from hmmscope.lab.evidence.figure import Series as Series
+    from hmmscope.lab.evidence.finding import Finding as Finding
+    from hmmscope.lab.evidence.ledger import SCALES as SCALES
+    from hmmscope.lab.evidence.panels import Look as Look
+    from hmmscope.lab.evidence.panels import bar as bar
+    from hmmscope.lab.evidence.panels import bars as bars
+    from hmmscope.lab.evidence.panels import curve as curve
+    from hmmscope.lab.evidence.panels import effects_series as effects_series
+    from hmmscope.lab.evidence.panels import heatmap as heatmap
+    from hmmscope.lab.evidence.panels import level as level
+    from hmmscope.lab.evidence.panels import lines as lines
+    from hmmscope.lab.evidence.panels import present as present
+    from hmmscope.lab.evidence.panels import triangle as triangle
+    from hmmscope.lab.evidence.rows import Rows as Rows
+    from hmmscope.lab.evidence.rows import Tables as Tables
+    from hmmscope.lab.evidence.rows import effect_of as effect_of
+    from hmmscope.lab.evidence.rows import minus as minus
+    from hmmscope.lab.evidence.verdicts import Above as Above
+    from hmmscope.lab.evidence.verdicts import Always as Always
+    from hmmscope.lab.evidence.verdicts import Below as Below
+    from hmmscope.lab.evidence.verdicts import Gate as Gate
+    from hmmscope.lab.evidence.verdicts import Printed as Printed
+    from hmmscope.lab.evidence.verdicts import Within as Within
+    from hmmscope.lab.evidence.verdicts import converged as converged
+    from hmmscope.lab.evidence.verdicts import learned as learned
+    from hmmscope.lab.evidence.verdicts import matched as matched
+    from hmmscope.lab.evidence.verdicts import regime as regime
+    from hmmscope.lab.evidence.verdicts import room as room
+    from hmmscope.lab.experiments.experiment import NUM_SEEDS as NUM_SEEDS
+    from hmmscope.lab.experiments.experiment import SEED_INTERVALS as SEED_INTERVALS
+    from hmmscope.lab.experiments.experiment import Experiment as Experiment
+    from hmmscope.lab.experiments.experiment import Measured as Measured
+    from hmmscope.lab.experiments.experiment import apart as apart
+    from hmmscope.lab.experiments.looks import PREDICTORS as PREDICTORS
+    from hmmscope.lab.experiments.looks import prompt_looks as prompt_looks
+    from hmmscope.lab.experiments.outcomes import equal_tokens as equal_tokens
+    from hmmscope.lab.experiments.outcomes import flat as flat
+    from hmmscope.lab.experiments.run_page import predictors_panel as predictors_panel
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that the command line starts without torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

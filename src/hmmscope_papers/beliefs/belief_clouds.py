@@ -9,9 +9,7 @@ from torch import nn
 from hmmscope.analysis.activations import read_stream, residual_layers
 from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, fit_affine
 from hmmscope.axes import Float64, Tensor
-from hmmscope.lab.evidence.clouds import belief_colours, over_three_states, pack_colours, pack_places
-from hmmscope.lab.evidence.figure import Cloud
-from hmmscope.lab.evidence.rows import Rows
+from hmmscope.lab import Cloud, Rows, belief_colours, over_three_states, pack_colours, pack_places
 from hmmscope.runs.development import kept_steps
 from hmmscope.runs.pipeline import Run, model_at
 

@@ -2,18 +2,29 @@
 
 from typing import Any
 
-from hmmscope import registry
+from hmmscope import over_training, registry
 from hmmscope.analysis.belief_interventions import belief_interventions
 from hmmscope.analysis.strategies import Crossing, crossing, transition
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, Estimate, pooled
-from hmmscope.lab.evidence.figure import Figure, Lines
-from hmmscope.lab.evidence.panels import Look, curve, lines
-from hmmscope.lab.evidence.rows import Rows, Tables, effect_of
-from hmmscope.lab.evidence.verdicts import learned
-from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured
-from hmmscope.lab.experiments.looks import PREDICTORS
-from hmmscope.runs.development import over_training
+from hmmscope.lab import (
+    PREDICTORS,
+    SEED_INTERVALS,
+    Effect,
+    Estimate,
+    Experiment,
+    Figure,
+    Lines,
+    Look,
+    Measured,
+    Rows,
+    Seen,
+    Tables,
+    claim,
+    curve,
+    effect_of,
+    learned,
+    lines,
+    pooled,
+)
 from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest
 

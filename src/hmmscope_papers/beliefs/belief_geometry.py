@@ -7,21 +7,34 @@ from typing import Any
 
 from torch import nn
 
-from hmmscope import registry
+from hmmscope import Corpus, over_training, registry
 from hmmscope.analysis.activations import read_stream, residual_layers
 from hmmscope.analysis.belief_space import belief_space
 from hmmscope.analysis.geometry import BELIEF, PREDICTION, belief_targets, belief_times, read_off
 from hmmscope.analysis.layer_curves import with_interval
 from hmmscope.analysis.twins import LEAST_LEFT
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, Estimate, pooled
-from hmmscope.lab.evidence.figure import Bars, Figure, Panel, Series
-from hmmscope.lab.evidence.panels import bar, bars, curve, lines
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured, apart
-from hmmscope.lab.experiments.outcomes import flat
-from hmmscope.runs.development import over_training
+from hmmscope.lab import (
+    SEED_INTERVALS,
+    Bars,
+    Effect,
+    Estimate,
+    Experiment,
+    Figure,
+    Measured,
+    Panel,
+    Rows,
+    Seen,
+    Series,
+    Tables,
+    apart,
+    bar,
+    bars,
+    claim,
+    curve,
+    flat,
+    lines,
+    pooled,
+)
 from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest
 from hmmscope_papers.beliefs.belief_clouds import cloud, cloud_rows

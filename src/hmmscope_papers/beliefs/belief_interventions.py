@@ -4,12 +4,23 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.belief_interventions import belief_interventions
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, Estimate, pooled
-from hmmscope.lab.evidence.figure import Figure, Lines
-from hmmscope.lab.evidence.panels import Look, curve, lines
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured
+from hmmscope.lab import (
+    SEED_INTERVALS,
+    Effect,
+    Estimate,
+    Experiment,
+    Figure,
+    Lines,
+    Look,
+    Measured,
+    Rows,
+    Seen,
+    Tables,
+    claim,
+    curve,
+    lines,
+    pooled,
+)
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.ties import largest, smallest
 

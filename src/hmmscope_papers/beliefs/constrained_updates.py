@@ -4,13 +4,25 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.constrained_updates import constrained_updates
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, pooled
-from hmmscope.lab.evidence.figure import Figure, Panel
-from hmmscope.lab.evidence.panels import bar, bars, curve, lines
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured, apart
-from hmmscope.lab.experiments.outcomes import flat
+from hmmscope.lab import (
+    SEED_INTERVALS,
+    Effect,
+    Experiment,
+    Figure,
+    Measured,
+    Panel,
+    Rows,
+    Seen,
+    Tables,
+    apart,
+    bar,
+    bars,
+    claim,
+    curve,
+    flat,
+    lines,
+    pooled,
+)
 from hmmscope.runs.pipeline import Run, untrained_twin
 
 #: Mess3 by the factor at which its slowest mode falls, 1 - 3 switch.

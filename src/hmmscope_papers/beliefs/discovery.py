@@ -4,13 +4,21 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.discovery import METHODS, automaton, dictionary
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.figure import Figure
-from hmmscope.lab.evidence.panels import bar, bars
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured, apart
-from hmmscope.lab.experiments.outcomes import flat
+from hmmscope.lab import (
+    SEED_INTERVALS,
+    Effect,
+    Experiment,
+    Figure,
+    Measured,
+    Rows,
+    Seen,
+    Tables,
+    apart,
+    bar,
+    bars,
+    claim,
+    flat,
+)
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope_papers.beliefs.belief_geometry import BeliefGeometry
 

@@ -5,19 +5,31 @@ from typing import Any
 
 from torch import nn
 
-from hmmscope import registry
-from hmmscope.analysis.curves import evaluate
+from hmmscope import evaluate, registry
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.mechanisms import mechanisms, paths, roles
 from hmmscope.constructions.induction import induction_network
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, Estimate, pooled
-from hmmscope.lab.evidence.figure import Figure, Heatmap, Panel
-from hmmscope.lab.evidence.panels import bar, bars, heatmap
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import learned
-from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured, apart
-from hmmscope.lab.experiments.outcomes import flat
+from hmmscope.lab import (
+    SEED_INTERVALS,
+    Effect,
+    Estimate,
+    Experiment,
+    Figure,
+    Heatmap,
+    Measured,
+    Panel,
+    Rows,
+    Seen,
+    Tables,
+    apart,
+    bar,
+    bars,
+    claim,
+    flat,
+    heatmap,
+    learned,
+    pooled,
+)
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.ties import largest
 from hmmscope_papers.beliefs.belief_geometry import BeliefGeometry

@@ -4,17 +4,30 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from hmmscope import registry
+from hmmscope import Corpus, registry
 from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.constructions.parity import delta_rule_parity
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, Estimate
-from hmmscope.lab.evidence.figure import Figure, Series
-from hmmscope.lab.evidence.panels import bars, curve, level, lines
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import Gate, learned
-from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, apart
+from hmmscope.lab import (
+    NUM_SEEDS,
+    SEED_INTERVALS,
+    Effect,
+    Estimate,
+    Experiment,
+    Figure,
+    Gate,
+    Measured,
+    Rows,
+    Seen,
+    Series,
+    Tables,
+    apart,
+    bars,
+    claim,
+    curve,
+    learned,
+    level,
+    lines,
+)
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import unknown_name
 from hmmscope.ties import smallest

@@ -4,12 +4,25 @@ import math
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, Estimate
-from hmmscope.lab.evidence.figure import Figure, Lines, Series
-from hmmscope.lab.evidence.panels import curve, level, lines
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, apart
+from hmmscope.lab import (
+    NUM_SEEDS,
+    SEED_INTERVALS,
+    Effect,
+    Estimate,
+    Experiment,
+    Figure,
+    Lines,
+    Measured,
+    Rows,
+    Seen,
+    Series,
+    Tables,
+    apart,
+    claim,
+    curve,
+    level,
+    lines,
+)
 from hmmscope.runs.pipeline import Run
 from hmmscope_papers.limits.lengths import RATE, slope
 from hmmscope_papers.limits.tables import (

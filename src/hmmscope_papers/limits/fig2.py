@@ -7,13 +7,27 @@ from typing import Any, NamedTuple
 
 from hmmscope import registry
 from hmmscope.analysis.fit_length import crossing_length, evaluation_losses
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, pooled
-from hmmscope.lab.evidence.figure import Explorer, Figure
-from hmmscope.lab.evidence.panels import curve, level, lines
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import Gate, learned, matched
-from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, apart
+from hmmscope.lab import (
+    NUM_SEEDS,
+    SEED_INTERVALS,
+    Effect,
+    Experiment,
+    Explorer,
+    Figure,
+    Gate,
+    Measured,
+    Rows,
+    Seen,
+    Tables,
+    apart,
+    claim,
+    curve,
+    learned,
+    level,
+    lines,
+    matched,
+    pooled,
+)
 from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 from hmmscope.ties import smallest

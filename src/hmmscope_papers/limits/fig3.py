@@ -5,13 +5,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Estimate
-from hmmscope.lab.evidence.figure import Explorer, Figure, Series
-from hmmscope.lab.evidence.panels import curve, level, lines
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import Gate, room
-from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured, apart
+from hmmscope.lab import (
+    NUM_SEEDS,
+    SEED_INTERVALS,
+    Estimate,
+    Experiment,
+    Explorer,
+    Figure,
+    Gate,
+    Measured,
+    Rows,
+    Seen,
+    Series,
+    Tables,
+    apart,
+    claim,
+    curve,
+    level,
+    lines,
+    room,
+)
 from hmmscope.runs.pipeline import Run
 from hmmscope_papers.limits.lengths import (
     CYCLES,

@@ -5,13 +5,26 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, Estimate
-from hmmscope.lab.evidence.figure import Figure, Lines, Series
-from hmmscope.lab.evidence.panels import curve, level, lines
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import Gate, converged, learned
-from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured
+from hmmscope.lab import (
+    SEED_INTERVALS,
+    Effect,
+    Estimate,
+    Experiment,
+    Figure,
+    Gate,
+    Lines,
+    Measured,
+    Rows,
+    Seen,
+    Series,
+    Tables,
+    claim,
+    converged,
+    curve,
+    learned,
+    level,
+    lines,
+)
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require, unknown_name
 from hmmscope.ties import smallest

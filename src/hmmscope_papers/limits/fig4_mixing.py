@@ -8,13 +8,23 @@ import torch
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.analysis.intervals import bootstrap_means
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, Estimate
-from hmmscope.lab.evidence.figure import Figure
-from hmmscope.lab.evidence.panels import curve, level, lines
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import Gate, learned
-from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured
+from hmmscope.lab import (
+    SEED_INTERVALS,
+    Effect,
+    Estimate,
+    Experiment,
+    Figure,
+    Gate,
+    Measured,
+    Rows,
+    Seen,
+    Tables,
+    claim,
+    curve,
+    learned,
+    level,
+    lines,
+)
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.ties import largest, smallest
 from hmmscope_papers.limits.tables import (

@@ -6,13 +6,27 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.analysis.fit_length import crossing_length, fit_length
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, pooled
-from hmmscope.lab.evidence.figure import Figure
-from hmmscope.lab.evidence.panels import curve, level, lines
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import Gate, learned, matched
-from hmmscope.lab.experiments.experiment import NUM_SEEDS, SCALES, SEED_INTERVALS, Experiment, Measured, apart
+from hmmscope.lab import (
+    NUM_SEEDS,
+    SCALES,
+    SEED_INTERVALS,
+    Effect,
+    Experiment,
+    Figure,
+    Gate,
+    Measured,
+    Rows,
+    Seen,
+    Tables,
+    apart,
+    claim,
+    curve,
+    learned,
+    level,
+    lines,
+    matched,
+    pooled,
+)
 from hmmscope.runs.pipeline import Run
 from hmmscope.ties import smallest
 from hmmscope.training.recipes import doubling_curriculum

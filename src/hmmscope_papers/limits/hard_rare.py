@@ -3,8 +3,7 @@
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.rows import Tables
+from hmmscope.lab import Seen, Tables, claim
 from hmmscope_papers.limits.hard_dose import LimitsHardDose, dose_threshold
 
 

@@ -6,9 +6,7 @@ from typing import Any
 
 from hmmscope.analysis.fit_length import crossing_length, evaluation_losses, fit_length, fit_start
 from hmmscope.inference.window import linear_window_errors, window_errors
-from hmmscope.lab.evidence.effects import Effect, Estimate
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import Gate, learned, regime
+from hmmscope.lab import Effect, Estimate, Gate, Rows, Tables, learned, regime
 from hmmscope.processes.narrow import as_linear
 from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest, smallest

@@ -5,18 +5,11 @@ from typing import Any
 
 import torch
 
-from hmmscope import registry
+from hmmscope import make_process, registry
+from hmmscope.constructions import limits_theorem5_2
 from hmmscope.constructions.driven import driven_system
 from hmmscope.constructions.finite_precision import bits_for_attention, rounding_errors, smallest_precision
-from hmmscope.constructions.prefix_product import limits_theorem5_2
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, pooled
-from hmmscope.lab.evidence.figure import Figure, Heatmap
-from hmmscope.lab.evidence.panels import lines
-from hmmscope.lab.evidence.rows import Rows
-from hmmscope.lab.evidence.verdicts import room
-from hmmscope.lab.experiments.experiment import Experiment, Measured, Tables
-from hmmscope.processes.make import make_process
+from hmmscope.lab import Effect, Experiment, Figure, Heatmap, Measured, Rows, Seen, Tables, claim, lines, pooled, room
 from hmmscope.runs.pipeline import Run
 from hmmscope_papers.theorems import INTERVALS, band, by_scale, driven_samples, largest_error, plain, slope
 

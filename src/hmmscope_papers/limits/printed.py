@@ -10,11 +10,9 @@ from typing import Any
 
 import torch
 
-from hmmscope import registry
+from hmmscope import LabelledHMM, registry
 from hmmscope.inference.floors import belief_floor, linear_floor, linear_variances
-from hmmscope.lab.evidence.effects import Effect, predicted
-from hmmscope.lab.evidence.rows import Tables
-from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.lab import Effect, Tables, predicted
 from hmmscope_papers.limits.trainings import PAPER_LENGTH
 
 #: Table 3: final training loss by task and model; CT is with curriculum training.

@@ -3,15 +3,23 @@
 from itertools import pairwise
 from typing import Any
 
-from hmmscope import registry
-from hmmscope.inference.mixing import PAPER_OFFSET, mixing_time
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, pooled
-from hmmscope.lab.evidence.figure import Bars, Figure, Series
-from hmmscope.lab.evidence.panels import bar, bars
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.experiments.experiment import Experiment, Measured
-from hmmscope.processes.make import make_process
+from hmmscope import make_process, mixing_time, registry
+from hmmscope.inference.mixing import PAPER_OFFSET
+from hmmscope.lab import (
+    Bars,
+    Effect,
+    Experiment,
+    Figure,
+    Measured,
+    Rows,
+    Seen,
+    Series,
+    Tables,
+    bar,
+    bars,
+    claim,
+    pooled,
+)
 from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 from hmmscope_papers.limits.tables import each, over_seeds, told

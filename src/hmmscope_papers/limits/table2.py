@@ -11,20 +11,30 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hmmscope import registry
+from hmmscope import Corpus, RunConfig, registry
 from hmmscope.analysis.intervals import NUM_RESAMPLES
-from hmmscope.corpora.corpus import Batch, Corpus
+from hmmscope.corpora.corpus import Batch
 from hmmscope.corpora.targets import Target, make_target
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, share
-from hmmscope.lab.evidence.figure import Figure, Lines, Series
-from hmmscope.lab.evidence.panels import curve, level, lines
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import regime
-from hmmscope.lab.experiments.experiment import Experiment, Measured
+from hmmscope.lab import (
+    Effect,
+    Experiment,
+    Figure,
+    Lines,
+    Measured,
+    Rows,
+    Seen,
+    Series,
+    Tables,
+    claim,
+    curve,
+    level,
+    lines,
+    regime,
+    share,
+)
 from hmmscope.models.base import SequenceModel
 from hmmscope.models.block_cot import num_blocks
-from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import Run, fresh_model
 from hmmscope.runs.settings import threads
 from hmmscope.schema import require, unknown_name

@@ -4,15 +4,30 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from hmmscope import registry
-from hmmscope.analysis.curves import evaluate
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, Estimate, pooled
-from hmmscope.lab.evidence.figure import Figure, Role, Series
-from hmmscope.lab.evidence.panels import bar, bars, curve, lines
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import Gate, learned, regime
-from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope import evaluate, registry
+from hmmscope.lab import (
+    NUM_SEEDS,
+    SEED_INTERVALS,
+    Effect,
+    Estimate,
+    Experiment,
+    Figure,
+    Gate,
+    Measured,
+    Role,
+    Rows,
+    Seen,
+    Series,
+    Tables,
+    bar,
+    bars,
+    claim,
+    curve,
+    learned,
+    lines,
+    pooled,
+    regime,
+)
 from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest, smallest
 from hmmscope_papers.limits.printed import (

@@ -4,13 +4,25 @@ import math
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, predicted
-from hmmscope.lab.evidence.figure import Figure
-from hmmscope.lab.evidence.panels import curve, lines
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import Gate, learned, matched, regime
-from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
+from hmmscope.lab import (
+    NUM_SEEDS,
+    SEED_INTERVALS,
+    Effect,
+    Experiment,
+    Figure,
+    Gate,
+    Measured,
+    Rows,
+    Seen,
+    Tables,
+    claim,
+    curve,
+    learned,
+    lines,
+    matched,
+    predicted,
+    regime,
+)
 from hmmscope.runs.pipeline import Run
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.printed import TABLE_3, floors, paper_floors, said_floor

@@ -6,11 +6,21 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from hmmscope.analysis.fit_length import crossing_length, fit_length
-from hmmscope.lab.evidence.effects import Effect, Estimate, pooled
-from hmmscope.lab.evidence.figure import ExplorerCurve, Role, Series
-from hmmscope.lab.evidence.panels import curve, present
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import Gate, converged, matched
+from hmmscope.lab import (
+    Effect,
+    Estimate,
+    ExplorerCurve,
+    Gate,
+    Role,
+    Rows,
+    Series,
+    Tables,
+    converged,
+    curve,
+    matched,
+    pooled,
+    present,
+)
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage import rundir
 from hmmscope.training.schedules import stage_length

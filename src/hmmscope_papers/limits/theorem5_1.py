@@ -4,15 +4,10 @@ from typing import Any
 
 import torch
 
-from hmmscope import registry
-from hmmscope.constructions.deterministic_rnn import limits_theorem5_1, smallest_scale
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, pooled
-from hmmscope.lab.evidence.figure import Figure
-from hmmscope.lab.evidence.panels import curve, level, lines
-from hmmscope.lab.evidence.rows import Rows
-from hmmscope.lab.experiments.experiment import Experiment, Measured, Tables
-from hmmscope.processes.make import make_process
+from hmmscope import make_process, registry
+from hmmscope.constructions import limits_theorem5_1
+from hmmscope.constructions.deterministic_rnn import smallest_scale
+from hmmscope.lab import Effect, Experiment, Figure, Measured, Rows, Seen, Tables, claim, curve, level, lines, pooled
 from hmmscope.runs.pipeline import Run
 from hmmscope_papers.theorems import (
     INTERVALS,

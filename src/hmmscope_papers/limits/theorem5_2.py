@@ -4,17 +4,25 @@ from typing import Any
 
 import torch
 
-from hmmscope import registry
+from hmmscope import make_process, registry
+from hmmscope.constructions import limits_theorem5_2
 from hmmscope.constructions.finite_precision import rounded_gelu_product
 from hmmscope.constructions.prefix_parts import gelu_product, layers_needed
-from hmmscope.constructions.prefix_product import limits_theorem5_2
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import pooled
-from hmmscope.lab.evidence.figure import Bars, Figure, Heatmap, Lines, Series
-from hmmscope.lab.evidence.panels import lines
-from hmmscope.lab.evidence.rows import Rows
-from hmmscope.lab.experiments.experiment import Experiment, Measured, Tables
-from hmmscope.processes.make import make_process
+from hmmscope.lab import (
+    Bars,
+    Experiment,
+    Figure,
+    Heatmap,
+    Lines,
+    Measured,
+    Rows,
+    Seen,
+    Series,
+    Tables,
+    claim,
+    lines,
+    pooled,
+)
 from hmmscope.runs.pipeline import Run
 from hmmscope.seeds import torch_generator
 from hmmscope.ties import largest, smallest

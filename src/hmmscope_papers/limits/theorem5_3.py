@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hmmscope import registry
+from hmmscope import HMM, Corpus, Sequences, filter_beliefs, make_process, registry
+from hmmscope.constructions import limits_theorem5_3
 from hmmscope.constructions.arbitrary_precision import (
     Product,
     Variant,
@@ -17,18 +18,22 @@ from hmmscope.constructions.arbitrary_precision import (
     unlikely_observations,
 )
 from hmmscope.constructions.normaliser import Exponents
-from hmmscope.constructions.stochastic_filter import belief_operators, limits_theorem5_3
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Sequences
-from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, pooled
-from hmmscope.lab.evidence.figure import Figure, Lines, Role, Series
-from hmmscope.lab.evidence.panels import lines
-from hmmscope.lab.evidence.rows import Rows
-from hmmscope.lab.experiments.experiment import Experiment, Measured, Tables
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.make import make_process
+from hmmscope.constructions.stochastic_filter import belief_operators
+from hmmscope.lab import (
+    Effect,
+    Experiment,
+    Figure,
+    Lines,
+    Measured,
+    Role,
+    Rows,
+    Seen,
+    Series,
+    Tables,
+    claim,
+    lines,
+    pooled,
+)
 from hmmscope.processes.narrow import as_hmm
 from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest

@@ -5,16 +5,31 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope import registry
+from hmmscope import registry, shuffle_test
 from hmmscope.analysis.probes import MAX_DISTANCE
-from hmmscope.analysis.shuffle import shuffle_test
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Estimate, pooled
-from hmmscope.lab.evidence.figure import Bars, Figure, Heatmap, Lines, Role
-from hmmscope.lab.evidence.panels import bar, curve, heatmap, lines
-from hmmscope.lab.evidence.rows import Rows
-from hmmscope.lab.evidence.verdicts import Gate, converged, learned
-from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured, Tables
+from hmmscope.lab import (
+    SEED_INTERVALS,
+    Bars,
+    Estimate,
+    Experiment,
+    Figure,
+    Gate,
+    Heatmap,
+    Lines,
+    Measured,
+    Role,
+    Rows,
+    Seen,
+    Tables,
+    bar,
+    claim,
+    converged,
+    curve,
+    heatmap,
+    learned,
+    lines,
+    pooled,
+)
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.models import PARTS, multitask_config

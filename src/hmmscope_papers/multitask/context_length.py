@@ -4,12 +4,22 @@ import math
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.figure import Figure, Lines
-from hmmscope.lab.evidence.panels import curve, lines
-from hmmscope.lab.evidence.rows import Rows, Tables, effect_of
-from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
-from hmmscope.lab.experiments.outcomes import flat
+from hmmscope.lab import (
+    NUM_SEEDS,
+    SEED_INTERVALS,
+    Experiment,
+    Figure,
+    Lines,
+    Measured,
+    Rows,
+    Seen,
+    Tables,
+    claim,
+    curve,
+    effect_of,
+    flat,
+    lines,
+)
 from hmmscope.processes.narrow import as_hmm
 from hmmscope.runs.pipeline import Run
 from hmmscope_papers.multitask.studies import untrained_answers, window_config

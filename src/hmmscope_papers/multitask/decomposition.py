@@ -6,12 +6,21 @@ import numpy as np
 
 from hmmscope import registry
 from hmmscope.analysis.intervals import bootstrap_ratio
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, pooled
-from hmmscope.lab.evidence.figure import Figure, Lines, Role, Series
-from hmmscope.lab.evidence.panels import lines
-from hmmscope.lab.evidence.rows import Rows
-from hmmscope.lab.experiments.experiment import Experiment, Measured, Tables
+from hmmscope.lab import (
+    Effect,
+    Experiment,
+    Figure,
+    Lines,
+    Measured,
+    Role,
+    Rows,
+    Seen,
+    Series,
+    Tables,
+    claim,
+    lines,
+    pooled,
+)
 from hmmscope.runs.pipeline import Run
 from hmmscope.ties import smallest
 from hmmscope_papers.multitask.independent_windows import (

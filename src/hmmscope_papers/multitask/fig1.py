@@ -3,20 +3,26 @@
 from dataclasses import replace
 from typing import Any
 
-from hmmscope import registry
+from hmmscope import Corpus, registry
 from hmmscope.analysis.counting import best_counting
 from hmmscope.analysis.curves import Score
 from hmmscope.analysis.intervals import mean_row
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.controls import untrained
-from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.figure import Figure, Lines, Series
-from hmmscope.lab.evidence.panels import curve, lines
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import room
-from hmmscope.lab.experiments.experiment import Measured
-from hmmscope.lab.experiments.looks import prompt_looks
+from hmmscope.lab import (
+    Effect,
+    Figure,
+    Lines,
+    Measured,
+    Rows,
+    Seen,
+    Series,
+    Tables,
+    claim,
+    curve,
+    lines,
+    prompt_looks,
+    room,
+    untrained,
+)
 from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 from hmmscope.ties import largest

@@ -10,11 +10,7 @@ from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.shuffle import MODES, ShuffleValues, shuffle_rows, shuffle_values
 from hmmscope.axes import Tensor
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.figure import Figure, Heatmap, Role
-from hmmscope.lab.evidence.panels import bar, bars, curve, heatmap, lines
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.experiments.experiment import Measured
+from hmmscope.lab import Figure, Heatmap, Measured, Role, Rows, Seen, Tables, bar, bars, claim, curve, heatmap, lines
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require
 from hmmscope_papers.multitask.construction_vs_trained import construct

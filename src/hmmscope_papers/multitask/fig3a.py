@@ -5,19 +5,32 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from hmmscope import registry
+from hmmscope import Corpus, registry
 from hmmscope.analysis.activations import read_stream, residual_layers
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.layer_curves import Curves, onset_layer, peak_layer, resampled_curves, with_interval
 from hmmscope.analysis.probes import ProbeData, chance_accuracy, label_stream, probe_correct, reading_times
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.figure import Figure, Lines, Role, Series
-from hmmscope.lab.evidence.panels import bars, curve, effects_series, level, lines
-from hmmscope.lab.evidence.rows import Rows, Tables, effect_of, minus
-from hmmscope.lab.evidence.verdicts import Gate, learned
-from hmmscope.lab.experiments.experiment import Measured
+from hmmscope.lab import (
+    Effect,
+    Figure,
+    Gate,
+    Lines,
+    Measured,
+    Role,
+    Rows,
+    Seen,
+    Series,
+    Tables,
+    bars,
+    claim,
+    curve,
+    effect_of,
+    effects_series,
+    learned,
+    level,
+    lines,
+    minus,
+)
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope_papers.multitask.setting import PoolFigure, counting_rows, gates, in_regime, spread
 

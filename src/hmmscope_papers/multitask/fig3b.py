@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from hmmscope import registry
+from hmmscope import Corpus, registry
 from hmmscope.analysis.activations import residual_layers
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.layer_curves import (
@@ -25,14 +25,25 @@ from hmmscope.analysis.probes import (
     read_stream,
     reading_times,
 )
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, Estimate, share
-from hmmscope.lab.evidence.figure import Figure, Lines, Role
-from hmmscope.lab.evidence.panels import curve, lines
-from hmmscope.lab.evidence.rows import Rows, Tables, effect_of, minus
-from hmmscope.lab.evidence.verdicts import Gate, learned
-from hmmscope.lab.experiments.experiment import Measured
+from hmmscope.lab import (
+    Effect,
+    Estimate,
+    Figure,
+    Gate,
+    Lines,
+    Measured,
+    Role,
+    Rows,
+    Seen,
+    Tables,
+    claim,
+    curve,
+    effect_of,
+    learned,
+    lines,
+    minus,
+    share,
+)
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.construction_vs_trained import construct

@@ -7,21 +7,33 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from hmmscope import registry
-from hmmscope.analysis.activations import BATCH, capture, inference_mode, residual_layers
+from hmmscope import Corpus, capture, intervene, registry
+from hmmscope.analysis.activations import BATCH, inference_mode, residual_layers
 from hmmscope.analysis.intervals import mean_row
-from hmmscope.analysis.interventions import intervene, set_pattern
+from hmmscope.analysis.interventions import set_pattern
 from hmmscope.analysis.probes import probe_correct, probe_data
 from hmmscope.analysis.shuffle import attention_taps
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
-from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Layout
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Estimate
-from hmmscope.lab.evidence.figure import Figure, Heatmap, Role, Series
-from hmmscope.lab.evidence.panels import bar, bars, curve, heatmap, lines
-from hmmscope.lab.evidence.rows import Rows, Tables, effect_of, minus
-from hmmscope.lab.experiments.experiment import Measured
+from hmmscope.lab import (
+    Estimate,
+    Figure,
+    Heatmap,
+    Measured,
+    Role,
+    Rows,
+    Seen,
+    Series,
+    Tables,
+    bar,
+    bars,
+    claim,
+    curve,
+    effect_of,
+    heatmap,
+    lines,
+    minus,
+)
 from hmmscope.models.base import SequenceModel
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from hmmscope import HMM, observability
 from hmmscope.analysis.decomposition import all_histories, memory_distances, sampled_histories
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.inference.memory_error import fit_decay, memory_certificate
-from hmmscope.inference.observability import numerical_rank, observability
-from hmmscope.lab.experiments.experiment import Measured
-from hmmscope.processes.hmm import HMM
+from hmmscope.inference.observability import numerical_rank
+from hmmscope.lab import Measured
 from hmmscope.processes.low_rank import LowRankHMMSpec, symmetric_channel
 from hmmscope.schema import require
 

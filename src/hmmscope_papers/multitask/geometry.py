@@ -18,13 +18,23 @@ from hmmscope.analysis.geometry import (
 )
 from hmmscope.analysis.layer_curves import Curves, with_interval
 from hmmscope.axes import Tensor
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.figure import Figure, Lines
-from hmmscope.lab.evidence.panels import curve, lines, triangle
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
-from hmmscope.lab.experiments.outcomes import flat
+from hmmscope.lab import (
+    NUM_SEEDS,
+    SEED_INTERVALS,
+    Effect,
+    Experiment,
+    Figure,
+    Lines,
+    Measured,
+    Rows,
+    Seen,
+    Tables,
+    claim,
+    curve,
+    flat,
+    lines,
+    triangle,
+)
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.ties import smallest
 

@@ -6,25 +6,29 @@ import numpy as np
 import torch
 from torch import nn
 
-from hmmscope import registry
+from hmmscope import HMM, Corpus, Sequences, entropy_rate, evaluate, filter_beliefs, mixing_time, registry
 from hmmscope.analysis.activations import inference_mode
-from hmmscope.analysis.curves import Score, evaluate
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Sequences
+from hmmscope.analysis.curves import Score
 from hmmscope.inference.baum_welch import baum_welch_predictions
-from hmmscope.inference.entropy import entropy_rate
-from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.likeliest import likeliest
-from hmmscope.inference.mixing import mixing_time
 from hmmscope.interop import HuggingFaceModel, pretrained
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, pooled
-from hmmscope.lab.evidence.figure import Figure, Lines
-from hmmscope.lab.evidence.panels import Look, curve, lines
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured
-from hmmscope.lab.experiments.looks import PREDICTORS
-from hmmscope.processes.hmm import HMM
+from hmmscope.lab import (
+    PREDICTORS,
+    SEED_INTERVALS,
+    Effect,
+    Experiment,
+    Figure,
+    Lines,
+    Look,
+    Measured,
+    Rows,
+    Seen,
+    Tables,
+    claim,
+    curve,
+    lines,
+    pooled,
+)
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.seeds import numpy_generator
 from hmmscope_papers.theorems import by_scale

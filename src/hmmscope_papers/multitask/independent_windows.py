@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from hmmscope import HMM, LabelledHMM
 from hmmscope.analysis.decomposition import Histories, Windows, all_histories, all_windows, decompose, stationary_start
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.constructions.least_squares import LeastSquares, optimisation_bound
 from hmmscope.inference.memory_error import fit_decay
-from hmmscope.lab.experiments.experiment import Measured
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.lab import Measured
 from hmmscope.processes.low_rank import LowRankHMMSpec, symmetric_channel
 from hmmscope.processes.random_hmm import RandomHMMSpec
 from hmmscope.reprs import Shown

@@ -6,15 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope import registry
+from hmmscope import observability, registry
 from hmmscope.analysis.intervals import bootstrap_ratio
-from hmmscope.inference.observability import observability
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, pooled
-from hmmscope.lab.evidence.figure import Figure, Series
-from hmmscope.lab.evidence.panels import lines
-from hmmscope.lab.evidence.rows import Rows
-from hmmscope.lab.experiments.experiment import Experiment, Measured, Tables
+from hmmscope.lab import Effect, Experiment, Figure, Measured, Rows, Seen, Series, Tables, claim, lines, pooled
 from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 from hmmscope_papers.multitask.forgetting import (

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from hmmscope.analysis.activations import capture
+from hmmscope import HMM, Prompts, capture
 from hmmscope.analysis.shuffle import attention_taps
 from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.constructions import multitask_theorem1, multitask_theorem2
 from hmmscope.constructions.least_squares import (
     LeastSquares,
     Samples,
@@ -22,13 +23,10 @@ from hmmscope.constructions.least_squares import (
     optimisation_bound,
     window_features,
 )
-from hmmscope.constructions.multitask import multitask_theorem1, multitask_theorem2
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
-from hmmscope.corpora.layouts import Prompts
 from hmmscope.inference.memory import all_sequences, filter_windows, with_prior
 from hmmscope.inference.memory_error import fit_decay, memory_certificate
-from hmmscope.lab.experiments.experiment import Measured
-from hmmscope.processes.hmm import HMM
+from hmmscope.lab import Measured
 from hmmscope.reprs import Shown
 from hmmscope.seeds import torch_generator
 from hmmscope_papers.multitask.independent_windows import generalisation_bound

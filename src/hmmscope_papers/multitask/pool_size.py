@@ -7,24 +7,34 @@ from typing import Any
 import numpy as np
 import torch
 
-from hmmscope import registry
+from hmmscope import Corpus, Process, registry
 from hmmscope.analysis.counting import TREE, best_counting
 from hmmscope.analysis.curves import known_component_laws
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.strategies import Crossing, crossing
 from hmmscope.analysis.strategy_weights import strategy_weights
 from hmmscope.axes import Float64, Tensor
-from hmmscope.corpora.corpus import Batch, Corpus
+from hmmscope.corpora.corpus import Batch
 from hmmscope.inference.optimal import optimal_law
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Estimate
-from hmmscope.lab.evidence.figure import Figure, Role
-from hmmscope.lab.evidence.panels import curve, heatmap, lines
-from hmmscope.lab.evidence.rows import Rows, Tables, effect_of
-from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
-from hmmscope.lab.experiments.outcomes import equal_tokens
+from hmmscope.lab import (
+    NUM_SEEDS,
+    SEED_INTERVALS,
+    Estimate,
+    Experiment,
+    Figure,
+    Measured,
+    Role,
+    Rows,
+    Seen,
+    Tables,
+    claim,
+    curve,
+    effect_of,
+    equal_tokens,
+    heatmap,
+    lines,
+)
 from hmmscope.processes.narrow import as_mixture, as_pairs
-from hmmscope.processes.process import Process
 from hmmscope.runs.development import kept_steps
 from hmmscope.runs.pipeline import Run, model_at
 from hmmscope_papers.multitask.models import PARTS, multitask_plan

@@ -3,10 +3,7 @@
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.figure import Figure
-from hmmscope.lab.evidence.rows import Tables
-from hmmscope.lab.experiments.outcomes import equal_tokens, flat
+from hmmscope.lab import Figure, Seen, Tables, claim, equal_tokens, flat
 from hmmscope.runs.pipeline import Run
 from hmmscope.ties import smallest
 from hmmscope_papers.multitask.studies import (

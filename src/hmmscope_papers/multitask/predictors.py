@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hmmscope import HMM, Corpus, Mixture, Process, Prompts
 from hmmscope.analysis.activations import BATCH, as_law, inference_mode, model_outputs
 from hmmscope.analysis.counting import MAX_ORDER as LONGEST
 from hmmscope.analysis.counting import TREE, Counting, tune_counting
@@ -15,15 +16,11 @@ from hmmscope.analysis.curves import Score, known_component_laws
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.constructions.least_squares import demonstration_samples, least_squares, window_features
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
-from hmmscope.corpora.corpus import Batch, Corpus
-from hmmscope.corpora.layouts import Prompts
+from hmmscope.corpora.corpus import Batch
 from hmmscope.inference.likeliest import likeliest
 from hmmscope.inference.optimal import optimal_law
 from hmmscope.models.base import SequenceModel
-from hmmscope.processes.hmm import HMM
-from hmmscope.processes.mixture import Mixture
 from hmmscope.processes.narrow import as_hmm, as_mixture, as_pairs
-from hmmscope.processes.process import Process
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require
 from hmmscope.ties import smallest

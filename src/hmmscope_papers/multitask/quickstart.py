@@ -2,18 +2,24 @@
 
 from typing import Any
 
-from hmmscope import registry
+from hmmscope import Corpus, Process, probe, registry
 from hmmscope.analysis.counting import TREE, best_counting
-from hmmscope.analysis.probes import probe
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.figure import Figure, Lines
-from hmmscope.lab.evidence.panels import Look, curve, lines
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured
-from hmmscope.lab.experiments.looks import prompt_looks
-from hmmscope.processes.process import Process
+from hmmscope.lab import (
+    SEED_INTERVALS,
+    Effect,
+    Experiment,
+    Figure,
+    Lines,
+    Look,
+    Measured,
+    Rows,
+    Seen,
+    Tables,
+    claim,
+    curve,
+    lines,
+    prompt_looks,
+)
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.storage import rundir
 from hmmscope.ties import largest, smallest

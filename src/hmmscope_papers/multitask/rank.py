@@ -3,12 +3,21 @@
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.figure import Figure, Lines
-from hmmscope.lab.evidence.panels import curve, heatmap, lines
-from hmmscope.lab.evidence.rows import Tables, effect_of, minus
-from hmmscope.lab.experiments.looks import PREDICTORS
-from hmmscope.lab.experiments.outcomes import equal_tokens, flat
+from hmmscope.lab import (
+    PREDICTORS,
+    Figure,
+    Lines,
+    Seen,
+    Tables,
+    claim,
+    curve,
+    effect_of,
+    equal_tokens,
+    flat,
+    heatmap,
+    lines,
+    minus,
+)
 from hmmscope.runs.pipeline import Run
 from hmmscope_papers.multitask.studies import CYCLES, PromptStudy, depth_matters, excess_by, listed, prompt_config
 

@@ -12,17 +12,24 @@ from typing import Any
 
 import torch
 
+from hmmscope import Corpus, Mixture
 from hmmscope.analysis.counting import best_counting
 from hmmscope.analysis.intervals import bootstrap_means, mean_row
 from hmmscope.analysis.probes import chance_accuracy, label_stream, probe_correct, reading_times
 from hmmscope.axes import Tensor
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.lab.evidence.figure import Figure
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import Gate, learned, regime
-from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
-from hmmscope.lab.experiments.outcomes import flat
-from hmmscope.processes.mixture import Mixture
+from hmmscope.lab import (
+    NUM_SEEDS,
+    SEED_INTERVALS,
+    Experiment,
+    Figure,
+    Gate,
+    Measured,
+    Rows,
+    Tables,
+    flat,
+    learned,
+    regime,
+)
 from hmmscope.processes.narrow import as_mixture
 from hmmscope.runs.pipeline import Run
 from hmmscope_papers.multitask.models import PARTS, multitask_plan

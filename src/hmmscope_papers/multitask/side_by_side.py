@@ -7,19 +7,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from hmmscope.analysis.activations import BATCH, capture, inference_mode, residual_layers
-from hmmscope.analysis.attention_maps import attention_map
-from hmmscope.analysis.curves import evaluate
+from hmmscope import Corpus, Prompts, attention_map, capture, evaluate, probe
+from hmmscope.analysis.activations import BATCH, inference_mode, residual_layers
 from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio
-from hmmscope.analysis.probes import MAX_DISTANCE, probe
+from hmmscope.analysis.probes import MAX_DISTANCE
 from hmmscope.analysis.similarity import explained_change, linear_cka
 from hmmscope.axes import Tensor
+from hmmscope.constructions import multitask_theorem1
 from hmmscope.constructions.least_squares import LeastSquares, demonstration_samples, least_squares, window_features
-from hmmscope.constructions.multitask import multitask_theorem1
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Prompts
-from hmmscope.lab.experiments.experiment import Measured
+from hmmscope.lab import Measured
 from hmmscope.processes.narrow import as_mixture
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage.rundir import read_journal

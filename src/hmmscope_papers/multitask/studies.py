@@ -9,15 +9,26 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from hmmscope.analysis.curves import evaluate
+from hmmscope import evaluate
 from hmmscope.analysis.intervals import mean_row
-from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.figure import Bars, Lines
-from hmmscope.lab.evidence.panels import bar, bars, curve, lines
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import Gate, learned
-from hmmscope.lab.experiments.experiment import NUM_SEEDS, SEED_INTERVALS, Experiment, Measured
-from hmmscope.lab.experiments.looks import PREDICTORS
+from hmmscope.lab import (
+    NUM_SEEDS,
+    PREDICTORS,
+    SEED_INTERVALS,
+    Bars,
+    Effect,
+    Experiment,
+    Gate,
+    Lines,
+    Measured,
+    Rows,
+    Tables,
+    bar,
+    bars,
+    curve,
+    learned,
+    lines,
+)
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope_papers.multitask.predictors import last_sequence
 

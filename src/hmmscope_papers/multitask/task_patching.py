@@ -2,19 +2,29 @@
 
 from typing import Any
 
-from hmmscope import registry
+from hmmscope import evaluate, registry
 from hmmscope.analysis.counting import best_counting
-from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.task_patching import task_patching
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect, Estimate, pooled
-from hmmscope.lab.evidence.figure import Figure, Lines
-from hmmscope.lab.evidence.panels import Look, curve, lines
-from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import learned
-from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured
-from hmmscope.lab.experiments.outcomes import flat
+from hmmscope.lab import (
+    SEED_INTERVALS,
+    Effect,
+    Estimate,
+    Experiment,
+    Figure,
+    Lines,
+    Look,
+    Measured,
+    Rows,
+    Seen,
+    Tables,
+    claim,
+    curve,
+    flat,
+    learned,
+    lines,
+    pooled,
+)
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.predictors import last_sequence

@@ -7,20 +7,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from hmmscope import registry
-from hmmscope.analysis.curves import evaluate
+from hmmscope import HMM, Corpus, Prompts, evaluate, registry
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.constructions.least_squares import demonstration_samples, least_squares
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Prompts
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import pooled
-from hmmscope.lab.evidence.figure import Figure, Heatmap, Lines
-from hmmscope.lab.evidence.panels import level, lines
-from hmmscope.lab.evidence.rows import Rows
-from hmmscope.lab.experiments.experiment import Experiment, Measured, Tables
-from hmmscope.lab.experiments.run_page import predictors_panel
-from hmmscope.processes.hmm import HMM
+from hmmscope.lab import (
+    Experiment,
+    Figure,
+    Heatmap,
+    Lines,
+    Measured,
+    Rows,
+    Seen,
+    Tables,
+    claim,
+    level,
+    lines,
+    pooled,
+    predictors_panel,
+)
 from hmmscope.processes.low_rank import symmetric_channel
 from hmmscope.processes.stationary import stationary_law
 from hmmscope.runs.pipeline import Run

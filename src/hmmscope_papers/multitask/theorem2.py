@@ -6,17 +6,8 @@ from typing import Any
 
 import torch
 
-from hmmscope import registry
-from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Prompts
-from hmmscope.inference.observability import observability
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.figure import Figure
-from hmmscope.lab.evidence.panels import lines
-from hmmscope.lab.evidence.rows import Rows
-from hmmscope.lab.experiments.experiment import Experiment, Measured, Tables
-from hmmscope.processes.hmm import HMM
+from hmmscope import HMM, Corpus, Prompts, observability, registry
+from hmmscope.lab import Effect, Experiment, Figure, Measured, Rows, Seen, Tables, claim, lines
 from hmmscope.processes.low_rank import LowRankHMMSpec
 from hmmscope.processes.narrow import as_hmm
 from hmmscope.runs.pipeline import Run

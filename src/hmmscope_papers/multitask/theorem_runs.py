@@ -5,13 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope.lab.evidence.claim import Seen, claim
-from hmmscope.lab.evidence.effects import pooled
-from hmmscope.lab.evidence.figure import Figure, Lines, Series
-from hmmscope.lab.evidence.panels import lines
-from hmmscope.lab.evidence.rows import Rows
-from hmmscope.lab.evidence.verdicts import Gate, regime
-from hmmscope.lab.experiments.experiment import Tables
+from hmmscope.lab import Figure, Gate, Lines, Rows, Seen, Series, Tables, claim, lines, pooled, regime
 from hmmscope_papers.theorems import always, band, plain, power_slopes
 
 #: As many rounding errors of a sum as a network's answer may have.

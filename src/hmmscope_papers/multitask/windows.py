@@ -17,17 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from hmmscope import HMM, stationary_distribution
 from hmmscope.analysis.activations import as_law, inference_mode, model_outputs
 from hmmscope.analysis.decomposition import Histories, sampled_histories
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.axes import Float64, Tensor
 from hmmscope.inference.memory import filter_windows
 from hmmscope.inference.memory_error import fit_decay
-from hmmscope.inference.stationary_law import stationary_distribution
-from hmmscope.lab.evidence.figure import Role
-from hmmscope.lab.evidence.rows import Rows
+from hmmscope.lab import Role, Rows
 from hmmscope.models.base import SequenceModel
-from hmmscope.processes.hmm import HMM
 from hmmscope.processes.laws import symbol_law
 from hmmscope.processes.narrow import as_hmm
 from hmmscope.runs.pipeline import Run, untrained_twin
