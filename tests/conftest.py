@@ -16,6 +16,7 @@ import annotations
 #: Without kernels: compiled functions cannot close over checked ones.
 ANNOTATED = ("inference", "processes", "corpora", "models", "constructions", "training", "analysis")
 
+os.environ["HMMSCOPE_ENGINE"] = "unmeasured"  # no test depends on what is fast here
 gc.disable()  # while tests are collected, see below
 torch.set_num_threads(1)
 jaxtyping.jaxtyped = annotations.executed

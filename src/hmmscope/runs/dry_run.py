@@ -81,11 +81,11 @@ def estimate(config: RunConfig, *, measure: bool = True, compare: bool = True) -
     process = config.process.build()
     layout, target = config.layout, make_target(config.target, process, config.layout)
     ports = ports_of(config, target)
+    require_memory_for(replace(config, training=spec), ports)
     choice = engine_of(replace(config, training=spec), ports)
     spec = replace(spec, engine=choice.engine)
     grain = spec.batch_size // spec.num_grains
     cost = cost_of(config.model, ports, layout.num_columns, device=spec.device)
-    require_memory_for(replace(config, training=spec), ports)
     samples, tokens, flops = budget(config, ports)
     model = build_model(config.model, ports, config.seed)
     memory = None if cost is None else cost.step_bytes(grain)

@@ -29,6 +29,7 @@ from hmmscope.reprs import html_table, plot_rows
 from hmmscope.runs.config import RunConfig, config_from_data, configure, pinned
 from hmmscope.runs.room import ADVICE, disk_bytes, require_memory_for, warn_if_large
 from hmmscope.runs.settings import settings
+from hmmscope.runs.timings import timing
 from hmmscope.schema import require
 from hmmscope.storage import disk, store
 from hmmscope.storage.rundir import RunDir, config_difference, read_journal
@@ -195,9 +196,9 @@ def train(
         asked = make_target(config.target, process, config.layout)
         ports = ports_of(config, asked)
         begun = path if resume and world.leader and os.path.lexists(path) else None
+        require_memory_for(config, ports)
         config = replace(config, training=replace(spec, engine=_engine(config, ports, begun, world.size)))
         spec = config.training
-        require_memory_for(config, ports)
         if world.leader:
             require_disk("training", path, disk_bytes(config, ports), ADVICE)
             warn_if_large(config, ports)
@@ -383,8 +384,9 @@ def _flops(spec: ModelSpec, ports: Ports, columns: int) -> float | None:
 
 
 def engine_of(config: RunConfig, ports: Ports, num_processes: int = 1) -> Choice:
-    """The engine of a training whose device is known, and why; see `choose_engine`."""
-    return choose_engine(config.model, ports, config.training, config.layout.num_columns, num_processes)
+    """The engine of a training whose device is known, and why; see `choose_engine`. It may take steps of each to tell."""
+    columns, found = config.layout.num_columns, partial(timing, config, ports)
+    return choose_engine(config.model, ports, config.training, columns, num_processes, found)
 
 
 def _engine(config: RunConfig, ports: Ports, begun: Path | None, num_processes: int) -> Literal["compiled", "torch"]:

@@ -1,7 +1,9 @@
-"""Which engine trains a model: the compiled one where it is covered and pays, torch everywhere else; by a written rule."""
+"""Which engine trains a model: the compiled one where it is covered and as fast on this machine, torch everywhere else."""
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from hmmscope.engine.sizes import unfit
 from hmmscope.errors import InputError
@@ -9,14 +11,18 @@ from hmmscope.models.base import ModelSpec, Ports, SequenceModel, cost_of
 from hmmscope.models.decoder import DecoderSpec
 from hmmscope.models.recurrent import RNNSpec
 from hmmscope.models.roformer import RoFormerSpec
+from hmmscope.schema import unknown_name
 from hmmscope.training.distributed import World
 from hmmscope.training.parallel import Exact, Replicas, Shards, Single
 from hmmscope.training.spec import TrainingSpec
 
-#: Above these the products of matrices bound everything, or the patterns of attention leave the cache: torch is as fast.
-MAX_WIDTH, MAX_COLUMNS = 128, 160
-#: Shorter trainings, in seconds that torch would take by `torch_seconds`, do not pay for compiling once on a new machine.
-MIN_SECONDS = 15.0
+#: The environment variable that fixes what "auto" takes of what is covered: "compiled", "torch", or "unmeasured", which is
+#: the compiled engine for all but short trainings.
+FIXED = "HMMSCOPE_ENGINE"
+#: Torch is taken where it is so many times as fast: the compiled engine has the same digits on every machine.
+CLEARLY = 1.1
+#: Seconds of a training by torch that do not pay for compiling, where nothing is known of the machine.
+SHORT = 15.0
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,27 @@ class Choice:
 
     engine: Literal["compiled", "torch"]
     reason: str
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of a training step by each engine on the machine at hand, measured in turns; `samples` of them in a step."""
+
+    compiled: float
+    torch: float
+    samples: int
+
+    def faster(self) -> tuple[Literal["compiled", "torch"], float]:
+        """Which is, and how many times."""
+        times = self.torch / self.compiled
+        return ("compiled", times) if times > 1 else ("torch", 1 / times)
+
+    def __str__(self) -> str:
+        name, times = self.faster()
+        return (
+            f"{name} is {times:.2f} times as fast on this machine: {1e3 * self.compiled:.3g} ms compiled, "
+            f"{1e3 * self.torch:.3g} ms by torch for a step of {self.samples}"
+        )
 
 
 def uncovered(model: ModelSpec, ports: Ports, spec: TrainingSpec, num_processes: int = 1) -> str | None:
@@ -58,8 +85,15 @@ def torch_seconds(model: ModelSpec, ports: Ports, spec: TrainingSpec, columns: i
     return spec.num_steps * (2e-3 + spec.batch_size * flops / 4e10)
 
 
-def choose_engine(model: ModelSpec, ports: Ports, spec: TrainingSpec, columns: int, num_processes: int = 1) -> Choice:
-    """The engine of ``training.engine``; "auto" is the compiled one where it is covered, faster and worth compiling.
+def choose_engine(
+    model: ModelSpec,
+    ports: Ports,
+    spec: TrainingSpec,
+    columns: int,
+    num_processes: int,
+    timing: Callable[[float], Timing | None],
+) -> Choice:
+    """The engine of ``training.engine``; "auto" is the compiled one where it is covered, unless torch is clearly faster.
 
     Args:
         model: the architecture.
@@ -67,9 +101,11 @@ def choose_engine(model: ModelSpec, ports: Ports, spec: TrainingSpec, columns: i
         spec: the recipe; its device is known.
         columns: of a sample at full length.
         num_processes: that train together.
+        timing: what is measured, or was, of this training, which torch does in about so many seconds; None if it does not
+            pay for measuring.
 
     Raises:
-        InputError: "compiled" is asked for and does not cover the training.
+        InputError: "compiled" is asked for and does not cover the training; `FIXED` is set to a word that it has not.
     """
     if spec.engine == "torch":
         return Choice("torch", "as asked for")
@@ -80,15 +116,17 @@ def choose_engine(model: ModelSpec, ports: Ports, spec: TrainingSpec, columns: i
         return Choice("compiled", "as asked for")
     if why is not None:
         return Choice("torch", f"the compiled one does not cover {why}")
-    width: Any = getattr(model, "width", 0)
-    if width > MAX_WIDTH:
-        return Choice("torch", f"model.width is above {MAX_WIDTH}")
-    if columns > MAX_COLUMNS:
-        return Choice("torch", f"samples have more than {MAX_COLUMNS} columns")
-    seconds = torch_seconds(model, ports, spec, columns)
-    if seconds < MIN_SECONDS:
+    fixed, seconds = os.environ.get(FIXED), torch_seconds(model, ports, spec, columns)
+    if fixed == "compiled" or (fixed == "unmeasured" and seconds >= SHORT):
+        return Choice("compiled", f"{FIXED} is {fixed}")
+    if fixed == "torch":
+        return Choice("torch", f"{FIXED} is {fixed}")
+    if fixed not in (None, "", "unmeasured"):
+        raise unknown_name(FIXED, str(fixed), ("compiled", "torch", "unmeasured"))
+    found = None if fixed else timing(seconds)
+    if found is None:
         return Choice("torch", f"about {seconds:.0f} s of work do not pay for compiling")
-    return Choice("compiled", "a small model on the processor")
+    return Choice("compiled" if found.compiled <= CLEARLY * found.torch else "torch", str(found))
 
 
 def make_engine(model: SequenceModel, spec: TrainingSpec, world: World) -> Single:

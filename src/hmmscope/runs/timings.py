@@ -1,0 +1,116 @@
+"""How fast each engine takes a step on the machine at hand: measured when first asked, and kept in the user's cache.
+
+A file for each processor, number of cores, and versions of the packages that compute; nothing is kept of what was trained
+but sizes. A file that cannot be read is made again, and where none can be written nothing is kept.
+"""
+
+import hashlib
+import json
+import os
+import time
+from contextlib import suppress
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.targets import make_target
+from hmmscope.errors import HmmscopeError
+from hmmscope.machine import environment, processor
+from hmmscope.models.base import Ports, cost_of
+from hmmscope.models.build import build_model
+from hmmscope.runs.config import RunConfig
+from hmmscope.runs.settings import settings
+from hmmscope.storage import disk, store
+from hmmscope.training.distributed import World
+from hmmscope.training.engines import SHORT, Timing, make_engine
+from hmmscope.training.state import Moments
+
+#: Seconds of rounds of a step of each engine, and operations of a step: of a larger one so many samples are timed.
+_SECONDS, _STEP, _FEWEST = 2.0, 2e10, 16
+
+
+def timing(config: RunConfig, ports: Ports, seconds: float) -> Timing | None:
+    """The time of a step by each engine; None for a training of `seconds` by torch that is shorter than measuring takes.
+
+    What measuring takes is known once something was measured, and the answer to one question stays the same after that.
+    """
+    with suppress(OSError, HmmscopeError):
+        store.make_folder(_file().parent)
+    with disk.one_at_a_time(_file().parent):
+        kept = _read()
+        shape, length = _shape(config, ports), config.training.num_steps
+        if shape not in kept["steps"]:
+            if [shape, length] in kept["short"]:
+                return None
+            if seconds < kept["first"]:
+                kept["short"].append([shape, length])
+            else:
+                kept["steps"][shape], kept["first"] = _measured(config, ports)
+            with suppress(OSError, HmmscopeError):
+                store.write_json(_file(), kept)
+        found = kept["steps"].get(shape)
+    return None if found is None else Timing(**found)
+
+
+@cache
+def _facts() -> dict[str, Any]:
+    """What timings depend on; the day is no part of it."""
+    versions = {name: environment()[name] for name in ("hmmscope", "python", "torch", "numba", "num_cpu")}
+    return processor() | versions
+
+
+def _file() -> Path:
+    digest = hashlib.sha256(json.dumps(_facts(), sort_keys=True).encode()).hexdigest()
+    folder = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(folder).expanduser() / "hmmscope" / f"timings-{digest[:12]}.json"
+
+
+def _read() -> dict[str, Any]:
+    """What is kept of this machine: steps by shape, short trainings, and seconds that measuring takes."""
+    with suppress(OSError, HmmscopeError, AttributeError, KeyError, TypeError, ValueError):
+        kept = store.read_json(_file())
+        first, short, steps = float(kept["first"]), list(kept["short"]), dict(kept["steps"])
+        for found in steps.values():
+            Timing(**found).faster()
+        if kept["machine"] == _facts():
+            return {"machine": _facts(), "first": first, "short": short, "steps": steps}
+    return {"machine": _facts(), "first": SHORT, "short": [], "steps": {}}
+
+
+def _shape(config: RunConfig, ports: Ports) -> str:
+    spec = config.training
+    sizes = {"columns": config.layout.num_columns, "target": config.target, "outputs": ports.num_outputs}
+    sizes |= {name: getattr(spec, name) for name in ("batch_size", "num_grains", "num_threads")}
+    return json.dumps(sizes | {"model": asdict(config.model)}, sort_keys=True, default=str)
+
+
+def _measured(config: RunConfig, ports: Ports) -> tuple[dict[str, float], float]:
+    """The fields of a `Timing`: the fastest of a few steps of each engine in turns; and seconds of all this."""
+    begun, spec = time.process_time(), config.training
+    process = config.process.build()
+    target = make_target(config.target, process, config.layout)
+    cost = cost_of(config.model, ports, config.layout.num_columns)
+    most = spec.batch_size if cost is None else max(_FEWEST, int(_STEP / cost.flops))
+    samples = min(spec.batch_size, most)
+    grains = spec.num_grains if samples == spec.batch_size else 1
+    spec = replace(spec, batch_size=samples, num_grains=grains, curriculum=(), num_trajectories=0)
+    batch = Corpus(process, layout=config.layout, seed=config.seed, stream="train")[0:samples]
+    clock = time.process_time if spec.num_threads == 1 else time.perf_counter
+    names: tuple[Literal["compiled", "torch"], ...] = ("compiled", "torch")
+    best: dict[str, float] = dict.fromkeys(names, float("inf"))
+    with settings(spec):
+        takers = {}
+        for name in names:
+            own = replace(spec, engine=name)
+            takers[name] = make_engine(build_model(config.model, ports, config.seed).train(), own, World()), Moments()
+            takers[name][0].take(takers[name][1], batch, target, 0)
+        compiled, rounds = time.perf_counter(), 0
+        while rounds < 2 or (rounds < 50 and time.perf_counter() - compiled < _SECONDS):
+            for name, (taker, moments) in takers.items():
+                start = clock()
+                taker.take(moments, batch, target, rounds + 1)
+                best[name] = min(best[name], clock() - start)
+            rounds += 1
+    return best | {"samples": samples}, time.process_time() - begun
