@@ -283,9 +283,9 @@ IN_MEASUREMENTS = (
     ),
     Fault(
         "a score on the samples that were trained on",
-        "runs/pipeline.py",
-        'evaluation = run.corpus("evaluate")',
-        'evaluation = run.corpus("train")',
+        "runs/training.py",
+        'run.corpus("evaluate"), judged',
+        'run.corpus("train"), judged',
         ("analysis/test_scored_runs.py::test_a_run_is_scored_on_samples_that_are_not_trained_on",),
     ),
     Fault(

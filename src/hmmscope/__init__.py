@@ -41,7 +41,7 @@ _HOME = {
     "mixing_time": "inference.mixing",
     "make_model": "models.build",
     "RunConfig": "runs.config",
-    "train": "runs.pipeline",
+    "train": "runs.training",
     "over_training": "runs.development",
     "study": "lab.study.conduct",
     "load_run": "runs.pipeline",
@@ -114,7 +114,7 @@ if TYPE_CHECKING:
     from hmmscope.runs.development import over_training as over_training
     from hmmscope.runs.fitting import fit as fit
     from hmmscope.runs.pipeline import load_run as load_run
-    from hmmscope.runs.pipeline import train as train
+    from hmmscope.runs.training import train as train
     from hmmscope.sequences.data import SequenceData as SequenceData
     from hmmscope.sequences.streaming import SequenceStream as SequenceStream
 

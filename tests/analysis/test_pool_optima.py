@@ -21,7 +21,8 @@ from hmmscope.processes.composed_cycles import ComposedCycles
 from hmmscope.processes.mixture import Mixture
 from hmmscope.processes.urns import dirichlet_chain_predictions
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import load_run, train
+from hmmscope.runs.pipeline import load_run
+from hmmscope.runs.training import train
 from hmmscope.storage import store
 from oracles import exact, mixture_by_enumeration
 

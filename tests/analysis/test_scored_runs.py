@@ -6,7 +6,8 @@ import torch
 
 from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.runs.config import RunConfig
-from hmmscope.runs.pipeline import Run, fresh_model, train, untrained_twin
+from hmmscope.runs.pipeline import Run, fresh_model, untrained_twin
+from hmmscope.runs.training import train
 
 SAMPLES, COLUMNS = 100, 40
 

@@ -15,7 +15,8 @@ from hmmscope.models.base import Tap
 from hmmscope.runs import pipeline
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.dry_run import as_text, estimate
-from hmmscope.runs.pipeline import engine_of, load_run, ports_of, train
+from hmmscope.runs.pipeline import engine_of, load_run, ports_of
+from hmmscope.runs.training import train
 from hmmscope.runs.warming import warm_up
 from hmmscope.storage.rundir import RunDir
 from hmmscope.training import engines

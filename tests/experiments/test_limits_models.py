@@ -12,7 +12,8 @@ from hmmscope.lab.evidence.rows import Rows, as_tables
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import Run, train
+from hmmscope.runs.pipeline import Run
+from hmmscope.runs.training import train
 from hmmscope.training.schedules import learning_rate
 from hmmscope.training.spec import TrainingSpec
 from hmmscope_papers.limits.fig4_mixing import uniform_errors

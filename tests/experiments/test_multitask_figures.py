@@ -17,7 +17,8 @@ from hmmscope.lab.evidence.controls import untrained
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.processes.random_hmm import RandomMixtureSpec
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import Run, train, untrained_twin
+from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.runs.training import train
 from hmmscope_papers.multitask import fig1, fig2, fig7, predictors
 from hmmscope_papers.multitask.construction_vs_trained import construct
 from hmmscope_papers.multitask.fig1 import MultiTaskFig1

@@ -8,7 +8,7 @@ import pytest
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.lab.experiments.outcomes import equal_tokens, flat, last_quarter
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import train
+from hmmscope.runs.training import train
 from hmmscope_papers.multitask.setting import (
     beyond_counting,
     few_prompts,

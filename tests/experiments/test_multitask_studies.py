@@ -15,7 +15,8 @@ from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.lab.sweeps.grid import run_name
 from hmmscope.processes.hmm import HMM
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import Run, fresh_model, train
+from hmmscope.runs.pipeline import Run, fresh_model
+from hmmscope.runs.training import train
 from hmmscope_papers.multitask import pool_size
 from hmmscope_papers.multitask.models import multitask_config
 from hmmscope_papers.multitask.predictors import pools_of

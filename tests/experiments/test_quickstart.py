@@ -11,7 +11,7 @@ from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.live import live_data
-from hmmscope.runs.pipeline import train
+from hmmscope.runs.training import train
 from hmmscope_papers.multitask.predictors import POOLS
 
 

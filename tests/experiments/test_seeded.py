@@ -26,7 +26,7 @@ from hmmscope.lab.sweeps.executors import EngineOptions
 from hmmscope.lab.sweeps.grid import run_name
 from hmmscope.lab.sweeps.jobs import taking_part
 from hmmscope.lab.verbs import run as verb
-from hmmscope.runs import pipeline
+from hmmscope.runs import pipeline, training
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage import disk, seals, store
@@ -547,7 +547,7 @@ def test_who_trains_in_this_process_holds_the_lock_of_the_pool(tmp_path: Path, m
         with taking_part(pool):
             assert live.exists()
         live.rmdir()
-        return pipeline.train(config, out, **options)
+        return training.train(config, out, **options)
 
     monkeypatch.setattr(pool_module, "train", train)
     train_in_pool([config(4)], pool, quiet=True)
@@ -587,7 +587,7 @@ def test_runs_that_another_process_trains_are_waited_for(tmp_path: Path, monkeyp
 
     def train(config: RunConfig, out: Path, **options: Any) -> Run:
         trained.append(out.name)
-        return pipeline.train(config, out, **options)
+        return training.train(config, out, **options)
 
     def at_last(seconds: float) -> None:
         assert trained == [run_name(config(6))]  # what is free comes first

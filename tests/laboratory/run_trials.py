@@ -17,7 +17,7 @@ import sweeps_crash
 import training_crash
 from hmmscope.lab.sweeps import local, worker
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import train
+from hmmscope.runs.training import train
 from hmmscope.training import updates
 from trials import Report, trial
 

@@ -14,7 +14,8 @@ from hmmscope.models.build import build_model
 from hmmscope.processes.make import make_process
 from hmmscope.registry import build_spec
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import load_run, train
+from hmmscope.runs.pipeline import load_run
+from hmmscope.runs.training import train
 from hmmscope.training.objectives import target_loss
 
 LENGTH = 17

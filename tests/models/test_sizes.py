@@ -15,7 +15,7 @@ from hmmscope.errors import InputError
 from hmmscope.models.base import Ports, cost_of
 from hmmscope.models.decoder import DecoderSpec
 from hmmscope.models.roformer import RoFormerSpec
-from hmmscope.runs import pipeline, room
+from hmmscope.runs import room, training
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import trainer
@@ -82,7 +82,7 @@ def test_a_large_model_is_announced_before_it_is_built(tmp_path: Path, monkeypat
     def never(*args: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline, "build_model", never)
+    monkeypatch.setattr(training, "build_model", never)
     monkeypatch.setattr(room, "LARGE", count - 1)
     said = (
         rf"^model: roformer has {count} parameters here; .* GiB of memory, and 12 steps take about .* seconds on this"

@@ -7,7 +7,8 @@ import torch
 from hmmscope.lab.report.live_page import write_live_page
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.live import live_data
-from hmmscope.runs.pipeline import Run, train
+from hmmscope.runs.pipeline import Run
+from hmmscope.runs.training import train
 
 MESS3 = {"name": "mess3", "emission": 0.7}
 HMM = {"name": "random-hmm", "num_states": 5, "num_symbols": 4}

@@ -19,7 +19,7 @@ from hmmscope.lab.report.folder import read_experiment
 from hmmscope.lab.report.wording import format_cell, shorten
 from hmmscope.machine import machine_line
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import train as train_run
+from hmmscope.runs.training import train as train_run
 from hmmscope.storage import store
 from hmmscope_papers.multitask import fig2, fig7
 from report_cases import (

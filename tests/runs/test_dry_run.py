@@ -12,8 +12,9 @@ from hmmscope.lab import cli
 from hmmscope.models.base import parameter_count
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.dry_run import as_text, estimate, require_room
-from hmmscope.runs.pipeline import fresh_model, ports_of, train
+from hmmscope.runs.pipeline import fresh_model, ports_of
 from hmmscope.runs.presets import PRESETS, preset
+from hmmscope.runs.training import train
 
 TINY: dict[str, Any] = {
     "process": {"name": "cyclic-det", "num_symbols": 2},

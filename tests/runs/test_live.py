@@ -19,7 +19,8 @@ from hmmscope.lab.report.live_page import write_live_page
 from hmmscope.processes.make import make_process
 from hmmscope.runs import live
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import Run, train
+from hmmscope.runs.pipeline import Run
+from hmmscope.runs.training import train
 
 MESS3 = {"name": "mess3", "emission": 0.7}
 

@@ -23,7 +23,7 @@ from hmmscope.lab.sweeps.driver import run_sweep
 from hmmscope.lab.sweeps.grid import Point, expand, make_folder
 from hmmscope.lab.sweeps.local import LocalEngine
 from hmmscope.lab.sweeps.table import table_rows
-from hmmscope.runs import pipeline
+from hmmscope.runs import training
 from hmmscope.storage.rundir import RunDir, read_journal
 
 NUM_STEPS = 6
@@ -198,14 +198,14 @@ def race_for_a_run(folder: Path, number: int) -> dict:
     points = points_of(1)
     out, go, name = folder / "run-race", folder / "go", points[0].name
     make_folder(out, points)
-    train_model = pipeline.train_model
+    train_model = training.train_model
 
     def patient(*args: Any, **options: Any) -> None:
         while not go.exists():
             time.sleep(0.02)
         train_model(*args, **options)
 
-    pipeline.train_model = patient
+    training.train_model = patient
     silent, (held, _) = os.open(folder / "log", os.O_WRONLY | os.O_CREAT), os.pipe()
 
     def race() -> int:

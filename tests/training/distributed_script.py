@@ -25,7 +25,7 @@ import torch
 
 from hmmscope.lab import cli
 from hmmscope.lab.verbs import train as verb
-from hmmscope.runs import pipeline
+from hmmscope.runs import training
 from hmmscope.runs.config import config_from_data, load_config
 from hmmscope.storage import store
 from hmmscope.storage.rundir import RunDir, read_journal
@@ -262,7 +262,7 @@ def distances(one: Path, other: Path) -> dict[str, float]:
 
 def trained(config: str, out: str, resume: bool, overrides: dict[str, str], **others: Any) -> None:
     """What the verb does, without a page and with a short score."""
-    pipeline.train(load_config(Path(config), overrides), out, resume=resume, num_samples=16)
+    training.train(load_config(Path(config), overrides), out, resume=resume, num_samples=16)
 
 
 if __name__ == "__main__":
@@ -274,7 +274,7 @@ if __name__ == "__main__":
     for mode in sys.argv[2:]:
         folder = Path(sys.argv[1]) / mode
         folder.mkdir()
-        pipeline.train(
+        training.train(
             config_from_data(config(num_steps=2)), folder / "warm", num_samples=16
         )  # compiled once, not in every child
         reports[mode] = modes[mode](folder)

@@ -16,7 +16,7 @@ import torch
 
 from hmmscope.errors import HmmscopeError, InputError, RefusedError
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import train
+from hmmscope.runs.training import train
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import distributed, parallel
 from hmmscope.training.distributed import World, exit_code, joined

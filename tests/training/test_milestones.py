@@ -18,7 +18,8 @@ from hmmscope.processes.make import make_process
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.development import kept_steps, over_training
 from hmmscope.runs.dry_run import as_text, estimate
-from hmmscope.runs.pipeline import Run, load_run, model_at, train, untrained_twin
+from hmmscope.runs.pipeline import Run, load_run, model_at, untrained_twin
+from hmmscope.runs.training import train
 from hmmscope.storage.rundir import RunDir
 from hmmscope.storage.store import read_table
 from hmmscope.training.spec import TrainingSpec

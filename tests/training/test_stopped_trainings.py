@@ -23,7 +23,8 @@ from hmmscope.lab.experiments.run_page import describe_run
 from hmmscope.models.build import make_model
 from hmmscope.processes.hmm import HMM
 from hmmscope.runs.config import RunConfig, config_from_data
-from hmmscope.runs.pipeline import load_run, train
+from hmmscope.runs.pipeline import load_run
+from hmmscope.runs.training import train
 from hmmscope.storage import disk, store
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import trainer

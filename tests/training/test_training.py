@@ -22,7 +22,8 @@ from hmmscope.errors import InputError, NonFiniteError, RefusedError
 from hmmscope.models.build import make_model
 from hmmscope.processes.hmm import HMM
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import fresh_model, load_run, train
+from hmmscope.runs.pipeline import fresh_model, load_run
+from hmmscope.runs.training import train
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import updates
 from hmmscope.training.evaluation import Evaluation

@@ -23,7 +23,7 @@ from hmmscope.lab import cli
 from hmmscope.lab.verbs import train as verb
 from hmmscope.models.roformer import RoFormerSpec
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import train
+from hmmscope.runs.training import train
 from hmmscope.storage import disk
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import updates

@@ -32,7 +32,7 @@ def warn_if_large(config: RunConfig, ports: Ports) -> None:
         f"model: {config.model.name} has {cost.parameters:,} parameters here; a training step takes about {memory:.1f} GiB "
         f"of memory, and {spec.num_steps:,} steps take about {duration(seconds)} on this processor; "
         "model.num_layers and model.width make it smaller",
-        stacklevel=3,
+        stacklevel=4,
     )
 
 

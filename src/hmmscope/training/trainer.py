@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,9 +22,9 @@ from hmmscope.training.evaluation import Evaluation
 from hmmscope.training.parallel import Single, num_samples
 from hmmscope.training.progress import Progress, say_beside
 from hmmscope.training.schedules import learning_rate, sample_numbers, stage_length
-from hmmscope.training.signals import Abandoned, Interrupted, deferred_signals
+from hmmscope.training.signals import Abandoned, Interrupted, Received, deferred_signals
 from hmmscope.training.spec import TrainingSpec
-from hmmscope.training.state import Moments, resolve_device, restore_weights, save_state
+from hmmscope.training.state import Moments, Restored, resolve_device, restore_weights, save_state
 from hmmscope.training.trackers import Quietly, Tracker
 
 #: A checkpoint is saved after this time at the latest, whatever the number of steps.
@@ -36,8 +36,11 @@ LONG_STEP = 2e10
 class Lessons:
     """The batches of a training as functions of the step: which samples, how long, and what is asked.
 
-    Args:
+    Attributes:
         corpus: training samples at full length.
+
+    Args:
+        corpus: see above.
         target: what is asked of samples at full length.
         spec: the recipe.
         device: where batches are made.
@@ -47,7 +50,7 @@ class Lessons:
     """
 
     def __init__(self, corpus: Corpus, target: Target, spec: TrainingSpec, device: torch.device | str = "cpu") -> None:
-        self._corpus, self._target, self._spec, self._device = corpus, target, spec, device
+        self.corpus, self._target, self._spec, self._device = corpus, target, spec, device
         self._stages: dict[int, tuple[Corpus, Target]] = {}
         if spec.curriculum and not isinstance(corpus.layout, Sequences):
             raise InputError("training.curriculum: cuts plain sequences; use the layout sequences")
@@ -55,13 +58,13 @@ class Lessons:
 
     def at(self, step: int) -> tuple[Corpus, Target]:
         """The corpus, cut to the stage of the curriculum, and its target."""
-        length = stage_length(self._spec, step, self._corpus.layout.num_observations)
+        length = stage_length(self._spec, step, self.corpus.layout.num_observations)
         if length not in self._stages:
-            layout = self._corpus.layout
+            layout = self.corpus.layout
             if length != layout.num_observations:
                 assert isinstance(layout, Sequences)
                 layout = replace(layout, length=length)
-            process, seed, stream = self._corpus.process, self._corpus.seed, self._corpus.stream
+            process, seed, stream = self.corpus.process, self.corpus.seed, self.corpus.stream
             stage = Corpus(process, layout=layout, seed=seed, stream=stream, device=self._device)
             self._stages[length] = stage, self._target.on(layout)
         return self._stages[length]
@@ -122,76 +125,113 @@ def train_model(
     lessons = Lessons(corpus, target, spec, device)
     restored = restore_weights(model, run, world)
     engine = make_engine(model, spec, world)
-    moments = Moments()
-    restored.into(model, moments)
     evaluates = bool(spec.evaluate_every) and (world.leader or engine.in_parts)
     evaluation = Evaluation(held_out, target, spec) if held_out is not None and evaluates else None
-    progress = Progress(
-        spec.num_steps,
-        "training",
-        unit="tokens",
-        per_step=float(spec.batch_size * corpus.layout.num_columns),
-        quiet=quiet or not world.leader,
-    )
-    beside = f" (Bayes floor {floor:.3f})" if floor is not None else ""
-    milestones = spec.milestone_steps
-    shown, tokens, flops, told = "", 0, 0.0, Quietly(tracker)
-    with deferred_signals() as received, progress, closing(told):
-        begun = time.monotonic(), time.process_time()
-        saved = begun[0]
-        alone, long = world.size == 1, _long_steps(model, spec, corpus)
-        if alone and long and not spec.compile:
+    per_step = float(spec.batch_size * corpus.layout.num_columns)
+    quiet = quiet or not world.leader
+    progress = Progress(spec.num_steps, "training", unit="tokens", per_step=per_step, quiet=quiet)
+    shown = beside = f" (Bayes floor {floor:.3f})" if floor is not None else ""
+    with deferred_signals() as received, progress, closing(Quietly(tracker)) as told:
+        course = _Course(model, lessons, spec, run, world, engine, received, device, restored)
+        if course.alone and course.long and not spec.compile:
             _listen(model)
-        engine.before_update = received.hold
-        saved_step, buffers = restored.step, list(model.buffers())
-
-        def save(at: int) -> None:
-            save_state(model, moments, run, at, world, milestones)
-            if run is not None:
-                run.timing.append(_timing(at, tokens, flops, begun, device))
-
         for step in range(restored.step, spec.num_steps):
-            before = [buffer.clone() for buffer in buffers]
-            try:
-                with received.at_once(alone):
-                    batch, asked = lessons.batch(step, engine.rows(step))
-                    samples, columns = num_samples(spec, step), batch.tokens.shape[1]
-                    loss, norm = train_step(model, moments, batch, asked, spec, step, engine)
-            except Abandoned:
-                if step > saved_step:
-                    if long and run is not None:
-                        note = f"{signal.Signals(received[0]).name}: saving step {step}; a second signal ends at once"
-                        say_beside(note)
-                    for buffer, own in zip(buffers, before, strict=True):
-                        buffer.copy_(own)
-                    save(step)
-                raise _interrupted(received[0], run, step) from None
-            tokens += samples * columns
-            flops += samples * (flops_of(columns) or 0.0) if flops_of else 0.0
-            rate = learning_rate(spec, step)
-            record: dict[str, Any] = {"step": step + 1, "loss": loss, "learning_rate": rate, "gradient_norm": norm}
+            record = course.take(step, flops_of)
             done = step + 1 == spec.num_steps
             if evaluation is not None and ((step + 1) % spec.evaluate_every == 0 or done):
-                try:
-                    with received.at_once(alone and long):
-                        record |= evaluation(model, device)
-                except Abandoned:  # the step cannot be saved without its record: the checkpoint before it stands
-                    raise _interrupted(received[0], run, saved_step) from None
-                engine.rest()
+                record |= course.evaluate(evaluation)
                 shown = f"evaluation {record['evaluation_loss']:.3f}{beside}"
             if run is not None:
                 run.metrics.append(record)
             told.log(record)
-            overdue = run is not None and time.monotonic() - saved > SECONDS_WITHOUT_CHECKPOINT
-            asked_to = world.largest(received[0] if received else int(overdue))  # no signal is 1 (SIGHUP) here
-            signum = asked_to if asked_to > 1 else 0
-            if (step + 1) % spec.checkpoint_every == 0 or step + 1 in milestones or asked_to or done:
-                saved, saved_step = time.monotonic(), step + 1
-                save(step + 1)
-            progress.update(step + 1, f"loss {loss:.3f}  {shown or beside}")
+            signum = course.save_if_due(step + 1)
+            progress.update(step + 1, f"loss {record['loss']:.3f}  {shown}")
             if signum:
                 world.meet()  # the leader has saved
                 raise _interrupted(signum, run, step + 1)
+
+
+@dataclass(eq=False)
+class _Course:
+    """A training as it goes: its steps, and what has been saved of them.
+
+    Attributes:
+        restored: where it goes on.
+        alone: whether no other process takes part, so that a step may be left where it is.
+        long: whether a signal is to be answered within a step and an evaluation.
+        tokens, flops: read and done since it went on.
+        begun: when that was, by the clock and by the time of this process.
+        saved, saved_step: when there was a checkpoint last, and of which step.
+    """
+
+    model: SequenceModel
+    lessons: Lessons
+    spec: TrainingSpec
+    run: RunDir | None
+    world: World
+    engine: Single
+    received: Received
+    device: torch.device
+    restored: Restored
+
+    def __post_init__(self) -> None:
+        self.moments = Moments()
+        self.restored.into(self.model, self.moments)
+        self.alone, self.long = self.world.size == 1, _long_steps(self.model, self.spec, self.lessons.corpus)
+        self.tokens, self.flops = 0, 0.0
+        self.begun = time.monotonic(), time.process_time()
+        self.saved, self.saved_step = self.begun[0], self.restored.step
+        self._buffers, self._milestones = list(self.model.buffers()), self.spec.milestone_steps
+        self.engine.before_update = self.received.hold
+
+    def take(self, step: int, flops_of: Callable[[int], float | None] | None) -> dict[str, Any]:
+        """Take a step, or leave it and save those before it; its record."""
+        before = [buffer.clone() for buffer in self._buffers]
+        try:
+            with self.received.at_once(self.alone):
+                batch, asked = self.lessons.batch(step, self.engine.rows(step))
+                samples, columns = num_samples(self.spec, step), batch.tokens.shape[1]
+                loss, norm = train_step(self.model, self.moments, batch, asked, self.spec, step, self.engine)
+        except Abandoned:
+            if step > self.saved_step:
+                if self.long and self.run is not None:
+                    name = signal.Signals(self.received[0]).name
+                    say_beside(f"{name}: saving step {step}; a second signal ends at once")
+                for buffer, own in zip(self._buffers, before, strict=True):
+                    buffer.copy_(own)
+                self._save(step)
+            raise _interrupted(self.received[0], self.run, step) from None
+        self.tokens += samples * columns
+        self.flops += samples * (flops_of(columns) or 0.0) if flops_of else 0.0
+        rate = learning_rate(self.spec, step)
+        return {"step": step + 1, "loss": loss, "learning_rate": rate, "gradient_norm": norm}
+
+    def evaluate(self, evaluation: Evaluation) -> dict[str, Any]:
+        """What belongs to the record of a step that has just been taken."""
+        try:
+            with self.received.at_once(self.alone and self.long):
+                found = evaluation(self.model, self.device)
+        except Abandoned:  # the step cannot be saved without its record: the checkpoint before it stands
+            raise _interrupted(self.received[0], self.run, self.saved_step) from None
+        self.engine.rest()
+        return found
+
+    def save_if_due(self, step: int) -> int:
+        """Save where a checkpoint is due, or the training is to stop: the signal that asks for it, or 0."""
+        overdue = self.run is not None and time.monotonic() - self.saved > SECONDS_WITHOUT_CHECKPOINT
+        asked_to = self.world.largest(
+            self.received[0] if self.received else int(overdue)
+        )  # no signal is 1 (SIGHUP) here
+        planned = step % self.spec.checkpoint_every == 0 or step in self._milestones
+        if planned or asked_to or step == self.spec.num_steps:
+            self.saved, self.saved_step = time.monotonic(), step
+            self._save(step)
+        return asked_to if asked_to > 1 else 0
+
+    def _save(self, step: int) -> None:
+        save_state(self.model, self.moments, self.run, step, self.world, self._milestones)
+        if self.run is not None:
+            self.run.timing.append(_timing(step, self.tokens, self.flops, self.begun, self.device))
 
 
 def _interrupted(signum: int, run: RunDir | None, step: int) -> Interrupted:

@@ -22,7 +22,7 @@ from hmmscope.lab.sweeps.jobs import Outcome, clear_failure, in_use, is_done, ru
 from hmmscope.lab.sweeps.table import Board, write_results
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.dry_run import require_room
-from hmmscope.runs.pipeline import train
+from hmmscope.runs.training import train
 from hmmscope.training.signals import Interrupted
 
 
@@ -42,7 +42,7 @@ def train_in_pool(
         DamagedError: what stands under the name of a run is another one.
         ResourceError: runs that failed for good; the others are there.
         FullDiskError: the disk is full, and no other run was begun.
-        InputError, NonFiniteError, Interrupted: see `hmmscope.runs.pipeline.train`.
+        InputError, NonFiniteError, Interrupted: see `hmmscope.runs.training.train`.
     """
     points = {run_name(config): Point(run_name(config), {"seed": config.seed}, config) for config in configs}
     wanted = [point for name, point in points.items() if not is_done(pool, name)]

@@ -44,7 +44,8 @@ from hmmscope.machine import environment, machine_line
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.dry_run import budget
 from hmmscope.runs.live import live_data
-from hmmscope.runs.pipeline import Run, load_run, ports_of, train
+from hmmscope.runs.pipeline import Run, load_run, ports_of
+from hmmscope.runs.training import train
 from hmmscope.storage import disk, packed, seals, store
 from hmmscope.storage.rundir import RunDir, config_difference, read_journal
 from hmmscope.text import say as say_aloud

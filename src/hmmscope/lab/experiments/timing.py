@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from hmmscope.runs.pipeline import PHASES
+from hmmscope.runs.training import PHASES
 from hmmscope.storage import store
 from hmmscope.storage.journal import Journal
 from hmmscope.storage.rundir import read_journal

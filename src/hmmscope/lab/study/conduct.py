@@ -43,7 +43,8 @@ from hmmscope.processes.narrow import as_hmm
 from hmmscope.reprs import html_rows, plot_rows
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.fitting import fit
-from hmmscope.runs.pipeline import Run, engine_of, ports_of, train, untrained_twin
+from hmmscope.runs.pipeline import Run, engine_of, ports_of, untrained_twin
+from hmmscope.runs.training import train
 from hmmscope.schema import require, spec_to_data
 from hmmscope.seeds import check_seed
 from hmmscope.sequences.data import SequenceData

@@ -38,7 +38,7 @@ from hmmscope.storage.rundir import RunDir, config_difference
 
 GRID_KEYS = ("base", "vary", "also", "seeds", "instances")
 _SECTIONS = ("process", "layout", "model", "target", "training", "seed")
-#: What a run ends with, as `pipeline.summarise` says it.
+#: What a run ends with, as `hmmscope.runs.training.summarise` says it.
 SUMMARY = (
     "steps",
     "parameters",

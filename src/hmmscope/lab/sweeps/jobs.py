@@ -65,7 +65,7 @@ class Outcome:
 
 
 def run_folder(out: Path, name: str) -> Path:
-    """The run folder, as `pipeline.train` writes it."""
+    """The run folder, as `hmmscope.runs.training.train` writes it."""
     return out / "runs" / name
 
 

@@ -1,7 +1,7 @@
 """Workers, and the fork server that they come from: python -m hmmscope.lab.sweeps.worker
 
 The server imports everything once and forks a worker for each run, so that a thousand short runs pay one import. Each has a
-process of its own all the same, with its own memory, log, signals and exit code. It trains with `pipeline.train`, whose lock
+process of its own all the same, with its own memory, log, signals and exit code. It trains with `training.train`, whose lock
 lets one process at a time write a run. The standard input of a worker is a socket on which its parent says nothing: when it
 closes, however the parent ends, the worker saves and stops, so that none is left behind. On the other end the parent reads
 the worker's process id and, when it has ended, its exit code; see `hmmscope.lab.sweeps.local`.
@@ -24,7 +24,7 @@ from hmmscope.lab.sweeps.grid import check_run, load_point
 from hmmscope.lab.sweeps.jobs import BUSY, is_done, run_folder, taking_part
 from hmmscope.machine import environment
 from hmmscope.runs.config import RunConfig
-from hmmscope.runs.pipeline import train
+from hmmscope.runs.training import train
 from hmmscope.runs.warming import warm_up
 from hmmscope.storage.rundir import RunDir
 from hmmscope.text import in_a_line
@@ -49,7 +49,7 @@ def work(out: Path, name: str) -> None:
 
     Raises:
         _Busy: another process is at work on it.
-        HmmscopeError: see `pipeline.train`.
+        HmmscopeError: see `hmmscope.runs.training.train`.
     """
     point = load_point(out, name)
     path = run_folder(out, name)

@@ -12,7 +12,7 @@ from hmmscope.processes.files import shipped_processes
 from hmmscope.processes.from_file import GivenSpec
 from hmmscope.processes.given_sequences import DataSpec
 from hmmscope.processes.make import process_data
-from hmmscope.runs import pipeline
+from hmmscope.runs import pipeline, training
 from hmmscope.runs.config import RunConfig, config_from_data, configure, load_config
 from hmmscope.runs.presets import PRESETS, preset
 from hmmscope.schema import unknown_name
@@ -39,7 +39,7 @@ def train(
         raise InputError("out: give a new folder for the run, --out DIR (or --dry-run)")
     if isinstance(configured.process, DataSpec) and not quiet:
         say(configured.process.build().data.describe())
-    trained = pipeline.train(configured, out, resume=resume, quiet=quiet, tracker=tracker)
+    trained = training.train(configured, out, resume=resume, quiet=quiet, tracker=tracker)
     changes = [f"--{key} {value}" for key, value in overrides.items()]
     if os.access(out, os.W_OK) or not (Path(out) / "findings.json").is_file():
         describe_run(trained, " ".join(["hmmscope train", config, "--out", Path(out).name, *changes]))

@@ -1,0 +1,289 @@
+"""Process -> corpus -> model -> training -> score: a run from its configuration."""
+
+import math
+import os
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from hmmscope.analysis.curves import Score, evaluate
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.targets import Target, make_target
+from hmmscope.errors import NonFiniteError, RefusedError
+from hmmscope.machine import require_disk
+from hmmscope.models.base import ModelSpec, Ports, SequenceModel, cost_of, parameter_count
+from hmmscope.models.build import build_model
+from hmmscope.models.given import GivenModel, unwrapped
+from hmmscope.runs.config import RunConfig, configure, pinned
+from hmmscope.runs.pipeline import FIRST_WEIGHTS, OWN_PROCESS, Run, check_same, engine_of, load_run, ports_of
+from hmmscope.runs.room import ADVICE, disk_bytes, require_memory_for, warn_if_large
+from hmmscope.runs.settings import settings
+from hmmscope.schema import require
+from hmmscope.storage import store
+from hmmscope.storage.rundir import RunDir, config_difference
+from hmmscope.training.distributed import World, joined
+from hmmscope.training.parallel import check_processes
+from hmmscope.training.spec import TrainingSpec
+from hmmscope.training.state import load_weights, resolve_device
+from hmmscope.training.trackers import make_tracker
+from hmmscope.training.trainer import train_model
+
+#: Of a training, as timing.jsonl has them, with the seconds of a processor that they took.
+PHASES = ("build", "steps", "score")
+
+
+def train(
+    source: Any,
+    out: str | Path,
+    *,
+    model: Any = None,
+    target: str | None = None,
+    layout: Any = None,
+    length: int | None = None,
+    num_steps: int | None = None,
+    training: Any = None,
+    seed: int | None = None,
+    resume: bool = False,
+    quiet: bool = True,
+    num_samples: int = 256,
+    tracker: str | None = None,
+) -> Run:
+    """Train a model on anything that generates, and score it beside its optimum.
+
+    Given sequences (`SequenceData`) are split: their `train` part trains the model and their `validation` part judges it.
+    Nobody knows their law, so there is no optimum; n-grams of the training part stand beside the model instead.
+
+    A module that is handed over is trained in place. The folder then has its class, the shapes of its parameters and its
+    weights; to go on with such a run, hand the module over again.
+
+    Args:
+        source: a process, a corpus, `SequenceData`, a `RunConfig`, or the name or path of a process or of sequences.
+        out: a new folder for the run.
+        model: a registered name, a mapping of fields, a spec, or any module from tokens (batch, time) to logits (batch,
+            time, symbol), or to an object with ``.logits``.
+        target, layout, length, num_steps, training, seed: see `hmmscope.runs.config.configure`.
+        resume: go on with the run in `out` if there is one; its configuration must be the same.
+        quiet: show no progress.
+        num_samples: samples of the final score.
+        tracker: also tell "tensorboard", "wandb" or "trackio"; no part of what fixes the run's bits.
+
+    Started by torchrun, several processes train together, as ``training.parallel`` says. Process 0 returns; the others
+    do their part and end, with exit code 0 or with that of the error that ends the training.
+
+    Raises:
+        InputError: a source or a model that is none, a module that knows too few tokens or fails, a tracker that is not
+            installed.
+        RefusedError: `out` exists (without `resume`), is in use, or holds another configuration.
+        NonFiniteError, Interrupted, ResourceError: see `train_model`.
+    """
+    path, clock = Path(out), [time.process_time()]
+    config = configure(
+        source,
+        model=model,
+        target=target,
+        layout=layout,
+        length=length,
+        num_steps=num_steps,
+        training=training,
+        seed=seed,
+    )
+    with joined(config.training.device) as world:
+        begun = _begin(config, path, world, resume)
+        run, spec = begun.run, begun.run.config.training
+        opened = _folder(run, resume) if world.leader else nullcontext()
+        with opened as folder, settings(spec):
+            if world.share(folder is not None and folder.done is not None):
+                world.dismiss()
+                return load_run(path, model=run.model if isinstance(begun.net, GivenModel) else None)
+            if isinstance(begun.net, GivenModel):
+                _first_weights(path, begun.net, world)
+            floor = begun.target.floor(begun.held_out, spec.evaluate_samples) if begun.judged else None
+            clock.append(time.process_time())
+            _learn(begun, world, folder, floor, quiet, tracker)
+            world.dismiss()
+            assert folder is not None
+            clock.append(time.process_time())
+            net, score = _judge(begun, world, num_samples)
+            summary = summarise(score, net, run.config, floor) | {"num_samples": num_samples}
+            clock.append(time.process_time())
+            for phase, begun_at, ended_at in zip(PHASES, clock[:-1], clock[1:], strict=True):
+                folder.timing.append({"phase": phase, "spent": ended_at - begun_at})
+            folder.mark_done(summary)
+    return replace(run, model=unwrapped(net), summary=summary)
+
+
+@dataclass(frozen=True, eq=False)
+class _Begun:
+    """A training that nothing refuses, before anything of it is written.
+
+    Attributes:
+        run: with the model as the user knows it, whose weights are the first.
+        net: what is trained.
+        ports: its input and output.
+        target: what is asked of it.
+        held_out: samples that judge it.
+        judged: whether this process knows the exact answers.
+    """
+
+    run: Run
+    net: SequenceModel
+    ports: Ports
+    target: Target
+    held_out: Corpus
+    judged: bool
+
+
+def _begin(config: RunConfig, path: Path, world: World, resume: bool) -> _Begun:
+    """The run with its fresh model; what can be refused is refused here, before there is a folder."""
+    config = replace(config, training=replace(config.training, device=resolve_device(config.training.device)))
+    check_processes(config.training, world.size)
+    there = world.leader and os.path.lexists(path)
+    if there and not resume:
+        raise RefusedError(f"{path}: exists; choose another --out or add --resume")
+    world.meet()  # so that what is refused at once ends the others before they work
+    process = config.process.build()
+    config = pinned(config, process)
+    target = make_target(config.target, process, config.layout)
+    ports = ports_of(config, target)
+    require_memory_for(config, ports)
+    engine = _engine(config, ports, path if there else None, world.size)
+    config = replace(config, training=replace(config.training, engine=engine))
+    if world.leader:
+        require_disk("training", path, disk_bytes(config, ports), ADVICE)
+        warn_if_large(config, ports)
+    net = build_model(config.model, ports, config.seed)
+    if isinstance(net, GivenModel):
+        _check_given(net, config, world)
+    run = Run(path, config, process, unwrapped(net), None)
+    begun = _Begun(run, net, ports, target, run.corpus("evaluate"), judged=world.leader and target.exact)
+    if process.data is not None:
+        run.corpus("train")[0:1]  # what cannot be split
+    if begun.judged:
+        target.floor(begun.held_out, 1)  # a process without an exact answer
+    return begun
+
+
+def _check_given(net: GivenModel, config: RunConfig, world: World) -> None:
+    """InputError for what a module that was handed over cannot do."""
+    spec = config.training
+    require(not spec.block_length, "training.block_length", "needs a model of this library", spec.block_length)
+    rule = "of a module that was handed over is exact or ddp"
+    require(not _in_parts(spec, world), "training.parallel", rule, spec.parallel)
+    net.rehearse(config.layout.num_columns)
+
+
+def _in_parts(spec: TrainingSpec, world: World) -> bool:
+    """Whether each process holds a part of the model."""
+    return world.size > 1 and spec.parallel == "fsdp"
+
+
+def _learn(
+    begun: _Begun, world: World, folder: RunDir | None, floor: float | None, quiet: bool, tracker: str | None
+) -> None:
+    """Train the model to the last step."""
+    config, tells = begun.run.config, tracker is not None and world.leader
+    train_model(
+        begun.net,
+        begun.run.corpus("train"),
+        config.training,
+        folder,
+        world=world,
+        target=begun.target,
+        held_out=begun.held_out,
+        floor=floor,
+        quiet=quiet,
+        tracker=make_tracker(str(tracker), begun.run.path, config.to_data()) if tells else None,
+        flops_of=partial(_flops, config.model, begun.ports),
+    )
+
+
+def _judge(begun: _Begun, world: World, num_samples: int) -> tuple[SequenceModel, Score]:
+    """The model with its last weights, and its score, which is written to the run's folder."""
+    path, spec, net = begun.run.path, begun.run.config.training, begun.net
+    if _in_parts(spec, world):
+        net = load_run(path).model.to(next(net.parameters()).device)
+    score = evaluate(net, begun.held_out, num_samples=num_samples, target=begun.target, block_length=spec.block_length)
+    if not math.isfinite(score.loss):
+        raise NonFiniteError(f"{path}: the loss after training is not finite; lower training.learning_rate")
+    store.write_table(path / "evaluation.jsonl", score.rows("demonstrations") + score.rows("positions"))
+    return net, score
+
+
+def _first_weights(path: Path, model: GivenModel, world: World) -> None:
+    """Keep the weights that a module came with; a run that goes on has those that it began with."""
+    kept = path / FIRST_WEIGHTS
+    if world.leader and not os.path.lexists(kept):
+        store.write_tensors(kept, dict(model.state_dict()))
+    world.meet()
+    load_weights(model, store.read_tensors(kept, own=True))
+
+
+def summarise(score: Score, model: SequenceModel, config: RunConfig, floor: float | None) -> dict:
+    """What a run ends with, for done.json; without an optimum the best baseline stands in its place."""
+    excess, low, high = score.excess or (None, None, None)
+    best = score.baseline
+    compared: dict[str, str | float] = {}
+    if score.bayes_loss is None and best is not None:
+        compared |= {"baseline": best[0], "baseline_loss": best[1]}
+    if score.no_optimum is not None:
+        compared["no_optimum"] = score.no_optimum
+    return {
+        "steps": config.training.num_steps,
+        "parameters": parameter_count(model),
+        "loss": score.loss,
+        "bayes_loss": score.bayes_loss,
+        "excess": excess,
+        "excess_low": low,
+        "excess_high": high,
+        "training_floor": floor,
+        "invalid": score.invalid,
+        **compared,
+    }
+
+
+def _flops(spec: ModelSpec, ports: Ports, columns: int) -> float | None:
+    """Operations of a training step on one sample of so many columns, if they are known."""
+    cost = cost_of(spec, ports, columns)
+    return None if cost is None else cost.flops
+
+
+def _engine(config: RunConfig, ports: Ports, begun: Path | None, num_processes: int) -> Literal["compiled", "torch"]:
+    """The engine of a run; "auto" is that of the run in the folder, if it was begun."""
+    if begun is not None and config.training.engine == "auto":
+        engine = _recorded(RunDir.open(begun).config)["training"]["engine"]
+        config = replace(config, training=replace(config.training, engine=engine))
+    return engine_of(config, ports, num_processes).engine
+
+
+def _recorded(config: dict) -> dict:
+    """The configuration of a run, with what older ones do not say."""
+    return config | {"training": {"engine": "torch", "milestones": 0} | config.get("training", {})}
+
+
+def _folder(run: Run, resume: bool) -> RunDir:
+    """The run's folder with its lock: a new one, or with `resume` the one that holds this configuration."""
+    path, config, process = run.path, run.config, run.process
+    if resume and os.path.lexists(path):
+        folder = RunDir.open(path)
+        if folder.done is None or os.access(path, os.W_OK):  # a finished run that cannot be written is there to be read
+            folder.lock()
+    else:
+        folder = RunDir.create(path, config.to_data(), seeds={"run": config.seed, "process_digest": process.digest})
+    try:
+        recorded, asked = _recorded(folder.config), config.to_data()
+        if recorded["process"].get("digest") == "":  # not pinned yet: what follows compares the process itself
+            recorded["process"] = recorded["process"] | {"digest": asked["process"].get("digest")}
+        difference = config_difference(recorded, asked)
+        if difference:
+            raise RefusedError(f"{path}: holds a run with another configuration ({'; '.join(difference)})")
+        check_same(folder, process)
+        own = path / OWN_PROCESS
+        if getattr(config.process, "keeps_copy", False) and not os.path.lexists(own):
+            process.save(own)
+    except BaseException:
+        folder.unlock()
+        raise
+    return folder
