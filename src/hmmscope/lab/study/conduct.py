@@ -101,9 +101,7 @@ class StudySpec:
         require(0 <= self.order <= 16, "order", "must be in [0, 16]", self.order)
         for name in ("states", "networks"):
             value = getattr(self, name)
-            require(
-                len(value) > 0 and len(set(value)) == len(value), name, "must be one or several, all different", value
-            )
+            require(len(set(value)) == len(value) > 0, name, "must be one or several, all different", value)
         for network in self.networks:
             registry.lookup("model", network, "networks")
         check_seed(self.split_seed, "split_seed")
