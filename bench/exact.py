@@ -28,6 +28,8 @@ SHAPES = (((8, 8, 4096, 128), 256), ((128, 16, 512, 256), 8))
 MEMORY, ITERATIONS = 8, 3
 #: (states, sequences, length) of few sequences, of 8 symbols.
 LONG = ((4, 1, 10**6), (4, 2, 10**6), (4, 8, 10**5), (8, 1, 10**6))
+#: (states, symbols, sequences, length) that estimators are fitted to from the same start.
+ESTIMATED = ((2, 6, 1, 10**4), (4, 8, 1, 10**5), (8, 8, 256, 128), (16, 16, 1, 3 * 10**4))
 
 
 def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
@@ -35,7 +37,10 @@ def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
     if device != "cpu":
         raise InputError("device: exact answers to users' calls are measured on the processor")
     found = [contest for shape, few in SHAPES for contest in _shape(*shape, few=few, peers=peers)]
-    return [*found, *(contest for shape in LONG for contest in _long(*shape, peers=peers)), _mixture()]
+    found += [contest for shape in LONG for contest in _long(*shape, peers=peers)]
+    if peers and installed("hmmlearn"):
+        found += [_estimator(*shape) for shape in ESTIMATED]
+    return [*found, _mixture()]
 
 
 def _process(states: int, symbols: int) -> HMM:
@@ -94,6 +99,27 @@ def _long(states: int, batch: int, length: int, *, peers: bool) -> list[Contest]
         found["smooth_beliefs"].add("hmmlearn", lambda: model.predict_proba(flat, lengths), observations.numel())
         found["most_likely_states"].add("hmmlearn", lambda: model.decode(flat, lengths), observations.numel())
     return list(found.values())
+
+
+def _estimator(states: int, symbols: int, batch: int, length: int) -> Contest:
+    """`fit` of our `CategoricalHMM` and of hmmlearn's, in both of its ways, from the same seed."""
+    from hmmlearn.hmm import CategoricalHMM as Theirs
+
+    from hmmscope.sklearn import CategoricalHMM
+
+    X = Corpus(_process(states, symbols), length=length)[0:batch].observations.reshape(-1, 1).numpy()
+    lengths, contest = [length] * batch, Contest(f"CategoricalHMM.fit, {states} states, {batch} x {length}", "tokens")
+    options: dict[str, Any] = {"n_iter": ITERATIONS, "tol": -np.inf, "random_state": 0}
+    ours = CategoricalHMM(states, **options)
+    contest.add("hmmscope.sklearn", lambda: ours.fit(X, lengths), ITERATIONS * batch * length)
+    for way in ("log", "scaling"):
+        fit = functools.partial(_fitted, functools.partial(Theirs, states, implementation=way, **options), X, lengths)
+        contest.add(f"hmmlearn, {way}", fit, ITERATIONS * batch * length)
+    return contest
+
+
+def _fitted(make: Callable[[], Any], X: np.ndarray, lengths: list[int]) -> Any:
+    return make().fit(X, lengths)
 
 
 def _over_lanes(run: Callable[[], Any]) -> Any:

@@ -57,6 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reprs": set(),
     "analysis": NAMES | PROBABILITY | {"models", "reprs"},
     "runs": NAMES | COMPONENTS | {"constructions", "storage", "machine", "reprs"},
+    "sklearn": {"errors", "schema", "axes", "processes", "inference"},
     "interop": {"errors", "schema", "registry", "axes", "processes", "models", "corpora", "storage", "reprs"},
     "lab.evidence": {"errors", "schema", "registry", "storage", "ties"},
     "lab.sweeps": NAMES - {"registry", "axes"} | {"training", "runs", "storage", "machine"},
@@ -75,6 +76,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 #: Third-party packages that a module may import when it is itself imported; extras only inside functions.
 CORE = {"torch", "numpy", "numba", "safetensors", "yaml", "rich", "matplotlib", "jinja2", "markupsafe", "jaxtyping"}
 CORE |= {"llvmlite"}  # numba's own compiler
+#: Packages that exist for a library that is an extra, and import it.
+FOR_EXTRAS = {"sklearn": {"sklearn"}}
 
 
 def imports(path: str, text: str, *, at_import: bool = False) -> Iterator[tuple[int, str]]:
@@ -123,7 +126,7 @@ def extras(modules: dict[str, str]) -> list[str]:
         f"{path}:{line}: {name.split('.')[0]}"
         for path, text in modules.items()
         for line, name in imports(path, text, at_import=True)
-        if name.split(".")[0] not in known
+        if name.split(".")[0] not in known | FOR_EXTRAS.get(unit(path), set())
     ]
 
 

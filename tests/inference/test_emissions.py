@@ -244,3 +244,14 @@ def test_a_family_as_a_kind_of_process(tmp_path: Path) -> None:
     assert (fitted.means - process.means).abs().max() < 0.2
     with pytest.raises(InputError, match="_Gaussian has no probabilities of words"):
         hs.filter_beliefs(process, torch.zeros(1, 1, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("range_of", [35.0, 250.0, 500.0])
+def test_what_only_one_state_explains_is_not_lost_between_two_looks(range_of: float) -> None:
+    """States that never change, and observations that speak for each in turn: nothing is left of either in floats."""
+    chain = Chain(torch.full((2,), 0.5, dtype=torch.float64), torch.eye(2, dtype=torch.float64))
+    logs = torch.tensor([[0.0, -range_of], [-range_of, 0.0]], dtype=torch.float64).repeat(12, 1)[None]
+    found = filter_states(chain, logs)
+    assert float(found.log_likelihood) == pytest.approx(-12 * range_of, rel=1e-12)
+    assert found.beliefs[0, -1].tolist() == pytest.approx([0.5, 0.5], abs=1e-9)
+    assert count_states(chain, logs).visits[0, 0].tolist() == pytest.approx([0.5, 0.5], abs=1e-9)

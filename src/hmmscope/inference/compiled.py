@@ -36,6 +36,9 @@ from hmmscope.reprs import Shown
 #: A law with a positive entry below this is in doubt, looked at so often: see `hmmscope.kernels.lanes`.
 SMALLEST = {np.dtype(np.float64): (1e-100, 8), np.dtype(np.float32): (1e-17, 1)}
 
+#: Where a positive transition or emission is below this, a law is looked at after every step instead.
+SHRINKS = 2.0**-40
+
 #: Up to this many symbols the compiled loop predicts them too.
 FEW_SYMBOLS = 64
 
@@ -166,11 +169,13 @@ def forward(
 
     States side by side are float64 in any case.
     """
-    if ends is None and openers is None and side_by_side(process, work):
-        _forward_side_by_side(process, work, doubtful, beliefs, norms, laws, ahead, totals)
-        return
     dtype, size = process.first.dtype, process.num_states
     smallest, every = SMALLEST[dtype]
+    least = _least(process)
+    if ends is None and openers is None and least >= SHRINKS and side_by_side(process, work):
+        _forward_side_by_side(process, work, doubtful, beliefs, norms, laws, ahead, totals)
+        return
+    every = every if least >= SHRINKS else 1
     no_rows, no_sums = np.empty((0, size), dtype), np.empty(0)
     if ahead is None or laws is None:
         laws, ahead = NextLaws(np.empty(0), np.empty((size, 0))), np.empty((0, 0, 0))
@@ -189,6 +194,25 @@ def forward(
         )
 
     in_blocks(work, len(work.rows), run)
+    if least < smallest and ends is None and openers is None:
+        doubtful |= _vanishing(process, work, smallest)
+
+
+def _least(process: Tables) -> float:
+    """The smallest positive transition or emission, or square root of a first probability; 1 if a number is negative."""
+    first, *rest = process
+    if any(bool((part < 0).any()) for part in process):
+        return 1.0
+    return min(float(part[part > 0].min(initial=1.0)) for part in (np.sqrt(first), *rest))
+
+
+def _vanishing(process: Tables, work: Sequences, smallest: float) -> NDArray[np.bool_]:
+    """The sequences (n,) in which one step may shrink a law by so much that nothing is left of it in floats."""
+    if bool(((process.step > 0) & (process.step < smallest)).any()):
+        return np.ones(len(work.rows), np.bool_)
+    seen_V: NDArray[np.bool_] = np.any((process.emission > 0) & (process.emission < smallest), axis=1)
+    spans = zip(work.offsets.tolist(), work.lengths.tolist(), strict=True)
+    return np.array([seen_V[work.symbols[begin : begin + length]].any() for begin, length in spans], np.bool_)
 
 
 def _forward_side_by_side(

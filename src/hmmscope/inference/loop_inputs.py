@@ -57,11 +57,10 @@ class Padded(NamedTuple):
 def padded(process: Tables, *, filling: float = 0.0) -> Padded:
     """The same tables in float64, with `filling` beyond the last state."""
     size = process.num_states
-    rest = [(0, padded_size(size) - size)]
-    first, step, emission = (
-        np.pad(part, [(0, 0)] * (part.ndim - 1) + rest, constant_values=filling).astype(np.float64).ravel()
-        for part in process
-    )
+    wide = [np.full((*part.shape[:-1], padded_size(size)), filling) for part in process]
+    for own, part in zip(wide, process, strict=True):
+        own[..., :size] = part
+    first, step, emission = (own.ravel() for own in wide)
     return Padded((0,) * size, first, step, emission)
 
 

@@ -1,5 +1,6 @@
 """Whole hidden paths: the likeliest one, and draws from their posterior law."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import Weights, filter_batch
-from hmmscope.inference.loop_inputs import Tables, in_blocks, padded, sequences, side_by_side, tables
+from hmmscope.inference.loop_inputs import Sequences, Tables, in_blocks, padded, sequences, side_by_side, tables
 from hmmscope.inference.ragged import check_ragged, counted
 from hmmscope.kernels import careful, registers
 from hmmscope.kernels.vectors import padded_size
@@ -71,26 +72,45 @@ def most_likely_states(
         return PathResult(*hmm.likeliest_path(observations, starts=starts))
     checked, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
     process, work = tables(hmm.law), sequences(checked, mask, counted(inside))
-    batch, time = checked.shape
     with np.errstate(divide="ignore"):
         exact = Tables(*(np.log(part) for part in process))
-    first, step, emission = (np.rint(part * _GRID) / _GRID for part in exact)
-    rounded = Tables(first, step, emission)
+    rounded = Tables(*(np.rint(part * _GRID) / _GRID for part in exact))
+    return likeliest_paths(exact, rounded, work, checked.shape, narrow=side_by_side(process, work))
+
+
+def likeliest_paths(
+    exact: Tables, compared: Tables, work: Sequences, shape: Sequence[int], *, narrow: bool, highest_end: bool = False
+) -> PathResult:
+    """The paths of `most_likely_states`, and their probability by `exact`, from tables of logarithms.
+
+    Args:
+        exact: of the process.
+        compared: those by which paths are compared; ties go to the lowest state.
+        work: the sequences, rows of a batch.
+        shape: of the batch, (batch, time).
+        narrow: whether states go side by side, see `side_by_side`.
+        highest_end: of last states that tie the highest is taken, not the lowest.
+    """
+    first, step, emission = compared
+    batch, time = shape
     transposed = np.ascontiguousarray(step.transpose(0, 2, 1))
+    size = exact.num_states
     states, found = np.full(batch * time, -1), np.empty(len(work.rows))
-    longest, small = int(work.lengths.max(initial=0)), np.uint8 if hmm.num_states <= 256 else np.uint16
+    longest, small = int(work.lengths.max(initial=0)), np.uint8 if size <= 256 else np.uint16
 
     def run(part: slice) -> None:
         own = work.part(part)
-        pointers = np.empty((longest, hmm.num_states, min(len(work.width), len(own.rows))), small)
-        likeliest(work.width, first, transposed, emission, *own[:3], own.starts, pointers, states, found[part])
+        pointers = np.empty((longest, size, min(len(work.width), len(own.rows))), small)
+        likeliest(
+            work.width, first, transposed, emission, *own[:3], own.starts, highest_end, pointers, states, found[part]
+        )
 
     def run_side_by_side(part: slice) -> None:
-        own, flat = work.part(part), padded(rounded, filling=-np.inf)
-        pointers = np.empty(longest * padded_size(hmm.num_states), np.uint8)
-        registers.likeliest(*flat, *own[:3], own.starts, pointers, states, found[part])
+        own, flat = work.part(part), padded(compared, filling=-np.inf)
+        pointers = np.empty(longest * padded_size(size), np.uint8)
+        registers.likeliest(*flat, *own[:3], own.starts, highest_end, pointers, states, found[part])
 
-    if side_by_side(process, work):
+    if narrow:
         in_blocks(work, len(work.rows), run_side_by_side, together=1)
     else:
         in_blocks(work, len(work.rows), run)

@@ -189,7 +189,9 @@ def backward(  # type: ignore[no-untyped-def]
 
 
 @kernel()
-def likeliest(states, first, step, emission, symbols, offsets, lengths, starts, pointers, paths, logs):  # type: ignore[no-untyped-def]
+def likeliest(  # type: ignore[no-untyped-def]
+    states, first, step, emission, symbols, offsets, lengths, starts, highest_end, pointers, paths, logs
+):
     """The paths of largest probability, as `viterbi.likeliest` with `step` as it is; arrays of numbers are flat.
 
     `pointers` is working memory for a row of padded size for each time of the longest sequence, in bytes.
@@ -217,7 +219,7 @@ def likeliest(states, first, step, emission, symbols, offsets, lengths, starts, 
         put(states, best, here, 0)
         at = np.int64(0)
         for i in range(1, size):
-            at = np.int64(i) if here[i] > here[at] else at
+            at = np.int64(i) if here[i] > here[at] or (highest_end and here[i] == here[at]) else at
         logs[row] = here[at]
         possible = here[at] > -np.inf
         for t in range(time - 1, -1, -1):

@@ -44,8 +44,12 @@ def _longer(width, best, log_weight, target, pointer, here):  # type: ignore[no-
 
 
 @kernel()
-def likeliest(width, first, transposed, emission, symbols, offsets, lengths, starts, pointers, states, logs):  # type: ignore[no-untyped-def]
+def likeliest(  # type: ignore[no-untyped-def]
+    width, first, transposed, emission, symbols, offsets, lengths, starts, highest_end, pointers, states, logs
+):
     """The paths of largest probability: states (N,), -1 where impossible, and their log-probabilities (n,).
+
+    Ties go to the lowest state; of equal last states to the lowest, or with `highest_end` to the highest.
 
     All tables are logarithms; `transposed` is step with its last two axes exchanged; `pointers` is working memory
     (longest, S, lanes or fewer sequences) of unsigned integers that hold S - 1.
@@ -99,7 +103,8 @@ def likeliest(width, first, transposed, emission, symbols, offsets, lengths, sta
         for lane in range(lanes):
             at = 0
             for i in range(1, size):
-                at = i if best[i, lane] > best[at, lane] else at
+                equal = highest_end and best[i, lane] == best[at, lane]
+                at = i if best[i, lane] > best[at, lane] or equal else at
             logs[begin + lane] = best[at, lane]
             possible = best[at, lane] > -np.inf
             for t in range(length[lane] - 1, -1, -1):

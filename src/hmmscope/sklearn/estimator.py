@@ -1,0 +1,435 @@
+"""What every hidden Markov model is as an estimator of scikit-learn; emissions are left to each family."""
+
+import copy
+import math
+import warnings
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted, check_random_state
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.inference.compiled import filter_batch, run_smoother
+from hmmscope.inference.counts import Counts, add_counts
+from hmmscope.inference.fast import log_likelihood
+from hmmscope.inference.loop_inputs import Tables, flat_sequences, sequences, side_by_side, tables
+from hmmscope.inference.paths import likeliest_paths
+from hmmscope.processes.answers import OF_STATES
+from hmmscope.processes.laws import StateEmitting
+from hmmscope.processes.process import Process
+from hmmscope.processes.stationary import stationary_law
+from hmmscope.schema import unknown_name
+from hmmscope.sklearn.monitor import ConvergenceMonitor
+
+Array = NDArray[np.float64]
+
+#: Decoders: the likeliest path, or the likeliest state at each time.
+ALGORITHMS = ("viterbi", "map")
+#: Names that hmmlearn has for two ways to compute the same numbers, which are computed here in one way.
+IMPLEMENTATIONS = ("log", "scaling")
+
+
+class UnroundedHMM(Process):
+    """States that emit, with laws in floats as they are given: no row is rounded to the grid of 2^-32.
+
+    Args:
+        initial: (S,).
+        transition: (S, S), rows sum to one or zero.
+        emission: (S, V), likelihoods of V symbols; where a symbol stands for one observation, up to a factor each.
+    """
+
+    by_law = OF_STATES
+
+    def __init__(self, initial: Array, transition: Array, emission: Array) -> None:
+        rows = (
+            torch.from_numpy(np.ascontiguousarray(part, np.float64))[None] for part in (initial, transition, emission)
+        )
+        self.law = StateEmitting(*rows)
+        self.num_states, self.num_symbols = emission.shape
+
+    def logarithms(self) -> Tables:
+        """Tables of logarithms, the last state first, with the bits that hmmlearn compares paths by.
+
+        There ties go to the highest state, and at the end of a sequence to the lowest.
+        """
+        initial, transition = (libm_log(part[0].numpy()) for part in self.law.rows()[:2])
+        with np.errstate(divide="ignore"):
+            emission_VS = np.log(np.ascontiguousarray(self.law.rows()[2][0].numpy().T))
+        found = (initial + emission_VS, transition[None, ::-1], emission_VS)
+        return Tables(*(np.ascontiguousarray(part[..., ::-1]) for part in found))
+
+
+class Seen(NamedTuple):
+    """Observations as the compiled loops take them.
+
+    Attributes:
+        process: with the law of each symbol.
+        symbols: of the process, one sequence after the other (N,).
+        lengths: of the sequences (n,).
+    """
+
+    process: UnroundedHMM
+    symbols: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+    def batches(self) -> Iterator["Batch"]:
+        """The sequences that have observations, those of about one length together."""
+        starts = self.lengths.cumsum() - self.lengths
+        order = np.argsort(self.lengths, kind="stable")
+        order = order[self.lengths[order] > 0]
+        while len(order):
+            near = int(np.searchsorted(self.lengths[order], 2 * self.lengths[order[0]], side="right"))
+            chosen, order = order[:near], order[near:]
+            counts = self.lengths[chosen]
+            inside = np.arange(counts[-1]) < counts[:, None]
+            places = starts[chosen, None] + np.arange(counts[-1]) * inside
+            yield Batch(torch.from_numpy(self.symbols[places]), torch.from_numpy(counts), inside, places[inside])
+
+
+class Batch(NamedTuple):
+    """Sequences side by side.
+
+    Attributes:
+        observations: padded (batch, time).
+        lengths: (batch,).
+        inside: where there is no padding (batch, time).
+        places: the rows of X that stand there.
+    """
+
+    observations: Int64[Tensor, "batch time"]
+    lengths: Int64[Tensor, "batch"]
+    inside: NDArray[np.bool_]
+    places: NDArray[np.int64]
+
+
+class HiddenMarkovModel(BaseEstimator):
+    """A hidden Markov model as an estimator: X is (time, feature), and `lengths` says how many rows each sequence has.
+
+    A family of emissions gives the methods without a body. Their statistics are the expected visits of states with each
+    symbol (V, S); a family without symbols has one "symbol" an observation, whose likelihoods are a row of the table.
+
+    The numbers are those of hmmlearn from the same start, to about 1e-10; see the page "From hmmlearn" for differences.
+    """
+
+    #: Letters of `params` and `init_params`, and the attribute of each.
+    parts: dict[str, str] = {"s": "startprob_", "t": "transmat_"}
+
+    n_components: int
+    startprob_prior: Any
+    transmat_prior: Any
+    algorithm: str
+    random_state: Any
+    n_iter: int
+    tol: float
+    verbose: bool
+    params: str
+    init_params: str
+    implementation: str
+    n_init: int
+
+    # -- a family of emissions
+
+    @abstractmethod
+    def _read(self, X: Any, *, fitting: bool) -> NDArray[Any]:
+        """The observations (N, feature), checked; with `fitting` what they say of the family's sizes is taken over."""
+
+    @abstractmethod
+    def _begin_emissions(self, X: NDArray[Any], random: np.random.RandomState) -> dict[str, Array]:
+        """Emissions to begin with, by attribute, as hmmlearn draws them."""
+
+    @abstractmethod
+    def _maximise_emissions(self, X: NDArray[Any], visits: Float64[Tensor, "symbol state"]) -> None:
+        """Take the emissions that explain the observations best, each weighed by the visits of a state."""
+
+    @abstractmethod
+    def _check_emissions(self) -> None:
+        """InputError unless the emissions are laws."""
+
+    @abstractmethod
+    def _seen(self, X: NDArray[Any], lengths: NDArray[np.int64]) -> Seen:
+        """The observations beside the law as it is now."""
+
+    @abstractmethod
+    def _emit(self, states: NDArray[np.int64], uniforms: Array) -> NDArray[Any]:
+        """An observation (N, feature) of each state, from uniform numbers (N,)."""
+
+    @abstractmethod
+    def _num_emission_parameters(self) -> int:
+        """Free numbers of all states together."""
+
+    # -- fitting
+
+    def fit(self, X: Any, lengths: Any = None) -> Self:
+        """Fit by expectation maximisation (Baum and Welch), from random numbers or from what `init_params` leaves as it is.
+
+        transmat_ij ∝ max(0, transmat_prior - 1 + E[moves i -> j]), and zero where it was zero; so also startprob_
+
+        Args:
+            X: (time, feature), one sequence after the other.
+            lengths: of the sequences, which sum to the number of rows; None for one sequence.
+
+        Raises:
+            InputError: what cannot be read; options out of range; a start that forbids a sequence.
+        """
+        self._check_options()
+        X = self._read(X, fitting=True)
+        lengths = _lengths(lengths, len(X))
+        generator = check_random_state(self.random_state)
+        self._warn_of_what_is_lost()
+        given = {name: getattr(self, name) for name in self.parts.values() if hasattr(self, name)}
+        monitor, best = self.__dict__.get("_own_monitor"), None
+        emitting = check_random_state(self.random_state)  # a seed that is a number begins again, as in hmmlearn
+        for _ in range(self.n_init):
+            self.__dict__.update(given)
+            self._begin(X, generator, emitting)
+            emitting, last = generator, emitting
+            climbing = ConvergenceMonitor(self.tol, self.n_iter, self.verbose) if monitor is None else monitor
+            reached = self._climb(X, lengths, climbing)
+            if best is None or reached > best[0]:
+                best = reached, {name: getattr(self, name) for name in self.parts.values()}, copy.deepcopy(climbing)
+        assert best is not None
+        self.__dict__.update(best[1])
+        self._made, self._ran = best[1], best[2]
+        self._drawn = self.random_state, last
+        return self
+
+    def _begin(self, X: NDArray[Any], chain: np.random.RandomState, emitting: np.random.RandomState) -> None:
+        """What is random at the start, drawn as hmmlearn draws it."""
+        share, wanted = np.full(self.n_components, 1.0 / self.n_components), self._to_begin()
+        if "startprob_" in wanted:
+            self.startprob_ = chain.dirichlet(share)
+        if "transmat_" in wanted:
+            self.transmat_ = chain.dirichlet(share, size=self.n_components)
+        for name, value in self._begin_emissions(X, emitting).items():
+            if name in wanted:
+                setattr(self, name, value)
+        self._check()
+
+    def _to_begin(self) -> set[str]:
+        return {name for letter, name in self.parts.items() if letter in self.init_params or not hasattr(self, name)}
+
+    def _warn_of_what_is_lost(self) -> None:
+        """hmmlearn's own warning: parameters that were set by hand are overwritten, unless `init_params` leaves them."""
+        made = self.__dict__.get("_made", {})
+        for letter, name in self.parts.items():
+            if letter in self.init_params and hasattr(self, name) and getattr(self, name) is not made.get(name):
+                warnings.warn(
+                    f"{name}: is set and will be overwritten; leave {letter!r} out of init_params", stacklevel=3
+                )
+
+    def _climb(self, X: NDArray[Any], lengths: NDArray[np.int64], monitor: Any) -> float:
+        """Iterations until the monitor has converged; the log-likelihood reached if there are several starts to compare."""
+        monitor._reset()
+        for _ in range(self.n_iter):
+            counts, total = self._expect(X, lengths)
+            self._maximise(X, counts)
+            monitor.report(total)
+            if monitor.converged:
+                break
+        return self._expect(X, lengths)[1] if self.n_init > 1 else math.nan
+
+    def _expect(self, X: NDArray[Any], lengths: NDArray[np.int64]) -> tuple[Counts, float]:
+        """Expected counts, and the log-likelihood of all sequences, nats."""
+        seen = self._seen(X, lengths)
+        work = flat_sequences(seen.symbols, seen.lengths)
+        work = work._replace(rows=np.arange(len(work.rows)))
+        size, num_symbols = self.n_components, seen.process.num_symbols
+        counts = Counts(np.zeros(size), np.zeros((size, size)), np.zeros((num_symbols, size)), np.zeros(len(work.rows)))
+        add_counts(tables(seen.process.law), work, counts)
+        if (counts.logs == -np.inf).any():
+            raise InputError(
+                "X: a sequence has probability zero from this start, and expectation maximisation keeps zeros"
+            )
+        return counts, float(counts.logs.sum())
+
+    def _maximise(self, X: NDArray[Any], counts: Counts) -> None:
+        if "s" in self.params:
+            self.startprob_ = most_probable(self.startprob_prior, counts.first, self.startprob_)
+        if "t" in self.params:
+            self.transmat_ = most_probable(self.transmat_prior, counts.transitions, self.transmat_)
+        self._maximise_emissions(X, torch.from_numpy(counts.visits))
+
+    # -- answers
+
+    def score(self, X: Any, lengths: Any = None) -> float:
+        """log P(X), nats, the sum over the sequences; -inf if one is impossible."""
+        seen = self._asked(X, lengths)
+        parts = (log_likelihood(seen.process, b.observations, lengths=b.lengths).sum() for b in seen.batches())
+        return float(sum(parts))
+
+    def score_samples(self, X: Any, lengths: Any = None) -> tuple[float, Array]:
+        """log P(X), nats, and P(state t | its whole sequence) (time, state); zeros for an impossible sequence."""
+        seen = self._asked(X, lengths)
+        posteriors, total = np.zeros((len(seen.symbols), self.n_components)), 0.0
+        for batch in seen.batches():
+            filtered = filter_batch(seen.process, batch.observations, None, batch.lengths)
+            smoothed = np.zeros_like(filtered.beliefs)
+            run_smoother(filtered, smoothed)
+            posteriors[batch.places] = smoothed[batch.inside]
+            total += float(filtered.terms.sum())
+        return total, posteriors
+
+    def decode(self, X: Any, lengths: Any = None, algorithm: str | None = None) -> tuple[float, NDArray[np.int64]]:
+        """The states behind X (time,), and how likely they are.
+
+        "viterbi": the path of largest probability, and log P(path, X), nats. "map": the likeliest state at each time, and,
+        as in hmmlearn, the sum of its probabilities over time. Of an impossible sequence every state is -1.
+        """
+        name = algorithm or self.algorithm
+        if name not in ALGORITHMS:
+            raise unknown_name("algorithm", name, ALGORITHMS)
+        if name == "map":
+            _, posteriors = self.score_samples(X, lengths)
+            dead = posteriors.sum(1) == 0
+            return float(posteriors.max(1).sum()), np.where(dead, -1, posteriors.argmax(1))
+        seen = self._asked(X, lengths)
+        states, total = np.full(len(seen.symbols), -1), 0.0
+        logs = seen.process.logarithms()
+        for batch in seen.batches():
+            shape = batch.observations.shape
+            work = sequences(batch.observations, torch.arange(shape[1]) == 0, batch.lengths)
+            narrow = side_by_side(tables(seen.process.law), work)
+            found = likeliest_paths(logs, logs, work, shape, narrow=narrow, highest_end=True)
+            backward = found.states.numpy()[batch.inside]
+            states[batch.places] = np.where(backward < 0, -1, self.n_components - 1 - backward)
+            total += float(found.log_probability.sum())
+        return total, states
+
+    def predict(self, X: Any, lengths: Any = None) -> NDArray[np.int64]:
+        """The states behind X (time,), by `algorithm`."""
+        return self.decode(X, lengths)[1]
+
+    def predict_proba(self, X: Any, lengths: Any = None) -> Array:
+        """P(state t | its whole sequence) (time, state)."""
+        return self.score_samples(X, lengths)[1]
+
+    def sample(
+        self, n_samples: int = 1, random_state: Any = None, currstate: int | None = None
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Draw a sequence: observations (n_samples, feature) and states (n_samples,), those that hmmlearn draws.
+
+        Args:
+            n_samples: at least 1.
+            random_state: a seed or a generator; by default the one that fitted, or that of the estimator.
+            currstate: the first state; by default it is drawn from `startprob_`.
+        """
+        self._ready()
+        if n_samples < 1:
+            raise InputError(f"n_samples: must be at least 1, got {n_samples}")
+        if random_state is None:
+            owner, generator = self.__dict__.get("_drawn", (None, None))
+            random_state = generator if generator is not None and owner is self.random_state else self.random_state
+        uniforms = check_random_state(random_state).rand(2 * n_samples - (currstate is not None))
+        uniforms = uniforms if currstate is None else np.concatenate([[0.0], uniforms])
+        moves = self.transmat_.cumsum(1)
+        state = int(drawn(self.startprob_.cumsum(), uniforms[0])) if currstate is None else int(currstate)
+        states = np.empty(n_samples, np.int64)
+        states[0] = state
+        for t, uniform in enumerate(uniforms[2::2].tolist(), 1):
+            states[t] = state = drawn(moves[state], uniform)
+        return self._emit(states, uniforms[1::2]), states
+
+    def get_stationary_distribution(self) -> Array:
+        """The law of states (state,) with law @ transmat_ = law; InputError if there are several."""
+        self._ready()
+        return stationary_law(torch.from_numpy(np.array(self.transmat_, np.float64))).numpy()
+
+    def aic(self, X: Any, lengths: Any = None) -> float:
+        """-2 log P(X) + 2 (free parameters); small is good."""
+        return 2 * self._num_parameters() - 2 * self.score(X, lengths)
+
+    def bic(self, X: Any, lengths: Any = None) -> float:
+        """-2 log P(X) + (free parameters) log(rows of X); small is good."""
+        score = self.score(X, lengths)
+        return self._num_parameters() * math.log(len(X)) - 2 * score
+
+    # -- what is checked
+
+    @property
+    def monitor_(self) -> Any:
+        """The monitor of the last fit, or of the next one; set one of your own before `fit`."""
+        for name in ("_ran", "_own_monitor"):
+            if name in self.__dict__:
+                return self.__dict__[name]
+        return ConvergenceMonitor(self.tol, self.n_iter, self.verbose)
+
+    @monitor_.setter
+    def monitor_(self, monitor: Any) -> None:
+        self._own_monitor = monitor
+        self.__dict__.pop("_ran", None)
+
+    def _num_parameters(self) -> int:
+        return self.n_components**2 - 1 + self._num_emission_parameters()
+
+    def _asked(self, X: Any, lengths: Any) -> Seen:
+        self._ready()
+        X = self._read(X, fitting=False)
+        return self._seen(X, _lengths(lengths, len(X)))
+
+    def _ready(self) -> None:
+        check_is_fitted(self, list(self.parts.values()))
+        self._check_options()
+        self._check()
+
+    def _check(self) -> None:
+        size = self.n_components
+        self.startprob_ = rows_of("startprob_", self.startprob_, (size,))
+        self.transmat_ = rows_of("transmat_", self.transmat_, (size, size))
+        self._check_emissions()
+
+    def _check_options(self) -> None:
+        for name, least in (("n_components", 1), ("n_init", 1), ("n_iter", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+                raise InputError(f"{name}: must be a whole number of at least {least}, got {value!r}")
+        for name, known in (("algorithm", ALGORITHMS), ("implementation", IMPLEMENTATIONS)):
+            if getattr(self, name) not in known:
+                raise unknown_name(name, getattr(self, name), known)
+        for name in ("params", "init_params"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or set(value) - set(self.parts):
+                raise InputError(f"{name}: must be letters of {''.join(self.parts)!r}, got {value!r}")
+
+
+def rows_of(name: str, value: Any, shape: tuple[int | None, ...]) -> Array:
+    """Laws as floats of this shape; InputError unless every row is one."""
+    found = np.asarray(value, np.float64)
+    if found.ndim != len(shape) or any(want not in (None, size) for want, size in zip(shape, found.shape, strict=True)):
+        raise InputError(f"{name}: must have the shape {shape}, got {found.shape}")
+    if not bool((found >= 0).all()) or not np.allclose(found.sum(-1), 1):
+        raise InputError(f"{name}: must be laws, with no negative number and rows that sum to 1")
+    return value if found is value else found
+
+
+def most_probable(prior: Any, counts: Array, before: Array) -> Array:
+    """The likeliest laws under Dirichlet(prior) rows; zeros stay, and so do rows that nothing is known of."""
+    weight = np.where(before == 0, 0.0, np.maximum(prior - 1 + counts, 0))
+    total = weight.sum(-1, keepdims=True)
+    return np.divide(weight, total, where=total > 0, out=np.array(before, np.float64))
+
+
+def _lengths(lengths: Any, count: int) -> NDArray[np.int64]:
+    """Lengths of the sequences; InputError unless they are whole numbers that sum to the rows."""
+    if lengths is None:
+        return np.array([count])
+    found = np.asarray(lengths)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or (found < 0).any() or found.sum() != count:
+        raise InputError(f"lengths: must be whole numbers of at least 0 that sum to the {count} rows of X")
+    return found.astype(np.int64)
+
+
+def libm_log(values: Array) -> Array:
+    """Logarithms by the C library, whose last bits are not those of NumPy's vectors."""
+    return np.array([math.log(value) if value > 0 else -math.inf for value in values.ravel()]).reshape(values.shape)
+
+
+def drawn(cumulated: Array, uniforms: Any) -> Any:
+    """The first outcomes whose cumulated probability is above the uniform numbers; never one of probability zero."""
+    last = np.searchsorted(cumulated, cumulated[-1])
+    return np.minimum(np.searchsorted(cumulated, uniforms, side="right"), last)
