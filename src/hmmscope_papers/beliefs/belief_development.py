@@ -63,6 +63,7 @@ class BeliefDevelopment(Experiment):
     )
     intervals = SEED_INTERVALS
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
+    networks = ("process", "architecture")
     sizes = {
         "smoke": {"samples": 32, "positions": 1},
         "small": {"samples": 256, "positions": 2},

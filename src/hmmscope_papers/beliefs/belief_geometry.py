@@ -73,6 +73,7 @@ class BeliefGeometry(Experiment):
     )
     intervals = SEED_INTERVALS
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
+    networks = ("process",)
     sizes = {
         "smoke": {"samples": 24, "points": 60},
         "small": {"samples": 512, "points": 10_000},

@@ -48,6 +48,7 @@ class BeliefInterventions(Experiment):
     )
     intervals = SEED_INTERVALS
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
+    networks = ("process", "architecture")
     sizes = {
         "smoke": {"samples": 32, "positions": 2},
         "small": {"samples": 512, "positions": 4},

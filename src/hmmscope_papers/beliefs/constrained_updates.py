@@ -46,6 +46,7 @@ class ConstrainedUpdates(Experiment):
     )
     intervals = SEED_INTERVALS
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
+    networks = ("process",)
     sizes = {
         "smoke": {"samples": 24, "distances": 3},
         "small": {"samples": 512, "distances": 5},

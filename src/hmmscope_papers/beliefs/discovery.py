@@ -40,6 +40,7 @@ class Discovery(Experiment):
     )
     intervals = SEED_INTERVALS
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
+    networks = ("process",)
     sizes = {
         "smoke": {"samples": 24},
         "small": {"samples": 384},

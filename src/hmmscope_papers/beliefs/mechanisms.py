@@ -63,6 +63,7 @@ class Mechanisms(Experiment):
     )
     intervals = SEED_INTERVALS
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
+    networks = ("process",)
     sizes = {"smoke": {"samples": 24}, "small": {"samples": 256}, "gpu": {"samples": 2048}, "paper": {"samples": 2048}}
     groups = {"parts": ("ablations", "paths", "learned")}
 

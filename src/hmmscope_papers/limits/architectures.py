@@ -65,6 +65,7 @@ class Architectures(Experiment):
         "constructed weights."
     )
     num_seeds = NUM_SEEDS
+    networks = ("task", "architecture", "layers")
     intervals = SEED_INTERVALS
     #: What shapes the plan. Up to scale medium everything sees as many sequences. Steps 0: those of the scale.
     shapes: dict[str, dict[str, Any]] = {

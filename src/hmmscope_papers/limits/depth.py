@@ -53,6 +53,7 @@ class LimitsDepth(Experiment):
         "sequence; if it is a speed, more training moves it on, and 2^L is a snapshot."
     )
     num_seeds = NUM_SEEDS
+    networks = ("layers", "longest")
     intervals = SEED_INTERVALS
     sizes = {scale: {"error_rate": RATE} for scale in ("smoke", "small", "medium", "gpu")}
     groups = {"lengths": (WHILE_TRAINING,)}

@@ -69,6 +69,7 @@ class LimitsFig2(Experiment):
         "distance of laws, the Euclidean distance of vectors. The shorter way down is the faster learner. " + EPOCHS
     )
     num_seeds = NUM_SEEDS
+    networks = ("task", "layers")
     intervals = SEED_INTERVALS
     sizes = {
         "smoke": _sizes(64, 2, 3, 2, 4, 3, 3),

@@ -92,6 +92,7 @@ class LimitsFig3(Experiment):
         "length is what a fit length is worth. " + EPOCHS
     )
     num_seeds = NUM_SEEDS
+    networks = ("task", "layers")
     intervals = SEED_INTERVALS
     sizes = {
         "smoke": _COMMON | {"samples": 64, "least_count": 8, "window_samples": 32},

@@ -60,6 +60,7 @@ class Figure4CoT(Experiment):
         "can follow, no answer is worth hearing."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
+    networks = ("task", "block_length")
     intervals = SEED_INTERVALS
     #: What shapes the plan. Layers are those of the tasks in their order; steps 0: of the scale.
     shapes: dict[str, dict[str, Any]] = {

@@ -58,6 +58,7 @@ class Figure4Mixing(Experiment):
         "trained on as many sequences."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
+    networks = ("probability", "predictor", "network")
     intervals = SEED_INTERVALS
     #: What shapes the plan. Steps 0: those of the scale.
     shapes: dict[str, dict[str, Any]] = {

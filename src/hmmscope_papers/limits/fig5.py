@@ -52,6 +52,7 @@ class Figure5(Experiment):
         "Transformer and the RNN are trained with several learning rates too."
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 3}
+    networks = ("layers", "width", "heads", "rate")
     intervals = SEED_INTERVALS
     #: What shapes the plan. Heads are varied at the width `width`, the width at `heads` heads. Steps 0: those of the scale.
     shapes: dict[str, dict[str, Any]] = {

@@ -61,6 +61,7 @@ class LimitsFig6(Experiment):
         "costs. " + EPOCHS
     )
     num_seeds = NUM_SEEDS
+    networks = ("task", "layers", "curriculum")
     intervals = SEED_INTERVALS
     sizes = dict.fromkeys(SCALES, _SIZES)
     groups = {"epochs": ("epochs", "fit-lengths")}

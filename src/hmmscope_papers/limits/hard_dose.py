@@ -60,6 +60,7 @@ class LimitsHardDose(Experiment):
         "length of 120 and its 10^8 sequences is out of reach of two processor cores."
     )
     num_seeds = NUM_SEEDS
+    networks = ("actions", "layers")
     intervals = SEED_INTERVALS
     sizes = {
         "smoke": {"samples": 64, "least_count": 4},

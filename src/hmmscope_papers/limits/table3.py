@@ -77,6 +77,7 @@ class LimitsTable3(Experiment):
         "samples. The printed losses of the paper stand beside floors at the paper's sizes."
     )
     num_seeds = NUM_SEEDS
+    networks = ("task", "layers")
     intervals = SEED_INTERVALS
     sizes = {
         "smoke": {"samples": 32, "floor_samples": 40, "floor_instances": 2, **_COMMON},

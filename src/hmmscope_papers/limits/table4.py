@@ -57,6 +57,7 @@ class LimitsTable4(Experiment):
         "matrices, beside the least possible loss and that of a predictor that always gives the same answer. " + EPOCHS
     )
     num_seeds = NUM_SEEDS
+    networks = ("task", "layers", "long")
     intervals = SEED_INTERVALS
     sizes = {
         "smoke": {"samples": 64, "floor_samples": 40, "floor_instances": 2, **_COMMON},

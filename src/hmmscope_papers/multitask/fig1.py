@@ -115,7 +115,7 @@ class MultiTaskFig1(PoolFigure):
             )
             for name in ("demonstrations", "positions")
         }
-        return {**tables, **curves, "effects": (untrained(tables) or tables)["effects"]}
+        return {**(untrained(tables) or tables), **curves}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -58,6 +58,7 @@ class PoolFigure(Experiment):
 
     num_seeds = NUM_SEEDS
     intervals = SEED_INTERVALS
+    networks = ("label",)
     #: Figures that are drawn of the other models too.
     of_all: tuple[str, ...] = ()
 

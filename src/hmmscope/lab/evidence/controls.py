@@ -5,11 +5,17 @@ A table says in the column ``network`` (or ``model``) which network a row is of:
 """
 
 from collections.abc import Callable, Mapping
+from statistics import fmean
 
 from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.ties import largest, smallest
 
 _COLUMNS = ("network", "model")
 TRAINED = "trained"
+#: What the trained networks gain over a predictor that knows less: a table of that name, or rows of such a quantity.
+GAINS, _GAIN = "learned", "gain over "
+#: How the names of predictors that count begin.
+_COUNTING = ("order-", "context-tree")
 
 
 def in_place_of_trained(tables: Tables, network: str) -> Tables | None:
@@ -37,18 +43,53 @@ def _swap(rows: Rows, column: str, network: str) -> Rows | None:
     if not {TRAINED, network} <= kinds:
         return None
     taken = rows.where(**{column: network}).with_columns(**{column: lambda row: TRAINED})
-    differences = rows.where(**{column: f"{TRAINED} - {network}"}).with_columns(
-        value=lambda row: 0.0,
-        low=lambda row: None if row.get("low") is None else row["low"] - row["value"],
-        high=lambda row: None if row.get("high") is None else row["high"] - row["value"],
-    )
+    differences = _none(rows.where(**{column: f"{TRAINED} - {network}"}))
     rest = Rows(row for row in rows if row.get(column) not in (TRAINED, f"{TRAINED} - {network}"))
     return Rows([*taken, *differences, *rest])
 
 
+def gaining_nothing(tables: Tables) -> Tables:
+    """The tables with gains of zero, with the noise that they had."""
+    made = dict(tables)
+    for name, rows in tables.items():
+        gains = [str(row.get("quantity", row.get("effect"))).startswith(_GAIN) or name == GAINS for row in rows]
+        if any(gains):
+            made[name] = Rows(
+                _none(Rows([row]))[0] if is_gain else row for row, is_gain in zip(rows, gains, strict=True)
+            )
+    return made
+
+
+def _none(rows: Rows) -> Rows:
+    """Differences of zero, with the noise that they had."""
+    return rows.with_columns(
+        value=lambda row: 0.0,
+        low=lambda row: None if row.get("low") is None else row["low"] - row["value"],
+        high=lambda row: None if row.get("high") is None else row["high"] - row["value"],
+    )
+
+
 def untrained(tables: Tables) -> Tables | None:
-    """The untrained network in the place of the trained one."""
-    return in_place_of_trained(tables, "untrained")
+    """The untrained network in the place of the trained one, which gains nothing."""
+    made = in_place_of_trained(tables, "untrained")
+    return None if made is None else gaining_nothing(made)
+
+
+def counting(tables: Tables) -> Tables | None:
+    """The best that counts, by each metric, in the place of the trained network; None if no table has rows of both."""
+    made: dict[str, Rows] = {}
+    for name, rows in tables.items():
+        counted = [one for one in rows.values("predictor") if str(one).startswith(_COUNTING)]
+        own = next((one for one in rows.values("predictor") if one in (TRAINED, "model")), None)
+        if own is None or not counted:
+            continue
+        made[name] = Rows(row for row in rows if row["predictor"] != own)
+        for metric, measured in rows.where(predictor=counted).by("metric").items():
+            means = {one: fmean(row["value"] for row in some) for one, some in measured.by("predictor").items()}
+            best = (largest if metric == "accuracy" else smallest)(means, means.__getitem__)
+            made[name] += measured.where(predictor=best).with_columns(predictor=lambda row, own=own: own)
+    gained = gaining_nothing({**tables, **made})
+    return gained if gained != tables else None
 
 
 def constructed(tables: Mapping[str, Rows]) -> Tables | None:

@@ -60,6 +60,7 @@ class Record:
         level: share of the law outside of the intervals of the effects.
         numbers: what the function that measures is given.
         once: versions by the marks that older files have of them.
+        stands: of attacks that may leave the claim decided, why, by their names; see `tests/evidence/attacks.py`.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Record:
     level: float = ALPHA
     numbers: Numbers = field(default_factory=Numbers)
     once: Mapping[str, int] = field(default_factory=dict)
+    stands: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.about not in _ABOUT:

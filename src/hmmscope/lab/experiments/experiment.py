@@ -9,7 +9,7 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.lab.evidence.claim import claims_of
-from hmmscope.lab.evidence.controls import untrained
+from hmmscope.lab.evidence.controls import counting, untrained
 from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.ledger import SCALES
@@ -44,6 +44,9 @@ class Experiment(ABC):
     num_seeds: dict[str, int] = {}
     #: Sizes of the measurements at each scale: the one table of what differs between scales apart from the models.
     sizes: dict[str, dict[str, Any]]
+
+    #: Columns of the tables that tell its networks of a seed apart.
+    networks: tuple[str, ...] = ()
 
     #: Version of what `measure` makes, where no record of claims has one: raised when it makes other rows of the same
     #: models, never otherwise. Parts of another version are not taken over.
@@ -100,6 +103,10 @@ class Experiment(ABC):
         rows puts there what its know-nothing predictor gives. None if it trains nothing.
         """
         return untrained(tables)
+
+    def by_counting(self, tables: Tables) -> Tables | None:
+        """The tables as they would be had the networks learned to count and no more; None where nothing was counted."""
+        return counting(tables)
 
     def findings(self, tables: Tables) -> list[Finding]:
         """What was found: the verdicts of all claims that the experiment decides."""
