@@ -14,8 +14,8 @@ from hmmscope.kernels import lanes, registers
 #: Bytes of beliefs of a block; 64 times as many for matrix products, which need many rows.
 BLOCK_BYTES = 2**20
 
-#: The compiled loops have at least so many blocks, if there are as many sequences.
-BLOCKS = 16
+#: The compiled loops have so many blocks, if there are as many sequences and none of fewer observations than `LEAST`.
+BLOCKS, LEAST = 16, 2**13
 
 
 class Counts(NamedTuple):
@@ -48,8 +48,10 @@ def add_counts(process: Tables, work: Sequences, counts: Counts, num_threads: in
         counts.logs[own.rows] = found.logs
         parts[part.start] = found
 
-    blocks = None if add is _add_many else BLOCKS  # the same sums for any number of threads
-    in_blocks(packed, rows, run, num_threads, together=1 if narrow else None, shares=blocks)
+    blocks = min(BLOCKS, 1 + len(work.symbols) // LEAST)  # the same sums for any number of threads
+    in_blocks(
+        packed, rows, run, num_threads, together=1 if narrow else None, shares=None if add is _add_many else blocks
+    )
     for begin in sorted(parts):  # the same sums whichever thread was first
         for total, own in zip(counts[:3], parts[begin][:3], strict=True):
             total += own
