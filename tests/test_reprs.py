@@ -6,6 +6,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import torch
 import hmmscope
 import hmmscope as hs
 from hmmscope.inference.mixed_states import mixed_states
+from hmmscope.lab.cli import main
 
 LONGEST = 600
 
@@ -99,3 +101,47 @@ def test_few_numbers_are_printed_as_they_are() -> None:
     assert "beliefs=float64[32, 64, 12]" in repr(hs.filter_beliefs(HMM, SEEN.observations))
     assert "num_steps=5" in repr(LARGE["config"]())
     assert "learning_rate" not in repr(LARGE["config"]())
+
+
+def test_a_small_hmm_prints_its_matrices_and_a_notebook_shows_them() -> None:
+    casino = hs.load_process("dishonest-casino")
+    assert str(casino).splitlines()[3:] == [
+        "  from, to   fair  loaded",
+        "  fair      0.950   0.050",
+        "  loaded    0.100   0.900",
+        "  emits       1      2      3      4      5      6",
+        "  fair    0.167  0.167  0.167  0.167  0.167  0.167",
+        "  loaded  0.100  0.100  0.100  0.100  0.100  0.500",
+    ]
+    assert "\n" not in repr(casino)
+    card = casino._repr_html_()
+    assert card.count("<table>") == 4
+    assert re.search(r"<th [^>]*>loaded</th><td [^>]*>0\.100</td><td [^>]*>0\.900</td>", card)
+
+
+def test_a_large_hmm_prints_a_picture_and_what_its_states_emit() -> None:
+    size = 60
+    names = ["<b>" * 2000, *(f"s{v}" for v in range(1, size))]
+    shift = torch.roll(torch.eye(size, dtype=torch.float64), 1, 1)
+    hmm = hs.HMM(torch.full((size,), 1 / size, dtype=torch.float64), shift, torch.eye(size), symbols=names)
+    lines = str(hmm).splitlines()
+    assert max(map(len, lines)) < 130
+    assert len(lines) < 90
+    first = lines.index(next(line for line in lines if line.startswith("  from, to (60 × 60")))
+    assert lines[first + 1] == "    | ██" + " " * 57 + "|"  # two states a row, and the largest entry of each block
+    assert f"  state 3   {names[3]} 1.000" in lines
+    card = hmm._repr_html_()
+    assert card.count("<svg") == 3
+    assert card.count("h1v1h-1z") >= 2 * size
+    assert "<b>" not in card.replace("&lt;b&gt;", "")
+    assert len(card) < 12000
+
+
+def test_a_symbol_of_thousands_of_letters_is_shown_in_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hs.HMM([1.0], [[1.0]], [[0.5, 0.5]], symbols=["a" * 5000, "b"]).save(tmp_path / "long.json")
+    (tmp_path / "b.txt").write_text("b b\n")
+    assert main(["show", str(tmp_path / "long.json")]) == 0
+    assert main(["oracle", str(tmp_path / "long.json"), str(tmp_path / "b.txt"), "-q"]) == 0
+    said = capsys.readouterr().out
+    assert "a" * 39 + "…" in said
+    assert max(map(len, said.splitlines())) < 120

@@ -32,6 +32,7 @@ _HOME = {
     "most_likely_states": "inference.paths",
     "sample_state_paths": "inference.paths",
     "memory_beliefs": "inference.memory",
+    "forecast": "inference.continuations",
     "count": "analysis.counting",
     "entropy_rate": "inference.entropy",
     "observability": "inference.observability",
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from hmmscope.corpora.layouts import Sequences as Sequences
     from hmmscope.corpora.tokenized import Text as Text
     from hmmscope.errors import HmmscopeError as HmmscopeError
+    from hmmscope.inference.continuations import forecast as forecast
     from hmmscope.inference.entropy import entropy_rate as entropy_rate
     from hmmscope.inference.fast import log_likelihood as log_likelihood
     from hmmscope.inference.fast import mixture_predictions as mixture_predictions

@@ -29,6 +29,12 @@ def in_a_line(text: str) -> str:
     return visible(text, keep="")
 
 
+def in_brief(text: str, most: int = 40) -> str:
+    """The beginning of `in_a_line` text: so many characters at most."""
+    line = in_a_line(text)
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
 def is_text(text: str) -> bool:
     """Whether UTF-8 can hold it: half a surrogate pair, such as JSON may name, is no text."""
     try:

@@ -158,6 +158,9 @@ def _add_exact_answers(verb: _Verb) -> None:
     oracle.add_argument("--paths", type=int, default=0, metavar="N", help="also N draws of the path of states")
     oracle.add_argument("--memory", type=int, default=0, metavar="L", help="also an observer who remembers L symbols")
     oracle.add_argument("--ngrams", type=int, default=0, metavar="N", help="also n-gram counts of the sequence, n to N")
+    oracle.add_argument(
+        "--forecast", type=int, default=0, metavar="N", help="also the law of each of the N next symbols"
+    )
     oracle.add_argument("--seed", type=int, default=0, help="of the draws")
     oracle.add_argument("--allow-drop-tiny", action="store_true", help="round probabilities below 2^-32 to zero")
 

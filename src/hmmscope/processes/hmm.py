@@ -1,19 +1,23 @@
 """A hidden Markov model whose states emit symbols."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
 from hmmscope.processes.answers import OF_STATES
 from hmmscope.processes.laws import StateEmitting
+from hmmscope.processes.matrices import FEW_COLUMNS, as_html, as_text, brief_names
 from hmmscope.processes.probability_rows import Quantiser
 from hmmscope.processes.process import Process
 from hmmscope.schema import parse_spec, shown
 from hmmscope.sequences.encoding import check_text
 from hmmscope.sequences.rule import Reading
-from hmmscope.text import in_a_line
+from hmmscope.text import in_a_line, in_brief
 from hmmscope.ties import descending, steady
+
+#: States whose likeliest symbols are listed.
+_LISTED = 40
 
 
 class HMM(Process):
@@ -79,8 +83,8 @@ class HMM(Process):
 
     def card(self) -> list[str]:
         """What each state does: how often it starts, what it emits, and where it goes."""
-        states = tuple(map(in_a_line, self.states or (f"state {s}" for s in range(self.num_states))))
-        symbols = tuple(map(in_a_line, self.symbols or map(str, range(self.num_symbols))))
+        states = tuple(map(in_brief, self.states or (f"state {s}" for s in range(self.num_states))))
+        symbols = tuple(map(in_brief, self.symbols or map(str, range(self.num_symbols))))
         rows = zip(states, self.initial_S.tolist(), self.emission_SV.tolist(), self.transition_SS.tolist(), strict=True)
         return [
             f"  {state:<16} starts {steady(start):.3f}; emits {_likeliest(emitted, symbols, 6)}; "
@@ -91,6 +95,30 @@ class HMM(Process):
     def __repr__(self) -> str:
         title = f", title={self.title!r}" if self.title else ""
         return f"HMM(num_states={self.num_states}, num_symbols={self.num_symbols}{title})"
+
+    def __str__(self) -> str:
+        """The line of `repr` and the matrices, or their picture; of many symbols those that each state likes to emit."""
+        *chain, emission = self._tables()
+        lines = [line for table in chain for line in as_text(*table)]
+        if self.num_symbols <= FEW_COLUMNS:
+            return "\n".join([in_a_line(repr(self)), *lines, *as_text(*emission)])
+        title, states, symbols, law_SV = emission
+        left = max(map(len, (title, *states)))
+        rows = zip(states[:_LISTED], law_SV[:_LISTED].tolist(), strict=True)
+        listed = [f"  {state:<{left}}  {_likeliest(law, symbols, 6)}" for state, law in rows]
+        more = [f"  and {self.num_states - _LISTED} more states"] * (self.num_states > _LISTED)
+        return "\n".join([in_a_line(repr(self)), *lines, f"  {title}", *listed, *more])
+
+    def _repr_html_(self) -> str:
+        return "".join([super()._repr_html_(), *(as_html(*table) for table in self._tables())])
+
+    def _tables(self) -> Iterator[tuple[str, list[str], list[str], Tensor]]:
+        """Title, rows, columns and entries of each matrix."""
+        states = brief_names(self.states, self.num_states, "state ")
+        symbols = brief_names(self.symbols, self.num_symbols, "")
+        yield "starts in", [""], states, self.initial_S[None]
+        yield "from, to", states, states, self.transition_SS
+        yield "emits", states, symbols, self.emission_SV
 
     def file_texts(self) -> dict[str, Any]:
         reading = {} if self.reading is None else {"reading": self.reading.to_data()}
@@ -107,7 +135,7 @@ class HMM(Process):
         return hmm
 
 
-def _likeliest(law: list[float], names: tuple[str, ...], count: int) -> str:
+def _likeliest(law: list[float], names: Sequence[str], count: int) -> str:
     """The largest entries of a law, those above zero."""
     return ", ".join(f"{names[i]} {steady(law[i]):.3f}" for i in descending(law)[:count] if law[i] > 0)
 

@@ -40,6 +40,7 @@ from hmmscope.processes.orthogonal import float_digest
 from hmmscope.reprs import html_table
 from hmmscope.seeds import philox_key
 from hmmscope.sequences.rule import Reading
+from hmmscope.text import in_brief
 
 #: Of files of processes, and what in them is no part of the law.
 FILE_VERSION = 1
@@ -343,7 +344,9 @@ class Process(ABC):
     def _repr_html_(self) -> str:
         facts: dict[str, Any] = {"kind": type(self).__name__, "title": self.title, "states": self.num_states}
         facts |= {"components": self.num_components, "symbols": self.num_symbols}
-        names = {f"names of {k}": ", ".join((getattr(self, k) or ())[:20]) for k in ("symbols", "states")}
+        names = {
+            f"names of {k}": ", ".join(map(in_brief, (getattr(self, k) or ())[:20])) for k in ("symbols", "states")
+        }
         kept = {name: value for name, value in (facts | names).items() if value not in (None, "")}
         return html_table(repr(self).partition("(")[0], kept | {"digest": self.digest[:12]})
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hmmscope import registry
 from hmmscope.runs.presets import PRESETS, preset
 from hmmscope.schema import unknown_name
-from hmmscope.text import in_a_line, say
+from hmmscope.text import in_a_line, in_brief, say
 
 if TYPE_CHECKING:
     from hmmscope.processes.process import Process
@@ -136,7 +136,7 @@ def _show(name: str) -> None:
     for kind in ("symbols", "states"):
         names = getattr(loaded, kind, None) or ()
         if names:
-            say(f"  {kind:<16} {in_a_line(', '.join(names[:20]))}{', ...' * (len(names) > 20)}")
+            say(f"  {kind:<16} {', '.join(map(in_brief, names[:20]))}{', ...' * (len(names) > 20)}")
     if loaded.reading is not None:
         say(f"  {'fitted to':<16} sequences read with {in_a_line(loaded.reading.flags())}")
     say(f"  {'digest':<16} {loaded.digest}")

@@ -9,6 +9,7 @@ import torch
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
+from hmmscope.inference.continuations import forecast as forecast_of
 from hmmscope.inference.likeliest import likeliest as likeliest_choice
 from hmmscope.inference.optimal import observe, observe_with_memory
 from hmmscope.inference.paths import most_likely_states, sample_state_paths
@@ -17,12 +18,12 @@ from hmmscope.kernels.context_counts import context_counts, ngram_laws
 from hmmscope.lab.verbs.endings import new_file
 from hmmscope.lab.verbs.sources import find_process, likeliest, read_observations
 from hmmscope.machine import require_memory
-from hmmscope.processes.answers import MEMORY, PATHS, PREDICTIONS, SMOOTHING
+from hmmscope.processes.answers import MEMORY, PATHS, PREDICTIONS, SMOOTHING, WORDS
 from hmmscope.processes.process import Process
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed
 from hmmscope.storage import store
-from hmmscope.text import in_a_line, say
+from hmmscope.text import in_brief, say
 from hmmscope.ties import steady
 
 #: Positions of a path that are printed, and sequences.
@@ -32,7 +33,7 @@ _NUMBER_BYTES = 40
 
 
 #: What options ask of a process.
-_ASKED = {"smooth": SMOOTHING, "viterbi": PATHS, "paths": PATHS, "memory": MEMORY}
+_ASKED = {"smooth": SMOOTHING, "viterbi": PATHS, "paths": PATHS, "memory": MEMORY, "forecast": WORDS}
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Wanted:
         memory: observations that an observer keeps.
         ngrams: largest n of the n-gram baselines (n - 1 symbols of context).
         seed: of the draws.
+        forecast: steps that are looked ahead.
     """
 
     smooth: bool
@@ -53,6 +55,7 @@ class Wanted:
     memory: int
     ngrams: int
     seed: int
+    forecast: int = 0
 
 
 def oracle(
@@ -72,12 +75,13 @@ def oracle(
     column: str | None = None,
     group: str | None = None,
     axis: int | None = None,
+    forecast: int = 0,
 ) -> None:
     """Print the likelihood of all, and that, the final belief and the prediction of the first ones; write all positions to
     a table."""
-    for name, value in (("paths", paths), ("memory", memory), ("ngrams", ngrams)):
+    for name, value in (("paths", paths), ("memory", memory), ("ngrams", ngrams), ("forecast", forecast)):
         require(value >= 0, name, "must be at least 0", value)
-    wanted = Wanted(smooth, viterbi, paths, memory, ngrams, check_seed(seed))
+    wanted = Wanted(smooth, viterbi, paths, memory, ngrams, check_seed(seed), forecast)
     if out is not None:
         new_file(out)
     built = find_process(process, overrides, allow_drop_tiny=allow_drop_tiny)
@@ -99,7 +103,7 @@ def oracle(
     for number, sequence in enumerate(sequences):
         rows, said = _filtered(built, sequence)
         said += _extras(built, sequence, rows, wanted, number)
-        own = math.fsum(row["log_likelihood"] for row in rows)
+        own = math.fsum(row.get("log_likelihood", 0.0) for row in rows)
         total, impossible = total + own, impossible + (own == -math.inf)
         if number < _SHOWN_SEQUENCES:
             lines.append(f"sequence {number + 1}: {sequence.shape[1]} observations, {said[0]}")
@@ -138,12 +142,13 @@ def _require_rows(process: Process, sequences: list[Tensor], wanted: Wanted, *, 
     beliefs = 1 + wanted.smooth + (2 if wanted.memory else 0)
     numbers = beliefs * size + (2 if wanted.memory else 1) * process.num_symbols + wanted.paths
     numbers += wanted.ngrams * process.num_symbols
+    ahead = wanted.forecast * (process.num_symbols + process.num_states) * (len(lengths) if kept else 1)
     if process.real_valued:
         numbers += size**2 + process.num_symbols
     positions = sum(lengths) if kept else max(lengths)
     advice = "give fewer or shorter sequences, or ask for less"
     require_memory(
-        f"oracle: {positions} positions", _NUMBER_BYTES * (numbers * positions + wanted.paths * size), advice
+        f"oracle: {positions} positions", _NUMBER_BYTES * (numbers * positions + wanted.paths * size + ahead), advice
     )
 
 
@@ -161,7 +166,7 @@ def _filtered(process: Process, sequence: Tensor) -> tuple[list[dict], list[str]
     rows = [{"position": t, **dict(zip(columns, row, strict=True))} for t, row in enumerate(values)]
     total = math.fsum(row["log_likelihood"] for row in rows)
     first = f"{'log-density' if process.real_valued else 'log-likelihood'} {_nats(total)}"
-    symbols = tuple(map(in_a_line, process.symbols or map(str, range(process.num_symbols))))
+    symbols = tuple(map(in_brief, process.symbols or map(str, range(process.num_symbols))))
     impossible = [t for t, row in enumerate(rows) if row["log_likelihood"] == -math.inf]
     if impossible:
         name = symbols[rows[impossible[0]]["observation"]]
@@ -190,7 +195,7 @@ def _extras(process: Process, tokens: Tensor, rows: list[dict], wanted: Wanted, 
     """What was asked for besides the filter: added to the rows, and said in a line each."""
     lines = []
     possible = rows[-1]["log_likelihood"] > -torch.inf
-    names = tuple(map(in_a_line, process.states or map(str, range(process.num_states))))
+    names = tuple(map(in_brief, process.states or map(str, range(process.num_states))))
     for add, asked in ((_smooth, wanted.smooth), (_viterbi, wanted.viterbi), (_paths, wanted.paths)):
         said = add(process, tokens, rows, names, wanted, number) if asked else []
         lines += said if possible else []  # an impossible sequence has zeros and -1
@@ -198,6 +203,8 @@ def _extras(process: Process, tokens: Tensor, rows: list[dict], wanted: Wanted, 
         lines += _memory(process, tokens, rows, wanted.memory)
     if wanted.ngrams:
         lines += _ngrams(process, tokens, rows, wanted.ngrams)
+    if wanted.forecast and possible:
+        lines += _forecast(process, tokens, rows, wanted.forecast)
     return lines
 
 
@@ -249,12 +256,24 @@ def _memory(process: Process, tokens: Tensor, rows: list[dict], length: int) -> 
         for row, value in zip(rows, column[0].tolist(), strict=True):
             row[f"memory_{name}"] = value
     total = float(kept.log_likelihood_terms.sum())
-    symbols = tuple(map(in_a_line, process.symbols or map(str, range(process.num_symbols))))
+    symbols = tuple(map(in_brief, process.symbols or map(str, range(process.num_symbols))))
     ahead = likeliest(rows[-1]["memory_next_observation"], symbols)
     return [
         f"with {length} observations of memory: log-likelihood {_nats(total)} "
         f"({_digits(total / len(rows))} per observation), next: {ahead or 'nothing, the window is impossible'}"
     ]
+
+
+def _forecast(process: Process, tokens: Tensor, rows: list[dict], steps: int) -> list[str]:
+    """The law of each of the next observations: a row for each behind the others, and a line."""
+    ahead = forecast_of(process, tokens, steps)
+    symbols = tuple(map(in_brief, process.symbols or map(str, range(process.num_symbols))))
+    lines = []
+    for k, (law, states) in enumerate(zip(ahead.observations[0].tolist(), ahead.states[0].tolist(), strict=True)):
+        rows.append({"position": tokens.shape[1] + k, "forecast": law, "forecast_state": states})
+        if k < _SHOWN:
+            lines.append(f"in {k + 1} step{'s' * (k > 0)}: {likeliest(law, symbols)}")
+    return [*lines, *["..."] * (steps > _SHOWN)]
 
 
 def _ngrams(process: Process, tokens: Tensor, rows: list[dict], count: int) -> list[str]:

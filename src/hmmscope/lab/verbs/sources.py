@@ -18,7 +18,7 @@ from hmmscope.schema import unknown_name
 from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import store
 from hmmscope.storage.mapped import read_npz
-from hmmscope.text import in_a_line
+from hmmscope.text import in_brief
 from hmmscope.ties import descending, steady
 
 #: Probabilities of a process from which on its building is announced.
@@ -61,7 +61,7 @@ def _warn_of_a_large_build(spec: object) -> None:
 def likeliest(law: list[float], names: tuple[str, ...] | None, count: int = 5) -> str:
     """The largest entries of a law, by name, those above zero."""
     order = descending(law)[:count]
-    shown = ", ".join(f"{in_a_line(names[i]) if names else i} {steady(law[i]):.6f}" for i in order if law[i] > 0)
+    shown = ", ".join(f"{in_brief(names[i]) if names else i} {steady(law[i]):.6f}" for i in order if law[i] > 0)
     return shown + (", ..." if len(law) > count else "")
 
 

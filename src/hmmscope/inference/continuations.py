@@ -1,0 +1,123 @@
+"""What comes after a past: the exact law of each coming observation, and draws of whole continuations."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.inference.filtering import FilterResult, filter_beliefs
+from hmmscope.machine import require_memory
+from hmmscope.processes.answers import WORDS
+from hmmscope.processes.generalised import without_rounding
+from hmmscope.processes.laws import Law, symbol_law
+from hmmscope.processes.observations import Observations
+from hmmscope.processes.process import Process
+from hmmscope.reprs import Shown
+from hmmscope.schema import require
+from hmmscope.seeds import numpy_generator
+
+
+@dataclass(frozen=True, repr=False)
+class Forecast(Shown):
+    """What is known of the steps after a past of T observations; zeros where that is impossible.
+
+    Attributes:
+        observations: P(o_{T+k} | o_0..o_{T-1}), each step by itself (batch, step, symbol).
+        states: P(state T+k | o_0..o_{T-1}) (batch, step, state).
+        drawn_observations: draws of all steps together (draw, batch, step); -1 after an impossible past.
+        drawn_states: the hidden path of each draw (draw, batch, step).
+    """
+
+    observations: Float64[Tensor, "batch step symbol"]
+    states: Float64[Tensor, "batch step state"]
+    drawn_observations: Int64[Tensor, "draw batch step"]
+    drawn_states: Int64[Tensor, "draw batch step"]
+
+
+def forecast(
+    hmm: Process, observed: Observations, steps: int, *, lengths: object = None, num_draws: int = 0, seed: int = 0
+) -> Forecast:
+    """The law of each of the next observations and states given a past, exact in float64, and draws of what follows.
+
+    P(state T+k | past) = belief_{T-1} @ transition^(k+1);  P(o_{T+k} | past) = P(state T+k | past) @ emission
+
+    Where transitions emit, state t is the state after observation t. The laws say nothing of how steps hang together;
+    draws are of the joint law of all steps, and their shares give the probability of anything about them.
+
+    Args:
+        hmm: S states, V symbols; states or transitions emit.
+        observed: the past, as for `filter_beliefs`; with no observation at all it is the start of a sequence.
+        steps: at least 1.
+        lengths: as for `filter_beliefs`.
+        num_draws: of each continuation.
+        seed: of the draws, in [0, 2^32); the draws of a sequence do not depend on the others.
+
+    Raises:
+        InputError: as `filter_beliefs`; a mixture; draws from a `GeneralisedHMM`, whose vectors are no laws.
+        ResourceError: draws of more than fits in memory.
+
+    Cost: the filter's, and O(batch * steps * (S^2 + S V)); draws O(num_draws * batch * steps * S V).
+    """
+    hmm.require(WORDS)
+    require(steps >= 1, "steps", "must be at least 1", steps)
+    require(num_draws >= 0, "num_draws", "must be at least 0", num_draws)
+    if num_draws and hmm.law.signed:
+        raise InputError("num_draws: there are no draws of hidden vectors, only laws of what is observed")
+    found = filter_beliefs(hmm, observed, lengths=lengths)
+    emitters_BS = _emitters(hmm.law_on(found.beliefs.device), found)
+    laws = list(_ahead(hmm.law_on(found.beliefs.device), emitters_BS, steps))
+    observations, states = (torch.stack(part, 1) for part in zip(*laws, strict=True))
+    batch = len(emitters_BS)
+    require_memory("forecast", 16 * num_draws * steps * (batch + 2 + hmm.num_symbols))
+    drawn = np.full((2, num_draws, batch, steps), -1)
+    for b, emitter_S in enumerate(emitters_BS.cpu().numpy()):
+        if num_draws and emitter_S.any():
+            uniforms = numpy_generator(seed, "continuations", b).random((num_draws, steps, 2))
+            drawn[:, :, b] = _drawn(hmm.law, emitter_S, uniforms.transpose(1, 2, 0))
+    return Forecast(observations, states, *torch.from_numpy(drawn))
+
+
+def _emitters(law: Law, found: FilterResult) -> Float64[Tensor, "batch state"]:
+    """The law of the state that emits next after each past; zeros after an impossible one."""
+    counts_B = found.beliefs.any(2).sum(1)
+    rows_B = torch.arange(len(counts_B), device=counts_B.device)
+    after_BS = law.move(found.beliefs[rows_B, counts_B - 1]) if found.beliefs.shape[1] else found.beliefs.sum(1)
+    after_BS = torch.where((counts_B == 0)[:, None], law.initial_MS[0], after_BS)
+    return after_BS * (found.impossible_at < 0)[:, None]
+
+
+def _ahead(law: Law, emitters_BS: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Laws of the observation (batch, symbol) and of the state (batch, state) at each step."""
+    for _ in range(steps):
+        observed_BV = emitters_BS @ symbol_law(law)[0]
+        states_BS = emitters_BS if law.states_emit else emitters_BS @ law.moves()[0]
+        yield without_rounding(observed_BV) if law.signed else observed_BV, states_BS
+        emitters_BS = law.move(states_BS)
+
+
+def _drawn(law: Law, emitter_S: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Symbols and states (2, draw, step) by uniform numbers (step, 2, draw)."""
+    steps, _, count = uniforms.shape
+    found = np.empty((2, count, steps), np.int64)
+    moves, *emission = (rows[0].numpy().cumsum(-1) for rows in law.rows()[1:])
+    emitters = _outcomes(np.broadcast_to(emitter_S.cumsum(), (count, len(emitter_S))), uniforms[0, 0])
+    for t in range(steps):
+        if law.states_emit:
+            states = emitters
+            symbols = _outcomes(emission[0][states], uniforms[t, 1])
+            emitters = _outcomes(moves[states], uniforms[t + 1, 0]) if t + 1 < steps else states
+        else:
+            symbols, states = divmod(_outcomes(moves[emitters], uniforms[t, 1]), len(emitter_S))
+            emitters = states
+        found[:, :, t] = symbols, states
+    return found
+
+
+def _outcomes(cumulated: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The first outcome of each row whose cumulated probability is above the uniform number's share of it all."""
+    target = uniforms * cumulated[:, -1]
+    return (cumulated > target[:, None]).argmax(1)

@@ -1,0 +1,81 @@
+"""Matrices of probabilities as people read them: numbers while they are few, and a picture when they are many."""
+
+from collections.abc import Sequence
+from html import escape
+
+from hmmscope.axes import Float64, Tensor
+from hmmscope.text import in_brief
+from hmmscope.ties import steady
+
+#: Rows and columns whose numbers are shown.
+FEW_ROWS, FEW_COLUMNS = 10, 12
+#: Rows and columns of a picture on a terminal, and of one on a page; more are taken together, by their largest entry.
+_TEXT, _PAGE = (40, 72), (96, 96)
+#: Characters of a name.
+_NAME = 14
+#: From these probabilities on an entry is drawn so.
+_SHADES = ((0.6, "█"), (0.3, "▓"), (0.1, "▒"), (0.02, "░"))
+LEGEND = ", ".join(f"{mark} from {least:g}" for least, mark in reversed(_SHADES))
+
+
+def brief_names(names: Sequence[str] | None, count: int, kind: str) -> list[str]:
+    """Names in a line each, cut where they are long; numbers where there are no names."""
+    shown = [f"{kind}{number}" for number in range(count)] if names is None else names
+    return [in_brief(name, _NAME) for name in shown]
+
+
+def as_text(title: str, rows: Sequence[str], columns: Sequence[str], law: Float64[Tensor, "row column"]) -> list[str]:
+    """A matrix as lines: numbers with the names of rows and columns, or characters whose darkness is the probability."""
+    if len(rows) <= FEW_ROWS and len(columns) <= FEW_COLUMNS:
+        cells = [[f"{steady(value):.3f}" for value in row] for row in law.tolist()]
+        left = max(map(len, (title, *rows)))
+        wide = [max(len(column), 5) for column in columns]
+        table = [(title, columns), *zip(rows, cells, strict=True)]
+        return [
+            f"  {name:<{left}}  {'  '.join(f'{cell:>{size}}' for cell, size in zip(line, wide, strict=True))}".rstrip()
+            for name, line in table
+        ]
+    small = _pooled(law, *_TEXT)
+    marks = ["".join(next((mark for least, mark in _SHADES if value >= least), " ") for value in row) for row in small]
+    names = rows if len(marks) == len(rows) else [""] * len(marks)
+    left = max(map(len, names))
+    said = [f"  {name:<{left}}  |{line}|" for name, line in zip(names, marks, strict=True)]
+    return [f"  {title} ({len(rows)} × {len(columns)}; {LEGEND})", *said]
+
+
+def as_html(title: str, rows: Sequence[str], columns: Sequence[str], law: Float64[Tensor, "row column"]) -> str:
+    """A matrix for a notebook or a page, in the colours of its text: a table whose cells are shaded, or a picture."""
+    if len(rows) <= FEW_ROWS and len(columns) <= FEW_COLUMNS:
+        head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+        lines = "".join(
+            f"<tr><th style='text-align:left'>{escape(name)}</th>{''.join(map(_cell, row))}</tr>"
+            for name, row in zip(rows, law.tolist(), strict=True)
+        )
+        return f"<table><caption>{escape(title)}</caption><tr><th></th>{head}</tr>{lines}</table>"
+    small = _pooled(law, *_PAGE)
+    height, width = len(small), len(small[0])
+    groups: dict[int, list[str]] = {}
+    for y, row in enumerate(small):
+        for x, value in enumerate(row):
+            if value >= 0.005:
+                groups.setdefault(max(1, round(8 * value**0.5)), []).append(f"M{x} {y}h1v1h-1z")
+    drawn = "".join(f"<path fill-opacity='{shade / 8:g}' d='{''.join(d)}'/>" for shade, d in sorted(groups.items()))
+    scale = max(2, min(8, 480 // width))
+    return (
+        f"<figure style='display:inline-block;margin:0.5em'><figcaption>{escape(title)} ({len(rows)} × {len(columns)})"
+        f"</figcaption><svg role='img' aria-label='{escape(title)}' viewBox='0 0 {width} {height}' width='{scale * width}' "
+        f"height='{scale * height}' fill='currentColor' shape-rendering='crispEdges'>"
+        f"<rect width='{width}' height='{height}' fill-opacity='0.05'/>{drawn}</svg></figure>"
+    )
+
+
+def _cell(value: float) -> str:
+    style = f"background:rgba(64,128,208,{0.6 * value:.2f})"
+    return f"<td style='{style}'>{steady(value):.3f}</td>"
+
+
+def _pooled(law: Float64[Tensor, "row column"], most_rows: int, most_columns: int) -> list[list[float]]:
+    """The entries, or the largest of each block of so many rows and columns that what is left fits."""
+    rows, columns = (-(-size // most) for size, most in zip(law.shape, (most_rows, most_columns), strict=True))
+    parts = [band.amax(0) for band in law.split(rows)]
+    return [[float(block.max()) for block in band.split(columns)] for band in parts]
