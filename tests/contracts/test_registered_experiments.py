@@ -15,8 +15,9 @@ from hmmscope import registry
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.lab.evidence.figure import Figure
+from hmmscope.lab.evidence.ledger import SCALES
 from hmmscope.lab.experiments import running
-from hmmscope.lab.experiments.experiment import SCALES, experiment_named
+from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.lab.report import plots
 from hmmscope.lab.verbs import findings

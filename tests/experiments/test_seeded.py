@@ -10,6 +10,7 @@ import pytest
 
 from hmmscope import registry
 from hmmscope.errors import DamagedError, FullDiskError, InputError, PartlyFailedError, RefusedError, ResourceError
+from hmmscope.lab import Experiment, Measured, Tables
 from hmmscope.lab.cli import main
 from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.finding import Finding
@@ -17,7 +18,6 @@ from hmmscope.lab.evidence.ledger import tables_of
 from hmmscope.lab.evidence.panels import curve, lines
 from hmmscope.lab.experiments import pool as pool_module
 from hmmscope.lab.experiments import running
-from hmmscope.lab.experiments.experiment import SEED_INTERVALS, Experiment, Measured, Tables, apart
 from hmmscope.lab.experiments.pool import train_in_pool
 from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.lab.report.drawing import draw_folder
@@ -41,7 +41,6 @@ class Seeded(Experiment):
 
     title = "Small models"
     summary = "Two of them."
-    intervals = SEED_INTERVALS
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
     groups = {"losses": ("losses",), "again": ("again",)}
 
@@ -177,7 +176,7 @@ def apart_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return measure(self, runs, group, sizes)
 
     monkeypatch.setattr(Seeded, "measure", spy)
-    monkeypatch.setattr(Seeded, "cells", lambda self, labels: apart(labels))
+    monkeypatch.setattr(Seeded, "one_by_one", True)
     return seen
 
 
@@ -268,7 +267,7 @@ def test_what_is_kept_must_be_the_same(
         seen.append(given[1])
         return measure(experiment, *given)
 
-    monkeypatch.setattr(Seeded, "cells", lambda self, labels: apart(labels))
+    monkeypatch.setattr(Seeded, "one_by_one", True)
     kept = run_experiment("test-seeded", "smoke", tmp_path / "a" / "out", quiet=True)
     change = dict(change)
     monkeypatch.setattr(running, "_measure", spy)

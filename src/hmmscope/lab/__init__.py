@@ -12,8 +12,6 @@ _HOME = {
     "Experiment": "experiments.experiment",
     "Measured": "experiments.experiment",
     "NUM_SEEDS": "experiments.experiment",
-    "SEED_INTERVALS": "experiments.experiment",
-    "apart": "experiments.experiment",
     "Seen": "evidence.claim",
     "claim": "evidence.claim",
     "Finding": "evidence.finding",
@@ -41,33 +39,23 @@ _HOME = {
     "minus": "evidence.rows",
     "Figure": "evidence.figure",
     "Panel": "evidence.figure",
-    "Lines": "evidence.figure",
-    "Bars": "evidence.figure",
     "Heatmap": "evidence.figure",
     "Cloud": "evidence.figure",
     "Explorer": "evidence.figure",
-    "ExplorerCurve": "evidence.figure",
     "Series": "evidence.figure",
     "Role": "evidence.figure",
-    "Look": "evidence.panels",
     "bar": "evidence.panels",
     "bars": "evidence.panels",
     "curve": "evidence.panels",
-    "effects_series": "evidence.panels",
     "heatmap": "evidence.panels",
     "level": "evidence.panels",
     "lines": "evidence.panels",
-    "present": "evidence.panels",
     "triangle": "evidence.panels",
     "belief_colours": "evidence.clouds",
     "over_three_states": "evidence.clouds",
     "pack_colours": "evidence.clouds",
     "pack_places": "evidence.clouds",
-    "untrained": "evidence.controls",
     "PREDICTORS": "experiments.looks",
-    "prompt_looks": "experiments.looks",
-    "predictors_panel": "experiments.run_page",
-    "SCALES": "evidence.ledger",
 }
 
 __all__ = [*_HOME]
@@ -79,33 +67,25 @@ if TYPE_CHECKING:
     from hmmscope.lab.evidence.clouds import over_three_states as over_three_states
     from hmmscope.lab.evidence.clouds import pack_colours as pack_colours
     from hmmscope.lab.evidence.clouds import pack_places as pack_places
-    from hmmscope.lab.evidence.controls import untrained as untrained
     from hmmscope.lab.evidence.effects import Effect as Effect
     from hmmscope.lab.evidence.effects import Estimate as Estimate
     from hmmscope.lab.evidence.effects import pooled as pooled
     from hmmscope.lab.evidence.effects import predicted as predicted
     from hmmscope.lab.evidence.effects import share as share
-    from hmmscope.lab.evidence.figure import Bars as Bars
     from hmmscope.lab.evidence.figure import Cloud as Cloud
     from hmmscope.lab.evidence.figure import Explorer as Explorer
-    from hmmscope.lab.evidence.figure import ExplorerCurve as ExplorerCurve
     from hmmscope.lab.evidence.figure import Figure as Figure
     from hmmscope.lab.evidence.figure import Heatmap as Heatmap
-    from hmmscope.lab.evidence.figure import Lines as Lines
     from hmmscope.lab.evidence.figure import Panel as Panel
     from hmmscope.lab.evidence.figure import Role as Role
     from hmmscope.lab.evidence.figure import Series as Series
     from hmmscope.lab.evidence.finding import Finding as Finding
-    from hmmscope.lab.evidence.ledger import SCALES as SCALES
-    from hmmscope.lab.evidence.panels import Look as Look
     from hmmscope.lab.evidence.panels import bar as bar
     from hmmscope.lab.evidence.panels import bars as bars
     from hmmscope.lab.evidence.panels import curve as curve
-    from hmmscope.lab.evidence.panels import effects_series as effects_series
     from hmmscope.lab.evidence.panels import heatmap as heatmap
     from hmmscope.lab.evidence.panels import level as level
     from hmmscope.lab.evidence.panels import lines as lines
-    from hmmscope.lab.evidence.panels import present as present
     from hmmscope.lab.evidence.panels import triangle as triangle
     from hmmscope.lab.evidence.rows import Rows as Rows
     from hmmscope.lab.evidence.rows import Tables as Tables
@@ -123,15 +103,11 @@ if TYPE_CHECKING:
     from hmmscope.lab.evidence.verdicts import regime as regime
     from hmmscope.lab.evidence.verdicts import room as room
     from hmmscope.lab.experiments.experiment import NUM_SEEDS as NUM_SEEDS
-    from hmmscope.lab.experiments.experiment import SEED_INTERVALS as SEED_INTERVALS
     from hmmscope.lab.experiments.experiment import Experiment as Experiment
     from hmmscope.lab.experiments.experiment import Measured as Measured
-    from hmmscope.lab.experiments.experiment import apart as apart
     from hmmscope.lab.experiments.looks import PREDICTORS as PREDICTORS
-    from hmmscope.lab.experiments.looks import prompt_looks as prompt_looks
     from hmmscope.lab.experiments.outcomes import equal_tokens as equal_tokens
     from hmmscope.lab.experiments.outcomes import flat as flat
-    from hmmscope.lab.experiments.run_page import predictors_panel as predictors_panel
 
 
 def __getattr__(name: str) -> Any:

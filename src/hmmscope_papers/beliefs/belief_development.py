@@ -7,14 +7,13 @@ from hmmscope.analysis.belief_interventions import belief_interventions
 from hmmscope.analysis.strategies import Crossing, crossing, transition
 from hmmscope.lab import (
     PREDICTORS,
-    SEED_INTERVALS,
     Effect,
     Estimate,
     Experiment,
     Figure,
-    Lines,
-    Look,
     Measured,
+    Panel,
+    Role,
     Rows,
     Seen,
     Tables,
@@ -36,7 +35,7 @@ MODELS = {
     ("rrxor", "rnn"): "RNN, RRXOR",
 }
 #: How predictors are called in figures, and drawn.
-_LOOKS: dict[str, Look] = {
+_LOOKS: dict[str, tuple[str, Role]] = {
     "uniform": ("uniform", "control"),
     "order-0": PREDICTORS["order-0"],
     "window-0": ("no observation", "baseline"),
@@ -61,7 +60,6 @@ class BeliefDevelopment(Experiment):
         "it is used. Markov chains that are drawn anew for each sample have a known course: uniform predictions, then "
         "unigrams, then bigrams counted in the context."
     )
-    intervals = SEED_INTERVALS
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     networks = ("process", "architecture")
     sizes = {
@@ -147,13 +145,13 @@ def _each(rows: Rows) -> list[tuple[Rows, str]]:
     return [(own, title) for own, title in found if own]
 
 
-def _distances(rows: Rows, title: str) -> Lines:
+def _distances(rows: Rows, title: str) -> Panel:
     own = Rows(row for row in rows.where(metric="kl") if row["step"] > 0)
     series = [curve(own.where(predictor=name), "step", *look) for name, look in _LOOKS.items()]
     return lines(title, *series, x_label=_STEP, y_label="KL divergence (nats)", y_min=0.0, log_x=True)
 
 
-def _use(rows: Rows, title: str) -> Lines:
+def _use(rows: Rows, title: str) -> Panel:
     own = Rows(row for row in rows if row["step"] > 0)
     shown = Rows(row for row in own.where(subspace="belief") if row["value"] > -1)
     series = [curve(shown, "step", "read", "ceiling", y="fitted"), curve(shown, "step", "used", "model")]

@@ -14,8 +14,6 @@ from hmmscope.analysis.geometry import BELIEF, PREDICTION, belief_targets, belie
 from hmmscope.analysis.layer_curves import with_interval
 from hmmscope.analysis.twins import LEAST_LEFT
 from hmmscope.lab import (
-    SEED_INTERVALS,
-    Bars,
     Effect,
     Estimate,
     Experiment,
@@ -26,7 +24,6 @@ from hmmscope.lab import (
     Seen,
     Series,
     Tables,
-    apart,
     bar,
     bars,
     claim,
@@ -71,7 +68,6 @@ class BeliefGeometry(Experiment):
         "dimensions or the beliefs of its factors, of two dimensions each, and whether these lie at right angles. The null "
         "is the same network before training."
     )
-    intervals = SEED_INTERVALS
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     networks = ("process",)
     sizes = {
@@ -80,6 +76,7 @@ class BeliefGeometry(Experiment):
         "gpu": {"samples": 4096, "points": 20_000},
         "paper": {"samples": 4096, "points": 20_000},
     }
+    one_by_one = True
     groups = {"steps": ("steps",), "clouds": ("clouds",)}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
@@ -102,9 +99,6 @@ class BeliefGeometry(Experiment):
             }
             for name, process in PROCESSES.items()
         }
-
-    def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        return apart(labels)
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         rows = []
@@ -248,7 +242,7 @@ def _dimensions_figure(rows: Rows) -> Figure:
     pairs = [name for name in FACTORS if name in names]
     before, after = (_last_layer(rows).where(step=step) for step in _ends(rows))
 
-    def panel(title: str, quantity: str, processes: list[str], y_label: str, *null: Series) -> Bars:
+    def panel(title: str, quantity: str, processes: list[str], y_label: str, *null: Series) -> Panel:
         trained = bar(after.where(quantity=quantity), "process", processes, "trained", "model")
         untrained = bar(before.where(quantity=quantity), "process", processes, "before training", "control")
         return bars(title, trained, untrained, *null, categories=processes, y_label=y_label)

@@ -5,14 +5,13 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.analysis.belief_interventions import belief_interventions
 from hmmscope.lab import (
-    SEED_INTERVALS,
     Effect,
     Estimate,
     Experiment,
     Figure,
-    Lines,
-    Look,
     Measured,
+    Panel,
+    Role,
     Rows,
     Seen,
     Tables,
@@ -27,7 +26,7 @@ from hmmscope.ties import largest, smallest
 PROCESSES = {"mess3": "Mess3", "rrxor": "RRXOR", "ran-hmm": "RanHMM"}
 ARCHITECTURES = {"rnn": "RNN", "roformer": "RoFormer"}
 #: How the edits are called in figures, and drawn.
-_LOOKS: dict[str, Look] = {
+_LOOKS: dict[str, tuple[str, Role]] = {
     "belief": ("belief's subspace", "model"),
     "whole": ("whole stream", "ceiling"),
     "random": ("random subspace", "control"),
@@ -46,7 +45,6 @@ class BeliefInterventions(Experiment):
         "the exact filter would predict from that belief. Beside it stand random subspaces of as many dimensions, the whole "
         "stream, and the same networks before training."
     )
-    intervals = SEED_INTERVALS
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     networks = ("process", "architecture")
     sizes = {
@@ -109,7 +107,7 @@ class BeliefInterventions(Experiment):
         ]
 
 
-def _panels(rows: Rows, intervention: str, y_label: str) -> tuple[Lines, ...]:
+def _panels(rows: Rows, intervention: str, y_label: str) -> tuple[Panel, ...]:
     panels = []
     for (architecture, process), own in (
         rows.where(intervention=intervention, metric="kl").by("architecture", "process").items()

@@ -5,7 +5,6 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.analysis.constrained_updates import constrained_updates
 from hmmscope.lab import (
-    SEED_INTERVALS,
     Effect,
     Experiment,
     Figure,
@@ -14,7 +13,6 @@ from hmmscope.lab import (
     Rows,
     Seen,
     Tables,
-    apart,
     bar,
     bars,
     claim,
@@ -44,7 +42,6 @@ class ConstrainedUpdates(Experiment):
         "what each symbol writes. Models of one layer and one head are trained on Mess3 with three such rates, and measured "
         "beside the prediction; the null is the same model before training."
     )
-    intervals = SEED_INTERVALS
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     networks = ("process",)
     sizes = {
@@ -53,6 +50,7 @@ class ConstrainedUpdates(Experiment):
         "gpu": {"samples": 4096, "distances": 6},
         "paper": {"samples": 4096, "distances": 6},
     }
+    one_by_one = True
     groups = {"updates": ("updates",)}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
@@ -69,9 +67,6 @@ class ConstrainedUpdates(Experiment):
             }
             for name, numbers in PROCESSES.items()
         }
-
-    def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        return apart(labels)
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         rows = []

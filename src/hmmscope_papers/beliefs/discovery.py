@@ -5,7 +5,6 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.analysis.discovery import METHODS, automaton, dictionary
 from hmmscope.lab import (
-    SEED_INTERVALS,
     Effect,
     Experiment,
     Figure,
@@ -13,7 +12,6 @@ from hmmscope.lab import (
     Rows,
     Seen,
     Tables,
-    apart,
     bar,
     bars,
     claim,
@@ -38,7 +36,6 @@ class Discovery(Experiment):
         "are looked for in the last layer, by principal components, by the most extreme points of a simplex, and by a "
         "sparse dictionary. Only then is what was found compared with the exact answer."
     )
-    intervals = SEED_INTERVALS
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     networks = ("process",)
     sizes = {
@@ -47,14 +44,12 @@ class Discovery(Experiment):
         "gpu": {"samples": 4096},
         "paper": {"samples": 4096},
     }
+    one_by_one = True
     groups = {"states": ("states",), "coordinates": ("coordinates",)}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         like = BeliefGeometry().plan(scale)["Mess3"]
         return {name: {**like, "process": {"name": process}} for name, process in PROCESSES.items()}
-
-    def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        return apart(labels)
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         rows = []

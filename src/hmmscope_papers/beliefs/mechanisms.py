@@ -10,18 +10,15 @@ from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.mechanisms import mechanisms, paths, roles
 from hmmscope.constructions.induction import induction_network
 from hmmscope.lab import (
-    SEED_INTERVALS,
     Effect,
     Estimate,
     Experiment,
     Figure,
-    Heatmap,
     Measured,
     Panel,
     Rows,
     Seen,
     Tables,
-    apart,
     bar,
     bars,
     claim,
@@ -61,14 +58,11 @@ class Mechanisms(Experiment):
         "belief has to be followed. Beside them stand the same models before training, and the induction circuit with "
         "weights written by hand, whose parts do what they are called."
     )
-    intervals = SEED_INTERVALS
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     networks = ("process",)
     sizes = {"smoke": {"samples": 24}, "small": {"samples": 256}, "gpu": {"samples": 2048}, "paper": {"samples": 2048}}
+    one_by_one = True
     groups = {"parts": ("ablations", "paths", "learned")}
-
-    def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        return apart(labels)
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         steps, length, batch, width = {
@@ -212,7 +206,7 @@ def _each(rows: Rows, networks: tuple[str, ...]) -> list[tuple[Rows, str]]:
     ]
 
 
-def _readings(rows: Rows, title: str) -> Heatmap:
+def _readings(rows: Rows, title: str) -> Panel:
     own = rows.where(ablation="mean", quantity=tuple(_READ))
     shown = own.with_columns(quantity=lambda row: _READ[row["quantity"]])
     placed = _placed(_placed(shown, "part", _parts(own)), "quantity", list(_READ.values()))
@@ -220,7 +214,7 @@ def _readings(rows: Rows, title: str) -> Heatmap:
     return heatmap(title, placed, "quantity", "part", z_min=0.0, z_max=1.0, **labels)
 
 
-def _edges(rows: Rows, title: str) -> Heatmap:
+def _edges(rows: Rows, title: str) -> Panel:
     own = rows.where(quantity="loss")
     placed = _placed(_placed(own, "sender", own.values("sender")), "receiver", own.values("receiver"))
     labels = {"x_label": "what hears", "y_label": "what is heard", "z_label": "nats"}

@@ -9,7 +9,6 @@ from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.constructions.parity import delta_rule_parity
 from hmmscope.lab import (
     NUM_SEEDS,
-    SEED_INTERVALS,
     Effect,
     Estimate,
     Experiment,
@@ -20,7 +19,6 @@ from hmmscope.lab import (
     Seen,
     Series,
     Tables,
-    apart,
     bars,
     claim,
     curve,
@@ -66,7 +64,6 @@ class Architectures(Experiment):
     )
     num_seeds = NUM_SEEDS
     networks = ("task", "architecture", "layers")
-    intervals = SEED_INTERVALS
     #: What shapes the plan. Up to scale medium everything sees as many sequences. Steps 0: those of the scale.
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"tasks": ["cyclic-det"], "architectures": ["rnn", "gru", "transformer", "linear-attention"]}
@@ -86,6 +83,7 @@ class Architectures(Experiment):
         "gpu": {"samples": 4096, "times_longer": 2},
         "paper": {"samples": 4096, "times_longer": 2},
     }
+    one_by_one = True
     groups = {"errors": ("errors", "fit", WHILE_TRAINING)}
 
     def choices(self, scale: str) -> dict[str, Any]:
@@ -102,9 +100,6 @@ class Architectures(Experiment):
             for name in choices["architectures"]
             for layers in ([1] if ARCHITECTURES[name].recurrent else choices["layers"])
         }
-
-    def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        return apart(labels)
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         tables: Measured = {"errors": [], "fit": [], WHILE_TRAINING: []}

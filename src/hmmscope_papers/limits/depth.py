@@ -6,18 +6,16 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.lab import (
     NUM_SEEDS,
-    SEED_INTERVALS,
     Effect,
     Estimate,
     Experiment,
     Figure,
-    Lines,
     Measured,
+    Panel,
     Rows,
     Seen,
     Series,
     Tables,
-    apart,
     claim,
     curve,
     level,
@@ -54,8 +52,8 @@ class LimitsDepth(Experiment):
     )
     num_seeds = NUM_SEEDS
     networks = ("layers", "longest")
-    intervals = SEED_INTERVALS
     sizes = {scale: {"error_rate": RATE} for scale in ("smoke", "small", "medium", "gpu")}
+    one_by_one = True
     groups = {"lengths": (WHILE_TRAINING,)}
     #: What shapes the plan: layers at the length of the scale (0), and at a longer one.
     shapes: dict[str, dict[str, Any]] = {
@@ -73,9 +71,6 @@ class LimitsDepth(Experiment):
         longer = grid(scale, [TASK], choices["long_layers"], curriculum=False, length=length)
         found = grid(scale, [TASK], choices["layers"], curriculum=False)
         return found | {f"{label}, length {length}": data for label, data in longer.items()}
-
-    def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        return apart(labels)
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         rows = [row for run in runs.values() for row in training_rows(run, [sizes["error_rate"]], identity(run))]
@@ -110,7 +105,7 @@ def _by_depth(rows: Rows) -> Figure:
     )
 
 
-def _depth_panel(rows: Rows) -> Lines:
+def _depth_panel(rows: Rows) -> Panel:
     depths, longest = [n for n in layers_of(rows) if n > 0], rows[0]["longest"]
     deep, ends = rows.where(layers=depths), (float(min(depths)), float(max(depths)))
     series: list[Series | None] = [

@@ -9,7 +9,6 @@ from hmmscope import registry
 from hmmscope.analysis.fit_length import crossing_length, evaluation_losses
 from hmmscope.lab import (
     NUM_SEEDS,
-    SEED_INTERVALS,
     Effect,
     Experiment,
     Explorer,
@@ -19,7 +18,6 @@ from hmmscope.lab import (
     Rows,
     Seen,
     Tables,
-    apart,
     claim,
     curve,
     learned,
@@ -37,7 +35,6 @@ from hmmscope_papers.limits.tables import (
     all_layers,
     each_task,
     epochs_of,
-    explored,
     layers_of,
     mean_change,
     model_name,
@@ -70,7 +67,6 @@ class LimitsFig2(Experiment):
     )
     num_seeds = NUM_SEEDS
     networks = ("task", "layers")
-    intervals = SEED_INTERVALS
     sizes = {
         "smoke": _sizes(64, 2, 3, 2, 4, 3, 3),
         "small": _sizes(1024, 8, 12, 6, 16, 12, 15),
@@ -78,6 +74,7 @@ class LimitsFig2(Experiment):
         "gpu": _sizes(4096, 8, 24, 16, 64, 24, 63),
         "paper": _sizes(16384, 10, 30, 30, 120, 30, 119),  # 10, 30, 30 and 120 of 120 in the paper
     }
+    one_by_one = True
     groups = {"epochs": ("epochs",), "references": ("references",)}
 
     def choices(self, scale: str) -> dict[str, Any]:
@@ -85,9 +82,6 @@ class LimitsFig2(Experiment):
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return grid(scale, choices["tasks"], choices["layers"])
-
-    def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        return apart(labels)
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         if group == "epochs":
@@ -169,7 +163,7 @@ def _explorer(rows: Rows) -> Figure:
                 at = Rows(row | {"value": row["distances"][i]} for row in own)
                 found = curve(at, "sequences", "", "model")
                 if found is not None:
-                    curves.append(explored(found, (task_title(task), model_name(n), str(position))))
+                    curves.append(found.choice(task_title(task), model_name(n), str(position)))
     panel = Explorer(
         title="",
         x_label="sequences seen",

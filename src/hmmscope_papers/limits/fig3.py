@@ -7,7 +7,6 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.lab import (
     NUM_SEEDS,
-    SEED_INTERVALS,
     Estimate,
     Experiment,
     Explorer,
@@ -18,7 +17,6 @@ from hmmscope.lab import (
     Seen,
     Series,
     Tables,
-    apart,
     claim,
     curve,
     level,
@@ -60,7 +58,6 @@ from hmmscope_papers.limits.tables import (
     baselines,
     drift,
     each_task,
-    explored,
     flat,
     layers_of,
     model_name,
@@ -93,7 +90,6 @@ class LimitsFig3(Experiment):
     )
     num_seeds = NUM_SEEDS
     networks = ("task", "layers")
-    intervals = SEED_INTERVALS
     sizes = {
         "smoke": _COMMON | {"samples": 64, "least_count": 8, "window_samples": 32},
         "small": _COMMON | {"samples": 4096, "least_count": 256, "window_samples": 1000},
@@ -101,14 +97,12 @@ class LimitsFig3(Experiment):
         "gpu": _COMMON | {"samples": 8192, "least_count": 512, "window_samples": 1000},
         "paper": _COMMON | {"samples": 8192, "least_count": 512, "window_samples": 1000},
     }
+    one_by_one = True
     groups = {"losses": ("positions", "fit-lengths", WHILE_TRAINING), "windows": ("windows",)}
 
     def choices(self, scale: str) -> dict[str, Any]:
         tasks = ["ran-hmm", "cyclic-det", HARD] if scale == "smoke" else list(HEADLINES_FIRST)
         return {"tasks": tasks, "layers": all_layers(scale)}
-
-    def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        return apart(labels)
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         return grid(scale, choices["tasks"], choices["layers"])
@@ -209,8 +203,8 @@ def _explorer(tables: Tables) -> Figure:
     """Losses by position of every task and model."""
     curves = []
     for task, own in models(tables).by("task").items():
-        curves += [explored(one, (task_title(task), model_name(n))) for n, one in _curves(own).items()]
-        curves += [explored(one, (task_title(task), ""), one.name) for one in baselines(tables, task)]
+        curves += [one.choice(task_title(task), model_name(n)) for n, one in _curves(own).items()]
+        curves += [one.choice(task_title(task), "", name=one.name) for one in baselines(tables, task)]
     shown: dict[str, Any] = {"x_label": "position", "y_label": "evaluation loss", "y_min": 0.0}
     panel = Explorer(title="", choices=("task", "model"), curves=tuple(curves), **shown)
     return Figure(

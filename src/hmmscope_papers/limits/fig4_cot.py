@@ -6,14 +6,13 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.lab import (
-    SEED_INTERVALS,
     Effect,
     Estimate,
     Experiment,
     Figure,
     Gate,
-    Lines,
     Measured,
+    Panel,
     Rows,
     Seen,
     Series,
@@ -61,7 +60,6 @@ class Figure4CoT(Experiment):
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
     networks = ("task", "block_length")
-    intervals = SEED_INTERVALS
     #: What shapes the plan. Layers are those of the tasks in their order; steps 0: of the scale.
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"tasks": ["cyclic-det", "cyclic-hard"], "layers": [1, 1], "blocks": [0, 1, 2]}
@@ -248,7 +246,7 @@ def _blocks_figure(rows: Rows) -> Figure:
 def _final_figure(rows: Rows) -> Figure:
     """Fit length and final error against block length."""
 
-    def panel(column: str, label: str) -> Lines:
+    def panel(column: str, label: str) -> Panel:
         series: list[Series | None] = []
         for task, own in rows.by("task").items():
             heard = Rows(row for row in own if row["block_length"])

@@ -9,7 +9,6 @@ from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.lab import (
-    SEED_INTERVALS,
     Effect,
     Estimate,
     Experiment,
@@ -59,7 +58,6 @@ class Figure4Mixing(Experiment):
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 1}
     networks = ("probability", "predictor", "network")
-    intervals = SEED_INTERVALS
     #: What shapes the plan. Steps 0: those of the scale.
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"probabilities": [0.01, 0.1, 0.15], "layers": 1, "length": 6, "steps": 12},

@@ -6,12 +6,11 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.analysis.fit_length import evaluation_losses
 from hmmscope.lab import (
-    SEED_INTERVALS,
     Effect,
     Experiment,
     Figure,
-    Lines,
     Measured,
+    Panel,
     Rows,
     Seen,
     Tables,
@@ -53,7 +52,6 @@ class Figure5(Experiment):
     )
     num_seeds = {"smoke": 2, "small": 3, "gpu": 3, "paper": 3}
     networks = ("layers", "width", "heads", "rate")
-    intervals = SEED_INTERVALS
     #: What shapes the plan. Heads are varied at the width `width`, the width at `heads` heads. Steps 0: those of the scale.
     shapes: dict[str, dict[str, Any]] = {
         "smoke": {"tasks": ["cyclic-det"], "layers": [1], "widths": [4, 8], "head_counts": [1, 2]}
@@ -172,7 +170,7 @@ def _rows(run: Run, facts: dict[str, Any], num_samples: int) -> list[dict]:
 
 
 def _figure(rows: Rows, task: str) -> Figure:
-    def panel(axis: str, label: str, varied: str) -> Lines:
+    def panel(axis: str, label: str, varied: str) -> Panel:
         kept = rows.where(**{varied: True})
         series = (
             curve(kept.where(predictor="model"), axis, "Transformer", "model"),

@@ -8,8 +8,6 @@ from hmmscope import registry
 from hmmscope.analysis.fit_length import crossing_length, fit_length
 from hmmscope.lab import (
     NUM_SEEDS,
-    SCALES,
-    SEED_INTERVALS,
     Effect,
     Experiment,
     Figure,
@@ -18,7 +16,6 @@ from hmmscope.lab import (
     Rows,
     Seen,
     Tables,
-    apart,
     claim,
     curve,
     learned,
@@ -62,8 +59,8 @@ class LimitsFig6(Experiment):
     )
     num_seeds = NUM_SEEDS
     networks = ("task", "layers", "curriculum")
-    intervals = SEED_INTERVALS
-    sizes = dict.fromkeys(SCALES, _SIZES)
+    sizes = dict.fromkeys(NUM_SEEDS, _SIZES)
+    one_by_one = True
     groups = {"epochs": ("epochs", "fit-lengths")}
 
     def choices(self, scale: str) -> dict[str, Any]:
@@ -77,9 +74,6 @@ class LimitsFig6(Experiment):
         recurrent = grid(scale, choices["tasks"], [0])
         taught = {f"{label}{_WITH}": _taught(data) for label, data in recurrent.items()}
         return lessons | without | recurrent | taught
-
-    def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        return apart(labels)
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         tables: Measured = {"epochs": [], "fit-lengths": []}

@@ -7,7 +7,6 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.lab import (
     NUM_SEEDS,
-    SEED_INTERVALS,
     Effect,
     Estimate,
     Experiment,
@@ -17,7 +16,6 @@ from hmmscope.lab import (
     Seen,
     Series,
     Tables,
-    apart,
     claim,
     curve,
     learned,
@@ -61,13 +59,13 @@ class LimitsHardDose(Experiment):
     )
     num_seeds = NUM_SEEDS
     networks = ("actions", "layers")
-    intervals = SEED_INTERVALS
     sizes = {
         "smoke": {"samples": 64, "least_count": 4},
         "small": {"samples": 4096, "least_count": 128},
         "medium": {"samples": 4096, "least_count": 256},
         "gpu": {"samples": 8192, "least_count": 512},
     }
+    one_by_one = True
     groups = {"losses": ("positions", WHILE_TRAINING)}
     #: What shapes the plan: actions between two questions, and layers, 0 for the RNN.
     shapes: dict[str, dict[str, Any]] = {
@@ -96,9 +94,6 @@ class LimitsHardDose(Experiment):
                 data["training"] |= {key: most[key] for key in ("num_steps", "halve_every", "checkpoint_every")}
                 found[f"1 in {actions}, {label}"] = data
         return found
-
-    def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        return apart(labels)
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         tables: Measured = {"positions": [], WHILE_TRAINING: []}

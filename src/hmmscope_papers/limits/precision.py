@@ -9,7 +9,21 @@ from hmmscope import make_process, registry
 from hmmscope.constructions import limits_theorem5_2
 from hmmscope.constructions.driven import driven_system
 from hmmscope.constructions.finite_precision import bits_for_attention, rounding_errors, smallest_precision
-from hmmscope.lab import Effect, Experiment, Figure, Heatmap, Measured, Rows, Seen, Tables, claim, lines, pooled, room
+from hmmscope.lab import (
+    Effect,
+    Experiment,
+    Figure,
+    Heatmap,
+    Measured,
+    Panel,
+    Rows,
+    Seen,
+    Tables,
+    claim,
+    lines,
+    pooled,
+    room,
+)
 from hmmscope.runs.pipeline import Run
 from hmmscope_papers.theorems import INTERVALS, band, by_scale, driven_samples, largest_error, plain, slope
 
@@ -173,7 +187,7 @@ def _error_figure(rows: Rows) -> Figure:
 
 
 def _type_figure(rows: Rows) -> Figure:
-    def panel(title: str, series: dict[str, tuple[str, str]]) -> Heatmap:
+    def panel(title: str, series: dict[str, tuple[str, str]]) -> Panel:
         lengths = sorted(rows.where(type=[name for name, _ in series.values()]).values("length"))
         return Heatmap(
             title=title,

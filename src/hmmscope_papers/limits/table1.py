@@ -6,11 +6,11 @@ from typing import Any
 from hmmscope import make_process, mixing_time, registry
 from hmmscope.inference.mixing import PAPER_OFFSET
 from hmmscope.lab import (
-    Bars,
     Effect,
     Experiment,
     Figure,
     Measured,
+    Panel,
     Rows,
     Seen,
     Series,
@@ -92,7 +92,7 @@ def _times(name: str, fields: dict[str, Any], seed: int, sizes: dict[str, Any]) 
 
 
 def _figure(rows: Rows) -> Figure:
-    def panel(kept: list[str], title: str) -> Bars:
+    def panel(kept: list[str], title: str) -> Panel:
         inside = rows.where(process=kept)
         printed = {row["process"]: row["printed"] for row in inside}
         return bars(

@@ -19,8 +19,8 @@ from hmmscope.lab import (
     Effect,
     Experiment,
     Figure,
-    Lines,
     Measured,
+    Panel,
     Rows,
     Seen,
     Series,
@@ -274,7 +274,7 @@ def _times_figure(rows: Rows) -> Figure:
     )
 
 
-def _panel(rows: Rows, task: str, column: str, label: str, printed: Series | None = None) -> Lines:
+def _panel(rows: Rows, task: str, column: str, label: str, printed: Series | None = None) -> Panel:
     kept = Rows(row for row in rows if row["block_length"]).with_columns(
         low=lambda row: row.get(f"{column}_low"), high=lambda row: row.get(f"{column}_high")
     )

@@ -7,7 +7,6 @@ from typing import Any
 from hmmscope import evaluate, registry
 from hmmscope.lab import (
     NUM_SEEDS,
-    SEED_INTERVALS,
     Effect,
     Estimate,
     Experiment,
@@ -78,7 +77,6 @@ class LimitsTable3(Experiment):
     )
     num_seeds = NUM_SEEDS
     networks = ("task", "layers")
-    intervals = SEED_INTERVALS
     sizes = {
         "smoke": {"samples": 32, "floor_samples": 40, "floor_instances": 2, **_COMMON},
         "small": {"samples": 4096, "floor_samples": 400, "floor_instances": 10, **_COMMON},

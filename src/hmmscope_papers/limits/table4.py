@@ -6,7 +6,6 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.lab import (
     NUM_SEEDS,
-    SEED_INTERVALS,
     Effect,
     Experiment,
     Figure,
@@ -58,7 +57,6 @@ class LimitsTable4(Experiment):
     )
     num_seeds = NUM_SEEDS
     networks = ("task", "layers", "long")
-    intervals = SEED_INTERVALS
     sizes = {
         "smoke": {"samples": 64, "floor_samples": 40, "floor_instances": 2, **_COMMON},
         "small": {"samples": 2048, "floor_samples": 400, "floor_instances": 10, **_COMMON},

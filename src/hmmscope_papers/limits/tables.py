@@ -9,7 +9,6 @@ from hmmscope.analysis.fit_length import crossing_length, fit_length
 from hmmscope.lab import (
     Effect,
     Estimate,
-    ExplorerCurve,
     Gate,
     Role,
     Rows,
@@ -19,7 +18,6 @@ from hmmscope.lab import (
     curve,
     matched,
     pooled,
-    present,
 )
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage import rundir
@@ -362,26 +360,18 @@ def flat(rows: Rows, ends: Iterable[float], name: str, role: Role, y: str = "val
     return curve(Rows(row | {"at": at} for row in rows for at in ends), "at", name, role, y=y)
 
 
-def explored(series: Series, values: tuple[str, ...], name: str = "") -> ExplorerCurve:
-    """A curve as one to choose."""
-    return ExplorerCurve(
-        values=values, x=series.x, y=series.y, low=series.low, high=series.high, role=series.role, name=name
-    )
-
-
 def baselines(tables: Tables, task: str) -> tuple[Series, ...]:
     """What knowing nothing, and exact filters with a window, lose by position."""
     windows = tables["windows"].where(task=task)
     constant = tables["positions"].where(task=task, predictor="constant")
-    return present(
-        [
-            curve(constant, "position", "always the same answer", "baseline"),
-            *[
-                curve(windows.where(window=w), "position", _window_name(w), "baseline")
-                for w in sorted(windows.values("window"))
-            ],
-        ]
-    )
+    found = [
+        curve(constant, "position", "always the same answer", "baseline"),
+        *[
+            curve(windows.where(window=w), "position", _window_name(w), "baseline")
+            for w in sorted(windows.values("window"))
+        ],
+    ]
+    return tuple(one for one in found if one is not None)
 
 
 def _window_name(window: int) -> str:

@@ -9,16 +9,16 @@ from hmmscope.constructions import limits_theorem5_2
 from hmmscope.constructions.finite_precision import rounded_gelu_product
 from hmmscope.constructions.prefix_parts import gelu_product, layers_needed
 from hmmscope.lab import (
-    Bars,
     Experiment,
     Figure,
     Heatmap,
-    Lines,
     Measured,
+    Panel,
     Rows,
     Seen,
     Series,
     Tables,
+    bars,
     claim,
     lines,
     pooled,
@@ -210,7 +210,7 @@ def _error_figure(rows: Rows) -> Figure:
     bound = sorted({(row["length"], row["bound"]) for row in rows})
     x, y = zip(*bound, strict=True)
 
-    def panel(title: str, variants: list[str], numbers: str, *more: Series) -> Lines:
+    def panel(title: str, variants: list[str], numbers: str, *more: Series) -> Panel:
         positive = Rows(row for row in rows.where(numbers=numbers) if row["error"] > 0)
         series = [band(positive.where(variant=name), "length", name, "model") for name in variants]
         return lines(title, *series, *more, x_label="length T", y_label="largest error", log_x=True, log_y=True)
@@ -261,14 +261,12 @@ def _depth_figure(tables: Tables) -> Figure:
                 z_min=0.0,
                 z_max=1.0,
             ),
-            Bars(
-                title="One layer too few",
+            bars(
+                "One layer too few",
+                Series(name="measured", y=tuple(row["value"] for row in measured), role="model"),
+                Series(name="2^(L-1) + 1", y=tuple(row["value"] for row in predicted), role="ceiling"),
+                categories=[f"T = {row['length']}" for row in measured],
                 y_label="first wrong position",
-                categories=tuple(f"T = {row['length']}" for row in measured),
-                series=(
-                    Series(name="measured", y=tuple(row["value"] for row in measured), role="model"),
-                    Series(name="2^(L-1) + 1", y=tuple(row["value"] for row in predicted), role="ceiling"),
-                ),
             ),
         ),
     )

@@ -23,8 +23,8 @@ from hmmscope.lab import (
     Effect,
     Experiment,
     Figure,
-    Lines,
     Measured,
+    Panel,
     Role,
     Rows,
     Seen,
@@ -283,7 +283,7 @@ def _bits_figure(tables: Tables) -> Figure:
 
 
 def _floats_figure(rows: Rows) -> Figure:
-    def panel(numbers: str) -> Lines:
+    def panel(numbers: str) -> Panel:
         kept = rows.where(numbers=numbers)
         finite = Rows(row for row in kept if row["error"])
         series = [
@@ -309,7 +309,7 @@ def _floats_figure(rows: Rows) -> Figure:
 
 
 def _normaliser_figure(rows: Rows) -> Figure:
-    def panel(exponents: str, title: str) -> Lines:
+    def panel(exponents: str, title: str) -> Panel:
         stages = rows.where(exponents=exponents).by("stage").items()
 
         def ends(column: str, pick: Any, name: str, role: Role) -> Series | None:

@@ -8,20 +8,18 @@ import numpy as np
 from hmmscope import registry, shuffle_test
 from hmmscope.analysis.probes import MAX_DISTANCE
 from hmmscope.lab import (
-    SEED_INTERVALS,
-    Bars,
     Estimate,
     Experiment,
     Figure,
     Gate,
-    Heatmap,
-    Lines,
     Measured,
+    Panel,
     Role,
     Rows,
     Seen,
     Tables,
     bar,
+    bars,
     claim,
     converged,
     curve,
@@ -67,7 +65,6 @@ class ConstructionVsTrained(Experiment):
         "layers are, and whether steps of gradient descent on the demonstrations explain what a trained layer adds. The "
         "model before training is the control."
     )
-    intervals = SEED_INTERVALS
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 1}
     groups = {
         "scores": ("scores",),
@@ -127,10 +124,10 @@ class ConstructionVsTrained(Experiment):
 
 
 def _score_figure(rows: Rows) -> Figure:
-    def panel(metric: str, title: str, label: str) -> Bars:
+    def panel(metric: str, title: str, label: str) -> Panel:
         kept = rows.where(metric=metric)
         names = kept.values("predictor")
-        return Bars(title=title, y_label=label, categories=tuple(names), series=(bar(kept, "predictor", names, label),))
+        return bars(title, bar(kept, "predictor", names, label), categories=names, y_label=label)
 
     return Figure(
         name="scores",
@@ -145,7 +142,7 @@ def _score_figure(rows: Rows) -> Figure:
 
 
 def _probe_figure(rows: Rows) -> Figure:
-    def panel(network: str) -> Lines:
+    def panel(network: str) -> Panel:
         kept = rows.where(network=network)
         return lines(
             TITLES[network],
@@ -195,7 +192,7 @@ def _with_depth(rows: Rows) -> Rows:
 
 
 def _offset_figure(rows: Rows) -> Figure:
-    def panel(network: str) -> Heatmap:
+    def panel(network: str) -> Panel:
         kept = rows.where(network=network)
         whole = {layer: sum(row["value"] for row in group) for layer, group in kept.by("layer").items()}
         heads = {layer: len(group.values("head")) * len(group.seeds()) for layer, group in kept.by("layer").items()}

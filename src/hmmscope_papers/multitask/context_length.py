@@ -6,11 +6,10 @@ from typing import Any
 from hmmscope import registry
 from hmmscope.lab import (
     NUM_SEEDS,
-    SEED_INTERVALS,
     Experiment,
     Figure,
-    Lines,
     Measured,
+    Panel,
     Rows,
     Seen,
     Tables,
@@ -47,7 +46,6 @@ class ContextLength(Experiment):
         "is trained for each k on windows of one stationary HMM, to predict what follows. Its error against the filter of "
         "the whole past stands beside the exact error of a memory of the same k observations."
     )
-    intervals = SEED_INTERVALS
     num_seeds = NUM_SEEDS
     groups = {"memory": ("errors", "rates")}
     sizes = {
@@ -98,7 +96,7 @@ class ContextLength(Experiment):
         return untrained_answers(tables, "errors")
 
 
-def _panel(rows: Rows, metric: str, title: str, unit: str) -> Lines:
+def _panel(rows: Rows, metric: str, title: str, unit: str) -> Panel:
     series = [curve(rows.where(predictor=name, metric=metric), "memory", *look) for name, look in LOOKS.items()]
     if metric == "excess":
         series.append(

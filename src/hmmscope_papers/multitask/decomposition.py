@@ -10,8 +10,8 @@ from hmmscope.lab import (
     Effect,
     Experiment,
     Figure,
-    Lines,
     Measured,
+    Panel,
     Role,
     Rows,
     Seen,
@@ -102,7 +102,7 @@ ERROR = "mean squared distance"
 def _parts_figure(rows: Rows) -> Figure:
     roles: dict[str, Role] = {"estimation": "baseline", "memory": "ceiling", "misspecification": "optimum"}
 
-    def panel(length: int) -> Lines:
+    def panel(length: int) -> Panel:
         found = rows.where(memory_length=length, steps="all")
         parts = [name for name in roles if min(row[name] for row in found) > 1e-12]
         return lines(
@@ -133,7 +133,7 @@ def _bare(rows: Rows, column: str, role: Role) -> Series | None:
 
 
 def _stopping_figure(rows: Rows) -> Figure:
-    def panel(samples: int) -> Lines:
+    def panel(samples: int) -> Panel:
         found = Rows(row for row in rows.where(samples=samples) if row["steps"] != "all")
         memories = sorted(found.values("memory_length"))
         return lines(
@@ -221,7 +221,7 @@ def _convergence_figure(rows: Rows) -> Figure:
 
 
 def _bound_figure(rows: Rows) -> Figure:
-    def panel(title: str, value: str, bound: str) -> Lines:
+    def panel(title: str, value: str, bound: str) -> Panel:
         ordered = sorted((row for row in rows if row[value] > 1e-12), key=lambda row: row[bound])
         places = tuple(range(1, len(ordered) + 1))
         return lines(

@@ -10,8 +10,8 @@ from hmmscope.analysis.intervals import mean_row
 from hmmscope.lab import (
     Effect,
     Figure,
-    Lines,
     Measured,
+    Panel,
     Rows,
     Seen,
     Series,
@@ -19,9 +19,7 @@ from hmmscope.lab import (
     claim,
     curve,
     lines,
-    prompt_looks,
     room,
-    untrained,
 )
 from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
@@ -35,7 +33,7 @@ from hmmscope_papers.multitask.predictors import (
     pools_of,
     prompt_score,
 )
-from hmmscope_papers.multitask.setting import PoolFigure, gates, in_regime
+from hmmscope_papers.multitask.setting import PoolFigure, gates, in_regime, looks
 
 _WHOLE = {"samples": 512, "first_position": 4, "memory_lengths": [2, 4], "num_steps": 20}
 
@@ -115,7 +113,7 @@ class MultiTaskFig1(PoolFigure):
             )
             for name in ("demonstrations", "positions")
         }
-        return {**(untrained(tables) or tables), **curves}
+        return {**(super().without_training(tables) or tables), **curves}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -172,7 +170,7 @@ def _by_prompts(tables: Tables) -> Figure:
     for metric, unit in (("accuracy", "accuracy"), ("loss", "nats per observation")):
         for pool, title in _pools(tables).items():
             end = _end(tables, pool, metric).with_columns(prompts=lambda row: float(f"{row['prompts']:.3g}"))
-            shown = {name: look for name, look in prompt_looks(pool).items() if name not in ("order-0", "order-1")}
+            shown = {name: look for name, look in looks(pool).items() if name not in ("order-0", "order-1")}
             series = [
                 curve(end.where(predictor=p), "prompts", *look, bands=look[1] in _BANDS) for p, look in shown.items()
             ]
@@ -201,7 +199,7 @@ def _end(tables: Tables, pool: str, metric: str) -> Rows:
     return rows.where(x=max(rows.values("x")))
 
 
-def _panels(tables: Tables, metric: str, y_label: str) -> tuple[Lines, ...]:
+def _panels(tables: Tables, metric: str, y_label: str) -> tuple[Panel, ...]:
     """All kinds of prompts, along both axes."""
     return tuple(
         lines(
@@ -217,11 +215,11 @@ def _panels(tables: Tables, metric: str, y_label: str) -> tuple[Lines, ...]:
 
 def _curves(rows: Rows, pool: str) -> list[Series | None]:
     """One curve a predictor, means over seeds."""
-    own, looks = rows.where(pool=pool), prompt_looks(pool)
+    own, shown = rows.where(pool=pool), looks(pool)
     for name in own.values("predictor"):
         if name.startswith(_THEOREM):
-            looks[name] = (f"network of Theorem 1, memory {name.removeprefix(_THEOREM)}", "other")
-    return [curve(own.where(predictor=p), "x", *look, bands=look[1] in _BANDS) for p, look in looks.items()]
+            shown[name] = (f"network of Theorem 1, memory {name.removeprefix(_THEOREM)}", "other")
+    return [curve(own.where(predictor=p), "x", *look, bands=look[1] in _BANDS) for p, look in shown.items()]
 
 
 def _positions(tables: Tables) -> str:

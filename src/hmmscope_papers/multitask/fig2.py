@@ -10,7 +10,21 @@ from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.shuffle import MODES, ShuffleValues, shuffle_rows, shuffle_values
 from hmmscope.axes import Tensor
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
-from hmmscope.lab import Figure, Heatmap, Measured, Role, Rows, Seen, Tables, bar, bars, claim, curve, heatmap, lines
+from hmmscope.lab import (
+    Figure,
+    Measured,
+    Panel,
+    Role,
+    Rows,
+    Seen,
+    Tables,
+    bar,
+    bars,
+    claim,
+    curve,
+    heatmap,
+    lines,
+)
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.schema import require
 from hmmscope_papers.multitask.construction_vs_trained import construct
@@ -163,7 +177,7 @@ def _heads(rows: Rows, network: str) -> Figure:
     seed = rows[0]["seed"]
     own = rows.where(network=network, seed=seed)
     alike = own if network == "constructed" else rows.where(network=("trained", "untrained"), seed=seed)
-    panels: list[Heatmap] = []
+    panels: list[Panel] = []
     for metric in ("cv", "cv_centred"):
         most = max((row["value"] for row in alike.where(metric=metric)), default=0.0) or None
         for mode, heading in _MODES.items():

@@ -14,8 +14,8 @@ from hmmscope.lab import (
     Effect,
     Figure,
     Gate,
-    Lines,
     Measured,
+    Panel,
     Role,
     Rows,
     Seen,
@@ -25,7 +25,6 @@ from hmmscope.lab import (
     claim,
     curve,
     effect_of,
-    effects_series,
     learned,
     level,
     lines,
@@ -164,7 +163,7 @@ def _probe_figure(tables: Tables) -> Figure:
     )
 
 
-def _probe_panel(tables: Tables, target: str, title: str) -> Lines:
+def _probe_panel(tables: Tables, target: str, title: str) -> Panel:
     rows = tables["probes"].where(target=target)
     trained = rows.where(model="trained", labels="true")
     bare = trained.with_columns(low=lambda row: None)  # their interval is that of the accuracy
@@ -198,7 +197,7 @@ def _order_figure(tables: Tables) -> Figure:
         shown: dict[str, Any] = {"x_label": "layer", "y_label": "share of maximum", "y_min": 0.0, "y_max": 1.05}
         panels.append(lines(title, *shares, level(0.9, layers, "90 %"), **shown))
     arrivals = [
-        effects_series([_onset(tables, target, name) for name in _ARRIVALS], *look) for target, look in _SHORT.items()
+        Series.of([_onset(tables, target, name) for name in _ARRIVALS], *look) for target, look in _SHORT.items()
     ]
     places = bars(
         "Layers, trained",

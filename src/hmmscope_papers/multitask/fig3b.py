@@ -30,8 +30,8 @@ from hmmscope.lab import (
     Estimate,
     Figure,
     Gate,
-    Lines,
     Measured,
+    Panel,
     Role,
     Rows,
     Seen,
@@ -186,7 +186,7 @@ def _layer_figure(tables: Tables) -> Figure:
     )
 
 
-def _layer_panel(rows: Rows, title: str) -> Lines:
+def _layer_panel(rows: Rows, title: str) -> Panel:
     found = rows.where(labels="true")
     return lines(
         title,
@@ -203,7 +203,7 @@ def _layer_panel(rows: Rows, title: str) -> Lines:
 def _distance_figure(tables: Tables) -> Figure:
     top = max(row["layer"] for row in tables["probes"].where(network="trained")) + 0.5
 
-    def panel(quantity: str, title: str, y_label: str, *networks: str, **shown: Any) -> Lines:
+    def panel(quantity: str, title: str, y_label: str, *networks: str, **shown: Any) -> Panel:
         series = []
         for network in networks or _LOOKS:
             name, role = _LOOKS[network]

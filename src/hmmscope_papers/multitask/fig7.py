@@ -18,8 +18,8 @@ from hmmscope.corpora.layouts import Layout
 from hmmscope.lab import (
     Estimate,
     Figure,
-    Heatmap,
     Measured,
+    Panel,
     Role,
     Rows,
     Seen,
@@ -285,7 +285,7 @@ def _heads(rows: Rows) -> Figure:
     )
 
 
-def _maps(rows: Rows, y_label: str) -> tuple[Heatmap, ...]:
+def _maps(rows: Rows, y_label: str) -> tuple[Panel, ...]:
     """One map a network; the trained and the untrained one have one scale, so that their colours can be compared."""
     shared = max((row["value"] for row in rows.where(network=("trained", "untrained"))), default=0.0) or None
     maps = []

@@ -20,12 +20,11 @@ from hmmscope.analysis.layer_curves import Curves, with_interval
 from hmmscope.axes import Tensor
 from hmmscope.lab import (
     NUM_SEEDS,
-    SEED_INTERVALS,
     Effect,
     Experiment,
     Figure,
-    Lines,
     Measured,
+    Panel,
     Rows,
     Seen,
     Tables,
@@ -80,7 +79,6 @@ class MultiTaskGeometry(Experiment):
         "Beside it stand the model before training, shuffled beliefs, and what an affine function of the exact prediction "
         "says about the belief."
     )
-    intervals = SEED_INTERVALS
     num_seeds = NUM_SEEDS
     groups = {"geometry": ("geometry", "effects", "points")}
     sizes = {
@@ -199,7 +197,7 @@ _TRIANGLES = {
 
 
 def _layer_figure(tables: Tables) -> Figure:
-    def panel(process: str, target: str, title: str) -> Lines:
+    def panel(process: str, target: str, title: str) -> Panel:
         rows = tables["geometry"].where(process=process)
         about = rows.where(target=target)
         trained = about.where(source="trained")

@@ -14,13 +14,12 @@ from hmmscope.inference.likeliest import likeliest
 from hmmscope.interop import HuggingFaceModel, pretrained
 from hmmscope.lab import (
     PREDICTORS,
-    SEED_INTERVALS,
     Effect,
     Experiment,
     Figure,
-    Lines,
-    Look,
     Measured,
+    Panel,
+    Role,
     Rows,
     Seen,
     Tables,
@@ -39,7 +38,7 @@ NUM_STATES = NUM_SYMBOLS = 4
 TOLERANCE = 0.05
 METRICS = ("accuracy", "loss", "excess")
 BAUM_WELCH = "Baum-Welch"
-_LOOKS: dict[str, Look] = {
+_LOOKS: dict[str, tuple[str, Role]] = {
     "optimum": ("exact filter", "optimum"),
     "trained": ("trained here", "model"),
     "untrained": ("before training", "control"),
@@ -63,7 +62,6 @@ class InContext(Experiment):
         "Pre-trained Large Language Models Learn to Predict Hidden Markov Models In-context (NeurIPS 2025), who take the "
         "Viterbi algorithm for the optimum; here it is the exact law of the next symbol."
     )
-    intervals = SEED_INTERVALS
     num_seeds = {"smoke": 2, "small": 3, "gpu": 5, "paper": 5}
     sizes = by_scale(
         pretrained=("none", "none", "none", "none"),
@@ -248,7 +246,7 @@ def _convergence(rows: Rows) -> list[dict[str, Any]]:
 # Figures and claims
 
 
-def _look(network: str) -> Look:
+def _look(network: str) -> tuple[str, Role]:
     return _LOOKS.get(network, (network, "other"))
 
 
@@ -259,7 +257,7 @@ def _networks(rows: Rows) -> list[str]:
 def _figure(rows: Rows, metric: str, title: str, y_label: str) -> Figure:
     kept = rows.where(metric=metric)
 
-    def panel(mixing: float) -> Lines:
+    def panel(mixing: float) -> Panel:
         own = kept.where(mixing=mixing)
         series = [curve(own.where(network=name), "position", *_look(name)) for name in _networks(own)]
         return lines(f"stays with {mixing:g}", *series, x_label="observations seen", y_label=y_label, log_x=True)

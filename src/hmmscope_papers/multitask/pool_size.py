@@ -18,7 +18,6 @@ from hmmscope.corpora.corpus import Batch
 from hmmscope.inference.optimal import optimal_law
 from hmmscope.lab import (
     NUM_SEEDS,
-    SEED_INTERVALS,
     Estimate,
     Experiment,
     Figure,
@@ -65,7 +64,6 @@ class PoolSize(Experiment):
         "with new parts, its predictions are taken apart: into the mixture of counting, retrieval and inference over all "
         "pairs that is nearest to them. Where models keep checkpoints, the same is followed over training."
     )
-    intervals = SEED_INTERVALS
     num_seeds = NUM_SEEDS
     groups = {"strategies": ("weights", "left"), "training": ("phases",), "setting": ("setting",)}
     sizes = {

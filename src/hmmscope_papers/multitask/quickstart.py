@@ -5,20 +5,18 @@ from typing import Any
 from hmmscope import Corpus, Process, probe, registry
 from hmmscope.analysis.counting import TREE, best_counting
 from hmmscope.lab import (
-    SEED_INTERVALS,
     Effect,
     Experiment,
     Figure,
-    Lines,
-    Look,
     Measured,
+    Panel,
+    Role,
     Rows,
     Seen,
     Tables,
     claim,
     curve,
     lines,
-    prompt_looks,
 )
 from hmmscope.runs.pipeline import Run, untrained_twin
 from hmmscope.storage import rundir
@@ -26,7 +24,7 @@ from hmmscope.ties import largest, smallest
 from hmmscope_papers.multitask.fig1 import effects
 from hmmscope_papers.multitask.models import PARTS, multitask_plan
 from hmmscope_papers.multitask.predictors import POOLS, counting_of, pools_of, prompt_score
-from hmmscope_papers.multitask.setting import pool_columns, spread
+from hmmscope_papers.multitask.setting import looks, pool_columns, spread
 
 #: Predictors that are drawn beside the best n-gram; the tables have more.
 _SHOWN = ("known-component", "prior", "retrieval", "model", "untrained", TREE)
@@ -58,7 +56,6 @@ class Quickstart(Experiment):
         "about HMMs of which they have seen no part. Beside them stand what counting in the prompt reaches at its best, "
         "what retrieval from the pool reaches, and the filter that is told the HMM."
     )
-    intervals = SEED_INTERVALS
     num_seeds = {"smoke": 1, "small": 1, "gpu": 1, "paper": 1}
     groups = {"measurements": ("in-context", "effects", "layers", "training")}
     sizes = {
@@ -174,18 +171,18 @@ def _in_context(rows: Rows, metric: str, unit: str) -> Figure:
     )
 
 
-def _looks(rows: Rows, pool: str) -> dict[str, Look]:
+def _looks(rows: Rows, pool: str) -> dict[str, tuple[str, Role]]:
     """The predictors that are drawn, and of the n-grams the best after all demonstrations."""
     end = rows.where(x=max(rows.values("x")))
     orders = {row["predictor"]: row["value"] for row in end if row["predictor"].startswith("order-")}
     if end[0]["metric"] == "accuracy":
         orders = {name: -value for name, value in orders.items()}
     shown = (*_SHOWN, *([smallest(orders, orders.__getitem__)] if orders else []))
-    return {name: look for name, look in prompt_looks(pool).items() if name in shown}
+    return {name: look for name, look in looks(pool).items() if name in shown}
 
 
 def _layer_figure(rows: Rows) -> Figure:
-    def panel(own: Rows, title: str) -> Lines:
+    def panel(own: Rows, title: str) -> Panel:
         series = [curve(own.where(target=target), "layer", name, y="accuracy") for target, name in _READ.items()]
         chance = curve(own.where(target="component"), "layer", "chance, which HMM", "baseline", y="chance", bands=False)
         return lines(title, *series, chance, x_label="layer", y_label="probe accuracy", y_min=0.0, y_max=1.02)

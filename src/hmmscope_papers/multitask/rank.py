@@ -6,7 +6,7 @@ from hmmscope import registry
 from hmmscope.lab import (
     PREDICTORS,
     Figure,
-    Lines,
+    Panel,
     Seen,
     Tables,
     claim,
@@ -65,7 +65,7 @@ class Rank(PromptStudy):
         heat = heatmap("Excess of the model", rows.where(predictor="model"), "layers", "rank", **labels)
         shown = ("model", "order-1", "order-0", "untrained")
 
-        def panel(rank: int) -> Lines:
+        def panel(rank: int) -> Panel:
             own = rows.where(rank=rank)
             series = [curve(own.where(predictor=name), "layers", *PREDICTORS[name]) for name in shown]
             return lines(

@@ -19,11 +19,12 @@ from hmmscope.analysis.probes import chance_accuracy, label_stream, probe_correc
 from hmmscope.axes import Tensor
 from hmmscope.lab import (
     NUM_SEEDS,
-    SEED_INTERVALS,
+    PREDICTORS,
     Experiment,
     Figure,
     Gate,
     Measured,
+    Role,
     Rows,
     Tables,
     flat,
@@ -53,11 +54,15 @@ PER_HMM, HMMS, FROM_COUNTS = "prompts per HMM", "HMMs in the pool", "component f
 OVER_COUNTING = "gain over the best n-gram"
 
 
+def looks(pool: str) -> dict[str, tuple[str, Role]]:
+    """The predictors shown for a kind of prompts; for HMMs never seen there is no prior, and no optimum is known."""
+    return {name: look for name, look in PREDICTORS.items() if (pool, name) != ("unseen", "prior")}
+
+
 class PoolFigure(Experiment):
     """A figure of the paper, looked for in each model of `multitask_plan`; its claims are about the one of `in_regime`."""
 
     num_seeds = NUM_SEEDS
-    intervals = SEED_INTERVALS
     networks = ("label",)
     #: Figures that are drawn of the other models too.
     of_all: tuple[str, ...] = ()

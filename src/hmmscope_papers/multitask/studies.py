@@ -14,13 +14,11 @@ from hmmscope.analysis.intervals import mean_row
 from hmmscope.lab import (
     NUM_SEEDS,
     PREDICTORS,
-    SEED_INTERVALS,
-    Bars,
     Effect,
     Experiment,
     Gate,
-    Lines,
     Measured,
+    Panel,
     Rows,
     Tables,
     bar,
@@ -162,7 +160,6 @@ def end_rows(run: Run, num_samples: int) -> list[dict[str, Any]]:
 class PromptStudy(Experiment):
     """The base with one thing varied, judged over the test sequence beside the exact Bayes mixture."""
 
-    intervals = SEED_INTERVALS
     num_seeds = NUM_SEEDS
     groups = {"end of the prompt": ("end",)}
     sizes = {"smoke": {"samples": 16}, "small": {"samples": 512}, "gpu": {"samples": 1024}, "paper": {"samples": 512}}
@@ -249,7 +246,7 @@ _UNITS = {
 }
 
 
-def setting_bars(rows: Rows, key: str, metric: str, values: Sequence[str]) -> Bars:
+def setting_bars(rows: Rows, key: str, metric: str, values: Sequence[str]) -> Panel:
     """One metric of all predictors by setting: a group of bars for each value of the column `key`."""
     title, unit = _UNITS[metric]
     own = {name: rows.where(predictor=name, metric=metric) for name in PREDICTORS}
@@ -257,7 +254,7 @@ def setting_bars(rows: Rows, key: str, metric: str, values: Sequence[str]) -> Ba
     return bars(title, *series, categories=values, y_label=unit)
 
 
-def setting_lines(rows: Rows, key: str, metric: str, **shown: Any) -> Lines:
+def setting_lines(rows: Rows, key: str, metric: str, **shown: Any) -> Panel:
     """One metric of all predictors against the number in the column `key`."""
     title, unit = _UNITS[metric]
     own = {name: rows.where(predictor=name, metric=metric) for name in PREDICTORS}

@@ -7,14 +7,13 @@ from hmmscope.analysis.counting import best_counting
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.task_patching import task_patching
 from hmmscope.lab import (
-    SEED_INTERVALS,
     Effect,
     Estimate,
     Experiment,
     Figure,
-    Lines,
-    Look,
     Measured,
+    Panel,
+    Role,
     Rows,
     Seen,
     Tables,
@@ -31,7 +30,7 @@ from hmmscope_papers.multitask.predictors import last_sequence
 
 #: Components of the mixture: which of them speaks takes one dimension less.
 NUM_TASKS = 4
-_LOOKS: dict[str, Look] = {
+_LOOKS: dict[str, tuple[str, Role]] = {
     "task": ("task's subspace", "model"),
     "whole": ("whole stream", "ceiling"),
     "random": ("random subspace", "control"),
@@ -50,7 +49,6 @@ class TaskPatching(Experiment):
         "layer, and the predictions in the test sequence are compared with those of the exact filter of A's HMM. Beside it "
         "stand random subspaces of as many dimensions, the whole stream, and the same networks before training."
     )
-    intervals = SEED_INTERVALS
     num_seeds = {"smoke": 2, "small": 5, "gpu": 5, "paper": 5}
     sizes = {
         "smoke": {"samples": 32, "ranks": [1, 3]},
@@ -132,7 +130,7 @@ class TaskPatching(Experiment):
         ]
 
 
-def _by(rows: Rows, x: str, x_label: str) -> Lines:
+def _by(rows: Rows, x: str, x_label: str) -> Panel:
     trained, untrained = (rows.where(network=network) for network in ("trained", "untrained"))
     series = [curve(trained.where(subspace=key), x, *look) for key, look in _LOOKS.items()]
     series.append(curve(untrained.where(subspace="task"), x, "task's subspace, before training", "baseline"))

@@ -1,7 +1,6 @@
 """[MultiTask] Theorem 1: the constructed Transformer, its error against samples, steps and memory, and how it fails."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,19 +10,20 @@ from hmmscope import HMM, Corpus, Prompts, evaluate, registry
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.constructions.least_squares import demonstration_samples, least_squares
 from hmmscope.lab import (
+    PREDICTORS,
     Experiment,
     Figure,
     Heatmap,
-    Lines,
     Measured,
+    Panel,
     Rows,
     Seen,
     Tables,
     claim,
+    curve,
     level,
     lines,
     pooled,
-    predictors_panel,
 )
 from hmmscope.processes.low_rank import symmetric_channel
 from hmmscope.processes.stationary import stationary_law
@@ -313,11 +313,11 @@ def _failure_figure(tables: Tables) -> Figure:
 
 def _in_context_figure(rows: Rows) -> Figure:
 
-    def panel(kept: Rows, metric: str, title: str, y_label: str) -> Lines:
+    def panel(kept: Rows, metric: str, title: str, y_label: str) -> Panel:
         x_label = "demonstrations before the sequence"
-        found = predictors_panel(kept, metric, title, x_label, y_label)
-        made = [replace(one, name="construction") if one.role == "model" else one for one in found.series]
-        return replace(found, series=tuple(made))
+        own, looks = kept.where(metric=metric), PREDICTORS | {"model": ("construction", "model")}
+        series = [curve(own.where(predictor=name), "x", *look) for name, look in looks.items()]
+        return lines(title, *series, x_label=x_label, y_label=y_label)
 
     judged = rows.where(predictor=("model", "order-0", "order-1", "order-2"))
     return Figure(

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope.lab import Figure, Gate, Lines, Rows, Seen, Series, Tables, claim, lines, pooled, regime
+from hmmscope.lab import Figure, Gate, Panel, Rows, Seen, Series, Tables, claim, lines, pooled, regime
 from hmmscope_papers.theorems import always, band, plain, power_slopes
 
 #: As many rounding errors of a sum as a network's answer may have.
@@ -64,7 +64,7 @@ def sample_figure(tables: Tables) -> Figure:
         values = Rows({"x": count, "value": _root_mean_square(group, column)} for count, group in counts)
         return plain(values, "x", name, role)
 
-    def panel(title: str, key: str, bound: str, y_label: str, *more: Series | None) -> Lines:
+    def panel(title: str, key: str, bound: str, y_label: str, *more: Series | None) -> Panel:
         return lines(
             title,
             over_draws(rows.where(road="Transformer"), key, "Transformer", "model"),

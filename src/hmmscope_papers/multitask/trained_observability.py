@@ -7,11 +7,10 @@ from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.lab import (
     NUM_SEEDS,
-    SEED_INTERVALS,
     Experiment,
     Figure,
-    Lines,
     Measured,
+    Panel,
     Rows,
     Seen,
     Tables,
@@ -52,7 +51,6 @@ class Observability(Experiment):
         "hidden chain; a decoder is trained for each gamma and each of several memories, and its error stands beside the "
         "exact one of the same memory. The constant c is unknown, so exponents are fitted and no bound is drawn."
     )
-    intervals = SEED_INTERVALS
     num_seeds = NUM_SEEDS
     groups = {"observability": ("errors", "rates")}
     sizes = {
@@ -98,7 +96,7 @@ class Observability(Experiment):
         memories = sorted(rows.values("memory"))
         looks = {**LOOKS, "memory": ("best from the same observations", "optimum")}
 
-        def panel(k: int) -> Lines:
+        def panel(k: int) -> Panel:
             own = rows.where(memory=k)
             series = [curve(own.where(predictor=name), "observability", *look) for name, look in looks.items()]
             title, y_label = f"{k} observation{'s' * (k != 1)} seen", "total variation from the filter of the past"

@@ -14,11 +14,12 @@ Every number is finite: a value that does not exist is left out of a series, and
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from hmmscope.errors import InputError
+from hmmscope.lab.evidence.effects import Effect
 from hmmscope.schema import parse_spec, require, spec_to_data, unknown_name
 
 Role = Literal["model", "optimum", "ceiling", "baseline", "control", "other", "unfinished"]
@@ -56,6 +57,20 @@ class Series:
 
     def __post_init__(self) -> None:
         _check_values(self, self.name)
+
+    @classmethod
+    def of(cls, effects: Sequence[Effect], name: str, role: Role = "other", x: Sequence[float] = ()) -> "Series":
+        """Effects with their intervals as a curve over `x`, or without `x` as bars."""
+        ends = [
+            (one.value if one.low is None else one.low, one.value if one.high is None else one.high) for one in effects
+        ]
+        known = any(one.low is not None for one in effects)
+        low, high = zip(*ends, strict=True) if known else (None, None)
+        return cls(name=name, role=role, x=tuple(x), y=tuple(one.value for one in effects), low=low, high=high)
+
+    def choice(self, *values: str, name: str = "") -> "ExplorerCurve":
+        """The same as a curve of an `Explorer`, under these values of its choices."""
+        return ExplorerCurve(values=values, x=self.x, y=self.y, low=self.low, high=self.high, role=self.role, name=name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,13 +328,7 @@ class Explorer(Panel):
         return next(curve.values[index] for curve in self.curves if curve.values[index])
 
 
-_KINDS: dict[str, type[Panel]] = {
-    "lines": Lines,
-    "bars": Bars,
-    "heatmap": Heatmap,
-    "cloud": Cloud,
-    "explorer": Explorer,
-}
+_KINDS = {"lines": Lines, "bars": Bars, "heatmap": Heatmap, "cloud": Cloud, "explorer": Explorer}
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", re.ASCII)
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")

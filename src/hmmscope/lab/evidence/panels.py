@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hmmscope.lab.evidence import clouds
-from hmmscope.lab.evidence.effects import Effect
 from hmmscope.lab.evidence.figure import Bars, Cloud, Heatmap, Lines, Role, Series
 from hmmscope.lab.evidence.rows import Rows
 
@@ -58,27 +57,15 @@ def level(value: float, over: Iterable[float], name: str, role: Role = "baseline
     return Series(name=name, role=role, x=ends, y=(value,) * len(ends))
 
 
-def effects_series(effects: Sequence[Effect], name: str, role: Role = "other", x: Sequence[float] = ()) -> Series:
-    """Effects with their intervals as a curve over `x`, or without `x` as bars."""
-    ends = None
-    if any(one.low is not None for one in effects):
-        pairs = [
-            (one.value if one.low is None else one.low, one.value if one.high is None else one.high) for one in effects
-        ]
-        ends = tuple(zip(*pairs, strict=True))
-    low, high = ends if ends else (None, None)
-    return Series(name=name, role=role, x=tuple(x), y=tuple(one.value for one in effects), low=low, high=high)
-
-
 def lines(title: str, *series: Series | None, x_label: str, y_label: str, **shown: Any) -> Lines:
     """Curves in one coordinate system, without those that do not exist."""
-    return Lines(title=title, x_label=x_label, y_label=y_label, series=present(series), **shown)
+    return Lines(title=title, x_label=x_label, y_label=y_label, series=_present(series), **shown)
 
 
 def bars(title: str, *series: Series | None, categories: Iterable[object], y_label: str, **shown: Any) -> Bars:
     """Groups of bars, without the series that do not exist."""
     names = tuple(str(category) for category in categories)
-    return Bars(title=title, y_label=y_label, categories=names, series=present(series), **shown)
+    return Bars(title=title, y_label=y_label, categories=names, series=_present(series), **shown)
 
 
 def bar(rows: Rows, by: str, categories: Sequence[object], name: str, role: Role = "other", y: str = "value") -> Series:
@@ -132,8 +119,7 @@ def triangle(title: str, beliefs: ArrayLike, exact: ArrayLike, states: Sequence[
     )
 
 
-def present(series: Iterable[Series | None]) -> tuple[Series, ...]:
-    """Those that exist."""
+def _present(series: Iterable[Series | None]) -> tuple[Series, ...]:
     return tuple(one for one in series if one is not None)
 
 

@@ -23,7 +23,12 @@ NUM_SEEDS = {"smoke": 2, "small": 3, "medium": 5, "gpu": 3, "paper": 1}
 #: The part of a seed that is not divided.
 ALL = "all"
 
-__all__ = ["ALL", "NUM_SEEDS", "SCALES", "Experiment", "Finding", "Measured", "Tables", "apart", "experiment_named"]
+INTERVALS = "Intervals are 95 % bootstrap intervals over samples (1000 resamples)."
+#: The sentence on intervals of seeded experiments, see `hmmscope.lab.evidence.effects`.
+SEED_INTERVALS = (
+    "Curves are means over seeds; each seed has its own instance of the process, weights and samples. Bands and intervals "
+    "are 95 % intervals over seeds by Student's law (over samples by the bootstrap where there is one seed)."
+)
 
 #: The tables of a measurement, to be written: plain rows by name.
 Measured = dict[str, list[dict[str, Any]]]
@@ -38,7 +43,8 @@ class Experiment(ABC):
     name: str
     title: str
     summary: str
-    intervals: str = "Intervals are 95 % bootstrap intervals over samples (1000 resamples)."
+    #: Each model is measured and kept by itself, as an experiment of many hours needs it, see `cells`.
+    one_by_one: bool = False
 
     #: How many seeds at each scale, if it is seeded.
     num_seeds: dict[str, int] = {}
@@ -51,6 +57,11 @@ class Experiment(ABC):
     #: Version of what `measure` makes, where no record of claims has one: raised when it makes other rows of the same
     #: models, never otherwise. Parts of another version are not taken over.
     measurement: int = 1
+
+    @property
+    def intervals(self) -> str:
+        """How intervals are made, in sentences; a class that makes them otherwise has a text here."""
+        return SEED_INTERVALS if self.num_seeds else INTERVALS
 
     @property
     def scales(self) -> tuple[str, ...]:
@@ -75,11 +86,11 @@ class Experiment(ABC):
         return None
 
     def cells(self, labels: list[str]) -> dict[str, list[str]]:
-        """Which models of a seed are measured together, by name, in the order of work; by default all in one part.
+        """Which models of a seed are measured together, by name, in the order of work: all in one part, or `one_by_one`.
 
-        A part that is measured is kept, so an experiment of many hours measures its models one by one (`apart`).
+        A part that is measured is kept.
         """
-        return {ALL: labels}
+        return {label: [label] for label in labels} if self.one_by_one else {ALL: labels}
 
     def measurements(self, scale: str) -> dict[str, Any]:
         """Sizes of the measurements, shown as facts; by default the row of `sizes`."""
@@ -119,18 +130,6 @@ class Experiment(ABC):
     def facts(self, sizes: dict[str, Any]) -> list[dict[str, str]]:
         """What was measured, in a few lines, where no model was trained."""
         return [{"name": key.replace("_", " "), "value": ", ".join(map(str, _listed(v)))} for key, v in sizes.items()]
-
-
-#: The sentence on intervals of seeded experiments, see `hmmscope.lab.evidence.effects`.
-SEED_INTERVALS = (
-    "Curves are means over seeds; each seed has its own instance of the process, weights and samples. Bands and intervals "
-    "are 95 % intervals over seeds by Student's law (over samples by the bootstrap where there is one seed)."
-)
-
-
-def apart(labels: list[str]) -> dict[str, list[str]]:
-    """Each model a part of its own, see `Experiment.cells`."""
-    return {label: [label] for label in labels}
 
 
 def _listed(value: Any) -> list:

@@ -17,8 +17,3 @@ PREDICTORS: dict[str, Look] = {
     **{f"trained-order-{k}": (f"n-gram trained on the training part, order {k}", "baseline") for k in range(4)},
     "trained-context-tree": ("mixture of context trees, trained on the training part", "baseline"),
 }
-
-
-def prompt_looks(pool: str) -> dict[str, Look]:
-    """The predictors shown for a kind of prompts; for HMMs never seen there is no prior, and no optimum is known."""
-    return {name: look for name, look in PREDICTORS.items() if (pool, name) != ("unseen", "prior")}

@@ -5,7 +5,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from hmmscope.errors import InputError
-from hmmscope.lab.experiments.experiment import SCALES, Experiment, experiment_named
+from hmmscope.lab.evidence.ledger import SCALES
+from hmmscope.lab.experiments.experiment import Experiment, experiment_named
 from hmmscope.runs.config import RunConfig, config_from_data, pinned
 from hmmscope.schema import parse_value, require, unknown_name
 from hmmscope.seeds import check_seed

@@ -10,6 +10,7 @@ from hmmscope.lab.evidence.figure import Figure, Lines
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.panels import curve, lines
 from hmmscope.lab.evidence.rows import Rows
+from hmmscope.lab.experiments.experiment import INTERVALS
 from hmmscope.lab.experiments.looks import PREDICTORS
 from hmmscope.machine import environment, machine_line
 from hmmscope.models.given import model_name
@@ -141,7 +142,7 @@ def description(run: Run, command: str) -> Description:
         "facts": run_facts({"model": run}),
         "invalid": run.summary["invalid"],
         "config": run.config.to_data(),
-        "intervals": "Intervals are 95 % bootstrap intervals over samples (1000 resamples).",
+        "intervals": INTERVALS,
     }
     return Description(about, (_distance_finding(run.summary, target.kind),), (predictions, training))
 

@@ -6,9 +6,9 @@ from typing import Any
 from hmmscope import ties
 from hmmscope.analysis.twins import LEAST_SHARE
 from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.figure import Bars, Figure
+from hmmscope.lab.evidence.figure import Bars, Figure, Series
 from hmmscope.lab.evidence.finding import Finding
-from hmmscope.lab.evidence.panels import curve, effects_series, level, lines
+from hmmscope.lab.evidence.panels import curve, level, lines
 from hmmscope.lab.evidence.rows import Rows
 from hmmscope.ties import descending
 
@@ -114,7 +114,7 @@ def _contexts(rows: Rows) -> Figure:
         effects = [Effect(value=row["value"], low=row["low"], high=row["high"]) for row in own]
         names = tuple(f"{row['context']}|{row['next']}" for row in own)
         title = f"after {k} symbol{'s' * (k != 1)}"
-        series = (effects_series(effects, "gain of the network", "model"),)
+        series = (Series.of(effects, "gain of the network", "model"),)
         panels.append(Bars(title=title, y_label=f"{_NATS} there", categories=names, series=series))
     return Figure(
         name="contexts",
