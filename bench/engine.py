@@ -10,8 +10,7 @@ from bench.training import gemm
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError
-from hmmscope.models.base import cost_of
-from hmmscope.models.build import build_model
+from hmmscope.models.base import build_model, cost_of
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import ports_of
 from hmmscope.training.distributed import World

@@ -11,9 +11,8 @@ from hmmscope.analysis.probes import probe_data
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.errors import InputError
-from hmmscope.models.base import Ports
-from hmmscope.models.build import build_model
-from hmmscope.models.roformer import RoFormerSpec
+from hmmscope.models.base import Ports, build_model
+from hmmscope.models.decoder import RoFormerSpec
 from hmmscope.processes.make import make_process
 
 LAYERS, WIDTH, COMPONENTS, SAMPLES, RIDGE = 17, 64, 16, 1024, 1e-3

@@ -11,8 +11,7 @@ from torch import nn
 from bench.contest import Contest, installed, noise
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import Target, make_target
-from hmmscope.models.base import cost_of
-from hmmscope.models.build import build_model
+from hmmscope.models.base import build_model, cost_of
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import engine_of, ports_of
 from hmmscope.training.distributed import World

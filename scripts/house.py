@@ -9,10 +9,13 @@ said in the docstring of the function. Add a section by adding it to `SECTIONS`.
 import argparse
 import ast
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE, PAPERS = ROOT / "src" / "hmmscope", ROOT / "src" / "hmmscope_papers"
@@ -304,6 +307,108 @@ def kind_tests_elsewhere(modules: Modules) -> list[str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Rooms
+
+
+@dataclass
+class Call:
+    """A call of a function of hmmscope, by another one of hmmscope."""
+
+    module: str
+    function: str
+    caller: "Call | None"
+
+
+#: What a sequence becomes on its way, by the function that does it: its configuration, a process, a model, a batch of the
+#: stream of training samples, a loss, a step of the optimiser.
+TURNS = (
+    ("source", "hmmscope.registry", "build_spec"),
+    ("process", "hmmscope.processes.textbook", "Mess3Spec.build"),
+    ("model", "hmmscope.models.base", "EncodedModel.__init__"),
+    ("batch", "hmmscope.processes.process", "Process.sample_paths"),
+    ("loss", "hmmscope.corpora.targets", "Target.loss"),
+    ("step", "torch.optim.adamw", "adamw"),
+)
+
+
+class _FirstStep(BaseException):
+    """The optimiser takes its first step."""
+
+
+@cache
+def calls_to_first_step() -> tuple[tuple[Call, ...], tuple[Call, ...]]:
+    """The calls of hmmscope within ``hmmscope.train`` before the first step of the optimiser, and those that are turns.
+
+    A small training by the torch engine is traced, of a process by its name and the model that is the default.
+    """
+    import hmmscope
+    import hmmscope.runs.training as entry
+
+    calls: list[Call] = []
+    turns: list[Call] = []
+    open_calls: dict[FrameType, Call] = {}
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        module, function = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname
+        if event != "call" or not (module.startswith("hmmscope.") or function == "adamw"):
+            return
+        above = frame.f_back
+        while above is not None and above not in open_calls:
+            above = above.f_back
+        if above is None and (module, function) != (entry.__name__, "train"):
+            return
+        call = Call(module, function, None if above is None else open_calls[above])
+        turn = next((name for name, *where in TURNS if where == [module, function]), None)
+        wanted = {"source": ("kind", "process"), "batch": ("stream", "train")}.get(turn or "")
+        if turn and (wanted is None or frame.f_locals.get(wanted[0]) == wanted[1]):
+            turns.append(call)
+        if turn == "step":
+            sys.setprofile(None)
+            raise _FirstStep
+        open_calls[frame] = call
+        calls.append(call)
+
+    with tempfile.TemporaryDirectory() as folder, suppress(_FirstStep):
+        training = {"engine": "torch", "batch_size": 2, "num_grains": 1, "device": "cpu", "evaluate_samples": 2}
+        sys.setprofile(note)
+        try:
+            hmmscope.train("mess3", f"{folder}/run", length=4, num_steps=1, training=training)
+        finally:
+            sys.setprofile(None)
+    assert len({(turn.module, turn.function) for turn in turns}) == len(TURNS), "a turn has another name now"
+    return tuple(calls), tuple(turns)
+
+
+def on_the_way() -> list[Call]:
+    """The calls that are open at one of the turns."""
+    found = {id(call): call for turn in calls_to_first_step()[1] for call in _to_the_top(turn)}
+    return list(found.values())
+
+
+def _to_the_top(call: "Call | None") -> Iterator[Call]:
+    while call is not None:
+        if call.module.startswith("hmmscope."):
+            yield call
+        call = call.caller
+
+
+def rooms(modules: Modules) -> list[str]:
+    """Modules that the way from ``hmmscope.train`` to the first step of the optimiser leads through.
+
+    The way is what becomes of a source: each of `TURNS` happens within calls of functions, from `train` down, and their
+    modules are the rooms. What a function on the way asks of others besides (disk, memory, progress, the score of other
+    samples) is not the way; `rooms_beside` counts it.
+    """
+    return sorted({call.module for call in on_the_way()})
+
+
+def rooms_beside(modules: Modules) -> list[str]:
+    """Further modules of which a function on that way calls one directly before the first step."""
+    way = {id(call) for call in on_the_way()}
+    return sorted({call.module for call in calls_to_first_step()[0] if id(call.caller) in way} - set(rooms(modules)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # What is printed and held
 
 
@@ -334,7 +439,9 @@ SECTIONS = (
     Section("names that the papers use", paper_names, 229),
     Section("  that are not public", private_paper_names, 157),
     Section("names of modules that stand twice", twice, 8),
-    Section("functions of more than 80 lines", long_functions),
+    Section("functions of more than 80 lines", long_functions, 0),
+    Section("rooms from train to its first step", rooms, 12),
+    Section("  rooms beside that way", rooms_beside),
     Section("megabytes in results/", kept_megabytes, 12),
     Section("circles of imports", circles, 0),
     Section("tests of the kind of a process", kind_tests, 20),

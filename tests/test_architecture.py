@@ -173,6 +173,13 @@ def test_counts_of_the_house_are_within_their_limits() -> None:
     assert list(house.above(house.sources())) == []
 
 
+def test_the_way_to_the_first_step_is_followed() -> None:
+    """Each turn lies on it, and what is asked beside it does not."""
+    own = {f"hmmscope.{name}" for name in ("runs.training", "runs.config", "corpora.corpus", "training.updates")}
+    assert own <= set(house.rooms({}))
+    assert {"hmmscope.training.progress", "hmmscope.machine"} <= set(house.rooms_beside({}))
+
+
 def test_extras_are_not_needed_to_import() -> None:
     assert extras(house.sources()) == []
 
@@ -316,6 +323,12 @@ def test_planted_extra_and_planted_length_are_found() -> None:
     assert extras({"a.py": "import hmmlearn\n"}) == ["a.py:1: hmmlearn"]
     assert extras({"a.py": "def f():\n    import hmmlearn\n"}) == []
     assert too_long({"a.py": "x\n" * 451, "b.py": "x\n" * 450}) == ["a.py"]
+
+
+def test_planted_long_function_is_found() -> None:
+    body = "    x = 1\n" * 79
+    assert house.long_functions({"a.py": f"def f():\n{body}"}) == []
+    assert house.long_functions({"a.py": f"async def f():\n{body}    y = 2\n"}) == ["a.py:1: f, 81 lines"]
 
 
 @pytest.mark.parametrize(

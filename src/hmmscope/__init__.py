@@ -40,7 +40,7 @@ _HOME = {
     "stationary_distribution": "inference.stationary_law",
     "kalman_filter": "processes.kalman",
     "mixing_time": "inference.mixing",
-    "make_model": "models.build",
+    "make_model": "models.base",
     "RunConfig": "runs.config",
     "train": "runs.training",
     "over_training": "runs.development",
@@ -99,7 +99,7 @@ if TYPE_CHECKING:
     from hmmscope.inference.smoothing import smooth_beliefs as smooth_beliefs
     from hmmscope.inference.stationary_law import stationary_distribution as stationary_distribution
     from hmmscope.lab.study.conduct import study as study
-    from hmmscope.models.build import make_model as make_model
+    from hmmscope.models.base import make_model as make_model
     from hmmscope.processes.answers import Observed as Observed
     from hmmscope.processes.files import load_process as load_process
     from hmmscope.processes.generalised import GeneralisedHMM as GeneralisedHMM

@@ -41,7 +41,7 @@ from hmmscope.corpora.layouts import Layout, Prompts, Sequences
 from hmmscope.errors import InputError
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.kernels.context_counts import context_counts, ngram_laws
-from hmmscope.models.build import make_model
+from hmmscope.models.base import make_model
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.process import Process
 

@@ -6,7 +6,7 @@ from hmmscope.analysis.mechanisms import components, mechanisms, paths, roles
 from hmmscope.constructions.induction import induction_network
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError
-from hmmscope.models.build import make_model
+from hmmscope.models.base import make_model
 from hmmscope.processes.make import make_process
 
 V, T = 3, 8

@@ -33,8 +33,7 @@ from hmmscope.analysis.shuffle import shuffle_test
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts, Sequences
 from hmmscope.errors import InputError
-from hmmscope.models.base import Tap
-from hmmscope.models.build import make_model
+from hmmscope.models.base import Tap, make_model
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.make import make_process

@@ -10,9 +10,8 @@ from hmmscope.constructions.multitask import multitask_theorem1
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.errors import InputError
-from hmmscope.models.base import Ports
-from hmmscope.models.build import build_model, make_model
-from hmmscope.models.roformer import RoFormerSpec
+from hmmscope.models.base import Ports, build_model, make_model
+from hmmscope.models.decoder import RoFormerSpec
 from hmmscope.processes.random_hmm import RandomMixtureSpec
 from hmmscope.seeds import torch_generator
 

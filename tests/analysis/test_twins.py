@@ -16,7 +16,7 @@ from hmmscope.analysis.probes import read_stream
 from hmmscope.analysis.twins import NO_COLUMNS, Share, Twins, draw_twins, share_beyond
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
-from hmmscope.models.build import make_model
+from hmmscope.models.base import make_model
 from hmmscope.processes.hmm import HMM
 
 MESS3 = hs.make_process("mess3")

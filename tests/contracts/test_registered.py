@@ -18,8 +18,7 @@ from hmmscope.corpora.layouts import Layout, Prompts, Sequences
 from hmmscope.errors import InputError
 from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.kernels.context_counts import context_counts, ngram_laws
-from hmmscope.models.base import Ports, SequenceModel
-from hmmscope.models.build import build_model
+from hmmscope.models.base import Ports, SequenceModel, build_model
 from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.process import Process
 

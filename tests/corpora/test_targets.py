@@ -15,8 +15,8 @@ from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.floors import belief_floor, linear_floor
 from hmmscope.processes.make import make_process
-from hmmscope.training.objectives import target_loss
 from hmmscope.training.state import move
+from hmmscope.training.updates import target_loss
 
 BELIEFS = [("cyclic-det", "law"), ("cyclic-rnd", "law"), ("ran-hmm", "law"), ("mess3", "law"), ("matmul", "vector")]
 NEXT = [("cyclic-hard", "law"), ("ran-hmm", "law"), ("random-mixture", "law"), ("ran-lds", "vector")]

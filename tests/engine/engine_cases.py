@@ -7,8 +7,7 @@ import torch.nn.functional as F
 
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import Target, make_target
-from hmmscope.models.base import SequenceModel
-from hmmscope.models.build import build_model
+from hmmscope.models.base import SequenceModel, build_model
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import ports_of
 from hmmscope.training.compiled_steps import Compiled

@@ -11,7 +11,7 @@ from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.experiments.experiment import experiment_named
-from hmmscope.models.build import make_model
+from hmmscope.models.base import make_model
 from hmmscope.processes.make import make_process
 from hmmscope_papers.beliefs.mechanisms import CHAINS, HIDDEN, _in_order
 

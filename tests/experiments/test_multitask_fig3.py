@@ -23,9 +23,8 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.lab.evidence.controls import untrained
 from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.models.base import Ports
-from hmmscope.models.build import build_model
-from hmmscope.models.roformer import RoFormerSpec
+from hmmscope.models.base import Ports, build_model
+from hmmscope.models.decoder import RoFormerSpec
 from hmmscope.processes.random_hmm import RandomHMMSpec
 from hmmscope_papers.multitask.fig3b import DISTANCES, _curves, gathering_layer
 from multitask_tables import CLOSED, NONE, UP, WAYS, judged, seeded, setting

@@ -17,8 +17,7 @@ from hmmscope.interop import export_huggingface, exported, from_huggingface, rea
 from hmmscope.interop.exported import folded_bias
 from hmmscope.lab.cli import main
 from hmmscope.models.attention import RotaryTable
-from hmmscope.models.base import Ports
-from hmmscope.models.build import build_model
+from hmmscope.models.base import Ports, build_model
 from hmmscope.models.decoder import Decoder, DecoderSpec
 from hmmscope.runs.config import config_from_data
 from huggingface_cases import (  # noqa: F401 - fixtures

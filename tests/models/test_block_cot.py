@@ -8,15 +8,14 @@ import torch
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.corpora.targets import Target, make_target
-from hmmscope.models.base import Ports, SequenceModel
+from hmmscope.models.base import Ports, SequenceModel, build_model
 from hmmscope.models.block_cot import block_outputs, feedback_width, num_blocks, own_answers
-from hmmscope.models.build import build_model
 from hmmscope.processes.make import make_process
 from hmmscope.registry import build_spec
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import load_run
 from hmmscope.runs.training import train
-from hmmscope.training.objectives import target_loss
+from hmmscope.training.updates import target_loss
 
 LENGTH = 17
 MODELS: dict[str, dict[str, Any]] = {

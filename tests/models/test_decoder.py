@@ -15,13 +15,11 @@ from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.models import attention, blocked
 from hmmscope.models.attention import Attention, KeyValues, RotaryTable, rotate
-from hmmscope.models.base import Dropout, Ports, SequenceModel, cost_of
+from hmmscope.models.base import Dropout, Ports, SequenceModel, build_model, cost_of, make_model
 from hmmscope.models.blocked import BlockedAttention
-from hmmscope.models.build import build_model, make_model
-from hmmscope.models.decoder import DecoderSpec, input_features, sinusoids
+from hmmscope.models.decoder import DecoderSpec, RoFormerSpec, input_features, sinusoids
 from hmmscope.models.linear_attention import LinearAttention, positive
 from hmmscope.models.recurrent import GRUSpec, LSTMSpec, RNNSpec
-from hmmscope.models.roformer import RoFormerSpec
 from hmmscope.seeds import torch_generator
 
 SMALL = {"num_layers": 2, "num_heads": 2, "width": 16, "mlp_ratio": 2}

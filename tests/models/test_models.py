@@ -12,8 +12,7 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.models.base import Ports, SequenceModel, parameter_count
-from hmmscope.models.build import build_model, make_model
+from hmmscope.models.base import Ports, SequenceModel, build_model, make_model, parameter_count
 
 #: What is handed over as a module has no sizes to build it from.
 MODELS = sorted(set(registry.entries("model")) - {"given"})

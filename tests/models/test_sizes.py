@@ -13,8 +13,7 @@ import hmmscope as hs
 from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.models.base import Ports, cost_of
-from hmmscope.models.decoder import DecoderSpec
-from hmmscope.models.roformer import RoFormerSpec
+from hmmscope.models.decoder import DecoderSpec, RoFormerSpec
 from hmmscope.runs import room, training
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.storage.rundir import RunDir, read_journal

@@ -20,7 +20,7 @@ from hmmscope.corpora.targets import make_target
 from hmmscope.errors import DamagedError, InputError, NonFiniteError, RefusedError, ResourceError
 from hmmscope.lab import cli
 from hmmscope.lab.experiments.run_page import describe_run
-from hmmscope.models.build import make_model
+from hmmscope.models.base import make_model
 from hmmscope.processes.hmm import HMM
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import load_run

@@ -19,7 +19,7 @@ from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Prompts, Sequences
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import InputError, NonFiniteError, RefusedError
-from hmmscope.models.build import make_model
+from hmmscope.models.base import make_model
 from hmmscope.processes.hmm import HMM
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.pipeline import fresh_model, load_run
@@ -27,10 +27,10 @@ from hmmscope.runs.training import train
 from hmmscope.storage.rundir import RunDir, read_journal
 from hmmscope.training import updates
 from hmmscope.training.evaluation import Evaluation
-from hmmscope.training.objectives import target_loss
 from hmmscope.training.schedules import learning_rate
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import Moments
+from hmmscope.training.updates import target_loss
 from training_cases import MUTATIONS, Constant, at_loss, config, crashes, files, flat, partial, stopped, whole  # noqa: F401 - fixtures
 from training_crash import EVERY, fingerprint, run
 

@@ -21,7 +21,7 @@ import torch
 from hmmscope.errors import HmmscopeError
 from hmmscope.lab import cli
 from hmmscope.lab.verbs import train as verb
-from hmmscope.models.roformer import RoFormerSpec
+from hmmscope.models.decoder import RoFormerSpec
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.training import train
 from hmmscope.storage import disk

@@ -17,7 +17,7 @@ from hmmscope.corpora.layouts import Layout
 from hmmscope.corpora.targets import NextObservation, make_target
 from hmmscope.errors import InputError
 from hmmscope.inference.likeliest import likeliest
-from hmmscope.models.build import make_model
+from hmmscope.models.base import make_model
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require

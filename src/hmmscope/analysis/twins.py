@@ -21,8 +21,7 @@ from torch import nn
 from hmmscope.analysis.intervals import student_quantile
 from hmmscope.analysis.layer_curves import Curves
 from hmmscope.errors import InputError
-from hmmscope.models.base import SequenceModel
-from hmmscope.models.build import build_model
+from hmmscope.models.base import SequenceModel, build_model
 from hmmscope.models.given import GivenModel
 from hmmscope.reprs import Shown
 from hmmscope.schema import require

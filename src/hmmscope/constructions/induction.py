@@ -4,8 +4,7 @@ from itertools import pairwise
 
 import torch
 
-from hmmscope.models.base import SequenceModel
-from hmmscope.models.build import make_model
+from hmmscope.models.base import SequenceModel, make_model
 
 #: Attention logits of what is looked for are this far above the others.
 _SHARP = 60.0

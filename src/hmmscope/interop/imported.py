@@ -9,8 +9,7 @@ from torch import nn
 from hmmscope.axes import Tensor
 from hmmscope.errors import DamagedError
 from hmmscope.interop.families import EPSILON, FAMILIES, GPT2, Family
-from hmmscope.models.base import Ports, SequenceModel
-from hmmscope.models.build import build_model
+from hmmscope.models.base import Ports, SequenceModel, build_model
 from hmmscope.models.decoder import DecoderSpec
 from hmmscope.schema import require, shown
 

@@ -12,8 +12,8 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Layout, Sequences
 from hmmscope.corpora.targets import TARGETS
 from hmmscope.errors import InputError
+from hmmscope.models.decoder import RoFormerSpec
 from hmmscope.models.given import GivenModelSpec
-from hmmscope.models.roformer import RoFormerSpec
 from hmmscope.processes.given_sequences import DataSpec, GivenSequences
 from hmmscope.processes.make import process_data, process_spec
 from hmmscope.processes.process import Process

@@ -13,9 +13,8 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import Target, make_target
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.machine import free_memory, require_disk
-from hmmscope.models.base import Ports, SequenceModel, cost_of, parameter_count
+from hmmscope.models.base import Ports, SequenceModel, build_model, cost_of, parameter_count
 from hmmscope.models.block_cot import num_blocks
-from hmmscope.models.build import build_model
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.pipeline import engine_of, ports_of
 from hmmscope.runs.room import ADVICE, disk_bytes, duration, require_memory_for

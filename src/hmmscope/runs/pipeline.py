@@ -14,9 +14,8 @@ from hmmscope import registry
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import Target, corpus_of, make_target
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.models.base import Ports, SequenceModel
+from hmmscope.models.base import Ports, SequenceModel, build_model
 from hmmscope.models.block_cot import feedback_width
-from hmmscope.models.build import build_model
 from hmmscope.models.given import GivenModelSpec, model_name, unwrapped
 from hmmscope.processes.files import load_process
 from hmmscope.processes.process import Process

@@ -18,8 +18,7 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import HmmscopeError
 from hmmscope.machine import environment, processor
-from hmmscope.models.base import Ports, cost_of
-from hmmscope.models.build import build_model
+from hmmscope.models.base import Ports, build_model, cost_of
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.settings import settings
 from hmmscope.storage import disk, store

@@ -14,8 +14,7 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import Target, make_target
 from hmmscope.errors import NonFiniteError, RefusedError
 from hmmscope.machine import require_disk
-from hmmscope.models.base import ModelSpec, Ports, SequenceModel, cost_of, parameter_count
-from hmmscope.models.build import build_model
+from hmmscope.models.base import ModelSpec, Ports, SequenceModel, build_model, cost_of, parameter_count
 from hmmscope.models.given import GivenModel, unwrapped
 from hmmscope.runs.config import RunConfig, configure, pinned
 from hmmscope.runs.pipeline import FIRST_WEIGHTS, OWN_PROCESS, Run, check_same, engine_of, load_run, ports_of

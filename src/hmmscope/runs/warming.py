@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.targets import make_target
-from hmmscope.models.build import build_model
+from hmmscope.models.base import build_model
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.pipeline import engine_of, ports_of
 from hmmscope.training.distributed import World

@@ -51,7 +51,7 @@ class Compiled(Single):
     errors are those of the other road, and a training may go on from a checkpoint on either.
 
     Args:
-        model: a `Decoder` or `Recurrent` that `models.build` built, on the processor.
+        model: a `Decoder` or `Recurrent` that `models.base` built, on the processor.
         spec: the recipe.
         poison: fill work arrays with NaN first.
 

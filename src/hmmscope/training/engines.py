@@ -8,9 +8,8 @@ from typing import Literal
 from hmmscope.engine.sizes import unfit
 from hmmscope.errors import InputError
 from hmmscope.models.base import ModelSpec, Ports, SequenceModel, cost_of
-from hmmscope.models.decoder import DecoderSpec
+from hmmscope.models.decoder import DecoderSpec, RoFormerSpec
 from hmmscope.models.recurrent import RNNSpec
-from hmmscope.models.roformer import RoFormerSpec
 from hmmscope.schema import unknown_name
 from hmmscope.training.distributed import World
 from hmmscope.training.parallel import Exact, Replicas, Shards, Single

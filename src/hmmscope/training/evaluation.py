@@ -9,9 +9,9 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.corpora.targets import Target
-from hmmscope.training.objectives import judged_outputs
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import move
+from hmmscope.training.updates import judged_outputs
 
 _BATCH = 64
 

@@ -40,7 +40,7 @@ from hmmscope.runs.settings import threads
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import numpy_generator
 from hmmscope.ties import largest
-from hmmscope.training.objectives import target_loss
+from hmmscope.training.updates import target_loss
 from hmmscope_papers.limits.trainings import TASKS, limits_config
 
 ALGORITHMS = ("naive", "two-phase")
