@@ -207,3 +207,20 @@ def log_of_ratio(numerator, denominator):
         return math.log1p((numerator - denominator) / denominator)
     shift = denominator.bit_length() - numerator.bit_length()
     return math.log((numerator << shift) / denominator) - shift * math.log(2)
+
+
+def completions(observations, num_symbols):
+    """Every sequence that agrees with one whose missing observations are None."""
+    found = [()]
+    for seen in observations:
+        found = [(*start, v) for start in found for v in (range(num_symbols) if seen is None else (seen,))]
+    return found
+
+
+def paths_with_gaps(enumerate_paths, hmm, observations, num_symbols, starts=None):
+    """P(path, all that was observed) of every hidden path: summed over all completions. None is a missing observation."""
+    joint = {}
+    for whole in completions(observations, num_symbols):
+        for path, probability in enumerate_paths(hmm, whole, starts)[-1].items():
+            joint[path] = joint.get(path, Fraction(0)) + probability
+    return joint

@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sequences": NAMES - {"registry"} | {"storage", "machine", "reprs"},
     "processes": NAMES | {"kernels", "sequences", "storage", "machine", "reprs"},
     "models": NAMES | {"reprs"},
-    "inference": NAMES - {"registry"} | {"kernels", "processes", "machine", "reprs"},
+    "inference": NAMES - {"registry"} | {"kernels", "processes", "sequences", "machine", "reprs"},
     "constructions": NAMES | {"models", "processes", "machine", "reprs"},
     "corpora": NAMES | {"kernels", "processes", "inference", "sequences", "reprs"},
     "engine": {"errors", "kernels"},

@@ -18,6 +18,7 @@ _HOME = {
     "make_process": "processes.make",
     "load_process": "processes.files",
     "Corpus": "corpora.corpus",
+    "MISSING": "sequences.gaps",
     "SequenceData": "sequences.data",
     "SequenceStream": "sequences.streaming",
     "fit": "runs.fitting",
@@ -31,6 +32,8 @@ _HOME = {
     "expected_counts": "inference.smoothing",
     "most_likely_states": "inference.paths",
     "sample_state_paths": "inference.paths",
+    "missing_laws": "inference.missing",
+    "sample_missing": "inference.missing",
     "memory_beliefs": "inference.memory",
     "forecast": "inference.continuations",
     "count": "analysis.counting",
@@ -86,6 +89,8 @@ if TYPE_CHECKING:
     from hmmscope.inference.fast import mixture_predictions as mixture_predictions
     from hmmscope.inference.filtering import filter_beliefs as filter_beliefs
     from hmmscope.inference.memory import memory_beliefs as memory_beliefs
+    from hmmscope.inference.missing import missing_laws as missing_laws
+    from hmmscope.inference.missing import sample_missing as sample_missing
     from hmmscope.inference.mixing import mixing_time as mixing_time
     from hmmscope.inference.mixture_posterior import filter_known_component as filter_known_component
     from hmmscope.inference.mixture_posterior import filter_mixture as filter_mixture
@@ -118,6 +123,7 @@ if TYPE_CHECKING:
     from hmmscope.runs.pipeline import load_run as load_run
     from hmmscope.runs.training import train as train
     from hmmscope.sequences.data import SequenceData as SequenceData
+    from hmmscope.sequences.gaps import MISSING as MISSING
     from hmmscope.sequences.streaming import SequenceStream as SequenceStream
 
 

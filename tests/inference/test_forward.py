@@ -17,6 +17,7 @@ from hmmscope.inference.optimal import optimal_predictions
 from hmmscope.machine import require_memory
 from hmmscope.processes.laws import StateEmitting
 from hmmscope.processes.observations import check_observations
+from hmmscope.sequences.encoding import Alphabet
 from inference_cases import (
     BAD_OBSERVATIONS,
     BAD_STARTS,
@@ -310,7 +311,7 @@ def test_bad_observations_are_refused(observations, message):
 @pytest.mark.usefixtures("unchecked")
 def test_bad_starts_are_refused(starts):
     with pytest.raises(InputError, match=r"^starts: must be 3 truth values of which the first is true$"):
-        check_observations(torch.zeros(2, 3, dtype=torch.int64), 2, starts)
+        check_observations(torch.zeros(2, 3, dtype=torch.int64), Alphabet(None, 2), starts)
 
 
 @pytest.mark.parametrize("components", [[0], [0, 2], [-1, 0], [[0, 1]]])

@@ -285,7 +285,8 @@ def test_arrays_of_hmmlearn() -> None:
     assert numbers(SequenceData(floats, lengths=[2, 1, 1])) == [[0, 1], [2], [1]]
     assert numbers(SequenceData(floats[:, :1], lengths=[1, 2])) == [[0], [2, 1]]
     assert numbers(SequenceData(floats[:, 0])) == numbers(SequenceData([0.0, 2.0, 1.0])) == [[0, 2, 1]]
-    for odd in (0.5, np.nan, np.inf, 1e300):
+    refused(lambda: SequenceData(np.array([0, np.nan])), "symbol 2: is nan, which is no symbol", "missing='none'")
+    for odd in (0.5, np.inf, 1e300):
         refused(lambda odd=odd: SequenceData(np.array([0, odd])), "must be a list of whole numbers")  # type: ignore[misc]
 
 

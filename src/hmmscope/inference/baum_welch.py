@@ -17,8 +17,10 @@ from hmmscope.inference.loop_inputs import Sequences, Tables, sequences
 from hmmscope.inference.ragged import check_ragged, counted
 from hmmscope.inference.restarts import Restarts
 from hmmscope.processes.hmm import HMM
+from hmmscope.processes.observations import Symbols
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
+from hmmscope.sequences.encoding import Alphabet
 
 #: Parts of a model.
 PARTS = ("initial", "transition", "emission")
@@ -65,8 +67,10 @@ class _Model(NamedTuple):
     transition: NDArray[np.float64]
     emission: NDArray[np.float64]
 
-    def tables(self) -> Tables:
-        emission_VS = np.ascontiguousarray(self.emission.T)
+    def tables(self, *, gaps: bool = False) -> Tables:
+        """For the compiled loops; with `gaps` with one symbol more, that stands for a missing observation."""
+        emission_SV = np.pad(self.emission, ((0, 0), (0, 1)), constant_values=1.0) if gaps else self.emission
+        emission_VS = np.ascontiguousarray(emission_SV.T)
         return Tables(self.initial * emission_VS, np.ascontiguousarray(self.transition[None]), emission_VS)
 
 
@@ -121,7 +125,7 @@ class _Rules:
 
 
 def fit_baum_welch(
-    observations: Int[Tensor, "batch time"] | Sequences,
+    observations: Symbols | Sequences,
     num_states: int,
     num_symbols: int,
     *,
@@ -153,7 +157,8 @@ def fit_baum_welch(
     Source: Baum, Petrie, Soules and Weiss (1970); short runs before long ones: Biernacki, Celeux and Govaert (2003).
 
     Args:
-        observations: symbols in [0, V), shape (batch, time); or sequences in one flat array.
+        observations: symbols in [0, V), shape (batch, time); or sequences in one flat array. What is missing
+            (`hmmscope.MISSING`, in a flat array V) is summed over: such a step has a state, and counts for no emission.
         num_states, num_symbols: S and V of the model.
         lengths: optional number of observations of each sequence (batch,).
         start: where the first restart begins, and what fixed parts are; the other restarts are random.
@@ -242,11 +247,13 @@ def _bic(best: _Climbed, work: Sequences, rules: _Rules) -> float:
     """-2 log-likelihood + sum over the parts of the model of (free parameters) * log(what they are seen in).
 
     Initial probabilities are seen once in each sequence, transition probabilities at each move, emission probabilities at
-    each observation: one long sequence says next to nothing about the first, and short ones little about the second.
+    each observation that is not missing: one long sequence says next to nothing about the first, and short ones little
+    about the second.
     Free are the positive entries of the start less one for each row; the laws of tied states count once, fixed parts not.
     """
-    num_sequences, num_observations = len(work.rows), int(work.lengths.sum())
-    seen = dict(zip(PARTS, (num_sequences, num_observations - num_sequences, num_observations), strict=True))
+    num_sequences, num_steps, num_symbols = len(work.rows), int(work.lengths.sum()), best.model.emission.shape[1]
+    num_observations = int((work.symbols < num_symbols).sum())
+    seen = dict(zip(PARTS, (num_sequences, num_steps - num_sequences, num_observations), strict=True))
     penalty = 0.0
     for part, support in zip(PARTS, best.support, strict=True):
         if part in rules.fixed:
@@ -284,9 +291,11 @@ def _climb(
 
 def _counts(model: _Model, work: Sequences, num_threads: int) -> Counts:
     size, num_symbols = model.emission.shape
-    counts = Counts(np.zeros(size), np.zeros((size, size)), np.zeros((num_symbols, size)), np.zeros(len(work.rows)))
-    add_counts(model.tables(), work, counts, num_threads)
-    return counts
+    gaps = int(work.symbols.max(initial=0)) == num_symbols
+    visits = np.zeros((num_symbols + gaps, size))
+    counts = Counts(np.zeros(size), np.zeros((size, size)), visits, np.zeros(len(work.rows)))
+    add_counts(model.tables(gaps=gaps), work, counts, num_threads)
+    return counts._replace(visits=visits[:num_symbols])
 
 
 def _expect(model: _Model, work: Sequences, num_threads: int) -> Counts:
@@ -299,14 +308,15 @@ def _expect(model: _Model, work: Sequences, num_threads: int) -> Counts:
 
 
 def as_sequences(
-    observations: Tensor | Sequences, num_symbols: int, lengths: object = None, name: str = "observations"
+    observations: Symbols | Sequences, num_symbols: int, lengths: object = None, name: str = "observations"
 ) -> Sequences:
     """The sequences that are not empty, packed; InputError if there is none."""
     if isinstance(observations, Sequences):
         return observations.packed()._replace(rows=np.arange(len(observations.rows)))
-    checked, mask, inside = check_ragged(observations, num_symbols, None, lengths)
+    checked, mask, inside = check_ragged(observations, Alphabet(None, num_symbols), None, lengths)
     work = sequences(checked.cpu(), mask, counted(inside).cpu()).packed()
     require(len(work.rows) > 0, name, "must hold at least one", tuple(checked.shape))
+    require(bool((work.symbols < num_symbols).any()), name, "must hold one that is not missing", tuple(checked.shape))
     return work._replace(rows=np.arange(len(work.rows)))
 
 

@@ -27,9 +27,10 @@ from hmmscope.inference.loop_inputs import (
     with_emissions,
 )
 from hmmscope.inference.products import products_backward, products_forward
-from hmmscope.inference.ragged import check_ragged, counted
+from hmmscope.inference.ragged import check_ragged, counted, silent
 from hmmscope.kernels import careful, lanes, registers
-from hmmscope.processes.laws import ROUNDING, Law, symbol_law
+from hmmscope.processes.laws import ROUNDING, Law, seeing, symbol_law
+from hmmscope.processes.observations import Observations
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 
@@ -118,10 +119,11 @@ def run_filter(
     for row, length in zip(work.rows[doubtful].tolist(), work.lengths[doubtful].tolist(), strict=True):
         again[row] = filter_carefully(found, observations_BT[row, :length], work.starts, terms[row])
         careful.plain(*again[row], beliefs[row, :length])
+    silenced = silent(torch.from_numpy(terms), observations_BT, law.num_symbols)
     if predict:
         for rows in (slice(row, row + 1) for row in again) if together else (slice(None),):
             laws.predict(beliefs[rows], work.starts, ahead[rows])
-    return Filtered(found, work, beliefs, ahead, norms, terms, again)
+    return Filtered(found, work, beliefs, ahead, norms, silenced.numpy(), again)
 
 
 class NextLaws(NamedTuple):
@@ -146,10 +148,10 @@ def next_laws(law: Law, component: int = 0) -> NextLaws:
     return NextLaws(opening_V.numpy(), np.ascontiguousarray(prediction_SV.numpy()))
 
 
-def filter_batch(hmm: Process, observations: Tensor, starts: object, lengths: object) -> Filtered:
+def filter_batch(hmm: Process, observations: Observations, starts: object, lengths: object) -> Filtered:
     """`run_filter` of what a user gives. InputError as in `check_ragged`."""
-    checked, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
-    return run_filter(hmm.law, checked.cpu(), mask, counted(inside).cpu())
+    checked, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
+    return run_filter(seeing(hmm.law, checked), checked.cpu(), mask, counted(inside).cpu())
 
 
 def forward(

@@ -17,9 +17,10 @@ import torch
 
 from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.inference.forward import forward_steps
+from hmmscope.inference.ragged import silent
 from hmmscope.kernels import gpu, gpu_forward
 from hmmscope.machine import free_on
-from hmmscope.processes.laws import Law, symbol_law
+from hmmscope.processes.laws import Law
 
 #: Sums below these are doubtful.
 FLOORS = {torch.float64: 1e-200, torch.float32: 1e-25}
@@ -215,14 +216,15 @@ def mixture_predictions_there(
                 predicted_TMBV[:, m, rows] = again.to(dtype)
             running.add(log_weights_M[numbers], logs_TMB, predicted_TMBV)
             del logs_TMB, predicted_TMBV  # before the next chunk is allocated
-    return running.result()
+    predicted_BTV, terms_BT = running.result()
+    return predicted_BTV[..., : law.num_symbols], silent(terms_BT, observations_BT, law.num_symbols)
 
 
 def again_in_logs(
     law: Law, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
 ) -> tuple[Float64[Tensor, "time batch"], Float64[Tensor, "time batch symbol"]]:
     """Log norms and predictions of one component by the safe recursion."""
-    symbols_SV = symbol_law(law)[0]
+    symbols_SV = law.emission_MSV[0]
     steps = list(forward_steps(law, observations_BT[None], starts_T))
     before = [law.initial_MS.expand(len(observations_BT), -1), *(step.following[0] for step in steps[:-1])]
     predicted = torch.stack([state @ symbols_SV for state in before])

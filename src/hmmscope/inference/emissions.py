@@ -120,7 +120,7 @@ def filter_states(
     Cost: O(batch * time * S^2).
     """
     seen = _Seen(chain, log_likelihoods)
-    rows, mask, inside = check_ragged(seen.rows_BT, seen.num_symbols, starts, lengths)
+    rows, mask, inside = check_ragged(seen.rows_BT, seen.alphabet, starts, lengths)
     found = run_filter(seen.law, rows, mask, inside.sum(1))
     beliefs, terms_BT = torch.from_numpy(found.beliefs), torch.from_numpy(found.terms)
     terms_BT = terms_BT + seen.scale_BT.where(inside & (terms_BT > -torch.inf), 0.0)
@@ -138,7 +138,7 @@ def smooth_states(
 ) -> Float64[Tensor, "batch time state"]:
     """P(state t | all observations); arguments as for `filter_states`. Zeros for an impossible sequence and in padding."""
     seen = _Seen(chain, log_likelihoods)
-    _, mask, inside = check_ragged(seen.rows_BT, seen.num_symbols, starts, lengths)
+    _, mask, inside = check_ragged(seen.rows_BT, seen.alphabet, starts, lengths)
     smoothed = smooth_beliefs(seen, seen.rows_BT, starts=starts, lengths=lengths)
     for b, part in seen.apart(mask, inside):
         smoothed[b, part] = _smoothed(chain, log_likelihoods[b, part])[0]
@@ -150,7 +150,7 @@ def likeliest_states(
 ) -> PathResult:
     """The path of states with the largest joint probability (Viterbi), as `most_likely_states`."""
     seen = _Seen(chain, log_likelihoods)
-    _, mask, inside = check_ragged(seen.rows_BT, seen.num_symbols, starts, lengths)
+    _, mask, inside = check_ragged(seen.rows_BT, seen.alphabet, starts, lengths)
     found = most_likely_states(seen, seen.rows_BT, starts=starts, lengths=lengths)
     states, logs = found.states, found.log_probability + seen.scale_BT.where(inside, 0.0).sum(1)
     for b in dict.fromkeys(b for b, _ in seen.apart(mask, inside)):
@@ -172,7 +172,7 @@ def draw_states(
 ) -> Int64[Tensor, "path batch time"]:
     """Draws from P(states | all observations), as `sample_state_paths`; -1 where there is none."""
     seen = _Seen(chain, log_likelihoods)
-    _, mask, inside = check_ragged(seen.rows_BT, seen.num_symbols, starts, lengths)
+    _, mask, inside = check_ragged(seen.rows_BT, seen.alphabet, starts, lengths)
     paths = sample_state_paths(seen, seen.rows_BT, num_paths=num_paths, seed=seed, starts=starts, lengths=lengths)
     for b, part in seen.apart(mask, inside):
         uniforms = numpy_generator(seed, "state-paths", b).random((num_paths, inside.shape[1]))
@@ -189,7 +189,7 @@ def count_states(
         InputError: as `filter_states`; a sequence of probability zero.
     """
     seen = _Seen(chain, log_likelihoods)
-    _, mask, inside = check_ragged(seen.rows_BT, seen.num_symbols, starts, lengths)
+    _, mask, inside = check_ragged(seen.rows_BT, seen.alphabet, starts, lengths)
     apart = list(seen.apart(mask, inside))
     plain = torch.ones(len(inside), dtype=torch.bool)
     plain[[b for b, _ in apart]] = False

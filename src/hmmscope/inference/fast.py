@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hmmscope.axes import Float64, Int, Tensor
+from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import filter_carefully, forward, run_filter
 from hmmscope.inference.device import FLOORS, log_likelihood_there, mixture_predictions_there
@@ -20,15 +20,16 @@ from hmmscope.inference.pools import run_mixture
 from hmmscope.inference.products import products_forward
 from hmmscope.inference.ragged import check_ragged, counted
 from hmmscope.machine import require_memory_on
-from hmmscope.processes.laws import symbol_law
-from hmmscope.processes.observations import check_observations
+from hmmscope.processes.laws import seeing, symbol_law
+from hmmscope.processes.observations import Symbols, check_observations
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
+from hmmscope.sequences.gaps import MISSING
 
 
 def log_likelihood(
     hmm: Process,
-    observations: Int[Tensor, "batch time"],
+    observations: Symbols,
     *,
     lengths: object = None,
     dtype: torch.dtype = torch.float64,
@@ -50,20 +51,21 @@ def log_likelihood(
     Cost: O(batch * time * S^2), memory O(batch * S).
     """
     _check_dtype(dtype)
-    observations, starts, inside = check_ragged(observations, hmm.num_symbols, None, lengths)
+    observations, starts, inside = check_ragged(observations, hmm.alphabet, None, lengths)
     counts = counted(inside)
     is_ragged = bool((counts < observations.shape[1]).any())
     if observations.device.type != "cpu":
         if is_ragged:
-            return filter_beliefs(hmm, observations, lengths=counts).log_likelihood
-        law = hmm.law_on(observations.device)
+            given = observations.masked_fill(observations == hmm.num_symbols, MISSING)
+            return filter_beliefs(hmm, given, lengths=counts).log_likelihood
+        law = seeing(hmm.law_on(observations.device), observations)
         total, lost = log_likelihood_there(law, observations, starts, dtype)
         again = lost.nonzero()[:, 0]
         if len(again):
             steps = forward_steps(law, observations[again][None], starts)
             total[again] = torch.stack([step.log_norm[0] for step in steps]).sum(0)
         return total
-    process = tables(hmm.law, dtype=np.float64 if dtype == torch.float64 else np.float32)
+    process = tables(seeing(hmm.law, observations), dtype=np.float64 if dtype == torch.float64 else np.float32)
     work = sequences(observations, starts, counts)
     totals, doubtful = np.zeros(len(observations)), np.zeros(len(work.rows), np.bool_)
     if is_ragged or few(process, work):
@@ -83,18 +85,16 @@ def log_likelihood(
     return torch.from_numpy(totals)
 
 
-def belief_states(
-    hmm: Process, observations: Int[Tensor, "batch time"], *, starts: object = None
-) -> Float64[Tensor, "batch time state"]:
+def belief_states(hmm: Process, observations: Symbols, *, starts: object = None) -> Float64[Tensor, "batch time state"]:
     """The beliefs of `filter_beliefs` and nothing else, on the device of the observations.
 
     Zero from an impossible observation on.
     """
-    observations, mask = check_observations(observations, hmm.num_symbols, starts)
-    if observations.device.type != "cpu":
+    batch, mask = check_observations(observations, hmm.alphabet, starts, gaps=True)
+    if batch.device.type != "cpu":
         return filter_beliefs(hmm, observations, starts=mask).beliefs
-    lengths = torch.full(observations.shape[:1], observations.shape[1])
-    return torch.from_numpy(run_filter(hmm.law, observations, mask, lengths).beliefs)
+    lengths = torch.full(batch.shape[:1], batch.shape[1])
+    return torch.from_numpy(run_filter(seeing(hmm.law, batch), batch, mask, lengths).beliefs)
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,7 +112,7 @@ class MixturePredictions(Shown):
 
 def mixture_predictions(
     mixture: Process,
-    observations: Int[Tensor, "batch time"],
+    observations: Symbols,
     *,
     starts: object = None,
     dtype: torch.dtype = torch.float32,
@@ -136,10 +136,11 @@ def mixture_predictions(
     Cost: O(batch * time * M * S^2) in matrix products, memory O(batch * time * V).
     """
     _check_dtype(dtype)
-    observations, mask = check_observations(observations, mixture.num_symbols, starts)
+    given = observations
+    observations, mask = check_observations(given, mixture.alphabet, starts, gaps=True)
     batch, time = observations.shape
     require_memory_on(observations.device, "mixture_predictions", 8 * batch * time * (3 * mixture.num_symbols + 6))
-    law = mixture.law_on(observations.device)
+    law = seeing(mixture.law_on(observations.device), observations)
     if observations.device.type == "cpu":
         counts = torch.full((batch,), time)
         _, following, terms = run_mixture(law, mixture.weights_M, observations, mask, counts, dtype=dtype)
@@ -147,7 +148,7 @@ def mixture_predictions(
         return MixturePredictions(predicted_before(first, torch.from_numpy(following)), torch.from_numpy(terms))
     if law.states_emit:
         return MixturePredictions(*mixture_predictions_there(law, mixture.weights_M, observations, mask, dtype))
-    found = filter_mixture(mixture, observations, starts=starts)
+    found = filter_mixture(mixture, given, starts=starts)
     return MixturePredictions(
         predicted_before(found.first_observation, found.next_observation), found.log_likelihood_terms
     )

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 
 import torch
 
-from hmmscope.axes import Float64, Int, Int64, Tensor
+from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import run_filter
 from hmmscope.inference.forward import forward_steps
-from hmmscope.inference.ragged import blank, check_ragged, counted
+from hmmscope.inference.ragged import blank, check_ragged, counted, silent
 from hmmscope.processes.answers import WORDS
 from hmmscope.processes.generalised import without_rounding
-from hmmscope.processes.laws import ROUNDING, Law, symbol_law
+from hmmscope.processes.laws import ROUNDING, Law, seeing, symbol_law
+from hmmscope.processes.observations import Symbols
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 
@@ -44,7 +45,7 @@ class FilterResult(Shown):
 
 def filter_beliefs(
     hmm: Process,
-    observations: Int[Tensor, "batch time"],
+    observations: Symbols,
     *,
     starts: object = None,
     strict: bool = False,
@@ -79,8 +80,8 @@ def filter_beliefs(
     Cost: O(batch * time * S^2).
     """
     hmm.require(WORDS)
-    observations, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
-    law = hmm.law_on(observations.device)
+    observations, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
+    law = seeing(hmm.law_on(observations.device), observations)
     symbols_SV = symbol_law(law)[0]
     if observations.device.type == "cpu":
         found = run_filter(law, observations, mask, counted(inside), predict=True)
@@ -88,6 +89,7 @@ def filter_beliefs(
     else:
         steps = list(forward_steps(law, observations[None], mask))
         terms_BT = blank(stacked([step.log_norm[0] for step in steps], observations.shape, law), inside)
+        terms_BT = silent(terms_BT, observations, law.num_symbols)
         beliefs = blank(stacked([step.belief[0] for step in steps], (*observations.shape, hmm.num_states), law), inside)
         predicted = [step.following[0] @ symbols_SV for step in steps]
         following = blank(stacked(predicted, (*observations.shape, hmm.num_symbols), law), inside)

@@ -6,18 +6,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.axes import Float64, Int, Int64, Tensor
+from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import NextLaws, filter_carefully, forward, next_laws, run_filter
 from hmmscope.inference.filtering import FilterResult, first_impossible
 from hmmscope.inference.loop_inputs import Sequences, tables
+from hmmscope.inference.ragged import seen_terms
 from hmmscope.inference.stationary_law import stationary_distribution
 from hmmscope.kernels import careful
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import WORDS
 from hmmscope.processes.generalised import without_rounding
-from hmmscope.processes.laws import ROUNDING, Law, symbol_law
-from hmmscope.processes.observations import check_observations
+from hmmscope.processes.laws import ROUNDING, Law, seeing, symbol_law
+from hmmscope.processes.observations import Symbols, check_observations
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
@@ -31,7 +32,7 @@ _SMALLEST_PRIOR = 1e-150
 
 def memory_beliefs(
     hmm: Process,
-    observations: Int[Tensor, "batch time"],
+    observations: Symbols,
     memory_length: int,
     prior: object = None,
 ) -> FilterResult:
@@ -66,8 +67,8 @@ def memory_beliefs(
     Cost: O(batch * time * memory_length * S^2).
     """
     require(memory_length >= 1, "memory_length", "must be at least 1", memory_length)
-    observations, _ = check_observations(observations, hmm.num_symbols)
-    law = with_prior(hmm, prior)
+    observations, _ = check_observations(observations, hmm.alphabet, gaps=True)
+    law = seeing(with_prior(hmm, prior), observations)
     batch, time = observations.shape
     flat, short = observations.cpu().contiguous(), min(memory_length - 1, time)
     laws, starts, counts = next_laws(law), torch.arange(time) == 0, torch.full((batch,), short)
@@ -80,9 +81,8 @@ def memory_beliefs(
     first_observation = torch.from_numpy(laws.opening)
     if law.signed:
         next_observation, first_observation = map(without_rounding, (next_observation, first_observation))
-    terms_BT = torch.empty(batch, time, dtype=torch.float64)
-    terms_BT[:, :1] = first_observation[observations[:, :1]].log()
-    terms_BT[:, 1:] = next_observation[:, :-1].gather(2, observations[:, 1:, None])[:, :, 0].log()
+    before = torch.cat([first_observation.expand(batch, 1, -1), next_observation], 1)[:, :-1]
+    terms_BT = seen_terms(before, observations.cpu())
     forbidden = ~beliefs.any(-1)
     return FilterResult(
         beliefs=beliefs,

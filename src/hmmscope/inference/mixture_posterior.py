@@ -9,11 +9,11 @@ from hmmscope.errors import InputError
 from hmmscope.inference.filtering import first_impossible, stacked
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.pools import run_mixture
-from hmmscope.inference.ragged import blank, check_ragged, counted
+from hmmscope.inference.ragged import blank, check_ragged, counted, silent
 from hmmscope.machine import free_on, require_memory_on
 from hmmscope.processes.answers import COMPONENTS
-from hmmscope.processes.laws import Law, symbol_law
-from hmmscope.processes.observations import check_observations
+from hmmscope.processes.laws import Law, seeing, symbol_law
+from hmmscope.processes.observations import Symbols, check_observations
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 
@@ -45,7 +45,7 @@ class MixtureResult(Shown):
 
 
 def filter_mixture(
-    mixture: Process, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
+    mixture: Process, observations: Symbols, *, starts: object = None, lengths: object = None
 ) -> MixtureResult:
     """Posterior over components and Bayes-optimal prediction after each observation, exact in float64.
 
@@ -69,12 +69,12 @@ def filter_mixture(
     Cost: O(batch * time * M * S^2); on a GPU, in chunks of sequences of half its free memory.
     """
     mixture.require(COMPONENTS)
-    observations, mask, inside = check_ragged(observations, mixture.num_symbols, starts, lengths)
+    observations, mask, inside = check_ragged(observations, mixture.alphabet, starts, lengths)
     batch, time = observations.shape
     num_components = len(mixture.weights_M)
     device = observations.device
     require_memory_on(device, "filter_mixture", 8 * batch * time * (num_components + mixture.num_symbols))
-    law, weights_M = mixture.law_on(device), mixture.weights_M.to(device)
+    law, weights_M = seeing(mixture.law_on(device), observations), mixture.weights_M.to(device)
     first = torch.einsum("m,ms,msv->v", weights_M, law.initial_MS, symbol_law(law))
     if device.type == "cpu":
         found = run_mixture(law, weights_M, observations, mask, counted(inside), posterior=True)
@@ -87,6 +87,7 @@ def filter_mixture(
         for begin in range(0, batch, chunk):
             part = slice(begin, begin + chunk)
             _filter_chunk(law, weights_M, observations[part], mask, posterior[part], following[part], terms_BT[part])
+        terms_BT = silent(terms_BT, observations, law.num_symbols)
         posterior, following, terms_BT = (blank(part, inside) for part in (posterior, following, terms_BT))
     return MixtureResult(posterior, following, first, terms_BT.sum(1), terms_BT, first_impossible(terms_BT))
 
@@ -131,7 +132,7 @@ class KnownComponentResult(Shown):
 
 def filter_known_component(
     mixture: Process,
-    observations: Int[Tensor, "batch time"],
+    observations: Symbols,
     components: Int[Tensor, "batch"],
     *,
     starts: object = None,
@@ -144,17 +145,18 @@ def filter_known_component(
         components: the component of each sequence (batch,), in [0, M).
         starts: as in `filter_mixture`.
     """
-    observations, mask = check_observations(observations, mixture.num_symbols, starts)
+    observations, mask = check_observations(observations, mixture.alphabet, starts, gaps=True)
     components, num_components = torch.as_tensor(components, device=observations.device), len(mixture.weights_M)
     if components.shape != observations.shape[:1] or ((components < 0) | (components >= num_components)).any():
         raise InputError(f"components: must be {len(observations)} numbers in [0, {num_components})")
-    law = mixture.law_on(observations.device).select(components)
+    law = seeing(mixture.law_on(observations.device).select(components), observations)
     steps = list(forward_steps(law, observations[:, None], mask))
+    terms_BT = stacked([step.log_norm[:, 0] for step in steps], observations.shape, law)
     before_BTS = torch.stack([law.initial_MS, *(step.following[:, 0] for step in steps)], 1)[:, :-1]
     return KnownComponentResult(
         beliefs=stacked([step.belief[:, 0] for step in steps], (*observations.shape, mixture.num_states), law),
         predicted_observation=torch.bmm(before_BTS, symbol_law(law)),
-        log_likelihood_terms=stacked([step.log_norm[:, 0] for step in steps], observations.shape, law),
+        log_likelihood_terms=silent(terms_BT, observations, law.num_symbols),
     )
 
 

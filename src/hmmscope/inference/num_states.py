@@ -15,6 +15,7 @@ from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.loop_inputs import Sequences
 from hmmscope.processes.hmm import HMM
 from hmmscope.schema import require
+from hmmscope.sequences.gaps import MISSING
 
 #: So few held-out sequences are judged in blocks, of which there are about so many.
 FEW, BLOCKS = 10, 20
@@ -86,7 +87,7 @@ def choose_num_states(
     for size in sorted(set(candidates)):
         fits[size] = fit_baum_welch(observations, size, num_symbols, lengths=lengths, **options)
         logs[size] = _logs(fits[size].hmm, judged, units)
-    lengths = np.concatenate(units)
+    lengths = _seen(judged, units, num_symbols)
     chosen, reason = choice_reason({size: one.bic for size, one in fits.items()}, logs, lengths)
     scores = {size: held_out_mean(own, lengths) for size, own in logs.items()}
     means, errors = ({size: getattr(one, name) for size, one in scores.items()} for name in ("mean", "error"))
@@ -106,6 +107,12 @@ def _units(judged: Sequences) -> list[NDArray[np.int64]]:
     return found
 
 
+def _seen(judged: Sequences, units: list[NDArray[np.int64]], num_symbols: int) -> NDArray[np.int64]:
+    """Observations of each block that are not missing."""
+    lengths, seen = np.concatenate(units), judged.packed().symbols < num_symbols
+    return np.add.reduceat(seen, lengths.cumsum() - lengths, dtype=np.int64)
+
+
 def _logs(hmm: HMM, judged: Sequences, units: list[NDArray[np.int64]]) -> NDArray[np.float64]:
     """log P(block | what comes before it in its sequence) of all blocks, nats; -inf from an impossible symbol on."""
     if len(judged.lengths) >= FEW:
@@ -113,6 +120,7 @@ def _logs(hmm: HMM, judged: Sequences, units: list[NDArray[np.int64]]) -> NDArra
     found = []
     for offset, length, blocks in zip(judged.offsets, judged.lengths, units, strict=True):
         symbols = torch.from_numpy(judged.symbols[offset : offset + length])
+        symbols = symbols.where(symbols < hmm.num_symbols, MISSING)
         terms = filter_beliefs(hmm, symbols[None]).log_likelihood_terms[0].numpy()
         found.append(np.add.reduceat(terms, blocks.cumsum() - blocks))
     return np.concatenate(found)

@@ -36,7 +36,7 @@ def observe(process: Process, observations: Tensor, *, starts: object = None) ->
     process = as_process(process)
     if PREDICTIONS not in process.by_law:
         if PREDICTIONS in process.answered() and not process.real_valued:
-            observations, starts = check_observations(observations, process.num_symbols, starts)
+            observations, starts = check_observations(observations, process.alphabet, starts)
         return process.observe(observations, starts=starts)
     if COMPONENTS in process.by_law:
         mixed = filter_mixture(process, observations, starts=starts)

@@ -16,6 +16,7 @@ from hmmscope.kernels import careful, registers
 from hmmscope.kernels.vectors import padded_size
 from hmmscope.kernels.viterbi import likeliest, path_terms
 from hmmscope.processes.answers import PATHS
+from hmmscope.processes.laws import seeing
 from hmmscope.processes.observations import Observations
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
@@ -70,8 +71,8 @@ def most_likely_states(
     """
     if PATHS not in hmm.by_law:
         return PathResult(*hmm.likeliest_path(observations, starts=starts))
-    checked, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
-    process, work = tables(hmm.law), sequences(checked, mask, counted(inside))
+    checked, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
+    process, work = tables(seeing(hmm.law, checked)), sequences(checked, mask, counted(inside))
     with np.errstate(divide="ignore"):
         exact = Tables(*(np.log(part) for part in process))
     rounded = Tables(*(np.rint(part * _GRID) / _GRID for part in exact))

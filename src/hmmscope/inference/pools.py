@@ -14,6 +14,7 @@ from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.inference.compiled import SMALLEST, filter_carefully
 from hmmscope.inference.loop_inputs import FEW_STATES, Sequences, Tables, in_blocks, sequences, tables
 from hmmscope.inference.products import products_forward
+from hmmscope.inference.ragged import silent
 from hmmscope.kernels import careful, mixtures
 from hmmscope.kernels.filter_passes import accumulate
 from hmmscope.processes.laws import Law, symbol_law
@@ -43,11 +44,11 @@ def run_mixture(
     following, terms = np.zeros((batch, time, num_symbols)), np.zeros((batch, time))
     if size <= FEW_STATES or not law.states_emit:
         _few_states(law, weights_M, work, kept, following, terms)
-        return kept, following, terms
+        return kept, following, silent(torch.from_numpy(terms), observations_BT, num_symbols).numpy()
     running = _Running(batch, time, num_symbols)
     for m in weights_M.nonzero()[:, 0].tolist():
         process = tables(law, m, np.float64 if dtype == torch.float64 else np.float32)
-        logs_TB, ahead_TBV = _component(process, law.initial_MS[m].numpy(), observations_BT, work)
+        logs_TB, ahead_TBV = _component(process, law.initial_MS[m].numpy(), num_symbols, observations_BT, work)
         log_joint_TB = logs_TB.cumsum(0) + float(weights_M[m].log())
         if posterior:
             kept[:, :, m] = log_joint_TB.T
@@ -58,7 +59,7 @@ def run_mixture(
     running.write(kept, following, terms)
     for part in (kept, following, terms):
         part[~inside[: len(part)]] = 0.0
-    return kept, following, terms
+    return kept, following, silent(torch.from_numpy(terms), observations_BT, num_symbols).numpy()
 
 
 def _few_states(
@@ -110,11 +111,15 @@ def _few_states(
 
 
 def _component(
-    process: Tables, initial_S: NDArray[np.float64], observations_BT: Int64[Tensor, "batch time"], work: Sequences
+    process: Tables,
+    initial_S: NDArray[np.float64],
+    num_symbols: int,
+    observations_BT: Int64[Tensor, "batch time"],
+    work: Sequences,
 ) -> tuple[NDArray[np.float64], NDArray[np.floating]]:
     """log P(o_t | past) (time, batch) of one component, and P(o_{t+1} | o_0..o_t) (time, batch, symbol)."""
     (batch, time), size, starts = observations_BT.shape, process.num_states, work.starts
-    emission_SV = process.emission.T
+    emission_SV = process.emission.T[:, :num_symbols]  # without what stands for a missing one
     following_SV, opening_V = process.step[0] @ emission_SV, initial_S.astype(process.first.dtype) @ emission_SV
     norms_TB, doubtful = np.empty((time, batch)), np.zeros(batch, np.bool_)
     ahead_TBV = np.empty((time, batch, emission_SV.shape[1]), process.first.dtype)

@@ -3,54 +3,81 @@
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from hmmscope.axes import Bool, Int64, Tensor
+from hmmscope.axes import Bool, Float64, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.processes.observations import as_observations, check_observations
+from hmmscope.processes.observations import as_batch, checked
+from hmmscope.sequences.encoding import Alphabet
 
 
 def check_ragged(
-    observations: Tensor, num_symbols: int, starts: object, lengths: object
+    observations: object, alphabet: Alphabet, starts: object, lengths: object
 ) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, "time"], Bool[Tensor, "batch time"]]:
     """Observations with padding replaced by symbol 0, starts as a mask, and where the observations are (not padding).
 
-    Padding may hold any number, so nothing after this line can depend on it.
+    Padding may hold any number, so nothing after this line can depend on it. A missing observation is the symbol V.
 
     Args:
-        observations: (batch, time), symbols in [0, V) except beyond the lengths.
-        num_symbols: V.
+        observations: (batch, time), symbols in [0, V) or `MISSING`, except beyond the lengths; see `as_batch`.
+        alphabet: of V symbols.
         starts: as in `check_observations`.
         lengths: number of observations of each sequence (batch,), in [0, time]; None if all are complete. As in hmmlearn,
-            lengths that sum to the time of one column (time, 1) are those of the sequences that it is cut into.
+            lengths that sum to the time of one column (time, 1), or of one row, are those of the sequences that it is cut
+            into.
 
     Raises:
         InputError: as `check_observations`; lengths of another shape, type or range.
     """
-    observations = as_observations(observations)
+    observations, known = as_batch(observations, alphabet)
+    if known is not None and lengths is not None:
+        raise InputError("lengths: are for arrays; these observations have lengths of their own")
+    lengths, num_symbols = known if lengths is None else lengths, alphabet.count or 0
     if lengths is None or observations.ndim != 2:
-        checked, mask = check_observations(observations, num_symbols, starts)
-        return checked, mask, torch.ones_like(checked, dtype=torch.bool)
+        found, mask = checked(observations, num_symbols, starts, gaps=True)
+        return found, mask, torch.ones_like(found, dtype=torch.bool)
     batch, time = observations.shape
     counts = torch.as_tensor(lengths, device=observations.device)
     if counts.numel() == 0:
         counts = counts.to(torch.int64)  # an empty list
     whole = not (counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype == torch.bool)
-    if whole and time == 1 and starts is None and counts.ndim == 1 and len(counts) != batch:
+    if whole and 1 in (batch, time) and starts is None and counts.ndim == 1 and len(counts) != batch:
         sizes = counts.tolist()
-        if min(sizes, default=-1) >= 0 and sum(sizes) == batch:
-            observations = pad_sequence(list(observations[:, 0].split(sizes)), batch_first=True)
+        if min(sizes, default=-1) >= 0 and sum(sizes) == batch * time:
+            observations = pad_sequence(list(observations.flatten().split(sizes)), batch_first=True)
             batch, time = observations.shape
     if not whole or counts.shape != (batch,) or bool(((counts < 0) | (counts > time)).any()):
-        column = f", or sum to {batch}, the length of the column" if time == 1 else ""
+        column = f", or sum to {batch * time}, the length of the only {'column' if time == 1 else 'row'}"
+        column = column if 1 in (batch, time) else ""
         raise InputError(f"lengths: must be {batch} integers in [0, {time}]{column}")
     inside = torch.arange(time, device=counts.device) < counts.to(torch.int64)[:, None]
-    checked, mask = check_observations(observations.where(inside, torch.zeros_like(observations)), num_symbols, starts)
-    return checked, mask, inside
+    found, mask = checked(observations.where(inside, torch.zeros_like(observations)), num_symbols, starts, gaps=True)
+    return found, mask, inside
 
 
 def counted(inside_BT: Bool[Tensor, "batch time"]) -> Int64[Tensor, "batch"]:
     """How many observations each sequence has; where all have the whole time, nothing is added up."""
     whole = bool(inside_BT[:, -1:].all())
     return inside_BT.new_full(inside_BT.shape[:1], inside_BT.shape[1], dtype=torch.int64) if whole else inside_BT.sum(1)
+
+
+def silent(
+    terms_BT: Float64[Tensor, "batch time"], observations_BT: Int64[Tensor, "batch time"], num_symbols: int
+) -> Float64[Tensor, "batch time"]:
+    """Log-likelihood terms that are exactly zero where an observation is missing, up to an impossible one."""
+    missing = observations_BT == num_symbols
+    return terms_BT.masked_fill(missing & (terms_BT > -torch.inf), 0.0) if bool(missing.any()) else terms_BT
+
+
+def seen_terms(
+    predicted_BTV: Float64[Tensor, "batch time symbol"], observations_BT: Int64[Tensor, "batch time"]
+) -> Float64[Tensor, "batch time"]:
+    """Logarithms of the probabilities of what was observed, from the law of each observation before it is seen.
+
+    Where an observation is missing zero, or -inf if the law is of zeros: after an impossible prefix.
+    """
+    num_symbols = predicted_BTV.shape[2]
+    terms_BT = predicted_BTV.gather(2, observations_BT.clamp(max=num_symbols - 1)[..., None])[..., 0].log()
+    missing = observations_BT == num_symbols
+    return torch.where(missing, predicted_BTV.any(2).double().log(), terms_BT) if bool(missing.any()) else terms_BT
 
 
 def blank(values: Tensor, inside_BT: Bool[Tensor, "batch time"], padding: float = 0) -> Tensor:

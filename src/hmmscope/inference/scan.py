@@ -12,22 +12,22 @@ Source: Blelloch (1990) for the scan; Särkkä and García-Fernández (2021), "T
 
 import torch
 
-from hmmscope.axes import Int, Tensor
+from hmmscope.axes import Tensor
 from hmmscope.inference.filtering import FilterResult, filter_beliefs, first_impossible
 from hmmscope.inference.mixture_posterior import predicted_before
-from hmmscope.inference.ragged import blank, check_ragged
+from hmmscope.inference.ragged import blank, check_ragged, seen_terms
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import WORDS
-from hmmscope.processes.laws import symbol_law
+from hmmscope.processes.laws import seeing, symbol_law
+from hmmscope.processes.observations import Symbols
 from hmmscope.processes.process import Process
+from hmmscope.sequences.gaps import MISSING
 
 #: A product with a positive entry below this could lose it.
 RISKY = 1e-100
 
 
-def scan_beliefs(
-    hmm: Process, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
-) -> FilterResult:
+def scan_beliefs(hmm: Process, observations: Symbols, *, starts: object = None, lengths: object = None) -> FilterResult:
     """`filter_beliefs` for long sequences and few states, in about 2 log2(time) batched matrix products.
 
     A sequence in which a product has a positive entry below 1e-100 is given to the sequential filter, which carries it in
@@ -48,9 +48,9 @@ def scan_beliefs(
     Cost: O(batch * time * S^3) work, S times that of the filter, and batch * time * S^2 numbers.
     """
     hmm.require(WORDS)
-    checked, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
+    checked, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
     batch, time = checked.shape
-    size, law = hmm.num_states, hmm.law
+    size, law = hmm.num_states, seeing(hmm.law, checked)
     require_memory("scan_beliefs", 8 * 4 * batch * time * size**2)
     first_VS, step_VSS = law.tables(0)[0], law.arrivals()
     # A step that begins a sequence forgets: all its rows are alike. (sequence, time first: the scan runs over time)
@@ -64,11 +64,12 @@ def scan_beliefs(
     symbols_SV = symbol_law(law)[0]
     next_observation = following @ symbols_SV
     before = predicted_before(law.initial_MS[0] @ symbols_SV, next_observation)
-    terms_BT = before.gather(2, checked[:, :, None])[:, :, 0].log()
+    terms_BT = seen_terms(before, checked)
     values = [beliefs, next_observation, terms_BT]
     again = risky_TB.any(0).nonzero()[:, 0]
     if len(again):
-        exact = filter_beliefs(hmm, checked[again], starts=mask)
+        given = checked[again].masked_fill(checked[again] == hmm.num_symbols, MISSING)
+        exact = filter_beliefs(hmm, given, starts=mask)
         for value, other in zip(
             values, (exact.beliefs, exact.next_observation, exact.log_likelihood_terms), strict=True
         ):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hmmscope.axes import Float64, Int, Int64, Tensor
+from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import filter_batch, run_smoother, smooth_carefully
 from hmmscope.inference.counts import Counts, add_counts
@@ -14,7 +14,8 @@ from hmmscope.inference.loop_inputs import sequences, tables
 from hmmscope.inference.ragged import check_ragged, counted
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import SMOOTHING, STATES
-from hmmscope.processes.observations import Observations
+from hmmscope.processes.laws import seeing
+from hmmscope.processes.observations import Observations, Symbols
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
@@ -74,9 +75,7 @@ def smooth_beliefs(
     return torch.from_numpy(smoothed)
 
 
-def smooth_pairs(
-    hmm: Process, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
-) -> SmoothResult:
+def smooth_pairs(hmm: Process, observations: Symbols, *, starts: object = None, lengths: object = None) -> SmoothResult:
     """Smoothed beliefs together with the joint law of each state and the next (arguments as for `smooth_beliefs`).
 
     pair_t(i, j) = belief_t(i) * transition[i, j] * smoothed_{t+1}(j) / (belief_t @ transition)(j)
@@ -120,7 +119,7 @@ class ExpectedCounts(Shown):
     Attributes:
         first: of sequences that begin in a state (state,).
         transitions: of moves from a state to a state (state, state).
-        visits: of visits of a state with a symbol (state, symbol).
+        visits: of visits of a state with a symbol (state, symbol); visits with nothing seen are not among them.
         log_likelihood: log P(o_0..o_{T-1}) (batch,), nats.
     """
 
@@ -131,7 +130,7 @@ class ExpectedCounts(Shown):
 
 
 def expected_counts(
-    hmm: Process, observations: Int[Tensor, "batch time"], *, starts: object = None, lengths: object = None
+    hmm: Process, observations: Symbols, *, starts: object = None, lengths: object = None
 ) -> ExpectedCounts:
     """How often each state is expected to begin, to be followed by another, and to emit each symbol, given everything.
 
@@ -145,13 +144,14 @@ def expected_counts(
     """
     hmm.require(STATES)
     require(hmm.law.states_emit, "hmm", "must be one whose states emit", type(hmm).__name__)
-    checked, mask, inside = check_ragged(observations, hmm.num_symbols, starts, lengths)
+    checked, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
     work = sequences(checked, mask, counted(inside))
     size, num_symbols = hmm.num_states, hmm.num_symbols
-    counts = Counts(np.zeros(size), np.zeros((size, size)), np.zeros((num_symbols, size)), np.zeros(len(checked)))
-    add_counts(tables(hmm.law), work, counts)
+    law, visits = seeing(hmm.law, checked), np.zeros((num_symbols + 1, size))  # the last of missing observations
+    counts = Counts(np.zeros(size), np.zeros((size, size)), visits, np.zeros(len(checked)))
+    add_counts(tables(law), work, counts)
     dead = np.flatnonzero(counts.logs == -np.inf)
     if len(dead):
         raise InputError(f"observations[{dead[0]}]: the sequence has probability zero")
-    first, transitions, visits, logs = (torch.from_numpy(part) for part in counts)
-    return ExpectedCounts(first, transitions, visits.T.contiguous(), logs)
+    first, transitions, emitted, logs = (torch.from_numpy(part) for part in counts)
+    return ExpectedCounts(first, transitions, emitted[:num_symbols].T.contiguous(), logs)

@@ -162,7 +162,7 @@ class FreshMarkovChains(FreshHMMs):
         self.concentration = spec.transition_concentration
 
     def observe(self, observations: Int64[Tensor, "batch time"], *, starts: object = None) -> Observed:
-        seen, mask = check_observations(observations, self.num_symbols, starts)
+        seen, mask = check_observations(observations, self.alphabet, starts)
         longer = torch.nn.functional.pad(seen, (0, 1))  # one more, to predict what comes after the last
         begins = torch.nn.functional.pad(mask, (0, 1)) if len(mask) else torch.ones(1, dtype=torch.bool)
         predicted = dirichlet_chain_predictions(longer, self.num_symbols, self.concentration, starts=begins)

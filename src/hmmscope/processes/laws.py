@@ -103,6 +103,13 @@ class Law(Shown, ABC):
     def contractions(self, memory_length: int) -> tuple[Float64[Tensor, "matrix state state"], int]:
         """Matrices, of the first component, that beliefs are multiplied by while so much is seen, and how often but once."""
 
+    @abstractmethod
+    def with_gaps(self) -> "Law":
+        """The same with one symbol more, V, that stands for a missing observation: whatever it was, summed over.
+
+        It is read, and never predicted: `symbols`, `ahead` and `num_symbols` are those of the V others.
+        """
+
     @property
     def num_symbols(self) -> int:
         """V."""
@@ -145,10 +152,6 @@ class StateEmitting(Law):
     def rows(self) -> tuple[Tensor, ...]:
         return self.initial_MS, self.transition_MSS, self.emission_MSV
 
-    @property
-    def num_symbols(self) -> int:
-        return self.emission_MSV.shape[2]
-
     def symbols(self) -> Float64[Tensor, "component state symbol"]:
         return self.emission_MSV
 
@@ -162,10 +165,14 @@ class StateEmitting(Law):
         return beliefs @ self.transition_MSS[0]
 
     def ahead(self) -> Float64[Tensor, "component state symbol"]:
-        return self.transition_MSS @ self.emission_MSV
+        return self.transition_MSS @ self.symbols()
 
     def ahead_in(self, component: int) -> Float64[Tensor, "state symbol"]:
-        return self.transition_MSS[component] @ self.emission_MSV[component]
+        return self.transition_MSS[component] @ self.symbols()[component]
+
+    def with_gaps(self) -> Law:
+        ones_MS1 = torch.ones_like(self.emission_MSV[..., :1])
+        return _StatesWithGaps(self.initial_MS, self.transition_MSS, torch.cat([self.emission_MSV, ones_MS1], 2))
 
     def steps(self) -> Float64[Tensor, "symbol state state"]:
         num_states, num_symbols = self.emission_MSV.shape[1:]
@@ -273,11 +280,46 @@ class EdgeEmitting(Law):
     def contractions(self, memory_length: int) -> tuple[Float64[Tensor, "matrix state state"], int]:
         return self.labelled_MVSS[0], memory_length - 1
 
+    def with_gaps(self) -> Law:
+        kind = _SignedWithGaps if self.signed else _EdgesWithGaps
+        summed_M1SS = self.labelled_MVSS.sum(1, keepdim=True)
+        return kind(self.initial_MS, torch.cat([self.labelled_MVSS, summed_M1SS], 1))
+
 
 class Signed(EdgeEmitting):
     """The same with entries of any sign, as long as no word has a negative probability: see `GeneralisedHMM`."""
 
     signed: ClassVar[bool] = True
+
+
+class _StatesWithGaps(StateEmitting):
+    """The last column of the emissions, ones, is of a missing observation."""
+
+    def symbols(self) -> Float64[Tensor, "component state symbol"]:
+        return self.emission_MSV[..., :-1]
+
+
+class _EdgesWithGaps(EdgeEmitting):
+    """The last matrix, the sum of the others, is of a missing observation."""
+
+    @property
+    def num_symbols(self) -> int:
+        return self.labelled_MVSS.shape[1] - 1
+
+    def symbols(self) -> Float64[Tensor, "component state symbol"]:
+        return self.labelled_MVSS[:, :-1].sum(-1).transpose(1, 2)
+
+    def moves(self) -> Float64[Tensor, "component state state"]:
+        return self.labelled_MVSS[:, -1]
+
+
+class _SignedWithGaps(_EdgesWithGaps):
+    signed: ClassVar[bool] = True
+
+
+def seeing(law: Law, observations: Int64[Tensor, "*batch"]) -> Law:
+    """The law that reads these checked observations: with `Law.with_gaps` where one of them is missing."""
+    return law.with_gaps() if bool((observations == law.num_symbols).any()) else law
 
 
 def symbol_law(law: Law) -> Float64[Tensor, "component state symbol"]:

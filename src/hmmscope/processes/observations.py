@@ -1,52 +1,132 @@
-"""Observations as they are given: checked once, before any filter sees them."""
+"""Observations as they are given: checked once, before any filter sees them.
 
+A missing observation is `MISSING` in what is given, and the symbol V in what is checked: one behind the last, of which a
+law with gaps has a column (`hmmscope.processes.laws.Law.with_gaps`).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
-from hmmscope.schema import shown
+from hmmscope.schema import listed, shown
+from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.encoding import Alphabet
+from hmmscope.sequences.gaps import MISSING
+
+#: Sequences of symbols: a batch, one sequence, or what `SequenceData` is made of, by itself or already read.
+Symbols = Int[Tensor, "batch time"] | Int[Tensor, "time"] | SequenceData | NDArray[Any] | Sequence[Any]
 
 #: Symbols, or vectors of real-valued processes.
-Observations = Int[Tensor, "batch time"] | Float64[Tensor, "batch time coordinate"]
+Observations = Symbols | Float64[Tensor, "batch time coordinate"]
 
 
-def as_observations(observations: object) -> Tensor:
-    """Anything that torch reads as numbers; InputError for names and for rows of different lengths."""
+def as_batch(observations: object, alphabet: Alphabet) -> tuple[Tensor, Int64[Tensor, "batch"] | None]:
+    """Symbols (batch, time), unchecked, and the lengths of the sequences where these are known.
+
+    Arrays of one dimension are one sequence. Lists of names, and of sequences of different lengths, are read as
+    `SequenceData` reads them. Masked entries of NumPy are `MISSING`.
+
+    Raises:
+        InputError: what is no batch of symbols, or has names that the alphabet has not.
+    """
+    if isinstance(observations, np.ma.MaskedArray):
+        observations = (
+            observations.astype(np.int64).filled(MISSING) if observations.dtype.kind in "iu" else observations
+        )
+    if not isinstance(observations, SequenceData):
+        try:
+            found = torch.as_tensor(observations)
+        except (ValueError, TypeError, RuntimeError):
+            observations = _read(observations, alphabet)
+        else:
+            return (found[None] if found.ndim == 1 else found), None
+    return _coded(observations, alphabet).padded()
+
+
+def _read(rows: object, alphabet: Alphabet) -> SequenceData:
+    """Lists that are no array; InputError says where they cannot be read."""
+    how = "hmmscope.SequenceData(rows, symbols=hmm.symbols)"
     try:
-        return torch.as_tensor(observations)
-    except (ValueError, TypeError, RuntimeError):
-        how = "hmmscope.SequenceData(rows, symbols=hmm.symbols).padded() gives observations and lengths"
-        raise InputError(
-            f"observations: must be integers (batch, time), got {shown(observations)}; of names, and of rows of "
-            f"different lengths, {how}"
-        ) from None
+        return SequenceData(rows, symbols=alphabet.names or alphabet.count, title="observations")
+    except InputError as error:
+        raise InputError(f"observations: must be symbols (batch, time), or what {how} reads: {error}") from None
+
+
+def _coded(data: SequenceData, alphabet: Alphabet) -> SequenceData:
+    """Sequences by the numbers that the alphabet gives their names."""
+    if data.symbols is None or alphabet.names is None or data.symbols == alphabet.names:
+        return data
+    unknown = [name for name in data.symbols if name not in alphabet.names]
+    if unknown:
+        raise InputError(f"observations: {shown(unknown[0])} is not one of the symbols {listed(alphabet.names)}")
+    return data.renamed(alphabet.names)
 
 
 def check_observations(
-    observations: Tensor, num_symbols: int, starts: object = None
+    observations: object, alphabet: Alphabet, starts: object = None, *, gaps: bool = False
 ) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, "time"]]:
     """The observations as int64, where they are, and the starts as a mask on the processor.
 
-    InputError names the first wrong entry.
+    Args:
+        observations: sequences of one length, see `as_batch`.
+        alphabet: of V symbols.
+        starts: mask (time,), or None.
+        gaps: whether missing observations can be answered for; they become the symbol V.
+
+    Raises:
+        InputError: names the first wrong entry, or the first missing one where that cannot be answered for.
     """
-    observations = as_observations(observations)
+    batch, lengths = as_batch(observations, alphabet)
+    if lengths is not None and bool((lengths < batch.shape[1]).any()):
+        raise InputError(
+            "observations: must be sequences of one length here; hmmscope.filter_beliefs takes any lengths"
+        )
+    return checked(batch, alphabet.count or 0, starts, gaps=gaps)
+
+
+def checked(
+    observations: Tensor, num_symbols: int, starts: object = None, *, gaps: bool = False
+) -> tuple[Int64[Tensor, "batch time"], Bool[Tensor, "time"]]:
+    """`check_observations` of a tensor."""
     if observations.ndim != 2:
         raise InputError(f"observations: must have shape (batch, time), got {tuple(observations.shape)}")
+    if observations.dtype.is_floating_point and bool(observations.isnan().any()):
+        b, t = observations.isnan().nonzero()[0].tolist()
+        how = "hmmscope.SequenceData(X, missing='nan') reads it as a missing observation"
+        raise InputError(f"observations[{b}, {t}]: is NaN; {how}")
     if observations.dtype.is_floating_point or observations.dtype.is_complex or observations.dtype == torch.bool:
         raise InputError(f"observations: must be integers, got {observations.dtype}")
     observations = observations.to(torch.int64)
     lowest, highest = map(int, observations.aminmax()) if observations.numel() else (0, -1)
+    if lowest == MISSING:
+        missing = observations == MISSING
+        if not gaps:
+            b, t = missing.nonzero()[0].tolist()
+            raise InputError(f"observations[{b}, {t}]: is missing, and there is no exact answer with gaps here")
+        seen = observations[~missing]
+        lowest = int(seen.amin()) if seen.numel() else 0
+        if lowest >= 0 and highest < num_symbols:
+            observations = observations.masked_fill(missing, num_symbols)
     if lowest < 0 or highest >= num_symbols:
-        bad = ((observations < 0) | (observations >= num_symbols)).nonzero()
-        b, t = bad[0].tolist()
+        bad = ((observations < 0) | (observations >= num_symbols)) & (observations != MISSING)
+        b, t = bad.nonzero()[0].tolist()
         value = observations[b, t].item()
-        raise InputError(f"observations[{b}, {t}]: symbol {value} is not in [0, {num_symbols})")
-    time = observations.shape[1]
+        hint = "; a missing observation is hmmscope.MISSING" if value < 0 else ""
+        raise InputError(f"observations[{b}, {t}]: symbol {value} is not in [0, {num_symbols}){hint}")
+    return observations, _starts(starts, observations.shape[1])
+
+
+def _starts(starts: object, time: int) -> Bool[Tensor, "time"]:
     if starts is None:
         mask = torch.zeros(time, dtype=torch.bool)
         mask[:1] = True
-    else:
-        mask = torch.as_tensor(starts).cpu()
-        if mask.shape != (time,) or mask.dtype != torch.bool or (time and not mask[0]):
-            raise InputError(f"starts: must be {time} truth values of which the first is true")
-    return observations, mask
+        return mask
+    mask = torch.as_tensor(starts).cpu()
+    if mask.shape != (time,) or mask.dtype != torch.bool or (time and not mask[0]):
+        raise InputError(f"starts: must be {time} truth values of which the first is true")
+    return mask

@@ -39,6 +39,7 @@ from hmmscope.processes.laws import Law
 from hmmscope.processes.orthogonal import float_digest
 from hmmscope.reprs import html_table
 from hmmscope.seeds import philox_key
+from hmmscope.sequences.encoding import Alphabet
 from hmmscope.sequences.rule import Reading
 from hmmscope.text import in_brief
 
@@ -258,6 +259,11 @@ class Process(ABC):
     def alias_tables(self) -> tuple[NDArray[np.uint32], ...]:
         """Integer tables of the component, of the initial law and of the rest of `law.rows`, built on first use."""
         return tuple(alias_tables(integer_weights(rows)) for rows in (self.weights_M, *self.law.rows()))
+
+    @property
+    def alphabet(self) -> Alphabet:
+        """The symbols as readers and checks take them."""
+        return Alphabet(self.symbols, self.num_symbols)
 
     @cached_property
     def _laws(self) -> dict[torch.device, Law]:

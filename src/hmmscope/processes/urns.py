@@ -6,6 +6,7 @@ from hmmscope.axes import Float64, Int, Tensor
 from hmmscope.machine import require_memory_on
 from hmmscope.processes.observations import check_observations
 from hmmscope.schema import require
+from hmmscope.sequences.encoding import Alphabet
 
 
 def dirichlet_chain_predictions(
@@ -35,7 +36,7 @@ def dirichlet_chain_predictions(
     Cost: O(batch * time * V), memory O(batch * V * (time + V)).
     """
     require(concentration > 0, "concentration", "must be positive", concentration)
-    observations, mask = check_observations(observations, num_symbols, starts)
+    observations, mask = check_observations(observations, Alphabet(None, num_symbols), starts)
     batch, time = observations.shape
     require_memory_on(
         observations.device, "dirichlet_chain_predictions", 8 * batch * num_symbols * (time + num_symbols)

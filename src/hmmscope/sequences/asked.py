@@ -7,6 +7,7 @@ from typing import Any
 from hmmscope.errors import InputError
 from hmmscope.schema import listed, shown, unknown_name
 from hmmscope.sequences.encoding import Alphabet, Encoded, encode_lines, encode_numbers, encode_words, within
+from hmmscope.sequences.gaps import is_nothing
 from hmmscope.sequences.rule import Reading
 
 #: The field that is taken if nothing is said, as `hmmscope sample` writes it.
@@ -39,12 +40,17 @@ class Asked:
         self.column, self.group, self.axis = self.reading.column, self.reading.group, self.reading.axis
         if self.axis is None:
             self.axis = self.kept.axis
+        self.missing = alphabet.missing
         self.has_axes = False  # whether it is an array of two dimensions, whose axis of time matters
 
     def understood(self, found: Encoded) -> Encoded:
         """What was found, with how it was read: what was asked for, what was kept and applied, and the unit of its text."""
         reading = replace(
-            found.reading, column=self.column, group=self.group, axis=self.axis if self.has_axes else None
+            found.reading,
+            column=self.column,
+            group=self.group,
+            axis=self.axis if self.has_axes else None,
+            missing=self.missing.names or None,
         )
         asked, kept = self.reading.to_data(), self.kept.to_data()
         found_now = reading.to_data()
@@ -66,7 +72,7 @@ class Asked:
         given, wanted = header.get("symbols", header.get("num_symbols")), self.alphabet
         if given is None or (wanted.count is not None and (wanted.names is None or not isinstance(given, list))):
             return None
-        self.alphabet = Alphabet.of(given)
+        self.alphabet = Alphabet.of(given, self.missing)
         return None if wanted.count is None or wanted.names == self.alphabet.names else wanted
 
     def field(self, fields: list[str]) -> str:
@@ -90,7 +96,7 @@ class Asked:
         return encode_numbers(within(rows, self.lengths), self.alphabet, how, self.at(noun))
 
     def words(self, rows: Sequence[list[str]], how: str, noun: str = "sequence") -> Encoded:
-        kept = [list(row) for row in within(rows, self.lengths) if len(row)]
+        kept = [list(row) for row in within(rows, self.lengths)]
         if not kept:
             raise InputError(f"{self.what}: holds no sequence")
         return encode_words(kept, self.alphabet, how, self.at(noun))
@@ -111,14 +117,21 @@ class Asked:
             raise InputError(f"{self.what}: holds no sequence")
         if all(isinstance(row, str) for row in values):
             return self.lines(values, noun)
-        if all(isinstance(row, int | float) and not isinstance(row, bool) for row in values):
+        if all(self._is_number(row) or (is_nothing(row) and not isinstance(row, list)) for row in values):
             return self.numbers([values], "one sequence of numbers", noun)
         if not all(isinstance(row, list | tuple) for row in values):
             odd = next(k for k, row in enumerate(values) if not isinstance(row, list | tuple))
             raise InputError(f"{self.at(noun)(odd)}: must be a list of symbols or a text, got {shown(values[odd])}")
-        if all(isinstance(word, str) for row in values for word in row):
+        if self._names(word for row in values for word in row):
             return self.words(values, f"{how} of names", noun)
         return self.numbers(values, f"{how} of numbers", noun)
+
+    def _is_number(self, value: object) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+
+    def _names(self, values: Iterable[object]) -> bool:
+        """Whether these are names, but for what is missing or no value."""
+        return all(isinstance(value, str) or is_nothing(value) or self.missing.has(value) for value in values)
 
     def table(self, fields: Iterable[object], take: Callable[[str], Any]) -> Encoded:
         """A table's column of sequences, or with `group` of symbols, whose rows of one group are a sequence in their order.

@@ -22,6 +22,7 @@ from hmmscope.schema import require, shown
 from hmmscope.seeds import check_seed, numpy_generator
 from hmmscope.sequences.asked import Asked
 from hmmscope.sequences.encoding import Alphabet, Encoded, summary
+from hmmscope.sequences.gaps import MISSING, Missing
 from hmmscope.sequences.reading import read_file, read_object
 from hmmscope.sequences.rule import Reading
 from hmmscope.storage import store
@@ -46,7 +47,7 @@ class Parts(NamedTuple):
 
 
 class SequenceData(Dataset[Tensor]):
-    """Sequences of symbols 0 to V - 1, of any lengths, with the names of the symbols if they have names.
+    """Sequences of symbols 0 to V - 1, of any lengths and with gaps, with the names of the symbols if they have names.
 
     Args:
         source: lists of symbols (names or whole numbers), texts, an array or tensor (sequence, time) of whole numbers, a
@@ -59,6 +60,9 @@ class SequenceData(Dataset[Tensor]):
         group: of a table with one observation a row, the column that says of which sequence.
         axis: of an array of two dimensions, the axis along which time runs: 0 if each column is a sequence, 1 if each row
             is. By default (time, 1) is one sequence, as in hmmlearn, and (sequence, time) has one a row.
+        missing: what stands for an observation that was not made: a name or number, or several: "NA", -1, NaN, [None],
+            "" for an empty cell of a table. One of None, NaN and "nan" stands for all that is no value. Masked entries of
+            NumPy, and `hmmscope.MISSING`, are missing in any case.
         lengths: number of symbols of each row of a padded array; or of each of the sequences that lie one after the other in
             one row or column, as in hmmlearn's ``X, lengths``.
         like: a process, or other `SequenceData`, whose symbols these have, and which says how its own sequences were read:
@@ -72,7 +76,7 @@ class SequenceData(Dataset[Tensor]):
     Attributes:
         symbols: names (V,), or None.
         num_symbols: V.
-        lengths: of the sequences (sequence,).
+        lengths: of the sequences (sequence,), missing observations counted too.
         title, how: what it is, and how it was read.
         reading: the options with which another source is read alike.
 
@@ -91,6 +95,7 @@ class SequenceData(Dataset[Tensor]):
         column: str | None = None,
         group: str | None = None,
         axis: int | None = None,
+        missing: object = None,
         lengths: object = None,
         like: Any = None,
         title: str | None = None,
@@ -100,9 +105,11 @@ class SequenceData(Dataset[Tensor]):
         what = Path(str(source)).name if is_path else "sequences"
         if like is not None and symbols is None:
             symbols = like.symbols or like.num_symbols
-        wanted = Reading(unit=unit, column=column, group=group, axis=axis)
         kept = None if like is None else like.reading
-        asked = Asked(what, Alphabet.of(symbols), wanted, lengths, kept)
+        names = Missing.of(missing).names or None
+        wanted = Reading(unit=unit, column=column, group=group, axis=axis, missing=names)
+        gaps = Missing(names or (kept.missing if kept else None) or ())
+        asked = Asked(what, Alphabet.of(symbols, gaps), wanted, lengths, kept)
         try:
             if isinstance(source, str) and not is_path:
                 encoded = asked.lines(source.splitlines())
@@ -134,8 +141,18 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def num_observations(self) -> int:
-        """Symbols in all."""
+        """Symbols in all; missing ones are not counted."""
+        return self.num_steps - self.num_missing
+
+    @property
+    def num_steps(self) -> int:
+        """Observations in all, and missing ones."""
         return int(self._starts[-1])
+
+    @cached_property
+    def num_missing(self) -> int:
+        """Observations that were not made."""
+        return int((self.flat == self.num_symbols).sum())
 
     @property
     def longest(self) -> int:
@@ -144,7 +161,7 @@ class SequenceData(Dataset[Tensor]):
 
     @property
     def flat(self) -> NDArray[np.integer]:
-        """All symbols, one sequence after the other (observation,)."""
+        """All symbols, one sequence after the other (observation,); V where one is missing."""
         return self._encoded.flat
 
     def __len__(self) -> int:
@@ -156,7 +173,7 @@ class SequenceData(Dataset[Tensor]):
             if not 0 <= number < len(self):
                 raise IndexError(f"index: there are {len(self)} sequences, got {index}")
             part = self.flat[self._starts[number] : self._starts[number + 1]]
-            return torch.from_numpy(part.astype(np.int64))
+            return torch.from_numpy(np.where(part == self.num_symbols, MISSING, part.astype(np.int64)))
         if isinstance(index, slice):
             return self._chosen(np.arange(len(self))[index])
         chosen = np.asarray(index)
@@ -180,11 +197,18 @@ class SequenceData(Dataset[Tensor]):
 
     def as_text(self, sequence: Any) -> str:
         """Symbols as text: names, side by side if each is one character."""
-        codes = [int(code) for code in sequence]
-        if self.symbols is None:
-            return " ".join(map(str, codes))
-        glue = "" if all(len(name) == 1 for name in self.symbols) else " "
-        return glue.join(self.symbols[code] for code in codes)
+        names = self.symbols or tuple(map(str, range(self.num_symbols)))
+        glue = "" if self.symbols and all(len(name) == 1 for name in names) else " "
+        return glue.join(names[code] if 0 <= code < len(names) else "?" for code in map(int, sequence))
+
+    def renamed(self, symbols: Sequence[str]) -> "SequenceData":
+        """The same with symbols numbered as in `symbols`, which hold all names that these have."""
+        names = self.symbols or ()
+        codes = np.array([*(symbols.index(name) for name in names), len(symbols)])
+        flat = codes[self.flat.astype(np.int64)]
+        return self.from_encoded(
+            replace(self._encoded, flat=flat, symbols=tuple(symbols), num_symbols=len(symbols)), self.title, self.seed
+        )
 
     @cached_property
     def digest(self) -> str:
@@ -208,10 +232,11 @@ class SequenceData(Dataset[Tensor]):
         names = self.symbols or ()
         listed = " ".join(map(in_a_line, names[:_SHOWN_SYMBOLS])) + (" ..." if len(names) > _SHOWN_SYMBOLS else "")
         total = f"{self.num_observations} observations in {summary(self._encoded)}"
+        gaps = f", {self.num_missing} missing" if self.num_missing else ""
         alphabet = f": {listed}" if names else f", numbered 0 to {self.num_symbols - 1}"
         first = in_a_line(self._encoded.first)
         first = first[:_SHOWN_LINE] + ("..." if len(first) > _SHOWN_LINE or int(self.lengths[0]) > 40 else "")
-        return f"{in_a_line(self.title)}: {total}{alphabet} ({self.how})\n  first: {first}"
+        return f"{in_a_line(self.title)}: {total}{gaps}{alphabet} ({self.how})\n  first: {first}"
 
     def __repr__(self) -> str:
         title = f", title={self.title!r}" if self.title else ""
@@ -262,8 +287,8 @@ class SequenceData(Dataset[Tensor]):
     @property
     def block_length(self) -> int:
         """Length of about 50 blocks of all symbols, but not below 16: what few long sequences are cut into by itself."""
-        count = max(1, min(_BLOCKS, self.num_observations // _SHORTEST_BLOCK))
-        return -(-self.num_observations // count)
+        count = max(1, min(_BLOCKS, self.num_steps // _SHORTEST_BLOCK))
+        return -(-self.num_steps // count)
 
     def pieces(self, length: int) -> "SequenceData":
         """Longer sequences cut into pieces of `length`, or of `block_length` if fewer than 30 pieces would be left."""
@@ -291,7 +316,7 @@ class SequenceData(Dataset[Tensor]):
         """Of each sequence the first `length` symbols."""
         require(length >= 1, "length", "must be at least 1", length)
         lengths = np.minimum(self._encoded.lengths, length)
-        kept = np.arange(self.num_observations) - np.repeat(self._starts[:-1], self._encoded.lengths) < length
+        kept = np.arange(self.num_steps) - np.repeat(self._starts[:-1], self._encoded.lengths) < length
         return self._with(self.flat[kept], lengths)
 
     def split(self, train: float = 0.8, validation: float = 0.1, *, seed: int = 0) -> Parts:
@@ -366,9 +391,10 @@ class SequenceData(Dataset[Tensor]):
             raise RefusedError(f"{target}: exists; choose another name")
         header: dict[str, Any] = {"format": FORMAT, "version": 1, "num_symbols": self.num_symbols}
         header |= {} if self.symbols is None else {"symbols": list(self.symbols)}
+        header |= {"gaps": True} if self.num_missing else {}
         if target.suffix == ".jsonl":
-            named = self.symbols
-            rows = [s.tolist() if named is None else [named[v] for v in s.tolist()] for s in self]
+            named = dict(enumerate(self.symbols or range(self.num_symbols)))
+            rows = [[named.get(v) for v in s.tolist()] for s in self]
             first, *others = ({"observations": row} for row in rows)
             store.write_table(target, [first | {"alphabet": header}, *others])
             return

@@ -1,7 +1,9 @@
 """Rows of words, characters or numbers as symbol numbers with their alphabet."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 from hmmscope.errors import InputError
 from hmmscope.reprs import Shown
 from hmmscope.schema import listed, require, shown, unknown_name
+from hmmscope.sequences.gaps import MISSING, Missing, is_nothing
 from hmmscope.sequences.rule import Reading
 from hmmscope.text import is_text
 
@@ -29,7 +32,7 @@ class Encoded(Shown):
     """Sequences as numbers.
 
     Attributes:
-        flat: all symbols, one sequence after the other (observation,).
+        flat: all symbols, one sequence after the other (observation,); V where an observation is missing.
         lengths: of the sequences (sequence,).
         symbols: names, or None for numbered symbols.
         num_symbols: V.
@@ -49,25 +52,30 @@ class Encoded(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Alphabet(Shown):
-    """What the caller says about symbols: their names, their number, or nothing."""
+    """What the caller says about symbols: their names, their number, or nothing; and what stands for a missing one."""
 
     names: tuple[str, ...] | None = None
     count: int | None = None
+    missing: Missing = field(default_factory=Missing)
 
     @classmethod
-    def of(cls, symbols: object) -> "Alphabet":
+    def of(cls, symbols: object, missing: Missing | None = None) -> "Alphabet":
         """From a list of names, a number, or None."""
+        missing = missing or Missing()
         if symbols is None:
-            return cls()
+            return cls(missing=missing)
         if isinstance(symbols, int | np.integer) and not isinstance(symbols, bool):
             count = int(symbols)
             require(1 <= count <= _MAX_SYMBOLS, "symbols", f"must be in [1, {_MAX_SYMBOLS}]", count)
-            return cls(None, count)
+            return cls(None, count, missing)
         names = tuple(symbols) if isinstance(symbols, list | tuple | str) else ()
-        if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
+        if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
             raise InputError(f"symbols: must be different names, or how many there are, got {shown(symbols)}")
+        if "" in names:
+            raise InputError(f"symbols: name {names.index('') + 1} is empty; a symbol needs one character at least")
         check_text(names)
-        return cls(names, len(names))
+        missing.check(names)
+        return cls(names, len(names), missing)
 
 
 def check_text(names: Sequence[str], field: str = "symbols") -> None:
@@ -121,6 +129,8 @@ def within(rows: Sequence[Any], lengths: object) -> list[Any]:
     if lengths is None:
         return list(rows)
     counts = whole_lengths(lengths).tolist()
+    if 0 in counts:
+        raise InputError(f"lengths: sequence {counts.index(0) + 1} has no symbol; leave it out")
     if len(rows) == 1 and sum(counts) == len(rows[0]):
         ends = list(accumulate(counts))
         return [rows[0][end - count : end] for end, count in zip(ends, counts, strict=True)]
@@ -137,37 +147,62 @@ def encode_numbers(rows: Sequence[object], alphabet: Alphabet, how: str, where: 
     Raises:
         InputError: something else than whole numbers from 0 to V - 1; `where` says in which row.
     """
-    arrays = []
-    for number, row in enumerate(rows):
-        try:
-            array = np.asarray(row)
-        except (ValueError, TypeError):
-            array = np.array(None)
-        if array.size == 0 and array.ndim == 1:
-            array = np.zeros(0, np.int64)
-        if array.dtype.kind == "f" and bool((np.floor(array) == array).all()):
-            whole = array.astype(np.float64)
-            array = whole.astype(np.int64) if bool((np.abs(whole) < 2**53).all()) else array
-        if array.ndim != 1 or array.dtype.kind not in "iub":
-            raise InputError(f"{where(number)}: must be a list of whole numbers, got {shown(row)}")
-        arrays.append(array.astype(np.int64))
-    arrays = [array for array in arrays if len(array)]
+    arrays = [_whole(row, alphabet.missing, partial(where, number)) for number, row in enumerate(rows)]
     if not arrays:
         raise InputError(f"{where(-1)}: holds no sequence")
     flat, counts = np.concatenate(arrays), np.array([len(array) for array in arrays])
-    largest = int(flat.max())
+    gaps, largest = flat == MISSING, int(flat.max())
+    _require_seen(gaps, where)
     count = largest + 1 if alphabet.count is None else alphabet.count
-    bad = (flat < 0) | (flat >= count)
+    bad = ((flat < 0) | (flat >= count)) & ~gaps
     if bad.any():
         place = int(bad.argmax())
         row = int(np.searchsorted(counts.cumsum(), place, side="right"))
         column = place - int(counts[:row].sum())
         rule = f"{int(flat[place])} is no symbol in [0, {count})"
-        hint = "; give lengths if it is padding" if flat[place] < 0 else ""
+        advice = alphabet.missing.advice(flat[place])
+        hint = f"; give lengths if it is padding; {advice}" if flat[place] < 0 else ""
         raise InputError(f"{where(row)}, symbol {column + 1}: {rule}{hint}")
     require(count <= _MAX_SYMBOLS, "symbols", f"must be below {_MAX_SYMBOLS}", largest)
-    beginning = " ".join(map(str, arrays[0][:20].tolist()))
-    return Encoded(_small(flat, count), counts, alphabet.names, count, how, beginning)
+    beginning = " ".join("?" if value == MISSING else str(value) for value in arrays[0][:20].tolist())
+    return Encoded(_small(np.where(gaps, count, flat), count), counts, alphabet.names, count, how, beginning)
+
+
+def _whole(row: object, missing: Missing, where: Callable[[], str]) -> NDArray[np.int64]:
+    """A row of whole numbers as int64, `MISSING` where an observation is missing; InputError for anything else."""
+    if isinstance(row, list | tuple):
+        cells = [MISSING if missing.has(cell) else cell for cell in row] if _has_gaps(row, missing) else row
+        odd = next((k for k, cell in enumerate(cells) if is_nothing(cell)), None)
+    else:
+        cells, odd = row, None
+    try:
+        array = np.ma.asanyarray(cells) if isinstance(cells, np.ma.MaskedArray) else np.asarray(cells)
+    except (ValueError, TypeError):
+        array = np.array(None)
+    if array.ndim == 1 and len(array) == 0:
+        raise InputError(f"{where()}: is empty; leave it out")
+    if array.ndim == 1:
+        array = missing.marked(array)
+        if array.dtype.kind == "f" and bool(np.isnan(array).any()):
+            odd = int(np.isnan(array).argmax())
+    if odd is not None:
+        value = None if isinstance(row, list | tuple) and row[odd] is None else math.nan
+        raise InputError(f"{where()}, symbol {odd + 1}: is {value}, which is no symbol; {missing.advice(value)}")
+    if array.dtype.kind == "f" and bool((np.floor(array) == array).all()):
+        whole = array.astype(np.float64)
+        array = whole.astype(np.int64) if bool((np.abs(whole) < 2**53).all()) else array
+    if array.ndim != 1 or array.dtype.kind not in "iub":
+        raise InputError(f"{where()}: must be a list of whole numbers, got {shown(row)}")
+    return array.astype(np.int64)
+
+
+def _has_gaps(row: Sequence[Any], missing: Missing) -> bool:
+    return bool(missing.names) and any(missing.has(cell) for cell in row)
+
+
+def _require_seen(gaps: NDArray[np.bool_], where: Callable[[int], str]) -> None:
+    if gaps.all():
+        raise InputError(f"{where(-1)}: every observation is missing")
 
 
 def encode_words(rows: list[list[str]], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
@@ -176,21 +211,36 @@ def encode_words(rows: list[list[str]], alphabet: Alphabet, how: str, where: Cal
     Raises:
         InputError: a name outside a given alphabet; `where` says in which row.
     """
-    names = alphabet.names or (None if alphabet.count else tuple(sorted({word for row in rows for word in row})))
+    different = {word for row in rows for word in row}
+    gaps = {word for word in different if alphabet.missing.has(word)}
+    names = alphabet.names or (
+        None if alphabet.count else tuple(sorted(w for w in different - gaps if isinstance(w, str)))
+    )
     check_text(names or ())
     known = names if names is not None else tuple(map(str, range(alphabet.count or 0)))
-    codes = {name: code for code, name in enumerate(known)}
+    codes = {name: code for code, name in enumerate(known)} | dict.fromkeys(gaps, len(known))
     flat: list[int] = []
     for number, row in enumerate(rows):
+        if not len(row):
+            raise InputError(f"{where(number)}: is empty; leave it out")
         try:
             flat.extend([codes[word] for word in row])
         except KeyError:
             column = next(k for k, word in enumerate(row) if word not in codes)
-            rule = f"{shown(row[column])} is not one of {listed(known)}"
-            raise InputError(f"{where(number)}, symbol {column + 1}: {rule}") from None
+            raise _no_name(row[column], known, alphabet, f"{where(number)}, symbol {column + 1}") from None
+    if gaps == different:
+        raise InputError(f"{where(-1)}: every observation is missing")
     counts = np.array([len(row) for row in rows])
-    first = ("" if all(len(name) == 1 for name in known) else " ").join(rows[0][:40])
+    glue = "" if all(len(name) == 1 for name in known) else " "
+    first = glue.join("?" if word in gaps else word for word in rows[0][:40])
     return Encoded(_small(np.array(flat), len(known)), counts, names, len(known), how, first)
+
+
+def _no_name(word: object, known: tuple[str, ...], alphabet: Alphabet, where: str) -> InputError:
+    """The error for what is none of the names."""
+    if is_nothing(word):
+        return InputError(f"{where}: is {word}, which is no symbol; {alphabet.missing.advice(word)}")
+    return InputError(f"{where}: {shown(word)} is not one of {listed(known)}")
 
 
 def encode_characters(lines: list[str], alphabet: Alphabet, how: str, where: Callable[[int], str]) -> Encoded:
@@ -201,6 +251,8 @@ def encode_characters(lines: list[str], alphabet: Alphabet, how: str, where: Cal
     found, flat = np.unique(points, return_inverse=True)
     names = tuple(map(chr, found.tolist()))
     check_text(names)
+    if set(names) & set(alphabet.missing.names):
+        return encode_words([list(line) for line in lines], alphabet, how, where)
     if alphabet.names is not None:
         if not set(names) <= set(alphabet.names):
             return encode_words([list(line) for line in lines], alphabet, how, where)  # which says where
@@ -211,7 +263,8 @@ def encode_characters(lines: list[str], alphabet: Alphabet, how: str, where: Cal
 
 
 def _small(flat: NDArray[np.integer], count: int) -> NDArray[np.integer]:
-    """In the smallest type that holds the symbols."""
+    """In the smallest type that holds the symbols, and `count` for a missing one where there is any."""
+    count += bool((flat == count).any())
     return flat.astype(np.uint8 if count <= 256 else np.int16 if count <= 2**15 else np.int32)
 
 
@@ -261,15 +314,15 @@ def _in_unit(
     if not rows:
         raise InputError(f"{what}: holds no sequence")
     if unit == "numbers" and alphabet.names is None:
-        values = []
+        values, gaps = [], alphabet.missing.names
         for number, row in enumerate(rows):
             largest = alphabet.count or _MAX_SYMBOLS
-            wrong = [word for word in row if not (_is_number(word) and _below(word, largest))]
+            wrong = [word for word in row if not (word in gaps or (_is_number(word) and _below(word, largest)))]
             if wrong:
                 column = row.index(wrong[0]) + 1
                 rule = f"{shown(wrong[0])} is not one of the numbers 0 to {largest - 1}"
                 raise InputError(f"{place(number)}, symbol {column}: {rule}")
-            values.append([int(word) for word in row])
+            values.append([MISSING if word in gaps else int(word) for word in row])
         return encode_numbers(values, alphabet, how, place)
     return encode_words(rows, alphabet, how, place)
 
@@ -295,8 +348,10 @@ def _columns(lines: list[str], alphabet: Alphabet, what: str) -> Encoded:
         elif rows[-1]:
             rows.append([])
     rows, how = [row for row in rows if row], UNITS["lines"]
-    if all(_is_number(word) and _below(word, _MAX_SYMBOLS) for row in rows for word in row) and alphabet.names is None:
-        values = [[int(word) for word in row] for row in rows]
+    gaps = alphabet.missing.names
+    seen = [word for row in rows for word in row if word not in gaps]
+    if all(_is_number(word) and _below(word, _MAX_SYMBOLS) for word in seen) and alphabet.names is None:
+        values = [[MISSING if word in gaps else int(word) for word in row] for row in rows]
         return encode_numbers(values, alphabet, how, lambda number: f"{what}: sequence {number + 1}")
     return encode_words(rows, alphabet, how, lambda number: f"{what}: sequence {number + 1}")
 
@@ -306,7 +361,7 @@ def _unit_of(texts: list[str], alphabet: Alphabet, what: str) -> str:
     rows = [_words(text, alphabet) for text in texts]
     if alphabet.names is not None:
         return _unit_of_names(texts, rows, alphabet, alphabet.names, what)
-    distinct = {word for row in rows for word in row}
+    distinct = {word for row in rows for word in row}.difference(alphabet.missing.names)
     numeric = all(map(_is_number, distinct))
     if alphabet.count is not None:
         fits = numeric and all(_below(word, alphabet.count) for word in distinct)
@@ -316,7 +371,7 @@ def _unit_of(texts: list[str], alphabet: Alphabet, what: str) -> str:
             raise _ambiguous(texts, alphabet, what, "numbers", "lines")
         return "characters" if below and not fits else "numbers"
     one_word = all(len(row) == 1 for row in rows)
-    characters = {c for text in texts for c in text}
+    characters = {c for text in texts for c in text}.difference(alphabet.missing.names)
     if numeric:
         if not one_word or (len(texts) == 1 and len(texts[0]) == 1):
             return "numbers"
@@ -336,7 +391,7 @@ def _unit_of_names(
     texts: list[str], rows: list[list[str]], alphabet: Alphabet, names: tuple[str, ...], what: str
 ) -> str:
     """The unit of lines of text whose symbols have these names."""
-    known = set(names)
+    known = {*names, *alphabet.missing.names}
     if all(text in known for text in texts):  # a symbol a line
         if not all(word in known for row in rows for word in row):
             return "lines"

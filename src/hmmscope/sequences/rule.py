@@ -17,6 +17,8 @@ class Reading:
         group: of a table with one observation a row, the column that says of which sequence.
         axis: of an array of two dimensions, the one along which time runs: 0 if each column is a sequence, 1 if each row is.
 
+        missing: what stands for an observation that was not made, see `hmmscope.sequences.gaps.Missing`.
+
     None for what is open, or does not apply.
     """
 
@@ -24,6 +26,7 @@ class Reading:
     column: str | None = None
     group: str | None = None
     axis: int | None = None
+    missing: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         require(self.axis in (None, 0, 1), "axis", "of time must be 0 (each column is a sequence) or 1", self.axis)
@@ -31,8 +34,10 @@ class Reading:
     def to_data(self) -> dict[str, Any]:
         """What is not open, as plain data."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values |= {} if self.missing is None else {"missing": list(self.missing)}
         return {name: value for name, value in values.items() if value is not None}
 
     def flags(self) -> str:
         """As it is written on the command line: ``--unit lines --column weather``."""
-        return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in self.to_data().items())
+        values = self.to_data() | ({} if self.missing is None else {"missing": ",".join(self.missing)})
+        return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in values.items())

@@ -1,0 +1,102 @@
+"""What was not observed: its law given all that was, and draws of it."""
+
+import numpy as np
+import torch
+
+from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.inference.paths import sample_state_paths
+from hmmscope.inference.ragged import blank, check_ragged, counted
+from hmmscope.inference.smoothing import smooth_pairs
+from hmmscope.processes.answers import STATES
+from hmmscope.processes.observations import Symbols
+from hmmscope.processes.process import Process
+from hmmscope.seeds import numpy_generator
+from hmmscope.sequences.gaps import MISSING
+
+
+def missing_laws(
+    hmm: Process, observations: Symbols, *, starts: object = None, lengths: object = None
+) -> Float64[Tensor, "batch time symbol"]:
+    """P(o_t = v | all that was observed): a law where an observation is missing, one for what was seen elsewhere.
+
+    States emit:       P(o_t = v | o) = sum_i P(state t = i | o) emission[i, v]
+    Transitions emit:  P(o_t = v | o) = sum_ij P(state t-1 = i, state t = j | o) labelled[v, i, j] / sum_u labelled[u, i, j]
+
+    Args:
+        hmm, observations, starts, lengths: as for `hmmscope.smooth_beliefs`; what is missing is `hmmscope.MISSING`.
+
+    Raises:
+        InputError: as `hmmscope.smooth_beliefs`.
+        ResourceError: where transitions emit, batch * time * S^2 numbers do not fit in memory.
+
+    Returns:
+        Zeros for an impossible sequence and beyond its end.
+    """
+    hmm.require(STATES)
+    checked, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
+    given = checked.masked_fill(checked == hmm.num_symbols, MISSING)
+    found = smooth_pairs(hmm, given, starts=mask, lengths=counted(inside))
+    if hmm.law.states_emit:
+        laws_BTV = found.beliefs @ hmm.law.symbols()[0]
+    else:
+        labelled_VSS = hmm.law.labelled_MVSS[0]
+        first_VS = hmm.law.tables(0)[0]
+        laws_BTV = found.beliefs @ _shares(first_VS).T
+        after_VSS = _shares(labelled_VSS)
+        moved_BTV = torch.einsum("btij,vij->btv", found.pairs, after_VSS)
+        laws_BTV[:, 1:] = torch.where(mask[1:, None], laws_BTV[:, 1:], moved_BTV)
+    seen_BTV = torch.nn.functional.one_hot(checked, hmm.num_symbols + 1)[..., : hmm.num_symbols].double()
+    possible = (found.impossible_at < 0)[:, None, None]
+    laws_BTV = torch.where((checked == hmm.num_symbols)[..., None], laws_BTV, seen_BTV * possible)
+    return blank(laws_BTV, inside)
+
+
+def _shares(joint: Float64[Tensor, "symbol *states"]) -> Float64[Tensor, "symbol *states"]:
+    """The law of the symbol given the rest; zeros where the rest is impossible."""
+    total = joint.sum(0)
+    return torch.where(total > 0, joint / total.where(total > 0, 1.0), 0.0)
+
+
+def sample_missing(
+    hmm: Process,
+    observations: Symbols,
+    *,
+    num_draws: int = 1,
+    seed: int = 0,
+    starts: object = None,
+    lengths: object = None,
+) -> Int64[Tensor, "draw batch time"]:
+    """Draws of the whole sequence given all that was observed: what is missing is filled in, what was seen stays.
+
+    states ~ P(states | o) (`hmmscope.sample_state_paths`);  o_t ~ emission[state t], or where transitions emit
+    o_t ~ labelled[:, state t-1, state t]
+
+    Args:
+        hmm, observations, starts, lengths: as for `missing_laws`.
+        num_draws: draws of each sequence; the first are the same whatever their number.
+        seed: in [0, 2^32).
+
+    Returns:
+        (draw, batch, time); -1 for an impossible sequence and beyond the end of a shorter one.
+    """
+    hmm.require(STATES)
+    checked, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
+    given = checked.masked_fill(checked == hmm.num_symbols, MISSING)
+    states = sample_state_paths(
+        hmm, given, num_paths=num_draws, seed=seed, starts=mask, lengths=counted(inside)
+    ).numpy()
+    drawn = np.broadcast_to(checked.numpy(), states.shape).copy()
+    drawn[states < 0] = -1
+    for b, t in (checked == hmm.num_symbols).nonzero().tolist():
+        chosen = np.flatnonzero(states[:, b, t] >= 0)
+        uniforms = numpy_generator(seed, "missing-observations", b * checked.shape[1] + t).random(num_draws)[chosen]
+        now = states[chosen, b, t]
+        if hmm.law.states_emit:
+            laws = hmm.law.symbols()[0].numpy()[now]
+        elif mask[t]:
+            laws = hmm.law.tables(0)[0].numpy()[:, now].T
+        else:
+            laws = hmm.law.labelled_MVSS[0].numpy()[:, states[chosen, b, t - 1], now].T
+        cumulated = laws.cumsum(1)
+        drawn[chosen, b, t] = (cumulated <= uniforms[:, None] * cumulated[:, -1:]).sum(1)
+    return torch.from_numpy(drawn)

@@ -1,0 +1,310 @@
+"""Missing observations are summed over: against enumeration of all that may have been there, on every road."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hmmscope as hs
+import oracles
+from comparing import close, floats
+from hmmscope.errors import InputError
+from hmmscope.inference.baum_welch import fit_baum_welch
+from hmmscope.inference.device import log_likelihood_there, mixture_predictions_there
+from hmmscope.inference.fast import belief_states
+from hmmscope.inference.forward import forward_steps
+from hmmscope.inference.loop_inputs import over_lanes
+from hmmscope.inference.scan import scan_beliefs
+from hmmscope.inference.smoothing import smooth_pairs
+from hmmscope.processes.laws import seeing
+from inference_cases import close_logs, per_token_logs, planted_hmm, random_mixture
+from strategies import dense, likely, small_hmm, small_labelled, tiny_entries
+
+SEEDS = st.integers(0, 2**31)
+
+
+def with_gaps(rng, time, num_symbols, share=0.5):
+    """A sequence with None where nothing was observed."""
+    return [None if rng.random() < share else int(rng.integers(num_symbols)) for _ in range(time)]
+
+
+def encoded(observations):
+    return torch.tensor([[hs.MISSING if seen is None else seen for seen in observations]])
+
+
+def case(seed):
+    """A small process of either kind, in fractions too, and a sequence with gaps."""
+    rng = np.random.default_rng(seed)
+    labelled = bool(rng.integers(2))
+    arrays = small_labelled(rng) if labelled else small_hmm(rng)
+    hmm = hs.LabelledHMM(*arrays) if labelled else hs.HMM(*arrays)
+    paths = oracles.enumerate_labelled_paths if labelled else oracles.enumerate_hidden_paths
+    seen = with_gaps(rng, int(rng.integers(1, 5)), hmm.num_symbols)
+    starts = [True, *(bool(rng.random() < 0.2) for _ in seen[1:])]
+    exact = oracles.exact(arrays)
+
+    def joint(some):
+        """P(path, what was observed of `some`) of every hidden path; the sequence may be one longer."""
+        return oracles.paths_with_gaps(paths, exact, some, hmm.num_symbols, [*starts, False][: len(some)])
+
+    return hmm, seen, starts, joint
+
+
+@settings(max_examples=15, deadline=None)
+@given(SEEDS)
+def test_the_filter_is_that_of_all_completions(seed):
+    hmm, seen, starts, joint = case(seed)
+    sums = [joint(seen[: t + 1]) for t in range(len(seen))]
+    prefix = [sum(paths.values(), Fraction(0)) for paths in sums]
+    belief = [
+        [
+            sum((p for path, p in paths.items() if path[-1] == s), Fraction(0)) / (total or 1)
+            for s in range(hmm.num_states)
+        ]
+        for paths, total in zip(sums, prefix, strict=True)
+    ]
+    last = [sum(joint([*seen, v]).values(), Fraction(0)) / (prefix[-1] or 1) for v in range(hmm.num_symbols)]
+    mask, tokens = torch.tensor(starts), encoded(seen)
+    found = hs.filter_beliefs(hmm, tokens, starts=mask)
+    scanned = scan_beliefs(hmm, tokens, starts=mask)
+    for one in (found, scanned):
+        close(one.beliefs[0], floats(belief))
+        close_logs(one.log_likelihood_terms[0], per_token_logs(prefix))
+        close(one.next_observation[0, -1], floats(last))
+    close(belief_states(hmm, tokens, starts=mask)[0], floats(belief))
+    with over_lanes():
+        torch.testing.assert_close(
+            hs.filter_beliefs(hmm, tokens, starts=mask).beliefs, found.beliefs, rtol=1e-12, atol=0
+        )
+    if not any(starts[1:]):
+        whole = hs.log_likelihood(hmm, tokens)
+        torch.testing.assert_close(whole, found.log_likelihood, rtol=1e-12, atol=1e-14)
+    law = seeing(hmm.law, torch.tensor([hmm.num_symbols]))
+    checked = tokens.masked_fill(tokens == hs.MISSING, hmm.num_symbols)
+    steps = [step.belief[0, 0] for step in forward_steps(law, checked[None], mask)]
+    torch.testing.assert_close(torch.stack(steps), found.beliefs[0], rtol=1e-12, atol=0)
+
+
+@settings(max_examples=15, deadline=None)
+@given(SEEDS)
+def test_all_that_is_known_given_everything(seed):
+    """Smoother, pairs, likeliest path, expected counts, and the law of what was not seen."""
+    hmm, seen, starts, joint = case(seed)
+    paths, mask, tokens = joint(seen), torch.tensor(starts), encoded(seen)
+    single, pairs = oracles.smoothed_from_paths(paths, hmm.num_states, len(seen))
+    found = smooth_pairs(hmm, tokens, starts=mask)
+    close(found.beliefs[0], floats(single))
+    apart = [t for t in range(len(seen) - 1) if not starts[t + 1]]
+    close(found.pairs[0, apart], np.array(floats(pairs)).reshape(-1, hmm.num_states, hmm.num_states)[apart])
+    best = hs.most_likely_states(hmm, tokens, starts=mask)
+    if not paths:
+        assert best.states.tolist() == [[-1] * len(seen)]
+        assert hs.missing_laws(hmm, tokens, starts=mask).sum() == 0
+        assert (hs.sample_missing(hmm, tokens, starts=mask) == -1).all()
+        return
+    path = tuple(best.states[0].tolist())
+    assert float(best.log_probability[0]) == pytest.approx(oracles.log_of(max(paths.values())), abs=1e-9)
+    assert float(paths[path] / max(paths.values())) == pytest.approx(1, abs=1e-9)
+    total = sum(paths.values())
+    laws = [
+        [
+            sum(joint([*seen[:t], v, *seen[t + 1 :]]).values(), Fraction(0)) / total
+            if gap is None
+            else Fraction(gap == v)
+            for v in range(hmm.num_symbols)
+        ]
+        for t, gap in enumerate(seen)
+    ]
+    computed = hs.missing_laws(hmm, tokens, starts=mask)[0]
+    torch.testing.assert_close(computed, torch.tensor(floats(laws), dtype=torch.float64), rtol=1e-10, atol=1e-13)
+    assert not computed[torch.tensor(floats(laws)) == 0].any()
+    for drawn in hs.sample_missing(hmm, tokens, starts=mask, num_draws=3, seed=1)[:, 0].tolist():
+        assert joint(drawn)
+        assert all(gap is None or gap == value for gap, value in zip(seen, drawn, strict=True))
+    if isinstance(hmm, hs.HMM):
+        counts = hs.expected_counts(hmm, tokens, starts=mask)
+        beliefs = np.array(floats(single))
+        visits = np.zeros((hmm.num_states, hmm.num_symbols))
+        for t, symbol in enumerate(seen):
+            if symbol is not None:
+                visits[:, symbol] += beliefs[t]
+        np.testing.assert_allclose(counts.visits, visits, atol=1e-12)
+        np.testing.assert_allclose(counts.first, beliefs[starts].sum(0), atol=1e-12)
+        moves = np.array(floats(pairs)).reshape(-1, hmm.num_states, hmm.num_states)[apart].sum(0)
+        np.testing.assert_allclose(counts.transitions, moves, atol=1e-12)
+
+
+def test_draws_have_the_law_of_the_gap():
+    hmm = hs.HMM([0.5, 0.5], [[0.9, 0.1], [0.3, 0.7]], [[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]])
+    tokens = encoded([0, None, 2, None])
+    drawn = hs.sample_missing(hmm, tokens, num_draws=20000, seed=3)[:, 0]
+    law = hs.missing_laws(hmm, tokens)[0]
+    for t in (1, 3):
+        share = torch.bincount(drawn[:, t], minlength=3) / len(drawn)
+        assert (share - law[t]).abs().max() < 5 * 0.5 / 20000**0.5  # five standard errors
+    assert torch.equal(
+        hs.sample_missing(hmm, tokens, num_draws=5, seed=3), hs.sample_missing(hmm, tokens, num_draws=9, seed=3)[:5]
+    )
+
+
+@settings(max_examples=10, deadline=None)
+@given(SEEDS)
+def test_a_finite_memory_sums_over_the_gaps_in_its_window(seed):
+    hmm, seen, _, _ = case(seed)
+    prior = hmm.initial_S
+    kept = hs.memory_beliefs(hmm, encoded(seen), 2, prior=prior)
+    for t in range(len(seen)):
+        window = hs.filter_beliefs(hmm, encoded(seen[max(0, t - 1) : t + 1]))
+        close(kept.beliefs[0, t], window.beliefs[0, -1])
+        close(kept.next_observation[0, t], window.next_observation[0, -1], relative=1e-10)
+    missing = torch.tensor([gap is None for gap in seen])
+    assert all(term in (0, -torch.inf) for term in kept.log_likelihood_terms[0, missing].tolist())
+
+
+@settings(max_examples=10, deadline=None)
+@given(SEEDS)
+def test_a_mixture_finds_its_component_across_gaps(seed):
+    rng = np.random.default_rng(seed)
+    weights, hmms = random_mixture(rng)[:2]
+    mixture = hs.Mixture(weights, [hs.HMM(*one) for one in hmms])
+    seen = with_gaps(rng, 4, mixture.num_symbols)
+    found = hs.filter_mixture(mixture, encoded(seen))
+    exact = [oracles.exact(one) for one in hmms]
+    joint = [
+        Fraction(float(w))
+        * sum(oracles.paths_with_gaps(oracles.enumerate_hidden_paths, one, seen, mixture.num_symbols).values())
+        for w, one in zip(mixture.weights_M, exact, strict=True)
+    ]
+    total = sum(joint, Fraction(0))
+    close(found.component_posterior[0, -1], floats([mass / (total or 1) for mass in joint]))
+    streamed = hs.mixture_predictions(mixture, encoded(seen), dtype=torch.float64)
+    torch.testing.assert_close(streamed.log_likelihood_terms, found.log_likelihood_terms, rtol=1e-10, atol=1e-13)
+    checked = encoded(seen).masked_fill(encoded(seen) == hs.MISSING, mixture.num_symbols)
+    law, starts = seeing(mixture.law, checked), torch.arange(4) == 0
+    there = mixture_predictions_there(law, mixture.weights_M, checked, starts, torch.float64)
+    torch.testing.assert_close(there[0], streamed.predicted_observation, rtol=1e-10, atol=1e-13)
+    torch.testing.assert_close(there[1], found.log_likelihood_terms, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("size", [3, 40])
+def test_many_states_and_sequences_go_the_same_way(size):
+    """The roads of one sequence, of lanes and of matrix products, and those of torch on a device, agree."""
+    rng = np.random.default_rng(size)
+    matrices = dense(rng, size, 5)
+    hmm, law = hs.HMM(*matrices), None
+    batch = torch.from_numpy(rng.integers(0, 5, (40, 12))).masked_fill(
+        torch.from_numpy(rng.random((40, 12)) < 0.3), hs.MISSING
+    )
+    found = hs.filter_beliefs(hmm, batch)
+    checked = batch.masked_fill(batch == hs.MISSING, 5)
+    law, starts = seeing(hmm.law, checked), torch.arange(12) == 0
+    steps = list(forward_steps(law, checked[None], starts))
+    torch.testing.assert_close(
+        found.beliefs, torch.stack([step.belief[0] for step in steps], 1), rtol=1e-11, atol=1e-14
+    )
+    torch.testing.assert_close(
+        log_likelihood_there(law, checked, starts, torch.float64)[0], found.log_likelihood, rtol=1e-12, atol=0
+    )
+    torch.testing.assert_close(hs.log_likelihood(hmm, batch), found.log_likelihood, rtol=1e-12, atol=0)
+    counts, pairs = hs.expected_counts(hmm, batch), smooth_pairs(hmm, batch)
+    torch.testing.assert_close(counts.transitions, pairs.pairs.sum((0, 1)), rtol=1e-9, atol=1e-10)
+    seen = torch.nn.functional.one_hot(checked, 6)[..., :5].double()
+    torch.testing.assert_close(counts.visits, torch.einsum("bts,btv->sv", pairs.beliefs, seen), rtol=1e-9, atol=1e-10)
+    mixture = hs.Mixture([0.5, 0.5], [hmm, hs.HMM(*dense(rng, size, 5))])
+    one = hs.filter_mixture(hs.Mixture([1.0], [hmm]), batch)
+    torch.testing.assert_close(one.next_observation, found.next_observation, rtol=1e-10, atol=1e-13)
+    assert hs.filter_mixture(mixture, batch).component_posterior.sum(-1).sub(1).abs().max() < 1e-12
+
+
+@settings(max_examples=10, deadline=None)
+@given(SEEDS)
+def test_what_nearly_vanishes_is_not_lost_in_a_gap(seed):
+    """Steps of 2^-64 between gaps: the careful road, by a recursion in whole numbers with a symbol of probability one."""
+    rng = np.random.default_rng(seed)
+    matrices = tiny_entries(rng, 3, 2)
+    seen = [None if rng.random() < 0.3 else v for v in likely(rng, matrices, 40)]
+    odd = rng.integers(2, size=40)
+    seen = [None if v is None else int(odd[t]) for t, v in enumerate(seen)]
+    wide = np.concatenate([matrices.emission, np.ones((3, 1))], 1)
+    logs, belief = oracles.by_forward(oracles.exact((*matrices[:2], wide)), [2 if v is None else v for v in seen])
+    found = hs.filter_beliefs(hs.HMM(*matrices, allow_drop_tiny=True), encoded(seen))
+    assert float(found.log_likelihood[0]) == pytest.approx(logs[-1], rel=1e-12)
+    np.testing.assert_allclose(found.beliefs[0, -1], floats(belief), rtol=1e-9)
+
+
+def test_a_fit_sums_over_what_is_missing():
+    """The likelihood of what was seen grows, and is that of the fitted model; a gap in each sequence changes little."""
+    process = planted_hmm(2, 4)
+    data = hs.Corpus(process, length=60, seed=3)[0:40].observations
+    gone = data.masked_fill(torch.rand(data.shape, generator=torch.Generator().manual_seed(1)) < 0.2, hs.MISSING)
+    short = fit_baum_welch(gone, 2, 4, num_restarts=1, max_iterations=3)
+    longer = fit_baum_welch(gone, 2, 4, num_restarts=1, max_iterations=40)
+    assert longer.log_likelihood > short.log_likelihood
+    # quantised to multiples of 2^-32 after the fit
+    assert float(hs.log_likelihood(longer.hmm, gone).sum()) == pytest.approx(longer.log_likelihood, rel=1e-7)
+    whole = fit_baum_welch(data, 2, 4, num_restarts=1, max_iterations=40)
+    order = [int(whole.hmm.emission_SV[:, 0].argmax()), int(longer.hmm.emission_SV[:, 0].argmax())]
+    assert (whole.hmm.emission_SV[order[0]] - longer.hmm.emission_SV[order[1]]).abs().max() < 0.05
+    seen = int((gone != hs.MISSING).sum())
+    free = 1 * np.log(40) + 2 * np.log(40 * 59) + 6 * np.log(seen)
+    assert longer.bic == pytest.approx(free - 2 * longer.log_likelihood, rel=1e-12)
+    with pytest.raises(InputError, match="observations: must hold one that is not missing"):
+        fit_baum_welch(torch.full((2, 3), hs.MISSING), 2, 4)
+
+
+UMBRELLA = hs.HMM([0.5, 0.5], [[0.7, 0.3], [0.3, 0.7]], [[0.9, 0.1], [0.2, 0.8]], symbols=["rain", "sun"])
+
+
+def test_what_functions_take():
+    """One sequence, lists, data already read, columns with lengths, masked arrays: the same batch."""
+    exact = hs.log_likelihood(UMBRELLA, torch.tensor([[0, 1, 1], [1, 0, hs.MISSING]]))
+    rows = [["rain", "sun", "sun"], ["sun", "rain", "?"]]
+    data = hs.SequenceData(rows, missing="?")
+    other = hs.SequenceData(rows, symbols=["sun", "rain"], missing="?")
+    masked = np.ma.masked_equal(np.array([[0, 1, 1], [1, 0, 9]]), 9)
+    column = np.array([[0], [1], [1], [1], [0], [hs.MISSING]])
+    for given_as in (data, other, masked):
+        assert torch.equal(hs.log_likelihood(UMBRELLA, given_as), exact)
+    for flat in (column, column[:, 0], column.T):
+        assert torch.equal(hs.log_likelihood(UMBRELLA, flat, lengths=[3, 3]), exact)
+        for function in (
+            hs.filter_beliefs,
+            hs.smooth_beliefs,
+            hs.most_likely_states,
+            hs.sample_state_paths,
+            hs.expected_counts,
+            hs.missing_laws,
+        ):
+            function(UMBRELLA, flat, lengths=[3, 3])
+    assert torch.equal(hs.log_likelihood(UMBRELLA, [0, 1, 1]), exact[:1])
+    ragged = hs.filter_beliefs(UMBRELLA, [["rain", "sun", "sun"], ["sun"]])
+    assert ragged.beliefs[1, 1:].sum() == 0
+    assert torch.equal(ragged.log_likelihood[:1], exact[:1])
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("observations", "words"),
+    [
+        ([[0, -1]], r"observations\[0, 1\]: symbol -1 is not in \[0, 2\); a missing observation is hmmscope.MISSING"),
+        (np.array([[0, np.nan]]), r"observations\[0, 1\]: is NaN; hmmscope.SequenceData\(X, missing='nan'\)"),
+        ([[0, None]], r"sequence 1, symbol 2: is None, which is no symbol; .*missing='none'"),
+        ([["rain", "snow"], ["sun"]], "'snow' is not one of rain, sun"),
+        (hs.SequenceData([["snow"]]), "'snow' is not one of the symbols rain, sun"),
+    ],
+)
+def test_a_gap_that_nobody_named_is_refused(observations, words):
+    with pytest.raises(InputError, match=words):
+        hs.filter_beliefs(UMBRELLA, observations)
+
+
+def test_where_no_gap_can_be_answered_for():
+    with pytest.raises(
+        InputError, match=r"observations\[0, 1\]: is missing, and there is no exact answer with gaps here"
+    ):
+        hs.observe(hs.make_process("fresh-markov-chains"), torch.tensor([[0, hs.MISSING]]))
+    with pytest.raises(InputError, match="lengths: are for arrays"):
+        hs.filter_beliefs(UMBRELLA, hs.SequenceData([[0, 1]]), lengths=[2])
