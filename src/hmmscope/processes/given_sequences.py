@@ -53,6 +53,8 @@ class GivenSequences(Process):
         if law is not None:
             require(data.num_symbols == law.num_symbols, "symbols", f"must be {law.num_symbols}", data.num_symbols)
             self.prior = Prior(law, 1.0)
+        if data.num_missing:
+            raise InputError(f"{data.title}: has {data.num_missing} missing observations; fit an HMM to them")
         self.data, self.num_symbols, self.symbols = data, data.num_symbols, data.symbols
         self.title, self.reading = data.title, data.reading
         self._pieces: dict[tuple[str, int], NDArray[np.int64]] = {}
