@@ -17,8 +17,10 @@ from hmmscope.corpora.layouts import Sequences
 from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.lab.cli import main
 from hmmscope.lab.report.drawing import draw_folder
-from hmmscope.lab.report.page import write_page
+from hmmscope.lab.report.page import template, write_page
+from hmmscope.lab.report.state_picture import picture, read_fitted
 from hmmscope.lab.study import conduct as studies
+from hmmscope.lab.study.fitted_hmm import fitted_hmm
 from hmmscope.lab.study.study_tables import entropies, grams
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.storage.seals import remove_seal, survey
@@ -287,3 +289,47 @@ def test_tables_and_pictures_of_scores_runs_probes_and_studies(study: studies.St
         assert len(axes.lines) == curves
     row = next(row for row in probed if row["labels"] == "true")
     assert probed.plot().axes[0].lines[0].get_ydata()[0] == row["accuracy"]
+
+
+def test_the_page_shows_the_states_and_the_decoded_path(study: studies.Study, tmp_path: Path) -> None:
+    fitted = json.loads((study.path / "fitted.json").read_text())
+    chosen = next(
+        row
+        for row in map(json.loads, (study.path / "tables" / "states.jsonl").read_text().splitlines())
+        if row["chosen"]
+    )
+    assert len(fitted["states"]) == chosen["num_states"]
+    assert sum(state["share"] for state in fitted["states"]) == pytest.approx(1)
+    hmm = hs.load_process(study.path / "hmms" / f"{chosen['num_states']}.json")
+    symbols = torch.tensor([[hmm.symbols.index(name) for name in fitted["symbols"]]])
+    assert fitted["path"] == hs.most_likely_states(hmm, symbols).states[0].tolist()
+    assert np.allclose(fitted["beliefs"], hs.smooth_beliefs(hmm, symbols)[0], rtol=0, atol=6e-4)
+    assert np.allclose(fitted["moves"], hmm.transition_SS, rtol=0, atol=1e-9)
+    page = write_page([study.path], tmp_path / "page.html").read_text()
+    assert page.count('<rect class="state"') == chosen["num_states"]
+    assert page.count('<rect class="over"') == len(fitted["symbols"])
+
+
+def test_the_picture_of_a_fitted_hmm_escapes_names_and_leaves_rare_moves_out() -> None:
+    hmm = hs.HMM([0.5, 0.5], [[0.97, 0.03], [0.5, 0.5]], np.eye(2), symbols=["<i>", "b"], states=["a<script>", "c"])
+    data = hs.SequenceData([["<i>", "<i>", "b"]], symbols=hmm.symbols)
+    one = picture(fitted_hmm({2: hmm}, data, [{"num_states": 2, "chosen": True}]))
+    assert [arrow["chance"] for arrow in one["arrows"]] == [".50"]
+    assert sorted(loop["chance"] for loop in one["loops"]) == [".50", ".97"]
+    drawn = str(template("fitted.html.j2").module.fitted(one))  # type: ignore[attr-defined]
+    assert "a&lt;script&gt;" in drawn
+    assert "<i>" not in drawn
+    ring = [[0.9 if j == (i + 1) % 30 else 0.1 / 29 for j in range(30)] for i in range(30)]
+    many = hs.HMM(np.full(30, 1 / 30), ring, np.eye(30))
+    drawn_of = picture(fitted_hmm({30: many}, hs.SequenceData([list(range(30))]), [{"num_states": 30, "chosen": True}]))
+    assert len(drawn_of["boxes"]) == 8
+    assert drawn_of["left_out"] == 22
+    assert len(drawn_of["arrows"]) == 7
+
+
+@pytest.mark.parametrize("change", [{"moves": [[1.0]]}, {"path": [7]}, {"states": []}, {"why": 3}, {"beliefs": None}])
+def test_a_fitted_json_that_no_study_wrote_is_damaged(study: studies.Study, tmp_path: Path, change: dict) -> None:
+    data = json.loads((study.path / "fitted.json").read_text())
+    (tmp_path / "fitted.json").write_text(json.dumps(data | change))
+    with pytest.raises(DamagedError, match=r"fitted\.json: must be the states"):
+        read_fitted(tmp_path / "fitted.json")

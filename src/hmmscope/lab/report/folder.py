@@ -11,6 +11,7 @@ from hmmscope.lab.evidence.derived import figures_of
 from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.rows import as_tables
+from hmmscope.lab.report.state_picture import read_fitted
 from hmmscope.schema import parse_spec
 from hmmscope.storage import packed, seals, store
 
@@ -69,7 +70,8 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """All that a page shows of one folder; `path` is where it was read, `live` what live.json holds, if it is there."""
+    """All that a page shows of one folder; `path` is where it was read, `live` what live.json holds, if it is there, and
+    `fitted` what fitted.json does."""
 
     path: Path
     about: About
@@ -78,6 +80,7 @@ class Experiment:
     figures: tuple[Figure, ...]
     tables: tuple[Table, ...]
     live: dict[str, Any] | None = None
+    fitted: dict[str, Any] | None = None
 
 
 def read_experiment(folder: Path) -> Experiment:
@@ -118,6 +121,7 @@ def read_experiment(folder: Path) -> Experiment:
         findings=tuple(one.at(described.scale) for one in _findings(findings, findings_path)),
         figures=_figures(folder, described.experiment, tables),
         live=_read_live(folder / "live.json"),
+        fitted=read_fitted(folder / "fitted.json"),
         tables=tuple(Table(name=name, rows=rows) for name, rows in tables.items()),
     )
 

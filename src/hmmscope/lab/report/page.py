@@ -32,6 +32,7 @@ from hmmscope.lab.report.differences import (
 )
 from hmmscope.lab.report.folder import Experiment, Table, read_experiment
 from hmmscope.lab.report.interactive import figure_data
+from hmmscope.lab.report.state_picture import picture
 from hmmscope.storage import seals, store
 from hmmscope.text import visible
 
@@ -127,6 +128,7 @@ def _section(experiment: Experiment, label: str, data: list[dict[str, Any]], anc
         "lead": findings[0] | {"text": _first_sentence(findings[0]["text"])} if findings else None,
         "findings": findings,
         "figures": figures,
+        "fitted": None if experiment.fitted is None else picture(experiment.fitted),
         "tables": [_table(table, label) for table in experiment.tables],
     }
 

@@ -5,6 +5,7 @@
       hmms/<states>.json                 the fitted HMMs
       runs/<network>-seed-<s>-<steps>/   one run folder for each training
       tables/<name>.jsonl                measurements
+      fitted.json                        the states and a decoded path of the HMM that the page shows
       figures/<nn-name>.json             figures as data; `report` draws them and makes the page
 
 Each part is written whole when it is finished; an interrupted study goes on where it was.
@@ -32,6 +33,7 @@ from hmmscope.corpora.layouts import Sequences
 from hmmscope.corpora.targets import make_target
 from hmmscope.errors import RefusedError
 from hmmscope.lab.experiments.parts import Made
+from hmmscope.lab.study.fitted_hmm import fitted_hmm
 from hmmscope.lab.study.study_page import SUMMARY, figures, findings, intervals
 from hmmscope.lab.study.study_tables import Curves, contexts, counters, entropies, num_states, per_symbol, positions
 from hmmscope.machine import environment, machine_line
@@ -179,6 +181,7 @@ def _carry_out(work: "Prepared", path: Path, say: Callable[[str], None], quiet: 
     runs = _train_all(work, path, say, quiet)
     best = _measure_all(work, path, hmms, runs, say)
     tables = {one.stem: store.read_table(one) for one in sorted((path / "tables").glob("*.jsonl"))}
+    store.write_json(path / "fitted.json", fitted_hmm(hmms, work.parts[2], tables["states"]))
     store.make_folder(path / "figures")
     for name, data in judgements_of(tables, work.spec.seeds).items():
         store.write_json(path / name, data)
@@ -320,8 +323,7 @@ def _fit_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bool
             about |= {"agreed": one.agreed, "iterations": one.num_iterations, "converged": one.converged}
             store.write_json(path / "hmms" / f"{size}-search.json", about)
             found.hmm.save(file)
-        hmm = as_hmm(load_process(file))
-        hmms[size] = hmm
+        hmms[size] = as_hmm(load_process(file))
     return hmms
 
 
@@ -372,8 +374,7 @@ def _measure_all(
     rows = list(_predictors(work, hmms, runs, *judged.values()))
     chosen = {row["family"]: row for row in rows if row["chosen"]}
     network = next(run for run in runs if run.path.name == chosen["network"]["name"])
-    hmm = hmms[chosen["HMM"]["size"]]
-    test = judged["test"]
+    hmm, test = hmms[chosen["HMM"]["size"]], judged["test"]
     gain = test[chosen["HMM"]["name"]] - test[network.path.name]
     store.write_table(path / "tables" / "predictors.jsonl", rows)
     store.write_table(path / "tables" / "states.jsonl", num_states(_searches(path, hmms), judged["evaluate"]))
