@@ -1,6 +1,8 @@
 """How the house stands, counted from its source. With ``--check`` it fails where something is above its limit.
 
-    python scripts/house.py [--check]
+    python scripts/house.py [--check] [--write]
+
+With ``--write`` the parts of CONTRIBUTING.md that say the same are made from the tables here.
 
 A section is a function from the modules to the places that count, with the most that there may be. What is counted is
 said in the docstring of the function. Add a section by adding it to `SECTIONS`.
@@ -8,6 +10,7 @@ said in the docstring of the function. Add a section by adding it to `SECTIONS`.
 
 import argparse
 import ast
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +22,7 @@ from types import FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE, PAPERS = ROOT / "src" / "hmmscope", ROOT / "src" / "hmmscope_papers"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 
 #: Text of every module by its path: ``models/base.py`` of hmmscope, and ``hmmscope_papers/limits/fig2.py``.
 Modules = Mapping[str, str]
@@ -139,6 +143,12 @@ def kept_megabytes(modules: Modules) -> list[str]:
     return ["results/"] * -(-size // 1_000_000)
 
 
+def long_modules(modules: Modules) -> list[str]:
+    """Modules of more than 450 lines."""
+    lengths = {path: len(text.splitlines()) for path, text in modules.items()}
+    return [f"{path}: {length} lines" for path, length in lengths.items() if length > MAX_LINES]
+
+
 def long_functions(modules: Modules) -> list[str]:
     """Functions of more than 80 lines."""
     return [
@@ -150,7 +160,155 @@ def long_functions(modules: Modules) -> list[str]:
     ]
 
 
-MAX_FUNCTION = 80
+MAX_LINES, MAX_FUNCTION = 450, 80
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Layout
+
+#: Small modules at the top, that everything may build on.
+SMALL = {"errors", "schema", "registry", "seeds", "axes", "text", "ties"}
+PROBABILITY = {"kernels", "processes", "inference", "corpora", "sequences"}
+COMPONENTS = PROBABILITY | {"models", "training", "analysis"}
+#: What the frame of experiments and the papers build on.
+LABORATORY = SMALL | COMPONENTS | {"constructions", "runs", "storage", "machine", "interop", "reprs"}
+
+#: Of each package, and each module at the top: what it holds, and what its modules may import besides each other.
+LAYOUT: dict[str, tuple[str, set[str]]] = {
+    "errors": ("errors with exit codes, each one line", set()),
+    "axes": ("legend of the letters of shapes", set()),
+    "text": ("what fits on one line", set()),
+    "ties": ("choices among equals that rounding does not turn", set()),
+    "schema": ("specs from plain data, strictly", {"errors"}),
+    "registry": ("lookup by name, of packages elsewhere too", {"errors", "schema"}),
+    "seeds": ("named random streams", {"errors", "schema"}),
+    "machine": ("memory, disk and versions of this machine", {"errors"}),
+    "storage": ("every byte read or written; a run on disk", {"errors", "machine"}),
+    "kernels": (
+        "Philox, alias tables, loops of sampling, counting and inference: plain and compiled twins",
+        {"errors", "axes", "storage"},
+    ),
+    "sequences": (
+        "sequences of one's own: reading, encoding, streaming",
+        SMALL - {"registry"} | {"storage", "machine", "reprs"},
+    ),
+    "processes": ("what generates", SMALL | {"kernels", "sequences", "storage", "machine", "reprs"}),
+    "models": ("maps from tokens; they know nothing of HMMs", SMALL | {"reprs"}),
+    "inference": (
+        "what an ideal observer knows (float64)",
+        SMALL - {"registry"} | {"kernels", "processes", "sequences", "machine", "reprs"},
+    ),
+    "constructions": ("weights from theorems", SMALL | {"models", "processes", "machine", "reprs"}),
+    "corpora": (
+        "samples as tokens, and what is asked of them",
+        SMALL | {"kernels", "processes", "inference", "sequences", "reprs"},
+    ),
+    "engine": ("the compiled loops of a training", {"errors", "kernels"}),
+    "training": (
+        "objective, schedule, loop",
+        SMALL - {"registry"} | {"models", "corpora", "storage", "engine", "reprs"},
+    ),
+    "reprs": ("how objects print", set()),
+    "analysis": ("instruments; they know nothing of trainers", SMALL | PROBABILITY | {"models", "reprs"}),
+    "runs": (
+        "a run from its configuration, and from its folder",
+        SMALL | COMPONENTS | {"constructions", "storage", "machine", "reprs"},
+    ),
+    "sklearn": ("estimators of scikit-learn", {"errors", "schema", "axes", "processes", "inference"}),
+    "interop": (
+        "other people's HMMs and models",
+        {"errors", "schema", "registry", "axes", "processes", "models", "corpora", "storage", "reprs"},
+    ),
+    "lab.evidence": (
+        "rows, effects, rules, gates, claims, ledger, panels: one vocabulary from tables to verdicts",
+        {"errors", "schema", "registry", "storage", "ties"},
+    ),
+    "lab.sweeps": (
+        "many runs, here or on a cluster",
+        SMALL - {"registry", "axes"} | {"training", "runs", "storage", "machine"},
+    ),
+    "lab.experiments": (
+        "what experiments share: plan, parts, pool, running them",
+        LABORATORY | {"lab.evidence", "lab.sweeps"},
+    ),
+    "lab.study": (
+        "sequences whose law nobody knows",
+        SMALL | COMPONENTS | {"runs", "storage", "machine", "reprs", "lab.evidence", "lab.experiments"},
+    ),
+    "lab.report": (
+        "files to a page; it knows nothing of models and trainers",
+        {"errors", "schema", "storage", "ties", "text", "lab.evidence"},
+    ),
+    "lab.verbs": (
+        "one function a verb",
+        SMALL
+        | COMPONENTS
+        | {"interop", "runs", "storage", "machine"}
+        | {"lab.sweeps", "lab.evidence", "lab.experiments", "lab.study", "lab.report"},
+    ),
+    "lab.cli": ("the command line", {"errors", "text", "lab.verbs"}),
+    "hmmscope_papers": (
+        "`limits`, `multitask`, `beliefs`: one file an experiment, and its claims in `claims/`; public names only",
+        LABORATORY | {"lab.evidence", "lab.experiments"},
+    ),
+    "__main__": ("`python -m hmmscope`", {"lab.cli"}),
+}
+
+MAY_IMPORT = {name: allowed for name, (_, allowed) in LAYOUT.items()}
+
+
+def layout_part() -> str:
+    """The table of packages for CONTRIBUTING."""
+    small = ", ".join(f"`{name}`" for name in LAYOUT if name in SMALL)
+    lines = [f"The *small* ones are {small}.", "", "| | holds | may import |", "|---|---|---|"]
+    for name, (holds, allowed) in LAYOUT.items():
+        words = [f"`{other}`" for other in LAYOUT if other in allowed]
+        if len(SMALL - allowed) <= 1:
+            but = "".join(f" but `{other}`" for other in SMALL - allowed)
+            words = [f"small{but}", *(f"`{other}`" for other in LAYOUT if other in allowed - SMALL)]
+        lines.append(f"| `{name}` | {holds} | {', '.join(words) or 'nothing'} |")
+    return "\n".join(lines)
+
+
+def limits_part() -> str:
+    """The table of limits for CONTRIBUTING."""
+    lines, above = ["| what is counted | at most |", "|---|---|"], ""
+    for section in SECTIONS:
+        inner = section.name.startswith(" ")
+        name = f"{above}, {section.name.strip()}" if inner else section.name
+        above = above if inner else section.name
+        if section.most is not None and section.lasting:
+            lines.append(f"| {name} | {section.most} |")
+    return "\n".join(lines)
+
+
+#: What stands in CONTRIBUTING between ``<!-- name: ... -->`` and ``<!-- end -->``.
+PARTS = {"layout": layout_part, "limits": limits_part}
+
+
+def _part(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<=<!-- {name}: made by scripts/house.py --write -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
+
+
+def parts_that_differ(modules: Modules, page: Path = CONTRIBUTING) -> list[str]:
+    """Parts of CONTRIBUTING that are not what is made from the tables here."""
+    text = page.read_text("utf-8")
+    found = {name: _part(name).search(text) for name in PARTS}
+    return [
+        f"{name}: run python scripts/house.py --write"
+        for name, made in PARTS.items()
+        if (here := found[name]) is None or here[0] != made()
+    ]
+
+
+def write_parts(page: Path = CONTRIBUTING) -> None:
+    """Make the parts of CONTRIBUTING anew."""
+    text = page.read_text("utf-8")
+    for name, made in PARTS.items():
+        part = _part(name).search(text)
+        assert part is not None, f"CONTRIBUTING has no place for {name}"
+        text = text[: part.start()] + made() + text[part.end() :]
+    page.write_text(text, "utf-8")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -420,11 +578,13 @@ class Section:
         name: of what is counted.
         find: the places where it is.
         most: how many there may be; None where there is no limit.
+        lasting: whether the limit is one for good; another sinks with the work.
     """
 
     name: str
     find: Callable[[Modules], list[str]]
     most: int | None = None
+    lasting: bool = True
 
     def line(self, count: int) -> str:
         """The count beside its limit."""
@@ -436,14 +596,16 @@ SECTIONS = (
     Section("lines of the lab", of_ring("lab")),
     Section("lines of the papers", of_ring("papers")),
     Section("imports outward through the rings", outward, 0),
-    Section("names that the papers use", paper_names, 229),
-    Section("  that are not public", private_paper_names, 157),
+    Section("names that the papers use", paper_names, 229, lasting=False),
+    Section("  that are not public", private_paper_names, 157, lasting=False),
     Section("names of modules that stand twice", twice, 8),
+    Section("modules of more than 450 lines", long_modules, 0),
     Section("functions of more than 80 lines", long_functions, 0),
     Section("rooms from train to its first step", rooms, 12),
     Section("  rooms beside that way", rooms_beside),
     Section("megabytes in results/", kept_megabytes, 12),
     Section("circles of imports", circles, 0),
+    Section("parts of CONTRIBUTING that differ", parts_that_differ, 0),
     Section("tests of the kind of a process", kind_tests, 20),
     Section("  outside of processes and kernels", kind_tests_elsewhere, 0),
 )
@@ -461,7 +623,11 @@ def above(modules: Modules) -> Iterator[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="fail where something is above its limit")
-    check, modules = parser.parse_args().check, sources()
+    parser.add_argument("--write", action="store_true", help="make the parts of CONTRIBUTING.md anew")
+    options, modules = parser.parse_args(), sources()
+    check = options.check
+    if options.write:
+        write_parts()
     for section in SECTIONS:
         print(section.line(len(section.find(modules))))
     wrong = list(above(modules)) if check else []
