@@ -107,6 +107,8 @@ def test_the_sentence_on_learning_is_chosen_by_what_training_added(
     page = write_live_page(live.live_data(run), tmp_path / "live.html").read_text()
     for words in said:
         assert words in page
+    assert f"trained for {'1 step' if steps == 1 else '400 steps'} on symbols of" in page
+    assert f", {'1 step' if steps == 1 else '400 steps'}, loss" in repr(run)
     assert ("It learned" in page) == (steps > 1)
     assert ("can be read, and more" in page) == (steps > 1)
 

@@ -56,7 +56,8 @@ class Run:
         if self.summary is None:
             return f"Run({label}, not finished, path={str(self.path)!r})"
         beside = _beside(self.summary)
-        return f"Run({label}, {self.summary['steps']} steps, loss {self.summary['loss']:.4f} ({beside}))"
+        steps = f"{self.summary['steps']} step{'s' * (self.summary['steps'] != 1)}"
+        return f"Run({label}, {steps}, loss {self.summary['loss']:.4f} ({beside}))"
 
     def _repr_html_(self) -> str:
         rows: dict[str, Any] = {

@@ -162,7 +162,10 @@ def run_facts(runs: dict[str, Run]) -> list[dict[str, str]]:
                 "name": f"{prefix}model",
                 "value": f"{model_name(run.config.model)}, {summary['parameters']:,} parameters",
             },
-            {"name": f"{prefix}training", "value": f"{summary['steps']:,} steps, {tokens:,} tokens{once}"},
+            {
+                "name": f"{prefix}training",
+                "value": f"{summary['steps']:,} step{'s' * (summary['steps'] != 1)}, {tokens:,} tokens{once}",
+            },
         ]
         unit = run.target.unit
         if summary["bayes_loss"] is None:

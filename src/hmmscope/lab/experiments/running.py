@@ -132,7 +132,8 @@ def _run_once(plan: Plan, out: Path, say: Callable[[str], None], quiet: bool) ->
     experiment, runs = plan.experiment, {}
     with Failures(f"{experiment.name}: training") as failures:
         for label, config in plan.configs.items():
-            say(f"{experiment.name}: training {label} ({config.training.num_steps} steps)")
+            steps = f"{config.training.num_steps} step{'s' * (config.training.num_steps != 1)}"
+            say(f"{experiment.name}: training {label} ({steps})")
             with failures.of(label), timed(out, "training"):
                 runs[label] = train(config, out / "runs" / label, resume=True, quiet=quiet)
     store.make_folder(out / "tables")

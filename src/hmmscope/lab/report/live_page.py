@@ -32,13 +32,14 @@ def about_text(data: dict[str, Any]) -> str:
     """What the network is, and how far from the optimum it stands."""
     model, process = data["model"], data["process"]
     layers = f"{model['layers']} {'layer' if model['layers'] == 1 else 'layers'}"
+    steps = f"{model['steps']:,} step{'s' * (model['steps'] != 1)}"
     what = f"{model['name']}, {layers}, {format_number(model['parameters'])} parameters"
     source = f" ({process['source']})" if process["source"] else ""
     excess = (
         "" if data["excess"] is None else f"; on held-out samples {data['excess']:.4f} nats a symbol above the optimum"
     )
     return (
-        f"The network: {what}, trained for {model['steps']:,} steps on symbols of {process['title'] or 'a process'}{source}"
+        f"The network: {what}, trained for {steps} on symbols of {process['title'] or 'a process'}{source}"
         f"{excess}. The maps from its layers to the belief are linear, fitted on samples of their own; R² is the share of "
         "the belief's variance that they explain on further samples, beside the mean of untrained networks of this kind."
     )
