@@ -1,0 +1,178 @@
+"""Networks that learned nothing, measured as trained ones are: the tables by which no claim on training may be decided.
+
+    make controls                                                  all that is not there yet, within two core-hours
+    python scripts/controls.py --seconds 600 untrained/mechanisms  some of them, as long as there is time
+
+    untrained   as drawn: no step moves a weight
+    one-step    one step at the full learning rate, and none after it
+    mispaired   trained on the answers of another prompt than the one that is read
+
+All have a record of a whole training, so that nothing is refused for want of one. Work is done in runs/controls/, and goes
+on there; results/controls/ has the tables, which tests/evidence/test_controls.py reads.
+"""
+
+import argparse
+import json
+import lzma
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from hmmscope.corpora.corpus import Batch
+from hmmscope.corpora.targets import Target
+from hmmscope.lab.evidence.claim import claims_of
+from hmmscope.lab.experiments.running import run_experiment
+from hmmscope.lab.sweeps.executors import EngineOptions
+from hmmscope.storage import packed
+from hmmscope.training.spec import TrainingSpec
+from hmmscope.training.trainer import Lessons
+
+Row = dict[str, Any]
+ROOT = Path(__file__).parents[1]
+KEPT, AT_WORK = ROOT / "results" / "controls", ROOT / "runs" / "controls"
+#: The scale, its seeds, and steps and evaluations of a training: of one that learns nothing few are as good as many.
+SCALE, SEEDS, STEPS, EVALUATIONS = "small", [0, 1, 2], {"untrained": 20, "one-step": 20, "mispaired": 100}, 20
+_GRID = {"plan.layers": "0,1,2"}
+_FLOORS = {"measurements.floor_samples": "50", "measurements.floor_instances": "2"}
+_POOL = {"plan.parts": "96"}
+#: Whose claims speak of learning, the cheapest first, with what makes them cheap.
+EXPERIMENTS: dict[str, dict[str, str]] = {
+    "limits-table4": {"plan.layers": "1", "measurements.samples": "512", **_FLOORS},
+    "constrained-updates": {},
+    "limits-fig2": {"measurements.samples": "512", **_GRID},
+    "limits-fig3": {"measurements.samples": "1024", "measurements.least_count": "64", **_GRID},
+    "limits-table3": {"measurements.samples": "1024", "plan.fixed_sets": "0", **_GRID, **_FLOORS},
+    "task-patching": {},
+    "limits-hard-dose": {"measurements.samples": "2048", "measurements.least_count": "32"},
+    "limits-fig6": {"plan.layers": "1,2"},
+    "belief-geometry": {"measurements.samples": "256", "measurements.points": "100"},
+    "multitask-fig3b": _POOL,
+    "multitask-fig1": {"measurements.samples": "256", **_POOL},
+    "multitask-fig3a": _POOL,
+    "multitask-fig2": _POOL,
+    "multitask-fig7": {"measurements.samples": "128", **_POOL},
+    "mechanisms": {"measurements.samples": "128"},
+    "limits-fig4-cot": {"measurements.samples": "512", "plan.blocks": "0,1,2"},
+    "limits-fig5": {"measurements.samples": "512", "plan.widths": "16,32,64"},
+    "limits-fig4-mixing": {"measurements.samples": "512"},
+    "construction-vs-trained": {},
+    "belief-development": {},
+    "limits-architectures": {},
+}
+
+
+def path_of(control: str, experiment: str) -> Path:
+    """What is kept."""
+    return KEPT / control / f"{experiment}.json.xz"
+
+
+def overrides(control: str, experiment: str) -> dict[str, str]:
+    """Changes to the plan of an experiment: a short training, evaluated as often as a long one."""
+    steps = STEPS[control]
+    every, training = steps // EVALUATIONS, {"num_steps": steps, "warmup_steps": steps // 10, "checkpoint_every": steps}
+    training |= {"evaluate_every": every, "evaluate_samples": 64}
+    if experiment.startswith("limits-"):
+        training |= {"epoch_steps": every, "halve_every": 7}
+    return {f"training.{name}": str(value) for name, value in training.items()} | EXPERIMENTS[experiment]
+
+
+@contextmanager
+def learning_nothing(control: str) -> Iterator[None]:
+    """Trainings are those of a control."""
+    if control == "mispaired":
+        with patch.object(Lessons, "batch", mispaired(Lessons.batch)):
+            yield
+        return
+
+    def rate(spec: TrainingSpec, step: int) -> float:
+        return spec.learning_rate if control == "one-step" and step == 0 else 0.0
+
+    with (
+        patch("hmmscope.training.updates.learning_rate", rate),
+        patch("hmmscope.training.compiled_steps.learning_rate", rate),
+    ):
+        yield
+
+
+def mispaired(batch_of: Callable[..., tuple[Batch, Target]]) -> Callable[..., tuple[Batch, Target]]:
+    """The batches of a training in which each prompt is read with the answers of the next one."""
+
+    def batch(*given: Any) -> tuple[Batch, Target]:
+        found, target = batch_of(*given)
+        return replace(found, tokens=found.tokens.roll(1, 0)), target
+
+    return batch
+
+
+def make(control: str, experiment: str) -> None:
+    """Train, measure and keep the tables."""
+    out, kept = AT_WORK / control / experiment, path_of(control, experiment)
+    with learning_nothing(control):
+        run_experiment(
+            experiment,
+            SCALE,
+            out,
+            overrides=overrides(control, experiment),
+            seeds=SEEDS,
+            engine=EngineOptions(jobs=1),
+            resume=True,
+            quiet=True,
+        )
+    tables = {name: [_short(row) for row in rows] for name, rows in packed.read_tables(out).items()}
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(read_by_claims(experiment, tables), separators=(",", ":"))
+    kept.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+
+
+def read_by_claims(experiment: str, tables: dict[str, list[Row]]) -> dict[str, dict[str, list[Any]]]:
+    """The tables without which a claim says otherwise, by column; a row without the column has null there."""
+    claims = claims_of(experiment)
+    said = {claim.name: claim.judge(tables) for claim in claims}
+    for name in list(tables):
+        less = {other: rows for other, rows in tables.items() if other != name}
+        try:
+            unread = all(claim.judge(less) == said[claim.name] for claim in claims)
+        except (LookupError, TypeError, ValueError, AssertionError):
+            continue
+        tables = less if unread else tables
+    return {
+        name: {
+            column: [row.get(column) for row in rows] for column in dict.fromkeys(key for row in rows for key in row)
+        }
+        for name, rows in tables.items()
+    }
+
+
+def _short(row: Row) -> Row:
+    """Four digits of each number."""
+    return {key: _digits(value) for key, value in row.items()}
+
+
+def _digits(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_digits(one) for one in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def main() -> None:
+    """See above."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=7200.0, help="of the processor, after which nothing is begun")
+    parser.add_argument("wanted", nargs="*", help="CONTROL/EXPERIMENT")
+    options = parser.parse_args()
+    known = [f"{control}/{experiment}" for experiment in EXPERIMENTS for control in STEPS]
+    for name in options.wanted or known:
+        control, experiment = name.split("/")
+        if path_of(control, experiment).exists() or time.process_time() > options.seconds:
+            continue
+        before = time.process_time()
+        make(control, experiment)
+        print(f"{name}: {time.process_time() - before:.0f} core-seconds", flush=True)
+
+
+if __name__ == "__main__":
+    main()
