@@ -1,13 +1,13 @@
 """From processes and batches to the compiled loops, and back: the filter and the smoother of one HMM on the processor.
 
-Up to 64 states: `hmmscope.kernels.registers`. Few states, or few sequences, or transitions that emit, or negative
-numbers: `hmmscope.kernels.lanes`. Many states: a matrix product a step,
-with one compiled pass between two of them. A sequence whose belief has an entry below 1e-100 is gone over again by
+Many states with few ways out of each: `hmmscope.kernels.sparse`. Up to 64 states: `hmmscope.kernels.registers`. Few states,
+or few sequences, or transitions that emit, or negative numbers: `hmmscope.kernels.lanes`. Many states: a matrix product
+a step, with one compiled pass between two of them. A sequence whose belief has an entry below 1e-100 is gone over again by
 `hmmscope.kernels.careful`, because what is negligible now may be all that is left later. So nothing is lost to
 underflow: a probability of zero is zero, and every other one is right to its last digits.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from hmmscope.inference.loop_inputs import (
     Tables,
     few,
     in_blocks,
+    one_by_one,
     padded,
     sequences,
     side_by_side,
@@ -28,7 +29,7 @@ from hmmscope.inference.loop_inputs import (
 )
 from hmmscope.inference.products import products_backward, products_forward
 from hmmscope.inference.ragged import check_ragged, counted, silent
-from hmmscope.kernels import careful, lanes, registers
+from hmmscope.kernels import careful, lanes, registers, sparse
 from hmmscope.processes.laws import ROUNDING, Law, seeing, symbol_law
 from hmmscope.processes.observations import Observations
 from hmmscope.processes.process import Process
@@ -92,7 +93,7 @@ def run_filter(
     norms = np.ones((batch, time)) if ragged else np.empty((batch, time))
     doubtful = np.zeros(len(work.rows), np.bool_)
     if few(found, work):
-        together = len(laws.opening) <= FEW_SYMBOLS
+        together = len(laws.opening) <= FEW_SYMBOLS and not one_by_one(found)
         forward(found, work, doubtful, beliefs=beliefs, norms=norms, laws=laws, ahead=ahead if together else None)
     else:
         together, prediction_SV = True, torch.from_numpy(laws.prediction)
@@ -169,7 +170,7 @@ def forward(
 ) -> None:
     """`lanes.forward` with whichever results are given; the states side by side where they are few.
 
-    States side by side are float64 in any case.
+    States side by side, and transitions one by one, are float64 in any case.
     """
     dtype, size = process.first.dtype, process.num_states
     smallest, every = SMALLEST[dtype]
@@ -178,7 +179,8 @@ def forward(
         _forward_side_by_side(process, work, doubtful, beliefs, norms, laws, ahead, totals)
         return
     every = every if least >= SHRINKS else 1
-    no_rows, no_sums = np.empty((0, size), dtype), np.empty(0)
+    alone = ends is None and openers is None and ahead is None and one_by_one(process)
+    no_rows, no_sums = np.empty((0, size), np.float64 if alone else dtype), np.empty(0)
     if ahead is None or laws is None:
         laws, ahead = NextLaws(np.empty(0), np.empty((size, 0))), np.empty((0, 0, 0))
     opening, prediction, ahead = (part.astype(dtype, copy=False) for part in (*laws, ahead))
@@ -190,12 +192,17 @@ def forward(
         own = work.part(part)
         places = own.rows[:0] if ends is None else ends[part]
         sums = no_sums if totals is None else totals[part]
+        if alone:
+            first, emission = (array.astype(np.float64, copy=False) for array in (process.first, process.emission))
+            known = *own[:3], own.starts, every, beliefs, norms, sums, doubtful[part]
+            sparse.forward(first, *process.into, emission, *known)
+            return
         lanes.forward(
             *(work.width, *process, opening, prediction, work.symbols if openers is None else openers, *own[:3]),
             *(own.starts, smallest, every, places, beliefs, norms, ahead, sums, doubtful[part]),
         )
 
-    in_blocks(work, len(work.rows), run)
+    in_blocks(work, len(work.rows), run, together=1 if alone else None)
     if least < smallest and ends is None and openers is None:
         doubtful |= _vanishing(process, work, smallest)
 
@@ -247,8 +254,9 @@ def filter_carefully(
     """The careful filter of one sequence; its log P(o_t | past) are written to `terms`."""
     size = process.num_states
     found = Weights(np.empty((len(symbols_T), size)), np.empty((len(symbols_T), size), np.int64))
-    wide = Tables(*(part.astype(np.float64, copy=False) for part in process))
-    careful.forward(*wide, np.ascontiguousarray(symbols_T.numpy()), starts, *found, terms[: len(symbols_T)])
+    first, emission = (part.astype(np.float64, copy=False) for part in (process.first, process.emission))
+    symbols = np.ascontiguousarray(symbols_T.numpy())
+    careful.forward(first, *process.into, emission, symbols, starts, *found, terms[: len(symbols_T)])
     return found
 
 
@@ -259,13 +267,15 @@ def run_smoother(
 
     Returns which sequences are possible (batch,). Weights of doubtful rows are not to be used.
     """
-    process, work = filtered.tables, filtered.work
-    size, transposed = process.num_states, process.transposed()
+    process, size = filtered.tables, filtered.tables.num_states
     possible: NDArray[np.bool_] = np.all(filtered.terms > -np.inf, axis=1)
-    if side_by_side(process, work):
-        _smooth_side_by_side(filtered, smoothed, weights)
+    work = filtered.work.part(~np.isin(filtered.work.rows, list(filtered.doubtful)))
+    if one_by_one(process):
+        _smooth_one_by_one(filtered, work, smoothed, weights)
+    elif side_by_side(process, work):
+        _smooth_side_by_side(filtered, work, smoothed, weights)
     elif few(process, work):
-        nothing = np.empty((0, size))
+        nothing, transposed = np.empty((0, size)), process.transposed()
         flat = [array.reshape(-1, size) for array in (filtered.beliefs, smoothed)]
         kept = nothing if weights is None else weights.reshape(-1, size)
 
@@ -278,7 +288,7 @@ def run_smoother(
 
         in_blocks(work, len(work.rows), run)
     else:
-        products_backward(process, work, filtered.beliefs, filtered.norms, smoothed, weights)
+        products_backward(process, filtered.work, filtered.beliefs, filtered.norms, smoothed, weights)
     smoothed[~possible] = 0.0
     for row, beliefs in filtered.doubtful.items():
         if possible[row]:
@@ -287,11 +297,11 @@ def run_smoother(
 
 
 def _smooth_side_by_side(
-    filtered: Filtered, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None
+    filtered: Filtered, work: Sequences, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None
 ) -> None:
     """Emissions are taken into the matrices only where no weights are asked for, which stand between the two."""
-    work, process = filtered.work, filtered.tables if weights is not None else with_emissions(filtered.tables)
-    flat, nothing = padded(process._replace(step=process.transposed())), np.empty(0)
+    process = filtered.tables if weights is not None else with_emissions(filtered.tables)
+    flat, nothing = padded(replace(process, step=process.transposed())), np.empty(0)
     kept = nothing if weights is None else weights.reshape(-1)
 
     def run(part: slice) -> None:
@@ -304,6 +314,30 @@ def _smooth_side_by_side(
     in_blocks(work, len(work.rows), run, together=1)
 
 
+def _smooth_one_by_one(
+    filtered: Filtered, work: Sequences, smoothed: NDArray[np.float64], weights: NDArray[np.float64] | None
+) -> None:
+    process = filtered.tables
+    nothing = np.empty((0, process.num_states))
+    kept = nothing if weights is None else weights.reshape(-1, process.num_states)
+
+    def run(part: slice) -> None:
+        own = work.part(part)
+        sparse.backward(
+            *(
+                *process.out_of,
+                process.emission,
+                *own[:3],
+                own.starts,
+                filtered.beliefs.reshape(-1, process.num_states),
+            ),
+            *(filtered.norms.reshape(-1), smoothed.reshape(-1, process.num_states), kept),
+            *(nothing[:, 0], nothing, nothing),
+        )
+
+    in_blocks(work, len(work.rows), run, together=1)
+
+
 def smooth_carefully(
     filtered: Filtered, row: int, beliefs: Weights, smoothed: NDArray[np.float64], pairs: NDArray[np.float64]
 ) -> None:
@@ -311,7 +345,8 @@ def smooth_carefully(
     process, work = filtered.tables, filtered.work
     time = filtered.beliefs.shape[1]
     symbols = work.symbols[row * time : row * time + len(beliefs.mantissa)]
-    careful.smooth(process.step, process.states_emit, symbols, work.starts, *beliefs, smoothed, pairs, pairs[:0, 0])
+    entries = process.into, process.out_of, process.states_emit
+    careful.smooth(*entries, symbols, work.starts, *beliefs, smoothed, pairs, pairs[:0, 0])
 
 
 def careful_counts(
@@ -327,7 +362,8 @@ def careful_counts(
     beliefs = filter_carefully(process, torch.from_numpy(symbols), starts, terms)
     if terms[-1] > -np.inf:
         smoothed = np.empty((len(symbols), size))
-        careful.smooth(process.step, True, symbols, starts, *beliefs, smoothed, np.empty((0, size, size)), transitions)
+        entries = process.into, process.out_of, True
+        careful.smooth(*entries, symbols, starts, *beliefs, smoothed, np.empty((0, size, size)), transitions)
         first += smoothed[starts[: len(symbols)]].sum(0)
         np.add.at(visits, symbols, smoothed)
     return float(terms.sum())

@@ -1,5 +1,6 @@
 """Expected counts in blocks of sequences whose beliefs stay in the caches: the step of expectation of Baum and Welch."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -7,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 
 from hmmscope.inference.compiled import careful_counts, forward
-from hmmscope.inference.loop_inputs import Sequences, Tables, few, in_blocks, padded, side_by_side
+from hmmscope.inference.loop_inputs import Sequences, Tables, few, in_blocks, one_by_one, padded, side_by_side
 from hmmscope.inference.products import products_backward, products_forward
-from hmmscope.kernels import lanes, registers
+from hmmscope.kernels import lanes, registers, sparse
 
 #: Bytes of beliefs of a block; 64 times as many for matrix products, which need many rows.
 BLOCK_BYTES = 2**20
@@ -30,7 +31,7 @@ class Counts(NamedTuple):
 def add_counts(process: Tables, work: Sequences, counts: Counts, num_threads: int | None = None) -> None:
     """Add the counts of sequences whose states emit, and write their log-likelihoods; garbage where one is impossible."""
     packed = work.packed()
-    narrow = side_by_side(process, work)
+    narrow = side_by_side(process, work) or one_by_one(process)
     add = _add_few if few(process, work) else _add_many
     rows = max(
         1, BLOCK_BYTES * (1 if add is _add_few else 64) // (8 * process.num_states * int(work.lengths.max(initial=1)))
@@ -65,8 +66,13 @@ def _add_few(process: Tables, work: Sequences, found: Counts) -> NDArray[np.bool
     forward(process, work, doubtful, beliefs=beliefs, norms=norms, totals=found.logs)
     sums, nothing = np.zeros((size, size)), np.empty((0, size))
     sure = ~doubtful
-    if sure.any() and side_by_side(process, work):
-        flat = padded(process._replace(step=process.transposed()))
+    if sure.any() and one_by_one(process):
+        sparse.backward(
+            *(*process.out_of, process.emission, work.symbols, work.offsets[sure], work.lengths[sure], work.starts),
+            *(beliefs, norms, nothing, nothing, found.first, sums, found.visits),
+        )
+    elif sure.any() and side_by_side(process, work):
+        flat = padded(replace(process, step=process.transposed()))
         registers.backward(
             *(flat.states, flat.step, flat.emission, work.symbols, work.offsets[sure], work.lengths[sure], work.starts),
             *(beliefs.ravel(), norms, nothing[:, 0], nothing[:, 0], found.first, sums.ravel(), found.visits.ravel()),

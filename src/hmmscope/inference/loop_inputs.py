@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -21,16 +23,40 @@ FEW_STATES, FEW_SEQUENCES = 32, 4
 most_side_by_side = registers.MOST
 FEW_BESIDE = 32
 
+#: Of more states, transitions are gone through one by one where at most this share of them can be made.
+sparse_share = 1 / 16
+
 #: Numbers that stay in the first cache of a processor together with what is read and written.
 CACHED = 2048
 
 
-class Tables(NamedTuple):
-    """One HMM for the compiled loops; what they are is said in `hmmscope.kernels.lanes`."""
+class Entries(NamedTuple):
+    """Positive entries of matrices by the state that they lead to or leave; see `hmmscope.kernels.sparse`."""
+
+    begins: NDArray[np.uint64]
+    others: NDArray[np.uint64]
+    weights: NDArray[np.float64]
+
+
+def _entries(ordered: NDArray[np.floating]) -> Entries:
+    """Of matrices (K, S, S) by their rows."""
+    matrix, row, other = np.nonzero(ordered)
+    count = len(ordered) * ordered.shape[1]
+    begins = np.concatenate([[0], np.bincount(matrix * ordered.shape[1] + row, minlength=count).cumsum()])
+    weights = ordered[matrix, row, other].astype(np.float64)
+    return Entries(begins.astype(np.uint64), other.astype(np.uint64), weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """One HMM for the compiled loops; what the arrays are is said in `hmmscope.kernels.lanes`. It unpacks into the three."""
 
     first: NDArray[np.floating]
     step: NDArray[np.floating]
     emission: NDArray[np.floating]
+
+    def __iter__(self) -> Iterator[NDArray[np.floating]]:
+        return iter((self.first, self.step, self.emission))
 
     @property
     def num_states(self) -> int:
@@ -43,6 +69,26 @@ class Tables(NamedTuple):
     def transposed(self) -> NDArray[np.floating]:
         """`step` with its last axes exchanged."""
         return np.ascontiguousarray(self.step.transpose(0, 2, 1))
+
+    @cached_property
+    def into(self) -> Entries:
+        """Entries of `step` by the state that they lead to."""
+        return _entries(self.step.transpose(0, 2, 1))
+
+    @cached_property
+    def out_of(self) -> Entries:
+        """Entries of `step` by the state that they leave."""
+        return _entries(self.step)
+
+    @cached_property
+    def signed(self) -> bool:
+        """Whether there are negative numbers."""
+        return not all(bool((part >= 0).all()) for part in self)
+
+    @cached_property
+    def positive_share(self) -> float:
+        """Of all entries of `step`."""
+        return float(np.count_nonzero(self.step) / max(1, self.step.size))
 
 
 class Padded(NamedTuple):
@@ -99,7 +145,7 @@ class Sequences(NamedTuple):
         """Lanes."""
         return lanes.NARROW if len(self.rows) <= len(lanes.NARROW) else lanes.WIDE
 
-    def part(self, chosen: slice) -> "Sequences":
+    def part(self, chosen: slice | NDArray[np.bool_]) -> "Sequences":
         """Some of them."""
         offsets, lengths, rows = (array[chosen] for array in (self.offsets, self.lengths, self.rows))
         return Sequences(self.symbols, offsets, lengths, rows, self.starts)
@@ -173,21 +219,28 @@ def in_blocks(
 def few(process: Tables, work: Sequences) -> bool:
     """Whether the compiled loops are the faster road."""
     sequences_are_few = len(work.rows) <= (FEW_BESIDE if process.num_states <= most_side_by_side else FEW_SEQUENCES)
-    return process.num_states <= FEW_STATES or sequences_are_few or not process.states_emit
+    return process.num_states <= FEW_STATES or sequences_are_few or not process.states_emit or one_by_one(process)
+
+
+def one_by_one(process: Tables) -> bool:
+    """Whether so few transitions can be made that they are gone through one by one."""
+    large = process.num_states > registers.MOST
+    return large and process.positive_share <= sparse_share and not process.signed
 
 
 def side_by_side(process: Tables, work: Sequences) -> bool:
     """Whether the states of a sequence go side by side in registers, if no number is negative."""
     narrow = process.num_states <= most_side_by_side and few(process, work)
-    return narrow and all(bool((part >= 0).all()) for part in process)
+    return narrow and not process.signed
 
 
 @contextmanager
 def over_lanes() -> Iterator[None]:
-    """Meanwhile no states go side by side, in any thread: for comparisons of the two roads."""
-    global most_side_by_side
-    most_side_by_side = 0
+    """Meanwhile no states go side by side or by single transitions, in any thread: for comparisons of the roads."""
+    global most_side_by_side, sparse_share
+    before = most_side_by_side, sparse_share
+    most_side_by_side, sparse_share = 0, 0.0
     try:
         yield
     finally:
-        most_side_by_side = registers.MOST
+        most_side_by_side, sparse_share = before

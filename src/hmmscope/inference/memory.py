@@ -1,6 +1,6 @@
 """What is known to an observer who remembers only the last few observations."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -183,7 +183,7 @@ def _windows(
     count = np.full(len(ends), length - group + 1)
     work = Sequences(symbols, offsets + group - 1, count, np.arange(len(ends)), np.arange(length) == 0)
     doubtful, beliefs = np.zeros(len(ends), np.bool_), beliefs.reshape(-1, size)
-    grouped = process._replace(first=opened)
+    grouped = replace(process, first=opened)
     forward(
         *(grouped, work, doubtful),
         beliefs=beliefs,

@@ -10,9 +10,19 @@ from numpy.typing import NDArray
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import Weights, filter_batch
-from hmmscope.inference.loop_inputs import Sequences, Tables, in_blocks, padded, sequences, side_by_side, tables
+from hmmscope.inference.loop_inputs import (
+    Entries,
+    Sequences,
+    Tables,
+    in_blocks,
+    one_by_one,
+    padded,
+    sequences,
+    side_by_side,
+    tables,
+)
 from hmmscope.inference.ragged import check_ragged, counted
-from hmmscope.kernels import careful, registers
+from hmmscope.kernels import careful, registers, sparse
 from hmmscope.kernels.vectors import padded_size
 from hmmscope.kernels.viterbi import likeliest, path_terms
 from hmmscope.processes.answers import PATHS
@@ -76,11 +86,22 @@ def most_likely_states(
     with np.errstate(divide="ignore"):
         exact = Tables(*(np.log(part) for part in process))
     rounded = Tables(*(np.rint(part * _GRID) / _GRID for part in exact))
-    return likeliest_paths(exact, rounded, work, checked.shape, narrow=side_by_side(process, work))
+    entries = None
+    if one_by_one(process):
+        entries = process.into._replace(weights=np.rint(np.log(process.into.weights) * _GRID) / _GRID)
+    narrow = side_by_side(process, work)
+    return likeliest_paths(exact, rounded, work, checked.shape, narrow=narrow, entries=entries)
 
 
 def likeliest_paths(
-    exact: Tables, compared: Tables, work: Sequences, shape: Sequence[int], *, narrow: bool, highest_end: bool = False
+    exact: Tables,
+    compared: Tables,
+    work: Sequences,
+    shape: Sequence[int],
+    *,
+    narrow: bool,
+    highest_end: bool = False,
+    entries: Entries | None = None,
 ) -> PathResult:
     """The paths of `most_likely_states`, and their probability by `exact`, from tables of logarithms.
 
@@ -91,6 +112,7 @@ def likeliest_paths(
         shape: of the batch, (batch, time).
         narrow: whether states go side by side, see `side_by_side`.
         highest_end: of last states that tie the highest is taken, not the lowest.
+        entries: transitions of `compared` by the state that they lead to, to be gone through one by one.
     """
     first, step, emission = compared
     batch, time = shape
@@ -111,7 +133,14 @@ def likeliest_paths(
         pointers = np.empty(longest * padded_size(size), np.uint8)
         registers.likeliest(*flat, *own[:3], own.starts, highest_end, pointers, states, found[part])
 
-    if narrow:
+    def run_one_by_one(part: slice) -> None:
+        own, pointers = work.part(part), np.empty((longest, size), small)
+        assert entries is not None
+        sparse.likeliest(first, *entries, emission, *own[:3], own.starts, highest_end, pointers, states, found[part])
+
+    if entries is not None:
+        in_blocks(work, len(work.rows), run_one_by_one, together=1)
+    elif narrow:
         in_blocks(work, len(work.rows), run_side_by_side, together=1)
     else:
         in_blocks(work, len(work.rows), run)

@@ -33,26 +33,25 @@ def _balanced(mantissa, exponent):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _dot(mantissa, exponent, weights):  # type: ignore[no-untyped-def]
-    """sum_i weight_i * law_i."""
-    top = np.int64(_NEVER)
-    for i in range(len(mantissa)):
-        if mantissa[i] > 0.0 and weights[i] > 0.0 and exponent[i] > top:
-            top = exponent[i]
-    total = 0.0
-    for i in range(len(mantissa)):
-        if mantissa[i] > 0.0 and weights[i] > 0.0:
-            if exponent[i] == top:
-                total += mantissa[i] * weights[i]
-            elif exponent[i] == top - 1:
-                total += mantissa[i] * weights[i] * _DOWN
+def _dot(mantissa, exponent, others, weights, begin, end):  # type: ignore[no-untyped-def]
+    """sum_e weight_e * law_i(e) over the entries from `begin` to `end`."""
+    total, top = 0.0, np.int64(_NEVER)
+    for entry in range(begin, end):
+        term, power = mantissa[others[entry]] * weights[entry], exponent[others[entry]]
+        if term > 0.0:
+            if power > top:
+                total, top = (total * _DOWN if power == top + 1 else 0.0), power
+            if power == top:
+                total += term
+            elif power == top - 1:
+                total += term * _DOWN
     return _balanced(total, top)
 
 
 @_compiled
-def _divide(mantissa, exponent):  # type: ignore[no-untyped-def]
+def _divide(mantissa, exponent, every, ones):  # type: ignore[no-untyped-def]
     """Make a law of weights, in place, and return what they summed to."""
-    total, top = _dot(mantissa, exponent, np.ones(len(mantissa)))
+    total, top = _dot(mantissa, exponent, every, ones, np.uint64(0), np.uint64(len(mantissa)))
     if total > 0.0:
         for i in range(len(mantissa)):
             mantissa[i], exponent[i] = _balanced(mantissa[i] / total, exponent[i] - top)
@@ -68,60 +67,70 @@ def _plain(mantissa, exponent):  # type: ignore[no-untyped-def]
 
 
 @_kernel
-def forward(first, step, emission, symbols, starts, mantissa, exponent, terms):  # type: ignore[no-untyped-def]
-    """The filter of one sequence: beliefs (T, S) as weights, and log P(o_t | past) (T,), -inf from an impossible one on."""
+def forward(first, begins, others, weights, emission, symbols, starts, mantissa, exponent, terms):  # type: ignore[no-untyped-def]
+    """The filter of one sequence: beliefs (T, S) as weights, and log P(o_t | past) (T,), -inf from an impossible one on.
+
+    Transitions are entries by the state that they lead to, as in `hmmscope.kernels.sparse`.
+    """
     size = first.shape[1]
-    columns = step.transpose(0, 2, 1).copy()
+    every, ones = np.arange(size).astype(np.uint64), np.ones(size)
     alive = True
     for t in range(len(symbols)):
         seen, into, power = symbols[t], mantissa[t], exponent[t]
         into[:], power[:] = 0.0, 0
         if alive:
+            base = 0 if len(emission) else seen * size
             for j in range(size):
                 if starts[t]:
                     into[j], power[j] = first[seen, j], 0
-                elif len(emission):
-                    weight, top = _dot(mantissa[t - 1], exponent[t - 1], columns[0, j])
-                    into[j], power[j] = _balanced(weight * emission[seen, j], top)
                 else:
-                    into[j], power[j] = _dot(mantissa[t - 1], exponent[t - 1], columns[seen, j])
-            total, top = _divide(into, power)
+                    begin, end = begins[base + j], begins[base + j + 1]
+                    weight, top = _dot(mantissa[t - 1], exponent[t - 1], others, weights, begin, end)
+                    into[j], power[j] = _balanced(weight * emission[seen, j], top) if len(emission) else (weight, top)
+            total, top = _divide(into, power, every, ones)
             alive = total > 0.0
         terms[t] = math.log(total) + top * _LOG_UP if alive else -np.inf
 
 
 @_kernel
-def smooth(step, emits, symbols, starts, mantissa, exponent, smoothed, pairs, moves):  # type: ignore[no-untyped-def]
+def smooth(  # type: ignore[no-untyped-def]
+    into, out_of, emits, symbols, starts, mantissa, exponent, smoothed, pairs, moves
+):
     """P(state t | all) (T, S) and, if it has rows, P(state t, state t+1 | all) (T - 1, S, S) of a possible sequence.
 
     The sum over time of the latter, restarts aside, is added to `moves` (S, S), if it has rows.
 
     smoothed_t(i) = belief_t(i) sum_j step_ij smoothed_{t+1}(j) / predicted_{t+1}(j);  `emits`: step is one matrix.
+
+    Transitions are entries by the state that they lead into, and by the one that they are out of.
     """
     size = mantissa.shape[1]
-    columns = step.transpose(0, 2, 1).copy()
+    every, ones = np.arange(size).astype(np.uint64), np.ones(size)
     now, power = mantissa[len(symbols) - 1].copy(), exponent[len(symbols) - 1].copy()
     ratio, height = np.zeros(size), np.zeros(size, np.int64)
+    pairs[:] = 0.0
     for t in range(len(symbols) - 1, -1, -1):
         last = t + 1 == len(symbols) or starts[t + 1]
         if t + 1 < len(symbols) and not last:
-            k = 0 if emits else symbols[t + 1]
+            base = 0 if emits else symbols[t + 1] * size
             for j in range(size):
-                weight, top = _dot(mantissa[t], exponent[t], columns[k, j])
+                begin, end = into[0][base + j], into[0][base + j + 1]
+                weight, top = _dot(mantissa[t], exponent[t], into[1], into[2], begin, end)
                 possible = weight > 0.0
                 ratio[j], height[j] = _balanced(now[j] / weight if possible else 0.0, power[j] - top)
             for i in range(size):
-                weight, top = _dot(ratio, height, step[k, i])
+                begin, end = out_of[0][base + i], out_of[0][base + i + 1]
+                weight, top = _dot(ratio, height, out_of[1], out_of[2], begin, end)
                 now[i], power[i] = _balanced(weight * mantissa[t, i], top + exponent[t, i])
-                if len(pairs) or len(moves):
-                    for j in range(size):
-                        one, two = _balanced(mantissa[t, i] * ratio[j], exponent[t, i] + height[j])
-                        pair = _plain(*_balanced(one * step[k, i, j], two))
-                        if len(pairs):
-                            pairs[t, i, j] = pair
-                        if len(moves):
-                            moves[i, j] += pair
-            _divide(now, power)
+                for entry in range(begin, end if len(pairs) or len(moves) else begin):
+                    j = out_of[1][entry]
+                    one, two = _balanced(mantissa[t, i] * ratio[j], exponent[t, i] + height[j])
+                    pair = _plain(*_balanced(one * out_of[2][entry], two))
+                    if len(pairs):
+                        pairs[t, i, j] = pair
+                    if len(moves):
+                        moves[i, j] += pair
+            _divide(now, power, every, ones)
         else:
             now[:], power[:] = mantissa[t], exponent[t]
         for i in range(size):

@@ -1,0 +1,176 @@
+"""Compiled dynamic programs over the transitions that can be made: for many states with few ways out of each.
+
+One sequence after the other, its states side by side in memory. Formulas, tables, doubts and what is written are those of
+`hmmscope.kernels.lanes`; in the place of `step` there are its positive entries, by the state that they lead to or leave:
+
+    begins (K S + 1,)      entries of matrix k and state s are begins[k S + s] .. begins[k S + s + 1] - 1
+    others, weights (E,)   the state at their other end, in ascending order, and the entries; places are unsigned: unchecked
+"""
+
+import math
+
+import numpy as np
+
+from hmmscope.kernels.compiling import kernel
+
+#: The smallest entry that is in no doubt.
+_SMALLEST = 1e-100
+#: Terms of a sum before it is added to a longer one, so that rounding does not grow with the length.
+_TERMS = 1024
+
+
+@kernel(fastmath={"contract", "reassoc"})
+def forward(  # type: ignore[no-untyped-def]
+    first, begins, others, weights, emission, symbols, offsets, lengths, starts, every, beliefs, norms, totals, doubtful
+):
+    """The filter; entries lead to their state. Beliefs (N, S) and norms (N,) have rows or none, totals (n,) too.
+
+    Laws are looked at every `every` steps. A sequence in doubt is given up: its rows from there on are not
+    written.
+    """
+    size, emits = first.shape[1], len(emission) > 0
+    law, now = np.zeros(size), np.zeros(size)
+    for row in range(len(offsets)):
+        place, product, whole, doubt, alive = offsets[row], 1.0, 0.0, False, True
+        for t in range(lengths[row]):
+            seen, norm = symbols[place], 0.0
+            if alive and starts[t]:
+                for j in range(size):
+                    now[j] = first[seen, j]
+                    norm += now[j]
+            elif alive:
+                base = 0 if emits else seen * size
+                for j in range(size):
+                    x = 0.0
+                    for entry in range(begins[base + j], begins[base + j + 1]):
+                        x += law[others[entry]] * weights[entry]
+                    now[j] = x
+                if emits:
+                    for j in range(size):
+                        now[j] *= emission[seen, j]
+                for j in range(size):
+                    norm += now[j]
+            alive = norm > 0.0
+            for j in range(size):
+                now[j] = now[j] / norm if alive else 0.0
+            law, now = now, law
+            if len(beliefs):
+                beliefs[place] = law
+            if len(norms):
+                norms[place] = norm
+            if t % every == every - 1:
+                least = 1.0
+                for j in range(size):
+                    least = min(least, law[j] if law[j] > 0.0 else 1.0)
+                if least < _SMALLEST:  # it is gone over again as a whole
+                    doubt = True
+                    break
+            product *= norm
+            if alive and product < 1e-100:
+                whole += math.log(product)
+                product = 1.0
+            place += 1
+        doubtful[row] = doubt
+        if len(totals) and not doubt:
+            totals[row] = whole + math.log(product) if alive else -np.inf
+
+
+@kernel(fastmath={"contract", "reassoc"})
+def backward(  # type: ignore[no-untyped-def]
+    begins,
+    others,
+    weights,
+    emission,
+    symbols,
+    offsets,
+    lengths,
+    starts,
+    beliefs,
+    norms,
+    smoothed,
+    factors,
+    first_counts,
+    pair_counts,
+    symbol_counts,
+):
+    """The smoother and the expected counts; entries leave their state, and `factors` are the weights of `lanes.backward`."""
+    size, emits = beliefs.shape[1], len(emission) > 0
+    ahead, factor, joint = np.empty(size), np.zeros(size), np.empty(size)
+    sums, terms = np.zeros(len(weights) if len(pair_counts) else 0), 0
+    for row in range(len(offsets)):
+        for t in range(lengths[row] - 1, -1, -1):
+            place = offsets[row] + t
+            seen, now, ends = symbols[place], beliefs[place], t + 1 == lengths[row] or starts[t + 1]
+            if ends:
+                ahead[:] = 1.0
+            else:
+                base = 0 if emits else symbols[place + 1] * size
+                for i in range(size):
+                    x = 0.0
+                    for entry in range(begins[base + i], begins[base + i + 1]):
+                        x += weights[entry] * factor[others[entry]]
+                        if len(sums):
+                            sums[entry] += now[i] * factor[others[entry]]
+                    ahead[i] = x
+                terms += 1
+            whole = 0.0
+            for i in range(size):
+                ahead[i] = ahead[i] if now[i] > 0.0 else 0.0
+                joint[i] = now[i] * ahead[i]
+                whole += joint[i]
+            scale = 1.0 / whole if whole > 0.0 and not ends else 1.0  # one up to rounding, which must not add up
+            inverse = scale / norms[place] if norms[place] > 0.0 else 0.0
+            for i in range(size):
+                joint[i] *= scale
+                factor[i] = ahead[i] * inverse * (emission[seen, i] if emits else 1.0)
+            if len(factors):
+                factors[place] = factor
+            if len(smoothed):
+                smoothed[place] = joint
+            if len(symbol_counts):
+                for i in range(size):
+                    symbol_counts[seen, i] += joint[i]
+            if starts[t] and len(first_counts):
+                for i in range(size):
+                    first_counts[i] += joint[i]
+            if len(sums) and (terms >= _TERMS or (t == 0 and row + 1 == len(offsets))):
+                for i in range(size):
+                    for entry in range(begins[i], begins[i + 1]):
+                        pair_counts[i, others[entry]] += sums[entry]
+                        sums[entry] = 0.0
+                terms = 0
+
+
+@kernel()
+def likeliest(  # type: ignore[no-untyped-def]
+    first, begins, others, weights, emission, symbols, offsets, lengths, starts, highest_end, pointers, states, logs
+):
+    """The paths of largest probability, as `viterbi.likeliest`: tables and weights are logarithms, pointers (longest, S)."""
+    size, emits = first.shape[1], len(emission) > 0
+    best, longer = np.zeros(size), np.zeros(size)
+    for row in range(len(offsets)):
+        best[:] = 0.0
+        for t in range(lengths[row]):
+            seen = symbols[offsets[row] + t]
+            if starts[t]:
+                top = int(np.argmax(best))
+                for j in range(size):
+                    longer[j], pointers[t, j] = best[top] + first[seen, j], top
+            else:
+                base = 0 if emits else seen * size
+                for j in range(size):
+                    most, at = -np.inf, 0
+                    for entry in range(begins[base + j], begins[base + j + 1]):
+                        x = best[others[entry]] + weights[entry]
+                        at = int(others[entry]) if x > most else at
+                        most = max(x, most)
+                    longer[j], pointers[t, j] = most + (emission[seen, j] if emits else 0.0), at
+            best, longer = longer, best
+        at = int(np.argmax(best))
+        for j in range(size if highest_end else 0):
+            at = j if best[j] == best[at] else at
+        logs[row] = best[at]
+        possible = best[at] > -np.inf
+        for t in range(lengths[row] - 1, -1, -1):
+            states[offsets[row] + t] = at if possible else -1
+            at = int(pointers[t, at])
