@@ -60,7 +60,10 @@ def picture(data: dict[str, Any]) -> dict[str, Any]:
             if i == j:
                 loops.append(_loop(centres[i], tall, chance, below=centres[i][1] > height / 2 + 1))
             else:
-                arrows.append(_arrow(centres[i], centres[j], tall, chance))
+                inward = _inward(centres[i], centres[j], (WIDTH / 2, height / 2))
+                beside = (i - j) % size in (1, size - 1)
+                bend = 0.16 if beside or inward == 0 else inward * (0.08 if i < j else 0.22)
+                arrows.append(_arrow(centres[i], centres[j], tall, chance, bend))
     return {
         "why": data["why"],
         "left_out": data["num_states"] - size,
@@ -106,12 +109,19 @@ def _loop(centre: Point, tall: float, chance: float, *, below: bool) -> dict[str
     }
 
 
-def _arrow(begin: Point, end: Point, tall: float, chance: float) -> dict[str, Any]:
+def _inward(begin: Point, end: Point, centre: Point) -> int:
+    """On which side of a line the centre lies, so that lines over other boxes bend towards it; 0 if it is on the line."""
+    dx, dy = end[0] - begin[0], end[1] - begin[1]
+    side = dx * (centre[1] - begin[1]) - dy * (centre[0] - begin[0])
+    return 0 if abs(side) < 1e-6 * (dx * dx + dy * dy) else 1 if side > 0 else -1
+
+
+def _arrow(begin: Point, end: Point, tall: float, chance: float, bend_by: float) -> dict[str, Any]:
     """A bent line from the edge of one box to the edge of another, so that there and back do not lie on one another."""
     dx, dy = end[0] - begin[0], end[1] - begin[1]
-    bend = (begin[0] + dx / 2 - 0.16 * dy, begin[1] + dy / 2 + 0.16 * dx)
+    bend = (begin[0] + dx / 2 - bend_by * dy, begin[1] + dy / 2 + bend_by * dx)
     if abs(dy) < 1:  # side by side: boxes are wide, so the bend is a fixed one
-        bend = (bend[0], begin[1] + math.copysign(max(46.0, 0.1 * abs(dx)), dx))
+        bend = (bend[0], begin[1] + math.copysign(max(46.0, 0.1 * abs(dx)), dx * bend_by))
     a, b = _edge(begin, bend, tall), _edge(end, bend, tall)
     middle = (a[0] / 4 + bend[0] / 2 + b[0] / 4, a[1] / 4 + bend[1] / 2 + b[1] / 4)
     line = f"M{a[0]:.1f} {a[1]:.1f}Q{bend[0]:.1f} {bend[1]:.1f} {b[0]:.1f} {b[1]:.1f}"
