@@ -28,7 +28,7 @@ def products_forward(
     state) if given the array.
     """
     floor, smallest = FLOORS[process.first.dtype]
-    doubtful |= any(bool(((part > 0) & (part < smallest)).any()) for part in process[1:])
+    doubtful |= any(bool(((part > 0) & (part < smallest)).any()) for part in (process.step, process.emission))
     symbols_TB = observations_BT.T.contiguous()
     first_VS, transition_SS = torch.from_numpy(process.first), torch.from_numpy(process.step[0])
     certain_VS = np.ones_like(process.first)
