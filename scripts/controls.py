@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from hmmscope.lab.sweeps.executors import EngineOptions
+
 from hmmscope.corpora.corpus import Batch
 from hmmscope.corpora.targets import Target
 from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.experiments.running import run_experiment
-from hmmscope.lab.sweeps.executors import EngineOptions
 from hmmscope.storage import packed
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.trainer import Lessons

@@ -223,13 +223,21 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
         "rows, effects, rules, gates, claims, ledger, panels: one vocabulary from tables to verdicts",
         {"errors", "schema", "registry", "storage", "ties"},
     ),
+    "lab.tasks": (
+        "runs and parts of measurements as tasks; who does them: this process, forked workers, Ray, Slurm",
+        {"errors", "schema", "storage", "training"},
+    ),
     "lab.sweeps": (
         "many runs, here or on a cluster",
-        SMALL - {"registry", "axes"} | {"training", "runs", "storage", "machine"},
+        SMALL - {"registry", "axes"} | {"training", "runs", "storage", "machine", "lab.tasks"},
     ),
     "lab.experiments": (
         "what experiments share: plan, parts, pool, running them",
-        LABORATORY | {"lab.evidence", "lab.sweeps"},
+        LABORATORY | {"lab.evidence", "lab.tasks", "lab.sweeps"},
+    ),
+    "lab.worker": (
+        "the process that does tasks, and its fork server",
+        {"errors", "text", "machine", "lab.tasks", "lab.sweeps", "lab.experiments"},
     ),
     "lab.study": (
         "sequences whose law nobody knows",
@@ -244,7 +252,7 @@ LAYOUT: dict[str, tuple[str, set[str]]] = {
         SMALL
         | COMPONENTS
         | {"interop", "runs", "storage", "machine"}
-        | {"lab.sweeps", "lab.evidence", "lab.experiments", "lab.study", "lab.report"},
+        | {"lab.tasks", "lab.sweeps", "lab.evidence", "lab.experiments", "lab.study", "lab.report"},
     ),
     "lab.cli": ("the command line", {"errors", "text", "lab.verbs"}),
     "hmmscope_papers": (

@@ -38,7 +38,7 @@ from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.ledger import SCALES, as_markdown, ledger, read_tables
 from hmmscope.lab.evidence.verdicts import VERDICTS
 from hmmscope.lab.experiments.experiment import Experiment, experiment_named
-from hmmscope.lab.experiments.running import judge_again
+from hmmscope.lab.experiments.judging import judge_again
 from hmmscope.lab.report.plots import figure_files
 from hmmscope.lab.verbs.catalogue import CATALOGUE, make_catalogue
 from hmmscope.machine import environment, machine

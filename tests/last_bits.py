@@ -292,7 +292,7 @@ def claims() -> dict[str, str]:
     """Verdicts of all claims on what is kept, by the rules as they are, with every sentence beside them."""
     from hmmscope.lab.evidence.ledger import read_tables
     from hmmscope.lab.experiments.experiment import experiment_named
-    from hmmscope.lab.experiments.running import judgements
+    from hmmscope.lab.experiments.judging import judgements
 
     found = {}
     for folder in sorted((Path(__file__).parents[1] / "results" / "small").iterdir()):

@@ -23,7 +23,7 @@ OPENERS |= {"interop/huggingface.py", "interop/pretrained.py"}  # by transformer
 PRINTERS = {
     "text.py",
     "lab/cli.py",
-    "lab/sweeps/worker.py",
+    "lab/worker.py",
     "lab/sweeps/table.py",
     "training/progress.py",
     "training/watch.py",

@@ -163,6 +163,13 @@ def has_plugins() -> bool:
     return bool(importlib.metadata.entry_points(group=PLUGINS))
 
 
+def is_installed(entry: Any) -> bool:
+    """Whether any process finds an entry: it is of this package, or of one that has an entry point."""
+    groups = {*_GROUPS.values(), PLUGINS}
+    points = [point for group in groups for point in importlib.metadata.entry_points(group=group)]
+    return entry.__module__.partition(".")[0] in {"hmmscope", *(point.module.partition(".")[0] for point in points)}
+
+
 def digest() -> str:
     """sha256 of all lines that register something, here and in packages of experiments, and of the records of claims.
 

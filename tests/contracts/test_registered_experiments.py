@@ -16,7 +16,7 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import InputError, RefusedError
 from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.ledger import SCALES
-from hmmscope.lab.experiments import running
+from hmmscope.lab.experiments import parts
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.lab.report import plots
@@ -102,7 +102,7 @@ MEASURED_ON: dict[str, set[str]] = {}
 def streams_noted(name: str) -> Iterator[None]:
     """Notes the streams from which samples are taken while an experiment measures, and not while it trains."""
     noted, measuring = MEASURED_ON.setdefault(name, set()), [False]
-    sample, measure = Corpus.__getitem__, running._measure
+    sample, measure = Corpus.__getitem__, parts._measure
 
     def sample_noted(corpus: Corpus, index: Any) -> Any:
         if measuring[0]:
@@ -118,7 +118,7 @@ def streams_noted(name: str) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Corpus, "__getitem__", sample_noted)
-        patch.setattr(running, "_measure", measure_noted)
+        patch.setattr(parts, "_measure", measure_noted)
         yield
 
 

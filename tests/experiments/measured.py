@@ -25,7 +25,7 @@ import torch
 
 from hmmscope import registry
 from hmmscope.errors import InputError
-from hmmscope.lab.experiments import running
+from hmmscope.lab.experiments import parts, running
 from hmmscope.lab.experiments.experiment import Experiment, Measured, experiment_named
 from hmmscope.lab.experiments.parts import measurement_of
 from hmmscope.lab.experiments.planning import plan_of
@@ -41,7 +41,7 @@ RELATIVE, ABSOLUTE = 1e-6, 1e-9
 @contextmanager
 def frozen() -> Iterator[None]:
     """Numbers are float64 in here, and the weights of what is measured follow from their places alone."""
-    kind, measure = torch.get_default_dtype(), running._measure
+    kind, measure = torch.get_default_dtype(), parts._measure
 
     def measured(experiment: Experiment, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         for run in runs.values():
@@ -51,12 +51,12 @@ def frozen() -> Iterator[None]:
         return measure(experiment, runs, group, sizes)
 
     torch.set_default_dtype(torch.float64)
-    running._measure = measured
+    parts._measure = measured
     try:
         yield
     finally:
         torch.set_default_dtype(kind)
-        running._measure = measure
+        parts._measure = measure
 
 
 def _move(model: torch.nn.Module) -> None:

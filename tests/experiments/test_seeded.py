@@ -16,15 +16,16 @@ from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.ledger import tables_of
 from hmmscope.lab.evidence.panels import curve, lines
-from hmmscope.lab.experiments import pool as pool_module
-from hmmscope.lab.experiments import running
+from hmmscope.lab.experiments import parts, seeded
 from hmmscope.lab.experiments.pool import train_in_pool
 from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.lab.report.drawing import draw_folder
 from hmmscope.lab.report.page import write_page
-from hmmscope.lab.sweeps.executors import EngineOptions
+from hmmscope.lab.sweeps import run_task
 from hmmscope.lab.sweeps.grid import run_name
-from hmmscope.lab.sweeps.jobs import taking_part
+from hmmscope.lab.sweeps.run_task import taking_part
+from hmmscope.lab.tasks import driver
+from hmmscope.lab.tasks.executors import ExecutorOptions
 from hmmscope.lab.verbs import run as verb
 from hmmscope.runs import pipeline, training
 from hmmscope.runs.config import RunConfig, config_from_data
@@ -131,7 +132,7 @@ def test_one_number_of_the_plan_and_of_the_measurements(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_workers_and_this_process_train_alike(tmp_path: Path) -> None:
     here = run_experiment("test-seeded", "smoke", tmp_path / "here" / "out", quiet=True)
-    options = EngineOptions(jobs=2)
+    options = ExecutorOptions(jobs=2)
     there = run_experiment("test-seeded", "smoke", tmp_path / "there" / "out", engine=options, quiet=True)
     assert (here / "tables" / "losses.jsonl").read_bytes() == (there / "tables" / "losses.jsonl").read_bytes()
     runs = [store.read_table(out / "tables" / "runs.jsonl") for out in (here, there)]
@@ -261,7 +262,7 @@ def test_what_is_kept_must_be_the_same(
     capsys: pytest.CaptureFixture,
 ) -> None:
     seen: list[str] = []
-    measure = running._measure
+    measure = parts._measure
 
     def spy(experiment: Seeded, *given: Any) -> Tables:
         seen.append(given[1])
@@ -270,7 +271,7 @@ def test_what_is_kept_must_be_the_same(
     monkeypatch.setattr(Seeded, "one_by_one", True)
     kept = run_experiment("test-seeded", "smoke", tmp_path / "a" / "out", quiet=True)
     change = dict(change)
-    monkeypatch.setattr(running, "_measure", spy)
+    monkeypatch.setattr(parts, "_measure", spy)
     if "version" in change:
         version = change.pop("version")
         if version is None:  # a mark of before versions, that no record knows
@@ -375,8 +376,8 @@ def test_an_experiment_without_seeds_takes_none(tmp_path: Path, capsys: pytest.C
 
 def test_runs_that_did_not_record_processor_time_have_none() -> None:
     records = [{"seconds": 1.0}, {"seconds": 3.0}, {"seconds": 0.5}]
-    assert running._seconds(records, "seconds") == 3.5
-    assert running._seconds(records, "processor_seconds") is None
+    assert seeded._seconds(records, "seconds") == 3.5
+    assert seeded._seconds(records, "processor_seconds") is None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -412,7 +413,7 @@ def test_a_full_disk_ends_an_experiment_at_once(phase: str, tmp_path: Path, monk
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(*{"training": (pool_module, "train"), "measuring": (Seeded, "measure")}[phase], full)
+        patch.setattr(*{"training": (run_task, "train"), "measuring": (Seeded, "measure")}[phase], full)
         with pytest.raises(FullDiskError, match=r"^test-seeded: seed 0: .*No space left.* add --resume to go on$"):
             run_experiment("test-seeded", "smoke", tmp_path / "out", quiet=True)
     assert len(tried) == 1
@@ -518,7 +519,7 @@ def config(width: int, **training: Any) -> RunConfig:
 def test_a_pool_keeps_the_runs_of_others(tmp_path: Path) -> None:
     pool = tmp_path / "pool"
     (first,) = train_in_pool([config(4)], pool, quiet=True)
-    second, again = train_in_pool([config(6), config(4)], pool, EngineOptions(jobs=2), quiet=True)
+    second, again = train_in_pool([config(6), config(4)], pool, ExecutorOptions(jobs=2), quiet=True)
     assert again == first
     points = [point["name"] for point in store.read_json(pool / "grid.json")["points"]]
     assert points == [run_name(config(4)), run_name(config(6))]
@@ -527,8 +528,8 @@ def test_a_pool_keeps_the_runs_of_others(tmp_path: Path) -> None:
     assert main(["verify", str(pool)]) == 0
 
 
-@pytest.mark.parametrize("engine", [EngineOptions(jobs=1), None])
-def test_a_failed_run_is_named_and_the_others_are_there(engine: EngineOptions | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", [ExecutorOptions(jobs=1), None])
+def test_a_failed_run_is_named_and_the_others_are_there(engine: ExecutorOptions | None, tmp_path: Path) -> None:
     pool = tmp_path / "pool"
     bad = config(4, learning_rate=1e30, warmup_steps=0, num_steps=20)
     with pytest.raises(ResourceError, match=rf"1 of 2 runs failed, such as {run_name(bad)} \(error\[6\].*not finite"):
@@ -548,7 +549,7 @@ def test_who_trains_in_this_process_holds_the_lock_of_the_pool(tmp_path: Path, m
         live.rmdir()
         return training.train(config, out, **options)
 
-    monkeypatch.setattr(pool_module, "train", train)
+    monkeypatch.setattr(run_task, "train", train)
     train_in_pool([config(4)], pool, quiet=True)
     seal = read_seal(pool)
     assert seal is not None
@@ -589,11 +590,12 @@ def test_runs_that_another_process_trains_are_waited_for(tmp_path: Path, monkeyp
         return training.train(config, out, **options)
 
     def at_last(seconds: float) -> None:
-        assert trained == [run_name(config(6))]  # what is free comes first
+        assert trained[0] == run_name(config(6))  # what is free comes first
         other.unlock()
 
-    monkeypatch.setattr(pool_module, "train", train)
-    monkeypatch.setattr(pool_module.time, "sleep", at_last)
+    monkeypatch.setattr(run_task, "train", train)
+    monkeypatch.setattr(driver.time, "sleep", at_last)
+    monkeypatch.setattr(driver, "_SECONDS_ELSEWHERE", 0.0)
     train_in_pool([config(4), config(6)], pool, quiet=True)
     assert trained == [run_name(config(6)), run_name(config(4))]
     assert (first / "done.json").exists()

@@ -12,7 +12,7 @@ import pytest
 import sweeps_crash
 from hmmscope.errors import DamagedError
 from hmmscope.lab import cli
-from hmmscope.lab.sweeps import local
+from hmmscope.lab.tasks import local
 from hmmscope.storage.seals import SEAL, check_seal
 from trials import Report, trial
 

@@ -15,7 +15,8 @@ from typing import Any
 import distributed_script as several
 import sweeps_crash
 import training_crash
-from hmmscope.lab.sweeps import local, worker
+from hmmscope.lab.sweeps.run_task import RunTask
+from hmmscope.lab.tasks import local
 from hmmscope.runs.config import config_from_data
 from hmmscope.runs.training import train
 from hmmscope.training import updates
@@ -102,7 +103,7 @@ def sweeps(folder: Path, number: int, rng: random.Random) -> Report:
     try:
         warm = sweeps_crash.points_of(1)
         sweeps_crash.make_folder(folder / "warm", warm)
-        worker.work(folder / "warm", warm[0].name)
+        RunTask(folder / "warm", warm[0].name).do()
         found = sweeps_crash.attack(folder, number, 4, rng.randrange(2**30))
     finally:
         local.subprocess.Popen = real  # type: ignore[misc]

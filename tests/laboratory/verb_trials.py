@@ -15,7 +15,7 @@ import sweeps_crash
 from folder_trials import TINY
 from hmmscope.errors import RefusedError, ResourceError
 from hmmscope.lab import cli
-from hmmscope.lab.sweeps import local
+from hmmscope.lab.tasks import local
 from hmmscope.storage import disk
 from rundir_cases import OPERATIONS, leftovers
 from training_crash import fork, wait

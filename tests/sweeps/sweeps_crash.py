@@ -18,11 +18,13 @@ from typing import Any
 import torch
 
 from hmmscope.errors import HmmscopeError
-from hmmscope.lab.sweeps import jobs, local, worker
-from hmmscope.lab.sweeps.driver import run_sweep
+from hmmscope.lab import worker
 from hmmscope.lab.sweeps.grid import Point, expand, make_folder
-from hmmscope.lab.sweeps.local import LocalEngine
+from hmmscope.lab.sweeps.run_task import RunTask
+from hmmscope.lab.sweeps.sweeping import run_sweep
 from hmmscope.lab.sweeps.table import table_rows
+from hmmscope.lab.tasks import local
+from hmmscope.lab.tasks.local import LocalExecutor
 from hmmscope.runs import training
 from hmmscope.storage.rundir import RunDir, read_journal
 
@@ -102,20 +104,20 @@ def fork(work: Callable[[], int]) -> int:
 
 def drive(points: list[Point], out: Path, at_once: int = 2) -> int:
     """A driver from beginning to end; 5 if a run failed, as the command line says it."""
-    rows = run_sweep(points, out, LocalEngine(out, at_once))
+    rows = run_sweep(points, out, LocalExecutor(at_once))
     return 5 if any(row["state"] != "done" for row in rows) else 0
 
 
 def complete(points: list[Point], out: Path) -> bool:
     """Whether all runs but the diverging one are done."""
-    return sum(jobs.is_done(out, point.name) for point in points) == len(points) - 1
+    return sum(RunTask(out, point.name).is_done() for point in points) == len(points) - 1
 
 
 def fingerprint(points: list[Point], out: Path) -> dict[str, str]:
     """Digests of the table and of everything that a seed fixes in the finished runs."""
     files = [out / "table.jsonl"]
     for point in points[:-1]:
-        run = jobs.run_folder(out, point.name)
+        run = RunTask(out, point.name).folder
         files += [run / "metrics.jsonl", run / "evaluation.jsonl", run / "done.json"]
         files += sorted((run / "checkpoints" / f"step-{NUM_STEPS:09d}").iterdir())
     return {str(file.relative_to(out)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
@@ -190,7 +192,7 @@ def attack_one(
 
 def steps_of(out: Path, point: Point) -> list[int]:
     """The steps in a run's journal."""
-    return [record["step"] for record in read_journal(jobs.run_folder(out, point.name) / "metrics.jsonl")]
+    return [record["step"] for record in read_journal(RunTask(out, point.name).folder / "metrics.jsonl")]
 
 
 def race_for_a_run(folder: Path, number: int) -> dict:
@@ -211,7 +213,7 @@ def race_for_a_run(folder: Path, number: int) -> dict:
     def race() -> int:
         for target, source in enumerate((held, silent, silent)):
             os.dup2(source, target)
-        return worker.run(str(out), name)
+        return worker.run(json.dumps({"kind": "run", "out": str(out), "name": name}).encode())
 
     racing, codes = [fork(race) for _ in range(number)], []
     deadline = time.monotonic() + 120
@@ -222,7 +224,7 @@ def race_for_a_run(folder: Path, number: int) -> dict:
     losers = list(codes)
     go.write_text("")
     codes = sorted([*codes, os.waitstatus_to_exitcode(os.waitpid(-1, 0)[1])])
-    return {"losers": losers, "codes": codes, "done": jobs.is_done(out, name), "state": jobs.state_of(out, name)}
+    return {"losers": losers, "codes": codes, "done": RunTask(out, name).is_done(), "state": RunTask(out, name).state()}
 
 
 def race_of_drivers(folder: Path, number: int) -> dict:
@@ -237,13 +239,13 @@ def race_of_drivers(folder: Path, number: int) -> dict:
 
 def growth(folder: Path, number: int) -> dict:
     """Bytes that the driver grows by, and descriptors and threads that it keeps, in a sweep of `number` empty runs."""
-    pipeline_run = worker.work
+    train_it = RunTask.do
 
-    def nothing(out: Path, name: str) -> None:
-        with RunDir.create(jobs.run_folder(out, name), {}) as run:
+    def nothing(task: RunTask, **_: bool) -> None:
+        with RunDir.create(task.folder, {}) as run:
             run.mark_done({})
 
-    worker.work = nothing
+    RunTask.do = nothing  # type: ignore[method-assign, assignment]
     seen = []
 
     class Eyes:
@@ -266,8 +268,8 @@ def growth(folder: Path, number: int) -> dict:
             raise AssertionError
 
     points, eyes, out = points_of(number - 1), Eyes(), folder / "many"
-    run_sweep(points, out, LocalEngine(out, 2), watcher=eyes)
-    worker.work = pipeline_run
+    run_sweep(points, out, LocalExecutor(2), watcher=eyes)
+    RunTask.do = train_it  # type: ignore[method-assign]
     (early, open_early), (late, open_late) = seen
     return {"bytes": late - early, "descriptors": open_late - open_early, "at_once": eyes.most}
 
@@ -278,7 +280,7 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     warm = points_of(1)
     make_folder(folder / "warm", warm)
-    worker.work(folder / "warm", warm[0].name)  # imports, compiled kernels
+    RunTask(folder / "warm", warm[0].name).do()  # imports, compiled kernels
     found: dict[str, Any] = {}
     for mode, _, number in (word.partition("=") for word in sys.argv[2:]):
         if mode == "attack":

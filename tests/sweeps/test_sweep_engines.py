@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.lab.sweeps import jobs
-from hmmscope.lab.sweeps.driver import run_sweep
 from hmmscope.lab.sweeps.grid import Point, expand, make_folder
-from hmmscope.lab.sweeps.local import LocalEngine
+from hmmscope.lab.sweeps.run_task import RunTask
+from hmmscope.lab.sweeps.sweeping import run_sweep
+from hmmscope.lab.tasks.local import LocalExecutor
+from hmmscope.lab.tasks.task import BUSY, Outcome
 from hmmscope.processes.files import load_process
 from hmmscope.storage import store
 from sweeps_crash import BASE, children
@@ -87,8 +88,8 @@ def test_killed_workers_and_drivers_change_no_byte(attacked: dict[str, Any]) -> 
 
 def test_of_16_workers_that_race_for_a_run_one_wins(attacked: dict[str, Any]) -> None:
     found = attacked["race"]
-    assert found["losers"] == [jobs.BUSY] * 15
-    assert found["codes"] == [0] + [jobs.BUSY] * 15
+    assert found["losers"] == [BUSY] * 15
+    assert found["codes"] == [0] + [BUSY] * 15
     assert found["done"]
 
 
@@ -129,17 +130,17 @@ def test_ctrl_c_saves_and_leaves_no_worker(tmp_path: Path, capsys: pytest.Captur
         "2",
     ]
     driver = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    until(lambda: driver.poll() is not None or all(jobs.newest_step(out, p.name) for p in points))
+    until(lambda: driver.poll() is not None or all(RunTask(out, p.name).saved() for p in points))
     (server,) = children(driver.pid)
     workers = children(server)
-    assert [jobs.state_of(out, p.name) for p in points] == ["running", "running"]
+    assert [RunTask(out, p.name).state() for p in points] == ["running", "running"]
     os.killpg(driver.pid, signal.SIGINT)
     _, error = driver.communicate(timeout=100)
     assert driver.returncode == 130
     assert error == f"error[130] {out}: stopped by SIGINT; the same command goes on\n"
     assert len(workers) == 2
     assert not any(map(alive, [server, *workers]))
-    assert [jobs.state_of(out, p.name) for p in points] == ["partial", "partial"]
+    assert [RunTask(out, p.name).state() for p in points] == ["partial", "partial"]
     logs = [(out / "logs" / f"{p.name}.log").read_text() for p in points]
     assert all(log.startswith("error[143] ") and "stopped by SIGTERM after step" in log for log in logs)
     assert not (out / "table.jsonl").exists()
@@ -148,15 +149,16 @@ def test_ctrl_c_saves_and_leaves_no_worker(tmp_path: Path, capsys: pytest.Captur
 def test_a_killed_driver_takes_its_workers_along(tmp_path: Path) -> None:
     out, points = tmp_path / "sweep", expand(LONG | {"seeds": 1})
     make_folder(out, points)
-    code = "import sys; from hmmscope.lab.sweeps.local import attend; attend(*sys.argv[1:])"
+    code = "import sys; from hmmscope.lab.tasks.local import attend; from hmmscope.lab.sweeps.run_task import RunTask as T; "
+    code += "attend(T.read(out=sys.argv[1], name=sys.argv[2]))"
     driver = subprocess.Popen([sys.executable, "-c", code, str(out), points[0].name])
-    until(lambda: jobs.newest_step(out, points[0].name))
+    until(lambda: RunTask(out, points[0].name).saved())
     (server,) = children(driver.pid)
     (worker,) = children(server)
     driver.kill()
     driver.wait()
     until(lambda: not alive(worker) and not alive(server))
-    assert jobs.state_of(out, points[0].name) == "partial"
+    assert RunTask(out, points[0].name).state() == "partial"
     assert "stopped by SIGTERM" in (out / "logs" / f"{points[0].name}.log").read_text()
 
 
@@ -170,20 +172,20 @@ def test_workers_say_why_they_fail(tmp_path: Path) -> None:
     (tmp_path / "none.json").unlink()
     with (out / "runs" / points[2].name).open("w") as file:
         file.write("a file\n")
-    engine = LocalEngine(out, 3)
-    engine.submit([point.name for point in points])
+    engine = LocalExecutor(3)
+    engine.submit([RunTask(out, point.name) for point in points])
     assert (engine.active, engine.free) == (3, 0)
-    until(lambda: jobs.newest_step(out, points[1].name))
+    until(lambda: RunTask(out, points[1].name).saved())
     victim = engine.pids[1]
     assert victim is not None
     os.kill(victim, signal.SIGKILL)
-    ended: list[jobs.Outcome] = []
+    ended: list[Outcome] = []
     until(lambda: ended.extend(engine.finished()) or len(ended) == 3)
     found = {outcome.name: outcome for outcome in ended}
     assert found[points[0].name].exit_code == 2
     assert found[points[0].name].reason == f"error[2] process: no file {tmp_path}/none.json"
     assert found[points[0].name].final
-    assert found[points[1].name] == jobs.Outcome(points[1].name, -9, "killed by SIGKILL (was there enough memory?)")
+    assert found[points[1].name] == Outcome(points[1].name, -9, "killed by SIGKILL (was there enough memory?)")
     assert not found[points[1].name].final
     assert found[points[2].name].kind == "failed"
     assert found[points[2].name].reason.startswith(f"error[2] runs/{points[2].name}: no such run folder")
@@ -192,10 +194,10 @@ def test_workers_say_why_they_fail(tmp_path: Path) -> None:
         (points[1].name, "ended unseen: the process that starts workers was killed"),
         (points[0].name, "error[2]"),
     ):
-        step = jobs.newest_step(out, name)
-        engine.submit([name])  # a server that was killed is started again
+        step = RunTask(out, name).saved()
+        engine.submit([RunTask(out, name)])  # a server that was killed is started again
         if name == points[1].name:
-            until(lambda step=step: jobs.newest_step(out, points[1].name) > step)
+            until(lambda step=step: RunTask(out, points[1].name).saved() > step)
             (worker,) = engine.pids
             assert worker is not None
             os.kill(parent(worker), signal.SIGKILL)
@@ -207,20 +209,18 @@ def test_workers_say_why_they_fail(tmp_path: Path) -> None:
 
 def test_a_begun_run_keeps_its_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid that says "auto" goes on, elsewhere, with what the run began on."""
-    from hmmscope.lab.sweeps import worker
-
     automatic = expand({"base": BASE | {"training": BASE["training"] | {"device": "auto"}}})
     out, name = tmp_path / "sweep", automatic[0].name
     assert name == expand({"base": BASE})[0].name
     make_folder(out, automatic)
-    worker.work(out, name)
-    begun = store.read_json(jobs.run_folder(out, name) / "config.json")
-    (jobs.run_folder(out, name) / "done.json").unlink()
+    RunTask(out, name).do()
+    begun = store.read_json(RunTask(out, name).folder / "config.json")
+    (RunTask(out, name).folder / "done.json").unlink()
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    worker.work(out, name)
+    RunTask(out, name).do()
     assert begun["training"]["device"] == "cpu"
-    assert store.read_json(jobs.run_folder(out, name) / "config.json") == begun
-    assert jobs.is_done(out, name)
+    assert store.read_json(RunTask(out, name).folder / "config.json") == begun
+    assert RunTask(out, name).is_done()
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_a_begun_run_keeps_its_device(tmp_path: Path, monkeypatch: pytest.Monkey
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The table of a small sweep on this machine."""
     out = tmp_path_factory.mktemp("local") / "sweep"
-    assert [row["state"] for row in run_sweep(small(), out, LocalEngine(out, 2))] == ["done", "done"]
+    assert [row["state"] for row in run_sweep(small(), out, LocalExecutor(2))] == ["done", "done"]
     return (out / "table.jsonl").read_bytes()
 
 
@@ -247,10 +247,10 @@ def workers_of(out: Path) -> list[int]:
 
 def test_ray_gives_the_same_table_though_a_task_is_killed(tmp_path: Path, undisturbed: bytes) -> None:
     pytest.importorskip("ray")
-    from hmmscope.lab.sweeps.ray import RayEngine
+    from hmmscope.lab.tasks.ray import RayExecutor
 
     out, failures = tmp_path / "sweep", []
-    engine = RayEngine(out, 2)
+    engine = RayExecutor(2)
 
     class Killer:
         """Kills the Ray process of the first worker it sees."""
@@ -271,7 +271,7 @@ def test_ray_gives_the_same_table_though_a_task_is_killed(tmp_path: Path, undist
 
             pass
 
-        def failed(self, outcome: jobs.Outcome, attempts: int, again: bool) -> None:
+        def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
             failures.append((outcome.reason, attempts, again))
 
     killer = Killer()
@@ -285,29 +285,29 @@ def test_ray_gives_the_same_table_though_a_task_is_killed(tmp_path: Path, undist
 
 def test_ray_stops_and_local_goes_on(tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    from hmmscope.lab.sweeps.ray import RayEngine
+    from hmmscope.lab.tasks.ray import RayExecutor
 
     out, points = tmp_path / "sweep", expand(LONG | {"seeds": 3})
     make_folder(out, points)
-    engine = RayEngine(out, 2)
-    engine.submit([point.name for point in points])
-    until(lambda: sum(jobs.newest_step(out, point.name) > 0 for point in points) == 2)
+    engine = RayExecutor(2)
+    engine.submit([RunTask(out, point.name) for point in points])
+    until(lambda: sum(RunTask(out, point.name).saved() > 0 for point in points) == 2)
     engine.stop()
     assert workers_of(out) == []
-    assert sorted(jobs.state_of(out, point.name) for point in points) == ["partial", "partial", "waiting"]
+    assert sorted(RunTask(out, point.name).state() for point in points) == ["partial", "partial", "waiting"]
     assert engine.active == 0
 
 
 def test_no_ray_and_no_slurm_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hmmscope.lab.sweeps.ray import RayEngine
-    from hmmscope.lab.sweeps.slurm import SlurmEngine
+    from hmmscope.lab.tasks.ray import RayExecutor
+    from hmmscope.lab.tasks.slurm import SlurmExecutor
 
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(InputError, match=r"pip install 'hmmscope\[ray\]'"):
-        RayEngine(tmp_path)
+        RayExecutor()
     with pytest.raises(InputError, match=r"pip install 'hmmscope\[slurm\]'"):
-        SlurmEngine(tmp_path)
+        SlurmExecutor(tmp_path)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -317,22 +317,22 @@ def test_no_ray_and_no_slurm_are_one_line(tmp_path: Path, monkeypatch: pytest.Mo
 def test_submitit_gives_the_same_table(tmp_path: Path, undisturbed: bytes) -> None:
     """submitit's stand-in without a queue."""
     pytest.importorskip("submitit")
-    from hmmscope.lab.sweeps.slurm import SlurmEngine
+    from hmmscope.lab.tasks.slurm import SlurmExecutor
 
     out = tmp_path / "sweep"
     make_folder(out, small())  # the stand-in makes its folder inside at once
-    rows = run_sweep(small(), out, SlurmEngine(out, cluster="local"))
+    rows = run_sweep(small(), out, SlurmExecutor(out, cluster="local"))
     assert [row["state"] for row in rows] == ["done", "done"]
     assert (out / "table.jsonl").read_bytes() == undisturbed
 
 
 def test_slurm_refuses_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("submitit")
-    from hmmscope.lab.sweeps.slurm import SlurmEngine
+    from hmmscope.lab.tasks.slurm import SlurmExecutor
 
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ResourceError, match="srun"):
-        SlurmEngine(tmp_path)
+        SlurmExecutor(tmp_path)
 
 
 def squeue(*arguments: str) -> list[str]:
@@ -342,11 +342,11 @@ def squeue(*arguments: str) -> list[str]:
 
 @pytest.mark.slurm
 def test_real_slurm_gives_the_same_table(tmp_path: Path, undisturbed: bytes) -> None:
-    from hmmscope.lab.sweeps.slurm import SlurmEngine
+    from hmmscope.lab.tasks.slurm import SlurmExecutor
 
     assert shutil.which("sbatch")
     out = tmp_path / "sweep"
-    rows = run_sweep(small(), out, SlurmEngine(out, 2, parameters={"time": "10"}))
+    rows = run_sweep(small(), out, SlurmExecutor(out, 2, parameters={"time": "10"}))
     assert [row["state"] for row in rows] == ["done", "done"]
     assert (out / "table.jsonl").read_bytes() == undisturbed
 
@@ -359,24 +359,24 @@ def test_real_slurm_preempts_loses_its_driver_and_stops(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hmmscope.lab.cli", "sweep", str(tmp_path / "grid.yaml"), "--out", str(out)]
     command += ["--engine", "slurm", "-q"]
     driver = subprocess.Popen(command)
-    until(lambda: all(jobs.newest_step(out, point.name) for point in points))
+    until(lambda: all(RunTask(out, point.name).saved() for point in points))
     first, _ = sorted(squeue("--format=%i"))
     subprocess.run(["scancel", "--signal=USR2", first], check=True)
-    until(lambda: jobs.state_of(out, points[0].name) == "partial")
+    until(lambda: RunTask(out, points[0].name).state() == "partial")
     assert "stopped by SIGTERM after step" in (out / "logs" / f"{points[0].name}.log").read_text()
     until(lambda: squeue("--format=%i", "--states=PENDING") == [first])
     driver.kill()
     driver.wait()
-    assert jobs.state_of(out, points[1].name) == "running"
+    assert RunTask(out, points[1].name).state() == "running"
     driver = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    until(lambda: jobs.state_of(out, points[0].name) == "running")  # by the new job, or the one in the queue
+    until(lambda: RunTask(out, points[0].name).state() == "running")  # by the new job, or the one in the queue
     driver.send_signal(signal.SIGTERM)
     _, error = driver.communicate(timeout=100)
     assert driver.returncode == 143
     assert error.startswith("error[143] ")
     subprocess.run(["scancel", "--me"], check=True)
     until(lambda: squeue("--format=%i") == [])
-    assert [jobs.state_of(out, point.name) for point in points] == ["partial", "partial"]
+    assert [RunTask(out, point.name).state() for point in points] == ["partial", "partial"]
 
 
 @pytest.mark.slurm
@@ -404,10 +404,10 @@ def test_real_slurm_job_that_is_lost_is_tried_again(tmp_path: Path, monkeypatch:
 
             pass
 
-        def failed(self, outcome: jobs.Outcome, attempts: int, again: bool) -> None:
+        def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
             failures.append((outcome.reason, attempts, again))
 
-    rows = run_sweep(small(1), out, slurm.SlurmEngine(out, 1), watcher=Killer())
+    rows = run_sweep(small(1), out, slurm.SlurmExecutor(out, 1), watcher=Killer())
     assert failures == [("the Slurm job ended without a result (killed, or its node was lost)", 1, True)]
     assert [row["state"] for row in rows] == ["done"]
 

@@ -20,8 +20,6 @@ import pytest
 from hmmscope.errors import DamagedError, FullDiskError, InputError, RefusedError
 from hmmscope.lab import cli
 from hmmscope.lab.experiments.pool import train_in_pool
-from hmmscope.lab.sweeps import jobs, local
-from hmmscope.lab.sweeps.driver import run_sweep
 from hmmscope.lab.sweeps.grid import (
     config_digest,
     expand,
@@ -32,8 +30,11 @@ from hmmscope.lab.sweeps.grid import (
     read_grid,
     run_name,
 )
-from hmmscope.lab.sweeps.jobs import Heartbeat, Outcome
+from hmmscope.lab.sweeps.run_task import RunTask, taking_part
+from hmmscope.lab.sweeps.sweeping import run_sweep
 from hmmscope.lab.sweeps.table import Board, table_rows, table_text
+from hmmscope.lab.tasks import local
+from hmmscope.lab.tasks.task import BUSY, Heartbeat, Outcome, Task
 from hmmscope.processes.files import load_process
 from hmmscope.runs.config import RunConfig
 from hmmscope.storage import store
@@ -60,9 +61,9 @@ class Scripted:
     def active(self) -> int:
         return len(self.queue)
 
-    def submit(self, names: Sequence[str]) -> None:
-        self.queue += names
-        self.submitted += names
+    def submit(self, tasks: Sequence[Task]) -> None:
+        self.queue += [task.name for task in tasks]
+        self.submitted += [task.name for task in tasks]
 
     def finished(self) -> list[Outcome]:
         names, self.queue = self.queue, []
@@ -72,7 +73,7 @@ class Scripted:
         codes = self.codes.get(name, [0])
         code = codes.pop(0) if len(codes) > 1 else codes[0]
         if code == 0:
-            with RunDir.create(jobs.run_folder(self.out, name), load_point(self.out, name).config.to_data()) as run:
+            with RunDir.create(RunTask(self.out, name).folder, load_point(self.out, name).config.to_data()) as run:
                 run.mark_done(SUMMARY)
         return Outcome(name, code, "" if code == 0 else f"error[{code}] told to")
 
@@ -242,30 +243,30 @@ def test_an_altered_grid_is_damage(tmp_path: Path) -> None:
 
 def test_states_are_read_off_the_folder(tmp_path: Path) -> None:
     name = "run"
-    assert jobs.state_of(tmp_path, name) == "waiting"
-    jobs.write_failure(tmp_path, Outcome(name, -9, "killed by SIGKILL"), 3)
-    assert jobs.state_of(tmp_path, name) == "failed"
-    assert jobs.failure_of(tmp_path, name) == {"reason": "killed by SIGKILL", "exit_code": -9, "attempts": 3}
+    assert RunTask(tmp_path, name).state() == "waiting"
+    RunTask(tmp_path, name).write_failure(Outcome(name, -9, "killed by SIGKILL"), 3)
+    assert RunTask(tmp_path, name).state() == "failed"
+    assert RunTask(tmp_path, name).failure() == {"reason": "killed by SIGKILL", "exit_code": -9, "attempts": 3}
     with RunDir.create(tmp_path / "runs" / name, {}) as run:
-        assert jobs.state_of(tmp_path, name) == "running"
+        assert RunTask(tmp_path, name).state() == "running"
         run.metrics.append({"step": 1})
-    assert jobs.state_of(tmp_path, name) == "failed"
-    jobs.clear_failure(tmp_path, name)
-    jobs.clear_failure(tmp_path, name)  # gone already
-    assert jobs.state_of(tmp_path, name) == "partial"
+    assert RunTask(tmp_path, name).state() == "failed"
+    RunTask(tmp_path, name).clear_failure()
+    RunTask(tmp_path, name).clear_failure()  # gone already
+    assert RunTask(tmp_path, name).state() == "partial"
     with RunDir.open(tmp_path / "runs" / name, lock=True) as run:
         run.mark_done({})
-        assert jobs.state_of(tmp_path, name) == "done"
+        assert RunTask(tmp_path, name).state() == "done"
 
 
 def test_who_comes_alone_cleans_up(tmp_path: Path) -> None:
     make_folder(tmp_path / "sweep", expand(RATES))
     litter = tmp_path / "sweep" / "runs" / f".tmp-run-{'0' * 16}"
     store.make_folder(litter)
-    with jobs.taking_part(tmp_path / "sweep"):
+    with taking_part(tmp_path / "sweep"):
         assert not litter.exists()
         store.make_folder(litter)
-        with jobs.taking_part(tmp_path / "sweep"):
+        with taking_part(tmp_path / "sweep"):
             assert litter.exists()  # somebody may be at work on it
 
 
@@ -305,13 +306,13 @@ def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
         ([3, 0], 1, "failed"),
         ([143, 143, 0], 3, "done"),
         ([143], 3, "failed"),  # it never gets further
-        ([jobs.BUSY, jobs.BUSY, jobs.BUSY, jobs.BUSY, 0], 5, "done"),
+        ([BUSY, BUSY, BUSY, BUSY, 0], 5, "done"),
     ],
 )
 def test_failures_are_tried_again_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: list[int], attempts: int, state: str
 ) -> None:
-    monkeypatch.setattr("hmmscope.lab.sweeps.driver._SECONDS_ELSEWHERE", 0.0)
+    monkeypatch.setattr("hmmscope.lab.tasks.driver._SECONDS_ELSEWHERE", 0.0)
     points, out = expand(RATES), tmp_path / "sweep"
     name = points[1].name
     engine = Scripted(out, {name: codes}, free=3)
@@ -319,7 +320,7 @@ def test_failures_are_tried_again_twice(
     assert engine.submitted.count(name) == attempts
     assert [row["state"] for row in rows] == ["done", state, "done"]
     assert [row["excess"] for row in rows] == [0.25, 0.25 if state == "done" else None, 0.25]
-    record = jobs.failure_of(out, name)
+    record = RunTask(out, name).failure()
     assert (record is None) == (state == "done")
     if record is not None:
         assert record["attempts"] == attempts
@@ -327,7 +328,7 @@ def test_failures_are_tried_again_twice(
     again = Scripted(out, {})
     assert [row["state"] for row in run_sweep(points, out, again)] == ["done"] * 3
     assert again.submitted == ([] if state == "done" else [name])
-    assert jobs.failure_of(out, name) is None
+    assert RunTask(out, name).failure() is None
 
 
 def test_progress_is_no_failure(tmp_path: Path) -> None:
@@ -338,7 +339,7 @@ def test_progress_is_no_failure(tmp_path: Path) -> None:
         def outcome(self, name: str) -> Outcome:
             ended = super().outcome(name)
             if ended.kind == "stopped":  # a step further each time
-                store.make_folder(jobs.run_folder(out, name) / "checkpoints" / f"step-{len(self.submitted):09d}")
+                store.make_folder(RunTask(out, name).folder / "checkpoints" / f"step-{len(self.submitted):09d}")
             elif name == points[0].name:
                 raise AssertionError
             return ended
@@ -371,10 +372,10 @@ def test_progress_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_runs_of_another_process_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hmmscope.lab.sweeps.driver._SECONDS_ELSEWHERE", 0.0)
+    monkeypatch.setattr("hmmscope.lab.tasks.driver._SECONDS_ELSEWHERE", 0.0)
     points, out = expand(RATES), tmp_path / "sweep"
     make_folder(out, points)
-    other = RunDir.create(jobs.run_folder(out, points[0].name), points[0].config.to_data())
+    other = RunDir.create(RunTask(out, points[0].name).folder, points[0].config.to_data())
     engine = Scripted(out, {})
     seen = []
 
@@ -405,13 +406,13 @@ def test_runs_of_another_process_are_waited_for(tmp_path: Path, monkeypatch: pyt
 def test_a_damaged_result_is_a_failed_row(tmp_path: Path) -> None:
     points, out = expand(RATES), tmp_path / "sweep"
     run_sweep(points, out, Scripted(out, {}))
-    (jobs.run_folder(out, points[1].name) / "done.json").write_text("{")
+    (RunTask(out, points[1].name).folder / "done.json").write_text("{")
     rows = table_rows(out, points)
     assert [row["state"] for row in rows] == ["done", "damaged", "done"]
     assert rows[1]["reason"].startswith(f"runs/{points[1].name}/done.json: 1 bytes, which is not what the seal says")
     assert table_text(rows)[-1] == f"{points[1].name}: {rows[1]['reason']}"
-    (jobs.run_folder(out, points[0].name) / "config.json").write_text("{")
-    unsealed = jobs.run_folder(out, points[2].name)
+    (RunTask(out, points[0].name).folder / "config.json").write_text("{")
+    unsealed = RunTask(out, points[2].name).folder
     remove_seal(unsealed)
     store.write_json(unsealed / "done.json", SUMMARY | {"loss": "low"})
     rows = table_rows(out, points)
@@ -424,7 +425,7 @@ def test_a_run_without_its_seal_is_not_believed(tmp_path: Path, capsys: pytest.C
     points, out = expand(RATES), tmp_path / "sweep"
     run_sweep(points, out, Scripted(out, {}))
     assert cli.main(["sweep", "--table", str(out)]) == 0
-    run = jobs.run_folder(out, points[1].name)
+    run = RunTask(out, points[1].name).folder
     remove_seal(run)
     store.write_json(run / "done.json", SUMMARY | {"loss": 0.125, "excess": -1.0})
     capsys.readouterr()
@@ -440,7 +441,7 @@ def test_a_run_without_its_seal_is_not_believed(tmp_path: Path, capsys: pytest.C
 def test_one_damaged_seal_is_one_row_and_the_seal_of_the_sweep_stays(tmp_path: Path) -> None:
     points, out = expand(RATES), tmp_path / "sweep"
     run_sweep(points, out, Scripted(out, {}))
-    (jobs.run_folder(out, points[0].name) / "seal.json").write_text("{")
+    (RunTask(out, points[0].name).folder / "seal.json").write_text("{")
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     assert cli.main(["sweep", "--out", str(out), "-q"]) == 5
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
@@ -518,8 +519,8 @@ def test_the_command_lists_and_refuses(tmp_path: Path, capsys: pytest.CaptureFix
 def test_the_command_prints_a_table_at_any_time(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     points, out = expand(RATES), tmp_path / "sweep"
     make_folder(out, points)
-    jobs.write_failure(out, Outcome(points[1].name, 6, "error[6] step 2: loss is not finite"), 1)
-    RunDir.create(jobs.run_folder(out, points[2].name), {}).unlock()
+    RunTask(out, points[1].name).write_failure(Outcome(points[1].name, 6, "error[6] step 2: loss is not finite"), 1)
+    RunDir.create(RunTask(out, points[2].name).folder, {}).unlock()
     before = sorted(path.name for path in out.iterdir())
     assert cli.main(["sweep", "--table", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -538,11 +539,11 @@ def test_failed_runs_are_the_exit_code(
     (tmp_path / "grid.yaml").write_text(json.dumps(RATES))
     out = tmp_path / "sweep"
     name = expand(RATES)[0].name
-    monkeypatch.setattr("hmmscope.lab.sweeps.executors.LocalEngine", lambda out, jobs, **_: Scripted(out, {name: [6]}))
+    monkeypatch.setattr("hmmscope.lab.tasks.executors.LocalExecutor", lambda jobs, **_: Scripted(out, {name: [6]}))
     assert cli.main(["sweep", str(tmp_path / "grid.yaml"), "--out", str(out), "-q"]) == 5
     said = capsys.readouterr()
     assert said.err == f"error[5] 1 of 3 runs failed; see {out}/table.jsonl and {out}/logs\n"
-    monkeypatch.setattr("hmmscope.lab.sweeps.executors.LocalEngine", lambda out, jobs, **_: Scripted(out, {}))
+    monkeypatch.setattr("hmmscope.lab.tasks.executors.LocalExecutor", lambda jobs, **_: Scripted(out, {}))
     assert cli.main(["sweep", "--out", str(out)]) == 0  # the grid is in the folder
     said = capsys.readouterr()
     assert said.err == f"done     {name}  excess 0.2500 (best 0.2500)\n"
@@ -589,7 +590,7 @@ def test_a_run_under_the_name_of_another_is_not_taken_for_it(tmp_path: Path) -> 
     """Whole and sealed, but of another configuration: in the table of a sweep, in a pool, and for `verify`."""
     points, out = expand(RATES), tmp_path / "sweep"
     run_sweep(points, out, Scripted(out, {}))
-    first, second = (jobs.run_folder(out, point.name) for point in points[:2])
+    first, second = (RunTask(out, point.name).folder for point in points[:2])
     shutil.rmtree(second)
     shutil.copytree(first, second)
     row = table_rows(out, points)[1]
@@ -632,7 +633,7 @@ def test_a_finished_sweep_that_cannot_be_written_is_read(tmp_path: Path, monkeyp
 
 def test_a_full_disk_stops_the_sweep_with_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points, out = expand(RATES), tmp_path / "sweep"
-    monkeypatch.setattr("hmmscope.lab.sweeps.driver.shutil.disk_usage", lambda path: SimpleNamespace(free=100))
+    monkeypatch.setattr("hmmscope.lab.tasks.driver.shutil.disk_usage", lambda path: SimpleNamespace(free=100))
     engine = Scripted(out, {points[0].name: [5]})
     with pytest.raises(FullDiskError, match="the disk is full"):
         run_sweep(points, out, engine)
@@ -642,7 +643,7 @@ def test_a_full_disk_stops_the_sweep_with_its_cause(tmp_path: Path, monkeypatch:
 def test_a_run_at_work_says_how_far_it_is(tmp_path: Path) -> None:
     points, out = expand(RATES), tmp_path / "sweep"
     make_folder(out, points)
-    with RunDir.create(jobs.run_folder(out, points[0].name), points[0].config.to_data()) as run:
+    with RunDir.create(RunTask(out, points[0].name).folder, points[0].config.to_data()) as run:
         run.metrics.append({"step": 7})
         row = table_rows(out, points)[0]
     assert row["state"] == "running"
@@ -670,7 +671,7 @@ class Sleeper:
     def __init__(self) -> None:
         self.process = subprocess.Popen(["sleep", "100"])
 
-    def fork(self, out: Path, name: str, log: int) -> socket.socket:
+    def fork(self, task: RunTask, log: int) -> socket.socket:
         ours, theirs = socket.socketpair()
         theirs.send(b"%d\n" % self.process.pid)
 
@@ -683,7 +684,7 @@ class Sleeper:
 
 
 def test_a_stopped_worker_is_killed_after_its_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = local.Job(sleeper := Sleeper(), tmp_path, "run", silence=5.0)  # type: ignore[arg-type]
+    job = local.Job(sleeper := Sleeper(), RunTask(tmp_path, "run"), silence=5.0)  # type: ignore[arg-type]
     os.kill(sleeper.process.pid, signal.SIGSTOP)
     assert job.poll() is None
     now = time.monotonic()
@@ -697,7 +698,7 @@ def test_a_stopped_worker_is_killed_after_its_silence(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_clock_that_is_set_makes_no_run_silent(hours: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither that of this machine nor that of the one which dates the files; what is seen to change is alive."""
-    job = local.Job(sleeper := Sleeper(), tmp_path, "run", silence=5.0)  # type: ignore[arg-type]
+    job = local.Job(sleeper := Sleeper(), RunTask(tmp_path, "run"), silence=5.0)  # type: ignore[arg-type]
     journal = tmp_path / "runs" / "run" / "metrics.jsonl"
     begun, wall = time.monotonic(), time.time()
     monkeypatch.setattr(time, "time", lambda: wall + 3600 * hours)

@@ -29,6 +29,18 @@ class Failures:
             more = others if len(self._failed) > 1 else ""
             raise PartlyFailedError(f"{self._what}: {name} failed (error[{code}] {line}){more}; {rule}", code)
 
+    def note(self, name: str, code: int, line: str) -> None:
+        """That a piece failed."""
+        self._failed.append((name, code, line.removeprefix(f"error[{code}] ")))
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """A full disk ends all, and the message begins with what it ends."""
+        try:
+            yield
+        except FullDiskError as error:
+            raise FullDiskError(f"{self._what}: {error}; add --resume to go on") from error
+
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
         """What fails in here is that piece's failure; being told to stop ends all, and so does a full disk."""

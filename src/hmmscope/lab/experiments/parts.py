@@ -23,9 +23,11 @@ from hmmscope.errors import DamagedError, HmmscopeError, InputError
 from hmmscope.lab.evidence.records import Measured as Measurement
 from hmmscope.lab.evidence.records import folder_of, measured
 from hmmscope.lab.experiments.experiment import ALL, Experiment, Measured
+from hmmscope.lab.experiments.timing import timed
 from hmmscope.lab.sweeps.grid import config_digest
 from hmmscope.machine import machine_line
 from hmmscope.runs.config import RunConfig, config_from_data
+from hmmscope.runs.pipeline import Run
 from hmmscope.storage import store
 from hmmscope.storage.packed import INDEX, by_part, part_slug, read_tables
 from hmmscope.storage.seals import check_seal, digests
@@ -49,6 +51,11 @@ class Part:
 
     def __str__(self) -> str:
         return f"seed {self.seed}" + (f", {self.name}" if self.name != ALL else "")
+
+    @property
+    def slug(self) -> str:
+        """Its name among the tasks of the experiment."""
+        return f"seed-{self.seed}-{part_slug(self.name)}"
 
     def path(self, out: Path) -> Path:
         """Its file in the folder of the experiment."""
@@ -103,6 +110,16 @@ def measurement_of(experiment: Experiment) -> Measurement:
     folder = folder_of(type(experiment).__module__)
     found = None if folder is None else measured(folder, experiment.name)
     return Measurement(version=experiment.measurement) if found is None else found
+
+
+def measured_in(out: Path, experiment: Experiment, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    """The tables of one measurement; the time that it took is written down in `out`."""
+    with timed(out, f"measuring {group}".removesuffix(" measurements")):
+        return _measure(experiment, runs, group, sizes)
+
+
+def _measure(experiment: Experiment, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+    return experiment.measure(runs, group, sizes)
 
 
 def write_tables(out: Path, names: Sequence[str], parts: Sequence[Part]) -> None:

@@ -38,6 +38,13 @@ class Plan:
             data["seeds"] = list(self.seeds)
         return data | {"measurements": self.sizes}
 
+    @classmethod
+    def from_data(cls, name: str, scale: str, data: dict[str, Any]) -> "Plan":
+        """The plan of an experiment whose folder has this, see `to_data`."""
+        configs = {label: config_from_data(config) for label, config in data["runs"].items()}
+        seeds = tuple(data["seeds"]) if "seeds" in data else None
+        return cls(experiment_named(name), scale, data.get("plan", {}), data["measurements"], configs, seeds)
+
 
 def plan_of(name: str, scale: str, overrides: dict[str, str], seeds: int | Sequence[int] | None) -> Plan:
     """The plan of an experiment, with everything that can be checked before any work.

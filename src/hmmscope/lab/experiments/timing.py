@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from hmmscope.runs.training import PHASES
-from hmmscope.storage import store
+from hmmscope.storage import disk, store
 from hmmscope.storage.journal import Journal
 from hmmscope.storage.rundir import read_journal
 
@@ -28,7 +28,10 @@ def timed(out: Path, phase: str) -> Iterator[None]:
     record = {"phase": phase, "seconds": time.monotonic() - begun, "spent": sum(os.times()[:4]) - spent}
     if not (out / _FOLDER).is_dir():
         store.make_folder(out / _FOLDER)
-    with closing(Journal(out / _FOLDER / _PHASES)) as journal:
+    with (
+        disk.one_at_a_time(out / _FOLDER),
+        closing(Journal(out / _FOLDER / _PHASES)) as journal,
+    ):  # several workers measure
         journal.append(record)
 
 

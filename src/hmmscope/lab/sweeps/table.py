@@ -9,16 +9,9 @@ from typing import Any
 
 from hmmscope.errors import DamagedError, HmmscopeError, InputError
 from hmmscope.lab.sweeps.grid import SUMMARY, Point, changing_grid, check_run, load_points
-from hmmscope.lab.sweeps.jobs import (
-    Heartbeat,
-    Outcome,
-    failure_of,
-    failure_path,
-    heartbeat,
-    is_done,
-    run_folder,
-    state_of,
-)
+from hmmscope.lab.sweeps.run_task import RunTask
+from hmmscope.lab.tasks.driver import Watcher
+from hmmscope.lab.tasks.task import Heartbeat, Outcome
 from hmmscope.machine import environment
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir
@@ -35,24 +28,23 @@ def table_rows(out: Path, points: Sequence[Point]) -> list[dict[str, Any]]:
     """One row for each point: ``run``, what varies, ``seed``, ``state``, ``reason``, and the summary of the run.
 
     The rows depend on configurations and results alone: not on the engine, on the order in which the runs ended, or on how
-    often they were interrupted. Besides the states of `jobs.state_of` there are two of finished runs: "damaged", and
+    often they were interrupted. Besides the states of `Task.state` there are two of finished runs: "damaged", and
     "unsealed", whose numbers are shown, though nothing says that they are those that were written.
     """
     rows = []
     for point in points:
-        summary: dict[str, Any] = {}
-        reason = None
+        task, summary, reason = RunTask(out, point.name), {}, None
         try:
-            state: str = state_of(out, point.name)
+            state: str = task.state()
             if state == "done":
-                check_run(run_folder(out, point.name), point.config)
-                summary = RunDir.open(run_folder(out, point.name)).done or {}
-                if seals.read_seal(run_folder(out, point.name)) is None:
+                check_run(task.folder, point.config)
+                summary = RunDir.open(task.folder).done or {}
+                if seals.read_seal(task.folder) is None:
                     state, reason = "unsealed", f"runs/{point.name}: has no seal; remove it to have it trained again"
             elif state == "running":
-                reason = str(heartbeat(out, point.name))
+                reason = str(task.heartbeat())
             elif state == "failed":
-                reason = (failure_of(out, point.name) or {}).get("reason")
+                reason = (task.failure() or {}).get("reason")
         except (DamagedError, InputError) as error:  # a damaged run is one row, not the end of the table
             state, reason = "damaged", str(error).replace(f"{out}/", "")
         ended = {key: summary.get(key) for key in SUMMARY}
@@ -70,26 +62,22 @@ def write_results(out: Path, *, shared: bool) -> None:
         rows = [] if shared else table_rows(out, points)
         if any(row["state"] in DOUBTFUL for row in rows) and os.path.lexists(out / seals.SEAL):
             return
-        done = {point.name: _digest(out, point.name) for point in points if is_done(out, point.name)}
-        at_work = [f"logs/{point.name}.log" for point in points if not _has_ended(out, point.name)]
+        tasks = [RunTask(out, point.name) for point in points]
+        done = {task.name: _digest(task) for task in tasks if task.is_done()}
+        at_work = [f"logs/{t.name}.log" for t in tasks if not (t.is_done() or os.path.lexists(t.failure_path))]
         seals.remove_seal(out)
         if not shared:
             store.write_table(out / "table.jsonl", rows)
         seals.write_seal(out, "pool" if shared else "sweep", {"by": environment(), "runs": done}, leave=at_work)
 
 
-def _digest(out: Path, name: str) -> str | None:
+def _digest(task: RunTask) -> str | None:
     """Of the seal of a run; None of one that has none or a damaged one."""
     try:
-        seal = seals.read_seal(run_folder(out, name))
+        seal = seals.read_seal(task.folder)
     except DamagedError:
         return None
     return None if seal is None else seal.digest
-
-
-def _has_ended(out: Path, name: str) -> bool:
-    """Whether nobody adds to the log of a run any more."""
-    return is_done(out, name) or os.path.lexists(failure_path(out, name))
 
 
 def table_text(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -114,7 +102,7 @@ def _cell(value: object) -> str:
     return "" if value is None else str(value)
 
 
-class Board:
+class Board(Watcher):
     """Shows a sweep while it runs: a live table on a terminal, elsewhere a line for each run that ends.
 
     Use it as a context manager.
@@ -181,8 +169,9 @@ class Board:
     def _see(self, name: str) -> float | None:
         """The excess of a run, if it is done; the least one is kept."""
         try:
-            excess = (RunDir.open(run_folder(self._out, name)).done or {}).get("excess")
-            if seals.read_seal(run_folder(self._out, name)) is None:
+            folder = RunTask(self._out, name).folder
+            excess = (RunDir.open(folder).done or {}).get("excess")
+            if seals.read_seal(folder) is None:
                 return None
         except HmmscopeError:
             return None

@@ -9,7 +9,7 @@ from hmmscope.lab.evidence.ledger import SCALES, ledger
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.lab.report.ledger_page import Page, render_ledger
-from hmmscope.lab.sweeps.executors import EngineOptions
+from hmmscope.lab.tasks.executors import ExecutorOptions
 from hmmscope.lab.verbs.findings import show_page
 from hmmscope.schema import unknown_name
 from hmmscope.storage import store
@@ -38,7 +38,7 @@ def paper(paper: str, scale: str, out: str, resume: bool, quiet: bool, jobs: int
             say(f"{number} of {len(names)}: {name}", flush=True)
         try:
             if not (folder / name / "report.html").exists():
-                workers = None if jobs is None or not experiment_named(name).num_seeds else EngineOptions(jobs=jobs)
+                workers = None if jobs is None or not experiment_named(name).num_seeds else ExecutorOptions(jobs=jobs)
                 show_page(run_experiment(name, scale, folder / name, engine=workers, resume=True, quiet=quiet))
         except FullDiskError:
             raise

@@ -8,7 +8,7 @@ from hmmscope.lab.experiments.forecast import forecast
 from hmmscope.lab.experiments.planning import plan_of
 from hmmscope.lab.experiments.protocols import write_protocol
 from hmmscope.lab.experiments.running import run_experiment
-from hmmscope.lab.sweeps.executors import EngineOptions
+from hmmscope.lab.tasks.executors import ExecutorOptions
 from hmmscope.lab.verbs.findings import show_page
 from hmmscope.lab.verbs.paper import paper
 from hmmscope.schema import parse_value
@@ -55,7 +55,7 @@ def run(
             raise InputError("run all: takes --scale, --out, --resume and --jobs alone")
         return paper("all", scale, out, resume, quiet, jobs)
     asked = engine is not None or jobs is not None or gpus or address is not None or slurm or silence is not None
-    where = EngineOptions(
+    where = ExecutorOptions(
         name=engine or "local", jobs=jobs, gpus=gpus, address=address, slurm=tuple(slurm), silence=silence
     )
     folder = run_experiment(

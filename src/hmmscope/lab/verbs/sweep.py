@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.lab.sweeps.driver import run_sweep
-from hmmscope.lab.sweeps.executors import EngineOptions, pairs
 from hmmscope.lab.sweeps.grid import GRID_KEYS, Point, expand, load_points, read_grid
-from hmmscope.lab.sweeps.jobs import is_done
+from hmmscope.lab.sweeps.run_task import RunTask
+from hmmscope.lab.sweeps.sweeping import run_sweep
 from hmmscope.lab.sweeps.table import DOUBTFUL, Board, table_rows, table_text
+from hmmscope.lab.tasks.executors import ExecutorOptions, pairs
 from hmmscope.lab.verbs.train import run_config
 from hmmscope.runs.config import read_yaml
 from hmmscope.runs.dry_run import require_room
@@ -36,7 +36,7 @@ def sweep(
     overrides: dict[str, str],
 ) -> None:
     """Run a grid, or go on with it, and print its table; or print the table of one as it is now."""
-    where = EngineOptions(name=engine, jobs=jobs, gpus=gpus, address=address, slurm=tuple(slurm), silence=silence)
+    where = ExecutorOptions(name=engine, jobs=jobs, gpus=gpus, address=address, slurm=tuple(slurm), silence=silence)
     flags = bool(base or vary or seeds or instances or overrides)
     if table is not None:
         if grid or flags or out or dry_run:
@@ -54,7 +54,7 @@ def sweep(
     if out is None:
         raise InputError("out: give a folder for the sweep, --out DIR (or --dry-run)")
     path = Path(out)
-    require_room([p.config for p in points if not is_done(path, p.name)], path, here=engine == "local")
+    require_room([p.config for p in points if not RunTask(path, p.name).is_done()], path, here=engine == "local")
     with Board(path, points, quiet=quiet) as board:
         rows = run_sweep(points, path, where.make(path), retries=retries, watcher=board)
     say("\n".join(table_text(rows)))

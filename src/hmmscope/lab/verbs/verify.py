@@ -11,11 +11,12 @@ from hmmscope.errors import DamagedError, InputError, RefusedError
 from hmmscope.interop.huggingface import RECORD, from_huggingface, read_record
 from hmmscope.lab.evidence.ledger import read_tables, with_versions
 from hmmscope.lab.experiments.experiment import experiment_named
+from hmmscope.lab.experiments.judging import judgements
 from hmmscope.lab.experiments.parts import Kept
-from hmmscope.lab.experiments.running import judgements, run_row
+from hmmscope.lab.experiments.seeded import run_row
 from hmmscope.lab.study.conduct import judgements_of
 from hmmscope.lab.sweeps.grid import check_run, load_points
-from hmmscope.lab.sweeps.jobs import is_done, run_folder
+from hmmscope.lab.sweeps.run_task import RunTask
 from hmmscope.lab.sweeps.table import table_rows
 from hmmscope.models.given import GivenModelSpec
 from hmmscope.runs.config import config_from_data
@@ -115,14 +116,14 @@ def _experiment(folder: Path) -> list[str]:
     said = [f"{made} from {len(tables)} tables"]
     pool, rows, found = folder.parent / "trained", list(tables.get("runs", ())), 0
     for part in store.read_table(folder / INDEX) if (folder / INDEX).is_file() else ():
-        there = [path for name in part.get("runs", {}) if (path := run_folder(pool, name)).is_dir()]
+        there = [path for name in part.get("runs", {}) if (path := RunTask(pool, name).folder).is_dir()]
         for name, digest in seals.digests(there).items():
             _same(
                 part["runs"][name], digest, f"{folder / INDEX}: {part['part']}, seed {part['seed']}: seal of {name}", 0
             )
     for row in [rows[0], rows[-1]] if rows else []:
-        if (run_folder(pool, row["run"]) / "done.json").is_file():
-            again = {"seed": row["seed"]} | run_row(row["label"], run_folder(pool, row["run"]))
+        if (RunTask(pool, row["run"]).folder / "done.json").is_file():
+            again = {"seed": row["seed"]} | run_row(row["label"], RunTask(pool, row["run"]).folder)
             _same(row, again, f"{folder / 'tables' / 'runs.jsonl'}: {row['run']}: ", _TABLES)
             found += 1
     return [*said, f"{found} rows of runs follow from the runs in {pool}"] if found else said
@@ -140,14 +141,14 @@ def _sweep(folder: Path) -> list[str]:
         for stored, row in zip(kept, table_rows(folder, list(points.values())), strict=True):
             _same(stored, row, f"{folder / 'table.jsonl'}: {row['run']}: ", _TABLES)
         said = [f"{len(points)} rows follow from the runs"]
-    done = [name for name in points if is_done(folder, name)]
+    done = [name for name in points if RunTask(folder, name).is_done()]
     for name in done:
-        seals.check_seal(run_folder(folder, name))
-        check_run(run_folder(folder, name), points[name].config)
+        seals.check_seal(RunTask(folder, name).folder)
+        check_run(RunTask(folder, name).folder, points[name].config)
     if (seal := seals.read_seal(folder)) is not None:
-        digests = seals.digests([run_folder(folder, name) for name in done])
+        digests = seals.digests([RunTask(folder, name).folder for name in done])
         _same(seal.bound["runs"], digests, f"{folder / seals.SEAL}: seals of runs: ", 0)
-    return said + ([f"{done[0]}: {_run(run_folder(folder, done[0]))[0]}"] if done else [])
+    return said + ([f"{done[0]}: {_run(RunTask(folder, done[0]).folder)[0]}"] if done else [])
 
 
 _CHECKS: dict[str, Callable[[Path], list[str]]] = {

@@ -1,13 +1,14 @@
-"""Workers, and the fork server that they come from: python -m hmmscope.lab.sweeps.worker
+"""Workers, and the fork server that they come from: python -m hmmscope.lab.worker
 
-The server imports everything once and forks a worker for each run, so that a thousand short runs pay one import. Each has a
-process of its own all the same, with its own memory, log, signals and exit code. It trains with `training.train`, whose lock
-lets one process at a time write a run. The standard input of a worker is a socket on which its parent says nothing: when it
-closes, however the parent ends, the worker saves and stops, so that none is left behind. On the other end the parent reads
-the worker's process id and, when it has ended, its exit code; see `hmmscope.lab.sweeps.local`.
+The server imports everything once and forks a worker for each task, so that a thousand short runs pay one import. Each has a
+process of its own all the same, with its own memory, log, signals and exit code. The standard input of a worker is a socket
+on which its parent says nothing: when it closes, however the parent ends, the worker saves and stops, so that none is left
+behind. On the other end the parent reads the worker's process id and, when it has ended, its exit code; see
+`hmmscope.lab.tasks.local`.
 """
 
 import gc
+import json
 import os
 import select
 import signal
@@ -16,68 +17,23 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
 
-from hmmscope.errors import HmmscopeError, RefusedError, code_and_line
-from hmmscope.lab.sweeps.grid import check_run, load_point
-from hmmscope.lab.sweeps.jobs import BUSY, is_done, run_folder, taking_part
+from hmmscope.errors import code_and_line
+from hmmscope.lab.experiments.seeded import PartTask
+from hmmscope.lab.sweeps.run_task import RunTask
+from hmmscope.lab.tasks.task import BUSY, Busy, Task
 from hmmscope.machine import environment
-from hmmscope.runs.config import RunConfig
-from hmmscope.runs.training import train
-from hmmscope.runs.warming import warm_up
-from hmmscope.storage.rundir import RunDir
 from hmmscope.text import in_a_line
 
 _MESSAGE = 1 << 16
-#: Kinds of models whose kernels are compiled and loaded here.
-_WARM: set[type] = set()
+#: What a worker can do, by kind.
+_KINDS: dict[str, type[Task]] = {task.kind: task for task in (RunTask, PartTask)}
 
 
-class _Busy(Exception):
-    """Another process writes the run."""
-
-
-def prepare(out: Path, name: str) -> None:
-    """What the workers of runs like this one would each do for themselves: compile and load the kernels."""
-    with suppress(Exception):  # the run itself says what is wrong
-        warm_up([load_point(out, name).config], _WARM)
-
-
-def work(out: Path, name: str) -> None:
-    """Train a run of the sweep to its end, from its newest checkpoint if there is one.
-
-    Raises:
-        _Busy: another process is at work on it.
-        HmmscopeError: see `hmmscope.runs.training.train`.
-    """
-    point = load_point(out, name)
-    path = run_folder(out, name)
-    if is_done(out, name):
-        return
-    try:
-        train(_as_begun(point.config, path), path, resume=True, quiet=True)
-    except RefusedError as error:
-        if not _same_run(path, point.config):
-            raise
-        raise _Busy(str(error)) from error
-
-
-def _as_begun(config: RunConfig, path: Path) -> RunConfig:
-    """With the device and the engine that the run began on, if it was begun: its bits depend on them."""
-    if not os.path.lexists(path / "config.json"):
-        return config
-    begun = RunDir.open(path).config.get("training", {})
-    device, engine = begun.get("device", config.training.device), begun.get("engine", "torch")
-    return replace(config, training=replace(config.training, device=device, engine=engine))
-
-
-def _same_run(path: Path, config: RunConfig) -> bool:
-    """Whether the folder holds this configuration, so that the refusal was for its lock."""
-    with suppress(HmmscopeError):
-        check_run(path, config)
-        return True
-    return False
+def task_of(message: bytes) -> Task:
+    """The task that a parent asks for."""
+    given = json.loads(message)
+    return _KINDS[given.pop("kind")].read(**given)
 
 
 def _stop_with_parent() -> None:
@@ -88,15 +44,14 @@ def _stop_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def run(out: str, name: str) -> int:
+def run(message: bytes) -> int:
     """What a worker process does; its exit code is that of the command line, or `BUSY`."""
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm's warning goes to all; the parent answers it with SIGTERM
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
-        with taking_part(Path(out)):
-            work(Path(out), name)
+        task_of(message).do()
         return 0
-    except _Busy as error:
+    except Busy as error:
         return say(BUSY, str(error))
     except Exception as error:
         code, line = code_and_line(error)
@@ -133,8 +88,9 @@ def main() -> None:
         message, given, _, _ = socket.recv_fds(asked, _MESSAGE, 2)
         if not message:
             return
-        (line, log), (out, _, name) = given, os.fsdecode(message).partition("\0")
-        prepare(Path(out), name)
+        line, log = given
+        with suppress(Exception):  # the task itself says what is wrong
+            task_of(message).prepare()
         gc.freeze()  # what is here now is not looked at by workers, so that they share it
         pid = os.fork()
         if pid == 0:
@@ -146,7 +102,7 @@ def main() -> None:
                 os.dup2(source, target)
             os.close(line)
             os.close(log)
-            _work(out, name)
+            _work(message)
         os.close(log)
         workers[pid] = socket.socket(fileno=line)
         _tell(workers[pid], pid)
@@ -157,11 +113,11 @@ def _tell(line: socket.socket, number: int) -> None:
         line.send(b"%d\n" % number)
 
 
-def _work(out: str, name: str) -> None:
+def _work(message: bytes) -> None:
     """The life of a worker."""
     code = 70
     try:
-        code = run(out, name)
+        code = run(message)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -1,4 +1,4 @@
-"""The engine of a Slurm cluster: job arrays through submitit."""
+"""The executor of a Slurm cluster: job arrays through submitit."""
 
 import subprocess
 import time
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.lab.sweeps.jobs import GRACE, Outcome, outcome_of
-from hmmscope.lab.sweeps.local import ForkServer, Job
+from hmmscope.lab.tasks.local import ForkServer, Job
+from hmmscope.lab.tasks.task import GRACE, Outcome, Task
 from hmmscope.schema import require
 
 _QUEUED = 1_000_000
@@ -25,35 +25,35 @@ class Attendant:
         self._job: Job | None = None
         self._silence = silence
 
-    def __call__(self, out: str, name: str) -> tuple[str, int, str]:
-        """The fields of `Outcome`, as `jobs.attend` gives them."""
-        self._job = Job(ForkServer(), Path(out), name, self._silence)
+    def __call__(self, task: Task) -> tuple[str, int, str]:
+        """The fields of `Outcome`, as `local.attend` gives them."""
+        self._job = Job(ForkServer(), task, self._silence)
         while (outcome := self._job.poll()) is None:
             time.sleep(0.2)
         return astuple(outcome)
 
-    def checkpoint(self, out: str, name: str) -> Any:
+    def checkpoint(self, task: Task) -> Any:
         """Called by submitit at Slurm's warning: the job goes back into the queue once the worker has saved."""
         from submitit.helpers import DelayedSubmission
 
         if self._job is not None:
             self._job.terminate()
             self._job.wait(GRACE)
-        return DelayedSubmission(Attendant(self._silence), out, name)
+        return DelayedSubmission(Attendant(self._silence), task)
 
 
-class SlurmEngine:
-    """A Slurm job a run, in job arrays. The jobs outlive this process: started again, the sweep waits for them.
+class SlurmExecutor:
+    """A Slurm job for each task, in job arrays. The jobs outlive this process: started again, the command waits for them.
 
-    The folder of the sweep must be on a file system that all nodes share, with working locks (flock).
+    That folder must be on a file system that all nodes share, with working locks (flock).
 
     Args:
-        out: folder of the sweep; submitit keeps its own files in OUT/slurm.
+        out: folder of the tasks; submitit keeps its own files in OUT/slurm.
         jobs: how many jobs of an array run at a time.
         gpus: whole GPUs of each job.
         parameters: of sbatch by their names there, ``{"partition": "gpu", "time": "120", "account": "a"}``.
         cluster: "slurm"; or "local" and "debug", submitit's stand-ins without a queue.
-        silence: seconds without a step after which a worker is killed, and its run tried again.
+        silence: seconds without a step after which a worker is killed, and its task tried again.
 
     Raises:
         InputError: submitit is not installed, or does not know a parameter.
@@ -92,13 +92,13 @@ class SlurmEngine:
             raise InputError(f"slurm: {' '.join(str(error).split())}") from error
         except RuntimeError as error:  # no srun
             raise ResourceError(f"engine: {' '.join(str(error).split())}") from error
-        self._jobs: dict[str, Any] = {}
-        self._missing: dict[str, float] = {}
+        self._jobs: dict[Task, Any] = {}
+        self._missing: dict[Task, float] = {}
         self._looked = 0.0
 
     @property
     def active(self) -> int:
-        """Runs that are at work or in Slurm's queue."""
+        """Tasks that are at work or in Slurm's queue."""
         return len(self._jobs)
 
     @property
@@ -106,29 +106,29 @@ class SlurmEngine:
         """Slurm keeps the queue."""
         return _QUEUED - len(self._jobs)
 
-    def submit(self, names: Sequence[str]) -> None:
+    def submit(self, tasks: Sequence[Task]) -> None:
         """Submit these as one job array, a job for each."""
         try:
-            jobs = self._executor.map_array(Attendant(self._silence), [str(self._out)] * len(names), list(names))
+            jobs = self._executor.map_array(Attendant(self._silence), list(tasks))
         except Exception as error:  # FailedJobError, and whatever sbatch does to it
             raise ResourceError(f"engine: sbatch refused: {' '.join(str(error).split())[:300]}") from error
-        self._jobs |= dict(zip(names, jobs, strict=True))
+        self._jobs |= dict(zip(tasks, jobs, strict=True))
 
     def finished(self) -> list[Outcome]:
-        """Outcomes since the last call; a job that has left the queue without a result is a failure of its run."""
+        """Outcomes since the last call; a job that has left the queue without a result is a failure of its task."""
         lost = self._lost()
         outcomes: list[Outcome] = []
-        for name, job in list(self._jobs.items()):
+        for task, job in list(self._jobs.items()):
             has_result = job.paths.result_pickle.exists()
-            if not has_result and name not in lost and (self._cluster == "slurm" or not job.done()):
+            if not has_result and task not in lost and (self._cluster == "slurm" or not job.done()):
                 continue
-            del self._jobs[name]
-            self._missing.pop(name, None)
-            outcomes.append(self._outcome(name, None if name in lost else job))
+            del self._jobs[task]
+            self._missing.pop(task, None)
+            outcomes.append(self._outcome(task, None if task in lost else job))
         return outcomes
 
-    def _outcome(self, name: str, job: Any | None) -> Outcome:
-        """What a job tells of its run; None for a lost one."""
+    def _outcome(self, task: Task, job: Any | None) -> Outcome:
+        """What a job tells of its task; None for a lost one."""
         reason = _LOST
         try:
             if job is not None:
@@ -136,22 +136,22 @@ class SlurmEngine:
         except Exception as error:
             said = str(error).strip().splitlines()
             reason = f"the job failed ({said[-1] if said else type(error).__name__})"
-        return outcome_of(self._out, name, 70, reason)
+        return task.outcome(70, reason)
 
-    def _lost(self) -> set[str]:
-        """Runs whose jobs Slurm has not listed for a while; sacct would know, but few small sites keep accounts."""
+    def _lost(self) -> set[Task]:
+        """Tasks whose jobs Slurm has not listed for a while; sacct would know, but few small sites keep accounts."""
         if self._cluster != "slurm" or time.monotonic() - self._looked < _SECONDS_BETWEEN_LOOKS:
             return set()
         self._looked = time.monotonic()
         listed = _listed()
         if listed is None:
             return set()
-        for name, job in self._jobs.items():
+        for task, job in self._jobs.items():
             if job.job_id in listed:
-                self._missing.pop(name, None)
+                self._missing.pop(task, None)
             else:
-                self._missing.setdefault(name, self._looked)
-        return {name for name, since in self._missing.items() if self._looked - since > _SECONDS_FOR_A_RESULT}
+                self._missing.setdefault(task, self._looked)
+        return {task for task, since in self._missing.items() if self._looked - since > _SECONDS_FOR_A_RESULT}
 
     def stop(self) -> None:
         """Cancel the jobs: Slurm tells the workers to stop, they save, and leave the queue."""

@@ -1,9 +1,10 @@
-"""Workers of one machine: how they are started, what came of each, and the engine that keeps a few of them at work.
+"""Workers of one machine: how they are started, what came of each, and the executor that keeps a few of them at work.
 
-A fork server imports everything once and forks a worker for each run, see `hmmscope.lab.sweeps.worker`.
+A fork server imports everything once and forks a worker for each task, see `hmmscope.lab.worker`.
 """
 
 import functools
+import json
 import os
 import re
 import select
@@ -15,13 +16,13 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import astuple, replace
-from pathlib import Path
 
 from hmmscope.errors import HmmscopeError
-from hmmscope.lab.sweeps.jobs import GRACE, LOG_TAIL, Outcome, Watch, outcome_of
+from hmmscope.lab.tasks.task import GRACE, Outcome, Task, Watch
 from hmmscope.schema import require
 from hmmscope.storage import disk, store
 
+_TAIL = 1 << 16
 _SAID = re.compile(r"error\[(\d+)\] .*")
 #: Exit code of a worker that nobody saw end.
 _UNSEEN = 70
@@ -34,11 +35,11 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
-    def fork(self, out: Path, name: str, log: int) -> socket.socket:
-        """Have a worker forked for a run, which writes to the file `log`; the end of its socket that tells of it."""
+    def fork(self, task: Task, log: int) -> socket.socket:
+        """Have a worker forked for a task, which writes to the file `log`; the end of its socket that tells of it."""
         ours, theirs = socket.socketpair()
         with theirs:
-            message = os.fsencode(f"{out}\0{name}")
+            message = json.dumps({"kind": task.kind} | task.given()).encode()
             try:
                 socket.send_fds(self._started(), [message], [theirs.fileno(), log])
             except OSError:  # it was killed this instant
@@ -54,7 +55,7 @@ class ForkServer:
             with theirs:
                 # A session of its own: Ctrl-C reaches the parent alone, which then tells its workers once.
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "hmmscope.lab.sweeps.worker"],
+                    [sys.executable, "-P", "-m", "hmmscope.lab.worker"],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     env=_one_thread(),
@@ -90,24 +91,21 @@ class Job:
 
     Args:
         server: forks it.
-        out: folder of the sweep.
-        name: of the run.
+        task: what it does.
         silence: seconds without a sign of it after which it is killed; None for as long as it takes.
     """
 
-    def __init__(self, server: ForkServer, out: Path, name: str, silence: float | None = None) -> None:
-        self._name, self._out = name, Path(os.path.abspath(out))
-        self._silence = silence
-        self._log = self._out / "logs" / f"{name}.log"
-        store.make_folder(self._log.parent)
-        log = disk.open_own(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    def __init__(self, server: ForkServer, task: Task, silence: float | None = None) -> None:
+        self._task, self._silence = task, silence
+        store.make_folder(task.log.parent)
+        log = disk.open_own(task.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             self._begin = os.fstat(log).st_size
-            self._line = server.fork(self._out, name, log)
+            self._line = server.fork(task, log)
         finally:
             os.close(log)
         self._told = b""
-        self._watch = Watch(self._out, name)
+        self._watch = Watch(task)
 
     @property
     def pid(self) -> int | None:
@@ -160,7 +158,7 @@ class Job:
         self._line.close()
         if len(self._numbers) < 2:
             reason = "ended unseen: the process that starts workers was killed (was there enough memory?)"
-            return outcome_of(self._out, self._name, _UNSEEN, reason)
+            return self._task.outcome(_UNSEEN, reason)
         code = self._numbers[1]
         if code == 0:
             reason = "ended without a result"
@@ -169,14 +167,14 @@ class Job:
             reason = f"killed by {_signal_name(-code)}{hint}"
         else:
             reason = self._said().get(code, f"exit code {code}")
-        return outcome_of(self._out, self._name, code, reason)
+        return self._task.outcome(code, reason)
 
     def _said(self) -> dict[int, str]:
-        """Its last line of each error by exit code, without the folder, so that it is the same wherever the sweep lies."""
-        with suppress(HmmscopeError), disk.reading(self._log, own=True) as file:
-            file.seek(max(self._begin, os.fstat(file.fileno()).st_size - LOG_TAIL))
-            lines = file.read(LOG_TAIL).decode(errors="replace").splitlines()
-            found = [match for line in lines if (match := _SAID.match(line.replace(f"{self._out}/", "")))]
+        """Its last line of each error by exit code, without the folder, so that it is the same wherever that lies."""
+        with suppress(HmmscopeError), disk.reading(self._task.log, own=True) as file:
+            file.seek(max(self._begin, os.fstat(file.fileno()).st_size - _TAIL))
+            lines = file.read(_TAIL).decode(errors="replace").splitlines()
+            found = [match for line in lines if (match := _SAID.match(line.replace(f"{self._task.out}/", "")))]
             return {int(match[1]): match[0] for match in found}
         return {}
 
@@ -194,12 +192,12 @@ def _server() -> ForkServer:
     return ForkServer()
 
 
-def attend(out: str, name: str, silence: float | None = None) -> tuple[str, int, str]:
+def attend(task: Task, silence: float | None = None) -> tuple[str, int, str]:
     """Run a worker to its end: the fields of `Outcome`. On an exception it is told to stop, and waited for.
 
-    What engines send to other machines; paths must mean the same there.
+    What executors send to other machines; paths must mean the same there.
     """
-    job = Job(_server(), Path(out), name, silence)
+    job = Job(_server(), task, silence)
     try:
         while (outcome := job.poll()) is None:
             time.sleep(0.05)
@@ -210,24 +208,23 @@ def attend(out: str, name: str, silence: float | None = None) -> tuple[str, int,
     return astuple(outcome)
 
 
-class LocalEngine:
-    """Worker processes on this machine, one a run.
+class LocalExecutor:
+    """Worker processes on this machine, one a task.
 
     Args:
-        out: folder of the sweep.
         jobs: how many at a time; by default as many as processors that this process may use.
-        silence: seconds without a step after which a worker is killed, and its run tried again.
+        silence: seconds without a step after which a worker is killed, and its task tried again.
     """
 
-    def __init__(self, out: Path, jobs: int | None = None, *, silence: float | None = None) -> None:
-        self._out, self._silence, self._server = out, silence, ForkServer()
+    def __init__(self, jobs: int | None = None, *, silence: float | None = None) -> None:
+        self._silence, self._server = silence, ForkServer()
         self._slots = jobs if jobs is not None else len(os.sched_getaffinity(0))
         require(1 <= self._slots <= 1024, "jobs", "must be in [1, 1024]", jobs)
         self._jobs: list[Job] = []
 
     @property
     def active(self) -> int:
-        """Runs that are at work."""
+        """Tasks that are at work."""
         return len(self._jobs)
 
     @property
@@ -240,10 +237,9 @@ class LocalEngine:
         """Process ids of the workers, as far as they are forked."""
         return [job.pid for job in self._jobs]
 
-    def submit(self, names: Sequence[str]) -> None:
+    def submit(self, tasks: Sequence[Task]) -> None:
         """Start a worker for each."""
-        for name in names:
-            self._jobs.append(Job(self._server, self._out, name, self._silence))
+        self._jobs += [Job(self._server, task, self._silence) for task in tasks]
 
     def finished(self) -> list[Outcome]:
         """Outcomes since the last call."""

@@ -1,31 +1,29 @@
-"""The engine of many machines: Ray Core tasks, on a cluster by its address, or on this machine alone."""
+"""The executor of many machines: Ray Core tasks, on a cluster by its address, or on this machine alone."""
 
 import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from hmmscope.errors import InputError, ResourceError
-from hmmscope.lab.sweeps.jobs import GRACE, Outcome, outcome_of
-from hmmscope.lab.sweeps.local import attend
+from hmmscope.lab.tasks.local import attend
+from hmmscope.lab.tasks.task import GRACE, Outcome, Task
 from hmmscope.schema import require
 
-_QUEUED = 1_000_000  # more than any sweep has: Ray keeps the queue
+_QUEUED = 1_000_000  # more than anybody has: Ray keeps the queue
 
 
-class RayEngine:
-    """A Ray task a run, with one processor and `gpus` of a GPU. It starts a worker process and waits.
+class RayExecutor:
+    """A Ray task for each task, with one processor and `gpus` of a GPU. It starts a worker process and waits.
 
-    The folder of the sweep must have the same path on all machines, and hmmscope must be installed on them.
+    The folder of a task must have the same path on all machines, and hmmscope must be installed on them.
 
     Args:
-        out: folder of the sweep.
         jobs: processors of a Ray that is started here; not with `address`.
         address: of a running cluster ("auto", "host:6379", "ray://host:10001"); by default Ray is started here and ended
-            with the sweep.
+            with the work.
         gpus: of each task; a fraction lets several share one.
-        silence: seconds without a step after which a worker is killed, and its run tried again.
+        silence: seconds without a step after which a worker is killed, and its task tried again.
 
     Raises:
         InputError: Ray is not installed.
@@ -34,7 +32,6 @@ class RayEngine:
 
     def __init__(
         self,
-        out: Path,
         jobs: int | None = None,
         *,
         address: str | None = None,
@@ -49,7 +46,7 @@ class RayEngine:
         require(address is None or jobs is None, "jobs", "is said by the cluster at --address", jobs)
         require(jobs is None or 1 <= jobs <= 1024, "jobs", "must be in [1, 1024]", jobs)
         require(0 <= gpus <= 64, "gpus", "must be in [0, 64]", gpus)
-        self._ray, self._out, self._silence = ray, out.absolute(), silence
+        self._ray, self._silence = ray, silence
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         if address is None:
             processors = jobs if jobs is not None else len(os.sched_getaffinity(0))
@@ -61,33 +58,33 @@ class RayEngine:
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise ResourceError(f"engine: Ray does not start: {' '.join(str(error).split())}") from error
         # We count attempts ourselves, and a lost task is an outcome.
-        self._task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0, max_calls=0)(attend)
-        self._names: dict[Any, str] = {}
+        self._attend = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0, max_calls=0)(attend)
+        self._tasks: dict[Any, Task] = {}
 
     @property
     def active(self) -> int:
-        """Runs that are at work or in Ray's queue."""
-        return len(self._names)
+        """Tasks that are at work or in Ray's queue."""
+        return len(self._tasks)
 
     @property
     def free(self) -> int:
         """Ray keeps the queue."""
-        return _QUEUED - len(self._names)
+        return _QUEUED - len(self._tasks)
 
-    def submit(self, names: Sequence[str]) -> None:
-        """Queue a task for each."""
-        for name in names:
-            self._names[self._task.remote(str(self._out), name, self._silence)] = name
+    def submit(self, tasks: Sequence[Task]) -> None:
+        """Queue a Ray task for each."""
+        for task in tasks:
+            self._tasks[self._attend.remote(task, self._silence)] = task
 
     def finished(self) -> list[Outcome]:
-        """Outcomes since the last call; a lost machine or a killed Ray worker is a failure of its run."""
-        if not self._names:
+        """Outcomes since the last call; a lost machine or a killed Ray worker is a failure of its task."""
+        if not self._tasks:
             return []
-        ended, _ = self._ray.wait(list(self._names), num_returns=len(self._names), timeout=0, fetch_local=False)
+        ended, _ = self._ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=0, fetch_local=False)
         return [self._outcome(reference) for reference in ended]
 
     def _outcome(self, reference: Any) -> Outcome:
-        name = self._names.pop(reference)
+        task = self._tasks.pop(reference)
         try:
             return Outcome(*self._ray.get(reference))
         except self._ray.exceptions.TaskCancelledError:
@@ -97,16 +94,16 @@ class RayEngine:
             code, reason = 70, f"the Ray task failed ({lines[-1][:200]})"
         except self._ray.exceptions.RayError as error:
             code, reason = 70, f"the Ray task was lost ({type(error).__name__})"
-        return outcome_of(self._out, name, code, reason)
+        return task.outcome(code, reason)
 
     def stop(self) -> None:
         """Cancel all tasks, wait until their workers have saved and ended, and leave Ray."""
-        for reference in self._names:
+        for reference in self._tasks:
             self._ray.cancel(reference, force=False)
         deadline = time.monotonic() + GRACE
-        while self._names and time.monotonic() < deadline:
+        while self._tasks and time.monotonic() < deadline:
             self.finished()
             time.sleep(0.05)
-        self._names.clear()
+        self._tasks.clear()
         if self._ray.is_initialized():
             self._ray.shutdown()

@@ -1,20 +1,20 @@
-"""Engines by name, with the options of the command line that they know."""
+"""Executors by name, with the options of the command line that they know."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hmmscope.errors import InputError
-from hmmscope.lab.sweeps.driver import Engine
-from hmmscope.lab.sweeps.local import LocalEngine
+from hmmscope.lab.tasks.driver import Executor
+from hmmscope.lab.tasks.local import LocalExecutor
 from hmmscope.schema import unknown_name
 
 ENGINES = ("local", "ray", "slurm")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineOptions:
-    """Where runs are trained, and how many at a time.
+class ExecutorOptions:
+    """Where tasks are done, and how many at a time.
 
     Attributes:
         name: "local", "ray" or "slurm".
@@ -22,7 +22,7 @@ class EngineOptions:
         gpus: of each worker (Ray: a fraction; Slurm: whole).
         address: of a Ray cluster.
         slurm: options of sbatch, ``partition=gpu``.
-        silence: seconds without a step after which a worker is killed, and its run tried again; None for any time.
+        silence: seconds without a step after which a worker is killed, and its task tried again; None for any time.
     """
 
     name: str = "local"
@@ -47,17 +47,19 @@ class EngineOptions:
             raise InputError(f"silence: must be at least 1 second, got {self.silence:g}")
         pairs(self.slurm, "slurm")
 
-    def make(self, out: Path) -> Engine:
-        """The engine for the sweep in `out`."""
+    def make(self, out: Path) -> Executor:
+        """The executor of the tasks in `out`."""
         if self.name == "local":
-            return LocalEngine(out, self.jobs, silence=self.silence)
+            return LocalExecutor(self.jobs, silence=self.silence)
         if self.name == "ray":
-            from hmmscope.lab.sweeps.ray import RayEngine
+            from hmmscope.lab.tasks.ray import RayExecutor
 
-            return RayEngine(out, self.jobs, address=self.address, gpus=self.gpus, silence=self.silence)
-        from hmmscope.lab.sweeps.slurm import SlurmEngine
+            return RayExecutor(self.jobs, address=self.address, gpus=self.gpus, silence=self.silence)
+        from hmmscope.lab.tasks.slurm import SlurmExecutor
 
-        return SlurmEngine(out, self.jobs, gpus=self.gpus, parameters=pairs(self.slurm, "slurm"), silence=self.silence)
+        return SlurmExecutor(
+            out, self.jobs, gpus=self.gpus, parameters=pairs(self.slurm, "slurm"), silence=self.silence
+        )
 
 
 def pairs(words: Sequence[str], field: str) -> dict[str, str]:

@@ -1,0 +1,131 @@
+"""A run of a sweep or of a pool as a task: a point of grid.json that becomes the run folder OUT/runs/NAME."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from hmmscope.errors import HmmscopeError, RefusedError
+from hmmscope.lab.sweeps.grid import check_run, load_point
+from hmmscope.lab.tasks.task import Busy, Heartbeat, Task
+from hmmscope.runs.config import RunConfig
+from hmmscope.runs.training import train
+from hmmscope.runs.warming import warm_up
+from hmmscope.storage import disk, store
+from hmmscope.storage.rundir import RunDir
+
+_TAIL = 1 << 16
+#: Kinds of models whose kernels are compiled and loaded in this process.
+_WARM: set[type] = set()
+
+
+@dataclass(frozen=True)
+class RunTask(Task):
+    """A run to be trained; its lock lets one process at a time write it."""
+
+    kind: ClassVar[str] = "run"
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return self.out / "runs" / self.name
+
+    def is_done(self) -> bool:
+        """Whether the run is complete."""
+        return os.path.lexists(self.folder / "done.json")
+
+    def is_begun(self) -> bool:
+        """Whether there is a folder."""
+        return os.path.lexists(self.folder)
+
+    def in_use(self) -> bool:
+        """Whether a process holds the run's lock. (It looks by a shared lock of an instant: who is refused the lock because
+        of it is `Busy`, and tried again.)"""
+        path = self.folder / "lock"
+        if not os.path.lexists(path):
+            return False
+        with disk.reading(path, own=True) as file:
+            try:
+                fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def saved(self) -> int:
+        """Step of the newest checkpoint; 0 if there is none."""
+        with suppress(OSError, HmmscopeError):
+            return max(RunDir(self.folder, {}).checkpoint_steps(), default=0)
+        return 0
+
+    def growing(self) -> Sequence[Path]:
+        """The journal and the lock."""
+        return (self.folder / "metrics.jsonl", self.folder / "lock")
+
+    def heartbeat(self, silent: float | None = None) -> Heartbeat:
+        """With its step and its process."""
+        step, process = None, ""
+        unknown = suppress(OSError, HmmscopeError, LookupError, ValueError, TypeError)
+        with unknown, disk.reading(self.folder / "metrics.jsonl", own=True) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            step = int(json.loads(file.read(_TAIL).splitlines()[-1])["step"])
+        with suppress(HmmscopeError):
+            process = disk.read_bytes(self.folder / "lock", own=True, limit=1000).decode(errors="replace").strip()
+        return replace(super().heartbeat(silent), step=step, process=process)
+
+    def prepare(self) -> None:
+        """Compile and load the kernels; not beside a GPU, with which torch starts threads that a fork would lose."""
+        if not torch.cuda.is_available():
+            warm_up([load_point(self.out, self.name).config], _WARM)
+
+    def do(self, *, quiet: bool = True) -> None:
+        """Train it to its end, from its newest checkpoint if there is one; see `hmmscope.runs.training.train`."""
+        with taking_part(self.out):
+            point = load_point(self.out, self.name)
+            if self.is_done():
+                return
+            try:
+                train(_as_begun(point.config, self.folder), self.folder, resume=True, quiet=quiet)
+            except RefusedError as error:
+                if not _same_run(self.folder, point.config):
+                    raise
+                raise Busy(str(error)) from error
+
+
+def _as_begun(config: RunConfig, path: Path) -> RunConfig:
+    """With the device and the engine that the run began on, if it was begun: its bits depend on them."""
+    if not os.path.lexists(path / "config.json"):
+        return config
+    begun = RunDir.open(path).config.get("training", {})
+    device, engine = begun.get("device", config.training.device), begun.get("engine", "torch")
+    return replace(config, training=replace(config.training, device=device, engine=engine))
+
+
+def _same_run(path: Path, config: RunConfig) -> bool:
+    """Whether the folder holds this configuration, so that the refusal was for its lock."""
+    with suppress(HmmscopeError):
+        check_run(path, config)
+        return True
+    return False
+
+
+@contextmanager
+def taking_part(out: Path) -> Iterator[None]:
+    """Hold the shared lock of a sweep, as all its processes do. Whoever comes alone removes what killed ones left."""
+    with disk.writing(out, 0):
+        lock = disk.open_own(out / "lock", os.O_RDWR | os.O_CREAT)
+    try:
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for folder in (out, out / "runs", out / "failures"):
+                if folder.is_dir() and not folder.is_symlink():
+                    store.remove_leftovers(folder)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(lock)

@@ -1,0 +1,57 @@
+"""A sweep from beginning to end: its folder, its runs as tasks, its table and its seal."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from hmmscope.lab.sweeps.grid import Point, begin_work, extend_folder, load_points, make_folder
+from hmmscope.lab.sweeps.run_task import RunTask, taking_part
+from hmmscope.lab.sweeps.table import table_rows, write_results
+from hmmscope.lab.tasks.driver import Executor, Watcher, do_tasks
+from hmmscope.storage.seals import check_seal
+
+
+def run_sweep(
+    points: Sequence[Point],
+    out: Path,
+    executor: Executor,
+    *,
+    retries: int = 2,
+    watcher: Watcher | None = None,
+    shared: bool = False,
+) -> list[dict]:
+    """Train every point of a grid, and write OUT/table.jsonl.
+
+    Args:
+        points: of `grid.expand`.
+        out: a new folder, or that of the same sweep, or of a part of it.
+        executor: where.
+        retries: further attempts at a run that failed, see `do_tasks`.
+        watcher: is told what happens.
+        shared: the folder is a pool of runs of several grids: others stay, and no table is written.
+
+    Returns:
+        the rows of the table, see `table.table_rows`; failed runs are among them.
+
+    Raises:
+        RefusedError: `out` is something else, or has runs that `points` has not.
+        FullDiskError, Interrupted: see `do_tasks`.
+    """
+    out = out.absolute()
+    if not shared and _is_finished(out, points):
+        return table_rows(out, points)
+    make_folder(out, list(points), shared=shared)
+    with taking_part(out):
+        extend_folder(out, list(points), shared=shared)
+        begin_work(out, points)
+        do_tasks([RunTask(out, point.name) for point in points], executor, retries=retries, watcher=watcher)
+        write_results(out, shared=shared)
+    return table_rows(out, points)
+
+
+def _is_finished(out: Path, points: Sequence[Point]) -> bool:
+    """Whether the folder has all these runs, sealed, and cannot be written; there is then nothing to write."""
+    if not os.path.lexists(out / "grid.json") or os.access(out, os.W_OK):
+        return False
+    names = {point.name for point in load_points(out)}
+    return check_seal(out) is not None and all(p.name in names and RunTask(out, p.name).is_done() for p in points)
