@@ -123,9 +123,7 @@ class _Pairs:
         process, layout = corpus.process, corpus.layout
         batch, last = corpus[0:num_samples], belief_times(corpus)
         if COMPONENTS not in process.by_law or batch.components is None or last[0] == 0:
-            raise InputError(
-                "corpus: must be prompts of a mixture, with demonstrations, so that there is a task to patch"
-            )
+            raise InputError("corpus: must be prompts of a mixture, with demonstrations of a component to patch")
         donor = _of_another_component(batch.components)
         mixed = torch.cat([batch.observations[donor][:, : last[0]], batch.observations[:, last]], 1)
         self._model, self.columns, self._everywhere = model, torch.from_numpy(layout.columns[last]), everywhere

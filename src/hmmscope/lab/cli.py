@@ -169,7 +169,7 @@ def _add_exact_answers(verb: _Verb) -> None:
     facts.add_argument("--component", type=int, metavar="M", help="which one of a mixture")
     facts.add_argument("--blocks", type=int, default=0, metavar="N", help="entropies of blocks up to N observations")
     facts.add_argument("--steps", type=int, default=0, metavar="K", help="observability of up to K observations")
-    facts.add_argument("--mixing", action="store_true", help="the mixing time of the posterior")
+    facts.add_argument("--mixing", action="store_true", help="the mixing time of the belief")
     facts.add_argument("--memory", type=int, default=0, metavar="L", help="errors of up to L observations of memory")
     facts.add_argument("--time", type=int, default=0, metavar="T", help="observations seen when a memory is judged")
     facts.add_argument("--mixed-states", type=int, default=0, metavar="N", help="the beliefs one can come to, up to N")
