@@ -209,7 +209,7 @@ def _examples(
     for begin in range(0, len(seen), rows):
         part = seen[begin : begin + rows]
         counts = context_counts(part, reach, num_symbols, max_order)[:, predicted]
-        chosen = np.take_along_axis(counts, part[:, predicted, None, None], 3)[..., 0]
+        chosen = np.take_along_axis(counts, np.maximum(part, 0)[:, predicted, None, None], 3)[..., 0]
         own.append(chosen[kept[begin : begin + rows]])
         totals.append(counts.sum(-1)[kept[begin : begin + rows]])
     return np.concatenate(own), np.concatenate(totals)

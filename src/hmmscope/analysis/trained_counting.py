@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hmmscope.analysis.counting import ODDS, PSEUDO_COUNTS, TREE, descend, least_within_margin, tuned_ngrams
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.processes.process import Process
+from hmmscope.sequences.gaps import MISSING
 
 #: Observations of the training part that strengths, pseudo-count and weight are tuned on: so many, evenly spread.
 _TUNED_ON = 2**14
@@ -71,8 +72,8 @@ class TrainedCounting:
         self.num_symbols = process.num_symbols
         data = process.part("train")
         flat = data.flat.astype(np.int64)
-        place = np.concatenate([np.arange(count) for count in data.lengths.tolist()])
-        events = np.unique(np.linspace(0, len(flat) - 1, min(len(flat), _TUNED_ON)).astype(np.int64))
+        place, made = data.reach, np.flatnonzero(data.reach >= 0)
+        events = made[np.unique(np.linspace(0, len(made) - 1, min(len(made), _TUNED_ON)).astype(np.int64))]
         own, totals = np.zeros((2, len(events), 0))
         self._levels: list[_Level] = []
         nodes: list[NDArray[np.int64]] = []
@@ -166,7 +167,8 @@ class TrainedCounting:
         self, observations: Int64[Tensor, "batch time"], positions: NDArray[np.int64]
     ) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
         """P(observation t | those before) at each t of `positions`: ``trained-order-<k>``, ``trained-context-tree``."""
-        seen, size = observations.numpy(), self.num_symbols
+        seen, size = np.maximum(observations.numpy(), 0), self.num_symbols
+        reach = _reach(observations.numpy() == MISSING, positions)
         context = np.zeros((len(seen), len(positions)), np.int64)
         nodes = []
         for order, level in enumerate(self._levels):
@@ -174,7 +176,7 @@ class TrainedCounting:
                 inside = positions >= order
                 context[:, inside] += seen[:, positions[inside] - order] * size ** (order - 1)
             found = level.find(context)
-            found[:, positions < order] = -1
+            found[reach < order] = -1
             nodes.append(found)
         laws = {}
         for order, strengths in enumerate(self.strengths):
@@ -187,12 +189,12 @@ class TrainedCounting:
         for k in range(self.depth, -1, -1):
             counts, totals = self._at(k, nodes[k])
             estimate = (counts + self.pseudo_count) / (totals + self.pseudo_count * size)[..., None]
-            ends = positions == k
+            ends = reach == k
             share = np.append(self.shares[k], 1.0)[
                 nodes[k]
             ]  # after a context that never occurred all trees say the same
-            share[:, ends] = 1.0
-            law = np.where((positions >= k)[:, None], share[..., None] * estimate + (1 - share)[..., None] * law, law)
+            share[ends] = 1.0
+            law = np.where((reach >= k)[..., None], share[..., None] * estimate + (1 - share)[..., None] * law, law)
         return laws | {f"trained-{TREE}": torch.from_numpy(law)}
 
     def _at(self, order: int, nodes: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -208,6 +210,14 @@ class TrainedCounting:
         counts[row, level.symbols[entry]] = level.counts[entry]
         totals = np.append(level.totals, 0)[own].astype(np.float64)
         return counts.reshape(*nodes.shape, -1), totals.reshape(nodes.shape)
+
+
+def _reach(gaps: NDArray[np.bool_], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Symbols before each position since the last gap (batch, judged)."""
+    steps = np.arange(gaps.shape[1])
+    last = np.maximum.accumulate(np.where(gaps, steps, -1), axis=1)  # the last gap at or before each step
+    before = np.concatenate([np.full((len(gaps), 1), -1), last[:, :-1]], 1)[:, positions]
+    return positions - 1 - before
 
 
 def _counted(

@@ -19,6 +19,7 @@ from hmmscope.reprs import Shown, html_table
 from hmmscope.schema import shown, spec_to_data
 from hmmscope.seeds import philox_key
 from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.gaps import MISSING
 
 Index = int | slice | Sequence[int] | NDArray[np.integer] | Tensor
 
@@ -28,7 +29,8 @@ class Batch(Shown):
     """Some samples of a corpus.
 
     Attributes:
-        tokens: what a model reads (batch, column); vectors (batch, column, coordinate) for a linear process.
+        tokens: what a model reads (batch, column), the last token where an observation is missing; vectors (batch, column,
+            coordinate) for a linear process.
         observations: the symbols, or vectors, without delimiters (batch, time).
         states: the hidden states behind them (batch, time).
         components: the mixture component of each sample (batch,), or None for a single process.
@@ -76,6 +78,8 @@ class Corpus:
                 raise InputError("length: give a length or a layout")
         self.device = _device(device)
         self.layout = layout if layout is not None else Sequences(length=length)  # type: ignore[arg-type]
+        if has_gaps(self.process) and not isinstance(self.layout, Sequences):
+            raise InputError("layout: sequences with missing observations have the layout sequences")
 
     @property
     def num_symbols(self) -> int:
@@ -83,8 +87,8 @@ class Corpus:
 
     @property
     def num_tokens(self) -> int:
-        """Size of the vocabulary of `tokens`: the symbols, and the delimiter if the layout has one."""
-        return self.layout.num_tokens(self.num_symbols)
+        """Size of the vocabulary of `tokens`: symbols, a delimiter if the layout has one, a missing observation if any."""
+        return num_tokens(self.process, self.layout)
 
     def __repr__(self) -> str:
         return f"Corpus({self.process!r}, {self.layout!r}, seed={self.seed}, stream={self.stream!r})"
@@ -109,6 +113,8 @@ class Corpus:
             samples = _indices_on(index, self.device)
             paths = self.process.sample_paths_on(samples, self.layout.starts, self.seed, self.stream)
         tokens = self.layout.tokens(paths.observations, self.num_symbols)
+        if has_gaps(self.process):
+            tokens = tokens.masked_fill(tokens == MISSING, self.num_tokens - 1)
         return Batch(tokens, *paths)
 
     def digest(self, num_samples: int) -> str:
@@ -126,6 +132,16 @@ class Corpus:
     def _layout_data(self) -> dict:
         """Fields of the layout; a switch that is off is left out, so that a new one changes no digest."""
         return {field: value for field, value in spec_to_data(self.layout).items() if value is not False}
+
+
+def has_gaps(process: Process) -> bool:
+    """Whether it is of sequences in which observations are missing."""
+    return process.data is not None and process.data.num_missing > 0
+
+
+def num_tokens(process: Process, layout: Layout) -> int:
+    """Size of the vocabulary: that of the layout, and behind it a token for a missing observation where there are any."""
+    return layout.num_tokens(process.num_symbols) + has_gaps(process)
 
 
 def check_corpus(corpus: object) -> None:

@@ -20,6 +20,7 @@ from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.processes.process import Process
 from hmmscope.schema import unknown_name
 from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.gaps import MISSING
 
 TARGETS = ("observation", "belief")
 
@@ -204,8 +205,11 @@ class NextGiven(_AtObservations):
         return self.floor_terms(corpus[0:num_samples]).nanmean().item() if self.exact else None
 
     def labels(self, batch: Batch) -> Labels:
-        """Symbols; `PADDING` beyond the end of a sequence, where nothing is asked."""
-        return super().labels(batch).where(batch.states[:, self._kept] >= 0, PADDING)
+        """Symbols; `PADDING` where nothing is asked: beyond the end of a sequence, and where an observation is missing."""
+        return super().labels(batch).where(self._asked(batch), PADDING)
+
+    def _asked(self, batch: Batch) -> Bool[Tensor, "batch judged"]:
+        return (batch.states[:, self._kept] >= 0) & (super().labels(batch) != MISSING)
 
     def loss(self, outputs: Float[Tensor, "batch judged output"], labels: Labels) -> Float[Tensor, ""]:
         flat = outputs.flatten(0, 1).float()
@@ -220,14 +224,14 @@ class NextGiven(_AtObservations):
         return super().loss_terms(answer, labels.where(asked, 0)).where(asked, torch.nan)
 
     def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
-        """Beyond the end of a sequence padding is certain."""
+        """Where nothing is asked symbol 0 is certain."""
         if self.process.prior is None:
             raise InputError("process: given sequences have no known law, so no exact answer; fit an HMM to them")
         padding = torch.eye(self.num_outputs, dtype=torch.float64)[0]
-        return self.answer_of(self.process.prior.process, batch).where(batch.states[:, self._kept, None] >= 0, padding)
+        return self.answer_of(self.process.prior.process, batch).where(self._asked(batch)[..., None], padding)
 
     def happened(self, batch: Batch) -> Int64[Tensor, "batch judged"] | None:
-        return super().labels(batch) if self.exact else None
+        return super().labels(batch).where(self._asked(batch), 0) if self.exact else None
 
 
 class NextVector(_AtObservations):
@@ -343,7 +347,7 @@ def corpus_of(source: Any, process: Process, layout: Layout, *, seed: int = 0, *
             optimum, there is none of the sequences either.
         layout: of plain sequences.
         seed: of their order.
-        reading: `unit`, `column`, `group`, `axis` and `lengths`, as for `SequenceData`.
+        reading: `unit`, `column`, `group`, `axis`, `missing` and `lengths`, as for `SequenceData`.
 
     Raises:
         InputError: what `SequenceData` refuses, another alphabet than that of the process, prompts, or a process of vectors.

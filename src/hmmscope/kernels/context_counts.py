@@ -18,7 +18,7 @@ def context_counts(
     """How often each symbol has followed the context of each observation, among the earlier ones of its sample.
 
     Args:
-        observations: (batch, time).
+        observations: (batch, time), negative where one is missing: it is not counted, and no context reaches over it.
         reach: symbols before each observation that may be its context (time,), at most its number in the sample.
         num_symbols: V.
         max_order: longest context.
@@ -37,9 +37,12 @@ def _count(observations, reach, max_order, out):  # type: ignore[no-untyped-def]
     for b in range(observations.shape[0]):
         for t in range(observations.shape[1]):
             for u in range(t):
+                if observations[b, u] < 0:
+                    continue
                 longest = min(max_order, reach[t], reach[u])
                 for order in range(longest + 1):
-                    if order > 0 and observations[b, u - order] != observations[b, t - order]:
+                    before = observations[b, t - order]
+                    if order > 0 and (before < 0 or observations[b, u - order] != before):
                         break
                     out[b, t, order, observations[b, u]] += 1.0
 
@@ -100,7 +103,7 @@ def context_tree_laws(
     underflows. The last node of a context has P_s = its estimate.
 
     Args:
-        observations: (batch, time).
+        observations: (batch, time), negative where one is missing: it is not counted, and no context reaches over it.
         reach: symbols before each observation that may be its context (time,).
         num_symbols: V.
         depth: longest context.
@@ -130,7 +133,9 @@ def _trees(observations, reach, num_symbols, depth, pseudo_count, odds, of_seen,
         size = 1
         counts[0, :], totals[0], favour[0], child[0] = 0.0, 0.0, odds, -1
         for t in range(observations.shape[1]):
-            last = min(depth, reach[t])
+            last = 0
+            while last < min(depth, reach[t]) and observations[b, t - last - 1] >= 0:
+                last += 1
             path[0] = 0
             for k in range(1, last + 1):
                 node = child[path[k - 1]]
@@ -144,7 +149,7 @@ def _trees(observations, reach, num_symbols, depth, pseudo_count, odds, of_seen,
                     child[path[k - 1]] = node
                 path[k] = node
             seen = observations[b, t]
-            low, high = (seen, seen + 1) if of_seen else (0, num_symbols)
+            low, high = (max(seen, 0), max(seen, 0) + 1) if of_seen else (0, num_symbols)
             for k in range(last, -1, -1):
                 node = path[k]
                 share = 1.0 if k == last else 1.0 / (1.0 + math.exp(-favour[node]))
@@ -152,6 +157,8 @@ def _trees(observations, reach, num_symbols, depth, pseudo_count, odds, of_seen,
                 for v in range(low, high):
                     own = (counts[node, v] + pseudo_count) * scale
                     laws[k, v] = own if k == last else share * own + (1.0 - share) * laws[k + 1, v]
+                if seen < 0:
+                    continue
                 if k < last:
                     favour[node] += math.log((counts[node, seen] + pseudo_count) * scale) - math.log(laws[k + 1, seen])
                 counts[node, seen] += 1.0

@@ -272,6 +272,9 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
         "--group", metavar="NAME", help="of one observation a row: the column that says of which sequence"
     )
     parser.add_argument(
+        "--missing", metavar="NAMES", help="what stands for a missing observation: NA,N,- and such; none for no value"
+    )
+    parser.add_argument(
         "--axis", type=int, metavar="0|1", help="of an array: the axis of time, 0 if each column is a sequence, else 1"
     )
 

@@ -18,6 +18,7 @@ from hmmscope.schema import parse_spec, require, shown
 from hmmscope.seeds import check_seed, philox_key
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.encoding import Alphabet, apart, encode_numbers
+from hmmscope.sequences.gaps import MISSING
 from hmmscope.sequences.rule import Reading
 
 #: Streams of training, and streams of judgement, which is on other sequences.
@@ -29,7 +30,8 @@ class GivenSequences(Process):
     "probe" their `validation` part.
 
     A window is a piece of one sequence, as long as the sample; where the sequence ends before, the rest of the sample is
-    padding: symbol 0 with state -1. All other states are zeros, for nothing is known of them.
+    padding: symbol 0 with state -1. A missing observation is `hmmscope.MISSING`. All other states are zeros, for nothing is
+    known of them.
 
     "train":   each sample draws a piece, ceil(n / length) of them for a sequence of n, and where in the sequence it lies
     others:    the pieces themselves, side by side, each once in an order drawn from the seed; then again from the first
@@ -47,14 +49,12 @@ class GivenSequences(Process):
     why_not = "given sequences have no known law; fit an HMM to them"
     file_format = "hmmscope-sequences"
     file_arrays = ("tokens", "lengths", "num_symbols")
-    file_fields = ("symbols", "title", "split_seed", "reading")
+    file_fields = ("symbols", "title", "split_seed", "reading", "gaps")
 
     def __init__(self, data: SequenceData, law: Process | None = None) -> None:
         if law is not None:
             require(data.num_symbols == law.num_symbols, "symbols", f"must be {law.num_symbols}", data.num_symbols)
             self.prior = Prior(law, 1.0)
-        if data.num_missing:
-            raise InputError(f"{data.title}: has {data.num_missing} missing observations; fit an HMM to them")
         self.data, self.num_symbols, self.symbols = data, data.num_symbols, data.symbols
         self.title, self.reading = data.title, data.reading
         self._pieces: dict[tuple[str, int], NDArray[np.int64]] = {}
@@ -134,6 +134,7 @@ class GivenSequences(Process):
     def file_texts(self) -> dict[str, Any]:
         plain = {"num_symbols": self.num_symbols, "title": self.title, "split_seed": self.data.seed}
         reading = {"reading": self.data.reading.to_data()} if self.data.reading.to_data() else {}
+        reading |= {"gaps": True} if self.data.num_missing else {}
         return plain | reading | ({} if self.symbols is None else {"symbols": list(self.symbols)})
 
     @classmethod
@@ -142,6 +143,8 @@ class GivenSequences(Process):
         given = data.get("symbols")
         alphabet = Alphabet.of(given if given is not None else data["num_symbols"])
         require(alphabet.count == data["num_symbols"], "symbols", "must be num_symbols names", shown(given))
+        if data.get("gaps"):
+            rows = [np.where(row == alphabet.count, MISSING, row.astype(np.int64)) for row in rows]
         encoded = encode_numbers(rows, alphabet, "sequences as saved", lambda number: f"sequence {number + 1}")
         reading = parse_spec(Reading, data.get("reading", {}), "reading")
         encoded = replace(encoded, reading=reading)
@@ -159,7 +162,7 @@ class DataSpec:
 
     Attributes:
         path: the file.
-        unit, column, group, axis: how it is read, see `hmmscope.SequenceData`; empty to find out.
+        unit, column, group, axis, missing: how it is read, see `hmmscope.SequenceData`; empty to find out.
         symbols: names of the symbols; none for those that occur.
         cut: cut sequences into pieces of this length before they are split; 0 to leave them.
         split_seed: of the split into training, validation and test.
@@ -174,6 +177,7 @@ class DataSpec:
     column: str = ""
     group: str = ""
     axis: int | None = None
+    missing: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
     cut: int = 0
     split_seed: int = 0
@@ -184,8 +188,9 @@ class DataSpec:
         require(self.cut >= 0, "cut", "must be at least 0", self.cut)
 
     def build(self) -> GivenSequences:
-        given = {name: getattr(self, name) or None for name in ("unit", "column", "group")}
-        data = SequenceData(self.path, **given, axis=self.axis, symbols=self.symbols or None, seed=self.split_seed)
+        given: dict[str, Any] = {name: getattr(self, name) or None for name in ("unit", "column", "group")}
+        asked = given | {"axis": self.axis, "missing": self.missing or None, "symbols": self.symbols or None}
+        data = SequenceData(self.path, **asked, seed=self.split_seed)
         found = GivenSequences(data.cut(self.cut) if self.cut else data)
         if self.digest and found.digest != self.digest:
             raise DamagedError(f"{self.path}: has changed (its digest is {found.digest[:12]}, not {self.digest[:12]})")

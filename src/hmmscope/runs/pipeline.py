@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hmmscope import registry
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.corpus import Corpus, num_tokens
 from hmmscope.corpora.targets import Target, corpus_of, make_target
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.models.base import Ports, SequenceModel, build_model
@@ -196,7 +196,7 @@ def ports_of(config: RunConfig, target: Target) -> Ports:
     vectors = process.real_valued
     return Ports(
         num_outputs=target.num_outputs,
-        num_tokens=None if vectors else layout.num_tokens(process.num_symbols),
+        num_tokens=None if vectors else num_tokens(process, layout),
         input_width=process.num_symbols if vectors else None,
         max_length=layout.num_columns,
         feedback_width=feedback_width(target.num_outputs) if config.training.block_length else 0,

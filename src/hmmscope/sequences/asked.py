@@ -7,9 +7,11 @@ from typing import Any
 from hmmscope.errors import InputError
 from hmmscope.schema import listed, shown, unknown_name
 from hmmscope.sequences.encoding import Alphabet, Encoded, encode_lines, encode_numbers, encode_words, within
-from hmmscope.sequences.gaps import is_nothing
+from hmmscope.sequences.gaps import MISSING, Missing, is_nothing
 from hmmscope.sequences.rule import Reading
 
+#: Of files of sequences.
+FORMAT = "hmmscope-sequences"
 #: The field that is taken if nothing is said, as `hmmscope sample` writes it.
 OBSERVATIONS = "observations"
 
@@ -41,6 +43,7 @@ class Asked:
         if self.axis is None:
             self.axis = self.kept.axis
         self.missing = alphabet.missing
+        self.has_gaps = False  # whether its file says that V stands for a missing observation
         self.has_axes = False  # whether it is an array of two dimensions, whose axis of time matters
 
     def understood(self, found: Encoded) -> Encoded:
@@ -69,11 +72,33 @@ class Asked:
 
     def of_file(self, header: Mapping[str, Any]) -> Alphabet | None:
         """Take the alphabet that a file states; where the caller names another one, that is returned, to be renamed to."""
+        self._check_header(header)
+        if header.get("gaps"):
+            self.has_gaps, self.missing = True, Missing((*self.missing.names, "none"))
+            self.alphabet = replace(self.alphabet, missing=self.missing)
         given, wanted = header.get("symbols", header.get("num_symbols")), self.alphabet
         if given is None or (wanted.count is not None and (wanted.names is None or not isinstance(given, list))):
             return None
         self.alphabet = Alphabet.of(given, self.missing)
         return None if wanted.count is None or wanted.names == self.alphabet.names else wanted
+
+    def _check_header(self, header: Mapping[str, Any]) -> None:
+        """InputError for a format, version, list of names or number that is not as this library writes it."""
+        found = header.get("format", FORMAT)
+        if found != FORMAT:
+            raise InputError(f"{self.what}: holds a process ({shown(found)}), not sequences")
+        if header.get("version", 1) != 1:
+            raise InputError(f"{self.what}: version: must be 1 of {FORMAT}, got {shown(header['version'])}")
+        names, count = header.get("symbols"), header.get("num_symbols")
+        if names is not None and not isinstance(names, list):
+            raise InputError(f"{self.what}: symbols: must be a list of names, got {shown(names)}")
+        try:
+            known = Alphabet.of(names).count
+            Alphabet.of(count)
+        except InputError as error:
+            raise InputError(f"{self.what}: {error}") from None
+        if known is not None and count is not None and known != count:
+            raise InputError(f"{self.what}: num_symbols: must be the number of names, {known}, got {shown(count)}")
 
     def field(self, fields: list[str]) -> str:
         """The field to take: the one asked for, `observations`, or the only one."""
@@ -155,8 +180,8 @@ class Asked:
             raise InputError(
                 f"{self.what}: column {_short(self.group)} has {len(keys)} rows, and {column} {len(values)}"
             )
-        for named, cells in ((self.group, keys), (name, values)):
-            self._no_gap(cells, f"column {_short(named)}")
+        self._no_gap(keys, f"column {_short(self.group)}", "a row without a group; leave it out")
+        self._no_gap(values, column)
         grouped: dict[Any, list[Any]] = {}
         for number, (key, value) in enumerate(zip(keys, values, strict=True)):
             if isinstance(key, list | dict):
@@ -165,11 +190,14 @@ class Asked:
                 )
             grouped.setdefault(key, []).append(value)
         rows, how = list(grouped.values()), f"{column}, a sequence for each {_short(self.group)}"
-        words = all(isinstance(value, str) for row in rows for value in row)
-        if not words and not all(isinstance(value, int) and value is not True for row in rows for value in row):
+        seen = [value for row in rows for value in row if not self.missing.has(value)]
+        words = all(isinstance(value, str) for value in seen)
+        whole = (float.is_integer(v) if isinstance(v, float) else isinstance(v, int) and v is not True for v in seen)
+        if not words and not all(whole):
             raise InputError(f"{self.what}: {column}: with group= each row must be one name or whole number")
-        if not words or (self.alphabet.names is None and all(is_whole(value) for row in rows for value in row)):
-            return self.numbers([[int(value) for value in row] for row in rows], how)
+        if not words or (self.alphabet.names is None and all(map(is_whole, seen))):
+            has = self.missing.has
+            return self.numbers([[MISSING if has(value) else int(value) for value in row] for row in rows], how)
         return self.words(rows, how)
 
     def _cells(self, take: Callable[[str], Any], name: str) -> list[Any]:
@@ -181,11 +209,13 @@ class Asked:
             raise InputError(f"{self.what}: column {name}: must be a list of rows, got {shown(column)}")
         return list(plain)
 
-    def _no_gap(self, cells: list[Any], column: str) -> None:
+    def _no_gap(self, cells: list[Any], column: str, advice: str = "") -> None:
         """Refuse an empty cell where each row has one symbol: it would be a symbol, or the end of a sequence."""
         for number, cell in enumerate(cells):
-            if isinstance(cell, str) and not cell.strip():
-                raise InputError(f"{self.at('row')(number)}: {column}: is empty; leave such rows out, or name the gap")
+            empty = is_nothing(cell) or (isinstance(cell, str) and not cell.strip())
+            if empty and (advice or not self.missing.has(cell)):
+                said = "is empty" if isinstance(cell, str) else f"is {cell}"
+                raise InputError(f"{self.at('row')(number)}: {column}: {said}; {advice or self.missing.advice(cell)}")
 
     def no_group(self) -> None:
         """Refuse a group where there are no columns."""

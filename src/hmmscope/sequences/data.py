@@ -20,7 +20,7 @@ from hmmscope.errors import InputError, RefusedError
 from hmmscope.reprs import html_table
 from hmmscope.schema import require, shown
 from hmmscope.seeds import check_seed, numpy_generator
-from hmmscope.sequences.asked import Asked
+from hmmscope.sequences.asked import FORMAT, Asked
 from hmmscope.sequences.encoding import Alphabet, Encoded, summary
 from hmmscope.sequences.gaps import MISSING, Missing
 from hmmscope.sequences.reading import read_file, read_object
@@ -28,7 +28,6 @@ from hmmscope.sequences.rule import Reading
 from hmmscope.storage import store
 from hmmscope.text import in_a_line
 
-FORMAT = "hmmscope-sequences"
 _ENDINGS = (".safetensors", ".npz", ".jsonl")
 #: Symbols, and characters of a first line, that are shown.
 _SHOWN_SYMBOLS, _SHOWN_LINE = 12, 60
@@ -148,6 +147,16 @@ class SequenceData(Dataset[Tensor]):
     def num_steps(self) -> int:
         """Observations in all, and missing ones."""
         return int(self._starts[-1])
+
+    @cached_property
+    def reach(self) -> NDArray[np.int64]:
+        """Observations before each one in its sequence, since the last gap (observation,); -1 where it is missing."""
+        steps, gaps = np.arange(self.num_steps), self.flat == self.num_symbols
+        begins = np.zeros(self.num_steps + 1, np.bool_)
+        begins[self._starts[:-1]] = True
+        begins[1:] |= gaps
+        since = steps - np.maximum.accumulate(np.where(begins[:-1], steps, 0))
+        return np.where(gaps, -1, since)
 
     @cached_property
     def num_missing(self) -> int:

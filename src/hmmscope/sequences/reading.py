@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from hmmscope.errors import DamagedError, InputError, ResourceError
 from hmmscope.machine import require_memory
 from hmmscope.schema import shown
-from hmmscope.sequences.asked import OBSERVATIONS, Asked, is_whole
+from hmmscope.sequences.asked import FORMAT, OBSERVATIONS, Asked, is_whole
 from hmmscope.sequences.encoding import Alphabet, Encoded, apart, encode_words
+from hmmscope.sequences.gaps import MISSING, Missing
 from hmmscope.sequences.rule import Reading
 from hmmscope.storage import disk, store
 from hmmscope.storage.mapped import map_tensors, read_npy, read_npz
@@ -86,8 +87,7 @@ def _read_fasta(text: str, asked: Asked) -> Encoded:
     sequences = ["".join(record) for record in records]
     if not any(sequences):
         raise InputError(f"{asked.what}: holds no sequence")
-    found = asked.characters(sequences, "record")
-    return replace(found, how="FASTA records, each letter a symbol, small letters as capitals")
+    return _letters(sequences, asked, "FASTA records, each letter a symbol, small letters as capitals")
 
 
 def _read_fastq(text: str, asked: Asked) -> Encoded:
@@ -115,8 +115,20 @@ def _read_fastq(text: str, asked: Asked) -> Encoded:
         sequences.append(record)
     if not any(sequences):
         raise InputError(f"{asked.what}: holds no sequence")
+    how = "FASTQ records without their quality, each letter a symbol, small letters as capitals"
+    return _letters(sequences, asked, how)
+
+
+def _letters(sequences: list[str], asked: Asked, how: str) -> Encoded:
+    """Records of letters; what may stand for a gap, and is read as a letter, is said, and so are empty records."""
     found = asked.characters(sequences, "record")
-    return replace(found, how="FASTQ records without their quality, each letter a symbol, small letters as capitals")
+    letters = set(found.symbols or ())
+    gaps = sorted(letters & {"-", "."}) + (["N"] if "N" in letters and letters <= set("ACGTUN-.") else [])
+    if gaps and asked.alphabet.names is None:
+        how += f"; {' and '.join(gaps)} too, unless --missing {','.join(gaps)}"
+    empty = sum(not sequence for sequence in sequences)
+    how += f"; {empty} empty record{'s' * (empty != 1)} left out" if empty else ""
+    return replace(found, how=how)
 
 
 def _read_csv(text: str, asked: Asked, delimiter: str) -> Encoded:
@@ -137,8 +149,10 @@ def _read_csv(text: str, asked: Asked, delimiter: str) -> Encoded:
         for row in cells:
             while row and not row[-1]:
                 row.pop()
-        if all(is_whole(cell) for row in cells for cell in row):
-            return asked.numbers([[int(cell) for cell in row] for row in cells], "rows of numbers", "row")
+        gaps = asked.missing.names
+        if all(is_whole(cell) or cell in gaps for row in cells for cell in row):
+            values = [[MISSING if cell in gaps else int(cell) for cell in row] for row in cells]
+            return asked.numbers(values, "rows of numbers", "row")
         named = " or ".join(f"column={shown(name)}" for name in rows[0][:3])
         if asked.unit != "words":
             raise InputError(
@@ -164,8 +178,10 @@ def _read_json_lines(text: str, asked: Asked) -> Encoded:
                 reason = " ".join(str(error).split())[:100]
                 raise DamagedError(f"{asked.what}: line {number}: not JSON ({reason})") from None
     if rows and all(isinstance(row, Mapping) for row in rows):
-        alphabet = rows[0].get("alphabet")  # as `hmmscope sample` and `SequenceData.save` write it
-        names = asked.of_file(alphabet) if isinstance(alphabet, Mapping) else None
+        alphabet = rows[0].get("alphabet", {})  # as `hmmscope sample` and `SequenceData.save` write it
+        if not isinstance(alphabet, Mapping):
+            raise InputError(f"{asked.what}: row 1: alphabet: must be a mapping with symbols, got {shown(alphabet)}")
+        names = asked.of_file(alphabet)
         found = asked.table(rows[0], lambda name: _column(asked, name, rows))
         return _renamed(found, names, asked)
     asked.no_group()
@@ -204,7 +220,7 @@ def _read_arrays(path: Path, asked: Asked) -> Encoded:
 
 def _is_own(header: Mapping[str, Any], asked: Asked) -> bool:
     """Whether a header says that a file is one of this library's with sequences; InputError for one with a process."""
-    if "format" in header and header["format"] != "hmmscope-sequences":
+    if "format" in header and header["format"] != FORMAT:
         raise InputError(f"{asked.what}: holds a process ({shown(header['format'])}), not sequences")
     return "format" in header
 
@@ -215,6 +231,8 @@ def _saved(arrays: Mapping[str, Any], asked: Asked) -> Encoded:
         rows = apart(arrays.get("tokens"), arrays.get("lengths"))
     except InputError as error:
         raise InputError(f"{asked.what}: {error}") from None
+    if asked.has_gaps:
+        rows = [np.where(row == asked.alphabet.count, MISSING, row.astype(np.int64)) for row in rows]
     return asked.numbers(rows, "sequences as saved")
 
 
@@ -228,7 +246,9 @@ def _renamed(found: Encoded, wanted: Alphabet | None, asked: Asked) -> Encoded:
     if wanted is None or found.symbols is None:
         return found
     split = np.split(found.flat, np.cumsum(found.lengths)[:-1])
-    words = [[found.symbols[code] for code in row.tolist()] for row in split]
+    names = [*found.symbols, None]  # the last for a missing one
+    words = [[names[code] for code in row.tolist()] for row in split]
+    wanted = replace(wanted, missing=Missing((*wanted.missing.names, "none")))
     return replace(encode_words(words, wanted, found.how, asked.at("sequence")), reading=found.reading)
 
 

@@ -15,6 +15,7 @@ from hmmscope.schema import listed, require, unknown_name
 from hmmscope.sequences.asked import Asked
 from hmmscope.sequences.data import SequenceData
 from hmmscope.sequences.encoding import UNITS, Alphabet, encode_characters, filling_lengths
+from hmmscope.sequences.gaps import MISSING, Missing
 from hmmscope.sequences.reading import FASTA, TEXT, header_of
 from hmmscope.sequences.rule import Reading
 from hmmscope.storage import disk
@@ -36,6 +37,7 @@ class SequenceStream:
         path: .txt or other text, FASTA, or .safetensors.
         symbols: names of all symbols, or how many numbers.
         unit: of text: "characters", "words" or "numbers"; of FASTA "characters".
+        missing: what stands for an observation that was not made, see `SequenceData`.
         batch: observations in a part, about.
         longest: sequences that are longer come in pieces of so many symbols; lines of words and numbers stay whole.
 
@@ -57,6 +59,7 @@ class SequenceStream:
         *,
         symbols: object = None,
         unit: str | None = None,
+        missing: object = None,
         batch: int = 2**22,
         longest: int = 2**16,
     ) -> None:
@@ -70,12 +73,15 @@ class SequenceStream:
             self.size, self._is_fasta = os.fstat(file.fileno()).st_size, file.read(1) == b">"
         self.position = 0
         self.unit = "characters" if self._is_fasta else unit
-        self.reading = Reading(unit=None if ending == ".safetensors" else self.unit)
-        alphabet = Alphabet.of(symbols)
+        self._missing, self._has_gaps = Missing.of(missing), False
+        self.reading = Reading(
+            unit=None if ending == ".safetensors" else self.unit, missing=self._missing.names or None
+        )
+        alphabet = Alphabet.of(symbols, self._missing)
         if ending == ".safetensors":
             header = header_of(self.path, map_tensors(self.path)[1].get("sequences", "{}"))
-            given = header.get("symbols", header.get("num_symbols"))
-            alphabet = Alphabet.of(given if symbols is None else symbols)
+            given, self._has_gaps = header.get("symbols", header.get("num_symbols")), bool(header.get("gaps"))
+            alphabet = Alphabet.of(given if symbols is None else symbols, self._missing)
             if isinstance(given, list) and alphabet.names not in (None, tuple(given)):
                 raise InputError(f"symbols: of a stream are those of its file, {listed(given)}; leave them out")
         elif self.unit is None:
@@ -131,7 +137,8 @@ class SequenceStream:
         begun = 0
         asked = Asked(self.path.name, self._alphabet)
         for begin, end in pairwise(bounds):
-            rows.append(flat[begin:end].numpy().copy())
+            row = flat[begin:end].numpy().astype(np.int64)
+            rows.append(np.where(row == self.num_symbols, MISSING, row) if self._has_gaps else row)
             if end - begun >= self.batch or end == bounds[-1]:
                 self.position = int(self.size * end / bounds[-1])
                 yield SequenceData.from_encoded(asked.numbers(rows, "sequences as saved"), self.path.name)
@@ -142,14 +149,15 @@ class SequenceStream:
         names: set[str] = set()
         largest = -1
         for text in self._texts():
-            words = text if self.unit == "characters" else text.replace(",", " ").split()
+            words = set(text if self.unit == "characters" else text.replace(",", " ").split())
+            words.difference_update(self._missing.names)
             if self.unit == "numbers":
                 largest = max([largest, *(int(word) for word in words if word.isascii() and word.isdigit())])
             else:
                 names.update(words)
         if self.unit == "numbers":
-            return Alphabet.of(largest + 1) if largest >= 0 else Alphabet()
-        return Alphabet.of(sorted(names)) if names else Alphabet()
+            return Alphabet.of(largest + 1, self._missing) if largest >= 0 else Alphabet()
+        return Alphabet.of(sorted(names), self._missing) if names else Alphabet()
 
     def _texts(self) -> Iterator[str]:
         """Lines without what surrounds them, or records of FASTA in pieces."""

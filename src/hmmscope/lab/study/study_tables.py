@@ -29,8 +29,8 @@ def per_symbol(losses: Curves) -> tuple[float, float, float]:
 
 
 def grams(data: SequenceData, size: int) -> NDArray[np.int64]:
-    """Numbers of all n-grams of a size, within sequences."""
-    flat, place = data.flat.astype(np.int64), np.concatenate([np.arange(n) for n in data.lengths.tolist()])
+    """Numbers of all n-grams of a size, within sequences and between gaps."""
+    flat, place = data.flat.astype(np.int64), data.reach
     code = np.zeros(len(flat), np.int64)
     for back in range(size):
         code[back:] += flat[: len(flat) - back] * data.num_symbols**back
@@ -107,6 +107,8 @@ def contexts(corpus: Corpus, gain: Curves) -> list[dict[str, Any]]:
             code += seen[:, k - back : seen.shape[1] - back] * num_symbols ** (back - 1)
         own, after = gain[:, k:], seen[:, k:]
         asked = np.logical_not(np.isnan(own))
+        for back in range(1, k + 1):
+            asked &= seen[:, k - back : seen.shape[1] - back] >= 0  # no context with a gap
         codes, where, counts = np.unique(code[asked], return_inverse=True, return_counts=True)
         sums = np.bincount(where, own[asked])
         piece = np.nonzero(asked)[0]

@@ -7,7 +7,7 @@ from typing import Any
 
 from hmmscope import registry
 from hmmscope.errors import InputError
-from hmmscope.lab.verbs.sources import find_process
+from hmmscope.lab.verbs.sources import find_process, named_gaps
 from hmmscope.runs import development
 from hmmscope.runs.pipeline import load_run
 from hmmscope.schema import parse_value, unknown_name
@@ -22,9 +22,11 @@ def analyse(
     overrides: dict[str, str],
     over_training: bool = False,
     sequences: str | None = None,
+    missing: str | None = None,
     **reading: Any,
 ) -> None:
     """Run an instrument on the trained model, or at all steps that stayed; write and print the table."""
+    reading["missing"] = named_gaps(missing)
     tool = registry.lookup("instrument", instrument)
     known = {
         name: parameter

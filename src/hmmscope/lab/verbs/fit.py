@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from hmmscope.lab.verbs.endings import HMM_FILES, new_file
+from hmmscope.lab.verbs.sources import named_gaps
 from hmmscope.runs import fitting
 from hmmscope.schema import parse_value
 from hmmscope.sequences.data import SequenceData
@@ -24,6 +25,7 @@ def fit(
     column: str | None = None,
     group: str | None = None,
     axis: int | None = None,
+    missing: str | None = None,
     stream: bool = False,
 ) -> None:
     """Fit an HMM to the sequences of a file and save it where every other verb finds it."""
@@ -31,9 +33,11 @@ def fit(
     sizes = parse_value(tuple[int, ...], states, "states")
     data: SequenceData | SequenceStream
     if stream:
-        data = SequenceStream(observations, symbols=symbols, unit=unit)
+        data = SequenceStream(observations, symbols=symbols, unit=unit, missing=named_gaps(missing))
     else:
-        data = SequenceData(observations, symbols=symbols, unit=unit, column=column, group=group, axis=axis)
+        data = SequenceData(
+            observations, symbols=symbols, unit=unit, column=column, group=group, axis=axis, missing=named_gaps(missing)
+        )
         data = data.in_blocks() if len(sizes) > 1 else data
         if not quiet:
             say(data.describe())

@@ -16,12 +16,13 @@ from hmmscope.inference.paths import most_likely_states, sample_state_paths
 from hmmscope.inference.smoothing import smooth_beliefs
 from hmmscope.kernels.context_counts import context_counts, ngram_laws
 from hmmscope.lab.verbs.endings import new_file
-from hmmscope.lab.verbs.sources import find_process, likeliest, read_observations
+from hmmscope.lab.verbs.sources import find_process, likeliest, named_gaps, read_observations
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import MEMORY, PATHS, PREDICTIONS, SMOOTHING, WORDS
 from hmmscope.processes.process import Process
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed
+from hmmscope.sequences.gaps import MISSING
 from hmmscope.storage import store
 from hmmscope.text import in_brief, say
 from hmmscope.ties import steady
@@ -75,6 +76,7 @@ def oracle(
     column: str | None = None,
     group: str | None = None,
     axis: int | None = None,
+    missing: str | None = None,
     forecast: int = 0,
 ) -> None:
     """Print the likelihood of all, and that, the final belief and the prediction of the first ones; write all positions to
@@ -92,7 +94,7 @@ def oracle(
     if ngrams and built.real_valued:
         raise InputError("process: --ngrams counts symbols, not vectors")
     sequences, understood = read_observations(
-        Path(observations), built, unit=unit, column=column, group=group, axis=axis
+        Path(observations), built, unit=unit, column=column, group=group, axis=axis, missing=named_gaps(missing)
     )
     if not quiet:
         say(understood)
@@ -106,7 +108,9 @@ def oracle(
         own = math.fsum(row.get("log_likelihood", 0.0) for row in rows)
         total, impossible = total + own, impossible + (own == -math.inf)
         if number < _SHOWN_SEQUENCES:
-            lines.append(f"sequence {number + 1}: {sequence.shape[1]} observations, {said[0]}")
+            gaps = sequence.shape[1] - _made(sequence)
+            also = f" and {gaps} missing" if gaps else ""
+            lines.append(f"sequence {number + 1}: {_made(sequence)} observations{also}, {said[0]}")
             lines += [f"  {line}" for line in said[1:]]
         if out is not None:
             table += [{"sequence": number + 1} | row for row in rows]
@@ -129,10 +133,15 @@ def oracle(
 def _say_all(process: Process, sequences: list[Tensor], total: float, impossible: int) -> None:
     """The log-likelihood of several sequences together, in a line."""
     if len(sequences) > 1:
-        count = sum(sequence.shape[1] for sequence in sequences)
+        count = sum(map(_made, sequences))
         noun = "log-density" if process.real_valued else "log-likelihood"
         each = f"{impossible} of them impossible" if impossible else f"{steady(total / count):.6f} per observation"
         say(f"{len(sequences)} sequences, {count} observations: {noun} {steady(total):.6f} nats ({each})")
+
+
+def _made(sequence: Tensor) -> int:
+    """Observations that are not missing."""
+    return sequence.shape[1] - int((sequence == MISSING).sum())
 
 
 def _require_rows(process: Process, sequences: list[Tensor], wanted: Wanted, *, kept: bool) -> None:
@@ -164,6 +173,8 @@ def _filtered(process: Process, sequence: Tensor) -> tuple[list[dict], list[str]
     }
     values = zip(*(column[0].tolist() for column in columns.values()), strict=True)
     rows = [{"position": t, **dict(zip(columns, row, strict=True))} for t, row in enumerate(values)]
+    for row in rows:
+        row["observation"] = None if row["observation"] == MISSING else row["observation"]
     total = math.fsum(row["log_likelihood"] for row in rows)
     first = f"{'log-density' if process.real_valued else 'log-likelihood'} {_nats(total)}"
     symbols = tuple(map(in_brief, process.symbols or map(str, range(process.num_symbols))))
@@ -172,7 +183,7 @@ def _filtered(process: Process, sequence: Tensor) -> tuple[list[dict], list[str]
         name = symbols[rows[impossible[0]]["observation"]]
         return rows, [f"{first}; impossible from observation {impossible[0]} ({name}) on"]
     last = rows[-1]
-    said = [f"{first} ({_digits(total / len(rows))} per observation)"]
+    said = [f"{first} ({_digits(total / max(1, _made(sequence)))} per observation)"]
     said += [f"{name}: {likeliest(last[name], process.states if name == 'belief' else None)}" for name in found.laws]
     said += [f"{name}: {_coordinates(last[name])}" for name in found.vectors if found.vectors[name].ndim == 3]
     ahead = last["next_observation"]
@@ -260,7 +271,7 @@ def _memory(process: Process, tokens: Tensor, rows: list[dict], length: int) -> 
     ahead = likeliest(rows[-1]["memory_next_observation"], symbols)
     return [
         f"with {length} observations of memory: log-likelihood {_nats(total)} "
-        f"({_digits(total / len(rows))} per observation), next: {ahead or 'nothing, the window is impossible'}"
+        f"({_digits(total / max(1, _made(tokens)))} per observation), next: {ahead or 'nothing, the window is impossible'}"
     ]
 
 
@@ -280,8 +291,9 @@ def _ngrams(process: Process, tokens: Tensor, rows: list[dict], count: int) -> l
     """Log-likelihoods of what n-gram counts of the sequence itself predict, contexts of 0 to count - 1 symbols."""
     counts = context_counts(tokens.numpy(), np.arange(tokens.shape[1]), process.num_symbols, count - 1)
     predicted = torch.from_numpy(ngram_laws(counts, [1.0] * count))[0]
-    terms_TK = predicted.gather(2, tokens[0][:, None, None].expand(-1, count, 1))[..., 0].log()
+    terms_TK = predicted.gather(2, tokens[0].clamp_min(0)[:, None, None].expand(-1, count, 1))[..., 0].log()
+    terms_TK = terms_TK.masked_fill((tokens[0] == MISSING)[:, None], 0.0)
     for row, terms in zip(rows, terms_TK.tolist(), strict=True):
         row["ngram_log_likelihood"] = terms
-    said = ", ".join(map(_digits, terms_TK.mean(0).tolist()))
+    said = ", ".join(map(_digits, (terms_TK.sum(0) / max(1, _made(tokens))).tolist()))
     return [f"n-grams, n = 1 to {count}: {said} per observation"]

@@ -73,13 +73,18 @@ def read_observations(path: Path, process: Process, **reading: Any) -> tuple[lis
     Args:
         path: any file that `SequenceData` reads; of vectors .jsonl, .npz or .safetensors.
         process: its symbols are the alphabet; what it was fitted to says how the file is read, where nothing is asked for.
-        reading: `unit`, `column`, `group` and `axis`, as for `SequenceData`.
+        reading: `unit`, `column`, `group`, `axis` and `missing`, as for `SequenceData`.
     """
     if process.real_valued:
         vectors = _read_vectors(path, process.num_symbols)
         return vectors, f"{path.name}: {len(vectors)} sequences of vectors"
     data = SequenceData(path, like=process, **reading)
     return [sequence[None] for sequence in data], data.describe()
+
+
+def named_gaps(names: str | None) -> list[str] | None:
+    """What stands for a missing observation, from the command line: names apart by commas."""
+    return None if names is None else names.split(",")
 
 
 def _read_vectors(path: Path, num_coordinates: int) -> list[Tensor]:

@@ -6,6 +6,7 @@ from hmmscope.lab.report.page import write_page
 from hmmscope.lab.study import conduct as studies
 from hmmscope.lab.study.conduct import StudySpec, prepare
 from hmmscope.lab.verbs.findings import print_findings
+from hmmscope.lab.verbs.sources import named_gaps
 from hmmscope.runs.dry_run import as_text, estimate
 from hmmscope.schema import parse_spec
 from hmmscope.sequences.data import SequenceData
@@ -23,10 +24,11 @@ def study(
     column: str | None = None,
     group: str | None = None,
     axis: int | None = None,
+    missing: str | None = None,
 ) -> None:
     """Study the sequences of a file, print what was found, and write the page; or say what that would take."""
     spec: StudySpec = parse_spec(StudySpec, overrides, "")
-    source = SequenceData(data, unit=unit, column=column, group=group, axis=axis)
+    source = SequenceData(data, unit=unit, column=column, group=group, axis=axis, missing=named_gaps(missing))
     work = prepare(source, spec)
     if not quiet:
         say(work.data.describe())
