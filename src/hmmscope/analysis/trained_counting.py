@@ -216,7 +216,7 @@ def _reach(gaps: NDArray[np.bool_], positions: NDArray[np.int64]) -> NDArray[np.
     """Symbols before each position since the last gap (batch, judged)."""
     steps = np.arange(gaps.shape[1])
     last = np.maximum.accumulate(np.where(gaps, steps, -1), axis=1)  # the last gap at or before each step
-    before = np.concatenate([np.full((len(gaps), 1), -1), last[:, :-1]], 1)[:, positions]
+    before = np.concatenate([np.full((len(gaps), 1), -1), last], 1)[:, positions]
     return positions - 1 - before
 
 

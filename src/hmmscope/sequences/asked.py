@@ -7,7 +7,7 @@ from typing import Any
 from hmmscope.errors import InputError
 from hmmscope.schema import listed, shown, unknown_name
 from hmmscope.sequences.encoding import Alphabet, Encoded, encode_lines, encode_numbers, encode_words, within
-from hmmscope.sequences.gaps import MISSING, Missing, is_nothing
+from hmmscope.sequences.gaps import MISSING, is_nothing
 from hmmscope.sequences.rule import Reading
 
 #: Of files of sequences.
@@ -74,7 +74,7 @@ class Asked:
         """Take the alphabet that a file states; where the caller names another one, that is returned, to be renamed to."""
         self._check_header(header)
         if header.get("gaps"):
-            self.has_gaps, self.missing = True, Missing((*self.missing.names, "none"))
+            self.has_gaps, self.missing = True, replace(self.missing, nothing=True)
             self.alphabet = replace(self.alphabet, missing=self.missing)
         given, wanted = header.get("symbols", header.get("num_symbols")), self.alphabet
         if given is None or (wanted.count is not None and (wanted.names is None or not isinstance(given, list))):

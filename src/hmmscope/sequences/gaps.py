@@ -30,9 +30,11 @@ class Missing:
 
     Attributes:
         names: texts, numbers as texts, ``"nan"`` or ``"none"`` for whatever is no value; ``""`` for an empty cell.
+        nothing: None and NaN are missing whatever the names are, as in files of this library.
     """
 
     names: tuple[str, ...] = ()
+    nothing: bool = False
 
     @classmethod
     def of(cls, given: object) -> "Missing":
@@ -50,7 +52,7 @@ class Missing:
     @property
     def takes_nothing(self) -> bool:
         """Whether None and NaN are missing observations."""
-        return any(name.lower() in _NOTHING for name in self.names)
+        return self.nothing or any(name.lower() in _NOTHING for name in self.names)
 
     def has(self, value: object) -> bool:
         """Whether a value of a row stands for a missing observation."""

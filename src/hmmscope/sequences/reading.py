@@ -18,7 +18,7 @@ from hmmscope.machine import require_memory
 from hmmscope.schema import shown
 from hmmscope.sequences.asked import FORMAT, OBSERVATIONS, Asked, is_whole
 from hmmscope.sequences.encoding import Alphabet, Encoded, apart, encode_words
-from hmmscope.sequences.gaps import MISSING, Missing
+from hmmscope.sequences.gaps import MISSING
 from hmmscope.sequences.rule import Reading
 from hmmscope.storage import disk, store
 from hmmscope.storage.mapped import map_tensors, read_npy, read_npz
@@ -248,7 +248,7 @@ def _renamed(found: Encoded, wanted: Alphabet | None, asked: Asked) -> Encoded:
     split = np.split(found.flat, np.cumsum(found.lengths)[:-1])
     names = [*found.symbols, None]  # the last for a missing one
     words = [[names[code] for code in row.tolist()] for row in split]
-    wanted = replace(wanted, missing=Missing((*wanted.missing.names, "none")))
+    wanted = replace(wanted, missing=replace(wanted.missing, nothing=True))
     return replace(encode_words(words, wanted, found.how, asked.at("sequence")), reading=found.reading)
 
 
