@@ -23,7 +23,7 @@ from hmmscope.inference.fast import log_likelihood
 from hmmscope.inference.loop_inputs import FEW_STATES
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
-from hmmscope.processes.narrow import as_hmm
+from hmmscope.processes.narrow import as_kind
 
 BASE = {"batch": 512, "length": 64, "states": 64, "symbols": 16}
 AXES = {
@@ -69,7 +69,7 @@ def points(axes: dict[str, list[int]] | None = None, base: dict[str, int] | None
     for axis, values in (axes or AXES).items():
         for value in values:
             sizes = base | {axis: value}
-            hmm = as_hmm(make_process("random-hmm", num_states=sizes["states"], num_symbols=sizes["symbols"]))
+            hmm = as_kind(make_process("random-hmm", num_states=sizes["states"], num_symbols=sizes["symbols"]), HMM)
             for work in WORK:
                 yield Point(work, axis, sizes, _working_set(work, sizes), _work(work, hmm, sizes))
 

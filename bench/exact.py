@@ -21,7 +21,7 @@ from hmmscope.inference.smoothing import expected_counts, smooth_beliefs
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
 from hmmscope.processes.mixture import Mixture
-from hmmscope.processes.narrow import as_hmm, as_mixture
+from hmmscope.processes.narrow import as_kind
 
 #: (states, symbols, sequences, length), and how many of the sequences hmmlearn gets.
 SHAPES = (((8, 8, 4096, 128), 256), ((128, 16, 512, 256), 8))
@@ -44,7 +44,7 @@ def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
 
 
 def _process(states: int, symbols: int) -> HMM:
-    hmm = as_hmm(make_process("random-hmm", num_states=states, num_symbols=symbols))
+    hmm = as_kind(make_process("random-hmm", num_states=states, num_symbols=symbols), HMM)
     return hmm
 
 
@@ -67,7 +67,7 @@ def _shape(states: int, symbols: int, batch: int, length: int, *, few: int, peer
     counts = Contest(f"expected_counts, {sizes}", "tokens", flops=3 * product)
     counts.add("hmmscope", lambda: expected_counts(hmm, observations), tokens)
     fitting = Contest(f"Baum-Welch, a step, {sizes}", "tokens", flops=3 * product)
-    start = as_hmm(make_process("random-hmm", num_states=states, num_symbols=symbols, seed=1))
+    start = as_kind(make_process("random-hmm", num_states=states, num_symbols=symbols, seed=1), HMM)
     fitting.add("hmmscope", _fit(start, observations), ITERATIONS * tokens)
     if peers and installed("hmmlearn"):
         flat, lengths = observations[:few].reshape(-1, 1).numpy(), [length] * few
@@ -129,7 +129,9 @@ def _over_lanes(run: Callable[[], Any]) -> Any:
 
 def _mixture() -> Contest:
     options = {"transition_concentration": 1.0, "emission_concentration": 1.0}
-    mixture = as_mixture(make_process("random-mixture", num_components=64, num_states=6, num_symbols=8, **options))
+    mixture = as_kind(
+        make_process("random-mixture", num_components=64, num_states=6, num_symbols=8, **options), Mixture
+    )
     observations = Corpus(mixture, length=128)[0:256].observations
     contest = Contest("filter_mixture, 64 x 6 states, 256 x 128", "tokens")
     contest.add("hmmscope", lambda: filter_mixture(mixture, observations), observations.numel())

@@ -10,7 +10,7 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.inference.fast import log_likelihood
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
-from hmmscope.processes.narrow import as_hmm
+from hmmscope.processes.narrow import as_kind
 
 SHAPES = ((128, 16, 1024, 256), (8, 8, 4096, 128))
 SHAPES_ON_GPU = (*SHAPES, (128, 16, 65536, 256), (8, 8, 262144, 128))
@@ -26,7 +26,7 @@ def contests(*, peers: bool, device: str = "cpu") -> list[Contest]:
 
 
 def _shape(states: int, symbols: int, batch: int, length: int, *, peers: bool, device: str = "cpu") -> list[Contest]:
-    hmm = as_hmm(make_process("random-hmm", num_states=states, num_symbols=symbols))
+    hmm = as_kind(make_process("random-hmm", num_states=states, num_symbols=symbols), HMM)
     observations = Corpus(hmm, length=length, device=device)[0:batch].observations
     where = "" if device == "cpu" else f" on {device}"
     found = []

@@ -8,7 +8,8 @@ from bench.contest import Contest, noise
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.inference.fast import mixture_predictions
 from hmmscope.processes.make import make_process
-from hmmscope.processes.narrow import as_mixture
+from hmmscope.processes.mixture import Mixture
+from hmmscope.processes.narrow import as_kind
 
 STATES, SYMBOLS, BATCH, LENGTH, COMPONENTS = 128, 16, 1024, 32, 48
 
@@ -27,8 +28,8 @@ def contests(*, peers: bool, device: str = "cpu", components: int | None = None)
 
 
 def _contests(components: int, length: int, device: str) -> list[Contest]:
-    mixture = as_mixture(
-        make_process("random-mixture", num_components=components, num_states=STATES, num_symbols=SYMBOLS)
+    mixture = as_kind(
+        make_process("random-mixture", num_components=components, num_states=STATES, num_symbols=SYMBOLS), Mixture
     )
     observations = Corpus(mixture, length=length, device=device)[0:BATCH].observations
     exact = mixture_predictions(mixture, observations, dtype=torch.float64).log_likelihood_terms.sum(1)

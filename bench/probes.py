@@ -7,7 +7,7 @@ import torch
 from bench.contest import Contest, installed
 from hmmscope.analysis.activations import residual_layers
 from hmmscope.analysis.logistic import fit_logistic
-from hmmscope.analysis.probes import probe_data
+from hmmscope.analysis.probes import ProbeData
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.errors import InputError
@@ -26,7 +26,7 @@ def contests(*, peers: bool, device: str = "cpu", samples: int = SAMPLES) -> lis
     corpus = Corpus(mixture, layout=Prompts(num_demonstrations=7, demonstration_length=8, test_length=8))
     ports = Ports(num_outputs=8, num_tokens=corpus.num_tokens, max_length=corpus.layout.num_columns)
     model = build_model(RoFormerSpec(num_layers=LAYERS - 1, num_heads=4, width=WIDTH), ports, 0)
-    data = probe_data(model, corpus, "component", residual_layers(model), samples)
+    data = ProbeData.read(model, corpus, "component", residual_layers(model), samples)
     x, y = (data.features - data.features.mean(1, keepdim=True)), data.labels
     x = x / x.std(1, keepdim=True).clamp_min(1e-6)
     contest = Contest(

@@ -12,7 +12,7 @@ from hmmscope.kernels import gpu
 from hmmscope.kernels.device_samplers import TorchSampler, fused_works
 from hmmscope.processes.hmm import HMM
 from hmmscope.processes.make import make_process
-from hmmscope.processes.narrow import as_hmm
+from hmmscope.processes.narrow import as_kind
 from hmmscope.processes.process import Process
 from hmmscope.seeds import philox_key
 
@@ -42,7 +42,7 @@ def contests(*, peers: bool, device: str = "cpu", components: int | None = None)
             for batch in BATCHES_ON_GPU
         ]
     components = 512 if components is None else components
-    hmm = as_hmm(make_process("random-hmm", num_states=STATES, num_symbols=SYMBOLS))
+    hmm = as_kind(make_process("random-hmm", num_states=STATES, num_symbols=SYMBOLS), HMM)
     starts = np.arange(LENGTH) == 0
     indices = np.arange(BATCH)
     tokens = BATCH * LENGTH

@@ -277,8 +277,8 @@ IN_MEASUREMENTS = (
     Fault(
         "the trained model in place of the untrained one",
         "runs/pipeline.py",
-        "    return model_at(run, 0)",
-        "    return run.model",
+        "        return self.model_at(0)",
+        "        return self.model",
         ("analysis/test_scored_runs.py::test_the_twin_is_the_model_before_training",),
     ),
     Fault(

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
 
 from hmmscope import Corpus, Process, Sequences, filter_beliefs
-from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.lab import Effect, Role, Rows, Series, curve, share
-from hmmscope.processes.answers import VECTORS
 
 #: Scales for which the experiments on theorems have sizes.
 SCALES = ("smoke", "small", "gpu", "paper")
@@ -30,7 +30,7 @@ def driven_samples(
     The vectors come from the filter, or from the products of the matrices, which know nothing of a construction.
     """
     batch = Corpus(process, layout=Sequences(length=length, placeholder=True), seed=seed)[0:count]
-    own = VECTORS in process.answered()
+    own = "driven vectors" in process.answered()
     vectors = process.vectors(batch.observations) if own else filter_beliefs(process, batch.observations).beliefs
     start = process.driving()[1]
     return batch.tokens, torch.cat([start.expand(count, 1, -1), vectors], 1)

@@ -28,7 +28,7 @@ from hmmscope.analysis.activations import capture, residual_layers
 from hmmscope.analysis.attention_maps import attention_map
 from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.analysis.logistic import fit_logistic, predict_logistic
-from hmmscope.analysis.probes import probe, probe_accuracy, probe_data
+from hmmscope.analysis.probes import ProbeData, probe
 from hmmscope.analysis.shuffle import shuffle_test
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts, Sequences
@@ -77,11 +77,11 @@ def test_planted_label_is_read() -> None:
     labels, samples = rng.integers(4, size=400), np.arange(400)
     planted = np.concatenate([rng.normal(size=(400, 6)), np.eye(4)[labels]], 1)
     features = np.stack([rng.normal(size=(400, 10)), planted @ rng.normal(size=(10, 10))])
-    noise, found = probe_accuracy(data_of(features, labels, samples, 4))
+    noise, found = data_of(features, labels, samples, 4).accuracy()
     assert found == (1, 1, 1)
     # Chance is 1/4; a hundred test samples, so 0.45 is more than four standard errors away.
     assert 0.05 < noise[0] < 0.45
-    shuffled = probe_accuracy(data_of(features, labels, samples, 4), shuffle=True)
+    shuffled = data_of(features, labels, samples, 4).accuracy(shuffle=True)
     assert all(mean < 0.45 for mean, _, _ in shuffled)
 
 
@@ -98,7 +98,7 @@ def test_split_is_by_sample(monkeypatch: pytest.MonkeyPatch) -> None:
         return fit_logistic(x, y, num_classes)
 
     monkeypatch.setattr(probes, "fit_logistic", spy)
-    ((mean, _, _),) = probe_accuracy(data_of(features, labels, samples, 2))
+    ((mean, _, _),) = data_of(features, labels, samples, 2).accuracy()
     x, y = trained[0]
     assert x.shape == (1, 300, 80)  # three quarters, and all five examples of each
     assert (x[0].std(0)[60:] == 0).all()  # nothing of the last twenty samples
@@ -113,10 +113,9 @@ def test_accuracy_of_a_sample_counts_once() -> None:
     rng = np.random.default_rng(2)
     labels = rng.integers(3, size=200)
     features = (np.eye(3)[labels] + rng.normal(size=(200, 3)))[None]
-    ((mean, low, high),) = probe_accuracy(data_of(features, labels, np.arange(200), 3))
-    ((repeated, low_repeated, high_repeated),) = probe_accuracy(
-        data_of(features.repeat(4, 1), labels.repeat(4), np.arange(200).repeat(4), 3)
-    )
+    ((mean, low, high),) = data_of(features, labels, np.arange(200), 3).accuracy()
+    fourfold = data_of(features.repeat(4, 1), labels.repeat(4), np.arange(200).repeat(4), 3)
+    ((repeated, low_repeated, high_repeated),) = fourfold.accuracy()
     assert repeated == pytest.approx(mean, abs=0.03)
     assert high_repeated - low_repeated == pytest.approx(high - low, abs=0.03)
 
@@ -130,7 +129,7 @@ def test_awkward_features_have_an_answer(features: str) -> None:
         "deficient": np.eye(3)[labels] @ rng.normal(size=(3, 20)),
         "wide": np.concatenate([10 * np.eye(3)[labels], rng.normal(size=(100, 300))], 1),
     }[features]
-    ((mean, low, high),) = probe_accuracy(data_of(x[None], labels, np.arange(100), 3))
+    ((mean, low, high),) = data_of(x[None], labels, np.arange(100), 3).accuracy()
     test = np.bincount(labels[75:], minlength=3) / 25
     if features == "wide":
         assert mean > 0.5  # half the standard normal columns of 75 examples would fit by chance
@@ -174,7 +173,7 @@ def test_component_ceiling_is_the_bayes_accuracy() -> None:
         int(np.argmax(enumerated_posterior(process, [sample[0:3], sample[3:6], sample[6:10]])))
         for sample in batch.observations.tolist()
     ]
-    data = probe_data(Held(5, 4, 1), corpus, "component", ["memory"], 60)
+    data = ProbeData.read(Held(5, 4, 1), corpus, "component", ["memory"], 60)
     assert data.ceiling == pytest.approx(np.mean(np.array(best) == batch.components.numpy()), abs=1e-12)
     assert torch.equal(data.labels, batch.components)
     assert data.num_classes == 3

@@ -6,7 +6,7 @@ import torch
 
 from hmmscope.analysis.curves import Score, evaluate
 from hmmscope.runs.config import RunConfig
-from hmmscope.runs.pipeline import Run, fresh_model, untrained_twin
+from hmmscope.runs.pipeline import Run, fresh_model
 from hmmscope.runs.training import train
 
 SAMPLES, COLUMNS = 100, 40
@@ -51,7 +51,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_the_twin_is_the_model_before_training(run: Run) -> None:
-    twin, fresh = untrained_twin(run).state_dict(), fresh_model(run.config, run.process).state_dict()
+    twin, fresh = run.untrained().state_dict(), fresh_model(run.config, run.process).state_dict()
     assert all(torch.equal(twin[name], fresh[name]) for name in fresh)
     trained = run.model.state_dict()
     assert any(not torch.equal(twin[name], trained[name]) for name in trained)

@@ -18,7 +18,7 @@ from hmmscope.analysis.layer_curves import (
     resampled_curves,
     with_interval,
 )
-from hmmscope.analysis.probes import label_stream, probe_data, reading_times
+from hmmscope.analysis.probes import ProbeData, reading_times
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.lab.evidence.controls import untrained
@@ -107,8 +107,8 @@ def test_one_reading_serves_every_target() -> None:
     assert stream.shape == (2, 210, 8)
     observations = corpus[0:70].observations
     for target in ("previous-0", "previous-3", "state"):
-        together = label_stream(stream, corpus, target, times)
-        alone = probe_data(model, corpus, target, names, 70)
+        together = ProbeData.of(stream, corpus, target, times)
+        alone = ProbeData.read(model, corpus, target, names, 70)
         for field in ("features", "labels", "samples"):
             assert torch.equal(getattr(together, field), getattr(alone, field))
         assert (together.ceiling, together.num_classes) == (alone.ceiling, alone.num_classes)

@@ -17,7 +17,7 @@ from hmmscope.lab.evidence.controls import untrained
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.processes.random_hmm import RandomMixtureSpec
 from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run
 from hmmscope.runs.training import train
 from hmmscope_papers.multitask import fig1, fig2, fig7, predictors
 from hmmscope_papers.multitask.construction_vs_trained import construct
@@ -214,7 +214,7 @@ def test_scores_of_prompts_are_those_of_evaluate(tmp_path: Path) -> None:
         found = predictors.prompt_score(run, process, 40)
         observers, counting = predictors.observers_of(run), predictors.counting_of(run)
         wanted = evaluate(run.model, corpus, num_samples=40, observers=observers, counting=counting)
-        twin = evaluate(untrained_twin(run), corpus, num_samples=40, baselines=False)
+        twin = evaluate(run.untrained(), corpus, num_samples=40, baselines=False)
         same = {
             name: wanted.measures[name]
             for name in ("model", "known-component", "retrieval", "prior", "order-3", "context-tree")

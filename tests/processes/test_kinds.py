@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import hmmscope as hs
+from hmmscope import HMM, LinearGaussian, Mixture
 from hmmscope.errors import InputError
 from hmmscope.processes.kalman import kalman_filter
-from hmmscope.processes.narrow import as_hmm, as_linear, as_mixture, as_pairs
+from hmmscope.processes.narrow import as_kind, as_pairs
 from hmmscope.processes.process import kinds
 
 SEEN = torch.zeros(1, 3, dtype=torch.int64)
@@ -50,9 +51,15 @@ LACKING: dict[str, tuple[Callable[[], object], str]] = {
         lambda: hs.load_process("umbrella").observe(SEEN),
         "process: of HMM exact predictions come from its law: hmmscope.observe(process, observations)",
     ),
-    "as an HMM": (lambda: as_hmm(pool()), "process: must be an HMM, whose states emit, got Mixture"),
-    "as a mixture": (lambda: as_mixture(hs.load_process("umbrella")), "process: must be a Mixture, got HMM"),
-    "as a linear system": (lambda: as_linear(pool()), "process: must be a LinearGaussian, got Mixture"),
+    "as an HMM": (lambda: as_kind(pool(), HMM), "process: must be of kind HMM, got Mixture"),
+    "as a mixture": (
+        lambda: as_kind(hs.load_process("umbrella"), Mixture),
+        "process: must be of kind Mixture, got HMM",
+    ),
+    "as a linear system": (
+        lambda: as_kind(pool(), LinearGaussian),
+        "process: must be of kind LinearGaussian, got Mixture",
+    ),
 }
 
 

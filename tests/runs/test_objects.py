@@ -17,7 +17,6 @@ from hmmscope.errors import DamagedError, HmmscopeError, InputError, RefusedErro
 from hmmscope.lab.experiments import planning, running
 from hmmscope.lab.experiments.experiment import Experiment
 from hmmscope.processes.given_sequences import GivenSequences
-from hmmscope.runs.pipeline import untrained_twin
 from hmmscope.storage import store
 from hmmscope.training.progress import Progress
 
@@ -211,7 +210,7 @@ def test_a_module_is_trained_in_place_and_kept(tmp_path: Path) -> None:
     loaded = hs.load_run(tmp_path / "run", model=net(7))
     for one, two in zip(loaded.model.parameters(), module.parameters(), strict=True):
         assert torch.equal(one, two)
-    for name, tensor in untrained_twin(loaded).state_dict().items():
+    for name, tensor in loaded.untrained().state_dict().items():
         assert torch.equal(tensor, before[name])
     with pytest.raises(InputError, match="their parameters differ"):
         hs.load_run(tmp_path / "run", model=net(num_tokens=4))

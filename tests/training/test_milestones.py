@@ -18,7 +18,7 @@ from hmmscope.processes.make import make_process
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.development import kept_steps, over_training
 from hmmscope.runs.dry_run import as_text, estimate
-from hmmscope.runs.pipeline import Run, load_run, model_at, untrained_twin
+from hmmscope.runs.pipeline import Run, load_run
 from hmmscope.runs.training import train
 from hmmscope.storage.rundir import RunDir
 from hmmscope.storage.store import read_table
@@ -95,10 +95,10 @@ def test_the_size_is_said_before_and_true_after(run: Run) -> None:
 
 def test_weights_of_every_step(run: Run) -> None:
     assert kept_steps(run) == [0, *KEPT]
-    first, last = model_at(run, 0), model_at(run, 30)
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), untrained_twin(run).parameters(), strict=True))
+    first, last = run.model_at(0), run.model_at(30)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), run.untrained().parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b in zip(last.parameters(), run.model.parameters(), strict=True))
-    assert not torch.equal(first.head.weight, model_at(run, 1).head.weight)
+    assert not torch.equal(first.head.weight, run.model_at(1).head.weight)
 
 
 def test_an_instrument_at_every_step(run: Run, capsys: pytest.CaptureFixture) -> None:
@@ -116,9 +116,9 @@ def test_a_module_that_was_handed_over(tmp_path: Path) -> None:
     module = torch.nn.Sequential(torch.nn.Embedding(4, 4), torch.nn.Linear(4, 4))
     before = module[1].weight.detach().clone()
     made = train(make_process("random-hmm", num_symbols=4), tmp_path / "own", model=module, length=4, training=TRAINING)
-    assert torch.equal(model_at(made, 0)[1].weight, before)
-    assert torch.equal(model_at(made, 30)[1].weight, module[1].weight)
-    assert not torch.equal(model_at(made, 13)[1].weight, module[1].weight)
+    assert torch.equal(made.model_at(0)[1].weight, before)
+    assert torch.equal(made.model_at(30)[1].weight, module[1].weight)
+    assert not torch.equal(made.model_at(13)[1].weight, module[1].weight)
 
 
 def test_what_was_not_kept_or_is_lost_is_said(run: Run, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_what_was_not_kept_or_is_lost_is_said(run: Run, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"kept no checkpoints over training; train with --training\.milestones"):
         over_training(plain, "strategies")
     with pytest.raises(InputError, match="no step 3"):
-        model_at(run, 3)
+        run.model_at(3)
     shutil.copytree(run.path, tmp_path / "lost")
     shutil.rmtree(tmp_path / "lost/checkpoints/step-000000005")
     with pytest.raises(DamagedError, match="its checkpoint of step 5 is gone"):

@@ -49,6 +49,67 @@ class ProbeData(Shown):
     num_classes: int
     ceiling: float
 
+    @classmethod
+    def read(cls, model: nn.Module, corpus: Corpus, target: str, names: Sequence[str], num_samples: int) -> "ProbeData":
+        """Run the model and collect features, labels and the ceiling of a target."""
+        times = reading_times(corpus, target)
+        return cls.of(read_stream(model, corpus, times, names, num_samples), corpus, target, times)
+
+    @classmethod
+    def of(
+        cls, features: Float[Tensor, "layer example feature"], corpus: Corpus, target: str, times: NDArray[np.int64]
+    ) -> "ProbeData":
+        """Labels and the ceiling of a target for activations that `read_stream` has read at its `reading_times`."""
+        num_samples = features.shape[1] // len(times)
+        labels: list[Tensor] = []
+        right: list[Tensor] = []
+        for begin in range(0, num_samples, BATCH):
+            batch = corpus[begin : min(begin + BATCH, num_samples)]
+            batch_labels, best = _labels(corpus, batch, target, times)
+            labels.append(batch_labels.flatten())
+            right.append((best == batch_labels).double().flatten())
+        classes = {"component": corpus.process.num_components or 1, "state": corpus.process.num_states}
+        return cls(
+            features=features,
+            labels=torch.cat(labels),
+            samples=torch.arange(num_samples).repeat_interleave(len(times)),
+            num_classes=classes.get(target, corpus.num_symbols),
+            ceiling=float(torch.cat(right).mean()),
+        )
+
+    def correct(self, *, shuffle: bool = False, seed: int = 0) -> NDArray[np.float64]:
+        """Share of right answers (sample, layer) in each test sample, which are the last quarter of the samples.
+
+        Args:
+            shuffle: train on labels permuted over the training examples.
+            seed: of the permutation.
+        """
+        num_samples = int(self.samples[-1]) + 1
+        train = self.samples < (3 * num_samples) // 4
+        x, y = self.features[:, train], self.labels[train]
+        if shuffle:
+            y = y[torch.from_numpy(numpy_generator(seed, "shuffled-labels").permutation(len(y)))]
+        centre, scale = x.mean(1, keepdim=True), x.std(1, keepdim=True).clamp_min(1e-6)
+        weights = fit_logistic((x - centre) / scale, y, self.num_classes)
+        predicted = predict_logistic((self.features[:, ~train] - centre) / scale, weights)
+        correct = (predicted == self.labels[~train]).double().numpy()
+        _, column = np.unique(self.samples[~train].numpy(), return_inverse=True)
+        by_sample = np.zeros((column.max() + 1, len(correct)))
+        np.add.at(by_sample, column, correct.T / np.bincount(column)[column][:, None])
+        return by_sample
+
+    def accuracy(self, *, shuffle: bool = False, seed: int = 0) -> list[tuple[float, float, float]]:
+        """Accuracy with its 95 % interval, for each layer, on the last quarter of the samples."""
+        mean, low, high = bootstrap_means(self.correct(shuffle=shuffle, seed=seed), seed=seed)
+        return list(zip(mean.tolist(), low.tolist(), high.tolist(), strict=True))
+
+    @property
+    def chance(self) -> float:
+        """Share of the commonest class among the test examples."""
+        num_samples = int(self.samples[-1]) + 1
+        test = self.labels[self.samples >= (3 * num_samples) // 4]
+        return float(test.bincount().max() / len(test))
+
 
 @registry.instrument("probe")
 def probe(
@@ -113,15 +174,15 @@ def probe(
     if target == "belief":
         return _belief_rows(model, corpus, names, num_samples, shuffled_labels, seed, observer, num_twins)
     times = reading_times(corpus, target)
-    data = label_stream(read_stream(model, corpus, times, names, num_samples), corpus, target, times)
+    data = ProbeData.of(read_stream(model, corpus, times, names, num_samples), corpus, target, times)
     twins, twins_left = draw_twins(model, num_twins, seed=seed), []
     for twin in twins.models:
         own = replace(data, features=read_stream(twin, corpus, times, names, num_samples))
-        twins_left.append(1 - resampled_curves(probe_correct(own), seed=seed))
-    about = {"chance": chance_accuracy(data), "ceiling": data.ceiling, "samples": num_samples}
+        twins_left.append(1 - resampled_curves(own.correct(), seed=seed))
+    about = {"chance": data.chance, "ceiling": data.ceiling, "samples": num_samples}
     rows = []
     for labels in ("true", "shuffled") if shuffled_labels else ("true",):
-        correct = probe_correct(data, shuffle=labels == "shuffled", seed=seed)
+        correct = data.correct(shuffle=labels == "shuffled", seed=seed)
         left = 1 - resampled_curves(correct, seed=seed)
         shares = layer_shares(left, twins_left, len(correct), reason=twins.reason)
         for layer, (mean, low, high) in enumerate(zip(*bootstrap_means(correct, seed=seed), strict=True)):
@@ -152,70 +213,6 @@ def _belief_rows(
         if row["target"] == BELIEF and (shuffled or row["targets"] == "true")
     )
     return Table(found, "probe of belief", x="layer", y="r2", by=("labels",))
-
-
-def probe_data(model: nn.Module, corpus: Corpus, target: str, names: Sequence[str], num_samples: int) -> ProbeData:
-    """Run the model and collect features, labels and the ceiling of a target."""
-    times = reading_times(corpus, target)
-    return label_stream(read_stream(model, corpus, times, names, num_samples), corpus, target, times)
-
-
-def label_stream(
-    features: Float[Tensor, "layer example feature"], corpus: Corpus, target: str, times: NDArray[np.int64]
-) -> ProbeData:
-    """Labels and the ceiling of a target for activations that `read_stream` has read at its `reading_times`."""
-    num_samples = features.shape[1] // len(times)
-    labels: list[Tensor] = []
-    right: list[Tensor] = []
-    for begin in range(0, num_samples, BATCH):
-        batch = corpus[begin : min(begin + BATCH, num_samples)]
-        batch_labels, best = _labels(corpus, batch, target, times)
-        labels.append(batch_labels.flatten())
-        right.append((best == batch_labels).double().flatten())
-    classes = {"component": corpus.process.num_components or 1, "state": corpus.process.num_states}
-    return ProbeData(
-        features=features,
-        labels=torch.cat(labels),
-        samples=torch.arange(num_samples).repeat_interleave(len(times)),
-        num_classes=classes.get(target, corpus.num_symbols),
-        ceiling=float(torch.cat(right).mean()),
-    )
-
-
-def probe_correct(data: ProbeData, *, shuffle: bool = False, seed: int = 0) -> NDArray[np.float64]:
-    """Share of right answers (sample, layer) in each test sample, which are the last quarter of the samples.
-
-    Args:
-        data: features and labels.
-        shuffle: train on labels permuted over the training examples.
-        seed: of the permutation.
-    """
-    num_samples = int(data.samples[-1]) + 1
-    train = data.samples < (3 * num_samples) // 4
-    x, y = data.features[:, train], data.labels[train]
-    if shuffle:
-        y = y[torch.from_numpy(numpy_generator(seed, "shuffled-labels").permutation(len(y)))]
-    centre, scale = x.mean(1, keepdim=True), x.std(1, keepdim=True).clamp_min(1e-6)
-    weights = fit_logistic((x - centre) / scale, y, data.num_classes)
-    predicted = predict_logistic((data.features[:, ~train] - centre) / scale, weights)
-    correct = (predicted == data.labels[~train]).double().numpy()
-    _, column = np.unique(data.samples[~train].numpy(), return_inverse=True)
-    by_sample = np.zeros((column.max() + 1, len(correct)))
-    np.add.at(by_sample, column, correct.T / np.bincount(column)[column][:, None])
-    return by_sample
-
-
-def probe_accuracy(data: ProbeData, *, shuffle: bool = False, seed: int = 0) -> list[tuple[float, float, float]]:
-    """Accuracy with its 95 % interval, for each layer, on the last quarter of the samples."""
-    mean, low, high = bootstrap_means(probe_correct(data, shuffle=shuffle, seed=seed), seed=seed)
-    return list(zip(mean.tolist(), low.tolist(), high.tolist(), strict=True))
-
-
-def chance_accuracy(data: ProbeData) -> float:
-    """Share of the commonest class among the test examples."""
-    num_samples = int(data.samples[-1]) + 1
-    test = data.labels[data.samples >= (3 * num_samples) // 4]
-    return float(test.bincount().max() / len(test))
 
 
 def reading_times(corpus: Corpus, target: str) -> np.ndarray:

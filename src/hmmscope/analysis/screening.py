@@ -11,7 +11,7 @@ from hmmscope.analysis.activations import BATCH, residual_layers
 from hmmscope.analysis.counting import TREE, tune_counting
 from hmmscope.analysis.curves import known_component_laws
 from hmmscope.analysis.intervals import bootstrap_means
-from hmmscope.analysis.probes import ProbeData, chance_accuracy, probe_accuracy, probe_data
+from hmmscope.analysis.probes import ProbeData
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Layout
 from hmmscope.corpora.targets import NextObservation, make_target
@@ -182,11 +182,11 @@ def _component(
     corpus = Corpus(few, layout=layout, seed=seed, stream="probe")
     sizes = {"num_symbols": corpus.num_symbols, "num_tokens": corpus.num_tokens, "max_length": layout.num_columns}
     model = make_model("roformer", **sizes, **UNTRAINED, seed=seed)
-    untrained = probe_data(model, corpus, "component", residual_layers(model), num_samples)
+    untrained = ProbeData.read(model, corpus, "component", residual_layers(model), num_samples)
     seen = corpus[0:num_samples].observations
     counts = torch.zeros(len(seen), corpus.num_symbols).scatter_add_(1, seen, torch.ones(seen.shape))
     counted = ProbeData(counts[None], untrained.labels, untrained.samples, untrained.num_classes, untrained.ceiling)
-    levels = {"symbol counts": Level(*probe_accuracy(counted, seed=seed)[0])}
-    for layer, found in enumerate(probe_accuracy(untrained, seed=seed)):
+    levels = {"symbol counts": Level(*counted.accuracy(seed=seed)[0])}
+    for layer, found in enumerate(untrained.accuracy(seed=seed)):
         levels[f"untrained layer {layer}"] = Level(*found)
-    return levels, chance_accuracy(untrained), few.num_components
+    return levels, untrained.chance, few.num_components

@@ -5,7 +5,7 @@ from typing import Any
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.interop.numbers import numbers, source_of
 from hmmscope.processes.hmm import HMM
-from hmmscope.processes.narrow import as_hmm
+from hmmscope.processes.narrow import as_kind
 
 _HINT = "fit it, or set startprob_, transmat_ and emissionprob_; only CategoricalHMM emits symbols"
 
@@ -40,7 +40,7 @@ def to_hmmlearn(hmm: HMM) -> Any:
         InputError: not an HMM whose states emit.
         ResourceError: hmmlearn is not installed.
     """
-    hmm = as_hmm(hmm, "hmm")
+    hmm = as_kind(hmm, HMM, "hmm")
     try:
         from hmmlearn.hmm import CategoricalHMM
     except ImportError:

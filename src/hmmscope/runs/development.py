@@ -8,7 +8,7 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.errors import DamagedError, InputError
-from hmmscope.runs.pipeline import Run, model_at
+from hmmscope.runs.pipeline import Run
 from hmmscope.storage.rundir import RunDir
 
 #: An instrument: from a model and a corpus to the rows of a table.
@@ -54,7 +54,7 @@ def over_training(
     samples = run.corpus("probe") if corpus is None else corpus
 
     def at(step: int) -> list[dict[str, Any]]:
-        model: nn.Module = model_at(run, step)
+        model: nn.Module = run.model_at(step)
         return [{"step": step} | row for row in tool(model, samples, **options)]
 
     return [row for step in kept_steps(run) for row in at(step)]

@@ -93,6 +93,29 @@ class Run:
         """What the model is asked for."""
         return make_target(self.config.target, self.process, self.config.layout)
 
+    def untrained(self) -> Any:
+        """The model before training: the control of every instrument."""
+        return self.model_at(0)
+
+    def model_at(self, step: int) -> Any:
+        """Another copy of the model, with its weights after `step` steps; a checkpoint of that step must have stayed.
+
+        Raises:
+            InputError: there is none; `training.milestones` says which stay.
+            DamagedError: it is not as it was written.
+        """
+        config, given = self.config, isinstance(self.config.model, GivenModelSpec)
+        if isinstance(config.model, GivenModelSpec):
+            config = replace(config, model=config.model.with_module(copy.deepcopy(self.model)))
+        net = fresh_model(config, self.process)
+        if step:
+            found = RunDir.open(self.path).load_checkpoint(step)
+            assert found is not None
+            load_weights(net, found[1].get("model", {}))
+        elif given:
+            load_weights(net, store.read_tensors(self.path / FIRST_WEIGHTS, own=True))
+        return unwrapped(net)
+
     def report(self, out: str | Path | None = None) -> Path:
         """Write the page of the finished run, by default ``report.html`` in its folder, and return its path.
 
@@ -157,31 +180,6 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None) -> Run:
         )
     load_weights(net, found[1].get("model", {}))
     return Run(Path(path), config, process, unwrapped(net), folder.done)
-
-
-def untrained_twin(run: Run) -> Any:
-    """The run's model before training: the control of every instrument."""
-    return model_at(run, 0)
-
-
-def model_at(run: Run, step: int) -> Any:
-    """Another copy of the run's model, with its weights after `step` steps; a checkpoint of that step must have stayed.
-
-    Raises:
-        InputError: there is none; `training.milestones` says which stay.
-        DamagedError: it is not as it was written.
-    """
-    config, given = run.config, isinstance(run.config.model, GivenModelSpec)
-    if isinstance(config.model, GivenModelSpec):
-        config = replace(config, model=config.model.with_module(copy.deepcopy(run.model)))
-    net = fresh_model(config, run.process)
-    if step:
-        found = RunDir.open(run.path).load_checkpoint(step)
-        assert found is not None
-        load_weights(net, found[1].get("model", {}))
-    elif given:
-        load_weights(net, store.read_tensors(run.path / FIRST_WEIGHTS, own=True))
-    return unwrapped(net)
 
 
 def fresh_model(config: RunConfig, process: Process) -> SequenceModel:

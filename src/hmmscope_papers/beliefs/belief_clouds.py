@@ -4,14 +4,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from jaxtyping import Float64
+from torch import Tensor, nn
 
 from hmmscope.analysis.activations import read_stream, residual_layers
-from hmmscope.analysis.geometry import BELIEF, belief_targets, belief_times, fit_affine
-from hmmscope.axes import Float64, Tensor
+from hmmscope.analysis.geometry import belief_targets, belief_times, fit_affine
 from hmmscope.lab import Cloud, Rows, belief_colours, over_three_states, pack_colours, pack_places
 from hmmscope.runs.development import kept_steps
-from hmmscope.runs.pipeline import Run, model_at
+from hmmscope.runs.pipeline import Run
 
 _MOST_FRAMES = 6
 
@@ -21,7 +21,7 @@ def cloud_rows(run: Run, count: int, *, over_all: bool) -> list[dict]:
     corpus = run.corpus("probe")
     times = belief_times(corpus)
     num_samples = -(-count // len(times))
-    belief = belief_targets(corpus, times, num_samples)[BELIEF]
+    belief = belief_targets(corpus, times, num_samples)["belief"]
     plane = _plane(belief)
     layers = residual_layers(run.model)
 
@@ -41,7 +41,7 @@ def cloud_rows(run: Run, count: int, *, over_all: bool) -> list[dict]:
     steps = kept_steps(run)
     some = sorted({steps[round(i)] for i in np.linspace(0, len(steps) - 1, _MOST_FRAMES)})
     rows += [row("layer", layer, read(run.model, layer)) for layer in range(len(layers))]
-    return rows + [row("step", step, read(model_at(run, step), last)) for step in some]
+    return rows + [row("step", step, read(run.model_at(step), last)) for step in some]
 
 
 def _plane(belief: Float64[Tensor, "example state"]) -> Any:

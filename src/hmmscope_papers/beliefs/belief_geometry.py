@@ -10,9 +10,8 @@ from torch import nn
 from hmmscope import Corpus, over_training, registry
 from hmmscope.analysis.activations import read_stream, residual_layers
 from hmmscope.analysis.belief_space import belief_space
-from hmmscope.analysis.geometry import BELIEF, PREDICTION, belief_targets, belief_times, read_off
+from hmmscope.analysis.geometry import belief_targets, belief_times, read_off
 from hmmscope.analysis.layer_curves import with_interval
-from hmmscope.analysis.twins import LEAST_LEFT
 from hmmscope.lab import (
     Effect,
     Estimate,
@@ -52,6 +51,10 @@ FACTORS = ("independent factors", "conditional factors", "hidden coupling")
 #: Of which processes points are kept, of the first seed, and whether over layers and steps too.
 _CLOUDS = {"Mess3": True, "RRXOR": False, "Bloch walk": False, "post-quantum": False}
 _COLUMNS = ("layer", "quantity", "value", "low", "high", "error", "fitted")
+
+
+#: Nothing is told where less than this is left unexplained before training.
+_LEAST_LEFT = 0.02
 
 
 @registry.experiment("belief-geometry")
@@ -128,9 +131,9 @@ def _measured(model: nn.Module, corpus: Corpus, *, num_samples: int, num_factors
     """By layer: R² of the belief on held-out samples and on its own, and the space in which the stream moves with it."""
     times, names = belief_times(corpus), residual_layers(model)
     targets = belief_targets(corpus, times, num_samples)
-    belief = targets[BELIEF]
+    belief = targets["belief"]
     found = read_off(read_stream(model, corpus, times, names, num_samples), belief, num_samples)
-    alone = read_off(targets[PREDICTION][None], belief, num_samples).r2()[0, 0]
+    alone = read_off(targets["next observation"][None], belief, num_samples).r2()[0, 0]
     rows = belief_space(model, corpus, num_samples=num_samples, num_factors=num_factors)
     for layer, draws in enumerate(found.r2().T):
         rows.append(
@@ -178,7 +181,7 @@ def _added_figure(rows: Rows) -> Figure:
     shares: list[dict[str, Any]] = []
     for process, own in rows.where(quantity="read").by("process").items():
         before, after = (own.per_seed(partial(left, step=step)) for step in _ends(rows))
-        if (mean := fmean(before.values())) >= LEAST_LEFT:
+        if (mean := fmean(before.values())) >= _LEAST_LEFT:
             shares += [{"process": process, "seed": seed, "value": 1 - x / mean} for seed, x in after.items()]
     names = Rows(shares).values("process")
     return Figure(
@@ -186,7 +189,7 @@ def _added_figure(rows: Rows) -> Figure:
         title="What training explains of what untrained networks leave",
         caption=(
             "1 - (1 - R²) / (mean over seeds of 1 - R² before training), each network read at the layer that fits its own "
-            f"samples best. Nothing is told where less than {LEAST_LEFT:g} is left before. Intervals are 95 % over seeds."
+            f"samples best. Nothing is told where less than {_LEAST_LEFT:g} is left before. Intervals are 95 % over seeds."
         ),
         panels=(bars("", bar(Rows(shares), "process", names, "trained", "model"), categories=names, y_label="share"),),
     )

@@ -20,7 +20,7 @@ from hmmscope.lab import (
     lines,
     pooled,
 )
-from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest, smallest
 
 PROCESSES = {"mess3": "Mess3", "rrxor": "RRXOR", "ran-hmm": "RanHMM"}
@@ -75,7 +75,7 @@ class BeliefInterventions(Experiment):
         rows = []
         for run in runs.values():
             about = {"process": run.config.process.name, "architecture": run.config.model.name}
-            for network, model in {"trained": run.model, "untrained": untrained_twin(run)}.items():
+            for network, model in {"trained": run.model, "untrained": run.untrained()}.items():
                 options = {"num_samples": sizes["samples"], "num_positions": sizes["positions"]}
                 found = belief_interventions(model, run.corpus("probe"), **options)
                 rows += [about | {"network": network} | row for row in found]

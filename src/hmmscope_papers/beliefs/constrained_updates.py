@@ -21,7 +21,7 @@ from hmmscope.lab import (
     lines,
     pooled,
 )
-from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run
 
 #: Mess3 by the factor at which its slowest mode falls, 1 - 3 switch.
 PROCESSES = {
@@ -71,7 +71,7 @@ class ConstrainedUpdates(Experiment):
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         rows = []
         for name, run in runs.items():
-            for network, model in {"trained": run.model, "untrained": untrained_twin(run)}.items():
+            for network, model in {"trained": run.model, "untrained": run.untrained()}.items():
                 options = {"num_samples": sizes["samples"], "num_distances": sizes["distances"]}
                 found = constrained_updates(model, run.corpus("probe"), **options)
                 rows += [{"process": name, "network": network} | row for row in found]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hmmscope import registry
-from hmmscope.analysis.discovery import METHODS, automaton, dictionary
+from hmmscope.analysis.discovery import automaton, dictionary
 from hmmscope.lab import (
     Effect,
     Experiment,
@@ -17,12 +17,16 @@ from hmmscope.lab import (
     claim,
     flat,
 )
-from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run
 from hmmscope_papers.beliefs.belief_geometry import BeliefGeometry
 
 #: Names in figures by process. The models of the last two are those of belief-geometry.
 PROCESSES = {"golden mean": "golden-mean", "even": "even", "RRXOR": "rrxor", "Mess3": "mess3"}
 NETWORKS = {"trained": "model", "untrained": "control"}
+
+
+#: How a dictionary is found, and the control.
+_METHODS = ("principal", "simplex", "sparse", "random")
 
 
 @registry.experiment("discovery")
@@ -54,13 +58,13 @@ class Discovery(Experiment):
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         rows = []
         for name, run in runs.items():
-            for network, model in {"trained": run.model, "untrained": untrained_twin(run)}.items():
+            for network, model in {"trained": run.model, "untrained": run.untrained()}.items():
                 corpus, count = run.corpus("probe"), sizes["samples"]
                 length = 2 if corpus.layout.num_observations < 9 else 0
                 found = (
                     automaton(model, corpus, length=length, num_samples=count)
                     if group == "states"
-                    else dictionary(model, corpus, num_samples=count, methods=METHODS)
+                    else dictionary(model, corpus, num_samples=count, methods=_METHODS)
                 )
                 rows += [{"process": name, "network": network} | row for row in found]
         return {group: rows}
@@ -82,7 +86,7 @@ class Discovery(Experiment):
             names = own.values("process")
             series = [
                 bar(own.where(method=method), "process", names, method, "control" if method == "random" else "model")
-                for method in METHODS
+                for method in _METHODS
             ]
             null = coordinates.where(quantity=quantity, network="untrained", method="simplex")
             series.append(bar(null, "process", names, "simplex, before training", "control"))

@@ -27,7 +27,7 @@ from hmmscope.lab import (
     learned,
     pooled,
 )
-from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest
 from hmmscope_papers.beliefs.belief_geometry import BeliefGeometry
 
@@ -87,7 +87,7 @@ class Mechanisms(Experiment):
         tables: Measured = {"ablations": [], "paths": [], "learned": []}
         for process, run in runs.items():
             corpus = run.corpus("probe")
-            networks: dict[str, nn.Module] = {"trained": run.model, "untrained": untrained_twin(run)}
+            networks: dict[str, nn.Module] = {"trained": run.model, "untrained": run.untrained()}
             if process == CHAINS:
                 by_hand = induction_network(corpus.num_symbols, corpus.num_tokens, corpus.layout.num_columns, gain=3.0)
                 networks["constructed"] = by_hand

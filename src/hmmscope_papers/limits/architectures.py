@@ -26,7 +26,7 @@ from hmmscope.lab import (
     level,
     lines,
 )
-from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run
 from hmmscope.schema import unknown_name
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.architecture_models import ARCHITECTURES, DEFAULT, TASKS, name_of
@@ -154,7 +154,7 @@ def _error_rows(facts: dict[str, Any], run: Run, sizes: dict[str, Any]) -> list[
     layout = replace(run.config.layout, length=times * trained_on)
     corpus = Corpus(run.process, layout=layout, seed=run.config.seed, stream="evaluate")
     rows = []
-    models = {"model": run.model, "untrained": untrained_twin(run)}
+    models = {"model": run.model, "untrained": run.untrained()}
     if (facts["task"], facts["architecture"], facts["layers"]) == CONSTRUCTED:
         models["constructed"] = delta_rule_parity()
     for told_, model in models.items():

@@ -24,7 +24,7 @@ from hmmscope.lab import (
     level,
     lines,
 )
-from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require, unknown_name
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.lengths import length_of, log2, rarely_asked, slack
@@ -158,7 +158,7 @@ def _names(run: Run) -> dict[str, Any]:
 def _error_rows(run: Run, num_samples: int) -> list[dict]:
     """Errors by position before and after training; the model hears its own answers, as when it was trained."""
     rows = []
-    for name, model in {"trained": run.model, "untrained": untrained_twin(run)}.items():
+    for name, model in {"trained": run.model, "untrained": run.untrained()}.items():
         found = evaluation_losses(
             model,
             run.corpus(),

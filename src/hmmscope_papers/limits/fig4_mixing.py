@@ -24,7 +24,7 @@ from hmmscope.lab import (
     level,
     lines,
 )
-from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest, smallest
 from hmmscope_papers.limits.tables import (
     WHILE_TRAINING,
@@ -109,7 +109,7 @@ def _label(probability: float, layers: int) -> str:
 
 def _error_rows(run: Run, network: str, num_samples: int) -> list[dict]:
     """Errors by position of a model, and beside the Transformer those before training and of the uniform law."""
-    models = {network: run.model} | ({"untrained": untrained_twin(run)} if network == "model" else {})
+    models = {network: run.model} | ({"untrained": run.untrained()} if network == "model" else {})
     rows = []
     for name, model in models.items():
         found = evaluation_losses(model, run.corpus(), num_samples=num_samples, target="belief")

@@ -21,7 +21,7 @@ from hmmscope.lab import (
     lines,
     pooled,
 )
-from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require, unknown_name
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.tables import (
@@ -157,7 +157,7 @@ def _rows(run: Run, facts: dict[str, Any], num_samples: int) -> list[dict]:
     """Evaluation loss averaged over positions, of the model before and after training and of a constant answer."""
     shared = facts | {"parameters": (run.summary or {})["parameters"], "fit_length": fit_length_of(run, 0.05)}
     values: dict[str, list[float]] = {}
-    for name, network in {"model": run.model, "untrained": untrained_twin(run)}.items():
+    for name, network in {"model": run.model, "untrained": run.untrained()}.items():
         found = evaluation_losses(network, run.corpus(), num_samples=num_samples, target=run.config.target)
         for row in found:
             known = row["predictor"] if name == "model" else name

@@ -4,10 +4,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hmmscope import LinearGaussian
 from hmmscope.analysis.fit_length import crossing_length, evaluation_losses, fit_length, fit_start
 from hmmscope.inference.window import linear_window_errors, window_errors
 from hmmscope.lab import Effect, Estimate, Gate, Rows, Tables, learned, regime
-from hmmscope.processes.narrow import as_linear
+from hmmscope.processes.narrow import as_kind
 from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest, smallest
 from hmmscope_papers.limits.tables import (
@@ -92,7 +93,7 @@ def windows_of(task: str, run: Run, sizes: dict[str, Any]) -> list[dict]:
             kept = [window for window in windows if window <= position]
             if not kept:
                 continue
-            errors = linear_window_errors(as_linear(process), kept, position, num_samples=count)
+            errors = linear_window_errors(as_kind(process, LinearGaussian), kept, position, num_samples=count)
             found += [(w, position, *_numbers(errors, i)) for i, w in enumerate(kept)]
     elif task == "cyclic-rnd" or process.law.states_emit:
         kept = windows[:1] if task == "cyclic-rnd" else windows

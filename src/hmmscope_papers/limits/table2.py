@@ -12,7 +12,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from hmmscope import Corpus, RunConfig, registry
-from hmmscope.analysis.intervals import NUM_RESAMPLES
 from hmmscope.corpora.corpus import Batch
 from hmmscope.corpora.targets import Target, make_target
 from hmmscope.lab import (
@@ -71,6 +70,9 @@ def _sizes(
         "seconds": seconds,
         "blocks": list(blocks),
     }
+
+
+_NUM_RESAMPLES = 1000
 
 
 @registry.experiment("limits-table2")
@@ -227,7 +229,7 @@ def _ratio(ratios: np.ndarray | None, name: str) -> dict[str, float | None]:
     """Median over rounds with its bootstrap interval."""
     if ratios is None:
         return {name: None, f"{name}_low": None, f"{name}_high": None}
-    drawn = numpy_generator(0, "bootstrap").integers(len(ratios), size=(NUM_RESAMPLES, len(ratios)))
+    drawn = numpy_generator(0, "bootstrap").integers(len(ratios), size=(_NUM_RESAMPLES, len(ratios)))
     low, high = np.percentile(np.median(ratios[drawn], axis=1), [2.5, 97.5])
     return {name: float(np.median(ratios)), f"{name}_low": float(low), f"{name}_high": float(high)}
 

@@ -20,7 +20,6 @@ from hmmscope.lab import (
     pooled,
 )
 from hmmscope.runs.pipeline import Run
-from hmmscope.storage import rundir
 from hmmscope.training.schedules import stage_length
 from hmmscope_papers.limits.trainings import TASKS, depths
 
@@ -102,7 +101,7 @@ def epochs_of(run: Run) -> Epochs:
     rows: list[dict[str, Any]] = []
     losses: list[float] = []
     tokens = 0
-    for record in rundir.read_journal(run.path / "metrics.jsonl"):
+    for record in run.table():
         tokens += spec.batch_size * (stage_length(spec, record["step"] - 1, layout.num_observations) + extra)
         losses.append(record["loss"])
         if "distances" in record:

@@ -34,7 +34,7 @@ from hmmscope.lab import (
     lines,
     pooled,
 )
-from hmmscope.processes.narrow import as_hmm
+from hmmscope.processes.narrow import as_kind
 from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest
 from hmmscope_papers.theorems import INTERVALS, always, band, by_scale, plain, slope
@@ -108,7 +108,7 @@ class Theorem53(Experiment):
 
 def ran_hmm(seed: int, **options: Any) -> HMM:
     """By default that of the paper's experiments: five states, five symbols, uniform rows."""
-    process = as_hmm(make_process("ran-hmm", seed=seed, **options))
+    process = as_kind(make_process("ran-hmm", seed=seed, **options), HMM)
     return process
 
 

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from hmmscope import registry, shuffle_test
-from hmmscope.analysis.probes import MAX_DISTANCE
 from hmmscope.lab import (
     Estimate,
     Experiment,
@@ -28,9 +27,9 @@ from hmmscope.lab import (
     lines,
     pooled,
 )
-from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest
-from hmmscope_papers.multitask.models import PARTS, multitask_config
+from hmmscope_papers.multitask.models import MAX_DISTANCE, PARTS, multitask_config
 from hmmscope_papers.multitask.side_by_side import (
     attention_of_networks,
     construct,
@@ -91,7 +90,7 @@ class ConstructionVsTrained(Experiment):
         run = runs["model"]
         if group == "convergence":
             return {"convergence": convergence_of(run)}
-        networks = {"trained": run.model, "constructed": construct(run, sizes), "untrained": untrained_twin(run)}
+        networks = {"trained": run.model, "constructed": construct(run, sizes), "untrained": run.untrained()}
         corpus = run.corpus("probe")
         match group:
             case "scores":

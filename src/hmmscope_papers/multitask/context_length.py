@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from hmmscope import registry
+from hmmscope import HMM, registry
 from hmmscope.lab import (
     NUM_SEEDS,
     Experiment,
@@ -19,7 +19,7 @@ from hmmscope.lab import (
     flat,
     lines,
 )
-from hmmscope.processes.narrow import as_hmm
+from hmmscope.processes.narrow import as_kind
 from hmmscope.runs.pipeline import Run
 from hmmscope_papers.multitask.studies import untrained_answers, window_config
 from hmmscope_papers.multitask.windows import (
@@ -67,7 +67,7 @@ class ContextLength(Experiment):
         histories = histories_of(first, max(max(memories), 4), sizes["histories"])
         spec = first.config.process
         rate = {"observability": spec.observability, "rank": spec.rank}
-        rate |= exact_rate(histories, as_hmm(first.process), [1, 2, 3, 4])
+        rate |= exact_rate(histories, as_kind(first.process, HMM), [1, 2, 3, 4])
         return {
             "errors": [row for k, run in memories.items() for row in window_rows(run, histories, k)],
             "rates": [rate],

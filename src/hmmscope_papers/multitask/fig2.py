@@ -3,12 +3,11 @@
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hmmscope import registry
 from hmmscope.analysis.intervals import mean_row
-from hmmscope.analysis.shuffle import MODES, ShuffleValues, shuffle_rows, shuffle_values
-from hmmscope.axes import Tensor
+from hmmscope.analysis.shuffle import ShuffleValues, shuffle_rows, shuffle_values
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.lab import (
     Figure,
@@ -25,7 +24,7 @@ from hmmscope.lab import (
     heatmap,
     lines,
 )
-from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 from hmmscope_papers.multitask.construction_vs_trained import construct
 from hmmscope_papers.multitask.setting import PoolFigure, gates, in_regime
@@ -55,11 +54,11 @@ class MultiTaskFig2(PoolFigure):
     def look(self, run: Run, sizes: dict[str, Any]) -> Measured:
         corpus, tables = run.corpus("probe"), Measured(shuffle=[], effects=[])
         constructed = construct(run, {**sizes, "samples": sizes["construction_samples"]})
-        networks: dict[str, nn.Module] = {"trained": run.model, "untrained": untrained_twin(run)}
+        networks: dict[str, nn.Module] = {"trained": run.model, "untrained": run.untrained()}
         networks["constructed"] = constructed
         for network, model in networks.items():
             own = network == "constructed"
-            for mode in MODES:
+            for mode in ("blocks", "layer", "everywhere"):
                 values = shuffle_values(
                     model,
                     corpus,

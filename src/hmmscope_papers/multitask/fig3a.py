@@ -9,7 +9,7 @@ from hmmscope import Corpus, registry
 from hmmscope.analysis.activations import read_stream, residual_layers
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.analysis.layer_curves import Curves, onset_layer, peak_layer, resampled_curves, with_interval
-from hmmscope.analysis.probes import ProbeData, chance_accuracy, label_stream, probe_correct, reading_times
+from hmmscope.analysis.probes import ProbeData, reading_times
 from hmmscope.lab import (
     Effect,
     Figure,
@@ -30,7 +30,7 @@ from hmmscope.lab import (
     lines,
     minus,
 )
-from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run
 from hmmscope_papers.multitask.setting import PoolFigure, counting_rows, gates, in_regime, spread
 
 
@@ -65,12 +65,12 @@ class MultiTaskFig3a(PoolFigure):
         corpora["state"] = [(_corpus(run, hmm), sizes["state_prompts"]) for hmm in single]
         rows: list[dict] = []
         curves: dict[tuple[str, str], Curves] = {}
-        for name, model in {"trained": run.model, "untrained": untrained_twin(run)}.items():
+        for name, model in {"trained": run.model, "untrained": run.untrained()}.items():
             for target, wanted in corpora.items():
                 found = [_probed(model, corpus, target, count) for corpus, count in wanted]
                 for number, data in enumerate(found):
                     rows += _rows({"model": name, "target": target, "probe": number}, data, shuffled=name == "trained")
-                right = [resampled_curves(probe_correct(data), seed=i) for i, data in enumerate(found)]
+                right = [resampled_curves(data.correct(), seed=i) for i, data in enumerate(found)]
                 curves[name, target] = np.mean(right, 0)
         return {"probes": rows, "frequencies": counting_rows(*corpora["component"][0]), "onsets": _onsets(curves)}
 
@@ -86,14 +86,14 @@ def _corpus(run: Run, process: Any) -> Corpus:
 
 def _probed(model: nn.Module, corpus: Corpus, target: str, count: int) -> ProbeData:
     times = reading_times(corpus, target)
-    return label_stream(read_stream(model, corpus, times, residual_layers(model), count), corpus, target, times)
+    return ProbeData.of(read_stream(model, corpus, times, residual_layers(model), count), corpus, target, times)
 
 
 def _rows(names: dict[str, Any], data: ProbeData, *, shuffled: bool) -> list[dict]:
     """Accuracy by layer, with true labels and if wanted with shuffled ones."""
     rows = []
     for labels in ("true", "shuffled") if shuffled else ("true",):
-        mean, low, high = bootstrap_means(probe_correct(data, shuffle=labels == "shuffled"))
+        mean, low, high = bootstrap_means(data.correct(shuffle=labels == "shuffled"))
         rows += [
             {
                 **names,
@@ -102,7 +102,7 @@ def _rows(names: dict[str, Any], data: ProbeData, *, shuffled: bool) -> list[dic
                 "accuracy": float(mean[layer]),
                 "low": float(low[layer]),
                 "high": float(high[layer]),
-                "chance": chance_accuracy(data),
+                "chance": data.chance,
                 "ceiling": data.ceiling,
                 "samples": int(data.samples[-1]) + 1,
             }

@@ -18,10 +18,7 @@ from hmmscope.analysis.layer_curves import (
     with_interval,
 )
 from hmmscope.analysis.probes import (
-    MAX_DISTANCE,
-    chance_accuracy,
-    label_stream,
-    probe_correct,
+    ProbeData,
     read_stream,
     reading_times,
 )
@@ -44,9 +41,10 @@ from hmmscope.lab import (
     minus,
     share,
 )
-from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.construction_vs_trained import construct
+from hmmscope_papers.multitask.models import MAX_DISTANCE
 from hmmscope_papers.multitask.setting import PoolFigure, gates, in_regime
 
 #: Prompts that fix the step size of the constructed network.
@@ -81,7 +79,7 @@ class MultiTaskFig3b(PoolFigure):
     def look(self, run: Run, sizes: dict[str, Any]) -> Measured:
         options = {"memory_length": MAX_DISTANCE + 1, "num_steps": sizes["num_steps"], "samples": _REGRESSIONS}
         built = construct(run, options)
-        networks = {"trained": run.model, "untrained": untrained_twin(run), "constructed": built}
+        networks = {"trained": run.model, "untrained": run.untrained(), "constructed": built}
         rows: list[dict] = []
         curves: list[dict] = []
         for name, network in networks.items():
@@ -109,9 +107,9 @@ def _probes(network: nn.Module, corpus: Corpus, count: int, *, shuffled: bool) -
     stream = read_stream(network, corpus, times, residual_layers(network), count)
     rows, right = [], []
     for distance in DISTANCES:
-        data = label_stream(stream, corpus, f"previous-{distance}", times)
-        right.append(probe_correct(data))
-        answers = {"true": right[-1]} | ({"shuffled": probe_correct(data, shuffle=True)} if shuffled else {})
+        data = ProbeData.of(stream, corpus, f"previous-{distance}", times)
+        right.append(data.correct())
+        answers = {"true": right[-1]} | ({"shuffled": data.correct(shuffle=True)} if shuffled else {})
         for labels, by_sample in answers.items():
             mean, low, high = bootstrap_means(by_sample)
             rows += [
@@ -122,7 +120,7 @@ def _probes(network: nn.Module, corpus: Corpus, count: int, *, shuffled: bool) -
                     "accuracy": float(mean[layer]),
                     "low": float(low[layer]),
                     "high": float(high[layer]),
-                    "chance": chance_accuracy(data),
+                    "chance": data.chance,
                     "samples": count,
                 }
                 for layer in range(len(mean))

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope import Corpus, capture, intervene, registry
-from hmmscope.analysis.activations import BATCH, inference_mode, residual_layers
+from hmmscope.analysis.activations import inference_mode, residual_layers
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.interventions import set_pattern
-from hmmscope.analysis.probes import probe_correct, probe_data
+from hmmscope.analysis.probes import ProbeData
 from hmmscope.analysis.shuffle import attention_taps
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.corpora.layouts import Layout
@@ -35,10 +35,11 @@ from hmmscope.lab import (
     minus,
 )
 from hmmscope.models.base import SequenceModel
-from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.construction_vs_trained import construct
+from hmmscope_papers.multitask.models import BATCH
 from hmmscope_papers.multitask.predictors import answers, measured
 from hmmscope_papers.multitask.setting import PoolFigure, gates, in_regime
 
@@ -86,7 +87,7 @@ class MultiTaskFig7(PoolFigure):
         offset = sizes["max_offset"]
         require(0 <= offset <= longest, "measurements.max_offset", f"must be in [0, {longest}]", offset)
         constructed = construct(run, {**sizes, "samples": sizes["construction_samples"]})
-        networks: dict[str, nn.Module] = {"trained": run.model, "untrained": untrained_twin(run)}
+        networks: dict[str, nn.Module] = {"trained": run.model, "untrained": run.untrained()}
         found = {name: last_token_patterns(model, corpus, sizes["samples"]) for name, model in networks.items()}
         found["constructed"] = last_token_patterns(constructed, corpus, sizes["construction_samples"])
         gathering = gathering_heads(constructed, found["constructed"])
@@ -223,7 +224,7 @@ def carried_rows(model: nn.Module, run: Run, place: Place, num_heads: int, num_s
     batch = corpus[0:num_samples]
 
     def measure() -> dict[str, NDArray[np.float64]]:
-        right = probe_correct(probe_data(model, corpus, "previous-1", residual_layers(model), num_samples))
+        right = ProbeData.read(model, corpus, "previous-1", residual_layers(model), num_samples).correct()
         found = {"token": -right[:, right.mean(0).argmax()]}
         if not isinstance(model, MultiTaskTransformer):
             found["loss"] = measured(

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope import HMM, observability
+from hmmscope import HMM, make_process, observability
 from hmmscope.analysis.decomposition import all_histories, memory_distances, sampled_histories
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.inference.memory_error import fit_decay, memory_certificate
 from hmmscope.inference.observability import numerical_rank
 from hmmscope.lab import Measured
-from hmmscope.processes.low_rank import LowRankHMMSpec, symmetric_channel
+from hmmscope.processes.low_rank import symmetric_channel
+from hmmscope.processes.narrow import as_kind
 from hmmscope.schema import require
 
 CHAIN, LOW_RANK, HIDDEN = "binary chain", "random, rank 2", "three states, two symbols"
@@ -83,10 +84,16 @@ def processes(sizes: dict[str, Any]) -> list[tuple[dict, HMM, int, int]]:
 
 
 def _low_rank(seed: int, rank: int, gamma: float) -> HMM:
-    spec = LowRankHMMSpec(
-        num_states=4, num_symbols=4, rank=rank, observability=gamma, seed=seed, transition_concentration=0.3
+    process = make_process(
+        "low-rank-hmm",
+        num_states=4,
+        num_symbols=4,
+        rank=rank,
+        observability=gamma,
+        seed=seed,
+        transition_concentration=0.3,
     )
-    return spec.build()
+    return as_kind(process, HMM)
 
 
 def memory_rows(names: dict, hmm: HMM, longest: int, past: int) -> list[dict]:

@@ -3,13 +3,11 @@
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from hmmscope import registry
 from hmmscope.analysis.activations import read_stream, residual_layers
 from hmmscope.analysis.geometry import (
-    BELIEF,
-    MIXED_BELIEF,
-    PREDICTION,
     Readout,
     belief_targets,
     belief_times,
@@ -17,7 +15,6 @@ from hmmscope.analysis.geometry import (
     read_off,
 )
 from hmmscope.analysis.layer_curves import Curves, with_interval
-from hmmscope.axes import Tensor
 from hmmscope.lab import (
     NUM_SEEDS,
     Effect,
@@ -34,7 +31,7 @@ from hmmscope.lab import (
     lines,
     triangle,
 )
-from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run
 from hmmscope.ties import smallest
 
 #: Sizes of process, layout, model and recipe; the same for all three processes.
@@ -65,6 +62,10 @@ _SCALES: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 PROCESSES = ("mess3", "mess3-mixture", "rrxor")
+
+
+#: What is read off.
+BELIEF, MIXED_BELIEF, PREDICTION = "belief", "belief, component unknown", "next observation"
 
 
 @registry.experiment("multitask-geometry")
@@ -132,7 +133,7 @@ def _measured(run: Run, num_samples: int, num_points: int) -> Measured:
     targets = belief_targets(corpus, times, num_samples)
     streams = {
         name: read_stream(model, corpus, times, residual_layers(model), num_samples)
-        for name, model in {"trained": run.model, "untrained": untrained_twin(run)}.items()
+        for name, model in {"trained": run.model, "untrained": run.untrained()}.items()
     }
     tables: Measured = {"geometry": [], "effects": [], "points": []}
     of_trained: dict[str, Curves] = {}

@@ -28,7 +28,7 @@ from hmmscope.lab import (
     lines,
     pooled,
 )
-from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run
 from hmmscope.seeds import numpy_generator
 from hmmscope_papers.theorems import by_scale
 
@@ -105,7 +105,7 @@ class InContext(Experiment):
         plain = Sequences(length=length)
         networks: dict[str, tuple[nn.Module, Any]] = {
             "trained": (run.model, plain),
-            "untrained": (untrained_twin(run), plain),
+            "untrained": (run.untrained(), plain),
         }
         if sizes["pretrained"] != "none":
             for separator in sizes["separators"]:

@@ -14,16 +14,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
 
-from hmmscope import HMM, LabelledHMM
+from hmmscope import HMM, LabelledHMM, make_process
 from hmmscope.analysis.decomposition import Histories, Windows, all_histories, all_windows, decompose, stationary_start
 from hmmscope.analysis.intervals import bootstrap_means
-from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.constructions.least_squares import LeastSquares, optimisation_bound
 from hmmscope.inference.memory_error import fit_decay
 from hmmscope.lab import Measured
-from hmmscope.processes.low_rank import LowRankHMMSpec, symmetric_channel
-from hmmscope.processes.random_hmm import RandomHMMSpec
+from hmmscope.processes.low_rank import symmetric_channel
+from hmmscope.processes.narrow import as_kind
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
@@ -244,10 +245,16 @@ def _instances(sizes: dict[str, Any]) -> list[tuple[str, HMM]]:
     """The reference process, and random ones of rank 2."""
     found = [("reference", reference_process())]
     for seed in range(sizes["instances"]):
-        spec = LowRankHMMSpec(
-            num_states=4, num_symbols=4, rank=2, observability=0.6, seed=seed, transition_concentration=0.3
+        low_rank = make_process(
+            "low-rank-hmm",
+            num_states=4,
+            num_symbols=4,
+            rank=2,
+            observability=0.6,
+            seed=seed,
+            transition_concentration=0.3,
         )
-        found.append((f"seed {seed}", spec.build()))
+        found.append((f"seed {seed}", as_kind(low_rank, HMM)))
     return found
 
 
@@ -370,7 +377,9 @@ def bound_row(number: int) -> dict:
     concentrations = {
         f"{matrix}_concentration": float(rng.choice([0.1, 0.3, 1.0])) for matrix in ("transition", "emission")
     }
-    hmm = RandomHMMSpec(num_states=states, num_symbols=symbols, seed=number, **concentrations).build()
+    hmm = as_kind(
+        make_process("random-hmm", num_states=states, num_symbols=symbols, seed=number, **concentrations), HMM
+    )
     samples, steps = round(math.exp(rng.uniform(math.log(10), math.log(10_000)))), int(rng.integers(0, 200))
     windows = all_windows(hmm, length)
     counts = sample_counts(hmm, length, samples, 1, seed=number)[0]

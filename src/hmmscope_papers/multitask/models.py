@@ -43,6 +43,10 @@ _SCALES: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 #: K, the number of cycles and of emissions, of the models of each scale; the paper's pool has no such parts.
+#: Samples that are computed together.
+BATCH = 64
+#: How far back probes look for an observation.
+MAX_DISTANCE = 4
 PARTS = {"smoke": [2, 3], "small": [8, 96], "medium": [16, 32, 96, 224], "gpu": [32, 256], "paper": [0]}
 #: Of the rows of transition and emission matrices of the paper's pool; the paper does not state it.
 CONCENTRATION = 0.01

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
 
 from hmmscope import HMM, Prompts, capture
 from hmmscope.analysis.shuffle import attention_taps
-from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.constructions import multitask_theorem1, multitask_theorem2
 from hmmscope.constructions.least_squares import (
     LeastSquares,

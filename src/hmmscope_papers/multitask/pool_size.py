@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float64
+from torch import Tensor
 
-from hmmscope import Corpus, Process, registry
-from hmmscope.analysis.counting import TREE, best_counting
+from hmmscope import Corpus, Mixture, Process, registry
+from hmmscope.analysis.counting import best_counting
 from hmmscope.analysis.curves import known_component_laws
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.strategies import Crossing, crossing
 from hmmscope.analysis.strategy_weights import strategy_weights
-from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Batch
 from hmmscope.inference.optimal import optimal_law
 from hmmscope.lab import (
@@ -33,12 +34,13 @@ from hmmscope.lab import (
     heatmap,
     lines,
 )
-from hmmscope.processes.narrow import as_mixture, as_pairs
+from hmmscope.processes.narrow import as_kind, as_pairs
 from hmmscope.runs.development import kept_steps
-from hmmscope.runs.pipeline import Run, model_at
+from hmmscope.runs.pipeline import Run
 from hmmscope_papers.multitask.models import PARTS, multitask_plan
 from hmmscope_papers.multitask.predictors import (
     POOLS,
+    TREE,
     answers,
     counting_of,
     measured,
@@ -115,7 +117,7 @@ def strategy_laws(run: Run, corpus: Corpus, batch: Batch) -> dict[str, Float64[T
     found |= counted
     starts, judged = torch.from_numpy(corpus.layout.starts), corpus.layout.predicted
     for name, pool in observers_of(run).items():
-        believed = as_pairs(pool) or smoothed(as_mixture(pool), 0.01)
+        believed = as_pairs(pool) or smoothed(as_kind(pool, Mixture), 0.01)
         law = optimal_law(believed, batch.observations, starts=starts)[:, judged]
         found["inference" if name == "prior" else name] = law
     return found
@@ -174,7 +176,7 @@ def _phases(run: Run, sizes: dict[str, Any]) -> Measured:
     other = "held-out" if "held-out" in pools else "unseen"
     rows = []
     for step in kept_steps(run)[1:] if training.milestones else [training.num_steps]:
-        model = model_at(run, step) if training.milestones else run.model
+        model = run.model_at(step) if training.milestones else run.model
         loss = {pool: _loss(answers(model, batch, run, judged), batch, judged, end) for pool, batch in batches.items()}
         above = {pool: loss[pool] - known[pool] for pool in pools}
         where = {"step": step, "shown": columns["prompts"] * step / training.num_steps}

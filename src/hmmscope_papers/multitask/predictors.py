@@ -6,27 +6,30 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hmmscope import HMM, Corpus, Mixture, Process, Prompts
-from hmmscope.analysis.activations import BATCH, as_law, inference_mode, model_outputs
-from hmmscope.analysis.counting import MAX_ORDER as LONGEST
-from hmmscope.analysis.counting import TREE, Counting, tune_counting
+from hmmscope.analysis.activations import as_law, inference_mode, model_outputs
+from hmmscope.analysis.counting import Counting, tune_counting
 from hmmscope.analysis.curves import Score, known_component_laws
-from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.constructions.least_squares import demonstration_samples, least_squares, window_features
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.corpora.corpus import Batch
 from hmmscope.inference.likeliest import likeliest
 from hmmscope.inference.optimal import optimal_law
 from hmmscope.models.base import SequenceModel
-from hmmscope.processes.narrow import as_hmm, as_mixture, as_pairs
-from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.processes.narrow import as_kind, as_pairs
+from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 from hmmscope.ties import smallest
+from hmmscope_papers.multitask.models import BATCH
 
 #: Longest context of the n-grams that are shown whatever is best, and the names of the predictors that count in the prompt.
 MAX_ORDER = 4
+#: Longest n-gram, and the mixture of context trees: what counts in context.
+LONGEST, TREE = 8, "context-tree"
 NGRAMS = (*(f"order-{order}" for order in range(LONGEST + 1)), TREE)
 #: Prompts of the pool on which counting is tuned.
 _TUNED_ON = 256
@@ -45,7 +48,7 @@ def counting_of(run: Run) -> Counting:
     """Counting as it is at its best in the test sequence of other prompts of the run's pool than are judged anywhere."""
     corpus = Corpus(run.process, layout=run.config.layout, seed=run.config.seed, stream="counting")
     number = corpus.layout.sequence_index[corpus.layout.predicted]
-    return tune_counting(corpus, num_samples=_TUNED_ON, orders=MAX_ORDER, asked=number == number.max())
+    return tune_counting(corpus, num_samples=_TUNED_ON, orders=LONGEST, asked=number == number.max())
 
 
 def answers(
@@ -103,7 +106,7 @@ def prompt_score(
     corpus = Corpus(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
     asked, parts = corpus.layout.predicted, []
     counting = counting_of(run) if counting is None else counting
-    models = {"model": run.model, "untrained": untrained_twin(run)}
+    models = {"model": run.model, "untrained": run.untrained()}
     believed = {name: own for name, own in observers_of(run).items() if predictors is None or name in predictors}
     for begin in range(0, num_samples, BATCH):
         batch = corpus[begin : min(begin + BATCH, num_samples)]
@@ -138,7 +141,7 @@ def _believed(
     starts, asked = torch.from_numpy(corpus.layout.starts), corpus.layout.predicted
     if spare or as_pairs(pool):
         return {name: optimal_law(pool, batch.observations, starts=starts)[:, asked]}
-    tried = {f"{name} {share:g}": smoothed(as_mixture(pool), share) for share in SMOOTHINGS}
+    tried = {f"{name} {share:g}": smoothed(as_kind(pool, Mixture), share) for share in SMOOTHINGS}
     return {key: optimal_law(own, batch.observations, starts=starts)[:, asked] for key, own in tried.items()}
 
 
@@ -151,7 +154,7 @@ def smoothed(mixture: Mixture, share: float) -> Mixture:
 
     components = []
     for m in range(len(mixture)):
-        hmm = as_hmm(mixture[m])
+        hmm = as_kind(mixture[m], HMM)
         components.append(HMM(hmm.initial_S, mix(hmm.transition_SS), mix(hmm.emission_SV)))
     return Mixture(mixture.weights_M, components)
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hmmscope import Corpus, Process, probe, registry
-from hmmscope.analysis.counting import TREE, best_counting
+from hmmscope.analysis.counting import best_counting
 from hmmscope.lab import (
     Effect,
     Experiment,
@@ -18,12 +18,11 @@ from hmmscope.lab import (
     curve,
     lines,
 )
-from hmmscope.runs.pipeline import Run, untrained_twin
-from hmmscope.storage import rundir
+from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest, smallest
 from hmmscope_papers.multitask.fig1 import effects
 from hmmscope_papers.multitask.models import PARTS, multitask_plan
-from hmmscope_papers.multitask.predictors import POOLS, counting_of, pools_of, prompt_score
+from hmmscope_papers.multitask.predictors import POOLS, TREE, counting_of, pools_of, prompt_score
 from hmmscope_papers.multitask.setting import looks, pool_columns, spread
 
 #: Predictors that are drawn beside the best n-gram; the tables have more.
@@ -94,7 +93,7 @@ class Quickstart(Experiment):
                 tables["in-context"] += [where | {"pool": pool} | row for row in rows]
                 tables["effects"] += [where | row for row in effects(score, pool, sizes["first_position"])]
             tables["layers"] += [where | row for row in _layers(run, sizes["probe_samples"])]
-            records = rundir.read_journal(run.path / "metrics.jsonl")
+            records = run.table()
             tables["training"] += [
                 where | {key: row[key] for key in ("step", "evaluation_loss")}
                 for row in records
@@ -117,7 +116,7 @@ def _layers(run: Run, num_samples: int) -> list[dict]:
     """Probes of `_READ`, layer by layer, in the trained and the untrained network."""
     few = Corpus(spread(run.process, 16), layout=run.config.layout, seed=run.config.seed, stream="probe")
     rows = []
-    for network, model in {"trained": run.model, "untrained": untrained_twin(run)}.items():
+    for network, model in {"trained": run.model, "untrained": run.untrained()}.items():
         for target in _READ:
             corpus = few if target == "component" else run.corpus("probe")
             found = probe(model, corpus, target=target, num_samples=num_samples, shuffled_labels=False, num_twins=0)

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hmmscope import Corpus, Mixture
 from hmmscope.analysis.counting import best_counting
 from hmmscope.analysis.intervals import bootstrap_means, mean_row
-from hmmscope.analysis.probes import chance_accuracy, label_stream, probe_correct, reading_times
-from hmmscope.axes import Tensor
+from hmmscope.analysis.probes import ProbeData, reading_times
 from hmmscope.lab import (
     NUM_SEEDS,
     PREDICTORS,
@@ -31,7 +31,7 @@ from hmmscope.lab import (
     learned,
     regime,
 )
-from hmmscope.processes.narrow import as_mixture
+from hmmscope.processes.narrow import as_kind
 from hmmscope.runs.pipeline import Run
 from hmmscope_papers.multitask.models import PARTS, multitask_plan
 from hmmscope_papers.multitask.predictors import last_sequence, prompt_score
@@ -109,7 +109,7 @@ class PoolFigure(Experiment):
 
 def pool_columns(run: Run) -> dict[str, Any]:
     """Columns that say of which pool a row is: ``hmms``, and ``prompts``, different ones of each HMM in training."""
-    process, training = as_mixture(run.process), run.config.training
+    process, training = as_kind(run.process, Mixture), run.config.training
     shown = training.num_trajectories or training.num_steps * training.batch_size
     return {"hmms": len(process), "prompts": shown / len(process)}
 
@@ -140,7 +140,7 @@ def setting_rows(run: Run) -> list[dict[str, Any]]:
 
 def spread(process: Any, count: int) -> Mixture:
     """At most `count` components of a pool, equally likely, as far apart in it as can be: neighbours share parts."""
-    process = as_mixture(process)
+    process = as_kind(process, Mixture)
     count = min(count, len(process))
     chosen = torch.linspace(0, len(process) - 1, count, dtype=torch.float64).long()
     return Mixture.from_law([1 / count] * count, process.law.select(chosen))
@@ -159,10 +159,10 @@ def counting_rows(corpus: Corpus, count: int) -> list[dict[str, Any]]:
     single, double = _share(observations, size), _share(pairs[:, inside], size * size)
     rows = []
     for name, features in {"symbols": single, "symbols and pairs": torch.cat([single, double], 1)}.items():
-        data = label_stream(features.float()[None], corpus, "component", times)
-        mean, low, high = (float(x[0]) for x in bootstrap_means(probe_correct(data)))
+        data = ProbeData.of(features.float()[None], corpus, "component", times)
+        mean, low, high = (float(x[0]) for x in bootstrap_means(data.correct()))
         row = {"frequencies": name, "accuracy": mean, "low": low, "high": high}
-        rows.append(row | {"chance": chance_accuracy(data), "samples": count})
+        rows.append(row | {"chance": data.chance, "samples": count})
     return rows
 
 

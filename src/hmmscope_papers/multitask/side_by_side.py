@@ -5,22 +5,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from hmmscope import Corpus, Prompts, attention_map, capture, evaluate, probe
-from hmmscope.analysis.activations import BATCH, inference_mode, residual_layers
+from hmmscope import Corpus, Mixture, Prompts, attention_map, capture, evaluate, probe
+from hmmscope.analysis.activations import inference_mode, residual_layers
 from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio
-from hmmscope.analysis.probes import MAX_DISTANCE
 from hmmscope.analysis.similarity import explained_change, linear_cka
-from hmmscope.axes import Tensor
 from hmmscope.constructions import multitask_theorem1
 from hmmscope.constructions.least_squares import LeastSquares, demonstration_samples, least_squares, window_features
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
 from hmmscope.lab import Measured
-from hmmscope.processes.narrow import as_mixture
+from hmmscope.processes.narrow import as_kind
 from hmmscope.runs.pipeline import Run
-from hmmscope.storage.rundir import read_journal
 from hmmscope.ties import largest
+from hmmscope_papers.multitask.models import BATCH, MAX_DISTANCE
 
 
 def construct(run: Run, sizes: dict[str, Any]) -> MultiTaskTransformer:
@@ -83,7 +81,7 @@ def scores_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[
 
 
 def probes_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[str, Any]) -> list[dict]:
-    process = as_mixture(run.process)
+    process = as_kind(run.process, Mixture)
     few = process.first(min(sizes["probe_components"], len(process)))
     wanted = [("component", Corpus(few, layout=run.config.layout, seed=run.config.seed, stream="probe"))]
     wanted += [(f"previous-{k}", run.corpus("probe")) for k in range(MAX_DISTANCE + 1)]
@@ -225,11 +223,7 @@ def steps_of_networks(networks: Mapping[str, nn.Module], run: Run, sizes: dict[s
 def convergence_of(run: Run) -> list[dict]:
     """How far the evaluation loss was above the optimum after three quarters of training, and at its end."""
     assert run.summary is not None
-    found = {
-        row["step"]: row["evaluation_loss"]
-        for row in read_journal(run.path / "metrics.jsonl")
-        if "evaluation_loss" in row
-    }
+    found = {row["step"]: row["evaluation_loss"] for row in run.table() if "evaluation_loss" in row}
     last = max(found)
     before = min(found, key=lambda step: abs(step - 3 * last / 4))
     floor = run.summary["training_floor"]

@@ -27,7 +27,7 @@ from hmmscope.lab import (
     learned,
     lines,
 )
-from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run
 from hmmscope_papers.multitask.predictors import last_sequence
 
 CYCLES = "aliased-cycles-mixture"
@@ -143,7 +143,7 @@ def end_rows(run: Run, num_samples: int) -> list[dict[str, Any]]:
     intervals over samples.
     """
     score = evaluate(run.model, run.corpus(), num_samples=num_samples)
-    twin = evaluate(untrained_twin(run), run.corpus(), num_samples=num_samples, baselines=False)
+    twin = evaluate(run.untrained(), run.corpus(), num_samples=num_samples, baselines=False)
     measures = score.measures | {"untrained": twin.measures["model"]}
     last = last_sequence(score)
     return [

@@ -24,7 +24,7 @@ from hmmscope.lab import (
     lines,
     pooled,
 )
-from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.predictors import last_sequence
 
@@ -94,7 +94,7 @@ class TaskPatching(Experiment):
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         (run,) = runs.values()
         rows: list[dict[str, Any]] = []
-        for network, model in {"trained": run.model, "untrained": untrained_twin(run)}.items():
+        for network, model in {"trained": run.model, "untrained": run.untrained()}.items():
             for rank in sizes["ranks"]:
                 found = task_patching(model, run.corpus("probe"), num_samples=sizes["samples"], rank=rank)
                 rows += [{"network": network} | row for row in found if row["metric"] == "kl"]

@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 
-from hmmscope import HMM, Corpus, Prompts, observability, registry
+from hmmscope import HMM, Corpus, Prompts, make_process, observability, registry
 from hmmscope.lab import Effect, Experiment, Figure, Measured, Rows, Seen, Tables, claim, lines
-from hmmscope.processes.low_rank import LowRankHMMSpec
-from hmmscope.processes.narrow import as_hmm
+from hmmscope.processes.narrow import as_kind
 from hmmscope.runs.pipeline import Run
 from hmmscope_papers.multitask.networks import (
     build_network,
@@ -48,17 +47,9 @@ def process(instance: int) -> HMM:
     if instance == 0:
         transition = [[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]]
         return HMM([1 / 3] * 3, transition, [[0.9, 0.1], [0.5, 0.5], [0.1, 0.9]])
-    hmm = as_hmm(
-        LowRankHMMSpec(
-            num_states=3,
-            num_symbols=NUM_SYMBOLS,
-            rank=3,
-            transition_concentration=0.5,
-            emission_concentration=0.5,
-            seed=instance,
-        ).build()
-    )
-    return hmm
+    concentrations = {"transition_concentration": 0.5, "emission_concentration": 0.5}
+    sizes = {"num_states": 3, "num_symbols": NUM_SYMBOLS, "rank": 3}
+    return as_kind(make_process("low-rank-hmm", **sizes, **concentrations, seed=instance), HMM)
 
 
 @registry.experiment(NAME)

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from hmmscope import registry
+from hmmscope import HMM, registry
 from hmmscope.errors import InputError
 from hmmscope.lab import (
     NUM_SEEDS,
@@ -20,7 +20,7 @@ from hmmscope.lab import (
     flat,
     lines,
 )
-from hmmscope.processes.narrow import as_hmm
+from hmmscope.processes.narrow import as_kind
 from hmmscope.runs.pipeline import Run
 from hmmscope_papers.multitask.studies import untrained_answers, window_config
 from hmmscope_papers.multitask.windows import (
@@ -87,7 +87,7 @@ class Observability(Experiment):
             rows = [row for k, run in memories.items() for row in window_rows(run, histories, k)]
             errors += [{"observability": gamma} | row for row in rows]
             rank = {"observability": gamma, "rank": first.config.process.rank}
-            rates.append(rank | exact_rate(histories, as_hmm(first.process), [1, 2, 3, 4]))
+            rates.append(rank | exact_rate(histories, as_kind(first.process, HMM), [1, 2, 3, 4]))
         return {"errors": errors, "rates": rates}
 
     def figures(self, tables: Tables) -> list[Figure]:

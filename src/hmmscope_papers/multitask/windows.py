@@ -16,19 +16,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float64
+from torch import Tensor
 
 from hmmscope import HMM, stationary_distribution
 from hmmscope.analysis.activations import as_law, inference_mode, model_outputs
 from hmmscope.analysis.decomposition import Histories, sampled_histories
 from hmmscope.analysis.intervals import mean_row
-from hmmscope.axes import Float64, Tensor
 from hmmscope.inference.memory import filter_windows
 from hmmscope.inference.memory_error import fit_decay
 from hmmscope.lab import Role, Rows
 from hmmscope.models.base import SequenceModel
 from hmmscope.processes.laws import symbol_law
-from hmmscope.processes.narrow import as_hmm
-from hmmscope.runs.pipeline import Run, untrained_twin
+from hmmscope.processes.narrow import as_kind
+from hmmscope.runs.pipeline import Run
 
 #: Observations before the longest window, so that the whole past is as good as an endless one.
 PAST = 40
@@ -45,7 +46,7 @@ _ROUNDING = 1e-9
 
 def histories_of(run: Run, longest: int, num_samples: int) -> Histories:
     """Histories of a run's HMM that no model was trained on, long enough for windows of `longest` observations."""
-    return sampled_histories(as_hmm(run.process), PAST + longest, num_samples, run.config.seed)
+    return sampled_histories(as_kind(run.process, HMM), PAST + longest, num_samples, run.config.seed)
 
 
 def window_rows(run: Run, histories: Histories, memory: int) -> list[dict[str, Any]]:
@@ -63,7 +64,7 @@ def window_rows(run: Run, histories: Histories, memory: int) -> list[dict[str, A
     laws = {
         "model": _answers(run.model, windows, exact_NV.shape[1]),
         "memory": best_NV,
-        "untrained": _answers(untrained_twin(run), windows, exact_NV.shape[1]),
+        "untrained": _answers(run.untrained(), windows, exact_NV.shape[1]),
         "stationary": alone_NV,
     }
     rows = []

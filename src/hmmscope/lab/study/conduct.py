@@ -41,11 +41,11 @@ from hmmscope.models.base import parameter_count
 from hmmscope.processes.files import load_process
 from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.processes.hmm import HMM
-from hmmscope.processes.narrow import as_hmm
+from hmmscope.processes.narrow import as_kind
 from hmmscope.reprs import html_rows, plot_rows
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.fitting import fit
-from hmmscope.runs.pipeline import Run, engine_of, ports_of, untrained_twin
+from hmmscope.runs.pipeline import Run, engine_of, ports_of
 from hmmscope.runs.training import train
 from hmmscope.schema import require, spec_to_data
 from hmmscope.seeds import check_seed
@@ -323,7 +323,7 @@ def _fit_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bool
             about |= {"agreed": one.agreed, "iterations": one.num_iterations, "converged": one.converged}
             store.write_json(path / "hmms" / f"{size}-search.json", about)
             found.hmm.save(file)
-        hmms[size] = as_hmm(load_process(file))
+        hmms[size] = as_kind(load_process(file), HMM)
     return hmms
 
 
@@ -442,7 +442,7 @@ def _beliefs(work: Prepared, hmm: HMM, run: Run) -> Iterator[dict[str, Any]]:
     corpus = work.corpus("test")
     if hmm.num_states == 1 or corpus.different(8) < 8:
         return
-    for network, model in (("trained", run.model), ("untrained", untrained_twin(run))):
+    for network, model in (("trained", run.model), ("untrained", run.untrained())):
         for layer, name in enumerate(residual_layers(model)):  # one by one: they may differ in width
             twins = NUM_TWINS if network == "trained" else 0
             rows = probe(model, corpus, target="belief", observer=hmm, layers=[name], num_samples=1024, num_twins=twins)
