@@ -1,7 +1,9 @@
 """Seeded experiments: every model once for each seed, in a pool that experiments share."""
 
+import copy
 import errno
 import hashlib
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.ledger import tables_of
 from hmmscope.lab.evidence.panels import curve, lines
 from hmmscope.lab.experiments import parts, seeded
+from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.lab.experiments.pool import train_in_pool
 from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.lab.report.drawing import draw_folder
@@ -27,6 +30,7 @@ from hmmscope.lab.sweeps.run_task import taking_part
 from hmmscope.lab.tasks import driver
 from hmmscope.lab.tasks.executors import ExecutorOptions
 from hmmscope.lab.verbs import run as verb
+from hmmscope.lab.worker import task_of
 from hmmscope.runs import pipeline, training
 from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import Run
@@ -139,6 +143,72 @@ def test_workers_and_this_process_train_alike(tmp_path: Path) -> None:
     for column in ("seconds", "processor_seconds"):
         assert all(row.pop(column) > 0 for rows in runs for row in rows)
     assert runs[0] == runs[1]
+
+
+def test_a_worker_measures_a_part_as_this_process_does(tmp_path: Path) -> None:
+    """It is told the folder, the pool and the name, and reads the plan from the folder; so does a copy of a task."""
+    out = run_experiment("test-seeded", "smoke", tmp_path / "out", quiet=True)
+    file = out / "parts" / "seed-1" / "all.json"
+    before = file.read_bytes()
+    given = {"out": str(out), "name": "seed-1-all", "pool": str(tmp_path / "trained")}
+    for task in (
+        task_of(json.dumps({"kind": "part"} | given).encode()),
+        copy.copy(seeded.PartTask.read(**given)),
+    ):
+        assert (task.name, task.given(), task.state()) == ("seed-1-all", given, "done")
+        file.unlink()
+        assert task.state() == "waiting"
+        task.do()
+        assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("found", [True, False], ids=["found by any process", "known here alone"])
+def test_parts_are_measured_where_runs_are_trained(
+    found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    class Noting(driver.Here):
+        def submit(self, tasks: Any) -> None:
+            seen.extend(task.kind for task in tasks)
+            super().submit(tasks)
+
+    monkeypatch.setattr(registry, "is_installed", lambda entry: found)
+    monkeypatch.setattr(ExecutorOptions, "make", lambda self, out: Noting(quiet=True))
+    out = run_experiment("test-seeded", "smoke", tmp_path / "out", engine=ExecutorOptions(jobs=2), quiet=True)
+    assert seen == ["run"] * 4 + ["part"] * 2 * found
+    assert store.read_json(out / "experiment.json")["facts"][1]["value"] == "0, 1"
+    assert len(store.read_table(out / "parts.jsonl")) == 2
+
+
+def test_which_experiments_every_process_finds() -> None:
+    assert registry.is_installed(type(experiment_named("limits-depth")))
+    assert not registry.is_installed(Seeded)
+
+
+@pytest.mark.slow
+def test_workers_measure_like_this_process_and_a_part_that_fails_is_named(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"seeds": 2, "quiet": True}
+    here = run_experiment("limits-depth", "smoke", tmp_path / "a" / "out", **options)
+    pool = tmp_path / "a" / "trained"
+    there = run_experiment(
+        "limits-depth", "smoke", tmp_path / "b" / "out", trained=pool, engine=ExecutorOptions(jobs=2), **options
+    )
+    for table in ("runs", "lengths-by-epoch"):
+        files = [out / "tables" / f"{table}.jsonl" for out in (here, there)]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    assert sorted(path.name for path in (there / "logs").iterdir())[0] == "seed-0-cyclic-det-1-layer-length-6.log"
+    assert seals.survey(there).beyond == ()
+    weights = next((pool / "runs").glob("*/checkpoints/*/model.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(
+        PartlyFailedError, match=r"limits-depth: seed \d.* failed \(error\[4\] .* the run is finished, but"
+    ):
+        run_experiment(
+            "limits-depth", "smoke", tmp_path / "c" / "out", trained=pool, engine=ExecutorOptions(jobs=2), **options
+        )
+    assert len(list((tmp_path / "c" / "out" / "failures").iterdir())) == 1
+    assert len(store.read_table(tmp_path / "c" / "out" / "parts.jsonl")) == 7
 
 
 def test_an_interrupted_measurement_goes_on_with_the_next_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
