@@ -35,6 +35,10 @@ class Asked(NamedTuple):
     kind: int
 
 
+#: Terms of a sum of `mapped_back` before the next ones: their rows of a map, read across, stay in the caches.
+_BLOCK = 128
+
+
 @njit
 def columns_of(panel, steps, samples, width):  # type: ignore[no-untyped-def]
     """Columns of a panel that are used."""
@@ -54,7 +58,11 @@ def mapped_back(m: X2, dy: X2, used: int, add: bool, dx: X2, zeros: X1) -> None:
     """dx = (dx if add) + m^T dy: the gradient of what `mapped` maps."""
     rows, cols = m.shape
     size = dy.shape[1]
-    product(cols, used, 1, rows, m, 0, 1, cols, 0, dy, 0, size, 0, dx, 0, size, add, zeros, 0)
+    for begin in range(0, rows, _BLOCK):
+        height, before = min(_BLOCK, rows - begin), add or begin > 0
+        product(
+            cols, used, 1, height, m, begin * cols, 1, cols, 0, dy, begin * size, size, 0, dx, 0, size, before, zeros, 0
+        )
 
 
 @phase(fastmath=FLAGS)

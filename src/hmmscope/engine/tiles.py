@@ -316,16 +316,16 @@ def product(
     """
     if outer < 1 or inner < 1:
         return
-    done, widest = 0, VECTORS * LANES
+    full, done, widest = A.itemsize == 4, 0, VECTORS * LANES  # in float64 a vector takes two registers
     while done < cols:
         left, to, at = cols - done, c + done, b + done
-        if left >= widest:
+        if full and left >= widest:
             _stripe4(rows, outer, inner, A, a, a_row, a_k, a_outer, B, at, b_k, b_outer, C, to, c_row, add, bias, first)
             done += widest
-        elif left >= 3 * LANES:
+        elif full and left >= 3 * LANES:
             _stripe3(rows, outer, inner, A, a, a_row, a_k, a_outer, B, at, b_k, b_outer, C, to, c_row, add, bias, first)
             done += 3 * LANES
-        elif left >= 2 * LANES:
+        elif (full or VECTORS == 4) and left >= 2 * LANES:
             _stripe2(rows, outer, inner, A, a, a_row, a_k, a_outer, B, at, b_k, b_outer, C, to, c_row, add, bias, first)
             done += 2 * LANES
         else:
