@@ -113,6 +113,14 @@ def test_constant_rate() -> None:
     assert [learning_rate(recipe, step) for step in range(4)] == [0.25, 0.5, 0.5, 0.5]
 
 
+def test_warm_up_stable_decay() -> None:
+    recipe = TrainingSpec(num_steps=12, warmup_steps=2, learning_rate=0.6, schedule="wsd")
+    by_hand = [0.3, *[0.6] * 9, 0.4, 0.2]
+    assert [learning_rate(recipe, step) for step in range(12)] == pytest.approx(by_hand, rel=1e-12)
+    assert (recipe.decay_step, recipe.milestone_steps) == (10, (10,))
+    assert replace(recipe, num_steps=1).milestone_steps == (1,)
+
+
 def test_multitask_sees_each_prompt_once() -> None:
     recipe = spec(multitask_recipe())
     assert recipe.num_steps * recipe.batch_size == 131_072

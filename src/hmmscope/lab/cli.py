@@ -113,6 +113,7 @@ def _add_training(verb: _Verb) -> None:
         "config", help="a YAML file, a run's folder, a preset, a process, or a file of sequences (--process.unit ...)"
     )
     train.add_argument("--out", metavar="DIR", help="a new folder")
+    train.add_argument("--begin", metavar="RUN", help="take over the steps that a shorter run has in common with it")
     train.add_argument("--resume", action="store_true", help="go on with the same run in DIR")
     train.add_argument(
         "--dry-run", action="store_true", help="say what it takes (tokens, FLOPs, memory, time); train nothing"

@@ -16,6 +16,7 @@ from hmmscope.errors import NonFiniteError, RefusedError
 from hmmscope.machine import require_disk
 from hmmscope.models.base import ModelSpec, Ports, SequenceModel, build_model, cost_of, parameter_count
 from hmmscope.models.given import GivenModel, unwrapped
+from hmmscope.runs.beginnings import Beginning
 from hmmscope.runs.config import RunConfig, configure, pinned
 from hmmscope.runs.pipeline import FIRST_WEIGHTS, OWN_PROCESS, Run, check_same, engine_of, load_run, ports_of
 from hmmscope.runs.room import ADVICE, disk_bytes, require_memory_for, warn_if_large
@@ -45,6 +46,7 @@ def train(
     num_steps: int | None = None,
     training: Any = None,
     seed: int | None = None,
+    begin: str | Path | None = None,
     resume: bool = False,
     quiet: bool = True,
     num_samples: int = 256,
@@ -64,6 +66,7 @@ def train(
         model: a registered name, a mapping of fields, a spec, or any module from tokens (batch, time) to logits (batch,
             time, symbol), or to an object with ``.logits``.
         target, layout, length, num_steps, training, seed: see `hmmscope.runs.config.configure`.
+        begin: the folder of a shorter run: its steps that this one has too are taken over, with the same bits at the end.
         resume: go on with the run in `out` if there is one; its configuration must be the same.
         quiet: show no progress.
         num_samples: samples of the final score.
@@ -90,9 +93,9 @@ def train(
         seed=seed,
     )
     with joined(config.training.device) as world:
-        begun = _begin(config, path, world, resume)
+        begun = _begin(config, path, world, resume, None if begin is None else Path(begin))
         run, spec = begun.run, begun.run.config.training
-        opened = _folder(run, resume) if world.leader else nullcontext()
+        opened = _folder(run, resume, begin) if world.leader else nullcontext()
         with opened as folder, settings(spec):
             if world.share(folder is not None and folder.done is not None):
                 world.dismiss()
@@ -135,7 +138,7 @@ class _Begun:
     judged: bool
 
 
-def _begin(config: RunConfig, path: Path, world: World, resume: bool) -> _Begun:
+def _begin(config: RunConfig, path: Path, world: World, resume: bool, shorter: Path | None) -> _Begun:
     """The run with its fresh model; what can be refused is refused here, before there is a folder."""
     config = replace(config, training=replace(config.training, device=resolve_device(config.training.device)))
     check_processes(config.training, world.size)
@@ -148,7 +151,7 @@ def _begin(config: RunConfig, path: Path, world: World, resume: bool) -> _Begun:
     target = make_target(config.target, process, config.layout)
     ports = ports_of(config, target)
     require_memory_for(config, ports)
-    engine = _engine(config, ports, path if there else None, world.size)
+    engine = _engine(config, ports, path if there else shorter, world.size)
     config = replace(config, training=replace(config.training, engine=engine))
     if world.leader:
         require_disk("training", path, disk_bytes(config, ports), ADVICE)
@@ -262,8 +265,12 @@ def _recorded(config: dict) -> dict:
     return config | {"training": {"engine": "torch", "milestones": 0} | config.get("training", {})}
 
 
-def _folder(run: Run, resume: bool) -> RunDir:
-    """The run's folder with its lock: a new one, or with `resume` the one that holds this configuration."""
+def _folder(run: Run, resume: bool, begin: str | Path | None) -> RunDir:
+    """The run's folder with its lock: a new one, or with `resume` the one that holds this configuration.
+
+    One without a checkpoint takes over that of the run `begin`.
+    """
+    shorter = None if begin is None else Beginning.of(Path(begin), run.config)  # before there is a folder
     path, config, process = run.path, run.config, run.process
     if resume and os.path.lexists(path):
         folder = RunDir.open(path)
@@ -282,6 +289,8 @@ def _folder(run: Run, resume: bool) -> RunDir:
         own = path / OWN_PROCESS
         if getattr(config.process, "keeps_copy", False) and not os.path.lexists(own):
             process.save(own)
+        if shorter is not None and not folder.checkpoint_steps():
+            shorter.hand_over(folder)
     except BaseException:
         folder.unlock()
         raise

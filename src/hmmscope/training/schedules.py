@@ -15,9 +15,11 @@ def learning_rate(spec: TrainingSpec, step: int) -> float:
 
     cosine:   linear over the first `warmup_steps`, then a cosine to `final_fraction` at the last step
     constant: linear over the first `warmup_steps`, then constant
+    wsd:      constant up to `decay_step`, then linear, to reach zero one step after the last
     halving:  (from + (peak - from) * min(step / warmup_steps, 1)) / 2^floor(epoch / halve_every)
 
-    Source: the last of them [Limits] App. C (1e-7 to 1e-3 over 4000 steps, halved every 20 epochs).
+    Source: halving [Limits] App. C (1e-7 to 1e-3 over 4000 steps, halved every 20 epochs); wsd Hu et al. 2024
+    (arXiv 2404.06395), with the linear decay of Hägele et al. 2024 (arXiv 2405.18392).
     """
     if spec.schedule == "halving":
         risen = min(step / spec.warmup_steps, 1.0) if spec.warmup_steps else 1.0
@@ -27,6 +29,9 @@ def learning_rate(spec: TrainingSpec, step: int) -> float:
         return spec.learning_rate * (step + 1) / spec.warmup_steps
     if spec.schedule == "constant":
         return spec.learning_rate
+    if spec.schedule == "wsd":
+        decay = spec.num_steps - spec.decay_step + 1
+        return spec.learning_rate * min(1.0, (spec.num_steps - step) / decay)
     length = max(1, spec.num_steps - 1 - spec.warmup_steps)
     cosine = 0.5 * (1 + math.cos(math.pi * (step - spec.warmup_steps) / length))
     return spec.learning_rate * (spec.final_fraction + (1 - spec.final_fraction) * cosine)

@@ -20,7 +20,8 @@ class TrainingSpec:
         epoch_steps: steps that count as an epoch with fresh samples; 0 if the whole run is one epoch. With a fixed set
             an epoch is once through it.
         schedule: of the learning rate: "cosine" (linear warm-up, then a cosine to `final_fraction`), "halving" (linear
-            warm-up from `warmup_from`, and half of it every `halve_every` epochs) or "constant" (after the warm-up).
+            warm-up from `warmup_from`, and half of it every `halve_every` epochs), "constant" (after the warm-up) or "wsd"
+            (warm-up, stable, decay: constant after the warm-up, and linear to zero from `decay_step` on).
         learning_rate: at the end of the warm-up.
         warmup_steps: linear.
         warmup_from: learning rate at step 0 of the schedule "halving".
@@ -55,7 +56,7 @@ class TrainingSpec:
     batch_size: int = 32
     num_trajectories: int = 0
     epoch_steps: int = 0
-    schedule: Literal["cosine", "halving", "constant"] = "cosine"
+    schedule: Literal["cosine", "halving", "constant", "wsd"] = "cosine"
     learning_rate: float = 1e-3
     warmup_steps: int = 100
     warmup_from: float = 0.0
@@ -117,9 +118,15 @@ class TrainingSpec:
 
     @property
     def milestone_steps(self) -> tuple[int, ...]:
-        """Steps whose checkpoints stay, ascending; those that round to the same step are one."""
+        """Steps whose checkpoints stay, ascending and each once, `decay_step` of the schedule "wsd" among them."""
         last = max(1, self.milestones - 1)
-        return tuple(sorted({round(self.num_steps ** (k / last)) for k in range(self.milestones)}))
+        steps = {round(self.num_steps ** (k / last)) for k in range(self.milestones)}
+        return tuple(sorted(steps | ({self.decay_step} if self.schedule == "wsd" else set())))
+
+    @property
+    def decay_step(self) -> int:
+        """Steps before the decay of the schedule "wsd", which is a fifth of them, the last sixth of all."""
+        return self.num_steps - self.num_steps // 6
 
     @property
     def steps_per_epoch(self) -> int:

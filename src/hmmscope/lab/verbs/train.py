@@ -27,6 +27,7 @@ def train(
     overrides: dict[str, str],
     dry_run: bool = False,
     tracker: str | None = None,
+    begin: str | None = None,
 ) -> None:
     """Train one model, and print how far from its optimum it ends; or say what that would take."""
     configured = run_config(config, overrides)
@@ -39,7 +40,7 @@ def train(
         raise InputError("out: give a new folder for the run, --out DIR (or --dry-run)")
     if isinstance(configured.process, DataSpec) and not quiet:
         say(configured.process.build().data.describe())
-    trained = training.train(configured, out, resume=resume, quiet=quiet, tracker=tracker)
+    trained = training.train(configured, out, begin=begin, resume=resume, quiet=quiet, tracker=tracker)
     changes = [f"--{key} {value}" for key, value in overrides.items()]
     if os.access(out, os.W_OK) or not (Path(out) / "findings.json").is_file():
         describe_run(trained, " ".join(["hmmscope train", config, "--out", Path(out).name, *changes]))
