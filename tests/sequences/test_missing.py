@@ -160,6 +160,21 @@ def test_the_header_of_json_lines_is_checked(tmp_path: Path, header: object, mes
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("lists", [[[0], [1], [1]], [["b"], ["a"], ["b"]]])
+def test_lists_of_one_symbol_are_read_as_is_said(tmp_path: Path, lists: list) -> None:
+    """A column of hmmlearn, as lists, is one sequence or many."""
+    with pytest.raises(
+        InputError, match=r"3 lists of one symbol .* axis=0 as one sequence of 3, or with axis=1 as 3 of 1"
+    ):
+        SequenceData(lists)
+    column, each = SequenceData(lists, axis=0), SequenceData(lists, axis=1)
+    assert (column.lengths.tolist(), each.lengths.tolist()) == ([3], [1, 1, 1])
+    assert SequenceData(lists, like=column) == column
+    assert SequenceData(lists, lengths=[1, 1, 1]) == each
+    each.save(tmp_path / "a.jsonl")
+    assert SequenceData(tmp_path / "a.jsonl") == each
+
+
 def test_streams_with_gaps(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("ab-b\nb-\n")
     parts = list(hs.SequenceStream(tmp_path / "a.txt", unit="characters", missing="-"))

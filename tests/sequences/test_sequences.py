@@ -591,8 +591,8 @@ def test_the_split_is_of_sequences_and_not_of_their_order() -> None:
 
 def test_few_sequences_are_not_split() -> None:
     refused(lambda: SequenceData([[0, 1] * 50]).train, "1 sequence cannot be split into three parts", "data.cut(10)")
-    refused(lambda: SequenceData([[0], [0], [1]]).train, "2 different sequences")
-    parts = SequenceData([[0], [0], [1], [2]]).split()
+    refused(lambda: SequenceData([[0, 0], [0, 0], [1, 1]]).train, "2 different sequences")
+    parts = SequenceData([[0], [0], [1], [2]], axis=1).split()
     assert sorted(sorted(map(tuple, numbers(part))) for part in parts) == [[(0,), (0,)], [(1,)], [(2,)]]
 
 

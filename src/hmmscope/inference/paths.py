@@ -27,7 +27,7 @@ from hmmscope.kernels.vectors import padded_size
 from hmmscope.kernels.viterbi import likeliest, path_terms
 from hmmscope.processes.answers import PATHS
 from hmmscope.processes.laws import seeing
-from hmmscope.processes.observations import Observations
+from hmmscope.processes.observations import Observations, whole_batch
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.seeds import numpy_generator
@@ -80,7 +80,7 @@ def most_likely_states(
     Cost: O(batch * time * S^2).
     """
     if PATHS not in hmm.by_law:
-        return PathResult(*hmm.likeliest_path(observations, starts=starts))
+        return PathResult(*hmm.likeliest_path(whole_batch(observations, hmm.alphabet), starts=starts))
     checked, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
     process, work = tables(seeing(hmm.law, checked)), sequences(checked, mask, counted(inside))
     with np.errstate(divide="ignore"):
@@ -180,7 +180,7 @@ def sample_state_paths(
     Cost: the filter's, and O(num_paths * batch * time * S).
     """
     if PATHS not in hmm.by_law:
-        return hmm.draw_paths(observations, num_paths=num_paths, seed=seed, starts=starts)
+        return hmm.draw_paths(whole_batch(observations, hmm.alphabet), num_paths=num_paths, seed=seed, starts=starts)
     filtered = filter_batch(hmm, observations, starts, lengths)
     batch, time, size = filtered.beliefs.shape
     numbers = torch.arange(batch) if indices is None else torch.as_tensor(indices)

@@ -15,7 +15,7 @@ from hmmscope.inference.ragged import check_ragged, counted
 from hmmscope.machine import require_memory
 from hmmscope.processes.answers import SMOOTHING, STATES
 from hmmscope.processes.laws import seeing
-from hmmscope.processes.observations import Observations, Symbols
+from hmmscope.processes.observations import Observations, Symbols, whole_batch
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
@@ -68,7 +68,7 @@ def smooth_beliefs(
     Cost: O(batch * time * S^2). A row with positive beliefs below 1e-100 is gone over again, some ten times slower.
     """
     if SMOOTHING not in hmm.by_law:
-        return hmm.smooth(observations, starts=starts)
+        return hmm.smooth(whole_batch(observations, hmm.alphabet), starts=starts)
     filtered = filter_batch(hmm, observations, starts, lengths)
     smoothed = np.zeros_like(filtered.beliefs)
     run_smoother(filtered, smoothed)

@@ -34,10 +34,8 @@ def as_batch(observations: object, alphabet: Alphabet) -> tuple[Tensor, Int64[Te
     Raises:
         InputError: what is no batch of symbols, or has names that the alphabet has not.
     """
-    if isinstance(observations, np.ma.MaskedArray):
-        observations = (
-            observations.astype(np.int64).filled(MISSING) if observations.dtype.kind in "iu" else observations
-        )
+    if isinstance(observations, np.ma.MaskedArray) and observations.dtype.kind in "iu":
+        observations = np.ma.filled(observations.astype(np.int64), MISSING)
     if not isinstance(observations, SequenceData):
         try:
             found = torch.as_tensor(observations)
@@ -81,12 +79,17 @@ def check_observations(
     Raises:
         InputError: names the first wrong entry, or the first missing one where that cannot be answered for.
     """
+    return checked(whole_batch(observations, alphabet), alphabet.count or 0, starts, gaps=gaps)
+
+
+def whole_batch(observations: object, alphabet: Alphabet) -> Tensor:
+    """`as_batch` of sequences of one length, or vectors as they are; InputError for different lengths."""
     batch, lengths = as_batch(observations, alphabet)
     if lengths is not None and bool((lengths < batch.shape[1]).any()):
         raise InputError(
             "observations: must be sequences of one length here; hmmscope.filter_beliefs takes any lengths"
         )
-    return checked(batch, alphabet.count or 0, starts, gaps=gaps)
+    return batch
 
 
 def checked(

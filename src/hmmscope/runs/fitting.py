@@ -17,7 +17,7 @@ from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import html_rows
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
-from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.data import SequenceData, read_as
 from hmmscope.sequences.streaming import SequenceStream
 from hmmscope.training.progress import Progress
 
@@ -168,9 +168,7 @@ def fit(
         require(len(sizes) == 1, "num_states", "must be one number for a stream", num_states)
         require(tied_emissions is None, "tied_emissions", "are not for a stream", tied_emissions)
         return _fit_stream(source, sizes[0], options, quiet, reading)
-    if isinstance(source, SequenceData) and reading:
-        raise InputError(f"{next(iter(reading))}: is for what is still to be read, and SequenceData is read")
-    data = source if isinstance(source, SequenceData) else SequenceData(source, **reading)
+    data = read_as(source, reading)
     judges = None
     if len(sizes) > 1:
         whole, data = data, data if validation is not None else data.in_blocks()

@@ -43,6 +43,7 @@ class Asked:
         if self.axis is None:
             self.axis = self.kept.axis
         self.missing = alphabet.missing
+        self.own = False  # whether its file is one of this library's
         self.has_gaps = False  # whether its file says that V stands for a missing observation
         self.has_axes = False  # whether it is an array of two dimensions, whose axis of time matters
 
@@ -73,6 +74,7 @@ class Asked:
     def of_file(self, header: Mapping[str, Any]) -> Alphabet | None:
         """Take the alphabet that a file states; where the caller names another one, that is returned, to be renamed to."""
         self._check_header(header)
+        self.own = "format" in header
         if header.get("gaps"):
             self.has_gaps, self.missing = True, replace(self.missing, nothing=True)
             self.alphabet = replace(self.alphabet, missing=self.missing)
@@ -147,9 +149,26 @@ class Asked:
         if not all(isinstance(row, list | tuple) for row in values):
             odd = next(k for k, row in enumerate(values) if not isinstance(row, list | tuple))
             raise InputError(f"{self.at(noun)(odd)}: must be a list of symbols or a text, got {shown(values[odd])}")
+        values = self._along(values)
         if self._names(word for row in values for word in row):
             return self.words(values, f"{how} of names", noun)
         return self.numbers(values, f"{how} of numbers", noun)
+
+    def _along(self, values: list[Any]) -> list[Any]:
+        """Lists along the axis of time; lists of one symbol each may be one sequence, as a column of an array is.
+
+        Raises:
+            InputError: several of them, where neither axis nor lengths say, with both readings.
+        """
+        if self.own or self.lengths is not None or len(values) < 2 or any(len(row) != 1 for row in values):
+            return values
+        if self.axis is None:
+            raise InputError(
+                f"{self.what}: {len(values)} lists of one symbol can be read in two ways: with axis=0 as one sequence of "
+                f"{len(values)}, or with axis=1 as {len(values)} of 1; choose one (--axis)"
+            )
+        self.has_axes = True
+        return values if self.axis == 1 else [[row[0] for row in values]]
 
     def _is_number(self, value: object) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)

@@ -4,7 +4,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,8 @@ from hmmscope.storage import store
 from hmmscope.text import in_a_line
 
 _ENDINGS = (".safetensors", ".npz", ".jsonl")
+#: Options of `SequenceData` that say how a source is read.
+READING_OPTIONS = ("symbols", "unit", "column", "group", "axis", "missing", "lengths", "like")
 #: Symbols, and characters of a first line, that are shown.
 _SHOWN_SYMBOLS, _SHOWN_LINE = 12, 60
 #: Blocks that few long sequences are cut into, and symbols of the shortest.
@@ -415,3 +417,12 @@ class SequenceData(Dataset[Tensor]):
         buffer = io.BytesIO()
         np.savez(buffer, header=np.array(text), tokens=self.flat, lengths=self._encoded.lengths)
         store.write_bytes(target, buffer.getvalue())
+
+
+def read_as(source: Any, reading: Mapping[str, Any]) -> SequenceData:
+    """`SequenceData` of a source and options of reading; InputError for options where it is read already."""
+    if not isinstance(source, SequenceData):
+        return SequenceData(source, **reading)
+    if reading:
+        raise InputError(f"{next(iter(reading))}: is for what is still to be read, and SequenceData is read")
+    return source

@@ -170,11 +170,11 @@ def encode_numbers(rows: Sequence[object], alphabet: Alphabet, how: str, where: 
 
 def _whole(row: object, missing: Missing, where: Callable[[], str]) -> NDArray[np.int64]:
     """A row of whole numbers as int64, `MISSING` where an observation is missing; InputError for anything else."""
+    cells: Any = row
+    odd = None
     if isinstance(row, list | tuple):
         cells = [MISSING if missing.has(cell) else cell for cell in row] if _has_gaps(row, missing) else row
         odd = next((k for k, cell in enumerate(cells) if is_nothing(cell)), None)
-    else:
-        cells, odd = row, None
     try:
         array = np.ma.asanyarray(cells) if isinstance(cells, np.ma.MaskedArray) else np.asarray(cells)
     except (ValueError, TypeError):

@@ -49,7 +49,7 @@ from hmmscope.runs.pipeline import Run, engine_of, ports_of
 from hmmscope.runs.training import train
 from hmmscope.schema import require, spec_to_data
 from hmmscope.seeds import check_seed
-from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.data import READING_OPTIONS, SequenceData, read_as
 from hmmscope.storage import disk, seals, store
 from hmmscope.storage.rundir import config_difference
 from hmmscope.text import say as say_aloud
@@ -159,13 +159,15 @@ def study(
         out: a new folder, or with `resume` that of the same study.
         resume: go on with the study in `out`.
         quiet: show no progress.
-        spec: what is compared; or its `fields`, see `StudySpec`.
+        spec: what is compared; or its `fields`, see `StudySpec`. Among them may be options of `SequenceData`, such as
+            `missing`, or `lengths` of hmmlearn's ``X, lengths``.
 
     Raises:
         InputError: no sequences, or too few to be split; a field out of range.
         RefusedError: `out` exists, or holds another study.
     """
-    work = prepare(source, spec or StudySpec(**fields))
+    reading = {name: fields.pop(name) for name in tuple(fields) if name in READING_OPTIONS}
+    work = prepare(read_as(source, reading), spec or StudySpec(**fields))
     path = Path(out)
     _claim(path, work, resume)
     say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: say_aloud(line, flush=True))
@@ -258,7 +260,7 @@ class Prepared:
 
 def prepare(source: Any, spec: StudySpec) -> Prepared:
     """The data of a study, read and split; InputError if they cannot be."""
-    return Prepared(source if isinstance(source, SequenceData) else SequenceData(source), spec)
+    return Prepared(read_as(source, {}), spec)
 
 
 def _claim(path: Path, work: Prepared, resume: bool) -> None:

@@ -9,6 +9,7 @@ from hmmscope.inference.paths import most_likely_states
 from hmmscope.inference.smoothing import smooth_beliefs
 from hmmscope.processes.hmm import HMM
 from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.gaps import MISSING
 from hmmscope.text import in_brief
 from hmmscope.ties import descending, steady
 
@@ -26,7 +27,7 @@ def fitted_hmm(hmms: Mapping[int, HMM], data: SequenceData, sizes: Sequence[Mapp
 
     Returns:
         Of each state that is shown its name, the share of time that is spent in it, and the symbols it emits most often;
-        moves between them; the symbols of a piece with its likeliest path (-1 for a state that is not shown) and the
+        moves between them; the symbols of a piece ("?" where one is missing) with its likeliest path (-1 for a state that is not shown) and the
         belief about each state given all of the piece (time, state).
     """
     chosen = next(row["num_states"] for row in sizes if row["chosen"])
@@ -53,7 +54,7 @@ def fitted_hmm(hmms: Mapping[int, HMM], data: SequenceData, sizes: Sequence[Mapp
             for s in shown
         ],
         "moves": [[steady(p) for p in row] for row in hmm.transition_SS[shown][:, shown].tolist()],
-        "symbols": [symbols[v] for v in longest[0].tolist()],
+        "symbols": ["?" if v == MISSING else symbols[v] for v in longest[0].tolist()],
         "path": [place.get(s, -1) for s in path],
         "beliefs": torch.round(beliefs_TS[:, shown], decimals=3).tolist(),
     }
