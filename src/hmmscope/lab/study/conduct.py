@@ -159,16 +159,14 @@ def study(
         out: a new folder, or with `resume` that of the same study.
         resume: go on with the study in `out`.
         quiet: show no progress.
-        spec: what is compared; or its `fields`, see `StudySpec`. Among them may be options of `SequenceData`, such as
-            `missing`, or `lengths` of hmmlearn's ``X, lengths``.
+        spec: what is compared; or its `fields` (`StudySpec`), with options of `SequenceData` among them, such as `lengths`.
 
     Raises:
         InputError: no sequences, or too few to be split; a field out of range.
         RefusedError: `out` exists, or holds another study.
     """
-    reading = {name: fields.pop(name) for name in tuple(fields) if name in READING_OPTIONS}
-    work = prepare(read_as(source, reading), spec or StudySpec(**fields))
-    path = Path(out)
+    reading = {name: fields.pop(name) for name in READING_OPTIONS if name in fields}
+    work, path = prepare(source, spec or StudySpec(**fields), **reading), Path(out)
     _claim(path, work, resume)
     say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: say_aloud(line, flush=True))
     with disk.holding(path / "lock"):
@@ -258,9 +256,9 @@ class Prepared:
         return [{"name": name, "value": value} for name, value in about.items()]
 
 
-def prepare(source: Any, spec: StudySpec) -> Prepared:
+def prepare(source: Any, spec: StudySpec, **reading: Any) -> Prepared:
     """The data of a study, read and split; InputError if they cannot be."""
-    return Prepared(read_as(source, {}), spec)
+    return Prepared(read_as(source, reading), spec)
 
 
 def _claim(path: Path, work: Prepared, resume: bool) -> None:

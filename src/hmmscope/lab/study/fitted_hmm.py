@@ -27,8 +27,8 @@ def fitted_hmm(hmms: Mapping[int, HMM], data: SequenceData, sizes: Sequence[Mapp
 
     Returns:
         Of each state that is shown its name, the share of time that is spent in it, and the symbols it emits most often;
-        moves between them; the symbols of a piece ("?" where one is missing) with its likeliest path (-1 for a state that is not shown) and the
-        belief about each state given all of the piece (time, state).
+        moves between them; the symbols of a piece, "?" where one is missing, with its likeliest path (-1 for a state that
+        is not shown) and the belief about each state given all of the piece (time, state).
     """
     chosen = next(row["num_states"] for row in sizes if row["chosen"])
     hmm = hmms[chosen]
