@@ -5,6 +5,7 @@ Run from the root of the repository:
     python scripts/write_pages.py                       every page again, and the verdicts by the rules as they are now
     python scripts/write_pages.py --keep runs/small/*   first take over the small files of these experiments
     python scripts/write_pages.py --only --keep runs/*  take them over, and write no page
+    python scripts/write_pages.py --since OLD.json      print the rows whose verdict is another than in an older ledger
     python scripts/write_pages.py --pictures            draw the figures that the pages show, as `make docs` does
 
     results/<scale>/<experiment>/               experiment.json, findings.json, and its tables, packed and written once
@@ -24,6 +25,7 @@ import hashlib
 import io
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +37,8 @@ from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.evidence.derived import figures_of
 from hmmscope.lab.evidence.figure import Figure
 from hmmscope.lab.evidence.finding import Finding
-from hmmscope.lab.evidence.ledger import SCALES, as_markdown, ledger, read_tables
-from hmmscope.lab.evidence.verdicts import VERDICTS
+from hmmscope.lab.evidence.ledger import SCALES, Entry, as_markdown, ledger, read_tables
+from hmmscope.lab.evidence.verdicts import DECIDED, VERDICTS
 from hmmscope.lab.experiments.experiment import Experiment, experiment_named
 from hmmscope.lab.experiments.judging import judge_again
 from hmmscope.lab.report.plots import figure_files
@@ -163,7 +165,8 @@ def _found(folder: Path, *, leads: bool) -> list[str]:
     lines += ["| claim | verdict | effect (95 % interval) | what was seen |", "|---|---|---|---|"]
     for data in store.read_json(folder / "findings.json"):
         finding = Finding.from_data(data)
-        cells = [finding.title, f"**{finding.verdict}**", finding.number(), finding.text]
+        at = f" {finding.budget}" if finding.budget and finding.verdict in DECIDED else ""
+        cells = [finding.title, f"**{finding.verdict}**{at}", finding.number(), finding.text]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     for figure in figures(folder)[leads:]:
         lines += ["", f"### {figure.title}", "", *_figure(folder, figure)]
@@ -220,14 +223,56 @@ def decided() -> list[Path]:
     return [folder for name in papers if claims_of(name) for folder in kept(name)]
 
 
+def changes(before: list[dict[str, Any]], entries: Sequence[Entry]) -> list[str]:
+    """The rows whose verdict is another than in an older ledger, with what decides now; questions by what they became."""
+    known = {row["claim"]: row.get("verdict") for row in before}
+    lines = ["| claim | before | now | what decides now |", "|---|---|---|---|"]
+    became: dict[str, list[str]] = {}
+    for entry in entries:
+        name, finding = entry.claim.name, entry.finding
+        if finding is None or known.get(name) == finding.verdict:
+            continue
+        if entry.claim.is_question:
+            became.setdefault(finding.verdict, []).append(f"`{name}`")
+            continue
+        lines.append(f"| `{name}` | {known.get(name, 'new')} | {finding.verdict} | {_why(entry)} |")
+    lines += [""] + [f"Of questions that were *found*, {len(names)} are {what}." for what, names in became.items()]
+    lines += [f"Open are {', '.join(became['open'])}."] if "open" in became else []
+    gone = sorted(known.keys() - {entry.claim.name for entry in entries})
+    return [*lines, *([f"Gone are {', '.join(f'`{name}`' for name in gone)}."] if gone else [])]
+
+
+def _why(entry: Entry) -> str:
+    """The rule of `docs/experiments.md` that decides a row now."""
+    finding, what = entry.finding, {"learned": "learned on every side", "regime": "a gate of the data"}
+    assert finding is not None
+    closed = next((gate for gate in finding.gates if not gate.is_open), None)
+    match finding.verdict:
+        case "not at this budget":
+            return f"budget: {finding.budget}; {finding.number()}"
+        case "reproduced in sign":
+            return f"the whole interval, beyond what matters ({entry.claim.rule}): {finding.number()}"
+        case _ if closed is not None:
+            return f"{what.get(closed.name, f'gate *{closed.name}*')}: {closed.text}"
+    if finding.verdict == "not tested":
+        return finding.text.partition(". ")[0]
+    return f"{entry.claim.rule}: {finding.number()}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", nargs="+", type=Path, default=[], metavar="FOLDER")
     parser.add_argument("--only", action="store_true", help="write no page")
+    parser.add_argument(
+        "--since", type=Path, metavar="LEDGER", help="an older ledger.json: print what changed, and end"
+    )
     parser.add_argument("--pictures", action="store_true", help="draw what the pages show, and write no page")
     options = parser.parse_args()
     if options.pictures:
         draw()
+        return
+    if options.since:
+        print("\n".join(changes(store.read_json(options.since), ledger(decided()))))
         return
     for folder in options.keep:
         keep(folder)
@@ -240,7 +285,7 @@ def main() -> None:
         print(PAGES / f"{name}.md")
     store.write_json(CATALOGUE, make_catalogue())
     store.write_text(PAGES.parent / "gallery.md", "\n".join(gallery()))
-    entries = ledger(decided())
+    entries = ledger(decided(), examined=True)
     linked = [re.sub(r"^## (\S+)$", r"## [\1](\1.md)", line) for line in as_markdown(entries)]
     store.write_text(PAGES / "ledger.md", "\n".join(["# The ledger as text", "", *linked]) + "\n")
     store.write_json(RESULTS / "ledger.json", [entry.row() for entry in entries])

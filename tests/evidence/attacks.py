@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from hmmscope.lab.evidence.claim import Claim, Seen, claims_of
 from hmmscope.lab.evidence.ledger import read_tables
 from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import DECIDED
 from hmmscope.lab.experiments.experiment import Experiment, experiment_named
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -35,7 +36,6 @@ _DEPTHS = ("layers", "layer", "depth", "layer_name")
 _DRAWS = 5
 #: "Layers" of networks that have no depth: RNNs, where they stand beside Transformers.
 _RECURRENT = 0
-DECIDED = ("reproduced", "not reproduced")
 _BROKEN = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError)
 
 

@@ -36,6 +36,7 @@ def rising(monkeypatch: pytest.MonkeyPatch) -> Claim:
         says="It | rises.",
         reading="The last value less the first is above zero.",
         rule=Above(matters=0.1),
+        about="process",
     )
     def measure(tables: Tables) -> Seen:
         rises = tables["curve"].per_seed(lambda rows: rows[-1]["value"] - rows[0]["value"])

@@ -3,6 +3,7 @@
 import pytest
 
 from hmmscope.lab.evidence.effects import Effect, pooled, share
+from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.verdicts import (
     Above,
     Always,
@@ -11,6 +12,8 @@ from hmmscope.lab.evidence.verdicts import (
     Rule,
     Within,
     all_of,
+    answer,
+    at_budget,
     converged,
     learned,
     matched,
@@ -33,10 +36,12 @@ def effect(low: float, high: float, seeds: int = 5) -> Effect:
         (Above(), -0.1, 0.3, "inconclusive"),
         (Above(), -0.3, -0.1, "not reproduced"),
         (Above(0, matters=0.5), 0.1, 0.3, "not reproduced"),  # surely there, and surely too small
-        (Above(0, matters=0.5), 0.1, 0.8, "inconclusive"),  # may matter, may not
-        (Above(0, matters=0.5), 0.4, 0.8, "reproduced"),
+        (Above(0, matters=0.5), 0.1, 0.8, "reproduced in sign"),  # there, and it may matter or not
+        (Above(0, matters=0.5), 0.4, 0.8, "reproduced in sign"),  # there, and perhaps too small
+        (Above(0, matters=0.5), 0.5, 0.8, "reproduced"),
         (Above(1.0), 1.1, 1.2, "reproduced"),
         (Below(2.0, matters=0.5), 0.5, 1.0, "reproduced"),
+        (Below(2.0, matters=0.5), 1.0, 1.9, "reproduced in sign"),
         (Below(2.0), 2.1, 3.0, "not reproduced"),
         (Within(0.1), -0.05, 0.05, "reproduced"),
         (Within(0.1), 0.2, 0.4, "not reproduced"),
@@ -48,6 +53,23 @@ def effect(low: float, high: float, seeds: int = 5) -> Effect:
 )
 def test_rules(rule: Rule, low: float, high: float, verdict: str) -> None:
     assert rule.verdict(effect(low, high)) == verdict
+
+
+def test_what_is_not_seen_at_less_than_the_papers_budget_is_not_refuted() -> None:
+    papers, less = {"sequences": 5e8}, "at 640,000 sequences (the paper: 500,000,000)"
+    assert at_budget("not reproduced", {"sequences": 640_000, "tokens": 2e9}, papers) == ("not at this budget", less)
+    assert at_budget("reproduced", {"sequences": 640_000}, papers) == ("reproduced", less)
+    assert at_budget("not reproduced", {"sequences": 5e8}, papers) == ("not reproduced", "")
+    unknown = "at 640,000 sequences (the paper: not stated)"
+    assert at_budget("not reproduced", {"sequences": 640_000}, {}) == ("not at this budget", unknown)
+    assert at_budget("not reproduced", {}, papers)[0] == "not at this budget"
+
+
+def test_a_question_is_answered_only_by_an_interval_without_zero() -> None:
+    assert answer(0.1, 0.2) == answer(-0.2, -0.1) == "answered"
+    assert answer(-0.1, 0.2) == answer(0.0, 0.2) == answer(None, None) == "open"
+    older = {"title": "How?", "text": "So.", "verdict": "found", "value": 0.1, "low": -0.1, "high": 0.3}
+    assert Finding.from_data(older).verdict == "open"
 
 
 def test_always_is_refuted_by_one_and_borne_out_by_many() -> None:

@@ -9,7 +9,7 @@ from hmmscope.lab.evidence.rows import Rows, Tables
 
 #: Values of three seeds that are clearly up, clearly down, and open.
 UP, DOWN, OPEN = (0.9, 0.92, 0.88), (-0.9, -0.92, -0.88), (0.9, -0.9, 0.2)
-WAYS = [(UP, "reproduced"), (DOWN, "not reproduced"), (OPEN, "inconclusive")]
+WAYS = [(UP, "reproduced"), (DOWN, "not at this budget"), (OPEN, "inconclusive")]
 NONE = (0.0, 0.0, 0.0)
 
 

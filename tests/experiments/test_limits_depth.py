@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hmmscope.lab.evidence.rows import as_tables
+from hmmscope.lab.evidence.verdicts import OF_QUESTIONS
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope_papers.limits.tables import WHILE_TRAINING
 from limits_cases import SEEDS, closed, judged, swapped, verdict
@@ -32,7 +33,7 @@ def growing(length: Callable[[int, float], float], longest: int = 32) -> Tables:
 
 def test_what_moves_is_told_from_what_rests() -> None:
     found = judged("limits-depth-saturates", growing(lambda n, share: 4 * n if n < 3 else 12 * share + 2))
-    assert found.verdict == "found"
+    assert found.verdict in OF_QUESTIONS
     assert "3 layers of 32" in (found.unit or "")
     assert found.value == pytest.approx(math.log2(14 / 8), abs=0.02)
     assert "Surely moving: 3 layers of 32; surely at rest: 1 layer of 32, 2 layers of 32." in found.text
@@ -94,7 +95,7 @@ def test_thinner_signals_harm_the_transformer_more() -> None:
         return 24.0 if n == 0 else 64.0 / actions + n / 4
 
     assert verdict("limits-hard-dose-slope", doses(thins)) == "reproduced"
-    assert verdict("limits-hard-dose-slope", doses(lambda n, actions: 24.0 - n)) == "not reproduced"
+    assert verdict("limits-hard-dose-slope", doses(lambda n, actions: 24.0 - n)) == "not at this budget"
     assert closed("limits-hard-dose-slope", doses(thins, moving=1.2)) == ["converged"]
     assert "learned" in closed("limits-hard-dose-slope", swapped("limits-hard-dose", doses(thins)))
     found = judged(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hmmscope.lab.evidence.verdicts import OF_QUESTIONS
 from hmmscope_papers.limits.trainings import label_of
 from limits_cases import NOISE, SEEDS, closed, judged, swapped, verdict
 
@@ -64,8 +65,8 @@ def test_claims_on_the_curriculum(name: str, good: float, bad: float) -> None:
     expected = math.log2((8 + good) / 8) if good else 0.0  # one stage does not count
     assert judged(name, of(good)).value == pytest.approx(expected, abs=1e-3)
     assert verdict(name, of(good)) == "reproduced"
-    assert verdict(name, of(bad)) == "not reproduced"
-    assert verdict(name, curricula(lambda seed: 4.0 * (seed - 1))) == "inconclusive"
+    assert verdict(name, of(bad)) == "not at this budget"
+    assert verdict(name, curricula(lambda seed: 2.0 * (seed - 1))) == "inconclusive"
     without = {key: [r for r in rows if not r.get("curriculum")] for key, rows in of(good).items()}
     assert verdict(name, without) == "not tested"
     assert "learned" in closed(name, swapped("limits-fig6", of(good)))
@@ -82,19 +83,22 @@ def test_what_still_catches_up_is_not_judged() -> None:
 
 
 def test_comparable_has_two_sides() -> None:
-    assert verdict("limits-curriculum-det", curricula(lambda seed: 4.0 + NOISE[seed])) == "not reproduced"
+    assert verdict("limits-curriculum-det", curricula(lambda seed: 4.0 + NOISE[seed])) == "not at this budget"
 
 
 def test_time_falls_with_the_stages() -> None:
     name = "limits-curriculum-shortens"
-    assert verdict(name, curricula(lambda seed: 0.0)) == "reproduced"
-    assert verdict(name, curricula(lambda seed: 0.0, time=0.9)) == "not reproduced"
     old = curricula(lambda seed: 0.0)
+    assert closed(name, old) == ["room"]  # the plan fixes the ratio, whatever is measured
+    for row in old["fit-lengths"]:
+        row["stages"] = min(row["stages"], 2)
+    assert verdict(name, old) == "reproduced"
+    assert verdict(name, old | {"runs": curricula(lambda seed: 0.0, time=1.5)["runs"]}) == "not reproduced"
     for row in old["runs"]:
         del row["processor_seconds"]
     found = judged(name, old)
     assert found.verdict == "not tested"
-    assert "0.500 (3 stages)" in found.text
+    assert "0.500 (2 stages)" in found.text
 
 
 def test_the_rnn_does_not_mind() -> None:
@@ -109,5 +113,5 @@ def test_the_rnn_does_not_mind() -> None:
 
 def test_per_token_is_a_question() -> None:
     found = judged("limits-curriculum-per-token", curricula(lambda seed: 2.0 + NOISE[seed]))
-    assert found.verdict == "found"
+    assert found.verdict in OF_QUESTIONS
     assert found.value == pytest.approx(2 / 16)

@@ -23,6 +23,7 @@ from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.lab.evidence.controls import untrained
 from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import OF_QUESTIONS
 from hmmscope.models.base import Ports, build_model
 from hmmscope.models.decoder import RoFormerSpec
 from hmmscope.processes.random_hmm import RandomHMMSpec
@@ -160,12 +161,12 @@ def tables_3a(
 @pytest.mark.parametrize(
     "later, above, verdict",
     [
-        ((1.0, 2.0, 1.5), None, "reproduced"),
-        ((1.0, 1.0, 1.0), None, "reproduced"),
-        ((-1.0, -2.0, -1.5), None, "not reproduced"),
+        ((1.0, 2.0, 1.5), None, "reproduced in sign"),
+        ((2.0, 2.0, 2.0), None, "reproduced"),
+        ((-1.0, -2.0, -1.5), None, "not at this budget"),
         ((0.0, 0.0, 0.0), None, "inconclusive"),  # a layer is the least step: half of one is not excluded
         ((-1.0, 0.0, 4.0), None, "inconclusive"),
-        ((1.0, 2.0, 1.5), (-1.0, -2.0, -1.5), "not reproduced"),
+        ((1.0, 2.0, 1.5), (-1.0, -2.0, -1.5), "not at this budget"),
         ((1.0, 2.0, 1.5), (-1.0, 0.0, 4.0), "inconclusive"),
     ],
 )
@@ -192,7 +193,7 @@ def test_task_gradual(values: Sequence[float], verdict: str) -> None:
 
 def test_questions_on_figure_3a() -> None:
     found = judged("multitask-task-without-training", tables_3a())
-    assert (found.verdict, found.value) == ("found", pytest.approx(0.9))
+    assert (found.verdict in OF_QUESTIONS, found.value) == (True, pytest.approx(0.9))
     assert "from the trained model with 0.95" in found.text
     found = judged("multitask-state-against-filter", tables_3a())
     assert "the exact filter that knows the HMM reaches 1.00" in found.text
@@ -224,7 +225,7 @@ PREVIOUS = ("multitask-nearer-tokens-clearer", "multitask-tokens-rise-and-fall",
 @pytest.mark.parametrize("name", PREVIOUS)
 def test_previous_tokens_as_the_paper_has_them(name: str) -> None:
     assert judged(name, tables_3b()).verdict == "reproduced"
-    assert judged(name, tables_3b(), mirrored=True).verdict == "not reproduced"
+    assert judged(name, tables_3b(), mirrored=True).verdict == "not at this budget"
     swapped = untrained(tables_3b())
     assert swapped is not None
     assert judged(name, swapped).verdict == "not tested"  # nothing was learned
@@ -238,12 +239,12 @@ def test_previous_tokens_as_the_paper_has_them(name: str) -> None:
     "name, changed, verdict",
     [
         # as clear at every distance: no fall beyond that of the untrained network
-        (PREVIOUS[0], {f"best_accuracy_{k}": (0.9, 0.91, 0.89) for k in range(1, 5)}, "not reproduced"),
+        (PREVIOUS[0], {f"best_accuracy_{k}": (0.9, 0.91, 0.89) for k in range(1, 5)}, "not at this budget"),
         (PREVIOUS[0], {"best_accuracy_4": (0.3, 0.99, 0.99)}, "inconclusive"),
-        (PREVIOUS[1], {"fall_4": (0.0, 0.001, 0.0)}, "not reproduced"),
+        (PREVIOUS[1], {"fall_4": (0.0, 0.001, 0.0)}, "not at this budget"),
         (PREVIOUS[1], {"rise_1": (-0.3, 0.5, 0.9)}, "inconclusive"),
-        (PREVIOUS[2], {f"peak_{k}": (2.0, 2.0, 2.0) for k in range(1, 5)}, "not reproduced"),
-        (PREVIOUS[2], {f"peak_{k}": (5.0 - k,) * 3 for k in range(1, 5)}, "not reproduced"),
+        (PREVIOUS[2], {f"peak_{k}": (2.0, 2.0, 2.0) for k in range(1, 5)}, "not at this budget"),
+        (PREVIOUS[2], {f"peak_{k}": (5.0 - k,) * 3 for k in range(1, 5)}, "not at this budget"),
         (PREVIOUS[2], {"peak_4": (0.0, 4.0, 4.0)}, "inconclusive"),
     ],
 )
@@ -278,7 +279,7 @@ def test_the_construction_gathers() -> None:
 
 def test_what_training_adds_to_previous_tokens() -> None:
     found = judged("multitask-tokens-without-training", tables_3b())
-    assert (found.verdict, found.value) == ("found", pytest.approx(0.55))
+    assert (found.verdict in OF_QUESTIONS, found.value) == (True, pytest.approx(0.55))
 
 
 def test_curves_have_no_row_over_all_distances() -> None:

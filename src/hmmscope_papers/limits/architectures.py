@@ -310,7 +310,7 @@ def _learned(tables: Tables, which: Which, tasks: Iterable[str]) -> Gate:
     rows = tables["errors"].where(architecture=which[0], layers=which[1], task=list(tasks), beyond=False)
     found = each(rows, "task", lead)
     least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
-    return learned(least, LEARNED, "the constant answer")
+    return learned(least, LEARNED, f"the constant answer ({name_of(*which)})")
 
 
 @claim("limits-architectures-recurrence")
@@ -322,7 +322,7 @@ def recurrence(tables: Tables) -> Seen:
         return Seen(None, _said(rows))
     effects = each(rows, "task", _less(*ends), "loss of the Transformer less that of the RNN")
     gates = [equal_budgets(tables, {name: _label(task, name, layers) for name, layers in ends}) for task in tasks]
-    gates = [*gates, _learned(tables, ends[1], tasks)]
+    gates += [_learned(tables, one, tasks) for one in ends]
     return Seen(effects, _said(rows), gates=gates, drifts=_drifts(tables, *ends, tasks))
 
 
@@ -335,7 +335,10 @@ def depth(tables: Tables) -> Seen:
         return Seen(None, _said(rows))
     ends = (("transformer", depths[0]), ("transformer", depths[-1]))
     effects = each(rows, "task", _less(*ends), f"loss with {depths[0]} layers less that with {depths[-1]}")
-    gates, drifts = (_learned(tables, ends[1], rows.values("task")),), _drifts(tables, *ends, rows.values("task"))
+    gates, drifts = (
+        [_learned(tables, one, rows.values("task")) for one in ends],
+        _drifts(tables, *ends, rows.values("task")),
+    )
     return Seen(effects, _said(rows), gates=gates, drifts=drifts)
 
 
@@ -357,7 +360,7 @@ def forgetting(tables: Tables) -> Seen:
         return Estimate(top.value / bottom.value, top.error / bottom.value)
 
     effects = each(rows, "task", share, f"of the constant answer's loss, {depths[0]} layer{'s' * (depths[0] > 1)}")
-    return Seen(effects, _said(models))
+    return Seen(effects, _said(models), gates=(_learned(tables, ("transformer", depths[0]), FORGETTING),))
 
 
 @claim("limits-architectures-length")

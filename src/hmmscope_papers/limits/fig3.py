@@ -242,8 +242,14 @@ CONSTANT = 2
 
 
 def _learned(tables: Tables, tasks: Sequence[str]) -> Gate:
-    """Whether the deepest Transformer has learned anything."""
-    return learned_by(tables, tasks, max(deep(tables), default=0))
+    """Whether the Transformers have learned anything, at every depth."""
+    return learned_by(tables, tasks, *deep(tables))
+
+
+def _of_rnn(tables: Tables) -> tuple[Gate, ...]:
+    """Whether the RNN has learned, where its first position does not decide, and the state is asked for rarely enough."""
+    known = [task for task in TASKS if task not in ("ran-lds", HARD)]
+    return learned_by(tables, known, 0), *rarely_asked(tables["positions"])
 
 
 @claim("limits-rnn-fits")
@@ -256,9 +262,9 @@ def rnn_fits(tables: Tables) -> Seen:
         f"{task_title(task)} {own.pool('task')[0]['value']:.3g} of {own[0]['longest']}"
         for task, own in whole.by("task").items()
     )
-    text = f"Mean 0.05-fit length of the RNN: {seen}. How far its largest loss is below 0.05: {told(effects)}."
+    text = f"Mean 0.05-fit length of the RNN: {seen}. How far its largest loss but one is below 0.05: {told(effects)}."
     drifts = drifts_of(tables, tuple(TASKS), slack_then(0.05), layers=0)
-    return Seen(effects, text, wanted=titles(TASKS), drifts=drifts)
+    return Seen(effects, text, gates=_of_rnn(tables), wanted=titles(TASKS), drifts=drifts)
 
 
 @claim("limits-fit-length-grows")
@@ -284,15 +290,16 @@ def doubles(tables: Tables) -> Seen:
 
 @claim("limits-fit-length-power")
 def power(tables: Tables) -> Seen:
-    """log2 of the fit length over 2^L; a depth that need not fit more than the whole length, and does, is left out."""
+    """log2 of the fit length over 2^L; a depth whose 2^L is the whole length can only be below it, and does not count."""
 
     def least(found: Lengths, longest: int) -> Estimate | None:
-        most, logs = math.log2(longest), [(n, log2(length)) for n, length in found.items()]
-        return min((one - Estimate(min(n, most)) for n, one in logs if n < most or one.value < most), default=None)
+        logs = [(n, log2(length)) for n, length in found.items() if 2**n < longest]
+        return min((one - Estimate(n) for n, one in logs), default=None)
 
     effects, drifts = growing_by_task(tables, least, "doublings above 2^L, worst depth")
     text = f"{by_depth(tables, REMEMBERING)} log2 of the length over 2^L at the worst depth: {told(effects)}."
-    return Seen(effects, text, wanted=titles(REMEMBERING), drifts=drifts)
+    gate = _learned(tables, REMEMBERING)
+    return Seen(effects, text, gates=(gate,), wanted=titles(REMEMBERING), drifts=drifts)
 
 
 @claim("limits-constant-depth")
@@ -317,7 +324,7 @@ def constant_depth(tables: Tables) -> Seen:
         for task, own in starts.by("task").items()
         if any(row["fits_from"] is not None for row in own)
     )
-    text = f"{by_depth(tables, FORGETTING)} How far the largest loss is below 0.1: {told(effects)}."
+    text = f"{by_depth(tables, FORGETTING)} How far the largest loss but one is below 0.1: {told(effects)}."
     text += f" With two layers it stays below 0.1 from position: {later}." if later else ""
     gate = Gate("learned", not short, depth)
     drifts = drifts_of(tables, FORGETTING, slack_then(RATE), layers=[1, 2])
@@ -333,7 +340,7 @@ def hard_no_depth(tables: Tables) -> Seen:
     )
     trained = tables.get(WHILE_TRAINING, Rows()).where(task=HARD, layers=deep(tables))
     moved = drift(trained, lambda own: max(lengths_then(own).values()))
-    gates = (rarely_asked(rows), learned_by(tables, (HARD,), 0))
+    gates = (*rarely_asked(rows), learned_by(tables, (HARD,), 0), _learned(tables, CYCLES[:1]))
     return Seen(best, by_depth(tables, (HARD,)), gates=gates, drifts=moved)
 
 
@@ -345,7 +352,8 @@ def hard_below_det(tables: Tables) -> Seen:
         return min(log2(easy[n]) - log2(hard[n]) for n in easy.keys() & hard.keys())
 
     effect, moved = both_cycles(tables, least, "doublings, least depth")
-    return Seen(effect, by_depth(tables, CYCLES), drifts=moved)
+    gates = (*rarely_asked(tables["positions"]), _learned(tables, CYCLES))
+    return Seen(effect, by_depth(tables, CYCLES), gates=gates, drifts=moved)
 
 
 @claim("limits-hard-plateau")
@@ -359,7 +367,8 @@ def hard_plateau(tables: Tables) -> Seen:
         return (log2(easy[most]) - log2(easy[2])) - (log2(hard[most]) - log2(hard[2]))
 
     effect, moved = both_cycles(tables, gain, "doublings more")
-    return Seen(effect, by_depth(tables, CYCLES), gates=(_learned(tables, CYCLES),), drifts=moved)
+    gates = (*rarely_asked(tables["positions"]), _learned(tables, CYCLES))
+    return Seen(effect, by_depth(tables, CYCLES), gates=gates, drifts=moved)
 
 
 @claim("limits-error-rates-close")
@@ -386,4 +395,5 @@ def error_rates_close(tables: Tables) -> Seen:
     effect = over_seeds(models(tables).where(layers=deep(tables)), now, "mean ratio")
     text = "" if effect is None else f"The 0.05-fit length is {effect.short()} of the 0.1-fit length."
     moved = drift(tables.get(WHILE_TRAINING, Rows()).where(layers=deep(tables)), then)
-    return Seen(effect, text, drifts=moved)
+    gates = (_learned(tables, REMEMBERING), *rarely_asked(tables["positions"]))
+    return Seen(effect, text, gates=gates, drifts=moved)

@@ -192,7 +192,7 @@ def _one_by_one(rows: Rows) -> Figure:
 # Claims
 
 #: A window-limited predictor whose error at the end is below this has a process that forgets within the sequence.
-FORGOTTEN = 0.25
+FORGOTTEN = 0.1
 #: An error below this is none: the smaller error rate of [Limits].
 ERROR_RATE = 0.05
 
@@ -217,7 +217,7 @@ def _learned(rows: Rows, trained: str = "model") -> Gate:
 
     found = each(rows, "probability", lead)
     least = smallest(found.values(), lambda one: one.value) if found else Effect(value=0.0)
-    return learned(least, ERROR_RATE / 2, "the uniform law")
+    return learned(least, ERROR_RATE / 2, f"the uniform law ({'RNN' if trained == 'rnn' else 'Transformer'})")
 
 
 def _at_rest(tables: Tables, *networks: str, **only: Any) -> Gate:
@@ -288,7 +288,7 @@ def mixing_rnn(tables: Tables) -> Seen:
         f"Rise of the mean error from {fast:g} to {slow:g}: {told({name: one for name, one in parts.items() if one})}."
     )
     labels = {name: _label(slow, layers) for name, layers in (("Transformer", 1), ("RNN", 0))}
-    gates = (equal_budgets(tables, labels), _learned(rows, "rnn"))
+    gates = (equal_budgets(tables, labels), _learned(rows, "rnn"), _learned(rows))
     then = while_training(tables).with_columns(predictor=lambda row: row["network"], value=lambda row: row["loss"])
     return Seen(over_seeds(rows, more, "rise more than the RNN's"), text, gates=gates, drifts=drift(then, more))
 

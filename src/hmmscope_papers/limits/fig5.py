@@ -254,10 +254,11 @@ def rnn_tuning(tables: Tables) -> Seen:
         f"{task}, {'RNN' if n == 0 else f'{n} layers'}, {rate:g}: {_mean(own):.3f}"
         for (task, n, rate), own in rows.where(layers=[0, deep]).by("task", "layers", "rate").items()
     ]
-    recurrent = tables["errors"].where(layers=0, vary_rate=True)
+    recurrent, others = (tables["errors"].where(layers=n, vary_rate=True) for n in (0, deep))
     gates = (
         equal_budgets(tables, _budget_labels(rows, deep)),
-        learned(over_seeds(recurrent, _best_lead) or Effect(value=0.0), 0.1, "the constant answer"),
+        learned(over_seeds(recurrent, _best_lead) or Effect(value=0.0), 0.1, "the constant answer (RNN)"),
+        learned(over_seeds(others, _best_lead) or Effect(value=0.0), 0.1, "the constant answer (Transformer)"),
     )
     text = f"Mean loss by learning rate: {'; '.join(shown) or 'one only'}."
     return Seen(effects, text, gates=gates, drifts=drifts)

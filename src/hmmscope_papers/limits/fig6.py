@@ -23,6 +23,7 @@ from hmmscope.lab import (
     lines,
     matched,
     pooled,
+    room,
 )
 from hmmscope.runs.pipeline import Run
 from hmmscope.ties import smallest
@@ -177,6 +178,8 @@ def _against_epoch(tables: Tables) -> Figure:
 COMPARABLE = 0.1
 #: A longer fit is longer by so many doublings at least.
 DOUBLINGS = 0.1
+#: Noise of log2 of a ratio of times that has to fit between what the plan fixes and the margin, twice.
+TIMES = 0.5
 #: What differs more differs by this share of the sequence at least.
 LONGER = 0.03
 
@@ -225,14 +228,19 @@ def _said(tables: Tables, task: str) -> str:
     )
 
 
-def _gates(tables: Tables, task: str) -> tuple[Gate, Gate]:
-    """Whether the Transformers fit a position more than nothing, and saw as many sequences with as without.
+def _gates(tables: Tables, task: str, deep: bool = True) -> tuple[Gate, Gate]:
+    """Whether the models fit a position more than nothing, with and without, and saw as many sequences with as without.
 
     The paper compares after equal epochs.
     """
-    ends = _deep(tables["fit-lengths"].where(task=task))
+    rows = tables["fit-lengths"].where(task=task)
+    ends = _deep(rows) if deep else rows.where(layers=0)
     lengths = ends.with_columns(length=lambda row: share(row) * row["longest"])
-    fits = each(lengths, "layers", _mean_length, resolution=_resolution(ends))
+    fits = {
+        (n, kept): effect
+        for kept in (True, False)
+        for n, effect in each(lengths.where(curriculum=kept), "layers", _mean_length, resolution=1).items()
+    }
     least = smallest(fits.values(), lambda one: one.value) if fits else Effect(value=0.0)
     seen = {
         "with" if kept else "without": {"sequences": float(max(own.values("sequences")))}
@@ -302,7 +310,10 @@ def curriculum_shortens(tables: Tables) -> Seen:
         tokens += [f"{name} {math.fsum(read) / len(read):.3f} ({stages} stages)"] if read else []
     text = f"Tokens with over tokens without curriculum: {'; '.join(tokens) or 'not recorded'}."
     text += f" log2 of the ratio of times, times C: {told(effects)}." if effects else ""
-    return Seen(effects, text)
+    stages = max((row["stages"] for row in ends), default=1)
+    planned = math.log2(2 - 2.0 ** (1 - stages))  # stages of equally many steps, each twice as long as the one before
+    gate = room(1 - planned, TIMES / 2, "the plan alone, log2 of its ratio of tokens times C,")
+    return Seen(effects, text, gates=(gate,))
 
 
 def _ratio(pair: list[Rows], column: str) -> float | None:
@@ -325,7 +336,7 @@ def curriculum_rnn(tables: Tables) -> Seen:
 
     tasks = tuple(tables["fit-lengths"].values("task"))
     effects = each_task(tables["fit-lengths"], tasks, more, "share of the length")
-    gates = [gate for task in tasks for gate in _gates(tables, task)]
+    gates = [gate for task in tasks for deep in (True, False) for gate in _gates(tables, task, deep)]
     drifts = {task_title(task): _drift(tables, task, more) for task in tasks}
     return Seen(
         effects, f"Difference of Transformers less that of the RNN: {told(effects)}.", gates=gates, drifts=drifts

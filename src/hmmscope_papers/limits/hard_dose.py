@@ -22,9 +22,10 @@ from hmmscope.lab import (
     level,
     lines,
     matched,
+    regime,
 )
 from hmmscope.runs.pipeline import Run
-from hmmscope_papers.limits.lengths import RATE, final_losses, length_of, log2, slope
+from hmmscope_papers.limits.lengths import RARELY, RATE, final_losses, length_of, log2, slope
 from hmmscope_papers.limits.tables import (
     HARD,
     WHILE_TRAINING,
@@ -181,21 +182,25 @@ def dose_slope(tables: Tables) -> Seen:
         "RNN": over_seeds(rows, lambda own: fall(own, True)),
     }
     text = f"Doublings of the fit length a doubling of the distance: {told({k: v for k, v in parts.items() if v})}."
-    lead = over_seeds(tables["positions"].where(layers=0), _lead)
-    gates = [
-        learned(
-            lead or Effect(value=0.0), 1.0, "one that always gives the same answer, in positions of the fit length,"
-        ),
-        matched(_budgets(tables)),
-    ]
+    asked = regime(
+        1 / max(rows.values("actions")), 0, RARELY, "the rarest share of actions after which the state is asked for"
+    )
+    gates = [asked, matched(_budgets(tables))]
+    for who, depths in {"RNN": [0], "Transformer": [n for n in layers_of(rows) if n]}.items():
+        lead = over_seeds(tables["positions"].where(layers=depths), _lead, resolution=1.0) or Effect(value=0.0)
+        gates.append(
+            learned(lead, 1.0, f"one that always gives the same answer, in positions of the fit length ({who}),")
+        )
     moved = drift(tables[WHILE_TRAINING], lambda own: difference(own, _then))
     return Seen(over_seeds(rows, difference, "doublings a doubling"), text, gates=gates, drifts=moved)
 
 
 def _lead(own: Rows) -> float:
-    """Positions that the RNN fits beyond the constant answer, at the rarest question."""
-    rarest = own.where(actions=max(own.values("actions")))
-    model, constant = (length_of(rarest.where(predictor=name), RATE).value for name in ("model", "constant"))
+    """Positions that the best of some models fits beyond the constant answer, at the rarest question."""
+    rarest = own.where(actions=max(own.values("actions"))).by("layers").values()
+    model, constant = (
+        max(length_of(one.where(predictor=name), RATE).value for one in rarest) for name in ("model", "constant")
+    )
     return model - constant
 
 

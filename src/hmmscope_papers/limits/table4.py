@@ -217,7 +217,7 @@ def matmul_slower(tables: Tables) -> Seen:
         effects |= {task_title(task): found} if found else {}
     shares = each_task(rows, REMEMBERING, late_share, "")
     text = f"Share of the way down in the last two fifths: {told(shares)}."
-    return Seen(effects, text, gates=(matched(steps),), wanted=titles(CYCLES))
+    return Seen(effects, text, gates=(matched(steps), _learned(rows, REMEMBERING, LEARNED)), wanted=titles(CYCLES))
 
 
 @claim("limits-cycles-converged")

@@ -11,7 +11,7 @@ rule.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hmmscope import registry
@@ -19,8 +19,8 @@ from hmmscope.errors import InputError
 from hmmscope.lab.evidence.effects import ALPHA, Effect, at_level
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.records import About, Numbers, Record, folder_of, record
-from hmmscope.lab.evidence.rows import as_tables
-from hmmscope.lab.evidence.verdicts import Gate, Rule, Verdict, all_of, settled
+from hmmscope.lab.evidence.rows import Rows, as_tables
+from hmmscope.lab.evidence.verdicts import Gate, Rule, Verdict, all_of, answer, at_budget, settled
 
 #: Where a rule comes from: the source of a question that no paper asks.
 OURS = "ours"
@@ -35,6 +35,7 @@ class Seen:
         text: what was seen, in sentences.
         gates: what must hold before anything is judged.
         wanted: names of `effects` that the claim is about; if one is missing, the claim is not tested.
+        spent: most that a model was trained on, by currency; filled in from the table of runs.
         drifts: by name like `effects`, how much each has changed over the last doubling of the training; a claim that has
             them is judged only if one more doubling would not turn it, see `verdicts.settled`.
     """
@@ -44,6 +45,7 @@ class Seen:
     gates: Sequence[Gate] = ()
     wanted: Sequence[str] = ()
     drifts: Mapping[str, float | None] | float | None = None
+    spent: Mapping[str, float] = field(default_factory=dict)
 
     def by_name(self) -> dict[str, Effect]:
         """The effects by name; a single one has no name."""
@@ -67,7 +69,7 @@ class Claim(Record):
         source: paper, section, and figure, table or theorem; `OURS` of a question of our own.
         says: what the paper says, a sentence, as weak or as strong as there; of a question what is asked.
         reading: what is measured for it and when it holds, one sentence.
-        rule: how the effect decides; None of a question, whose verdict is "found".
+        rule: how the effect decides; None of a question, which is answered or open.
         about: "training" of what training does to a model (an effect of trained less untrained models, or behind the gate
             `learned`); "construction" of networks with weights from a theorem; "process" of processes and exact answers.
         proved: the theorem proves it of its network, so that the rows of that network must bear it out.
@@ -93,7 +95,10 @@ class Claim(Record):
     def seen(self, tables: Mapping[str, Any]) -> Seen:
         """What the function measures on tables, by the numbers of the record."""
         with at_level(self.level):
-            return self.measure(as_tables(tables), *([self.numbers] if self.numbers else []))
+            seen = self.measure(as_tables(tables), *([self.numbers] if self.numbers else []))
+        runs = Rows(tables.get("runs", ()))
+        known = {name: [row[name] for row in runs if row.get(name) is not None] for name in ("sequences", "tokens")}
+        return replace(seen, spent={name: max(found) for name, found in known.items() if found})
 
     def finding(self, seen: Seen, *, mirrored: bool = False) -> Finding:
         """The verdict of what was seen, see `judge`."""
@@ -108,6 +113,9 @@ class Claim(Record):
         if self.rule is not None and seen.drifts is not None:
             gates += (settled(self.rule, effects, seen.drifts_by_name(-1 if mirrored else 1)),)
         verdict, decides, text = self._decide(effects, seen, gates)
+        budget = ""
+        if self.rule is not None and self.about == "training":
+            verdict, budget = at_budget(verdict, seen.spent, self.budget)
         effect = effects.get(decides)
         finding: dict[str, Any] = {}
         if effect is not None:
@@ -125,6 +133,7 @@ class Claim(Record):
             source=self.source,
             reading=self.reading,
             gates=gates,
+            budget=budget,
             rule_version=self.version,
             **finding,
         )
@@ -132,7 +141,8 @@ class Claim(Record):
     def _decide(self, effects: Mapping[str, Effect], seen: Seen, gates: Sequence[Gate]) -> tuple[Verdict, str, str]:
         """Verdict, name of the effect that decides, and the text."""
         if self.rule is None:
-            return "found", next(iter(effects), ""), seen.text
+            name = next(iter(effects), "")
+            return _answer(effects.get(name), self.about), name, seen.text
         verdict, decides, missing = all_of(self.rule, effects, seen.wanted)
         closed = next((gate for gate in gates if not gate.is_open), None)
         if closed is not None:
@@ -140,6 +150,9 @@ class Claim(Record):
         if verdict == "not tested":
             what = ", ".join(missing) if missing else "what this is about"
             return "not tested", decides, f"Not tested: {what} was not measured. {seen.text}".strip()
+        if verdict == "not reproduced" and self.about == "training" and all(gate.name != "learned" for gate in gates):
+            why = "whether the model is better at its task than before training is not recorded"
+            return "not tested", decides, f"Not tested: {why}. {seen.text}".strip()
         effect = effects[decides]
         if verdict == "inconclusive" and effect.num_seeds < 2:
             return verdict, decides, f"{seen.text} (One seed decides nothing.)"
@@ -147,6 +160,13 @@ class Claim(Record):
             note = f"(The number exists in {effect.num_seeds} of {effect.num_seeds + effect.num_missing} seeds.)"
             return verdict, decides, f"{seen.text} {note}"
         return verdict, decides, seen.text
+
+
+def _answer(effect: Effect | None, about: About) -> Verdict:
+    """See `answer`; exact numbers, which have no interval, answer what is not about training."""
+    if about != "training" and (effect is None or effect.low is None):
+        return "answered"
+    return answer(None, None) if effect is None else answer(effect.low, effect.high)
 
 
 def claim(

@@ -5,7 +5,7 @@ from typing import Any
 
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.effects import Effect
-from hmmscope.lab.evidence.verdicts import VERDICTS, Gate, Verdict
+from hmmscope.lab.evidence.verdicts import VERDICTS, Gate, Verdict, answer
 from hmmscope.schema import require, unknown_name
 
 #: The scale that only checks that everything runs: its numbers say nothing of a paper or a model.
@@ -30,6 +30,7 @@ class Finding:
         num_seeds: how many seeds (or instances) the effect is the mean of.
         seeds_needed: of an inconclusive one, how many would decide with the same mean and spread; None if none would.
         gates: what had to hold first, each with what was seen.
+        budget: at which the verdict was given, where it is less than the paper's.
         rule_version: version of the rule that judged; text where a file of before versions has a mark of another kind.
     """
 
@@ -48,6 +49,7 @@ class Finding:
     num_seeds: int = 0
     seeds_needed: int | None = None
     gates: tuple[Gate, ...] = ()
+    budget: str = ""
     rule_version: int | str = ""
 
     def __post_init__(self) -> None:
@@ -86,7 +88,7 @@ class Finding:
         unknown = next((key for key in data if key not in cls.__dataclass_fields__), None)
         if unknown is not None:
             raise unknown_name(where, unknown, cls.__dataclass_fields__)
-        texts = ("title", "text", "verdict", "claim", "source", "reading", "unit")
+        texts = ("title", "text", "verdict", "claim", "source", "reading", "unit", "budget")
         for name in texts:
             require(isinstance(data.get(name, ""), str), f"{where}.{name}", "must be text", data.get(name))
         for name in ("value", "low", "high", "p", "q", "num_seeds", "seeds_needed"):
@@ -100,6 +102,8 @@ class Finding:
         require(missing is None, where, f"must have {missing}", "none")
         gates = data.get("gates", ())
         require(isinstance(gates, list | tuple), f"{where}.gates", "must be a list", gates)
+        if data["verdict"] == "found":  # as files of before 2026-11-25 have it
+            data = data | {"verdict": answer(data.get("low"), data.get("high"))}
         return cls(**data | {"gates": tuple(_gate(gate, f"{where}.gates[{i}]") for i, gate in enumerate(gates))})
 
 

@@ -11,11 +11,12 @@ from typing import Any
 from hmmscope.errors import DamagedError, InputError
 from hmmscope.lab.evidence.claim import Claim, claims_of
 from hmmscope.lab.evidence.effects import false_discovery
+from hmmscope.lab.evidence.examined import LEAST_POWER, Power, power, turns
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.protocol import PROTOCOL, read_protocol
-from hmmscope.lab.evidence.records import present
+from hmmscope.lab.evidence.records import deviations, folder_of, present
 from hmmscope.lab.evidence.rows import Rows, Tables
-from hmmscope.lab.evidence.verdicts import VERDICTS
+from hmmscope.lab.evidence.verdicts import DECIDED, OF_QUESTIONS, VERDICTS
 from hmmscope.storage import packed, seals, store
 
 #: Scales from the smallest on.
@@ -61,6 +62,9 @@ class Entry:
         exploratory: why the verdict is not a confirmation, or None: the rule was written, or changed, after its data.
         invalid: why its numbers cannot be right, or None.
         sealed: whether the folder has a seal, which says that it is as it was written.
+        differs: what differs from the paper.
+        turns: what turns the verdict, see `examined.turns`; None where it was not asked.
+        power: of the rule, see `examined.power`; None where it was not asked, or nothing tells it.
         one_of_several: whether another folder stands beside it for the same claim, so that the folder must be said.
     """
 
@@ -75,6 +79,9 @@ class Entry:
     exploratory: str | None = None
     invalid: str | None = None
     sealed: bool = True
+    differs: tuple[str, ...] = ()
+    turns: tuple[str, ...] | None = None
+    power: Power | None = None
     one_of_several: bool = False
 
     def where(self) -> str:
@@ -92,11 +99,15 @@ class Entry:
         row |= {key: getattr(finding, key) for key in ("verdict", "value", "low", "high", "unit", "p", "q", "text")}
         row |= {"seeds_needed": finding.seeds_needed, "gates": [gate.to_data() for gate in finding.gates]}
         row |= {"folder": self.folder, "scale": self.scale, "seeds": self.seeds, "exploratory": self.exploratory}
+        row |= {"budget": finding.budget, "differs": list(self.differs)}
+        row |= {"fragile": None if self.turns is None else list(self.turns), "power": self.power and list(self.power)}
         row |= {"created": self.created, "version": self.version, "invalid": self.invalid}
         return row if self.sealed else row | {"sealed": False}
 
 
-def ledger(folders: Sequence[Path], known: Sequence[Stated] = (), source: str = "") -> list[Entry]:
+def ledger(
+    folders: Sequence[Path], known: Sequence[Stated] = (), source: str = "", *, examined: bool = False
+) -> list[Entry]:
     """The claims that the experiments in `folders` decide, in the order of the folders, with q over all of them.
 
     Of one claim at several scales the largest counts; at the same scale each folder has its line.
@@ -106,6 +117,7 @@ def ledger(folders: Sequence[Path], known: Sequence[Stated] = (), source: str = 
         known: what is claimed, to take the verdicts of sealed folders as they are, if `source`, a digest of the code, says
             that the same code made them; all others are judged from their tables.
         source: see `hmmscope.machine.source_digest`.
+        examined: whether to judge again under other choices and by simulation, see `examined`.
 
     Raises:
         InputError: a folder is not that of a finished experiment, or of one that decides no claim.
@@ -121,17 +133,30 @@ def ledger(folders: Sequence[Path], known: Sequence[Stated] = (), source: str = 
         largest[entry.claim.name] = max(largest.get(entry.claim.name, (False, -1)), _size(entry))
     entries = [entry for entry in found if _size(entry) == largest[entry.claim.name]]
     lines = Counter(entry.claim.name for entry in entries)
+    entries = [_examined(entry, paths) for entry in entries] if examined else entries
     entries = [replace(entry, one_of_several=lines[entry.claim.name] > 1) for entry in entries]
     tested = {
         str(number): entry.finding.p
         for number, entry in enumerate(entries)
-        if entry.finding is not None and entry.finding.verdict not in ("found", "not tested")
+        if entry.finding is not None and entry.finding.verdict not in (*OF_QUESTIONS, "not tested")
     }
     q = false_discovery(tested)
     return [
         replace(entry, finding=replace(entry.finding, q=q.get(str(number)))) if entry.finding is not None else entry
         for number, entry in enumerate(entries)
     ]
+
+
+def _examined(entry: Entry, paths: Sequence[Path]) -> Entry:
+    """The entry with what other choices and simulation say of it."""
+    claim, path = (
+        entry.claim,
+        next(path for path in paths if entry.folder in (path.name, str(path)) and path.parent.name == entry.scale),
+    )
+    if not isinstance(claim, Claim) or claim.is_question:
+        return entry
+    _, tables = read_tables(path)
+    return replace(entry, turns=tuple(turns(claim, tables)), power=power(claim, claim.seen(tables)))
 
 
 def _size(entry: Entry) -> tuple[bool, int]:
@@ -155,9 +180,15 @@ def _entries(folder: Path, known: Sequence[Stated], source: str) -> list[Entry]:
             exploratory=_exploratory(one, finding, about, folder),
             invalid=about.get("invalid"),
             sealed=seal is not None,
+            differs=_differs(one, about),
         )
         for one, finding in _sealed(folder, about, seal, known, source) or _judged(folder, about)
     ]
+
+
+def _differs(claim: Claim | Stated, about: Mapping[str, Any]) -> tuple[str, ...]:
+    folder = folder_of(claim.measure.__module__) if isinstance(claim, Claim) and claim.about == "training" else None
+    return () if folder is None else deviations(folder, claim.experiment, str(about.get("scale", "")))
 
 
 def _sealed(
@@ -296,13 +327,23 @@ def as_markdown(entries: Sequence[Entry]) -> list[str]:
     lines = [summary(entries)]
     for (experiment, where), group in groupby(entries, lambda entry: (entry.claim.experiment, entry.where())):
         lines += ["", f"## {experiment}", "", *([f"Scale {where}.", ""] if where else [])]
-        lines += ["| claim | verdict | effect (95 % interval) | what was seen |", "|---|---|---|---|"]
+        names = (
+            "claim",
+            "verdict",
+            "effect (95 % interval)",
+            "what was seen",
+            "power",
+            "fragile",
+            "differs from the paper",
+        )
+        lines += [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
         for entry in group:
-            cells = [f"{entry.claim.says} ({entry.claim.source})", "", "", ""]
+            cells = [f"{entry.claim.says} ({entry.claim.source})", *[""] * 6]
             if entry.finding is not None:
                 number, rest = entry.finding.number(), law_of(entry.finding)
                 verdict = f"**{_verdict(entry)[0]}**{marks(entry)}"
-                cells[1:] = [verdict, f"{number}{'; ' * bool(rest)}{rest}", entry.finding.text]
+                cells[1:4] = [verdict, f"{number}{'; ' * bool(rest)}{rest}", entry.finding.text]
+                cells[4:] = [str(entry.power or ""), ", ".join(entry.turns or ()), "; ".join(entry.differs)]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return lines
 
@@ -312,13 +353,20 @@ def summary(entries: Sequence[Entry]) -> str:
     counts: Counter[str] = Counter(entry.finding.verdict for entry in entries if entry.finding is not None)
     if not counts:
         return f"{len(entries)} claims; hmmscope claims RUN... says what experiments found of them"
-    return f"{len(entries)} claims: " + ", ".join(f"{counts[v]} {v}" for v in VERDICTS if counts[v])
+    said = f"{len(entries)} claims: " + ", ".join(f"{counts[v]} {v}" for v in VERDICTS if counts[v])
+    late = sum(entry.exploratory is not None for entry in entries)
+    said += f"; {late} exploratory" if late else ""
+    if all(entry.turns is None for entry in entries):
+        return said
+    weak = sum(entry.power is not None and not entry.power.suffices for entry in entries)
+    return f"{said}; {sum(bool(entry.turns) for entry in entries)} fragile; {weak} by a rule of power below {LEAST_POWER:g}"
 
 
 def _verdict(entry: Entry) -> tuple[str, str, str, str]:
     finding = entry.finding
     assert finding is not None
-    verdict = f"INVALID ({entry.invalid})" if entry.invalid else finding.verdict
+    at = f" {finding.budget}" if finding.budget and finding.verdict in DECIDED else ""
+    verdict = f"INVALID ({entry.invalid})" if entry.invalid else f"{finding.verdict}{at}"
     return verdict, finding.number(), law_of(finding), place(entry)
 
 
@@ -329,7 +377,11 @@ def place(entry: Entry) -> str:
 
 def marks(entry: Entry) -> str:
     """What has to be said beside a verdict: `` (exploratory), in FOLDER``, or nothing."""
-    words = [word for word, said in (("exploratory", entry.exploratory), ("unsealed", not entry.sealed)) if said]
+    words = [
+        word
+        for word, said in (("exploratory", entry.exploratory), ("fragile", entry.turns), ("unsealed", not entry.sealed))
+        if said
+    ]
     return (f" ({', '.join(words)})" if words else "") + f", in {entry.folder}" * entry.one_of_several
 
 

@@ -4,6 +4,7 @@ A folder "claims" beside the modules that measure has one file an experiment, ``
 
     experiment = "limits-fig3"
     level = 0.05                                   # share of the law outside of an interval
+    budget = { sequences = 5e8 }                   # that a model of the paper was trained on; none where it is not known
 
     [measurement]
     version = 2                                    # of what the experiment measures, see `hmmscope.lab.experiments.parts`
@@ -38,7 +39,9 @@ from hmmscope.storage import store
 #: What a claim is about, see `hmmscope.lab.evidence.claim.Claim`.
 About = Literal["training", "construction", "process"]
 _ABOUT = ("training", "construction", "process")
-_HEAD = ("experiment", "level", "measurement")
+#: The table, beside the claims, of what differs from the paper.
+_DEVIATIONS = "deviations.toml"
+_HEAD = ("experiment", "level", "measurement", "budget")
 
 
 class Numbers(dict[str, Any]):
@@ -58,6 +61,8 @@ class Record:
     Attributes:
         version: of the rule, from 1 on.
         level: share of the law outside of the intervals of the effects.
+        printed: the effect that the paper prints, where it prints one; see `hmmscope.lab.evidence.examined.power`.
+        budget: that a model of the paper was trained on, by currency (a column of the table "runs").
         numbers: what the function that measures is given.
         once: versions by the marks that older files have of them.
         stands: of attacks that may leave the claim decided, why, by their names; see `tests/evidence/attacks.py`.
@@ -73,6 +78,8 @@ class Record:
     proved: bool = False
     version: int = 1
     level: float = ALPHA
+    printed: float | None = None
+    budget: Mapping[str, float] = field(default_factory=dict)
     numbers: Numbers = field(default_factory=Numbers)
     once: Mapping[str, int] = field(default_factory=dict)
     stands: Mapping[str, str] = field(default_factory=dict)
@@ -125,6 +132,24 @@ def measured(folder: Path, experiment: str) -> Measured | None:
     return Measured(**found)
 
 
+@cache
+def deviations(folder: Path, experiment: str, scale: str) -> tuple[str, ...]:
+    """What differs from the paper in an experiment at a scale: facts of the table "deviations.toml" in a folder of claims.
+
+    Raises:
+        InputError: the table names a fact that it does not have.
+    """
+    path = folder / _DEVIATIONS
+    if not path.is_file():
+        return ()
+    data = _read(path)
+    facts, named = data.get("facts", {}), data.get("experiments", {}).get(f"{scale}/{experiment}", [])
+    unknown = next((name for name in named if name not in facts), None)
+    if unknown is not None:
+        raise unknown_name(f"{path}: fact", unknown, facts)
+    return tuple(facts[name] for name in named)
+
+
 def folder_of(module: str | None) -> Path | None:
     """The folder of claims beside the file of a module."""
     import sys
@@ -136,9 +161,9 @@ def folder_of(module: str | None) -> Path | None:
 @cache
 def _entries(folder: Path) -> Mapping[str, Record]:
     found: dict[str, Record] = {}
-    for path in sorted(folder.glob("*.toml")):
+    for path in sorted(set(folder.glob("*.toml")) - {folder / _DEVIATIONS}):
         data = _read(path)
-        head = {key: data[key] for key in ("experiment", "level") if key in data}
+        head = {key: data[key] for key in ("experiment", "level", "budget") if key in data}
         for name in data:
             if name in _HEAD:
                 continue

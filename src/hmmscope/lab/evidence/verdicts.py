@@ -8,15 +8,35 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from hmmscope.lab.evidence.effects import Effect, level
 from hmmscope.ties import rounded
 
-Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not tested", "found"]
-VERDICTS: tuple[Verdict, ...] = ("reproduced", "not reproduced", "inconclusive", "not tested", "found")
+Verdict = Literal[
+    "reproduced",
+    "reproduced in sign",
+    "not reproduced",
+    "not at this budget",
+    "inconclusive",
+    "not tested",
+    "answered",
+    "open",
+]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+#: Verdicts that say something of what is claimed.
+DECIDED: tuple[Verdict, ...] = VERDICTS[:4]
+#: Verdicts of questions, which claim nothing.
+OF_QUESTIONS: tuple[Verdict, ...] = ("answered", "open")
+
+
+def answer(low: float | None, high: float | None) -> Verdict:
+    """The verdict of a question: open where the interval holds zero, or where there is none."""
+    return "open" if low is None or high is None or rounded(low) <= 0 <= rounded(high) else "answered"
+
+
 #: Verdicts of several effects that must all hold: the first of these decides.
-_SEVERITY: tuple[Verdict, ...] = ("not reproduced", "inconclusive", "reproduced")
+_SEVERITY: tuple[Verdict, ...] = ("not reproduced", "inconclusive", "reproduced in sign", "reproduced")
 #: No more seeds than this are thought of when a number of seeds is named that would decide.
 MOST_SEEDS = 200
 
@@ -53,18 +73,21 @@ class Rule(ABC):
 class Above(Rule):
     """The effect is above a bound, by as much as matters.
 
-    Reproduced if the interval lies above the bound and the value is at least `matters` above it. Not reproduced if the whole
-    interval stays below bound + matters: the effect is of the other sign, or too small to matter.
+    Reproduced if the whole interval is at least `matters` above the bound; in sign, if it is above the bound and an effect
+    that would not matter lies in it. Not reproduced if the whole interval stays below bound + matters: the effect is of the
+    other sign, or too small to matter.
     """
 
     bound: float = 0.0
     matters: float = 0.0
 
     def decide(self, low: float, value: float, high: float) -> Verdict:
-        if low > self.bound and value >= self.bound + self.matters:
-            return "reproduced"
         least = self.bound + self.matters
-        return "not reproduced" if high < least or (high == least == self.bound) else "inconclusive"
+        if high < least or (high == least == self.bound):
+            return "not reproduced"
+        if low <= self.bound:
+            return "inconclusive"
+        return "reproduced" if low >= least else "reproduced in sign"
 
     def __str__(self) -> str:
         return f"above {self.bound:g}" + (f", by at least {self.matters:g}" if self.matters else "")
@@ -221,8 +244,9 @@ def settled(rule: Rule, effects: Mapping[str, Effect], drifts: Mapping[str, floa
     then, _, _ = all_of(rule, {name: effect.shifted(shifts[name]) for name, effect in effects.items()})
     said = "; ".join(f"{name} {shift:+.2g}".strip() for name, shift in shifts.items())
     pace = f"the last doubling of the training has changed the effect by {said}"
-    turned = "not turn the verdict" if now == then else f"turn {now} into {then}"
-    return Gate("converged", now == then, f"{pace}, and one more at that pace would {turned}", tuple(shifts.values()))
+    stays = now == then or (now, then) == ("reproduced in sign", "reproduced")
+    turned = "not turn the verdict" if stays else f"turn {now} into {then}"
+    return Gate("converged", stays, f"{pace}, and one more at that pace would {turned}", tuple(shifts.values()))
 
 
 def learned(effect: Effect, margin: float, control: str) -> Gate:
@@ -255,6 +279,28 @@ def regime(value: float, low: float, high: float, what: str) -> Gate:
     is_open = low <= value <= high
     inside = "inside" if is_open else "outside"
     return Gate("regime", is_open, f"{what} is {value:.4g}, {inside} {low:.4g} to {high:.4g}", (value, low, high))
+
+
+def at_budget(verdict: Verdict, spent: Mapping[str, float], papers: Mapping[str, float]) -> tuple[Verdict, str]:
+    """The verdict of models that were trained on less than the paper's, and what it is about.
+
+    No law of the outcome in the budget reaches the paper's, so that what is not seen here may be seen there.
+
+    Args:
+        spent: most that a model was trained on, by currency.
+        papers: the same of the paper; empty where it is not known.
+
+    Returns:
+        "not at this budget" in the place of "not reproduced"; ``at 640,000 sequences (the paper: 500,000,000)``, empty where
+        the models had the paper's budget.
+    """
+    known = [name for name in papers if name in spent] or [name for name in ("sequences", "tokens") if name in spent]
+    short = [name for name in known[:1] if spent[name] < papers.get(name, math.inf)]
+    if not short and papers and known:
+        return verdict, ""
+    own = [f"{spent[name]:,.0f} {name}" for name in short] or ["a budget that is not recorded"]
+    paper = f"{papers[short[0]]:,.0f}" if short and short[0] in papers else "not stated"
+    return "not at this budget" if verdict == "not reproduced" else verdict, f"at {own[0]} (the paper: {paper})"
 
 
 def room(available: float, needed: float, what: str) -> Gate:

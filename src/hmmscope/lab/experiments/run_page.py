@@ -10,6 +10,7 @@ from hmmscope.lab.evidence.figure import Figure, Lines
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.panels import curve, lines
 from hmmscope.lab.evidence.rows import Rows
+from hmmscope.lab.evidence.verdicts import answer
 from hmmscope.lab.experiments.experiment import INTERVALS
 from hmmscope.lab.experiments.looks import PREDICTORS
 from hmmscope.machine import environment, machine_line
@@ -188,7 +189,7 @@ def _distance_finding(summary: dict, kind: str) -> Finding:
                 f"No optimum is known here ({summary['no_optimum']}). The model's loss is {summary['loss']:.4f}; the best "
                 f"n-gram ({summary['baseline']}) has {summary['baseline_loss']:.4f}."
             ),
-            verdict="found",
+            verdict="open",
             value=summary["loss"] - summary["baseline_loss"],
             low=None,
             high=None,
@@ -206,7 +207,7 @@ def _distance_finding(summary: dict, kind: str) -> Finding:
     return Finding(
         title="How far from the optimum",
         text=text,
-        verdict="found",
+        verdict=answer(summary["excess_low"], summary["excess_high"]),
         value=summary["excess"],
         low=summary["excess_low"],
         high=summary["excess_high"],

@@ -3,18 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hmmscope.lab.evidence.verdicts import VERDICTS
 from hmmscope.lab.report.folder import Experiment, Finding
 from hmmscope.lab.report.wording import format_cell, format_interval
 
 #: Most rows of the table of differences.
 MOST_ROWS = 40
-_VERDICTS = {
-    "reproduced": "reproduced",
-    "not reproduced": "not reproduced",
-    "inconclusive": "inconclusive",
-    "not tested": "not tested",
-    "found": "found where nothing was claimed",
-}
 
 
 def config_rows(experiments: Sequence[Experiment]) -> list[list[str]]:
@@ -41,8 +35,8 @@ def config_rows(experiments: Sequence[Experiment]) -> list[list[str]]:
 
 def verdict_summary(findings: Sequence[Finding]) -> str:
     """As ``3 reproduced, 1 not reproduced, 2 inconclusive``."""
-    counts = {verdict: sum(one.verdict == verdict for one in findings) for verdict in _VERDICTS}
-    return ", ".join(f"{count} {_VERDICTS[verdict]}" for verdict, count in counts.items() if count)
+    counts = {verdict: sum(one.verdict == verdict for one in findings) for verdict in VERDICTS}
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
 
 
 def finding_view(finding: Finding) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from hmmscope.lab.evidence.figure import Bars, Figure, Series
 from hmmscope.lab.evidence.finding import Finding
 from hmmscope.lab.evidence.panels import curve, level, lines
 from hmmscope.lab.evidence.rows import Rows
+from hmmscope.lab.evidence.verdicts import answer
 from hmmscope.ties import descending
 
 SUMMARY = (
@@ -201,4 +202,5 @@ def _found(title: str, text: str, effect: Effect | None = None) -> Finding:
     numbers = (
         {} if effect is None else {"value": effect.value, "low": effect.low, "high": effect.high, "unit": effect.unit}
     )
-    return Finding(title=title, text=text, verdict="found", **numbers)  # type: ignore[arg-type]
+    verdict = "answered" if effect is None else answer(effect.low, effect.high)
+    return Finding(title=title, text=text, verdict=verdict, **numbers)  # type: ignore[arg-type]

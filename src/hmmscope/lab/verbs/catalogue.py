@@ -110,7 +110,7 @@ def _show(name: str) -> None:
         if entry is not None:
             if singular == "claim":
                 say(f"claim {name}: {entry.says}\n\n{entry.source}; decided by the experiment {entry.experiment}\n")
-                say(f"{entry.reading}\nRule: {entry.rule or 'none: a question, whose verdict is found'}")
+                say(f"{entry.reading}\nRule: {entry.rule or 'none: a question, answered or open'}")
             else:
                 _show_experiment(name) if singular == "experiment" else _show_entry(name, singular, entry)
             return

@@ -1,0 +1,95 @@
+"""Whether a verdict turns under other choices, and whether its rule could have come out either way."""
+
+from pathlib import Path
+
+import pytest
+
+from hmmscope import registry
+from hmmscope.lab.evidence.claim import Claim, Seen
+from hmmscope.lab.evidence.effects import Effect, pooled
+from hmmscope.lab.evidence.examined import power, targets, turns, with_margin
+from hmmscope.lab.evidence.records import deviations
+from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.lab.evidence.verdicts import Above, Always, Below, Rule, Within
+
+HEADLINES = (Path(__file__).parent / "headlines.txt").read_text().split()
+PAPERS = Path(__file__).parents[2] / "src" / "hmmscope_papers"
+
+
+def claim_of(rule: Rule, **more: object) -> Claim:
+    """A claim on the mean of a column."""
+
+    def measure(tables: Tables, numbers: object = None) -> Seen:
+        scale = {0.05: 0.1}.get(getattr(numbers, "rate", 0.1), 1.0) if numbers else 1.0
+        effect = tables["rows"].effect()
+        assert effect is not None
+        return Seen(Effect(**{**vars(effect), "value": scale * effect.value, "low": scale * (effect.low or 0)}), "So.")
+
+    said = {key: "?" for key in ("name", "experiment", "source", "says", "reading")}
+    return Claim(**said, rule=rule, measure=measure, **more)  # type: ignore[arg-type]
+
+
+def rows(*values: float) -> Tables:
+    return {"rows": Rows({"seed": seed, "value": value} for seed, value in enumerate(values))}
+
+
+def test_a_row_that_turns_says_by_what() -> None:
+    rule = Above(0, matters=0.1)
+    assert turns(claim_of(rule), rows(1.0, 1.01, 0.99, 1.02, 1.0)) == []
+    assert turns(claim_of(rule), rows(0.14, 0.15, 0.16, 0.15, 0.15)) == ["margin × 2"]
+    assert "without seed 0" in turns(claim_of(rule), rows(0.5, 0.55, 0.45))
+    assert turns(claim_of(rule), rows(1.0, -1.0, 0.5)) == []  # of what is not decided nothing is asked
+    rated = claim_of(rule, numbers={"rate": 0.1})
+    assert turns(rated, rows(0.3, 0.31, 0.3, 0.31, 0.3)) == ["rate 0.05"]
+
+
+def test_margins() -> None:
+    assert with_margin(Above(0, matters=0.1), 2) == Above(0, matters=0.2)
+    assert with_margin(Below(0.1), 0.5) == Below(0.05)
+    assert with_margin(Within(0.1), 2) == Within(0.2)
+    assert with_margin(Above(), 2) is None
+    assert with_margin(Always(), 2) is None
+
+
+def test_a_rule_that_cannot_come_out_both_ways_has_no_power() -> None:
+    quiet, loud = Seen(pooled([1.0, 1.01, 0.99, 1.0, 1.0]), ""), Seen(pooled([1.0, 9.0, -5.0, 2.0, 0.0]), "")
+    able, unable = (power(claim_of(Above(0, matters=0.1)), seen) for seen in (quiet, loud))
+    assert able is not None
+    assert unable is not None
+    assert able.suffices
+    assert not unable.suffices
+    assert max(unable) < 0.2
+    without_room = power(claim_of(Within(0.001)), quiet)  # narrower than its interval
+    assert without_room is not None
+    assert not without_room.suffices
+    assert power(claim_of(Above()), quiet) is None  # nothing says how large an effect is
+    known = power(claim_of(Above(), printed=0.5), quiet)
+    assert known is not None
+    assert known.there > 0.9
+    assert not known.suffices  # an effect at the bound is never refuted where nothing has to matter
+
+
+def test_targets() -> None:
+    assert targets(Above(0, matters=0.1), None) == (0.2, 0)
+    assert targets(Above(0, matters=0.1), 1.0) == (1.0, 0)
+    assert targets(Below(2.0, matters=0.5), None) == (1.0, 2.0)
+    assert targets(Above(-0.1), None) == (0.0, -0.2)  # the bound is the margin
+    assert targets(Within(0.1), None) == (0.0, 0.2)
+
+
+def test_no_headline_becomes_a_question_or_is_dropped() -> None:
+    """The list is frozen: a name may be added, and none taken away."""
+    assert len(HEADLINES) == len(set(HEADLINES)) >= 90
+    for name in HEADLINES:
+        claim: Claim = registry.lookup("claim", name)
+        assert not claim.is_question, name
+    ruled = {claim.name for claim in registry.in_order("claim") if not claim.is_question}
+    assert {name for name in ruled if name.startswith(("limits-", "multitask-"))} <= set(HEADLINES)
+
+
+@pytest.mark.parametrize("paper", ["limits", "multitask"])
+def test_every_deviation_is_a_fact_of_the_table(paper: str) -> None:
+    for claim in registry.in_order("claim"):
+        for scale in ("small", "medium"):
+            for fact in deviations(PAPERS / paper / "claims", claim.experiment, scale):
+                assert fact
