@@ -5,6 +5,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import hmmscope as hs
 from bench import filtering, mixture, sampling
@@ -32,6 +33,35 @@ def test_sampler_in_torch_operations_gives_the_plain_bits(name, starts, key):
     sampler = device_sampler(process.alias_tables, **sizes_of(process), device=torch.device("cpu"))
     assert isinstance(sampler, TorchSampler)
     same_as_plain(sampler, name, starts, key)
+
+
+class Counted(TorchDispatchMode):
+    """Counts operations, and those whose result the host waits for."""
+
+    WAITS = ("_local_scalar_dense", "nonzero", "_unique2", "equal")
+
+    def __init__(self):
+        super().__init__()
+        self.operations = self.waits = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.operations += 1
+        self.waits += func.overloadpacket.__name__ in self.WAITS
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["cyclic-det", "cyclic-hard", "random-hmm"])
+def test_labels_on_a_device_take_few_operations_and_wait_for_its_checks_alone(name, monkeypatch):
+    """A training step of 121 columns: not a number of operations for each symbol of each step."""
+    process = hs.make_process(name)
+    observations = process.sample_paths(np.arange(64), np.arange(120) == 0, 0, "train").observations
+    with ghost_device(monkeypatch):
+        ghost = observations.to("cuda")
+        belief_states(process, ghost)  # the law is there from now on
+        with Counted() as counted:
+            belief_states(process, ghost)
+    assert counted.waits <= 4
+    assert counted.operations <= 3 * 120
 
 
 def test_the_check_of_bits_fails_for_another_key():

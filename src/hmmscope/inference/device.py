@@ -25,6 +25,12 @@ from hmmscope.processes.laws import Law
 #: Sums below these are doubtful.
 FLOORS = {torch.float64: 1e-200, torch.float32: 1e-25}
 
+#: Entries of a belief below this may vanish before they are looked at again.
+RISKY = 1e-100
+
+#: Of the matrices that steps of several sequences are gathered into.
+CHUNK_BYTES = 2**26
+
 #: Kinds of devices that run the fused kernel.
 KINDS = ("cuda",)
 
@@ -233,3 +239,43 @@ def again_in_logs(
 
 def _rows(law: Law, dtype: torch.dtype) -> tuple[Tensor, ...]:
     return tuple(rows.to(dtype) for rows in law.rows())
+
+
+def fits_there(law: Law, batch: int) -> bool:
+    """Whether `beliefs_there` has room for a matrix for each sequence, which it needs where transitions emit."""
+    return law.states_emit or 8 * batch * law.initial_MS.shape[1] ** 2 <= CHUNK_BYTES
+
+
+def beliefs_there(
+    law: Law, observations_BT: Int64[Tensor, "batch time"], starts_T: Bool[Tensor, "time"]
+) -> tuple[Float64[Tensor, "batch time state"], Bool[Tensor, "batch"]]:
+    """Beliefs of the only component, zeros from an impossible observation on, and which sequences are in doubt.
+
+    Two operations a step, or one where transitions emit and the matrices of all steps fit a chunk; nobody waits for the
+    device. Sums are divided out every eight steps, and of everything at the end.
+    """
+    (batch, time), device = observations_BT.shape, observations_BT.device
+    first_VS, step_KSS, emission_VS = (part.to(device) for part in law.tables(0))
+    symbols_TB = observations_BT.T.contiguous()
+    found_TBS = first_VS.new_empty(time, batch, first_VS.shape[1])
+    tiny, begins = torch.finfo(found_TBS.dtype).tiny, starts_T.tolist()
+    together = max(1, CHUNK_BYTES // (8 * max(1, batch) * first_VS.shape[1] ** 2))
+    states_emit, first_TBS = law.states_emit, first_VS[symbols_TB[[t for t, starts in enumerate(begins) if starts]]]
+    factors = (emission_VS[symbols_TB] if states_emit else symbols_TB).unbind()
+    step_SS = step_KSS[0]
+    opened, laws, rows = iter(first_TBS.unbind()), found_TBS.unbind(), found_TBS[:, :, None].unbind()
+    for t in range(time):
+        if not states_emit and t % together == 0:
+            steps = step_KSS[symbols_TB[t : t + together]].unbind()
+        if begins[t]:
+            torch.mul(next(opened), laws[t - 1].any(1, keepdim=True) if t else 1.0, out=laws[t])
+        elif states_emit:
+            torch.mul(laws[t - 1] @ step_SS, factors[t], out=laws[t])
+        else:
+            torch.bmm(rows[t - 1], steps[t % together], out=rows[t])
+        if t % 8 == 7:
+            laws[t].div_(laws[t].sum(1, keepdim=True).clamp_min_(tiny))
+    seen_TBS = found_TBS[7::8]
+    doubtful_B = ((seen_TBS > 0) & (seen_TBS < RISKY)).any(2).any(0)
+    found_TBS /= found_TBS.sum(2, keepdim=True).clamp_min_(tiny)
+    return found_TBS.transpose(0, 1), doubtful_B

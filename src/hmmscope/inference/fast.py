@@ -11,7 +11,7 @@ import torch
 from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.compiled import filter_carefully, forward, run_filter
-from hmmscope.inference.device import FLOORS, log_likelihood_there, mixture_predictions_there
+from hmmscope.inference.device import FLOORS, beliefs_there, fits_there, log_likelihood_there, mixture_predictions_there
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.loop_inputs import few, sequences, tables
@@ -92,7 +92,14 @@ def belief_states(hmm: Process, observations: Symbols, *, starts: object = None)
     """
     batch, mask = check_observations(observations, hmm.alphabet, starts, gaps=True)
     if batch.device.type != "cpu":
-        return filter_beliefs(hmm, observations, starts=mask).beliefs
+        law = hmm.law_on(batch.device)
+        if law.signed or not fits_there(law, len(batch)):
+            return filter_beliefs(hmm, batch, starts=mask).beliefs
+        beliefs, doubtful = beliefs_there(seeing(law, batch), batch, mask)
+        again = doubtful.nonzero()[:, 0]
+        if len(again):
+            beliefs[again] = filter_beliefs(hmm, batch[again], starts=mask).beliefs
+        return beliefs
     lengths = torch.full(batch.shape[:1], batch.shape[1])
     return torch.from_numpy(run_filter(seeing(hmm.law, batch), batch, mask, lengths).beliefs)
 
