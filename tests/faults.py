@@ -48,8 +48,8 @@ IN_INFERENCE = (
     Fault(
         "smoothing off by one",
         "kernels/lanes.py",
-        "                one, other = now[i], ahead[i]\n",
-        "                one, other = now[i], weight[i]\n",
+        "        one, other = now[i], ahead[i]\n",
+        "        one, other = now[i], weight[i]\n",
         (_SMOOTHED,),
     ),
     Fault(
@@ -143,8 +143,8 @@ IN_INFERENCE = (
     Fault(
         "prediction of the observation that was just seen",
         "processes/laws.py",
-        "return self.transition_MSS[component] @ self.emission_MSV[component]",
-        "return self.emission_MSV[component]",
+        "return self.transition_MSS[component] @ self.symbols()[component]",
+        "return self.symbols()[component]",
         (_ENUMERATED,),
     ),
     Fault(
@@ -164,8 +164,8 @@ IN_INFERENCE = (
     Fault(
         "a mixture predicts from beliefs not moved on",
         "processes/laws.py",
-        "return self.transition_MSS @ self.emission_MSV",
-        "return self.emission_MSV",
+        "return self.transition_MSS @ self.symbols()",
+        "return self.symbols()",
         (_MIXTURE,),
     ),
     Fault(
@@ -230,8 +230,8 @@ IN_INFERENCE = (
     Fault(
         "ties to the highest state",
         "kernels/viterbi.py",
-        "at = i if best[i, lane] > best[at, lane] else at",
-        "at = i if best[i, lane] >= best[at, lane] else at",
+        "top = i if best[i, lane] > best[top, lane] else top",
+        "top = i if best[i, lane] >= best[top, lane] else top",
         ("inference/test_paths.py::test_ties_go_to_the_lowest_state",),
     ),
     Fault(

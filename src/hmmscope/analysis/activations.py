@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope.axes import Float, Float64, Int64, Tensor
-from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.corpus import Batch, Corpus
+from hmmscope.corpora.targets import Target
 from hmmscope.errors import InputError
 from hmmscope.models.block_cot import block_outputs
 from hmmscope.models.given import known_tokens, logits_of
@@ -122,6 +123,19 @@ def capture(
         for handle in handles:
             handle.remove()
     return found
+
+
+def judged_answers(
+    model: nn.Module, batch: Batch, asked: Target, block_length: int
+) -> Float64[Tensor, "batch judged output"]:
+    """The model's laws or vectors at the columns where it is judged."""
+    inputs = batch.tokens[:, : int(asked.columns[-1]) + 1]
+    with inference_mode(model) as device:
+        if inputs.is_floating_point():
+            inputs = inputs.to(next((p.dtype for p in model.parameters()), torch.float64))
+        outputs = model_outputs(model, inputs.to(device), asked.num_outputs, kind=asked.kind, block_length=block_length)
+        outputs = outputs[:, asked.columns_on(outputs.device)]
+        return as_law(model, outputs) if asked.kind == "law" else outputs.cpu().double()
 
 
 def read_stream(

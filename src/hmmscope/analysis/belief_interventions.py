@@ -25,9 +25,8 @@ from hmmscope.seeds import torch_generator
 
 #: Singular values below this share of the largest are zero: laws sum to one, so a direction of beliefs is never read.
 RANK = 1e-6
-#: What is done to the stream of a position, and what of it is touched.
+#: What is done to the stream of a position.
 INTERVENTIONS = ("set", "swap", "ablate")
-SUBSPACES = ("belief", "random", "whole")
 
 
 @registry.instrument("belief-interventions")

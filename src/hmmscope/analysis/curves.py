@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import BATCH, as_law, inference_mode, model_outputs
+from hmmscope.analysis.activations import BATCH, judged_answers
 from hmmscope.analysis.calibration import Winnings, bet, miscalibrated
 from hmmscope.analysis.counting import (
     TREE,
@@ -180,7 +180,7 @@ def evaluate(
     won: Winnings = {}
     for i in range(first, first + num_samples, batch_size):
         batch = corpus[i : min(i + batch_size, first + num_samples)]
-        found = {"model": _answers(model, batch, asked, block_length)}
+        found = {"model": judged_answers(model, batch, asked, block_length)}
         for answers in beside:
             found |= answers(batch)
         parts.append(_measure(found, asked.labels(batch), asked))
@@ -255,17 +255,6 @@ def _checked(observers: Mapping[str, Process], process: Process, asked: Target) 
         rule = f"must have {process.num_symbols} symbols"
         require(believed.num_symbols == process.num_symbols, f"observers.{name}", rule, believed.num_symbols)
     return dict(observers)
-
-
-def _answers(model: nn.Module, batch: Batch, asked: Target, block_length: int) -> torch.Tensor:
-    """The model's laws or vectors at the judged columns, float64."""
-    inputs = batch.tokens[:, : int(asked.columns[-1]) + 1]
-    with inference_mode(model) as device:
-        if inputs.is_floating_point():
-            inputs = inputs.to(next((p.dtype for p in model.parameters()), torch.float64))
-        outputs = model_outputs(model, inputs.to(device), asked.num_outputs, kind=asked.kind, block_length=block_length)
-        outputs = outputs[:, asked.columns_on(outputs.device)]
-        return as_law(model, outputs) if asked.kind == "law" else outputs.cpu().double()
 
 
 def known_component_laws(corpus: Corpus, batch: Batch) -> Float64[Tensor, "batch judged symbol"] | None:

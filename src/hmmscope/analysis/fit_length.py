@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import as_law, inference_mode, model_outputs
+from hmmscope.analysis.activations import judged_answers
 from hmmscope.axes import Bool, Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import Target, make_target
@@ -80,7 +80,10 @@ def evaluation_losses(
             optimum, counted = asked.optimum(batch), asked.counted(batch)
             if constant is None:
                 constant = _constant(optimum, counted)
-            answers = {"model": _answers(model, batch, asked, block_length), "constant": constant.expand_as(optimum)}
+            answers = {
+                "model": judged_answers(model, batch, asked, block_length),
+                "constant": constant.expand_as(optimum),
+            }
             for name, answer in answers.items():
                 terms = asked.distance_terms(answer, optimum).where(counted, torch.nan)
                 found[name].append(_by_position(terms.numpy(), asked.positions, positions))
@@ -104,18 +107,6 @@ def _constant(
     columns = torch.nonzero(counted.any(0))[:, 0]
     later = columns[len(columns) // 2 :]
     return optimum[:, later][counted[:, later]].mean(0)
-
-
-def _answers(
-    model: nn.Module, batch: Batch, asked: Target, block_length: int
-) -> Float64[Tensor, "batch judged output"]:
-    inputs = batch.tokens[:, : int(asked.columns[-1]) + 1]
-    with inference_mode(model) as device:
-        if inputs.is_floating_point():
-            inputs = inputs.to(next((p.dtype for p in model.parameters()), torch.float64))
-        outputs = model_outputs(model, inputs.to(device), asked.num_outputs, kind=asked.kind, block_length=block_length)
-        outputs = outputs[:, asked.columns_on(outputs.device)]
-        return as_law(model, outputs) if asked.kind == "law" else outputs.cpu().double()
 
 
 def _by_position(
