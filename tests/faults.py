@@ -28,6 +28,7 @@ class Fault(NamedTuple):
 _ENUMERATED = "inference/test_filtering.py::test_filter_beliefs_equals_enumeration"
 _MIXTURE = "inference/test_filtering.py::test_filter_mixture_equals_enumeration"
 _SMOOTHED = "inference/test_smoothing.py::test_smoothing_equals_enumeration"
+_ROADS = "inference/test_compiled.py::test_both_roads_of_every_answer"
 _LONG = "inference/test_long_sequences.py::"
 
 IN_INFERENCE = (
@@ -50,7 +51,7 @@ IN_INFERENCE = (
         "kernels/lanes.py",
         "        one, other = now[i], ahead[i]\n",
         "        one, other = now[i], weight[i]\n",
-        (_SMOOTHED,),
+        (_ROADS,),
     ),
     Fault(
         "back-pointer of the time before",
@@ -218,7 +219,7 @@ IN_INFERENCE = (
         "kernels/lanes.py",
         "ends = t + 1 == longest or starts[t + 1]",
         "ends = t + 1 == longest",
-        (_SMOOTHED,),
+        (_ROADS,),
     ),
     Fault(
         "hindsight loses what seemed negligible",
@@ -229,9 +230,9 @@ IN_INFERENCE = (
     ),
     Fault(
         "ties to the highest state",
-        "kernels/viterbi.py",
-        "top = i if best[i, lane] > best[top, lane] else top",
-        "top = i if best[i, lane] >= best[top, lane] else top",
+        "kernels/registers.py",
+        "top = i if here[i] > here[top] else top",
+        "top = i if here[i] >= here[top] else top",
         ("inference/test_paths.py::test_ties_go_to_the_lowest_state",),
     ),
     Fault(
