@@ -473,6 +473,18 @@ def test_one_failure_ends_no_other_and_is_named(tmp_path: Path, monkeypatch: pyt
     assert read_seal(tmp_path / "out") is not None
 
 
+def test_figures_that_fail_end_no_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(self: Seeded, tables: Tables) -> list[Figure]:
+        raise ValueError("no such column")
+
+    monkeypatch.setattr(Seeded, "figures", failing)
+    with pytest.raises(
+        PartlyFailedError, match=r"seed 0 failed \(error\[70\] .*no such column\); as did 1 more: seed 1; "
+    ):
+        run_experiment("test-seeded", "smoke", tmp_path / "out", quiet=True)
+    assert len(store.read_table(tmp_path / "out" / "parts.jsonl")) == 2
+
+
 @pytest.mark.parametrize("phase", ["training", "measuring"])
 def test_a_full_disk_ends_an_experiment_at_once(phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []

@@ -21,8 +21,10 @@ class Failures:
     def __enter__(self) -> "Failures":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and self._failed:
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, FullDiskError):
+            raise FullDiskError(f"{self._what}: {error}; add --resume to go on") from error
+        if error is None and self._failed:
             name, code, line = self._failed[0]
             others = f"; as did {len(self._failed) - 1} more: {', '.join(n for n, *_ in self._failed[1:4])}"
             rule = "all else is done, and the same command with --resume tries it again"
@@ -34,14 +36,6 @@ class Failures:
         self._failed.append((name, code, line.removeprefix(f"error[{code}] ")))
 
     @contextmanager
-    def named(self) -> Iterator[None]:
-        """A full disk ends all, and the message begins with what it ends."""
-        try:
-            yield
-        except FullDiskError as error:
-            raise FullDiskError(f"{self._what}: {error}; add --resume to go on") from error
-
-    @contextmanager
     def of(self, name: str) -> Iterator[None]:
         """What fails in here is that piece's failure; being told to stop ends all, and so does a full disk."""
         try:
@@ -49,7 +43,7 @@ class Failures:
         except Interrupted:
             raise
         except FullDiskError as error:
-            raise FullDiskError(f"{self._what}: {name}: {error}; add --resume to go on") from error
+            raise FullDiskError(f"{name}: {error}") from error
         except Exception as error:
             self._failed.append((name, *code_and_line(error)))
 

@@ -154,7 +154,8 @@ class _Parts(Watcher):
 
     def done(self, name: str) -> None:
         self._work.say(f"{self._work.plan.experiment.name}: {self._parts[name]} is measured")
-        self._work.write()
+        with self._failures.of(str(self._parts[name])):
+            self._work.write()
 
     def failed(self, outcome: Outcome, attempts: int, again: bool) -> None:
         if not again:
@@ -178,10 +179,7 @@ def _run_seeds(work: Seeded, engine: ExecutorOptions | None, seeds: Sequence[int
         if engine is not None and len(left) > 1 and registry.is_installed(type(plan.experiment)):
             executor = replace(engine, silence=None).make(work.out)
         retries = 0 if isinstance(executor, Here) else 1
-        with failures.named():
-            do_tasks(
-                [PartTask.of(work, part) for part in left], executor, retries=retries, watcher=_Parts(work, failures)
-            )
+        do_tasks([PartTask.of(work, part) for part in left], executor, retries=retries, watcher=_Parts(work, failures))
         with failures.of("what the page computes live"):
             work.write_live()
         if not left:

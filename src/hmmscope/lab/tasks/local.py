@@ -64,11 +64,6 @@ class ForkServer:
             self._socket = ours
         return self._socket
 
-    @property
-    def pid(self) -> int | None:
-        """Of the process, if there is one."""
-        return None if self._process is None else self._process.pid
-
     def close(self) -> None:
         """End it; its workers go on."""
         if self._socket is not None:
