@@ -155,7 +155,7 @@ class FirstColumn(CategoricalHMM):
         return super().score(X)
 
     def _read(self, X, *, fitting):
-        X = validate_data(self, X, reset=fitting, ensure_non_negative=True)
+        X = validate_data(self, X, reset=fitting, ensure_non_negative=True, ensure_all_finite="allow-nan")
         width, self.n_features_in_ = self.n_features_in_, 1
         found = super()._read(np.minimum(np.floor(X[:, :1]), 6), fitting=fitting)
         self.n_features_in_ = width
@@ -312,6 +312,22 @@ def test_a_monitor_of_ones_own_says_when_to_end():
     model = CategoricalHMM(2, random_state=0, n_iter=50)
     model.monitor_ = Third(model.monitor_.tol, model.monitor_.n_iter, model.monitor_.verbose)
     assert model.fit(rolls(random_parts(0))).monitor_.iter == 3
+
+
+def test_nan_is_a_missing_observation_that_is_summed_over():
+    parts = tuple(map(np.array, ([0.5, 0.5], [[0.75, 0.25], [0.5, 0.5]], [[0.25, 0.75], [0.875, 0.125]])))
+    model, hmm = both(parts)[1], hs.HMM(*parts)
+    X = np.array([[0], [np.nan], [1], [np.nan], [np.nan], [0]])
+    seen = np.where(np.isnan(X), hs.MISSING, X).astype(int).T
+    assert model.score(X) == pytest.approx(float(hs.log_likelihood(hmm, seen)), abs=1e-12)
+    assert np.allclose(model.predict_proba(X), hs.smooth_beliefs(hmm, seen)[0], rtol=0, atol=1e-12)
+    assert model.predict(X).tolist() == hs.most_likely_states(hmm, seen).states[0].tolist()
+    before = model.score(X)
+    model.set_params(n_iter=30, tol=0.0).fit(X)
+    assert before < model.score(X) < 0
+    assert model.emissionprob_.shape == (2, 2)
+    with pytest.raises(ValueError, match="infinity"):
+        model.score([[np.inf]])
 
 
 def test_an_estimator_becomes_an_hmm():

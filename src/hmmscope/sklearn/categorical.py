@@ -15,6 +15,8 @@ from hmmscope.sklearn.estimator import Array, HiddenMarkovModel, Seen, Unrounded
 class CategoricalHMM(HiddenMarkovModel):
     """A hidden Markov model whose states emit symbols 0 to V - 1, in the place of `hmmlearn.hmm.CategoricalHMM`.
 
+    X is one column of symbols (time, 1); NaN is a missing observation, and what it may have been is summed over.
+
     Source: Rabiner (1989); the interface is that of hmmlearn 0.3.
 
     Args:
@@ -92,24 +94,27 @@ class CategoricalHMM(HiddenMarkovModel):
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags.categorical = tags.input_tags.positive_only = True
+        tags.input_tags.categorical = tags.input_tags.positive_only = tags.input_tags.allow_nan = True
         return tags
 
     def _read(self, X: Any, *, fitting: bool) -> NDArray[np.int64]:
-        found = validate_data(self, X, reset=fitting, ensure_non_negative=True)
+        """A column of symbols; a missing one is V, which every state emits with probability one."""
+        found = validate_data(self, X, reset=fitting, ensure_non_negative=True, ensure_all_finite="allow-nan")
         if found.shape[1] != 1:
             raise InputError(
                 f"X: must be one column of symbols (time, 1), got {found.shape[1]} features; "
                 "sequences side by side become one column by X.reshape(-1, 1), with lengths="
             )
-        symbols = found[:, 0].astype(np.int64)
-        if (symbols != found[:, 0]).any():
+        gaps = np.isnan(found[:, 0])
+        given = np.where(gaps, 0, found[:, 0])
+        symbols = given.astype(np.int64)
+        if (symbols != given).any() or symbols.min() < 0:
             raise InputError("X: must be symbols, whole numbers of at least 0; OrdinalEncoder makes them of names")
         drawn_anew = fitting and self.__dict__["n_features"] is None and "emissionprob_" in self._to_begin()
         self._num_symbols = int(symbols.max()) + 1 if drawn_anew else int(self.n_features or 0)
         if symbols.max() >= self._num_symbols:
             raise InputError(f"X: must be symbols in [0, {self._num_symbols}), got {symbols.max()}")
-        return symbols[:, None]
+        return np.where(gaps, self._num_symbols, symbols)[:, None]
 
     def _begin_emissions(self, X: NDArray[Any], random: np.random.RandomState) -> dict[str, Array]:
         weights = random.rand(self.n_components, self._num_symbols)
@@ -117,13 +122,17 @@ class CategoricalHMM(HiddenMarkovModel):
 
     def _maximise_emissions(self, X: NDArray[Any], visits: Float64[Tensor, "symbol state"]) -> None:
         if "e" in self.params:
-            self.emissionprob_ = most_probable(self.emissionprob_prior, visits.T.numpy(), self.emissionprob_)
+            counts = visits[: self._num_symbols].T.numpy()
+            self.emissionprob_ = most_probable(self.emissionprob_prior, counts, self.emissionprob_)
 
     def _check_emissions(self) -> None:
         self.emissionprob_ = rows_of("emissionprob_", self.emissionprob_, (self.n_components, self.n_features))
 
     def _seen(self, X: NDArray[Any], lengths: NDArray[np.int64]) -> Seen:
-        return Seen(UnroundedHMM(self.startprob_, self.transmat_, self.emissionprob_), X[:, 0], lengths)
+        emission = self.emissionprob_
+        if (emission.shape[1] == X).any():
+            emission = np.column_stack([emission, np.ones(len(emission))])
+        return Seen(UnroundedHMM(self.startprob_, self.transmat_, emission), X[:, 0], lengths)
 
     def _emit(self, states: NDArray[np.int64], uniforms: Array) -> NDArray[Any]:
         symbols = np.empty(len(states), np.int64)
