@@ -175,6 +175,9 @@ def test_the_order_of_restarts_decides_which_count():
         assert found.apart == pytest.approx(0.05)
     last = Restarts(lambda number: End(scores[number]), 3, 2, 0.1)
     assert (len(last.ends), last.made, last.agreed) == (3, 3, False)
+    close = [-7000.0, -7000.000000001, -6999.999999999]  # the last bits decide nothing: the first of equals is the best
+    ends = [End(score) for score in close]
+    assert Restarts(ends.__getitem__, 3, 1, 0.1).best is ends[0]
 
 
 def test_a_poor_first_maximum_is_left_behind():

@@ -52,10 +52,10 @@ def test_the_number_of_states_is_chosen_and_the_table_has_both_rules(casino: hs.
         size == fit.hmm.num_states for size in (1, 2, 4)
     ]
     assert [row["num_states"] for row in fit.table() if row["chosen"]] == [fit.hmm.num_states]
-    assert fit.num_observations == casino.train.num_observations
+    assert fit.num_fitted == casino.train.num_observations
     given = hs.fit(casino.train, [1, 2, 4], validation=casino.validation, **QUICK)
     assert given.held_out == fit.held_out
-    assert given.reason == fit.reason
+    assert fit.reason == f"{given.reason}; then fitted on to all"
 
 
 def test_a_search_that_does_not_agree_says_so(casino: hs.SequenceData) -> None:
@@ -109,10 +109,40 @@ def test_the_parts_of_a_stream_are_the_whole(unit: str, text: str, tmp_path: Pat
 def test_few_sequences_are_cut_to_hold_some_out() -> None:
     rows = np.random.default_rng(0).integers(0, 3, 400).tolist()
     found = hs.fit([rows], [1, 2], num_restarts=1, max_iterations=2)
-    assert found.num_observations == 336  # 21 of 25 blocks
-    assert found.reason.endswith("; held out are blocks of 16 symbols")
+    assert found.num_fitted == 336  # 21 of 25 blocks
+    assert found.reason.endswith("; held out were blocks of 16 symbols; then fitted on to all")
     many = hs.fit([rows[k : k + 20] for k in range(0, 400, 20)], [1, 2], num_restarts=1, max_iterations=2)
     assert "blocks" not in many.reason
+
+
+def test_the_chosen_number_of_states_is_fitted_on_to_all(casino: hs.SequenceData) -> None:
+    fit = hs.fit(casino, [1, 2], **QUICK)
+    assert fit.num_observations == casino.num_observations
+    tokens, lengths = casino.padded()
+    own = float(hs.filter_beliefs(fit.hmm, tokens, lengths=lengths).log_likelihood.sum())
+    before = fit.fits[fit.hmm.num_states].hmm
+    assert own > float(hs.filter_beliefs(before, tokens, lengths=lengths).log_likelihood.sum())
+    assert fit.log_likelihood == pytest.approx(own, rel=1e-9)
+    row = next(row for row in fit.table() if row["chosen"])
+    assert row["log_likelihood"] == fit.fits[row["num_states"]].log_likelihood / casino.train.num_observations
+
+
+def test_a_symbol_that_was_only_held_out_is_not_forbidden_in_the_end() -> None:
+    rows = [[0, 1] * k for k in range(3, 30)] + [[2, 0]]
+    for seed in range(8):  # in some split the last sequence is held out
+        data = hs.SequenceData(rows, symbols=3, seed=seed)
+        fit = hs.fit(data, [1, 2], pseudo_count=0.0, **QUICK)
+        assert float(hs.log_likelihood(fit.hmm, [[2, 0]])) > -np.inf
+
+
+def test_too_little_to_hold_anything_out_is_chosen_by_bic_alone() -> None:
+    for rows in ([[0, 1, 1, 0]], [[0, 1, 1, 0, 1, 0, 0, 1] * 20]):
+        fit = hs.fit(rows, [1, 2], **QUICK)
+        assert fit.held_out == {}
+        assert fit.reason.endswith("; nothing could be held out")
+        assert fit.hmm.num_states == min(fit.fits, key=lambda size: fit.fits[size].bic)
+        assert fit.lines()[0] == fit.reason
+        assert "chosen from 1, 2" in repr(fit)
 
 
 def test_long_records_come_in_pieces(tmp_path: Path) -> None:

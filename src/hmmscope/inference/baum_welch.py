@@ -21,6 +21,7 @@ from hmmscope.processes.observations import Symbols
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
 from hmmscope.sequences.encoding import Alphabet
+from hmmscope.ties import largest
 
 #: Parts of a model.
 PARTS = ("initial", "transition", "emission")
@@ -240,7 +241,7 @@ def _likeliest(begins: Sequence[_Model], work: Sequences, rules: _Rules, num_thr
     if len(begins) == 1:
         return begins[0]
     climbed = [_climb(begin, work, rules, TRIED_ITERATIONS, 0.0, num_threads) for begin in begins]
-    return max(climbed, key=lambda one: one.log_likelihood).model
+    return largest(climbed, key=lambda one: one.log_likelihood).model
 
 
 def _bic(best: _Climbed, work: Sequences, rules: _Rules) -> float:

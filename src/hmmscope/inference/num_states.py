@@ -147,7 +147,7 @@ def choice_reason(
 
     Args:
         bics: of each number of states.
-        logs: log-likelihoods of held-out sequences (n,) under each.
+        logs: log-likelihoods of held-out sequences (n,) under each; empty if there are none.
         lengths: of those sequences (n,).
     """
     chosen, *others = sorted(bics, key=lambda size: bics[size])
@@ -155,6 +155,8 @@ def choice_reason(
         return chosen, f"{_states(chosen)}: no other number was tried"
     second, ahead = others[0], bics[others[0]] - bics[chosen]
     by_bic = f"{_states(chosen)}: the smallest BIC, {ahead:.1f} below that of {_states(second)}"
+    if not logs:
+        return chosen, f"{by_bic}; nothing could be held out"
     best = max(logs, key=lambda size: float(logs[size].sum()))
     if best == chosen:
         return chosen, f"{by_bic}; the held-out likelihood is largest there too"

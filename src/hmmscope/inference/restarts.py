@@ -5,6 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
+from hmmscope.ties import largest
+
 #: Restarts that are made before any two of them may agree.
 LEAST = 3
 
@@ -57,8 +59,8 @@ class Restarts(Generic[End]):
 
     @property
     def best(self) -> End:
-        """The one with the largest log-likelihood, the first among equals."""
-        return max(self.ends, key=lambda end: end.log_likelihood)
+        """The one with the largest log-likelihood, the first among those that rounding alone tells apart."""
+        return largest(self.ends, key=lambda end: end.log_likelihood)
 
     @property
     def apart(self) -> float:

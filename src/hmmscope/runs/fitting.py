@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from hmmscope.errors import InputError
-from hmmscope.inference.baum_welch import BaumWelchFit, fit_baum_welch, fit_stream
+from hmmscope.inference.baum_welch import BaumWelchFit, fit_baum_welch, fit_stream, held_out_log_likelihoods
 from hmmscope.inference.loop_inputs import Sequences, flat_sequences
-from hmmscope.inference.num_states import choose_num_states
+from hmmscope.inference.num_states import choice_reason, choose_num_states
 from hmmscope.machine import require_memory
 from hmmscope.processes.hmm import HMM
 from hmmscope.reprs import html_rows
@@ -30,10 +30,12 @@ class Fit:
         hmm: the model, with the names of the symbols and how they were read; of several numbers of states the one that was
             chosen.
         num_observations: how many symbols it was fitted to.
-        fits: of each number of states; empty after a stream.
+        fits: of each number of states, to all or, where there was a choice, to what was not held out; empty after a stream.
+        whole: of the number of states that was chosen, to all, from where the one in `fits` ended; None if that was to all.
         held_out: mean log-probability of a held-out symbol under each of them, nats; empty if there was no choice.
         held_out_errors: standard errors of these means over sequences, or over blocks of few sequences.
         reason: why this number of states, in one line; empty if there was no choice.
+        num_fitted: how many symbols `fits` are of, where fewer than all.
     """
 
     hmm: HMM
@@ -42,21 +44,29 @@ class Fit:
     held_out: dict[int, float] = field(default_factory=dict)
     held_out_errors: dict[int, float] = field(default_factory=dict)
     reason: str = ""
+    whole: BaumWelchFit | None = None
+    num_fitted: int = 0
+
+    @property
+    def final(self) -> BaumWelchFit:
+        """The fit that `hmm` comes from."""
+        return self.fits[self.hmm.num_states] if self.whole is None else self.whole
 
     @property
     def log_likelihood(self) -> float:
         """log P(all that it was fitted to), nats; NaN after a stream, which is seen once."""
-        return self.fits[self.hmm.num_states].log_likelihood if self.fits else np.nan
+        return self.final.log_likelihood if self.fits else np.nan
 
     @property
     def converged(self) -> bool:
         """Whether the last iteration gained less than the tolerance."""
-        return bool(self.fits) and self.fits[self.hmm.num_states].converged
+        return bool(self.fits) and self.final.converged
 
     def table(self) -> list[dict[str, Any]]:
         """A row for each number of states: log-likelihoods in nats a symbol, BIC, the search, which was chosen."""
         return [
-            {"num_states": size, "log_likelihood": fit.log_likelihood / self.num_observations, "bic": fit.bic}
+            {"num_states": size, "log_likelihood": fit.log_likelihood / (self.num_fitted or self.num_observations)}
+            | {"bic": fit.bic}
             | self._judged(size)
             | {
                 "restarts": fit.num_restarts,
@@ -93,7 +103,7 @@ class Fit:
         return found
 
     def __repr__(self) -> str:
-        chosen = f", chosen from {', '.join(map(str, self.held_out))}" if self.held_out else ""
+        chosen = f", chosen from {', '.join(map(str, self.fits))}" if self.reason else ""
         if not self.fits:
             return f"Fit({self.hmm!r}, {self.num_observations} observations of a stream)"
         each = f"{self.log_likelihood / self.num_observations:.4f} nats per observation"
@@ -140,9 +150,9 @@ def fit(
         source: `SequenceData`, or whatever that is made of: lists, an array, the path of a file; for a stream also a
             `SequenceStream` or an iterable of parts of the data, each such a source.
         num_states: how many, or several numbers to choose from.
-        validation: what the numbers of states are also judged by; by default the validation part of `source`, of which then
-            only the training part is fitted to. Fewer than three sequences are cut into blocks for that
-            (`SequenceData.in_blocks`).
+        validation: what the numbers of states are also judged by; by default the validation part of `source`. Then each
+            is fitted to the training part, and the chosen one goes on from there to all. Fewer than three sequences are
+            cut into blocks for that (`SequenceData.in_blocks`); where these are too few, nothing is held out.
         start: where the first restart begins, and what fixed parts are.
         fixed: which of "initial", "transition", "emission" stay as in `start`.
         tied_emissions: a class number for each state; states of one class have one emission law.
@@ -169,20 +179,48 @@ def fit(
         require(tied_emissions is None, "tied_emissions", "are not for a stream", tied_emissions)
         return _fit_stream(source, sizes[0], options, quiet, reading)
     data = read_as(source, reading)
-    judges = None
-    if len(sizes) > 1:
-        whole, data = data, data if validation is not None else data.in_blocks()
-        cut = "" if data is whole else f"; held out are blocks of {data.longest} symbols"
-        data, judges = (data.train, data.validation) if validation is None else (data, _like(validation, data))
-    work = _work(data, sizes[-1])
-    with _Count(len(sizes) * num_restarts * max_iterations, quiet) as heard:
+    apart, judges, how = _held_out(data, validation) if len(sizes) > 1 else (data, None, "")
+    work = _work(apart, sizes[-1])
+    with _Count((len(sizes) * num_restarts + (judges is not None)) * max_iterations, quiet) as heard:
         if judges is None:
-            one = fit_baum_welch(work, sizes[0], data.num_symbols, heard=heard, **options)
-            return Fit(_named(one.hmm, data, "Baum-Welch fit"), data.num_observations, {sizes[0]: one})
+            fits = {size: fit_baum_welch(work, size, data.num_symbols, heard=heard, **options) for size in sizes}
+            best, why = choice_reason({size: one.bic for size, one in fits.items()}, {}, np.empty(0, np.int64))
+            hmm, reason = _named(fits[best].hmm, data, "Baum-Welch fit"), why if len(sizes) > 1 else ""
+            return Fit(hmm, data.num_observations, fits, reason=reason)
         judged = flat_sequences(judges.flat, judges.lengths.numpy())
         choice = choose_num_states(work, judged, sizes, data.num_symbols, heard=heard, **options)
-    hmm = _named(choice.fits[choice.num_states].hmm, data, "Baum-Welch fit")
-    return Fit(hmm, data.num_observations, choice.fits, choice.held_out, choice.held_out_errors, choice.reason + cut)
+        chosen = choice.fits[choice.num_states]
+        whole = None
+        if apart is not data:
+            all_of_it = _work(data, choice.num_states)
+            if (
+                held_out_log_likelihoods(chosen.hmm, all_of_it) > -np.inf
+            ).all():  # it forbids nothing that was held out
+                options |= {"start": chosen.hmm, "num_restarts": 1}
+            whole = fit_baum_welch(all_of_it, choice.num_states, data.num_symbols, heard=heard, **options)
+    return Fit(
+        _named((whole or chosen).hmm, data, "Baum-Welch fit"),
+        data.num_observations,
+        choice.fits,
+        choice.held_out,
+        choice.held_out_errors,
+        choice.reason + how,
+        whole,
+        apart.num_observations,
+    )
+
+
+def _held_out(data: SequenceData, validation: Any) -> tuple[SequenceData, SequenceData | None, str]:
+    """What each number of states is fitted to, what judges it if anything can, and how that was cut, in words."""
+    if validation is not None:
+        return data, _like(validation, data), ""
+    pieces = data.in_blocks()
+    try:
+        train, judges = pieces.train, pieces.validation
+    except InputError:  # too few that differ
+        return data, None, ""
+    cut = "" if pieces is data else f"; held out were blocks of {pieces.longest} symbols"
+    return train, judges, f"{cut}; then fitted on to all"
 
 
 def _like(other: Any, data: SequenceData) -> SequenceData:

@@ -38,7 +38,6 @@ def fit(
         data = SequenceData(
             observations, symbols=symbols, unit=unit, column=column, group=group, axis=axis, missing=named_gaps(missing)
         )
-        data = data.in_blocks() if len(sizes) > 1 else data
         if not quiet:
             say(data.describe())
     found = fitting.fit(
@@ -59,13 +58,12 @@ def fit(
     if stream:
         say(f"{about} of a stream, each seen once")
     else:
-        best = found.fits[found.hmm.num_states]
-        fitted = data.train if found.held_out and isinstance(data, SequenceData) else data
+        best = found.final
         ended = "converged" if found.converged else "not converged"
         say(
-            f"{about} in {_sequences(len(fitted))}: log-likelihood {best.log_likelihood:.6f} nats "  # type: ignore[arg-type]
+            f"{about} in {_sequences(len(data))}: log-likelihood {best.log_likelihood:.6f} nats "  # type: ignore[arg-type]
             f"({best.log_likelihood / total:.6f} per observation), {ended} in {_counted(best.num_iterations, 'iteration')}, "
-            f"{fitting.searched(best)}"
+            f"{fitting.searched(found.fits[found.hmm.num_states])}"
         )
     if not quiet:
         say(f"HMM: {out}")
