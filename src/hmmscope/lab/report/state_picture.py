@@ -36,7 +36,7 @@ def read_fitted(path: Path) -> dict[str, Any] | None:
         right = False
     if not right:
         raise DamagedError(f"{path}: must be the states, moves and path of a fitted HMM, as a study writes them")
-    return data  # type: ignore[no-any-return]
+    return data
 
 
 def picture(data: dict[str, Any]) -> dict[str, Any]:
