@@ -182,32 +182,32 @@ def fit(
     apart, judges, how = _held_out(data, validation) if len(sizes) > 1 else (data, None, "")
     work = _work(apart, sizes[-1])
     with _Count((len(sizes) * num_restarts + (judges is not None)) * max_iterations, quiet) as heard:
+        options["heard"] = heard
         if judges is None:
-            fits = {size: fit_baum_welch(work, size, data.num_symbols, heard=heard, **options) for size in sizes}
-            best, why = choice_reason({size: one.bic for size, one in fits.items()}, {}, np.empty(0, np.int64))
-            hmm, reason = _named(fits[best].hmm, data, "Baum-Welch fit"), why if len(sizes) > 1 else ""
-            return Fit(hmm, data.num_observations, fits, reason=reason)
+            return _without_judges(data, work, sizes, options)
         judged = flat_sequences(judges.flat, judges.lengths.numpy())
-        choice = choose_num_states(work, judged, sizes, data.num_symbols, heard=heard, **options)
+        choice = choose_num_states(work, judged, sizes, data.num_symbols, **options)
         chosen = choice.fits[choice.num_states]
-        whole = None
-        if apart is not data:
-            all_of_it = _work(data, choice.num_states)
-            if (
-                held_out_log_likelihoods(chosen.hmm, all_of_it) > -np.inf
-            ).all():  # it forbids nothing that was held out
-                options |= {"start": chosen.hmm, "num_restarts": 1}
-            whole = fit_baum_welch(all_of_it, choice.num_states, data.num_symbols, heard=heard, **options)
-    return Fit(
-        _named((whole or chosen).hmm, data, "Baum-Welch fit"),
-        data.num_observations,
-        choice.fits,
-        choice.held_out,
-        choice.held_out_errors,
-        choice.reason + how,
-        whole,
-        apart.num_observations,
-    )
+        whole = None if apart is data else _on_to_all(data, chosen, options)
+    hmm, reason = _named((whole or chosen).hmm, data, "Baum-Welch fit"), choice.reason + how
+    errors, num_fitted = choice.held_out_errors, apart.num_observations
+    return Fit(hmm, data.num_observations, choice.fits, choice.held_out, errors, reason, whole, num_fitted)
+
+
+def _without_judges(data: SequenceData, work: Sequences, sizes: Sequence[int], options: dict[str, Any]) -> Fit:
+    """One number of states, or the one with the smallest criterion."""
+    fits = {size: fit_baum_welch(work, size, data.num_symbols, **options) for size in sizes}
+    best, reason = choice_reason({size: one.bic for size, one in fits.items()}, {}, np.empty(0, np.int64))
+    hmm = _named(fits[best].hmm, data, "Baum-Welch fit")
+    return Fit(hmm, data.num_observations, fits, reason=reason if len(sizes) > 1 else "")
+
+
+def _on_to_all(data: SequenceData, chosen: BaumWelchFit, options: dict[str, Any]) -> BaumWelchFit:
+    """A fit to all sequences from where another one ended; anew if that one forbids what was held out."""
+    size, work = chosen.hmm.num_states, _work(data, chosen.hmm.num_states)
+    if (held_out_log_likelihoods(chosen.hmm, work) > -np.inf).all():
+        options = options | {"start": chosen.hmm, "num_restarts": 1}
+    return fit_baum_welch(work, size, data.num_symbols, **options)
 
 
 def _held_out(data: SequenceData, validation: Any) -> tuple[SequenceData, SequenceData | None, str]:
