@@ -512,16 +512,18 @@ def test_an_export_says_what_it_is_and_not_its_weights(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("answer", [hs.filter_beliefs, hs.smooth_beliefs, hs.most_likely_states, hs.log_likelihood])
-@pytest.mark.parametrize("observations", [[["h", "t"]], [[0, 1], [0]], "hth"], ids=["names", "ragged", "text"])
-def test_names_and_ragged_lists_are_one_line(answer: Any, observations: Any) -> None:
-    with pytest.raises(
-        InputError, match=r"observations: must be integers \(batch, time\), got .*SequenceData"
-    ) as caught:
+@pytest.mark.parametrize("observations", ["hth", Path("hth.txt"), [["h"], ["x", "h"]]], ids=["text", "path", "unknown"])
+def test_what_is_no_symbol_is_one_line(answer: Any, observations: Any) -> None:
+    with pytest.raises(InputError, match=r"observations: must be symbols \(batch, time\), .*SequenceData") as caught:
         answer(coin(), observations)
     assert "\n" not in str(caught.value)
-    data = hs.SequenceData(["ht", "h"], symbols=coin().symbols)
-    tokens, lengths = data.padded()
-    assert torch.isfinite(hs.filter_beliefs(coin(), tokens, lengths=lengths).log_likelihood).all()
+
+
+@pytest.mark.parametrize("observations", [[["h", "t"], ["h"]], [[0, 1], [0]]], ids=["names", "numbers"])
+def test_names_and_ragged_lists_are_read(observations: Any) -> None:
+    tokens, lengths = hs.SequenceData(["ht", "h"], symbols=coin().symbols).padded()
+    expected = hs.filter_beliefs(coin(), tokens, lengths=lengths).log_likelihood
+    assert torch.equal(hs.filter_beliefs(coin(), observations).log_likelihood, expected)
 
 
 def test_a_notebook_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

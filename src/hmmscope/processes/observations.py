@@ -47,8 +47,10 @@ def as_batch(observations: object, alphabet: Alphabet) -> tuple[Tensor, Int64[Te
 
 
 def _read(rows: object, alphabet: Alphabet) -> SequenceData:
-    """Lists that are no array; InputError says where they cannot be read."""
+    """Lists that are no array; InputError says where they cannot be read, and for a text or path, which no filter reads."""
     how = "hmmscope.SequenceData(rows, symbols=hmm.symbols)"
+    if not isinstance(rows, list | tuple):
+        raise InputError(f"observations: must be symbols (batch, time), got {shown(rows)}; {how} reads texts and files")
     try:
         return SequenceData(rows, symbols=alphabet.names or alphabet.count, title="observations")
     except InputError as error:
