@@ -21,6 +21,8 @@ from hmmscope.text import say
 
 #: What `all` measures.
 WORKS = ("sampling", "filtering", "exact", "mixture", "probes", "training", "engine")
+#: What `people` measures: the shapes that users meet, whose file `scripts/draw_speed.py` makes the page of.
+PEOPLE = ("filtering", "exact", "mixture", "training", "engine")
 _ON_PROCESSORS = ("exact", "probes", "engine")
 
 
@@ -37,7 +39,7 @@ def bench(
 ) -> None:
     """Measure, print a table, and write it if asked to."""
     for field, value, known in (
-        ("work", work, (*WORKS, "curve", "all")),
+        ("work", work, (*WORKS, "curve", "people", "all")),
         ("precision", precision, ("float32", "bfloat16")),
         ("device", device, ("cpu", "cuda")),
         *(("shapes", shape, training.SHAPES) for shape in shapes or ()),
@@ -70,9 +72,8 @@ def bench(
             engine.contests,
         )
         every = [name for name in WORKS if device == "cpu" or name not in _ON_PROCESSORS]
-        chosen = [
-            make for name, make in zip(WORKS, makers, strict=True) if name in (every if work == "all" else [work])
-        ]
+        asked = {"all": every, "people": [name for name in PEOPLE if name in every]}.get(work, [work])
+        chosen = [make for name, make in zip(WORKS, makers, strict=True) if name in asked]
         contests = (contest for make in chosen for contest in make(peers=peers, device=device))
         measured = [(contest, _rows(contest, repeats, count)) for contest in contests for count in threads]
         lines = summary(measured)
@@ -141,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "work",
         nargs="?",
         default="all",
-        help="sampling, filtering, exact, mixture, training, engine; or curve (default: all but curve)",
+        help="sampling, filtering, exact, mixture, probes, training, engine; people, what users meet; curve (default: all)",
     )
     parser.add_argument("--peers", action="store_true", help="also measure hmmlearn, dynamax, pomegranate, plain loops")
     parser.add_argument("--threads", type=int, nargs="+", default=[1], metavar="N", help="numbers of threads")

@@ -28,6 +28,8 @@ SHAPES = (((8, 8, 4096, 128), 256), ((128, 16, 512, 256), 8))
 MEMORY, ITERATIONS = 8, 3
 #: (states, sequences, length) of few sequences, of 8 symbols.
 LONG = ((4, 1, 10**6), (4, 2, 10**6), (4, 8, 10**5), (8, 1, 10**6))
+#: (whether the last state leads back to the first, states, sequences, length) of states with three ways out of each.
+SPARSE = ((False, 256, 1, 2000), (True, 256, 1, 2000), (False, 256, 64, 128))
 #: (states, symbols, sequences, length) that estimators are fitted to from the same start.
 ESTIMATED = ((2, 6, 1, 10**4), (4, 8, 1, 10**5), (8, 8, 256, 128), (16, 16, 1, 3 * 10**4))
 
@@ -78,9 +80,23 @@ def _shape(states: int, symbols: int, batch: int, length: int, *, few: int, peer
     return [filtering, smoothing, paths, memory, counts, fitting]
 
 
+def _sparse(cyclic: bool, states: int, batch: int, length: int, *, peers: bool) -> list[Contest]:
+    """A state stays or goes on by one or two; beside the same over all pairs of states."""
+    transition = np.zeros((states, states))
+    for state in range(states):
+        for ahead, share in enumerate((0.6, 0.3, 0.1)):
+            transition[state, (state + ahead) % states if cyclic else min(state + ahead, states - 1)] += share
+    emission = _process(states, 16).emission_SV
+    hmm = HMM(np.full(states, 1 / states) if cyclic else np.eye(states)[0], transition, emission)
+    return _calls(hmm, f"{'cycle' if cyclic else 'left-right'} of {states} states", batch, length, peers=peers)
+
+
 def _long(states: int, batch: int, length: int, *, peers: bool) -> list[Contest]:
     """States side by side in a register, beside the same with every sequence on a lane."""
-    hmm = _process(states, 8)
+    return _calls(_process(states, 8), f"{states} states", batch, length, peers=peers)
+
+
+def _calls(hmm: HMM, name_of: str, batch: int, length: int, *, peers: bool) -> list[Contest]:
     observations = Corpus(hmm, length=length)[0:batch].observations
     calls: dict[str, Callable[..., Any]] = {
         "filter_beliefs": filter_beliefs,
@@ -91,7 +107,7 @@ def _long(states: int, batch: int, length: int, *, peers: bool) -> list[Contest]
     found = {}
     for name, call in calls.items():
         run = functools.partial(call, hmm, observations)
-        found[name] = Contest(f"{name}, {states} states, {batch} x {length}", "tokens")
+        found[name] = Contest(f"{name}, {name_of}, {batch} x {length}", "tokens")
         found[name].add("hmmscope", run, observations.numel())
         found[name].add("hmmscope, over lanes", functools.partial(_over_lanes, run), observations.numel())
     if peers and installed("hmmlearn"):
