@@ -1,7 +1,7 @@
 """[Limits] Figure 3: how long a sequence Transformers fit, against their depth."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hmmscope import registry
@@ -268,19 +268,21 @@ def rnn_fits(tables: Tables) -> Seen:
 
 
 @claim("limits-fit-length-grows")
-def grows(tables: Tables) -> Seen:
+def grows(tables: Tables, numbers: Mapping[str, Any]) -> Seen:
     """The least-squares slope of log2 of the continuous length."""
-    effects, drifts = growing_by_task(tables, growth, "doublings a layer")
+    effects, drifts = growing_by_task(tables, growth, "doublings a layer", numbers["rate"])
     text = f"{by_depth(tables, REMEMBERING)} Doublings a layer: {told(effects)}."
     gate = _learned(tables, REMEMBERING)
     return Seen(effects, text, gates=(gate,), wanted=titles(REMEMBERING), drifts=drifts)
 
 
 @claim("limits-fit-length-doubles")
-def doubles(tables: Tables) -> Seen:
+def doubles(tables: Tables, numbers: Mapping[str, Any]) -> Seen:
     """Where there is room: a length cannot double from more than half of the sequence on, and has to once before."""
-    effects, drifts = growing_by_task(tables, lambda found, longest: growth(found, longest, 0.5), "doublings a layer")
-    spaces, _ = growing_by_task(tables, doublings_left, "")
+    effects, drifts = growing_by_task(
+        tables, lambda found, longest: growth(found, longest, 0.5), "doublings a layer", numbers["rate"]
+    )
+    spaces, _ = growing_by_task(tables, doublings_left, "", numbers["rate"])
     least = min((one.value for one in spaces.values()), default=0.0)
     space = room(least, 1, "the sequence, in doublings of the shortest fit length,")
     text = f"{by_depth(tables, REMEMBERING)} Doublings a layer: {told(effects)}."
@@ -289,14 +291,14 @@ def doubles(tables: Tables) -> Seen:
 
 
 @claim("limits-fit-length-power")
-def power(tables: Tables) -> Seen:
+def power(tables: Tables, numbers: Mapping[str, Any]) -> Seen:
     """log2 of the fit length over 2^L; a depth whose 2^L is the whole length can only be below it, and does not count."""
 
     def least(found: Lengths, longest: int) -> Estimate | None:
         logs = [(n, log2(length)) for n, length in found.items() if 2**n < longest]
         return min((one - Estimate(n) for n, one in logs), default=None)
 
-    effects, drifts = growing_by_task(tables, least, "doublings above 2^L, worst depth")
+    effects, drifts = growing_by_task(tables, least, "doublings above 2^L, worst depth", numbers["rate"])
     text = f"{by_depth(tables, REMEMBERING)} log2 of the length over 2^L at the worst depth: {told(effects)}."
     gate = _learned(tables, REMEMBERING)
     return Seen(effects, text, gates=(gate,), wanted=titles(REMEMBERING), drifts=drifts)

@@ -191,16 +191,16 @@ def deep(tables: Tables) -> list[int]:
 
 
 def growing_by_task(
-    tables: Tables, measure: Callable[[Lengths, int], Estimate | None], unit: str
+    tables: Tables, measure: Callable[[Lengths, int], Estimate | None], unit: str, rate: float
 ) -> tuple[dict[str, Effect], dict[str, float | None]]:
     """A number of the fit lengths of which growth is claimed and the whole length: effects by task, and their drifts."""
 
     def now(own: Rows) -> Estimate | None:
         longest = max(own.values("position"))
-        return measure(growing(lengths(own), own[0]["task"], longest), longest)
+        return measure(growing(lengths(own, rate), own[0]["task"], longest), longest)
 
     def then(own: Rows) -> Estimate | None:
-        return measure(growing(lengths_then(own), own[0]["task"], own[0]["longest"]), own[0]["longest"])
+        return measure(growing(lengths_then(own, rate), own[0]["task"], own[0]["longest"]), own[0]["longest"])
 
     return each_task(models(tables), REMEMBERING, now, unit), drifts_of(tables, REMEMBERING, then)
 

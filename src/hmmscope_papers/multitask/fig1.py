@@ -255,7 +255,7 @@ def high_accuracy(tables: Tables) -> Seen:
     )
     gap = room(left.value if left else 0.0, 0.1, "accuracy between the best n-gram and the optimum")
     tuned = Gate(
-        "learned", TREE in found, "counting at its best, which is tuned and mixes all orders, was not measured"
+        "learned", NGRAMS[-1] in found, "counting at its best, which is tuned and mixes all orders, was not measured"
     )
     return Seen(model.less(end.where(predictor=best), unit="accuracy"), text, gates=(gap, tuned, *gates(tables)))
 
