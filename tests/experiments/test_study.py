@@ -150,6 +150,24 @@ def test_it_goes_on_where_it_was(study: studies.Study, data: hs.SequenceData, mo
         hs.study(data[:40], study.path, resume=True, **SMALL)
 
 
+def test_a_study_that_was_begun_before_searches_were_noted_goes_on(
+    study: studies.Study, data: hs.SequenceData, tmp_path: Path
+) -> None:
+    copy = tmp_path / "pairs"
+    shutil.copytree(study.path, copy)
+    remove_seal(copy)
+    for name in ("hmms/2-search.json", "tables/states.jsonl", "tables/chosen.jsonl", "fitted.json"):
+        (copy / name).unlink()
+    kept = (copy / "hmms" / "2.json").read_bytes()
+    again = hs.study(data, copy, resume=True, **SMALL)
+    assert (copy / "hmms" / "2.json").read_bytes() == kept
+    rows = map(json.loads, (copy / "tables" / "states.jsonl").read_text().splitlines())
+    assert [row["num_states"] for row in rows] == [1, 2]
+    assert again.table() == study.table()
+    size = again.hmm.num_states
+    assert fitted_hmm({size: again.hmm}, data.cut(12).test, [], size)["why"].endswith("which predicts best.")
+
+
 def test_bad_studies_are_refused(data: hs.SequenceData, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for fields, message in (
         ({"states": ()}, "states: must be one or several"),
@@ -313,7 +331,7 @@ def test_the_page_shows_the_states_and_the_decoded_path(study: studies.Study, tm
 def test_the_picture_of_a_fitted_hmm_escapes_names_and_leaves_rare_moves_out() -> None:
     hmm = hs.HMM([0.5, 0.5], [[0.97, 0.03], [0.5, 0.5]], np.eye(2), symbols=["<i>", "b"], states=["a<script>", "c"])
     data = hs.SequenceData([["<i>", "<i>", "b"]], symbols=hmm.symbols)
-    one = picture(fitted_hmm({2: hmm}, data, [{"num_states": 2, "chosen": True}]))
+    one = picture(fitted_hmm({2: hmm}, data, [{"num_states": 2, "chosen": True}], 2))
     assert [arrow["chance"] for arrow in one["arrows"]] == [".50"]
     assert sorted(loop["chance"] for loop in one["loops"]) == [".50", ".97"]
     drawn = str(template("fitted.html.j2").module.fitted(one))  # type: ignore[attr-defined]
@@ -321,7 +339,9 @@ def test_the_picture_of_a_fitted_hmm_escapes_names_and_leaves_rare_moves_out() -
     assert "<i>" not in drawn
     ring = [[0.9 if j == (i + 1) % 30 else 0.1 / 29 for j in range(30)] for i in range(30)]
     many = hs.HMM(np.full(30, 1 / 30), ring, np.eye(30))
-    drawn_of = picture(fitted_hmm({30: many}, hs.SequenceData([list(range(30))]), [{"num_states": 30, "chosen": True}]))
+    drawn_of = picture(
+        fitted_hmm({30: many}, hs.SequenceData([list(range(30))]), [{"num_states": 30, "chosen": True}], 30)
+    )
     assert len(drawn_of["boxes"]) == 8
     assert drawn_of["left_out"] == 22
     assert len(drawn_of["arrows"]) == 7

@@ -181,7 +181,7 @@ def _carry_out(work: "Prepared", path: Path, say: Callable[[str], None], quiet: 
     runs = _train_all(work, path, say, quiet)
     best = _measure_all(work, path, hmms, runs, say)
     tables = {one.stem: store.read_table(one) for one in sorted((path / "tables").glob("*.jsonl"))}
-    store.write_json(path / "fitted.json", fitted_hmm(hmms, work.parts[2], tables["states"]))
+    store.write_json(path / "fitted.json", fitted_hmm(hmms, work.parts[2], tables.get("states", []), best["states"]))
     store.make_folder(path / "figures")
     for name, data in judgements_of(tables, work.spec.seeds).items():
         store.write_json(path / name, data)
@@ -307,22 +307,19 @@ def _fit_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bool
     spec, hmms = work.spec, {}
     store.make_folder(path / "hmms")
     for size in spec.states:
-        file = path / "hmms" / f"{size}.json"
-        if not os.path.lexists(file):
+        file, search = (path / "hmms" / name for name in (f"{size}.json", f"{size}-search.json"))
+        kept = as_kind(load_process(file), HMM) if os.path.lexists(file) else None
+        if kept is None or not search.is_file():  # studies that were begun before searches were noted have only the HMM
             say(f"study: fitting an HMM of {size} state{'s' * (size != 1)}")
-            found = fit(
-                work.parts[0],
-                size,
-                num_restarts=spec.restarts,
-                max_iterations=spec.iterations,
-                seed=spec.split_seed,
-                quiet=quiet,
-            )
+            restarts, iterations = (spec.restarts, spec.iterations) if kept is None else (1, 1)
+            options = {"start": kept, "num_restarts": restarts, "max_iterations": iterations, "seed": spec.split_seed}
+            found = fit(work.parts[0], size, quiet=quiet, **options)
             one = found.fits[size]
             about = {"bic": one.bic, "log_likelihood": one.log_likelihood, "restarts": one.num_restarts}
             about |= {"agreed": one.agreed, "iterations": one.num_iterations, "converged": one.converged}
-            store.write_json(path / "hmms" / f"{size}-search.json", about)
-            found.hmm.save(file)
+            store.write_json(search, about)
+            if kept is None:
+                found.hmm.save(file)
         hmms[size] = as_kind(load_process(file), HMM)
     return hmms
 

@@ -17,20 +17,23 @@ from hmmscope.ties import descending, steady
 STATES, SYMBOLS, LENGTH = 8, 5, 128
 
 
-def fitted_hmm(hmms: Mapping[int, HMM], data: SequenceData, sizes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def fitted_hmm(
+    hmms: Mapping[int, HMM], data: SequenceData, sizes: Sequence[Mapping[str, Any]], best: int
+) -> dict[str, Any]:
     """The content of fitted.json: of the HMM with the number of states that the sequences speak for.
 
     Args:
         hmms: by their number of states, with the symbols of the data.
         data: pieces that they were not fitted to: how often states are visited is of these, and the path of the longest.
-        sizes: rows of the table `states`.
+        sizes: rows of the table `states`; none of a study that was begun before there was one.
+        best: states of the HMM that predicts best, which is shown then.
 
     Returns:
         Of each state that is shown its name, the share of time that is spent in it, and the symbols it emits most often;
         moves between them; the symbols of a piece, "?" where one is missing, with its likeliest path (-1 for a state that
         is not shown) and the belief about each state given all of the piece (time, state).
     """
-    chosen = next(row["num_states"] for row in sizes if row["chosen"])
+    chosen = next((row["num_states"] for row in sizes if row["chosen"]), best)
     hmm = hmms[chosen]
     tokens, lengths = data.padded()
     visits_S = smooth_beliefs(hmm, tokens, lengths=lengths).sum((0, 1))
@@ -43,7 +46,8 @@ def fitted_hmm(hmms: Mapping[int, HMM], data: SequenceData, sizes: Sequence[Mapp
     place = {state: number for number, state in enumerate(shown)}
     emission = hmm.emission_SV.tolist()
     return {
-        "why": f"The HMM of {chosen} state{'s' * (chosen != 1)}, the number with the smallest BIC.",
+        "why": f"The HMM of {chosen} state{'s' * (chosen != 1)}, "
+        + ("the number with the smallest BIC." if sizes else "which predicts best."),
         "num_states": hmm.num_states,
         "states": [
             {
