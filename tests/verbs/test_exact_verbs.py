@@ -325,6 +325,34 @@ def test_fit_finds_a_model_and_saves_it(call: Callable) -> None:
     assert call("oracle", "fitted.json", "u.txt").code == 0
 
 
+def test_no_samples_are_no_lines(call: Callable) -> None:
+    called = call("sample", "umbrella", "-n", 0)
+    assert (called.code, called.out) == (0, "")
+
+
+def test_gaps_are_named_once_and_kept(call: Callable) -> None:
+    """--missing of a fit is kept in the HMM's file: the oracle sums over the same gaps; its table has no symbol there."""
+    Path("g.csv").write_text("sky\n" + "".join(f"{('sun', 'rain', 'NA')[k * k % 7 % 3]}\n" for k in range(60)))
+    options = ["--column", "sky", "--unit", "lines", "--missing", "NA", "--restarts", 1, "--iterations", 3]
+    called = call("fit", "g.csv", "--states", 2, "--out", "g.json", *options)
+    assert called.code == 0, called.error
+    assert "43 observations in 1 sequence of 60, 2 symbols, 17 missing: rain sun" in called.out
+    asked = call("oracle", "g.json", "g.csv", "--smooth", "--viterbi", "--memory", 2, "--ngrams", 2, "--out", "g.jsonl")
+    assert asked.code == 0, asked.error
+    assert "sequence 1: 43 observations and 17 missing, log-likelihood" in asked.out
+    assert "--unit lines --column sky --missing NA" in asked.out
+    rows = [json.loads(line) for line in Path("g.jsonl").read_text().splitlines()]
+    gaps = [row for row in rows if row["observation"] is None]
+    assert (len(rows), len(gaps)) == (60, 17)
+    assert all(row["log_likelihood"] == row["memory_log_likelihood"] == 0 for row in gaps)
+    total = sum(row["log_likelihood"] for row in rows)
+    data = hs.SequenceData("g.csv", like=load_process("g.json"))
+    assert total == pytest.approx(float(hs.log_likelihood(load_process("g.json"), data)))
+    assert_one_line(
+        call("fit", "g.csv", "--states", 2, "--out", "h.json", "--column", "sky", "--missing", "sun,rain,NA"), 2
+    )
+
+
 def test_one_long_sequence_is_read_alike_by_every_verb(call: Callable) -> None:
     """A column of one symbol a row: refused with both readings, or read as asked; and then as the HMM's own sequences."""
     skies = [("sun", "rain", "snow")[k * k % 7 % 3] for k in range(400)]
@@ -334,8 +362,8 @@ def test_one_long_sequence_is_read_alike_by_every_verb(call: Callable) -> None:
         assert_one_line(call(*verb, "--column", "sky"), 2)
     called = call("fit", "w.csv", "--states", "1,2", "--out", "two.json", *options)
     assert called.code == 0, called.error
-    assert "w.csv: 400 observations in 25 sequences of 16, 3 symbols" in called.out
-    assert "cut into 25 pieces of at most 16" in called.out
+    assert "w.csv: 400 observations in 1 sequence of 400, 3 symbols" in called.out
+    assert "held out were blocks of 16 symbols; then fitted on to all" in called.out
     assert load_process("two.json").num_states in (1, 2)
     assert call("fit", "w.csv", "--states", 2, "--out", "h.json", *options).code == 0
     said = call("oracle", "h.json", "w.csv").out

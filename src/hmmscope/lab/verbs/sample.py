@@ -40,7 +40,8 @@ def sample(
     corpus = Corpus(built, layout=layout, seed=seed)
     batch = corpus[first : first + num_samples]
     if out is None:
-        say("\n".join(_as_text(built, batch.observations)))
+        for line in _as_text(built, batch.observations):
+            say(line)
         return
     path = Path(out)
     arrays = {"observations": batch.observations, "states": batch.states}
