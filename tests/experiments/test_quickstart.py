@@ -15,8 +15,10 @@ from hmmscope.runs.live import live_data
 from hmmscope.runs.training import train
 from hmmscope_papers.multitask.predictors import POOLS
 
+_ENDS = ("share_low", "share_high")
 
-def tables(gain: float = 0.2, right: float = 0.1) -> Tables:
+
+def tables(gain: float = 0.2, right: float = 0.1, *, told: bool = True) -> Tables:
     """After all demonstrations the learner has 1.3 nats on HMMs never seen, and is right in .6 of cases.
 
     Counting has `gain` nats more and is right by `right` less often; the other model knows its pool by heart.
@@ -40,15 +42,14 @@ def tables(gain: float = 0.2, right: float = 0.1) -> Tables:
             for name, value in gains.items():
                 row = {"seed": 0, "prompts": prompts, "network": "trained", "pool": pool, "effect": name}
                 effects.append(row | {"value": value, "low": value - 0.02, "high": value + 0.02})
-        for network, target, layer in (
-            (network, target, layer)
-            for network in ("trained", "untrained")
-            for target in ("previous-1", "previous-2", "previous-3", "component")
-            for layer in range(3)
-        ):
-            value = 0.1 * layer + 0.5 * (network == "trained")
-            row = {"prompts": prompts, "network": network, "target": target, "layer": layer, "accuracy": value}
-            layers.append(row | {"low": value - 0.01, "high": value + 0.01, "chance": 0.06})
+        effects += effects.where(prompts=prompts).with_columns(network=lambda row: "untrained", value=lambda row: 0.0)
+        for target in ("previous-1", "previous-2", "previous-3", "component"):
+            for layer in range(3):
+                value, twins = 0.1 * layer + 0.5, 0.1 * layer
+                row = {"prompts": prompts, "target": target, "layer": layer, "accuracy": value, "twins": twins}
+                share = 1 - (1 - value) / (1 - twins) if told else None
+                ends = {"share_low": share - 0.1, "share_high": share + 0.1} if share else dict.fromkeys(_ENDS)
+                layers.append(row | {"low": value - 0.01, "high": value + 0.01, "chance": 0.06, "share": share} | ends)
     training = Rows({"prompts": 10.0, "step": step, "evaluation_loss": 2.0} for step in (10, 20))
     return {"in-context": along, "effects": effects, "layers": layers, "training": training}
 
@@ -89,10 +90,22 @@ def test_retrieval_is_told_from_learning() -> None:
     assert found.value == pytest.approx(1.4)
 
 
-def test_what_the_layers_hold_stands_beside_the_untrained_model() -> None:
+def test_what_the_layers_hold_stands_beside_untrained_twins() -> None:
     found = judged("quickstart-layers", tables())
-    assert found.text.startswith("1 back 0.70 (0.20 before), ")
-    assert found.value == pytest.approx(0.5)
+    assert found.text.startswith("1 back 0.70 (0.20), ")
+    assert found.value == pytest.approx(0.625)
+    assert (found.low, found.high, found.unit) == (*map(pytest.approx, (0.525, 0.725)), "of what these leave, 1 back")
+    found = judged("quickstart-layers", tables(told=False))
+    assert found.text.endswith("; what training added is not told.")
+    assert found.value is None
+
+
+def test_without_training_the_layers_hold_what_untrained_twins_do() -> None:
+    nothing = experiment_named("quickstart").without_training(tables())
+    assert nothing is not None
+    found = judged("quickstart-layers", nothing)
+    assert found.text.startswith("1 back 0.20 (0.20), ")
+    assert (found.value, found.low, found.high) == (0, pytest.approx(-0.1), pytest.approx(0.1))
 
 
 def test_a_finding_is_a_line() -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from hmmscope import registry
 from hmmscope.analysis.activations import BATCH, read_stream, residual_layers
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
-from hmmscope.analysis.twins import NO_COLUMNS, NUM_TWINS, draw_twins, layer_shares
+from hmmscope.analysis.twins import NO_COLUMNS, NUM_TWINS, Share, draw_twins, layer_shares, share_beyond
 from hmmscope.axes import Bool, Float, Float64, Int, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
 from hmmscope.errors import InputError
@@ -70,6 +70,11 @@ class Readout(Shown):
     spread: Curves
     fitted: Curves
     values: Float64[Tensor, "layer example coordinate"]
+
+    def beyond(self, twins: Sequence["Readout"]) -> Share:
+        """The share that it explains of what untrained twins leave, each at the layer that is chosen for it."""
+        left, *twins_left = (1 - one.r2()[:, one.chosen] for one in (self, *twins))
+        return share_beyond(left, np.stack(twins_left, 1), len(self.spread))
 
     def r2(self, *, seed: int = 0) -> Curves:
         """1 - errors / spread on all test samples and on resamples (1 + NUM_RESAMPLES, layer)."""

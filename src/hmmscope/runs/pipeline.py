@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from hmmscope import registry
+from hmmscope.analysis.twins import draw_twins
 from hmmscope.corpora.corpus import Corpus, num_tokens
 from hmmscope.corpora.targets import Target, corpus_of, make_target
 from hmmscope.errors import DamagedError, InputError
@@ -83,6 +84,11 @@ class Run:
     def corpus(self, stream: str = "evaluate") -> Corpus:
         """Samples of the run's process and layout; streams "evaluate" and "probe" are never trained on."""
         return Corpus(self.process, layout=self.config.layout, seed=self.config.seed, stream=stream)
+
+    def beside_twins(self) -> list[tuple[str, Any]]:
+        """Its model, "trained", and three untrained draws of its architecture, which stand beside it wherever it is read."""
+        twins = draw_twins(self.model, seed=self.config.seed).models
+        return [("trained", self.model), *(("untrained", twin) for twin in twins)]
 
     def corpus_of(self, source: Any, **reading: Any) -> Corpus:
         """Sequences of your own, to be scored beside the optimum of the run's process; see `corpus_of`."""

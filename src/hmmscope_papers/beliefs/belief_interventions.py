@@ -75,7 +75,7 @@ class BeliefInterventions(Experiment):
         rows = []
         for run in runs.values():
             about = {"process": run.config.process.name, "architecture": run.config.model.name}
-            for network, model in {"trained": run.model, "untrained": run.untrained()}.items():
+            for network, model in run.beside_twins():
                 options = {"num_samples": sizes["samples"], "num_positions": sizes["positions"]}
                 found = belief_interventions(model, run.corpus("probe"), **options)
                 rows += [about | {"network": network} | row for row in found]
@@ -123,11 +123,10 @@ def _panels(rows: Rows, intervention: str, y_label: str) -> tuple[Panel, ...]:
 
 
 def _at_best_layer(rows: Rows, **chosen: str) -> Estimate:
-    """The value at the layer above the input from which the belief is read best, of one seed and network."""
+    """The value at the layer above the input from which the belief is read best, of one seed and network; mean of twins."""
     above = rows.where(metric="kl").where(layer=[layer for layer in rows.values("layer") if layer > 0])
-    layer = largest(above, lambda row: row["fitted"])["layer"]
-    row = above.one(layer=layer, **chosen)
-    return Estimate(row["value"], row["error"])
+    layer = largest(above.pool("layer", value="fitted"), lambda row: row["fitted"])["layer"]
+    return above.where(layer=layer, **chosen).mean()
 
 
 def _effects(tables: Tables, intervention: str, less: dict[str, str]) -> dict[str, Effect]:

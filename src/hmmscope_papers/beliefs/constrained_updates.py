@@ -1,5 +1,6 @@
 """One layer of attention on Mess3: the pattern and values that constrained belief updating predicts, beside the measured."""
 
+from functools import partial
 from typing import Any
 
 from hmmscope import registry
@@ -20,6 +21,7 @@ from hmmscope.lab import (
     flat,
     lines,
     pooled,
+    room,
 )
 from hmmscope.runs.pipeline import Run
 
@@ -71,7 +73,7 @@ class ConstrainedUpdates(Experiment):
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         rows = []
         for name, run in runs.items():
-            for network, model in {"trained": run.model, "untrained": run.untrained()}.items():
+            for network, model in run.beside_twins():
                 options = {"num_samples": sizes["samples"], "num_distances": sizes["distances"]}
                 found = constrained_updates(model, run.corpus("probe"), **options)
                 rows += [{"process": name, "network": network} | row for row in found]
@@ -151,13 +153,15 @@ def decays(tables: Tables) -> Seen:
 
 
 @claim("layer-holds-constrained-belief")
-def holds(tables: Tables) -> Seen:
+def holds(tables: Tables, numbers: dict[str, float]) -> Seen:
     rows, wanted = tables["updates"].where(quantity="constrained"), tuple(PROCESSES)
 
     def gain(own: Rows) -> float:
         before = _mean(own, "untrained")
         return (_mean(own, "trained") - before) / (1 - before)
 
-    effects = _by_process(rows, gain, "of what was unexplained")
-    held = _by_process(rows, lambda own: _mean(own, "trained"), "")
-    return Seen(effects, f"R² after attention: {_said(held)}.", (flat(tables),), wanted)
+    effects = _by_process(rows, gain, "of what untrained networks leave")
+    held, before = (_by_process(rows, partial(_mean, network=network), "") for network in ("trained", "untrained"))
+    least = min((1 - effect.value for effect in before.values()), default=0.0)
+    told = room(least, numbers["least_left"], "the R² of untrained networks")
+    return Seen(effects, f"R² after attention: {_said(held)}; untrained {_said(before)}.", (flat(tables), told), wanted)

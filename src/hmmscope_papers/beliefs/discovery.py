@@ -58,7 +58,7 @@ class Discovery(Experiment):
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         rows = []
         for name, run in runs.items():
-            for network, model in {"trained": run.model, "untrained": run.untrained()}.items():
+            for network, model in run.beside_twins():
                 corpus, count = run.corpus("probe"), sizes["samples"]
                 length = 2 if corpus.layout.num_observations < 9 else 0
                 found = (

@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
-
 from hmmscope import evaluate, registry
 from hmmscope.analysis.intervals import mean_row
 from hmmscope.analysis.mechanisms import mechanisms, paths, roles
@@ -87,14 +85,14 @@ class Mechanisms(Experiment):
         tables: Measured = {"ablations": [], "paths": [], "learned": []}
         for process, run in runs.items():
             corpus = run.corpus("probe")
-            networks: dict[str, nn.Module] = {"trained": run.model, "untrained": run.untrained()}
+            networks = run.beside_twins()
             if process == CHAINS:
                 by_hand = induction_network(corpus.num_symbols, corpus.num_tokens, corpus.layout.num_columns, gain=3.0)
-                networks["constructed"] = by_hand
+                networks.append(("constructed", by_hand))
                 score = evaluate(run.model, run.corpus("evaluate"), num_samples=sizes["samples"])
                 gain = (score.measures["order-0"]["loss"] - score.measures["model"]["loss"]).mean(1)
                 tables["learned"].append({"process": process, "quantity": "gain over unigrams"} | mean_row(gain))
-            for network, model in networks.items():
+            for network, model in networks:
                 about = {"process": process, "network": network}
                 found = mechanisms(model, corpus, num_samples=sizes["samples"])
                 called = {kind: roles(found, ablation=kind) for kind in ("mean", "resample")}
@@ -226,9 +224,8 @@ def _edges(rows: Rows, title: str) -> Panel:
 
 
 def _lost(own: Rows, network: str, part: str, quantity: str) -> Estimate:
-    """What one seed loses without a part that is replaced by its mean."""
-    row = own.one(network=network, part=part, quantity=quantity, ablation="mean")
-    return Estimate(row["value"], row["error"])
+    """What one seed loses without a part that is replaced by its mean; the mean of twins."""
+    return own.where(network=network, part=part, quantity=quantity, ablation="mean").mean()
 
 
 def _trained_less_untrained(rows: Rows, part: str, quantity: str) -> Effect:

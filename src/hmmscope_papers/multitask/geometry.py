@@ -34,6 +34,8 @@ from hmmscope.lab import (
 from hmmscope.runs.pipeline import Run
 from hmmscope.ties import smallest
 
+#: The quantity that says what training added.
+BEYOND = "share of what untrained twins leave"
 #: Sizes of process, layout, model and recipe; the same for all three processes.
 _SCALES: dict[str, dict[str, dict[str, Any]]] = {
     "smoke": {
@@ -115,13 +117,13 @@ class MultiTaskGeometry(Experiment):
     def without_training(self, tables: Tables) -> Tables | None:
         """The readings from the untrained model in the place of those from the trained one; what exceeds it is nothing."""
         rows = tables["effects"]
-        gains = {"trained - controls", "trained - prediction and untrained"}
+        gains = {"trained - controls", "trained - prediction and untrained", BEYOND}
         kept = Rows(row for row in rows if row["quantity"] not in {"trained", *gains})
         taken = rows.where(quantity="untrained").with_columns(quantity=lambda row: "trained")
         nothing = rows.where(quantity=gains).with_columns(
             value=lambda row: 0.0,
-            low=lambda row: row["low"] - row["value"],
-            high=lambda row: row["high"] - row["value"],
+            low=lambda row: None if row["low"] is None else row["low"] - row["value"],
+            high=lambda row: None if row["high"] is None else row["high"] - row["value"],
         )
         return {**tables, "effects": Rows([*kept, *taken, *nothing])}
 
@@ -131,21 +133,22 @@ def _measured(run: Run, num_samples: int, num_points: int) -> Measured:
     corpus = run.corpus("probe")
     times = belief_times(corpus)
     targets = belief_targets(corpus, times, num_samples)
-    streams = {
-        name: read_stream(model, corpus, times, residual_layers(model), num_samples)
-        for name, model in {"trained": run.model, "untrained": run.untrained()}.items()
-    }
+    stream, *of_twins = (
+        read_stream(model, corpus, times, residual_layers(model), num_samples) for _, model in run.beside_twins()
+    )
     tables: Measured = {"geometry": [], "effects": [], "points": []}
     of_trained: dict[str, Curves] = {}
     for target, values in targets.items():
-        found = {name: read_off(stream, values, num_samples) for name, stream in streams.items()}
-        found["shuffled"] = read_off(streams["trained"], values, num_samples, shuffle=True)
+        twins = [read_off(one, values, num_samples) for one in of_twins]
+        found = {"trained": read_off(stream, values, num_samples), "untrained": twins[0]}
+        found["shuffled"] = read_off(stream, values, num_samples, shuffle=True)
         law = read_off(targets[PREDICTION][None], values, num_samples).r2()[:, 0]
         ceiling = ceiling_r2(targets, target, num_samples)
         same = {"target": target, "ceiling": ceiling, "from_prediction": float(law[0]), "samples": num_samples}
-        for source, readout in found.items():
+        for source, readout in (*found.items(), *(("untrained", twin) for twin in twins[1:])):
             tables["geometry"] += [{"source": source} | row | same for row in _layers(readout)]
         best = {source: readout.r2()[:, readout.chosen] for source, readout in found.items()}
+        best["untrained"] = np.mean([twin.r2()[:, twin.chosen] for twin in twins], 0)
         of_trained[target] = best["trained"]
         effects = {
             **best,
@@ -156,6 +159,9 @@ def _measured(run: Run, num_samples: int, num_points: int) -> Measured:
             "trained - prediction and untrained": best["trained"] - np.maximum(law, best["untrained"]),
         }
         tables["effects"] += [{"target": target, "quantity": k, **with_interval(v)} for k, v in effects.items()]
+        share = found["trained"].beyond(twins)
+        beyond = {"value": share.value, "low": share.low, "high": share.high}
+        tables["effects"].append({"target": target, "quantity": BEYOND, **beyond})
         if target == (MIXED_BELIEF if MIXED_BELIEF in targets else BELIEF) and values.shape[1] == 3:
             tables["points"] += _points(values, found, num_points)
     less = with_interval(of_trained[BELIEF] - of_trained[PREDICTION])
@@ -267,9 +273,19 @@ def belief_linear(tables: Tables) -> Seen:
         of_beliefs(tables, "trained - controls", "R² above the better control"),
     )
     before, ceiling = of_beliefs(tables, "untrained"), of_beliefs(tables, "ceiling")
+    beyond, twins = of_beliefs(tables, BEYOND), BEYOND in tables["effects"].values("quantity")
+
+    def added(process: str) -> str:
+        if not twins:
+            return ""
+        found = beyond.get(process)
+        return (
+            "; what training added is not told" if found is None else f", {found.short()} of what untrained twins leave"
+        )
+
     each = "; ".join(
         f"{NAMES[process]} {found.value:.3f} ({before[process].value:.3f} before training, at most "
-        f"{ceiling[process].value:.3f}), {gains[process].short()} above the better control"
+        f"{ceiling[process].value:.3f}), {gains[process].short()} above the better control{added(process)}"
         for process, found in trained.items()
     )
     least = smallest(gains, lambda process: gains[process].value)

@@ -113,14 +113,12 @@ class Quickstart(Experiment):
 
 
 def _layers(run: Run, num_samples: int) -> list[dict]:
-    """Probes of `_READ`, layer by layer, in the trained and the untrained network."""
+    """Probes of `_READ`, layer by layer, in the trained network and in its untrained twins."""
     few = Corpus(spread(run.process, 16), layout=run.config.layout, seed=run.config.seed, stream="probe")
-    rows = []
-    for network, model in {"trained": run.model, "untrained": run.untrained()}.items():
-        for target in _READ:
-            corpus = few if target == "component" else run.corpus("probe")
-            found = probe(model, corpus, target=target, num_samples=num_samples, shuffled_labels=False, num_twins=0)
-            rows += [{"network": network} | row for row in found]
+    rows: list[dict] = []
+    for target in _READ:
+        corpus = few if target == "component" else run.corpus("probe")
+        rows += probe(run.model, corpus, target=target, num_samples=num_samples, shuffled_labels=False)
     return rows
 
 
@@ -181,15 +179,15 @@ def _looks(rows: Rows, pool: str) -> dict[str, tuple[str, Role]]:
 
 
 def _layer_figure(rows: Rows) -> Figure:
-    def panel(own: Rows, title: str) -> Panel:
-        series = [curve(own.where(target=target), "layer", name, y="accuracy") for target, name in _READ.items()]
+    def panel(own: Rows, title: str, y: str) -> Panel:
+        series = [curve(own.where(target=target), "layer", name, y=y) for target, name in _READ.items()]
         chance = curve(own.where(target="component"), "layer", "chance, which HMM", "baseline", y="chance", bands=False)
         return lines(title, *series, chance, x_label="layer", y_label="probe accuracy", y_min=0.0, y_max=1.02)
 
     panels = [
-        panel(own.where(network=network), f"{name}; {_shown(prompts)}")
+        panel(own, f"{name}; {_shown(prompts)}", y)
         for prompts, own in rows.by("prompts").items()
-        for network, name in {"trained": "Trained", "untrained": "Before training"}.items()
+        for y, name in {"accuracy": "Trained", "twins": "Untrained twins"}.items()
     ]
     return Figure(
         name="layers",
@@ -197,7 +195,7 @@ def _layer_figure(rows: Rows) -> Figure:
         caption=(
             "Accuracy of linear probes on prompts that neither the model nor the probe was trained on: the observation k "
             "steps back, at positions 4 and later of the test sequence, and which of 16 HMMs of the pool speaks, at the "
-            "last observation. Layer 0 is the embedding. What the network holds before training, it did not learn."
+            "last observation. Layer 0 is the embedding. What untrained twins hold (mean of three), nothing has learned."
         ),
         panels=tuple(panels),
     )
@@ -248,19 +246,15 @@ def by_heart(tables: Tables) -> Seen:
 @claim("quickstart-layers")
 def layers_hold(tables: Tables) -> Seen:
     rows = tables["layers"].where(prompts=min(tables["layers"].values("prompts")))
-
-    def best(target: str, network: str) -> dict[str, Any]:
-        return largest(rows.where(target=target, network=network), lambda row: row["accuracy"])
-
-    parts = []
-    for target, name in _READ.items():
-        own, before = best(target, "trained"), best(target, "untrained")
-        parts.append(f"{name} {own['accuracy']:.2f} ({before['accuracy']:.2f} before)")
-    one, control = best("previous-1", "trained"), best("previous-1", "untrained")
-    gain = one["accuracy"] - control["accuracy"]
-    half = sum((row["high"] - row["low"]) / 2 for row in (one, control))
-    effect = Effect(value=gain, low=gain - half, high=gain + half, unit="more for 1 back")
-    return Seen(effect, f"{', '.join(parts)}.")
+    best = {target: largest(rows.where(target=target), lambda row: row["accuracy"]) for target in _READ}
+    said = ", ".join(
+        f"{name} {best[target]['accuracy']:.2f} ({best[target]['twins']:.2f})" for target, name in _READ.items()
+    )
+    one = best["previous-1"]
+    if one["share"] is None:
+        return Seen(None, f"{said}; what training added is not told.")
+    share = Effect(value=one["share"], low=one["share_low"], high=one["share_high"], unit="of what these leave, 1 back")
+    return Seen(share, f"{said}.")
 
 
 def _better(tables: Tables, than: str) -> Seen:

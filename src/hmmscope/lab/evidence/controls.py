@@ -72,7 +72,20 @@ def _none(rows: Rows) -> Rows:
 def untrained(tables: Tables) -> Tables | None:
     """The untrained network in the place of the trained one, which gains nothing."""
     made = in_place_of_trained(tables, "untrained")
-    return None if made is None else gaining_nothing(made)
+    return None if made is None else gaining_nothing({name: _as_twins(rows) for name, rows in made.items()})
+
+
+def _as_twins(rows: Rows) -> Rows:
+    """What is read of a network that has untrained twins beside it is what is read of these."""
+    found = Rows()
+    for row in rows:
+        if row.get("twins") is not None:
+            row = row | {name: row["twins"] for name in ("accuracy", "r2") if name in row}
+            if row["share"] is not None:
+                ends = {end: row[end] - row["share"] for end in ("share_low", "share_high")}
+                row |= {"share": 0.0} | ends
+        found.append(row)
+    return found
 
 
 def counting(tables: Tables) -> Tables | None:

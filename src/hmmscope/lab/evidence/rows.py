@@ -87,6 +87,17 @@ class Rows(list[dict[str, Any]]):
         """
         return self.per_seed(lambda own: _estimate([row for row in own if row.get(value) is not None], value))
 
+    def mean(self, value: str = "value") -> Estimate:
+        """The mean of a column, with the error that its samples give it.
+
+        Raises:
+            LookupError: no row has it.
+        """
+        found = _estimate([row for row in self if row.get(value) is not None], value)
+        if found is None:
+            raise LookupError(f"no row with a {value}")
+        return found
+
     def effect(self, value: str = "value", *, unit: str = "", resolution: float = 0.0) -> Effect | None:
         """The mean of a column over seeds, see `effects.pooled`; None if no seed has it."""
         return effect_of(self.estimates(value), unit, resolution=resolution)
