@@ -25,8 +25,8 @@ import hmmscope as hs
 from hmmscope import constructions
 from hmmscope.analysis.activations import capture
 from hmmscope.analysis.shuffle import attention_taps
-from hmmscope.constructions.least_squares import demonstration_samples, least_squares, optimisation_bound
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
+from hmmscope.constructions.regression import demonstration_samples, least_squares, optimisation_bound
 from hmmscope.lab.report.look import GREY, INK, RULE
 
 LETTERS = "ABC|"

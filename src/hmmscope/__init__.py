@@ -60,27 +60,71 @@ _HOME = {
     "evaluate": "analysis.curves",
     "probe": "analysis.probes",
     "HmmscopeError": "errors",
+    "Run": "runs.pipeline",
+    "Batch": "corpora.corpus",
+    "Layout": "corpora.layouts",
+    "make_target": "corpora.targets",
+    "as_kind": "processes.narrow",
+    "as_pairs": "processes.narrow",
+    "likeliest": "inference.likeliest",
+    "symmetric_channel": "processes.low_rank",
+    "belief_interventions": "analysis.belief_interventions",
+    "belief_space": "analysis.belief_space",
+    "constrained_updates": "analysis.constrained_updates",
+    "mechanisms": "analysis.mechanisms",
+    "task_patching": "analysis.task_patching",
+    "strategy_weights": "analysis.strategy_weights",
+    "fit_length": "analysis.fit_length",
+    "config_from_data": "runs.config",
+    "fresh_model": "runs.pipeline",
+    "target_loss": "training.updates",
 }
 
-#: Packages with names of their own, ``hs.constructions.multitask_theorem1(...)``.
-_PACKAGES = ("constructions", "interop", "registry")
+#: Packages and modules with names of their own, ``hs.constructions.multitask_theorem1(...)``.
+_PACKAGES = {
+    "analysis": "analysis",
+    "constructions": "constructions",
+    "inference": "inference",
+    "interop": "interop",
+    "recipes": "training.recipes",
+    "registry": "registry",
+    "schedules": "training.schedules",
+    "schema": "schema",
+    "seeds": "seeds",
+    "ties": "ties",
+}
 
 __all__ = ["__version__", *_HOME, *_PACKAGES]
 
 if TYPE_CHECKING:
+    from hmmscope import analysis as analysis
     from hmmscope import constructions as constructions
+    from hmmscope import inference as inference
     from hmmscope import interop as interop
     from hmmscope import registry as registry
+    from hmmscope import schema as schema
+    from hmmscope import seeds as seeds
+    from hmmscope import ties as ties
     from hmmscope.analysis.activations import capture as capture
     from hmmscope.analysis.attention_maps import attention_map as attention_map
+    from hmmscope.analysis.belief_interventions import belief_interventions as belief_interventions
+    from hmmscope.analysis.belief_space import belief_space as belief_space
+    from hmmscope.analysis.constrained_updates import constrained_updates as constrained_updates
     from hmmscope.analysis.counting import count as count
     from hmmscope.analysis.curves import evaluate as evaluate
+    from hmmscope.analysis.fit_length import fit_length as fit_length
     from hmmscope.analysis.interventions import intervene as intervene
+    from hmmscope.analysis.mechanisms import mechanisms as mechanisms
     from hmmscope.analysis.probes import probe as probe
     from hmmscope.analysis.shuffle import shuffle_test as shuffle_test
+    from hmmscope.analysis.strategy_weights import strategy_weights as strategy_weights
+    from hmmscope.analysis.task_patching import task_patching as task_patching
+    from hmmscope.corpora.corpus import Batch as Batch
     from hmmscope.corpora.corpus import Corpus as Corpus
+    from hmmscope.corpora.layouts import Layout as Layout
     from hmmscope.corpora.layouts import Prompts as Prompts
     from hmmscope.corpora.layouts import Sequences as Sequences
+    from hmmscope.corpora.targets import make_target as make_target
     from hmmscope.corpora.tokenized import Text as Text
     from hmmscope.errors import HmmscopeError as HmmscopeError
     from hmmscope.inference.continuations import forecast as forecast
@@ -88,6 +132,7 @@ if TYPE_CHECKING:
     from hmmscope.inference.fast import log_likelihood as log_likelihood
     from hmmscope.inference.fast import mixture_predictions as mixture_predictions
     from hmmscope.inference.filtering import filter_beliefs as filter_beliefs
+    from hmmscope.inference.likeliest import likeliest as likeliest
     from hmmscope.inference.memory import memory_beliefs as memory_beliefs
     from hmmscope.inference.missing import missing_laws as missing_laws
     from hmmscope.inference.missing import sample_missing as sample_missing
@@ -112,25 +157,34 @@ if TYPE_CHECKING:
     from hmmscope.processes.kalman import kalman_filter as kalman_filter
     from hmmscope.processes.labelled import LabelledHMM as LabelledHMM
     from hmmscope.processes.linear_gaussian import LinearGaussian as LinearGaussian
+    from hmmscope.processes.low_rank import symmetric_channel as symmetric_channel
     from hmmscope.processes.make import make_process as make_process
     from hmmscope.processes.matrix_product import MatrixProduct as MatrixProduct
     from hmmscope.processes.mixture import Mixture as Mixture
+    from hmmscope.processes.narrow import as_kind as as_kind
+    from hmmscope.processes.narrow import as_pairs as as_pairs
     from hmmscope.processes.process import Paths as Paths
     from hmmscope.processes.process import Process as Process
     from hmmscope.runs.config import RunConfig as RunConfig
+    from hmmscope.runs.config import config_from_data as config_from_data
     from hmmscope.runs.development import over_training as over_training
     from hmmscope.runs.fitting import fit as fit
+    from hmmscope.runs.pipeline import Run as Run
+    from hmmscope.runs.pipeline import fresh_model as fresh_model
     from hmmscope.runs.pipeline import load_run as load_run
     from hmmscope.runs.training import train as train
     from hmmscope.sequences.data import SequenceData as SequenceData
     from hmmscope.sequences.gaps import MISSING as MISSING
     from hmmscope.sequences.streaming import SequenceStream as SequenceStream
+    from hmmscope.training import recipes as recipes
+    from hmmscope.training import schedules as schedules
+    from hmmscope.training.updates import target_loss as target_loss
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that the command line starts without torch."""
     if name in _PACKAGES:
-        return importlib.import_module(f"hmmscope.{name}")
+        return importlib.import_module(f"hmmscope.{_PACKAGES[name]}")
     if name not in _HOME:
         raise AttributeError(f"module 'hmmscope' has no attribute {name!r}")
     return getattr(importlib.import_module(f"hmmscope.{_HOME[name]}"), name)

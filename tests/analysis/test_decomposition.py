@@ -19,7 +19,7 @@ from hmmscope.analysis.decomposition import (
     sampled_histories,
     stationary_start,
 )
-from hmmscope.constructions.least_squares import LeastSquares
+from hmmscope.constructions.regression import LeastSquares
 from hmmscope.errors import InputError
 from hmmscope.inference.memory import all_sequences, memory_table
 from hmmscope.inference.memory_error import memory_error

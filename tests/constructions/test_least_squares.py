@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from hmmscope.constructions.least_squares import (
+from hmmscope.constructions.regression import (
     LeastSquares,
     demonstration_samples,
     joint_index,

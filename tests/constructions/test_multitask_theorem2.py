@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hmmscope.analysis.curves import evaluate
 from hmmscope.analysis.decomposition import all_histories, decompose
 from hmmscope.analysis.decomposition import all_windows as every_window
-from hmmscope.constructions.least_squares import demonstration_samples, joint_index, least_squares, window_features
 from hmmscope.constructions.multitask import multitask_theorem1, multitask_theorem2
 from hmmscope.constructions.multitask_network import MultiTaskTransformer
+from hmmscope.constructions.regression import demonstration_samples, joint_index, least_squares, window_features
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Prompts
 from hmmscope.errors import InputError

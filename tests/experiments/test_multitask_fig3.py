@@ -11,10 +11,6 @@ import torch
 from hmmscope.analysis.activations import read_stream
 from hmmscope.analysis.layer_curves import (
     NUM_RESAMPLES,
-    at_layer,
-    cross_fitted,
-    onset_layer,
-    peak_layer,
     resampled_curves,
     with_interval,
 )
@@ -28,6 +24,7 @@ from hmmscope.models.base import Ports, build_model
 from hmmscope.models.decoder import RoFormerSpec
 from hmmscope.processes.random_hmm import RandomHMMSpec
 from hmmscope_papers.multitask.fig3b import DISTANCES, _curves, gathering_layer
+from hmmscope_papers.multitask.places import at_layer, cross_fitted, onset_layer, peak_layer
 from multitask_tables import CLOSED, NONE, UP, WAYS, judged, seeded, setting
 
 # --------------------------------------------------------------------------------------------------------------------

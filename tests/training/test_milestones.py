@@ -16,7 +16,7 @@ from hmmscope.lab import cli
 from hmmscope.models.base import parameter_count
 from hmmscope.processes.make import make_process
 from hmmscope.runs.config import RunConfig, config_from_data
-from hmmscope.runs.development import kept_steps, over_training
+from hmmscope.runs.development import over_training
 from hmmscope.runs.dry_run import as_text, estimate
 from hmmscope.runs.pipeline import Run, load_run
 from hmmscope.runs.training import train
@@ -78,7 +78,7 @@ def test_they_stay_through_stop_and_resume(engine: str, tmp_path: Path, monkeypa
     with pytest.raises(_Stop):
         train(config(engine), tmp_path / "cut", num_samples=4)
     assert RunDir.open(tmp_path / "cut").checkpoint_steps() == [1, 2, 5, 13, 14]
-    assert kept_steps(load_run(tmp_path / "cut")) == [0, 1, 2, 5, 13]
+    assert load_run(tmp_path / "cut").kept_steps() == [0, 1, 2, 5, 13]
     monkeypatch.setattr(RunDir, "save_checkpoint", save)
     train(config(engine), tmp_path / "cut", resume=True, num_samples=4)
     assert checkpoints(tmp_path / "cut") == checkpoints(tmp_path / "whole")
@@ -94,7 +94,7 @@ def test_the_size_is_said_before_and_true_after(run: Run) -> None:
 
 
 def test_weights_of_every_step(run: Run) -> None:
-    assert kept_steps(run) == [0, *KEPT]
+    assert run.kept_steps() == [0, *KEPT]
     first, last = run.model_at(0), run.model_at(30)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), run.untrained().parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b in zip(last.parameters(), run.model.parameters(), strict=True))

@@ -1,1 +1,118 @@
-"""Instruments: what a model predicts and holds, beside what can be known."""
+"""Instruments: what a model predicts and holds, beside what can be known; and what they are made of."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_HOME = {
+    "Counting": "counting",
+    "Crossing": "strategies",
+    "Histories": "decomposition",
+    "ProbeData": "probes",
+    "Readout": "geometry",
+    "Score": "curves",
+    "ShuffleValues": "shuffle",
+    "Windows": "decomposition",
+    "all_histories": "decomposition",
+    "all_windows": "decomposition",
+    "as_law": "activations",
+    "attention_taps": "shuffle",
+    "automaton": "discovery",
+    "belief_targets": "geometry",
+    "belief_times": "geometry",
+    "best_counting": "counting",
+    "bootstrap_means": "intervals",
+    "bootstrap_ratio": "intervals",
+    "ceiling_r2": "geometry",
+    "crossing": "strategies",
+    "crossing_length": "fit_length",
+    "decompose": "decomposition",
+    "dictionary": "discovery",
+    "evaluation_losses": "fit_length",
+    "explained_change": "similarity",
+    "fit_affine": "geometry",
+    "fit_start": "fit_length",
+    "inference_mode": "activations",
+    "known_component_laws": "curves",
+    "linear_cka": "similarity",
+    "mean_row": "intervals",
+    "memory_distances": "decomposition",
+    "model_outputs": "activations",
+    "paths": "mechanisms",
+    "read_off": "geometry",
+    "read_stream": "activations",
+    "reading_times": "probes",
+    "resampled_curves": "layer_curves",
+    "residual_layers": "activations",
+    "roles": "mechanisms",
+    "sampled_histories": "decomposition",
+    "set_pattern": "interventions",
+    "shuffle_rows": "shuffle",
+    "shuffle_values": "shuffle",
+    "stationary_start": "decomposition",
+    "transition": "strategies",
+    "tune_counting": "counting",
+    "with_interval": "layer_curves",
+}
+
+__all__ = [*_HOME]
+
+if TYPE_CHECKING:
+    from hmmscope.analysis.activations import as_law as as_law
+    from hmmscope.analysis.activations import inference_mode as inference_mode
+    from hmmscope.analysis.activations import model_outputs as model_outputs
+    from hmmscope.analysis.activations import read_stream as read_stream
+    from hmmscope.analysis.activations import residual_layers as residual_layers
+    from hmmscope.analysis.counting import Counting as Counting
+    from hmmscope.analysis.counting import best_counting as best_counting
+    from hmmscope.analysis.counting import tune_counting as tune_counting
+    from hmmscope.analysis.curves import Score as Score
+    from hmmscope.analysis.curves import known_component_laws as known_component_laws
+    from hmmscope.analysis.decomposition import Histories as Histories
+    from hmmscope.analysis.decomposition import Windows as Windows
+    from hmmscope.analysis.decomposition import all_histories as all_histories
+    from hmmscope.analysis.decomposition import all_windows as all_windows
+    from hmmscope.analysis.decomposition import decompose as decompose
+    from hmmscope.analysis.decomposition import memory_distances as memory_distances
+    from hmmscope.analysis.decomposition import sampled_histories as sampled_histories
+    from hmmscope.analysis.decomposition import stationary_start as stationary_start
+    from hmmscope.analysis.discovery import automaton as automaton
+    from hmmscope.analysis.discovery import dictionary as dictionary
+    from hmmscope.analysis.fit_length import crossing_length as crossing_length
+    from hmmscope.analysis.fit_length import evaluation_losses as evaluation_losses
+    from hmmscope.analysis.fit_length import fit_start as fit_start
+    from hmmscope.analysis.geometry import Readout as Readout
+    from hmmscope.analysis.geometry import belief_targets as belief_targets
+    from hmmscope.analysis.geometry import belief_times as belief_times
+    from hmmscope.analysis.geometry import ceiling_r2 as ceiling_r2
+    from hmmscope.analysis.geometry import fit_affine as fit_affine
+    from hmmscope.analysis.geometry import read_off as read_off
+    from hmmscope.analysis.intervals import bootstrap_means as bootstrap_means
+    from hmmscope.analysis.intervals import bootstrap_ratio as bootstrap_ratio
+    from hmmscope.analysis.intervals import mean_row as mean_row
+    from hmmscope.analysis.interventions import set_pattern as set_pattern
+    from hmmscope.analysis.layer_curves import resampled_curves as resampled_curves
+    from hmmscope.analysis.layer_curves import with_interval as with_interval
+    from hmmscope.analysis.mechanisms import paths as paths
+    from hmmscope.analysis.mechanisms import roles as roles
+    from hmmscope.analysis.probes import ProbeData as ProbeData
+    from hmmscope.analysis.probes import reading_times as reading_times
+    from hmmscope.analysis.shuffle import ShuffleValues as ShuffleValues
+    from hmmscope.analysis.shuffle import attention_taps as attention_taps
+    from hmmscope.analysis.shuffle import shuffle_rows as shuffle_rows
+    from hmmscope.analysis.shuffle import shuffle_values as shuffle_values
+    from hmmscope.analysis.similarity import explained_change as explained_change
+    from hmmscope.analysis.similarity import linear_cka as linear_cka
+    from hmmscope.analysis.strategies import Crossing as Crossing
+    from hmmscope.analysis.strategies import crossing as crossing
+    from hmmscope.analysis.strategies import transition as transition
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

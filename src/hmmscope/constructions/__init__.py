@@ -4,24 +4,71 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
+    "LeastSquares": "regression",
+    "MultiTaskTransformer": "multitask_network",
+    "Samples": "regression",
+    "belief_operators": "stochastic_filter",
+    "bits_for_attention": "finite_precision",
+    "delta_rule_parity": "parity",
+    "demonstration_samples": "regression",
+    "driven_system": "driven",
+    "filter_in_bits": "arbitrary_precision",
+    "gelu_product": "prefix_parts",
+    "induction_network": "induction",
+    "joint_index": "regression",
+    "layers_needed": "prefix_parts",
+    "least_squares": "regression",
     "limits_theorem5_1": "deterministic_rnn",
     "limits_theorem5_2": "prefix_product",
     "limits_theorem5_3": "stochastic_filter",
     "multitask_theorem1": "multitask",
     "multitask_theorem2": "multitask",
+    "optimisation_bound": "regression",
+    "recommended_bits": "arbitrary_precision",
+    "rounded_gelu_product": "finite_precision",
+    "rounding_errors": "finite_precision",
+    "smallest_bits": "arbitrary_precision",
+    "smallest_precision": "finite_precision",
+    "smallest_scale": "deterministic_rnn",
+    "unlikely_observations": "arbitrary_precision",
+    "window_features": "regression",
 }
 
 __all__ = [*_HOME]
 
 if TYPE_CHECKING:
+    from hmmscope.constructions.arbitrary_precision import filter_in_bits as filter_in_bits
+    from hmmscope.constructions.arbitrary_precision import recommended_bits as recommended_bits
+    from hmmscope.constructions.arbitrary_precision import smallest_bits as smallest_bits
+    from hmmscope.constructions.arbitrary_precision import unlikely_observations as unlikely_observations
     from hmmscope.constructions.deterministic_rnn import limits_theorem5_1 as limits_theorem5_1
+    from hmmscope.constructions.deterministic_rnn import smallest_scale as smallest_scale
+    from hmmscope.constructions.driven import driven_system as driven_system
+    from hmmscope.constructions.finite_precision import bits_for_attention as bits_for_attention
+    from hmmscope.constructions.finite_precision import rounded_gelu_product as rounded_gelu_product
+    from hmmscope.constructions.finite_precision import rounding_errors as rounding_errors
+    from hmmscope.constructions.finite_precision import smallest_precision as smallest_precision
+    from hmmscope.constructions.induction import induction_network as induction_network
     from hmmscope.constructions.multitask import multitask_theorem1 as multitask_theorem1
     from hmmscope.constructions.multitask import multitask_theorem2 as multitask_theorem2
+    from hmmscope.constructions.multitask_network import MultiTaskTransformer as MultiTaskTransformer
+    from hmmscope.constructions.parity import delta_rule_parity as delta_rule_parity
+    from hmmscope.constructions.prefix_parts import gelu_product as gelu_product
+    from hmmscope.constructions.prefix_parts import layers_needed as layers_needed
     from hmmscope.constructions.prefix_product import limits_theorem5_2 as limits_theorem5_2
+    from hmmscope.constructions.regression import LeastSquares as LeastSquares
+    from hmmscope.constructions.regression import Samples as Samples
+    from hmmscope.constructions.regression import demonstration_samples as demonstration_samples
+    from hmmscope.constructions.regression import joint_index as joint_index
+    from hmmscope.constructions.regression import least_squares as least_squares
+    from hmmscope.constructions.regression import optimisation_bound as optimisation_bound
+    from hmmscope.constructions.regression import window_features as window_features
+    from hmmscope.constructions.stochastic_filter import belief_operators as belief_operators
     from hmmscope.constructions.stochastic_filter import limits_theorem5_3 as limits_theorem5_3
 
 
 def __getattr__(name: str) -> Any:
+    """Import on first use."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -11,10 +11,10 @@ so that ceil(log2 L) layers gather L tokens. The last token's successor, the lab
 import torch
 
 from hmmscope.axes import Tensor
-from hmmscope.constructions.least_squares import joint_index
 from hmmscope.constructions.multitask_attention import Heads, TokenMap
 from hmmscope.constructions.multitask_layout import Layout
 from hmmscope.constructions.multitask_positions import PositionCode
+from hmmscope.constructions.regression import joint_index
 from hmmscope.constructions.residual import LayerNote
 
 

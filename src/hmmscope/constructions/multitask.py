@@ -6,11 +6,11 @@ import torch
 
 from hmmscope.constructions.gradient_steps import gradient_heads, prediction_bound, prediction_heads, ridge_head
 from hmmscope.constructions.history import future_layers, history_layers, joint_map
-from hmmscope.constructions.least_squares import Features
 from hmmscope.constructions.multitask_attention import SCORE_BYTES, ConstructedAttention, ConstructedBlock, Heads
 from hmmscope.constructions.multitask_layout import Layout, Positions, Prompt
 from hmmscope.constructions.multitask_network import Descent, MultiTaskTransformer, Readout
 from hmmscope.constructions.multitask_positions import PositionCode, absolute_vectors, rotating_pair
+from hmmscope.constructions.regression import Features
 from hmmscope.constructions.residual import LayerNote
 from hmmscope.machine import require_memory
 from hmmscope.schema import require

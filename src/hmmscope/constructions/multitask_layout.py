@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from hmmscope.constructions.least_squares import Features
+from hmmscope.constructions.regression import Features
 from hmmscope.constructions.residual import Subspaces
 from hmmscope.errors import InputError
 from hmmscope.schema import require, unknown_name

@@ -13,8 +13,10 @@ from hmmscope.processes.stationary import stationary_law
 _SINGULAR = 1e-9
 
 
-def stationary_distribution(process: Process) -> Float64[Tensor, "state"]:
-    """The law with law @ transition = law; transient states have exactly zero, periodic chains have one too.
+def stationary_distribution(process: Process | Float64[Tensor, "state state"]) -> Float64[Tensor, "state"]:
+    """The law with law @ transition = law, of a process or of a matrix whose rows are laws.
+
+    Transient states have exactly zero, periodic chains have one too.
 
     By elimination without subtraction (`hmmscope.processes.stationary`): every entry has a relative error of about
     S * 2^-53, however small it is. Of a `GeneralisedHMM` it is the vector with that property that sums to one.
@@ -25,6 +27,8 @@ def stationary_distribution(process: Process) -> Float64[Tensor, "state"]:
 
     Cost: O(S^3).
     """
+    if isinstance(process, Tensor):
+        return stationary_law(process)
     if process.num_components is not None:
         raise InputError("process: a mixture has no single stationary law; take that of mixture[m]")
     process.require(WORDS)

@@ -7,29 +7,10 @@ from torch import nn
 
 from hmmscope import registry
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.errors import DamagedError, InputError
 from hmmscope.runs.pipeline import Run
-from hmmscope.storage.rundir import RunDir
 
 #: An instrument: from a model and a corpus to the rows of a table.
 Instrument = Callable[..., list[dict[str, Any]]]
-
-
-def kept_steps(run: Run) -> list[int]:
-    """0, and the steps whose checkpoints stay by ``training.milestones``, as far as the run has come.
-
-    Raises:
-        InputError: the run keeps none.
-        DamagedError: a finished run has lost one.
-    """
-    wanted = run.config.training.milestone_steps
-    if not wanted:
-        raise InputError(f"{run.path}: kept no checkpoints over training; train with --training.milestones 20")
-    found = set(RunDir.open(run.path).checkpoint_steps())
-    lost = [step for step in wanted if step not in found]
-    if lost and run.summary is not None:
-        raise DamagedError(f"{run.path}: the run is finished, but its checkpoint of step {lost[0]} is gone")
-    return [0, *(step for step in wanted if step in found)]
 
 
 def over_training(
@@ -57,4 +38,4 @@ def over_training(
         model: nn.Module = run.model_at(step)
         return [{"step": step} | row for row in tool(model, samples, **options)]
 
-    return [row for step in kept_steps(run) for row in at(step)]
+    return [row for step in run.kept_steps() for row in at(step)]

@@ -122,6 +122,22 @@ class Run:
             load_weights(net, store.read_tensors(self.path / FIRST_WEIGHTS, own=True))
         return unwrapped(net)
 
+    def kept_steps(self) -> list[int]:
+        """0, and the steps whose checkpoints stay by ``training.milestones``, as far as the run has come.
+
+        Raises:
+            InputError: the run keeps none.
+            DamagedError: a finished run has lost one.
+        """
+        wanted = self.config.training.milestone_steps
+        if not wanted:
+            raise InputError(f"{self.path}: kept no checkpoints over training; train with --training.milestones 20")
+        found = set(RunDir.open(self.path).checkpoint_steps())
+        lost = [step for step in wanted if step not in found]
+        if lost and self.summary is not None:
+            raise DamagedError(f"{self.path}: the run is finished, but its checkpoint of step {lost[0]} is gone")
+        return [0, *(step for step in wanted if step in found)]
+
     def report(self, out: str | Path | None = None) -> Path:
         """Write the page of the finished run, by default ``report.html`` in its folder, and return its path.
 

@@ -7,11 +7,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from hmmscope.analysis.activations import read_stream, residual_layers
-from hmmscope.analysis.geometry import belief_targets, belief_times, fit_affine
+from hmmscope import Run
+from hmmscope.analysis import belief_targets, belief_times, fit_affine, read_stream, residual_layers
 from hmmscope.lab import Cloud, Rows, belief_colours, over_three_states, pack_colours, pack_places
-from hmmscope.runs.development import kept_steps
-from hmmscope.runs.pipeline import Run
 
 _MOST_FRAMES = 6
 
@@ -38,7 +36,7 @@ def cloud_rows(run: Run, count: int, *, over_all: bool) -> list[dict]:
     last = len(layers) - 1
     if not over_all:
         return [*rows, row("step", run.config.training.num_steps, read(run.model, last))]
-    steps = kept_steps(run)
+    steps = run.kept_steps()
     some = sorted({steps[round(i)] for i in np.linspace(0, len(steps) - 1, _MOST_FRAMES)})
     rows += [row("layer", layer, read(run.model, layer)) for layer in range(len(layers))]
     return rows + [row("step", step, read(run.model_at(step), last)) for step in some]

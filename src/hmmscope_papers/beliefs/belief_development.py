@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from hmmscope import over_training, registry
-from hmmscope.analysis.belief_interventions import belief_interventions
-from hmmscope.analysis.strategies import Crossing, crossing, transition
+from hmmscope import Run, belief_interventions, over_training, registry
+from hmmscope.analysis import Crossing, crossing, transition
 from hmmscope.lab import (
     PREDICTORS,
     Effect,
@@ -24,7 +23,6 @@ from hmmscope.lab import (
     lines,
     pooled,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest
 
 CHAINS = "fresh-markov-chains"

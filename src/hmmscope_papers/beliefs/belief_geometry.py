@@ -7,11 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from hmmscope import Corpus, over_training, registry
-from hmmscope.analysis.activations import read_stream, residual_layers
-from hmmscope.analysis.belief_space import belief_space
-from hmmscope.analysis.geometry import belief_targets, belief_times, read_off
-from hmmscope.analysis.layer_curves import with_interval
+from hmmscope import Corpus, Run, belief_space, over_training, registry
+from hmmscope.analysis import belief_targets, belief_times, read_off, read_stream, residual_layers, with_interval
 from hmmscope.lab import (
     Effect,
     Estimate,
@@ -31,7 +28,6 @@ from hmmscope.lab import (
     lines,
     pooled,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest
 from hmmscope_papers.beliefs.belief_clouds import cloud, cloud_rows
 

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from hmmscope import registry
-from hmmscope.analysis.belief_interventions import belief_interventions
+from hmmscope import Run, belief_interventions, registry
 from hmmscope.lab import (
     Effect,
     Estimate,
@@ -20,7 +19,6 @@ from hmmscope.lab import (
     lines,
     pooled,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest, smallest
 
 PROCESSES = {"mess3": "Mess3", "rrxor": "RRXOR", "ran-hmm": "RanHMM"}

@@ -3,8 +3,7 @@
 from functools import partial
 from typing import Any
 
-from hmmscope import registry
-from hmmscope.analysis.constrained_updates import constrained_updates
+from hmmscope import Run, constrained_updates, registry
 from hmmscope.lab import (
     Effect,
     Experiment,
@@ -23,7 +22,6 @@ from hmmscope.lab import (
     pooled,
     room,
 )
-from hmmscope.runs.pipeline import Run
 
 #: Mess3 by the factor at which its slowest mode falls, 1 - 3 switch.
 PROCESSES = {

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from hmmscope import registry
-from hmmscope.analysis.discovery import automaton, dictionary
+from hmmscope import Run, registry
+from hmmscope.analysis import automaton, dictionary
 from hmmscope.lab import (
     Effect,
     Experiment,
@@ -17,7 +17,6 @@ from hmmscope.lab import (
     claim,
     flat,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope_papers.beliefs.belief_geometry import BeliefGeometry
 
 #: Names in figures by process. The models of the last two are those of belief-geometry.

@@ -3,10 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from hmmscope import evaluate, registry
-from hmmscope.analysis.intervals import mean_row
-from hmmscope.analysis.mechanisms import mechanisms, paths, roles
-from hmmscope.constructions.induction import induction_network
+from hmmscope import Run, evaluate, mechanisms, registry
+from hmmscope.analysis import mean_row, paths, roles
+from hmmscope.constructions import induction_network
 from hmmscope.lab import (
     Effect,
     Estimate,
@@ -25,7 +24,6 @@ from hmmscope.lab import (
     learned,
     pooled,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest
 from hmmscope_papers.beliefs.belief_geometry import BeliefGeometry
 

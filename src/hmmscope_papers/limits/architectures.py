@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from hmmscope import Corpus, registry
-from hmmscope.analysis.fit_length import evaluation_losses
-from hmmscope.constructions.parity import delta_rule_parity
+from hmmscope import Corpus, Run, registry
+from hmmscope.analysis import evaluation_losses
+from hmmscope.constructions import delta_rule_parity
 from hmmscope.lab import (
     NUM_SEEDS,
     Effect,
@@ -26,7 +26,6 @@ from hmmscope.lab import (
     level,
     lines,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.schema import unknown_name
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.architecture_models import ARCHITECTURES, DEFAULT, TASKS, name_of

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from hmmscope import registry
+from hmmscope import Run, registry
 from hmmscope.lab import (
     NUM_SEEDS,
     Effect,
@@ -21,7 +21,6 @@ from hmmscope.lab import (
     level,
     lines,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope_papers.limits.lengths import RATE, slope
 from hmmscope_papers.limits.tables import (
     LENGTH_AT_REST,

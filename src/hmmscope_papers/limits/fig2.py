@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from hmmscope import registry
-from hmmscope.analysis.fit_length import crossing_length, evaluation_losses
+from hmmscope import Run, registry
+from hmmscope.analysis import crossing_length, evaluation_losses
 from hmmscope.lab import (
     NUM_SEEDS,
     Effect,
@@ -26,7 +26,6 @@ from hmmscope.lab import (
     matched,
     pooled,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.lengths import rarely_asked

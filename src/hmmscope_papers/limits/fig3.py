@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hmmscope import registry
+from hmmscope import Run, registry
 from hmmscope.lab import (
     NUM_SEEDS,
     Estimate,
@@ -23,7 +23,6 @@ from hmmscope.lab import (
     lines,
     room,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope_papers.limits.lengths import (
     CYCLES,
     RATE,

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from hmmscope import registry
-from hmmscope.analysis.fit_length import evaluation_losses
+from hmmscope import Run, registry
+from hmmscope.analysis import evaluation_losses
 from hmmscope.lab import (
     Effect,
     Estimate,
@@ -24,7 +24,6 @@ from hmmscope.lab import (
     level,
     lines,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require, unknown_name
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.lengths import length_of, log2, rarely_asked, slack

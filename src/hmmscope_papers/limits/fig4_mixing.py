@@ -5,9 +5,8 @@ from typing import Any
 
 import torch
 
-from hmmscope import registry
-from hmmscope.analysis.fit_length import evaluation_losses
-from hmmscope.analysis.intervals import bootstrap_means
+from hmmscope import Run, registry
+from hmmscope.analysis import bootstrap_means, evaluation_losses
 from hmmscope.lab import (
     Effect,
     Estimate,
@@ -24,7 +23,6 @@ from hmmscope.lab import (
     level,
     lines,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest, smallest
 from hmmscope_papers.limits.tables import (
     WHILE_TRAINING,

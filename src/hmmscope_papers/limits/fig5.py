@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from hmmscope import registry
-from hmmscope.analysis.fit_length import evaluation_losses
+from hmmscope import Run, registry
+from hmmscope.analysis import evaluation_losses
 from hmmscope.lab import (
     Effect,
     Experiment,
@@ -21,7 +21,6 @@ from hmmscope.lab import (
     lines,
     pooled,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require, unknown_name
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.tables import (

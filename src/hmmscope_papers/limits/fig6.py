@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from hmmscope import registry
-from hmmscope.analysis.fit_length import crossing_length, fit_length
+from hmmscope import Run, fit_length, registry
+from hmmscope.analysis import crossing_length
 from hmmscope.lab import (
     NUM_SEEDS,
     Effect,
@@ -25,7 +25,6 @@ from hmmscope.lab import (
     pooled,
     room,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.ties import smallest
 from hmmscope.training.recipes import doubling_curriculum
 from hmmscope_papers.limits.tables import (

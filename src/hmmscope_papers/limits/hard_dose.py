@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from hmmscope import registry
+from hmmscope import Run, registry
 from hmmscope.lab import (
     NUM_SEEDS,
     Effect,
@@ -24,7 +24,6 @@ from hmmscope.lab import (
     matched,
     regime,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope_papers.limits.lengths import RARELY, RATE, final_losses, length_of, log2, slope
 from hmmscope_papers.limits.tables import (
     HARD,

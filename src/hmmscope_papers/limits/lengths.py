@@ -4,12 +4,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hmmscope import LinearGaussian
-from hmmscope.analysis.fit_length import crossing_length, evaluation_losses, fit_length, fit_start
-from hmmscope.inference.window import linear_window_errors, window_errors
+from hmmscope import LinearGaussian, Run, as_kind, fit_length
+from hmmscope.analysis import crossing_length, evaluation_losses, fit_start
+from hmmscope.inference import linear_window_errors, window_errors
 from hmmscope.lab import Effect, Estimate, Gate, Rows, Tables, learned, regime
-from hmmscope.processes.narrow import as_kind
-from hmmscope.runs.pipeline import Run
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.tables import (
     HARD,

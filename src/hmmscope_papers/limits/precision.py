@@ -5,10 +5,14 @@ from typing import Any
 
 import torch
 
-from hmmscope import make_process, registry
-from hmmscope.constructions import limits_theorem5_2
-from hmmscope.constructions.driven import driven_system
-from hmmscope.constructions.finite_precision import bits_for_attention, rounding_errors, smallest_precision
+from hmmscope import Run, make_process, registry
+from hmmscope.constructions import (
+    bits_for_attention,
+    driven_system,
+    limits_theorem5_2,
+    rounding_errors,
+    smallest_precision,
+)
 from hmmscope.lab import (
     Effect,
     Experiment,
@@ -24,7 +28,6 @@ from hmmscope.lab import (
     pooled,
     room,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope_papers.theorems import INTERVALS, band, by_scale, driven_samples, largest_error, plain, slope
 
 NAME = "limits-precision"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hmmscope import LabelledHMM, registry
-from hmmscope.inference.floors import belief_floor, linear_floor, linear_variances
+from hmmscope.inference import belief_floor, linear_floor, linear_variances
 from hmmscope.lab import Effect, Tables, predicted
 from hmmscope_papers.limits.trainings import PAPER_LENGTH
 

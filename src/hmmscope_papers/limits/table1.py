@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
-from hmmscope import make_process, mixing_time, registry
+from hmmscope import Run, make_process, mixing_time, registry
 from hmmscope.lab import (
     Effect,
     Experiment,
@@ -19,7 +19,6 @@ from hmmscope.lab import (
     claim,
     pooled,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 from hmmscope_papers.limits.tables import each, over_seeds, told
 

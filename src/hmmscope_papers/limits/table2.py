@@ -3,7 +3,8 @@
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,7 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hmmscope import Corpus, RunConfig, registry
-from hmmscope.corpora.corpus import Batch
-from hmmscope.corpora.targets import Target, make_target
+from hmmscope import Batch, Corpus, Run, RunConfig, config_from_data, fresh_model, make_target, registry, target_loss
 from hmmscope.lab import (
     Effect,
     Experiment,
@@ -31,15 +30,9 @@ from hmmscope.lab import (
     regime,
     share,
 )
-from hmmscope.models.base import SequenceModel
-from hmmscope.models.block_cot import num_blocks
-from hmmscope.runs.config import config_from_data
-from hmmscope.runs.pipeline import Run, fresh_model
-from hmmscope.runs.settings import threads
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import numpy_generator
 from hmmscope.ties import largest
-from hmmscope.training.updates import target_loss
 from hmmscope_papers.limits.trainings import TASKS, limits_config
 
 ALGORITHMS = ("naive", "two-phase")
@@ -108,11 +101,21 @@ class Table2(Experiment):
         require(0 <= sizes["seconds"] <= 60, "measurements.seconds", "must be in [0, 60]", sizes["seconds"])
         if group == "counting":
             return {"costs": [row for task in sizes["tasks"] for row in _costs(task, sizes)]}
-        with threads(1):
+        with _one_thread():
             return {"times": [row for task in sizes["tasks"] for row in _times(task, sizes)]}
 
     def figures(self, tables: Tables) -> list[Figure]:
         return [_cost_figure(tables["costs"]), _times_figure(tables["times"])]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class _Variant:
@@ -121,9 +124,9 @@ class _Variant:
     def __init__(self, task: str, block_length: int, algorithm: str, sizes: dict[str, Any]) -> None:
         self.config = _config(task, block_length, algorithm, sizes)
         process = self.config.process.build()
-        self.model: SequenceModel = fresh_model(self.config, process).to("cuda" if torch.cuda.is_available() else "cpu")
+        self.model = fresh_model(self.config, process).to("cuda" if torch.cuda.is_available() else "cpu")
         corpus = Corpus(process, layout=self.config.layout, seed=0, stream="train")
-        self.target: Target = make_target(self.config.target, process, self.config.layout)
+        self.target = make_target(self.config.target, process, self.config.layout)
         self.batch: Batch = corpus[0 : sizes["batch_size"]]
         device = next(self.model.parameters()).device
         parts = {name: getattr(self.batch, name).to(device) for name in ("tokens", "observations", "states")}
@@ -183,7 +186,7 @@ def _costs(task: str, sizes: dict[str, Any]) -> list[dict]:
                 "task": _name(task),
                 **variant.names,
                 "length": sizes["length"],
-                "blocks": num_blocks(columns, variant.block_length) if variant.block_length else 1,
+                "blocks": max(1, -(-(columns - 1) // variant.block_length)) if variant.block_length else 1,
                 "tokens_with_gradient": found["with"],
                 "tokens_without_gradient": found["without"],
                 "passes": found["with"] / columns,

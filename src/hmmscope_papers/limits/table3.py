@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from hmmscope import evaluate, registry
+from hmmscope import Run, evaluate, registry
 from hmmscope.lab import (
     NUM_SEEDS,
     Effect,
@@ -27,7 +27,6 @@ from hmmscope.lab import (
     pooled,
     regime,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest, smallest
 from hmmscope_papers.limits.printed import (
     LEAST_SHARE,

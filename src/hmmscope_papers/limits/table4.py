@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from hmmscope import registry
+from hmmscope import Run, registry
 from hmmscope.lab import (
     NUM_SEEDS,
     Effect,
@@ -22,7 +22,6 @@ from hmmscope.lab import (
     predicted,
     regime,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.ties import smallest
 from hmmscope_papers.limits.printed import TABLE_3, floors, paper_floors, said_floor
 from hmmscope_papers.limits.tables import (

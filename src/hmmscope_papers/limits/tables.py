@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from hmmscope.analysis.fit_length import crossing_length, fit_length
+from hmmscope import Run, fit_length
+from hmmscope.analysis import crossing_length
 from hmmscope.lab import (
     Effect,
     Estimate,
@@ -19,7 +20,6 @@ from hmmscope.lab import (
     matched,
     pooled,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.training.schedules import stage_length
 from hmmscope_papers.limits.trainings import TASKS, depths
 

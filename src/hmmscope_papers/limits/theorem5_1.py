@@ -4,11 +4,9 @@ from typing import Any
 
 import torch
 
-from hmmscope import make_process, registry
-from hmmscope.constructions import limits_theorem5_1
-from hmmscope.constructions.deterministic_rnn import smallest_scale
+from hmmscope import Run, make_process, registry
+from hmmscope.constructions import limits_theorem5_1, smallest_scale
 from hmmscope.lab import Effect, Experiment, Figure, Measured, Rows, Seen, Tables, claim, curve, level, lines, pooled
-from hmmscope.runs.pipeline import Run
 from hmmscope_papers.theorems import (
     INTERVALS,
     always,

@@ -4,10 +4,8 @@ from typing import Any
 
 import torch
 
-from hmmscope import make_process, registry
-from hmmscope.constructions import limits_theorem5_2
-from hmmscope.constructions.finite_precision import rounded_gelu_product
-from hmmscope.constructions.prefix_parts import gelu_product, layers_needed
+from hmmscope import Run, make_process, registry
+from hmmscope.constructions import gelu_product, layers_needed, limits_theorem5_2, rounded_gelu_product
 from hmmscope.lab import (
     Experiment,
     Figure,
@@ -23,7 +21,6 @@ from hmmscope.lab import (
     lines,
     pooled,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.seeds import torch_generator
 from hmmscope.ties import largest, smallest
 from hmmscope_papers.theorems import (

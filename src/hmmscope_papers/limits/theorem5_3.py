@@ -2,23 +2,20 @@
 
 import itertools
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from hmmscope import HMM, Corpus, Sequences, filter_beliefs, make_process, registry
-from hmmscope.constructions import limits_theorem5_3
-from hmmscope.constructions.arbitrary_precision import (
-    Product,
-    Variant,
+from hmmscope import HMM, Corpus, Run, Sequences, as_kind, filter_beliefs, make_process, registry
+from hmmscope.constructions import (
+    belief_operators,
     filter_in_bits,
+    limits_theorem5_3,
     recommended_bits,
     smallest_bits,
     unlikely_observations,
 )
-from hmmscope.constructions.normaliser import Exponents
-from hmmscope.constructions.stochastic_filter import belief_operators
 from hmmscope.lab import (
     Effect,
     Experiment,
@@ -34,8 +31,6 @@ from hmmscope.lab import (
     lines,
     pooled,
 )
-from hmmscope.processes.narrow import as_kind
-from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest
 from hmmscope_papers.theorems import INTERVALS, always, band, by_scale, plain, slope
 
@@ -47,12 +42,12 @@ SMALL = {"num_states": 2, "num_symbols": 2, "law": "softmax"}
 #: Shares of the recommended rate of bits.
 SHARES = (1.0, 0.5)
 #: Arrangements whose need of bits is measured, and the rate that `arbitrary_precision` derives, from ln C and h.
-ARRANGEMENTS: dict[str, tuple[Product, Variant]] = {
+ARRANGEMENTS: dict[str, tuple[Literal["gelu", "exact"], Literal["disjoint", "residual"]]] = {
     "GeLU products": ("gelu", "residual"),
     "exact products, residual": ("exact", "residual"),
     "exact products, own slot": ("exact", "disjoint"),
 }
-EXPONENTS: tuple[Exponents, ...] = ("real", "floor")
+EXPONENTS: tuple[Literal["real", "floor"], ...] = ("real", "floor")
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 #: λ = 2^k that are tried for the gadget in floats.
 GELU_POWERS = {"float64": range(8, 20), "float32": range(2, 12)}

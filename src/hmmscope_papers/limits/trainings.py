@@ -15,8 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from hmmscope.errors import InputError
-from hmmscope.runs.pipeline import Run
+from hmmscope import Run
 from hmmscope.schema import require, unknown_name
 from hmmscope.training.recipes import doubling_curriculum, limits_recipe
 
@@ -167,8 +166,7 @@ def limits_config(
     """
     if task not in TASKS:
         raise unknown_name("plan.tasks", task, TASKS)
-    if num_layers < 0:
-        raise InputError(f"plan.layers: must be at least 0 (the RNN), got {num_layers}")
+    require(num_layers >= 0, "plan.layers", "must be at least 0 (the RNN)", num_layers)
     columns = length or length_of(scale)
     name, target, _ = TASKS[task]
     return {

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope import registry, shuffle_test
+from hmmscope import Run, registry, shuffle_test
 from hmmscope.lab import (
     Estimate,
     Experiment,
@@ -27,7 +27,6 @@ from hmmscope.lab import (
     lines,
     pooled,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.models import MAX_DISTANCE, PARTS, multitask_config
 from hmmscope_papers.multitask.side_by_side import (

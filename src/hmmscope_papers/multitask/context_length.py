@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from hmmscope import HMM, registry
+from hmmscope import HMM, Run, as_kind, registry
 from hmmscope.lab import (
     NUM_SEEDS,
     Experiment,
@@ -19,8 +19,6 @@ from hmmscope.lab import (
     flat,
     lines,
 )
-from hmmscope.processes.narrow import as_kind
-from hmmscope.runs.pipeline import Run
 from hmmscope_papers.multitask.studies import untrained_answers, window_config
 from hmmscope_papers.multitask.windows import (
     LOOKS,

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope import registry
-from hmmscope.analysis.intervals import bootstrap_ratio
+from hmmscope import Run, registry
+from hmmscope.analysis import bootstrap_ratio
 from hmmscope.lab import (
     Effect,
     Experiment,
@@ -21,7 +21,6 @@ from hmmscope.lab import (
     lines,
     pooled,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.ties import smallest
 from hmmscope_papers.multitask.independent_windows import (
     FITTED_ERRORS,

@@ -3,10 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from hmmscope import Corpus, registry
-from hmmscope.analysis.counting import best_counting
-from hmmscope.analysis.curves import Score
-from hmmscope.analysis.intervals import mean_row
+from hmmscope import Corpus, Run, registry
+from hmmscope.analysis import Score, best_counting, mean_row
 from hmmscope.lab import (
     Effect,
     Figure,
@@ -22,7 +20,6 @@ from hmmscope.lab import (
     lines,
     room,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.predictors import (

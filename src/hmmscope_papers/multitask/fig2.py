@@ -5,10 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hmmscope import registry
-from hmmscope.analysis.intervals import mean_row
-from hmmscope.analysis.shuffle import ShuffleValues, shuffle_rows, shuffle_values
-from hmmscope.constructions.multitask_network import MultiTaskTransformer
+from hmmscope import Run, registry
+from hmmscope.analysis import ShuffleValues, mean_row, shuffle_rows, shuffle_values
+from hmmscope.constructions import MultiTaskTransformer
 from hmmscope.lab import (
     Figure,
     Measured,
@@ -24,7 +23,6 @@ from hmmscope.lab import (
     heatmap,
     lines,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 from hmmscope_papers.multitask.construction_vs_trained import construct
 from hmmscope_papers.multitask.setting import PoolFigure, gates, in_regime

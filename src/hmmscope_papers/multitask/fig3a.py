@@ -5,11 +5,16 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from hmmscope import Corpus, registry
-from hmmscope.analysis.activations import read_stream, residual_layers
-from hmmscope.analysis.intervals import bootstrap_means
-from hmmscope.analysis.layer_curves import Curves, onset_layer, peak_layer, resampled_curves, with_interval
-from hmmscope.analysis.probes import ProbeData, reading_times
+from hmmscope import Corpus, Run, registry
+from hmmscope.analysis import (
+    ProbeData,
+    bootstrap_means,
+    read_stream,
+    reading_times,
+    resampled_curves,
+    residual_layers,
+    with_interval,
+)
 from hmmscope.lab import (
     Effect,
     Figure,
@@ -30,7 +35,7 @@ from hmmscope.lab import (
     lines,
     minus,
 )
-from hmmscope.runs.pipeline import Run
+from hmmscope_papers.multitask.places import Curves, onset_layer, peak_layer
 from hmmscope_papers.multitask.setting import PoolFigure, counting_rows, gates, in_regime, spread
 
 

@@ -5,22 +5,15 @@ from typing import Any
 
 from torch import nn
 
-from hmmscope import Corpus, registry
-from hmmscope.analysis.activations import residual_layers
-from hmmscope.analysis.intervals import bootstrap_means
-from hmmscope.analysis.layer_curves import (
-    Curves,
-    at_layer,
-    cross_fitted,
-    onset_layer,
-    peak_layer,
-    resampled_curves,
-    with_interval,
-)
-from hmmscope.analysis.probes import (
+from hmmscope import Corpus, Run, registry
+from hmmscope.analysis import (
     ProbeData,
+    bootstrap_means,
     read_stream,
     reading_times,
+    resampled_curves,
+    residual_layers,
+    with_interval,
 )
 from hmmscope.lab import (
     Effect,
@@ -41,10 +34,10 @@ from hmmscope.lab import (
     minus,
     share,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.construction_vs_trained import construct
 from hmmscope_papers.multitask.models import MAX_DISTANCE
+from hmmscope_papers.multitask.places import Curves, at_layer, cross_fitted, onset_layer, peak_layer
 from hmmscope_papers.multitask.setting import PoolFigure, gates, in_regime
 
 #: Prompts that fix the step size of the constructed network.

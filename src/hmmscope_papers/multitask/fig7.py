@@ -1,20 +1,15 @@
 """[MultiTask] Figure 7: where the last token of the test sequence looks, by layer and head."""
 
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from hmmscope import Corpus, capture, intervene, registry
-from hmmscope.analysis.activations import inference_mode, residual_layers
-from hmmscope.analysis.intervals import mean_row
-from hmmscope.analysis.interventions import set_pattern
-from hmmscope.analysis.probes import ProbeData
-from hmmscope.analysis.shuffle import attention_taps
-from hmmscope.constructions.multitask_network import MultiTaskTransformer
-from hmmscope.corpora.layouts import Layout
+from hmmscope import Corpus, Layout, Run, capture, intervene, registry
+from hmmscope.analysis import ProbeData, attention_taps, inference_mode, mean_row, residual_layers, set_pattern
+from hmmscope.constructions import MultiTaskTransformer
 from hmmscope.lab import (
     Estimate,
     Figure,
@@ -34,8 +29,6 @@ from hmmscope.lab import (
     lines,
     minus,
 )
-from hmmscope.models.base import SequenceModel
-from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.construction_vs_trained import construct
@@ -227,9 +220,7 @@ def carried_rows(model: nn.Module, run: Run, place: Place, num_heads: int, num_s
         right = ProbeData.read(model, corpus, "previous-1", residual_layers(model), num_samples).correct()
         found = {"token": -right[:, right.mean(0).argmax()]}
         if not isinstance(model, MultiTaskTransformer):
-            found["loss"] = measured(
-                answers(cast("SequenceModel", model), batch, run, end), batch.observations[:, end]
-            )["loss"].mean(1)
+            found["loss"] = measured(answers(model, batch, run, end), batch.observations[:, end])["loss"].mean(1)
         return found
 
     intact, lost = measure(), []

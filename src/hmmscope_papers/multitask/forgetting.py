@@ -6,14 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope import HMM, make_process, observability
-from hmmscope.analysis.decomposition import all_histories, memory_distances, sampled_histories
-from hmmscope.analysis.intervals import bootstrap_means
-from hmmscope.inference.memory_error import fit_decay, memory_certificate
-from hmmscope.inference.observability import numerical_rank
+from hmmscope import HMM, as_kind, make_process, observability, symmetric_channel
+from hmmscope.analysis import all_histories, bootstrap_means, memory_distances, sampled_histories
+from hmmscope.inference import fit_decay, memory_certificate, numerical_rank
 from hmmscope.lab import Measured
-from hmmscope.processes.low_rank import symmetric_channel
-from hmmscope.processes.narrow import as_kind
 from hmmscope.schema import require
 
 CHAIN, LOW_RANK, HIDDEN = "binary chain", "random, rank 2", "three states, two symbols"

@@ -5,16 +5,17 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from hmmscope import registry
-from hmmscope.analysis.activations import read_stream, residual_layers
-from hmmscope.analysis.geometry import (
+from hmmscope import Run, registry
+from hmmscope.analysis import (
     Readout,
     belief_targets,
     belief_times,
     ceiling_r2,
     read_off,
+    read_stream,
+    residual_layers,
+    with_interval,
 )
-from hmmscope.analysis.layer_curves import Curves, with_interval
 from hmmscope.lab import (
     NUM_SEEDS,
     Effect,
@@ -31,8 +32,8 @@ from hmmscope.lab import (
     lines,
     triangle,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.ties import smallest
+from hmmscope_papers.multitask.places import Curves
 
 #: The quantity that says what training added.
 BEYOND = "share of what untrained twins leave"

@@ -6,11 +6,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from hmmscope import HMM, Corpus, Sequences, entropy_rate, evaluate, filter_beliefs, mixing_time, registry
-from hmmscope.analysis.activations import inference_mode
-from hmmscope.analysis.curves import Score
-from hmmscope.inference.baum_welch import baum_welch_predictions
-from hmmscope.inference.likeliest import likeliest
+from hmmscope import (
+    HMM,
+    Corpus,
+    Run,
+    Sequences,
+    entropy_rate,
+    evaluate,
+    filter_beliefs,
+    likeliest,
+    mixing_time,
+    registry,
+)
+from hmmscope.analysis import Score, inference_mode
+from hmmscope.inference import baum_welch_predictions
 from hmmscope.interop import HuggingFaceModel, pretrained
 from hmmscope.lab import (
     PREDICTORS,
@@ -28,7 +37,6 @@ from hmmscope.lab import (
     lines,
     pooled,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.seeds import numpy_generator
 from hmmscope_papers.theorems import by_scale
 

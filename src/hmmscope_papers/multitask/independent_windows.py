@@ -17,15 +17,19 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from hmmscope import HMM, LabelledHMM, make_process
-from hmmscope.analysis.decomposition import Histories, Windows, all_histories, all_windows, decompose, stationary_start
-from hmmscope.analysis.intervals import bootstrap_means
-from hmmscope.constructions.least_squares import LeastSquares, optimisation_bound
-from hmmscope.inference.memory_error import fit_decay
+from hmmscope import HMM, LabelledHMM, as_kind, make_process, symmetric_channel
+from hmmscope.analysis import (
+    Histories,
+    Windows,
+    all_histories,
+    all_windows,
+    bootstrap_means,
+    decompose,
+    stationary_start,
+)
+from hmmscope.constructions import LeastSquares, optimisation_bound
+from hmmscope.inference import fit_decay
 from hmmscope.lab import Measured
-from hmmscope.processes.low_rank import symmetric_channel
-from hmmscope.processes.narrow import as_kind
-from hmmscope.reprs import Shown
 from hmmscope.schema import require
 from hmmscope.seeds import numpy_generator
 
@@ -62,8 +66,8 @@ def counted_moments(windows: Windows, counts: Int64[Tensor, "*draw window symbol
     return LeastSquares(weighted.mT @ windows.features, share.mT @ windows.features, number)
 
 
-@dataclass(frozen=True, repr=False)
-class ExpectedFit(Shown):
+@dataclass(frozen=True)
+class ExpectedFit:
     """W x for each window x, over the labels: its mean, and E||W x - mean||^2.
 
     Attributes:

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from hmmscope import observability, registry
-from hmmscope.analysis.intervals import bootstrap_ratio
+from hmmscope import Run, observability, registry
+from hmmscope.analysis import bootstrap_ratio
 from hmmscope.lab import Effect, Experiment, Figure, Measured, Rows, Seen, Series, Tables, claim, lines, pooled
-from hmmscope.runs.pipeline import Run
 from hmmscope.schema import require
 from hmmscope_papers.multitask.forgetting import (
     CHAIN,

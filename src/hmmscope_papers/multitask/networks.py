@@ -13,22 +13,21 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from hmmscope import HMM, Prompts, capture
-from hmmscope.analysis.shuffle import attention_taps
-from hmmscope.constructions import multitask_theorem1, multitask_theorem2
-from hmmscope.constructions.least_squares import (
+from hmmscope.analysis import attention_taps
+from hmmscope.constructions import (
     LeastSquares,
+    MultiTaskTransformer,
     Samples,
     demonstration_samples,
     joint_index,
     least_squares,
+    multitask_theorem1,
+    multitask_theorem2,
     optimisation_bound,
     window_features,
 )
-from hmmscope.constructions.multitask_network import MultiTaskTransformer
-from hmmscope.inference.memory import all_sequences, filter_windows, with_prior
-from hmmscope.inference.memory_error import fit_decay, memory_certificate
+from hmmscope.inference import all_sequences, filter_windows, fit_decay, memory_certificate, with_prior
 from hmmscope.lab import Measured
-from hmmscope.reprs import Shown
 from hmmscope.seeds import torch_generator
 from hmmscope_papers.multitask.independent_windows import generalisation_bound
 
@@ -89,8 +88,8 @@ def trained_in_context(
 # The population
 
 
-@dataclass(frozen=True, repr=False)
-class Population(Shown):
+@dataclass(frozen=True)
+class Population:
     """A stationary process seen through windows of `memory_length` symbols, and its next `num_futures` symbols.
 
     Attributes:

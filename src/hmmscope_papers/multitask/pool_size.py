@@ -9,14 +9,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from hmmscope import Corpus, Mixture, Process, registry
-from hmmscope.analysis.counting import best_counting
-from hmmscope.analysis.curves import known_component_laws
-from hmmscope.analysis.intervals import mean_row
-from hmmscope.analysis.strategies import Crossing, crossing
-from hmmscope.analysis.strategy_weights import strategy_weights
-from hmmscope.corpora.corpus import Batch
-from hmmscope.inference.optimal import optimal_law
+from hmmscope import Batch, Corpus, Mixture, Process, Run, as_kind, as_pairs, registry, strategy_weights
+from hmmscope.analysis import Crossing, best_counting, crossing, known_component_laws, mean_row
+from hmmscope.inference import optimal_law
 from hmmscope.lab import (
     NUM_SEEDS,
     Estimate,
@@ -34,9 +29,6 @@ from hmmscope.lab import (
     heatmap,
     lines,
 )
-from hmmscope.processes.narrow import as_kind, as_pairs
-from hmmscope.runs.development import kept_steps
-from hmmscope.runs.pipeline import Run
 from hmmscope_papers.multitask.models import PARTS, multitask_plan
 from hmmscope_papers.multitask.predictors import (
     POOLS,
@@ -175,7 +167,7 @@ def _phases(run: Run, sizes: dict[str, Any]) -> Measured:
         known[pool] = _loss(told, batch, judged, end)
     other = "held-out" if "held-out" in pools else "unseen"
     rows = []
-    for step in kept_steps(run)[1:] if training.milestones else [training.num_steps]:
+    for step in run.kept_steps()[1:] if training.milestones else [training.num_steps]:
         model = run.model_at(step) if training.milestones else run.model
         loss = {pool: _loss(answers(model, batch, run, judged), batch, judged, end) for pool, batch in batches.items()}
         above = {pool: loss[pool] - known[pool] for pool in pools}

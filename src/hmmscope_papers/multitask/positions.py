@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from hmmscope import registry
+from hmmscope import Run, registry
 from hmmscope.lab import Figure, Seen, Tables, claim, equal_tokens, flat
-from hmmscope.runs.pipeline import Run
 from hmmscope.ties import smallest
 from hmmscope_papers.multitask.studies import (
     PromptStudy,

@@ -8,20 +8,20 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from hmmscope import HMM, Corpus, Mixture, Process, Prompts
-from hmmscope.analysis.activations import as_law, inference_mode, model_outputs
-from hmmscope.analysis.counting import Counting, tune_counting
-from hmmscope.analysis.curves import Score, known_component_laws
-from hmmscope.constructions.least_squares import demonstration_samples, least_squares, window_features
-from hmmscope.constructions.multitask_network import MultiTaskTransformer
-from hmmscope.corpora.corpus import Batch
-from hmmscope.inference.likeliest import likeliest
-from hmmscope.inference.optimal import optimal_law
-from hmmscope.models.base import SequenceModel
-from hmmscope.processes.narrow import as_kind, as_pairs
-from hmmscope.runs.pipeline import Run
+from hmmscope import HMM, Batch, Corpus, Mixture, Process, Prompts, Run, as_kind, as_pairs, likeliest
+from hmmscope.analysis import (
+    Counting,
+    Score,
+    as_law,
+    inference_mode,
+    known_component_laws,
+    model_outputs,
+    tune_counting,
+)
+from hmmscope.constructions import MultiTaskTransformer, demonstration_samples, least_squares, window_features
+from hmmscope.inference import optimal_law
 from hmmscope.schema import require
 from hmmscope.ties import smallest
 from hmmscope_papers.multitask.models import BATCH
@@ -52,7 +52,7 @@ def counting_of(run: Run) -> Counting:
 
 
 def answers(
-    model: SequenceModel, batch: Batch, run: Run, asked: NDArray[np.int64]
+    model: nn.Module, batch: Batch, run: Run, asked: NDArray[np.int64]
 ) -> Float64[Tensor, "batch asked symbol"]:
     """What a model says of the observations number `asked` of prompts that are laid out as those of a run."""
     columns, parts = torch.from_numpy(run.config.layout.columns[asked] - 1), []

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from hmmscope import Corpus, Process, probe, registry
-from hmmscope.analysis.counting import best_counting
+from hmmscope import Corpus, Process, Run, probe, registry
+from hmmscope.analysis import best_counting
 from hmmscope.lab import (
     Effect,
     Experiment,
@@ -18,7 +18,6 @@ from hmmscope.lab import (
     curve,
     lines,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest, smallest
 from hmmscope_papers.multitask.fig1 import effects
 from hmmscope_papers.multitask.models import PARTS, multitask_plan

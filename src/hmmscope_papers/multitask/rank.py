@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hmmscope import registry
+from hmmscope import Run, registry
 from hmmscope.lab import (
     PREDICTORS,
     Figure,
@@ -18,7 +18,6 @@ from hmmscope.lab import (
     lines,
     minus,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope_papers.multitask.studies import CYCLES, PromptStudy, depth_matters, excess_by, listed, prompt_config
 
 #: Each scale: HMMs of a pool, and symbols, which divide every rank.

@@ -13,10 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hmmscope import Corpus, Mixture
-from hmmscope.analysis.counting import best_counting
-from hmmscope.analysis.intervals import bootstrap_means, mean_row
-from hmmscope.analysis.probes import ProbeData, reading_times
+from hmmscope import Corpus, Mixture, Run, as_kind
+from hmmscope.analysis import ProbeData, best_counting, bootstrap_means, mean_row, reading_times
 from hmmscope.lab import (
     NUM_SEEDS,
     PREDICTORS,
@@ -31,8 +29,6 @@ from hmmscope.lab import (
     learned,
     regime,
 )
-from hmmscope.processes.narrow import as_kind
-from hmmscope.runs.pipeline import Run
 from hmmscope_papers.multitask.models import PARTS, multitask_plan
 from hmmscope_papers.multitask.predictors import last_sequence, prompt_score
 

@@ -7,16 +7,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hmmscope import Corpus, Mixture, Prompts, attention_map, capture, evaluate, probe
-from hmmscope.analysis.activations import inference_mode, residual_layers
-from hmmscope.analysis.intervals import bootstrap_means, bootstrap_ratio
-from hmmscope.analysis.similarity import explained_change, linear_cka
-from hmmscope.constructions import multitask_theorem1
-from hmmscope.constructions.least_squares import LeastSquares, demonstration_samples, least_squares, window_features
-from hmmscope.constructions.multitask_network import MultiTaskTransformer
+from hmmscope import Corpus, Mixture, Prompts, Run, as_kind, attention_map, capture, evaluate, probe
+from hmmscope.analysis import (
+    bootstrap_means,
+    bootstrap_ratio,
+    explained_change,
+    inference_mode,
+    linear_cka,
+    residual_layers,
+)
+from hmmscope.constructions import (
+    LeastSquares,
+    MultiTaskTransformer,
+    demonstration_samples,
+    least_squares,
+    multitask_theorem1,
+    window_features,
+)
 from hmmscope.lab import Measured
-from hmmscope.processes.narrow import as_kind
-from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.models import BATCH, MAX_DISTANCE
 

@@ -9,8 +9,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from hmmscope import evaluate
-from hmmscope.analysis.intervals import mean_row
+from hmmscope import Run, evaluate
+from hmmscope.analysis import mean_row
 from hmmscope.lab import (
     NUM_SEEDS,
     PREDICTORS,
@@ -27,7 +27,6 @@ from hmmscope.lab import (
     learned,
     lines,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope_papers.multitask.predictors import last_sequence
 
 CYCLES = "aliased-cycles-mixture"

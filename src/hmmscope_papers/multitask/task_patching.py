@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from hmmscope import evaluate, registry
-from hmmscope.analysis.counting import best_counting
-from hmmscope.analysis.intervals import mean_row
-from hmmscope.analysis.task_patching import task_patching
+from hmmscope import Run, evaluate, registry, task_patching
+from hmmscope.analysis import best_counting, mean_row
 from hmmscope.lab import (
     Effect,
     Estimate,
@@ -24,7 +22,6 @@ from hmmscope.lab import (
     lines,
     pooled,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope.ties import largest
 from hmmscope_papers.multitask.predictors import last_sequence
 

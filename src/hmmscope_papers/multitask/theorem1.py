@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from hmmscope import HMM, Corpus, Prompts, evaluate, registry
-from hmmscope.analysis.intervals import bootstrap_means
-from hmmscope.constructions.least_squares import demonstration_samples, least_squares
+from hmmscope import HMM, Corpus, Prompts, Run, evaluate, registry, stationary_distribution, symmetric_channel
+from hmmscope.analysis import bootstrap_means
+from hmmscope.constructions import demonstration_samples, least_squares
 from hmmscope.lab import (
     PREDICTORS,
     Experiment,
@@ -25,9 +25,6 @@ from hmmscope.lab import (
     lines,
     pooled,
 )
-from hmmscope.processes.low_rank import symmetric_channel
-from hmmscope.processes.stationary import stationary_law
-from hmmscope.runs.pipeline import Run
 from hmmscope.seeds import numpy_generator
 from hmmscope_papers.multitask.networks import (
     block_shuffle_rows,
@@ -78,7 +75,7 @@ def process(instance: int) -> HMM:
         inside /= inside.sum()
     left = np.array([[1 - leave[0], leave[0]], [1 - leave[1], leave[1]]])
     transition = np.concatenate([left, left[::-1, ::-1]]) @ np.stack([inside, inside[::-1]])
-    start = stationary_law(torch.from_numpy(transition))
+    start = stationary_distribution(torch.from_numpy(transition))
     return HMM(start, transition, symmetric_channel(NUM_SYMBOLS, 0.6))
 
 

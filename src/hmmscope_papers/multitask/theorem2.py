@@ -6,10 +6,8 @@ from typing import Any
 
 import torch
 
-from hmmscope import HMM, Corpus, Prompts, make_process, observability, registry
+from hmmscope import HMM, Corpus, Prompts, Run, as_kind, make_process, observability, registry
 from hmmscope.lab import Effect, Experiment, Figure, Measured, Rows, Seen, Tables, claim, lines
-from hmmscope.processes.narrow import as_kind
-from hmmscope.runs.pipeline import Run
 from hmmscope_papers.multitask.networks import (
     build_network,
     draw_demonstrations,

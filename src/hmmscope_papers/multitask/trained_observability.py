@@ -3,8 +3,7 @@
 import math
 from typing import Any
 
-from hmmscope import HMM, registry
-from hmmscope.errors import InputError
+from hmmscope import HMM, Run, as_kind, registry
 from hmmscope.lab import (
     NUM_SEEDS,
     Experiment,
@@ -20,8 +19,7 @@ from hmmscope.lab import (
     flat,
     lines,
 )
-from hmmscope.processes.narrow import as_kind
-from hmmscope.runs.pipeline import Run
+from hmmscope.schema import require
 from hmmscope_papers.multitask.studies import untrained_answers, window_config
 from hmmscope_papers.multitask.windows import (
     LOOKS,
@@ -68,8 +66,7 @@ class Observability(Experiment):
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
         gammas = choices["observabilities"]
-        if not all(0 < gamma <= 1 for gamma in gammas):
-            raise InputError(f"plan.observabilities: must be in (0, 1], got {gammas}")
+        require(all(0 < gamma <= 1 for gamma in gammas), "plan.observabilities", "must be in (0, 1]", gammas)
         return {
             f"observability {gamma:g}, memory {k}": window_config(scale, k, gamma)
             for gamma in gammas

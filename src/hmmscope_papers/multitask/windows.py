@@ -17,19 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float64
-from torch import Tensor
+from torch import Tensor, nn
 
-from hmmscope import HMM, stationary_distribution
-from hmmscope.analysis.activations import as_law, inference_mode, model_outputs
-from hmmscope.analysis.decomposition import Histories, sampled_histories
-from hmmscope.analysis.intervals import mean_row
-from hmmscope.inference.memory import filter_windows
-from hmmscope.inference.memory_error import fit_decay
+from hmmscope import HMM, Run, as_kind, stationary_distribution
+from hmmscope.analysis import Histories, as_law, inference_mode, mean_row, model_outputs, sampled_histories
+from hmmscope.inference import filter_windows, fit_decay
 from hmmscope.lab import Role, Rows
-from hmmscope.models.base import SequenceModel
-from hmmscope.processes.laws import symbol_law
-from hmmscope.processes.narrow import as_kind
-from hmmscope.runs.pipeline import Run
 
 #: Observations before the longest window, so that the whole past is as good as an endless one.
 PAST = 40
@@ -59,8 +52,8 @@ def window_rows(run: Run, histories: Histories, memory: int) -> list[dict[str, A
     law = histories.law
     windows = histories.observations[:, -memory:]
     exact_NV = histories.next_observation
-    best_NV = filter_windows(law, windows)[1] @ symbol_law(law)[0]
-    alone_NV = (stationary_distribution(run.process) @ symbol_law(law)[0]).expand_as(exact_NV)
+    best_NV = filter_windows(law, windows)[1] @ law.symbols()[0]
+    alone_NV = (stationary_distribution(run.process) @ law.symbols()[0]).expand_as(exact_NV)
     laws = {
         "model": _answers(run.model, windows, exact_NV.shape[1]),
         "memory": best_NV,
@@ -96,7 +89,7 @@ def exact_rate(histories: Histories, hmm: HMM, lengths: list[int]) -> dict[str, 
     """
     law, errors = histories.law, []
     for length in lengths:
-        best_NV = filter_windows(law, histories.observations[:, -length:])[1] @ symbol_law(law)[0]
+        best_NV = filter_windows(law, histories.observations[:, -length:])[1] @ law.symbols()[0]
         errors.append(float((histories.next_observation - best_NV).abs().sum(1).mean() / 2))
     used = [(length, error) for length, error in zip(lengths, errors, strict=True) if error > _ROUNDING]
     rate = fit_decay(*zip(*used, strict=True), first=used[0][0]).rate if len(used) >= 2 else None
@@ -105,7 +98,7 @@ def exact_rate(histories: Histories, hmm: HMM, lengths: list[int]) -> dict[str, 
     return {"rate": rate, "mixing": mixing}
 
 
-def _answers(model: SequenceModel, windows: Tensor, num_symbols: int) -> Float64[Tensor, "history symbol"]:
+def _answers(model: nn.Module, windows: Tensor, num_symbols: int) -> Float64[Tensor, "history symbol"]:
     """P(next observation) that a model gives after each window."""
     laws = []
     with inference_mode(model) as device:
