@@ -15,7 +15,7 @@ from hmmscope.inference import loop_inputs
 from hmmscope.inference.loop_inputs import over_lanes
 from hmmscope.inference.smoothing import expected_counts, smooth_pairs
 from inference_cases import close_logs, symbols
-from strategies import Matrices, as_labelled, likely, rows, some_starts
+from strategies import Matrices, as_labelled, likely, rows, some_starts, with_zeros
 
 SIZE, TIME = 66, 14
 
@@ -67,8 +67,8 @@ def answers(hmm, observations, starts, lengths):
     return sharp, near, logs
 
 
-def compare(hmm, *given):
-    assert loop_inputs.one_by_one(loop_inputs.tables(hmm.law))
+def compare(hmm, *given, sparse=True):
+    assert loop_inputs.one_by_one(loop_inputs.tables(hmm.law)) == sparse
     ours = answers(hmm, *given)
     with over_lanes():
         assert not loop_inputs.one_by_one(loop_inputs.tables(hmm.law))
@@ -95,6 +95,20 @@ def test_all_answers_are_those_of_the_dense_roads(kind, seed):
     starts = torch.tensor(some_starts(rng, TIME)) if rng.random() < 0.5 else torch.arange(TIME) == 0
     compare(hs.HMM(*matrices), observations, starts, lengths)
     compare(hs.LabelledHMM(*as_labelled(matrices)), observations, starts, lengths)
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_few_sequences_go_through_all_transitions_row_by_row(labelled):
+    rng = np.random.default_rng(6)
+    matrices = with_zeros(rng, SIZE, 3)
+    hmm = hs.LabelledHMM(*as_labelled(matrices)) if labelled else hs.HMM(*matrices)
+    observations = symbols(rng, 3, TIME, 3)
+    observations[0] = torch.tensor(likely(rng, matrices, TIME))
+    lengths = torch.tensor([TIME, 9, 0])
+    starts = torch.tensor(some_starts(rng, TIME))
+    tables, work = loop_inputs.tables(hmm.law), loop_inputs.sequences(observations, starts, lengths)
+    assert loop_inputs.row_by_row(tables, work)
+    compare(hmm, observations, starts, lengths, sparse=False)
 
 
 @pytest.mark.parametrize("labelled", [False, True])

@@ -1,10 +1,11 @@
 """From processes and batches to the compiled loops, and back: the filter and the smoother of one HMM on the processor.
 
-Many states with few ways out of each: `hmmscope.kernels.sparse`. Up to 64 states: `hmmscope.kernels.registers`. Few states,
-or few sequences, or transitions that emit, or negative numbers: `hmmscope.kernels.lanes`. Many states: a matrix product
-a step, with one compiled pass between two of them. A sequence whose belief has an entry below 1e-100 is gone over again by
-`hmmscope.kernels.careful`, because what is negligible now may be all that is left later. So nothing is lost to
-underflow: a probability of zero is zero, and every other one is right to its last digits.
+Many states with few ways out of each, or of few sequences: `hmmscope.kernels.sparse`. Up to 64 states:
+`hmmscope.kernels.registers`. Few states, or few sequences, or transitions that emit, or negative numbers:
+`hmmscope.kernels.lanes`. Many states: a matrix product a step, with one compiled pass between two of them. A sequence whose
+belief has an entry below 1e-100 is gone over again by `hmmscope.kernels.careful`, because what is negligible now may be all
+that is left later. So nothing is lost to underflow: a probability of zero is zero, and every other one is right to its last
+digits.
 """
 
 from dataclasses import dataclass, replace
@@ -16,12 +17,14 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Int64, Tensor
 from hmmscope.inference.loop_inputs import (
+    NO_ENTRIES,
     Sequences,
     Tables,
     few,
     in_blocks,
     one_by_one,
     padded,
+    row_by_row,
     sequences,
     side_by_side,
     tables,
@@ -93,7 +96,7 @@ def run_filter(
     norms = np.ones((batch, time)) if ragged else np.empty((batch, time))
     doubtful = np.zeros(len(work.rows), np.bool_)
     if few(found, work):
-        together = len(laws.opening) <= FEW_SYMBOLS and not one_by_one(found)
+        together = len(laws.opening) <= FEW_SYMBOLS and not (one_by_one(found) or row_by_row(found, work))
         forward(found, work, doubtful, beliefs=beliefs, norms=norms, laws=laws, ahead=ahead if together else None)
     else:
         together, prediction_SV = True, torch.from_numpy(laws.prediction)
@@ -179,7 +182,7 @@ def forward(
         _forward_side_by_side(process, work, doubtful, beliefs, norms, laws, ahead, totals)
         return
     every = every if least >= SHRINKS else 1
-    alone = ends is None and openers is None and ahead is None and one_by_one(process)
+    alone = ends is None and openers is None and ahead is None and (one_by_one(process) or row_by_row(process, work))
     no_rows, no_sums = np.empty((0, size), np.float64 if alone else dtype), np.empty(0)
     if ahead is None or laws is None:
         laws, ahead = NextLaws(np.empty(0), np.empty((size, 0))), np.empty((0, 0, 0))
@@ -193,9 +196,10 @@ def forward(
         places = own.rows[:0] if ends is None else ends[part]
         sums = no_sums if totals is None else totals[part]
         if alone:
-            first, emission = (array.astype(np.float64, copy=False) for array in (process.first, process.emission))
+            first, step, emission = (array.astype(np.float64, copy=False) for array in process)
+            entries = process.into if one_by_one(process) else NO_ENTRIES
             known = *own[:3], own.starts, every, beliefs, norms, sums, doubtful[part]
-            sparse.forward(first, *process.into, emission, *known)
+            sparse.forward(first, step, *entries, emission, *known)
             return
         lanes.forward(
             *(work.width, *process, opening, prediction, work.symbols if openers is None else openers, *own[:3]),

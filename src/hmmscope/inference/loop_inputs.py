@@ -38,6 +38,10 @@ class Entries(NamedTuple):
     weights: NDArray[np.float64]
 
 
+#: In the place of entries where all are gone through.
+NO_ENTRIES = Entries(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0))
+
+
 def _entries(ordered: NDArray[np.floating]) -> Entries:
     """Of matrices (K, S, S) by their rows."""
     matrix, row, other = np.nonzero(ordered)
@@ -226,6 +230,12 @@ def one_by_one(process: Tables) -> bool:
     """Whether so few transitions can be made that they are gone through one by one."""
     large = process.num_states > registers.MOST
     return large and process.positive_share <= sparse_share and not process.signed
+
+
+def row_by_row(process: Tables, work: Sequences) -> bool:
+    """Whether the filter of few sequences goes through all transitions, the states of a sequence side by side in memory."""
+    large = process.num_states > registers.MOST and most_side_by_side > 0
+    return large and len(work.rows) <= FEW_SEQUENCES and not process.signed
 
 
 def side_by_side(process: Tables, work: Sequences) -> bool:

@@ -9,6 +9,7 @@ One sequence after the other, its states side by side in memory. Formulas, table
 
 import math
 
+import numba
 import numpy as np
 
 from hmmscope.kernels.compiling import kernel
@@ -19,11 +20,41 @@ _SMALLEST = 1e-100
 _TERMS = 1024
 
 
+@numba.njit(nogil=True, fastmath={"contract", "reassoc"})
+def _moved(law, matrix, now):  # type: ignore[no-untyped-def]
+    """now_j = sum_i law_i matrix_ij, four rows at a time."""
+    size = len(law)
+    now[:] = 0.0
+    for i in range(0, size - 3, 4):
+        a, b, c, d = law[i], law[i + 1], law[i + 2], law[i + 3]
+        for j in range(size):
+            now[j] += (a * matrix[i, j] + b * matrix[i + 1, j]) + (c * matrix[i + 2, j] + d * matrix[i + 3, j])
+    for i in range(size - size % 4, size):
+        for j in range(size):
+            now[j] += law[i] * matrix[i, j]
+
+
 @kernel(fastmath={"contract", "reassoc"})
 def forward(  # type: ignore[no-untyped-def]
-    first, begins, others, weights, emission, symbols, offsets, lengths, starts, every, beliefs, norms, totals, doubtful
+    first,
+    step,
+    begins,
+    others,
+    weights,
+    emission,
+    symbols,
+    offsets,
+    lengths,
+    starts,
+    every,
+    beliefs,
+    norms,
+    totals,
+    doubtful,
 ):
-    """The filter; entries lead to their state. Beliefs (N, S) and norms (N,) have rows or none, totals (n,) too.
+    """The filter; entries lead to their state, or where there are none `step` (K, S, S) is gone through row by row.
+
+    Beliefs (N, S) and norms (N,) have rows or none, totals (n,) too.
 
     Laws are looked at every `every` steps. A sequence in doubt is given up: its rows from there on are not
     written.
@@ -40,11 +71,13 @@ def forward(  # type: ignore[no-untyped-def]
                     norm += now[j]
             elif alive:
                 base = 0 if emits else seen * size
-                for j in range(size):
+                for j in range(size if len(begins) else 0):
                     x = 0.0
                     for entry in range(begins[base + j], begins[base + j + 1]):
                         x += law[others[entry]] * weights[entry]
                     now[j] = x
+                if len(begins) == 0:
+                    _moved(law, step[0 if emits else seen], now)
                 if emits:
                     for j in range(size):
                         now[j] *= emission[seen, j]
