@@ -311,9 +311,9 @@ def _fit_all(work: Prepared, path: Path, say: Callable[[str], None], quiet: bool
         kept = as_kind(load_process(file), HMM) if os.path.lexists(file) else None
         if kept is None or not search.is_file():  # studies that were begun before searches were noted have only the HMM
             say(f"study: fitting an HMM of {size} state{'s' * (size != 1)}")
-            restarts, iterations = (spec.restarts, spec.iterations) if kept is None else (1, 1)
-            options = {"start": kept, "num_restarts": restarts, "max_iterations": iterations, "seed": spec.split_seed}
-            found = fit(work.parts[0], size, quiet=quiet, **options)
+            most, steps = (spec.restarts, spec.iterations) if kept is None else (1, 1)
+            options: dict[str, Any] = {"start": kept, "num_restarts": most, "max_iterations": steps}
+            found = fit(work.parts[0], size, seed=spec.split_seed, quiet=quiet, **options)
             one = found.fits[size]
             about = {"bic": one.bic, "log_likelihood": one.log_likelihood, "restarts": one.num_restarts}
             about |= {"agreed": one.agreed, "iterations": one.num_iterations, "converged": one.converged}
