@@ -42,7 +42,8 @@ def train_in_pool(
         FullDiskError: the disk is full, and no other run was begun.
         InputError, NonFiniteError, Interrupted: see `hmmscope.runs.training.train`.
     """
-    points = {run_name(config): Point(run_name(config), {"seed": config.seed}, config) for config in configs}
+    in_order = sorted(configs, key=lambda config: config.training.num_steps if config.training.schedule == "wsd" else 0)
+    points = {run_name(config): Point(run_name(config), {"seed": config.seed}, config) for config in in_order}
     wanted = [point for name, point in points.items() if not RunTask(pool, name).is_done()]
     require_room([point.config for point in wanted], pool, here=engine is None or engine.name == "local")
     if wanted:

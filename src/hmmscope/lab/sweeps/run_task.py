@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 
 from hmmscope.errors import HmmscopeError, RefusedError
-from hmmscope.lab.sweeps.grid import check_run, load_point
+from hmmscope.lab.sweeps.grid import check_run, load_point, load_points
 from hmmscope.lab.tasks.task import Busy, Heartbeat, Task
 from hmmscope.runs.config import RunConfig
 from hmmscope.runs.training import train
@@ -90,11 +90,26 @@ class RunTask(Task):
             if self.is_done():
                 return
             try:
-                train(_as_begun(point.config, self.folder), self.folder, resume=True, quiet=quiet)
+                begin = shorter(self.out, point.config)
+                train(_as_begun(point.config, self.folder), self.folder, begin=begin, resume=True, quiet=quiet)
             except RefusedError as error:
                 if not _same_run(self.folder, point.config):
                     raise
                 raise Busy(str(error)) from error
+
+
+def shorter(out: Path, config: RunConfig) -> Path | None:
+    """The longest finished run of the grid that is the same but for its number of steps, of the schedule "wsd"."""
+    if config.training.schedule != "wsd":
+        return None
+    found = [
+        (steps, RunTask(out, point.name).folder)
+        for point in load_points(out)
+        if (steps := point.config.training.num_steps) < config.training.num_steps
+        and replace(config, training=replace(config.training, num_steps=steps)) == point.config
+        and RunTask(out, point.name).is_done()
+    ]
+    return max(found, default=(0, None))[1]
 
 
 def _as_begun(config: RunConfig, path: Path) -> RunConfig:

@@ -1,0 +1,352 @@
+"""How the fit length on Cyclic-DET grows with training, by depth: annealed budgets, a law, and what it says of the paper's.
+
+A training at a constant rate has no end of its own, and one whose rate falls has only its last point. So the budgets are
+branches of one trunk: constant up to 400, 800, 1600, ... steps, and from each of these linear to zero over a fifth as many.
+Only annealed ends count.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from statistics import fmean
+from typing import Any
+
+from hmmscope import registry
+from hmmscope.lab import (
+    NUM_SEEDS,
+    Effect,
+    Experiment,
+    Figure,
+    Gate,
+    Law,
+    LawPoint,
+    Measured,
+    Rows,
+    Seen,
+    Series,
+    Tables,
+    claim,
+    curve,
+    held_out,
+    last_doubling,
+    learned,
+    level,
+    lines,
+    pooled,
+    regime,
+)
+from hmmscope.runs.pipeline import Run
+from hmmscope_papers.limits.lengths import RATE, final_losses, fit_lengths
+from hmmscope_papers.limits.tables import layers_of, log2_length, model_name, relabelled
+from hmmscope_papers.limits.trainings import identity, label_of, limits_config
+
+TASK = "cyclic-det"
+#: Sequences that the paper trains a model on: 100 epochs of 5 million.
+PAPER_SEQUENCES = 5e8
+#: A length from this share of the sequence on is known to be at least that, and no more.
+CEILING = 0.95
+#: A length that moves by less over a doubling of the training is at rest, in doublings.
+AT_REST = 0.03
+#: Share of the instances that a law has to cover at the largest budget, which it had not seen.
+COVERED = 0.8
+
+
+@registry.experiment("limits-law")
+class LimitsLaw(Experiment):
+    """Annealed budgets of Cyclic-DET by depth, in instances that all depths and budgets share."""
+
+    title = "Fit length as a law of depth and training"
+    summary = (
+        "Transformers of growing depth and the RNN follow five states under two permutations that generate A5. One trunk "
+        "is trained at a constant learning rate, and copies of it are annealed at budgets that double, so that each point "
+        "is a training that has come to its end. Depths and budgets share their instances. A straight law in the logarithm "
+        "of the sequences and one that saturates are fitted to all budgets but the largest, tested on it, and asked at the "
+        "paper's budget; the interval is the union of both."
+    )
+    num_seeds = NUM_SEEDS
+    networks = ("layers", "longest", "steps")
+    sizes = {
+        "smoke": {
+            "samples": 64,
+            "least_count": 8,
+            "error_rates": [0.05, RATE],
+            "definition": "prefix",
+            "last_epochs": 1,
+        },
+        **{
+            scale: {
+                "samples": 4096,
+                "least_count": 256,
+                "error_rates": [0.05, RATE],
+                "definition": "prefix",
+                "last_epochs": 1,
+            }
+            for scale in ("small", "medium", "gpu")
+        },
+    }
+    groups = {"losses": ("positions", "fit-lengths")}
+    shapes: dict[str, dict[str, Any]] = {
+        "smoke": {"length": 4, "layers": [0, 1, 2], "first": 12, "doublings": 3},
+        "small": {"length": 16, "layers": [0, 1, 2, 3], "first": 480, "doublings": 4},
+        "medium": {"length": 32, "layers": [0, 1, 2, 3, 5], "first": 480, "doublings": 7},
+        "gpu": {"length": 120, "layers": [0, 1, 3, 7], "first": 9000, "doublings": 4},
+    }
+
+    def choices(self, scale: str) -> dict[str, Any]:
+        return dict(self.shapes[scale])
+
+    def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
+        return {
+            f"{_chain(choices['length'], layers)}, {steps} steps": _config(
+                scale, choices["length"], layers, steps, choices
+            )
+            for layers in choices["layers"]
+            for steps in (choices["first"] * 2**k for k in range(choices["doublings"]))
+        }
+
+    def cells(self, labels: list[str]) -> dict[str, list[str]]:
+        """A trunk with its branches, shortest first: each goes on from the one before."""
+        chains: dict[str, list[str]] = {}
+        for label in labels:
+            chains.setdefault(label.rpartition(", ")[0], []).append(label)
+        return chains
+
+    def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
+        tables: Measured = {"positions": [], "fit-lengths": []}
+        for run in runs.values():
+            training = run.config.training
+            budget = {"steps": training.num_steps, "sequences": training.num_steps * training.batch_size}
+            rows = final_losses(run, TASK, sizes)
+            facts = identity(run) | budget | {"longest": max(row["position"] for row in rows)}
+            tables["positions"] += [facts | row for row in rows]
+            tables["fit-lengths"] += [facts | row for row in fit_lengths(run, rows, sizes) if row["by"] == "final"]
+        return tables
+
+    def figures(self, tables: Tables) -> list[Figure]:
+        return [_figure(tables["fit-lengths"])]
+
+    def without_training(self, tables: Tables) -> Tables:
+        return {name: relabelled(rows, "constant") for name, rows in tables.items()}
+
+
+def _chain(length: int, layers: int) -> str:
+    return f"{label_of(TASK, layers)}, length {length}"
+
+
+def _config(scale: str, length: int, layers: int, steps: int, choices: Mapping[str, Any]) -> dict[str, Any]:
+    first = choices["first"] - choices["first"] // 6  # where the first branch begins
+    training = {
+        "num_steps": steps,
+        "schedule": "wsd",
+        "epoch_steps": 0,
+        "warmup_steps": min(300, first // 2),
+        "warmup_from": 0.0,
+        "evaluate_every": first,
+        "checkpoint_every": max(first, 1000),
+    }
+    return limits_config(scale, TASK, layers, curriculum=False, length=length, training=training)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The law
+
+
+def _lengths(tables: Tables, layers: int | None = None, rate: float = RATE) -> Rows:
+    rows = tables["fit-lengths"].where(predictor="model", error_rate=rate)
+    return rows if layers is None else rows.where(layers=layers)
+
+
+def _points(rows: Rows) -> list[LawPoint]:
+    """log2 of the fit length against log2 of the sequences; near the end of the sequence it is at least that."""
+    return [
+        LawPoint(
+            math.log2(row["sequences"]),
+            row["seed"],
+            math.log2(min(max(row["length"], 1.0), CEILING * row["longest"])),
+            row["length"] >= CEILING * row["longest"],
+        )
+        for row in rows
+    ]
+
+
+def _deep(tables: Tables) -> list[int]:
+    return [n for n in layers_of(_lengths(tables)) if n > 0]
+
+
+def _at_paper(points: list[LawPoint], unit: str) -> Effect | None:
+    law = Law.of(points)
+    return None if law is None else law.effect(math.log2(PAPER_SEQUENCES), unit)
+
+
+def _by_budget(rows: Rows, measure: Callable[[Rows], float | None]) -> list[LawPoint]:
+    """A number of all depths of an instance at a budget."""
+    found = [
+        (row[0]["sequences"], row[0]["seed"], value)
+        for row in rows.by("sequences", "seed").values()
+        if (value := measure(row)) is not None
+    ]
+    return [LawPoint(math.log2(sequences), seed, value) for sequences, seed, value in found]
+
+
+def _slope(own: Rows) -> float | None:
+    """Doublings of the fit length a layer, over the depths that do not fit all of the sequence."""
+    known = [(row["layers"], log2_length(row)) for row in own if row["length"] < CEILING * row["longest"]]
+    if len(known) < 2:
+        return None
+    centre = fmean(n for n, _ in known)
+    spread = math.fsum((n - centre) ** 2 for n, _ in known)
+    return math.fsum((n - centre) * y for n, y in known) / spread
+
+
+def _gates(tables: Tables, chains: Mapping[str, list[LawPoint]]) -> tuple[Gate, ...]:
+    """Every depth has learned something, and its law foretold the largest budget."""
+    return (_learned(tables), _foretold(chains))
+
+
+def _learned(tables: Tables) -> Gate:
+    """Whether every model fits a position more than one that always gives the same answer, at the largest budget."""
+    leads = []
+    for own in tables["fit-lengths"].where(error_rate=RATE).by("layers").values():
+        last = own.where(sequences=max(own.values("sequences")))
+        values = {
+            name: {row["seed"]: row["length"] for row in last.where(predictor=name)} for name in ("model", "constant")
+        }
+        leads.append(
+            pooled([length - values["constant"][seed] for seed, length in values["model"].items()], "positions")
+        )
+    least = min(leads, key=lambda effect: effect.value, default=Effect(value=0.0))
+    return learned(least, 1.0, "one that always gives the same answer, in positions of the fit length,")
+
+
+def _foretold(chains: Mapping[str, list[LawPoint]]) -> Gate:
+    tests = [test for points in chains.values() if (test := held_out(points)) is not None]
+    count = sum(test.count for test in tests)
+    share = sum(test.covered for test in tests) / count if count else 0.0
+    return regime(share, COVERED, 1.0, "the share of largest budgets that the laws of the smaller ones cover")
+
+
+def _said(tables: Tables) -> str:
+    """Lengths at the largest budget and at the paper's, by depth."""
+    parts = []
+    for layers in layers_of(_lengths(tables)):
+        rows = _lengths(tables, layers)
+        most = max(rows.values("sequences"))
+        mean = 2 ** fmean(log2_length(row) for row in rows.where(sequences=most))
+        effect = _at_paper(_points(rows), "")
+        ends = "" if effect is None or effect.low is None or effect.high is None else _range(effect.low, effect.high)
+        parts.append(f"{model_name(layers)} {mean:.3g} at {most:,} sequences{ends}")
+    longest = max(_lengths(tables).values("longest"))
+    return f"Width 64, sequences of {longest}: {'; '.join(parts)}."
+
+
+def _range(low: float, high: float) -> str:
+    return f", {2 ** max(low, 0.0):.3g} to {2 ** min(high, 20.0):.3g} at the paper's 5·10⁸ by the law"
+
+
+@claim("limits-law-growth")
+def growth(tables: Tables) -> Seen:
+    """Depths of an instance at a budget share it, so that its slope has no spread of instances."""
+    rows = Rows(row for row in _lengths(tables) if row["layers"] > 0)
+    points = _by_budget(rows, _slope)
+    return Seen(_at_paper(points, "doublings a layer"), _said(tables), _gates(tables, {"slope": points}))
+
+
+@claim("limits-law-doubles")
+def doubles(tables: Tables) -> Seen:
+    """The same slope, asked to be one."""
+    return growth.measure(tables)
+
+
+@claim("limits-law-power")
+def power(tables: Tables) -> Seen:
+    """At the depth that is furthest below 2^L, of those whose 2^L is no longer than the sequence."""
+    chains = {n: _points(_lengths(tables, n)) for n in _deep(tables)}
+    longest = max(_lengths(tables).values("longest"))
+    effects = {
+        model_name(n): effect.shifted(-float(n))
+        for n, points in chains.items()
+        if 2**n <= longest and (effect := _at_paper(points, "doublings above 2^L")) is not None
+    }
+    gates = _gates(tables, {model_name(n): points for n, points in chains.items()})
+    return Seen(effects, _said(tables), gates, wanted=tuple(effects))
+
+
+@claim("limits-law-rnn")
+def recurrent(tables: Tables) -> Seen:
+    """Where the RNN fits all of the sequence the lead is at least that of the end."""
+    rows, deepest = _lengths(tables), max(_deep(tables), default=0)
+    others = {(row["sequences"], row["seed"]): row for row in rows.where(layers=deepest)}
+    points = [
+        LawPoint(math.log2(sequences), seed, _capped(row) - _capped(other), row["length"] >= CEILING * row["longest"])
+        for row in rows.where(layers=0)
+        if (other := others.get((sequences := row["sequences"], seed := row["seed"]))) is not None
+    ]
+    effect = _at_paper(points, f"doublings of the RNN beyond {model_name(deepest)}")
+    return Seen(effect, _said(tables), _gates(tables, {"lead": points}))
+
+
+def _capped(row: Mapping[str, Any]) -> float:
+    return math.log2(min(max(row["length"], 1.0), CEILING * row["longest"]))
+
+
+@claim("limits-law-rests")
+def rests(tables: Tables) -> Seen:
+    """By depth, over the last doubling of the budget, of annealed ends; those at the end of the sequence do not count."""
+    effects = {}
+    for layers in _deep(tables):
+        moved = list(last_doubling(_points(_lengths(tables, layers))).values())
+        if moved:
+            effects[model_name(layers)] = pooled(moved, "doublings a doubling of training")
+    known = {name: effect for name, effect in effects.items() if effect.low is not None and effect.high is not None}
+    still = [name for name, effect in known.items() if max(-(effect.low or 0.0), effect.high or 0.0) < AT_REST]
+    said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
+    return Seen(
+        effects, f"Over the last doubling: {said or 'all fit the sequence'}. At rest: {', '.join(still) or 'none'}."
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figure
+
+
+def _figure(rows: Rows) -> Figure:
+    own = rows.where(predictor="model", error_rate=RATE)
+    longest = max(own.values("longest"))
+    ends = (float(min(own.values("sequences"))), PAPER_SEQUENCES)
+    series: list[Series | None] = []
+    for layers in layers_of(own):
+        of_depth = own.where(layers=layers)
+        series.append(curve(of_depth, "sequences", model_name(layers), "model" if layers else "optimum", y="length"))
+        series += _drawn_law(_points(of_depth), model_name(layers), longest)
+    series.append(level(longest, ends, "end of the sequence", "ceiling"))
+    shown: dict[str, Any] = {"x_label": "sequences seen", "y_label": "fit length", "y_min": 0.0, "log_x": True}
+    return Figure(
+        name="fit-length-law",
+        title="Fit length of annealed trainings, and what their law says of the paper's budget",
+        caption=(
+            f"The place between two positions at which the loss crosses {RATE:g}, of annealed copies of one trunk. "
+            "Bands of points are 95 % intervals over instances. The bands beyond them are the union of a straight "
+            "law and one that saturates, for the mean over instances, up to the 5·10⁸ sequences of the paper; both were "
+            "fitted to all points."
+        ),
+        panels=(lines(f"Cyclic-DET, sequences of {longest}, width 64", *series, **shown),),
+    )
+
+
+def _drawn_law(points: list[LawPoint], name: str, longest: int) -> list[Series]:
+    """The band of a law from the largest budget to the paper's."""
+    law = Law.of(points)
+    if law is None:
+        return []
+    first, last = max(point.x for point in points), math.log2(PAPER_SEQUENCES)
+    places = [first + (last - first) * k / 8 for k in range(9)]
+    found = [law.effect(x, "") for x in places]
+    return [
+        Series(
+            name=f"{name}, law",
+            role="control",
+            x=tuple(2**x for x in places),
+            y=tuple(min(2**effect.value, float(longest)) for effect in found),
+            low=tuple(min(2 ** (effect.low or 0.0), float(longest)) for effect in found),
+            high=tuple(min(2 ** min(effect.high or 0.0, 20.0), float(longest)) for effect in found),
+        )
+    ]
