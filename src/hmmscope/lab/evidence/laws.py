@@ -62,7 +62,7 @@ class Law:
     Attributes:
         points: what it was fitted to.
         forms: the fits that count, by name: of "straight" one, of "saturating" one for each rate that the data allow, the
-            best first; none where growth becomes faster.
+            best first.
     """
 
     points: tuple[LawPoint, ...]
@@ -75,13 +75,10 @@ class Law:
         seen = sum(not point.hidden for point in points)
         if len(budgets) < 3 or seen < len(instances) + 4:
             return None
-        forms = {"straight": [_Fit.of(points, None)]}
-        curved = [fit for fit in (_Fit.of(points, rate) for rate in RATES) if fit.weights[-1] >= 0]
-        if curved:  # or the growth becomes faster, and nothing saturates
-            curved.sort(key=lambda fit: fit.squares)
-            degrees = curved[0].degrees - 1  # the rate is one more
-            most = curved[0].squares * (1 + quantile(degrees) ** 2 / degrees)  # F with one degree is Student's squared
-            forms["saturating"] = [fit for fit in curved if fit.squares <= most]
+        curved = sorted((_Fit.of(points, rate) for rate in RATES), key=lambda fit: fit.squares)
+        degrees = curved[0].degrees - 1  # the rate is one more
+        most = curved[0].squares * (1 + quantile(degrees) ** 2 / degrees)  # F with one degree is Student's squared
+        forms = {"straight": [_Fit.of(points, None)], "saturating": [fit for fit in curved if fit.squares <= most]}
         return cls(tuple(points), forms)
 
     def mean_at(self, x: float) -> dict[str, Interval]:

@@ -1,0 +1,94 @@
+"""Laws of an outcome in its budget: intervals cover what was planted, in both forms, and below a ceiling."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from hmmscope.lab import Law, LawPoint, held_out, last_doubling
+
+#: A budget that is not run.
+FAR = 29.0
+
+
+def planted(
+    form: str, seed: int, *, ceiling: float = float("inf"), spread: float = 0.08
+) -> tuple[list[LawPoint], Callable[[float], float]]:
+    """Five instances at seven budgets, and the mean over instances at any."""
+    rng = random.Random(f"{form} {seed}")
+    own = [rng.gauss(0, 0.3) for _ in range(5)]
+
+    def mean(x: float) -> float:
+        return 3 + (0.25 * (x - 15) if form == "straight" else 2 - 2 * 2 ** (-0.3 * (x - 15)))
+
+    points = []
+    for instance, effect in enumerate(own):
+        for x in range(15, 22):
+            y = mean(x) + effect + rng.gauss(0, spread)
+            points.append(LawPoint(float(x), instance, min(y, ceiling), y >= ceiling))
+    return points, lambda x: mean(x) + sum(own) / len(own)
+
+
+@pytest.mark.parametrize("ceiling", [float("inf"), 4.3])
+@pytest.mark.parametrize("form", ["straight", "saturating"])
+def test_the_union_of_both_forms_covers_what_was_planted(form: str, ceiling: float) -> None:
+    """Of twenty each at least 17: an interval that covers 95 in 100 has fewer once in 300."""
+    covered = width = 0.0
+    for seed in range(20):
+        points, mean = planted(form, seed, ceiling=ceiling)
+        law = Law.of(points)
+        assert law is not None
+        effect = law.effect(FAR, "doublings")
+        assert effect.low is not None
+        assert effect.high is not None
+        covered += effect.low <= mean(FAR) <= effect.high
+        width += (effect.high - effect.low) / 20
+    assert covered >= 17
+    assert width < 4  # or it would say nothing
+
+
+def test_each_form_alone_is_wrong_about_the_other() -> None:
+    """What the union is for: a straight line through a law that saturates is surely too high far away."""
+    points, mean = planted("saturating", 0)
+    law = Law.of(points)
+    assert law is not None
+    found = law.mean_at(FAR)
+    assert found["straight"].low > mean(FAR)
+    assert found["saturating"].low <= mean(FAR) <= found["saturating"].high
+
+
+def test_without_noise_a_line_is_found_and_goes_on() -> None:
+    points = [LawPoint(float(x), i, 0.5 * x + i) for i in range(3) for x in range(4)]
+    law = Law.of(points)
+    assert law is not None
+    assert law.mean_at(10.0)["straight"] == pytest.approx((6.0, 6.0, 6.0), abs=1e-6)
+    assert law.next_at(10.0, 2)["straight"] == pytest.approx((7.0, 7.0, 7.0), abs=1e-6)
+    assert last_doubling(points) == {0: 0.5, 1: 0.5, 2: 0.5}
+
+
+def test_what_a_ceiling_hides_is_known_to_be_above_it() -> None:
+    """As if it ended there, growth would seem to stop."""
+    points, mean = planted("straight", 1, ceiling=4.0, spread=0.02)
+    assert sum(point.hidden for point in points) > 10
+    law, cut = (Law.of(chosen) for chosen in (points, [point._replace(hidden=False) for point in points]))
+    assert law is not None
+    assert cut is not None
+    assert law.mean_at(25.0)["straight"].value == pytest.approx(mean(25.0), abs=0.25)
+    assert cut.mean_at(25.0)["straight"].high < mean(25.0) - 0.25
+
+
+def test_the_largest_budget_tests_the_law_of_the_others() -> None:
+    points, _ = planted("straight", 2)
+    found = held_out(points)
+    assert found is not None
+    assert (found.covered, found.count) == (5, 5)
+    jumped = [point._replace(y=point.y + 2) if point.x == 21 else point for point in points]
+    broken = held_out(jumped)
+    assert broken is not None
+    assert broken.covered == 0
+
+
+def test_too_little_is_no_law() -> None:
+    assert Law.of([LawPoint(float(x), i, float(x)) for i in range(3) for x in range(2)]) is None
+    assert Law.of([LawPoint(float(x), i, 3.0, True) for i in range(3) for x in range(5)]) is None
+    assert held_out([]) is None
