@@ -129,7 +129,7 @@ def last_doubling(points: Sequence[LawPoint]) -> dict[int, float]:
     steps = {}
     for instance in sorted({point.instance for point in points}):
         own = sorted(point for point in points if point.instance == instance and not point.hidden)
-        for before, after in list(pairwise(own))[-1:]:
+        for before, after in [(one, other) for one, other in pairwise(own) if other.x > one.x][-1:]:
             steps[instance] = (after.y - before.y) / (after.x - before.x)
     return steps
 
