@@ -81,7 +81,7 @@ def test_the_largest_budget_tests_the_law_of_the_others() -> None:
     points, _ = planted("straight", 2)
     found = held_out(points)
     assert found is not None
-    assert (found.covered, found.count) == (5, 5)
+    assert (found.covered, found.instances) == (5, 5)
     jumped = [point._replace(y=point.y + 2) if point.x == 21 else point for point in points]
     broken = held_out(jumped)
     assert broken is not None

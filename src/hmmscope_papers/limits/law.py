@@ -219,7 +219,7 @@ def _learned(tables: Tables) -> Gate:
 
 def _foretold(chains: Mapping[str, list[LawPoint]]) -> Gate:
     tests = [test for points in chains.values() if (test := held_out(points)) is not None]
-    count = sum(test.count for test in tests)
+    count = sum(test.instances for test in tests)
     share = sum(test.covered for test in tests) / count if count else 0.0
     return regime(share, COVERED, 1.0, "the share of largest budgets that the laws of the smaller ones cover")
 

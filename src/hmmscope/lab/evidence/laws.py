@@ -103,11 +103,11 @@ class Held(NamedTuple):
     """How a law did on the largest budget, which it had not seen.
 
     Attributes:
-        covered, count: instances whose outcome lies in the union of the intervals, of so many.
+        covered, instances: those whose outcome lies in the union of the intervals, and all.
     """
 
     covered: int
-    count: int
+    instances: int
 
 
 def held_out(points: Sequence[LawPoint]) -> Held | None:
