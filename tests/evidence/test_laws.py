@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hmmscope.lab import Law, LawPoint, held_out, last_doubling
+from hmmscope.lab import Law, LawPoint
 
 #: A budget that is not run.
 FAR = 29.0
@@ -63,7 +63,7 @@ def test_without_noise_a_line_is_found_and_goes_on() -> None:
     assert law is not None
     assert law.mean_at(10.0)["straight"] == pytest.approx((6.0, 6.0, 6.0), abs=1e-6)
     assert law.next_at(10.0, 2)["straight"] == pytest.approx((7.0, 7.0, 7.0), abs=1e-6)
-    assert last_doubling(points) == {0: 0.5, 1: 0.5, 2: 0.5}
+    assert Law.last_doubling(points) == {0: 0.5, 1: 0.5, 2: 0.5}
 
 
 def test_what_a_ceiling_hides_is_known_to_be_above_it() -> None:
@@ -79,11 +79,11 @@ def test_what_a_ceiling_hides_is_known_to_be_above_it() -> None:
 
 def test_the_largest_budget_tests_the_law_of_the_others() -> None:
     points, _ = planted("straight", 2)
-    found = held_out(points)
+    found = Law.held_out(points)
     assert found is not None
     assert (found.covered, found.instances) == (5, 5)
     jumped = [point._replace(y=point.y + 2) if point.x == 21 else point for point in points]
-    broken = held_out(jumped)
+    broken = Law.held_out(jumped)
     assert broken is not None
     assert broken.covered == 0
 
@@ -91,4 +91,4 @@ def test_the_largest_budget_tests_the_law_of_the_others() -> None:
 def test_too_little_is_no_law() -> None:
     assert Law.of([LawPoint(float(x), i, float(x)) for i in range(3) for x in range(2)]) is None
     assert Law.of([LawPoint(float(x), i, 3.0, True) for i in range(3) for x in range(5)]) is None
-    assert held_out([]) is None
+    assert Law.held_out([]) is None

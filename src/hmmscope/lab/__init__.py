@@ -33,10 +33,8 @@ _HOME = {
     "pooled": "evidence.effects",
     "predicted": "evidence.effects",
     "share": "evidence.effects",
-    "Law": "evidence.laws",
-    "LawPoint": "evidence.laws",
-    "held_out": "evidence.laws",
-    "last_doubling": "evidence.laws",
+    "Law": "evidence.budget_laws",
+    "LawPoint": "evidence.budget_laws",
     "Rows": "evidence.rows",
     "Tables": "evidence.rows",
     "effect_of": "evidence.rows",
@@ -65,6 +63,8 @@ _HOME = {
 __all__ = [*_HOME]
 
 if TYPE_CHECKING:
+    from hmmscope.lab.evidence.budget_laws import Law as Law
+    from hmmscope.lab.evidence.budget_laws import LawPoint as LawPoint
     from hmmscope.lab.evidence.claim import Seen as Seen
     from hmmscope.lab.evidence.claim import claim as claim
     from hmmscope.lab.evidence.clouds import belief_colours as belief_colours
@@ -84,10 +84,6 @@ if TYPE_CHECKING:
     from hmmscope.lab.evidence.figure import Role as Role
     from hmmscope.lab.evidence.figure import Series as Series
     from hmmscope.lab.evidence.finding import Finding as Finding
-    from hmmscope.lab.evidence.laws import Law as Law
-    from hmmscope.lab.evidence.laws import LawPoint as LawPoint
-    from hmmscope.lab.evidence.laws import held_out as held_out
-    from hmmscope.lab.evidence.laws import last_doubling as last_doubling
     from hmmscope.lab.evidence.panels import bar as bar
     from hmmscope.lab.evidence.panels import bars as bars
     from hmmscope.lab.evidence.panels import curve as curve

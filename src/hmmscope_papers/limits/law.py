@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from statistics import fmean
 from typing import Any
 
-from hmmscope import registry
+from hmmscope import Run, registry
 from hmmscope.lab import (
     NUM_SEEDS,
     Effect,
@@ -26,15 +26,12 @@ from hmmscope.lab import (
     Tables,
     claim,
     curve,
-    held_out,
-    last_doubling,
     learned,
     level,
     lines,
     pooled,
     regime,
 )
-from hmmscope.runs.pipeline import Run
 from hmmscope_papers.limits.lengths import RATE, final_losses, fit_lengths
 from hmmscope_papers.limits.tables import layers_of, log2_length, model_name, relabelled
 from hmmscope_papers.limits.trainings import identity, label_of, limits_config
@@ -218,7 +215,7 @@ def _learned(tables: Tables) -> Gate:
 
 
 def _foretold(chains: Mapping[str, list[LawPoint]]) -> Gate:
-    tests = [test for points in chains.values() if (test := held_out(points)) is not None]
+    tests = [test for points in chains.values() if (test := Law.held_out(points)) is not None]
     count = sum(test.instances for test in tests)
     share = sum(test.covered for test in tests) / count if count else 0.0
     return regime(share, COVERED, 1.0, "the share of largest budgets that the laws of the smaller ones cover")
@@ -293,7 +290,7 @@ def rests(tables: Tables) -> Seen:
     """By depth, over the last doubling of the budget, of annealed ends; those at the end of the sequence do not count."""
     effects = {}
     for layers in _deep(tables):
-        moved = list(last_doubling(_points(_lengths(tables, layers))).values())
+        moved = list(Law.last_doubling(_points(_lengths(tables, layers))).values())
         if moved:
             effects[model_name(layers)] = pooled(moved, "doublings a doubling of training")
     known = {name: effect for name, effect in effects.items() if effect.low is not None and effect.high is not None}

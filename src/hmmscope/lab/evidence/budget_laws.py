@@ -55,6 +55,17 @@ class Interval(NamedTuple):
     high: float
 
 
+class Held(NamedTuple):
+    """How a law did on the largest budget, which it had not seen.
+
+    Attributes:
+        covered, instances: those whose outcome lies in the union of the intervals, and all.
+    """
+
+    covered: int
+    instances: int
+
+
 @dataclass(frozen=True, eq=False)
 class Law:
     """A law of points.
@@ -98,40 +109,29 @@ class Law:
         count = len({point.instance for point in self.points})
         return Effect(value=found[best].value, low=low, high=high, num_seeds=count, degrees=-1, unit=unit)
 
+    @staticmethod
+    def held_out(points: Sequence[LawPoint]) -> Held | None:
+        """The test of `Law` on the largest budget; None where nothing can be fitted without it."""
+        last = max((point.x for point in points), default=0.0)
+        law = Law.of([point for point in points if point.x < last])
+        if law is None:
+            return None
+        covered, ends = 0, [point for point in points if point.x == last]
+        for point in ends:
+            found = law.next_at(last, point.instance).values()
+            low, high = min(one.low for one in found), max(one.high for one in found)
+            covered += bool(high >= point.y if point.hidden else low <= point.y <= high)
+        return Held(covered, len(ends))
 
-class Held(NamedTuple):
-    """How a law did on the largest budget, which it had not seen.
-
-    Attributes:
-        covered, instances: those whose outcome lies in the union of the intervals, and all.
-    """
-
-    covered: int
-    instances: int
-
-
-def held_out(points: Sequence[LawPoint]) -> Held | None:
-    """The test of `Law` on the largest budget; None where nothing can be fitted without it."""
-    last = max((point.x for point in points), default=0.0)
-    law = Law.of([point for point in points if point.x < last])
-    if law is None:
-        return None
-    covered, ends = 0, [point for point in points if point.x == last]
-    for point in ends:
-        found = law.next_at(last, point.instance).values()
-        low, high = min(one.low for one in found), max(one.high for one in found)
-        covered += bool(high >= point.y if point.hidden else low <= point.y <= high)
-    return Held(covered, len(ends))
-
-
-def last_doubling(points: Sequence[LawPoint]) -> dict[int, float]:
-    """How much the outcome of each instance moved between the two largest budgets, for each doubling of it."""
-    steps = {}
-    for instance in sorted({point.instance for point in points}):
-        own = sorted(point for point in points if point.instance == instance and not point.hidden)
-        for before, after in [(one, other) for one, other in pairwise(own) if other.x > one.x][-1:]:
-            steps[instance] = (after.y - before.y) / (after.x - before.x)
-    return steps
+    @staticmethod
+    def last_doubling(points: Sequence[LawPoint]) -> dict[int, float]:
+        """How much the outcome of each instance moved between the two largest budgets, for each doubling of it."""
+        steps = {}
+        for instance in sorted({point.instance for point in points}):
+            own = sorted(point for point in points if point.instance == instance and not point.hidden)
+            for before, after in [(one, other) for one, other in pairwise(own) if other.x > one.x][-1:]:
+                steps[instance] = (after.y - before.y) / (after.x - before.x)
+        return steps
 
 
 # ---------------------------------------------------------------------------------------------------------------------
