@@ -25,6 +25,7 @@ PRINTERS = {
     "lab/cli.py",
     "lab/worker.py",
     "lab/sweeps/table.py",
+    "sklearn/monitor.py",
     "training/progress.py",
     "training/watch.py",
 }

@@ -85,8 +85,8 @@ CHANGES: dict[str, tuple[Callable[[], AbstractContextManager[None]], tuple[str, 
     ),
     "rarely, once in 30": (
         lambda: set_to(limits_lengths, "RARELY", 1 / 30),
-        ("limits-hard-no-depth",),
-        ("limits-fit-length-grows", "limits-rnn-fits", "limits-rnn-final-accuracy"),
+        ("limits-hard-no-depth", "limits-rnn-fits", "limits-rnn-final-accuracy"),
+        ("limits-fit-length-grows", "limits-constant-depth"),
     ),
     "raised by .04": (
         lambda: set_to(multitask_fig3a, "_RAISED", 0.04),

@@ -15,6 +15,7 @@ from hmmscope.axes import Bool, Int64, Tensor
 from hmmscope.kernels import lanes, registers
 from hmmscope.kernels.vectors import padded_size
 from hmmscope.processes.laws import Law
+from hmmscope.reprs import Shown
 
 #: Up to this many states compiled loops beat matrix products, and up to this many sequences for any number of states.
 FEW_STATES, FEW_SEQUENCES = 32, 4
@@ -51,8 +52,8 @@ def _entries(ordered: NDArray[np.floating]) -> Entries:
     return Entries(begins.astype(np.uint64), other.astype(np.uint64), weights)
 
 
-@dataclass(frozen=True, eq=False)
-class Tables:
+@dataclass(frozen=True, eq=False, repr=False)
+class Tables(Shown):
     """One HMM for the compiled loops; what the arrays are is said in `hmmscope.kernels.lanes`. It unpacks into the three."""
 
     first: NDArray[np.floating]

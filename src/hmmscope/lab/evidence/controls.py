@@ -100,7 +100,7 @@ def counting(tables: Tables) -> Tables | None:
         for metric, measured in rows.where(predictor=counted).by("metric").items():
             means = {one: fmean(row["value"] for row in some) for one, some in measured.by("predictor").items()}
             best = (largest if metric == "accuracy" else smallest)(means, means.__getitem__)
-            made[name] += measured.where(predictor=best).with_columns(predictor=lambda row, own=own: own)
+            made[name] += Rows(row | {"predictor": own} for row in measured.where(predictor=best))
     gained = gaining_nothing({**tables, **made})
     return gained if gained != tables else None
 
