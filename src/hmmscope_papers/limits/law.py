@@ -221,6 +221,15 @@ def _foretold(chains: Mapping[str, list[LawPoint]]) -> Gate:
     return regime(share, COVERED, 1.0, "the share of largest budgets that the laws of the smaller ones cover")
 
 
+def _below_the_end(tables: Tables) -> Gate:
+    """Whether two depths at least stay below the end of the sequence at the paper's budget: else nothing grows there."""
+    last = math.log2(CEILING * max(_lengths(tables).values("longest")))
+    laws = [_at_paper(_points(_lengths(tables, n)), "") for n in _deep(tables)]
+    below = sum(effect is not None and effect.high is not None and effect.high < last for effect in laws)
+    what = "the number of depths that the law keeps below the end of the sequence at the paper's budget"
+    return regime(float(below), 2.0, float(max(len(laws), 2)), what)
+
+
 def _said(tables: Tables) -> str:
     """Lengths at the largest budget and at the paper's, by depth."""
     parts = []
@@ -244,7 +253,8 @@ def growth(tables: Tables) -> Seen:
     """Depths of an instance at a budget share it, so that its slope has no spread of instances."""
     rows = Rows(row for row in _lengths(tables) if row["layers"] > 0)
     points = _by_budget(rows, _slope)
-    return Seen(_at_paper(points, "doublings a layer"), _said(tables), _gates(tables, {"slope": points}))
+    gates = (*_gates(tables, {"slope": points}), _below_the_end(tables))
+    return Seen(_at_paper(points, "doublings a layer"), _said(tables), gates)
 
 
 @claim("limits-law-doubles")
