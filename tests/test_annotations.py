@@ -79,5 +79,5 @@ def test_nothing_is_checked_for_what_a_user_sees(unchecked: None) -> None:
 
 def test_the_library_is_under_it() -> None:
     """Functions, methods, fields."""
-    for owner, name in ((observations, "as_observations"), (Mess3MixtureSpec, "build"), (Batch, "__init__")):
+    for owner, name in ((observations, "check_observations"), (Mess3MixtureSpec, "build"), (Batch, "__init__")):
         assert vars(owner)[name].__code__.co_filename == annotations.__file__

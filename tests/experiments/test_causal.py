@@ -62,10 +62,10 @@ def verdicts(experiment: str, tables: Tables) -> dict[str, str]:
 
 
 def test_the_circuit_has_induction_heads_and_an_untrained_network_has_none(known: Tables) -> None:
-    assert verdicts("mechanisms", known)["statistical-induction-heads"] == "reproduced"
+    assert verdicts("mechanisms", known)["statistical-induction-heads"] == "reproduced in sign"
     control = experiment_named("mechanisms").without_training(known)
     assert control is not None
-    assert verdicts("mechanisms", control)["statistical-induction-heads"] == "not reproduced"
+    assert verdicts("mechanisms", control)["statistical-induction-heads"] == "not tested"
     still = {**known, "runs": known["runs"].with_columns(last_quarter=lambda row: -0.1)}
     assert verdicts("mechanisms", still)["statistical-induction-heads"] == "not tested"
 
@@ -113,10 +113,10 @@ def test_a_task_counts_where_something_still_listens() -> None:
     """To move the prediction itself, in the last layer, shows no use of a task."""
     used = task_tables(0.8, 0.9)
     assert verdicts("task-patching", used)["task-is-a-vector"] == "reproduced"
-    assert verdicts("task-patching", task_tables(0.1, 0.9))["task-is-a-vector"] == "not reproduced"
+    assert verdicts("task-patching", task_tables(0.1, 0.9))["task-is-a-vector"] == "not at this budget"
     control = experiment_named("task-patching").without_training(used)
     assert control is not None
-    assert verdicts("task-patching", control)["task-is-a-vector"] == "not reproduced"
+    assert verdicts("task-patching", control)["task-is-a-vector"] == "not tested"
     (found,) = (claim.judge(used) for claim in claims_of("task-patching") if claim.name == "task-dimensions")
     assert found.value == pytest.approx(0.8 * 0.6)
     figures = [Figure.from_data(figure.to_data()) for figure in experiment_named("task-patching").figures(used)]

@@ -358,7 +358,10 @@ def test_bench_on_a_device(monkeypatch):
             rows = contest.rows(repeats=1, threads=1)
             assert "on cuda" in contest.work
             assert rows[0]["who"] == "hmmscope"
-            assert [row["share_of_limit"] for row in rows].count(None) == 1
+            limits = [row["who"] for row in rows if row["share_of_limit"] is None]
+            assert (
+                len([who for who in limits if not who.endswith(" peak")]) == 1
+            )  # a peak of the processor is no limit here
             assert all(row["rate"] > 0 for row in rows)
 
 
