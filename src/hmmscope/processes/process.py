@@ -163,7 +163,7 @@ class Process(ABC):
                 f"process: of {type(self).__name__} {asked} come from its law: {BY_LAW.get(asked, 'hmmscope.inference')}"
             )
         kinds()
-        named = (kind for kind in _below(Process) if vars(kind).get("file_format"))
+        named = (kind for kind in _below(Process) if vars(kind).get("file_format") and kind.__name__[0] != "_")
         having = sorted({kind.__name__ for kind in named if asked in kind.answered()})
         which = f"; {', '.join(having)} {'has' if len(having) == 1 else 'have'}" if having else ""
         why = f" ({self.why_not})" if self.why_not and asked == PREDICTIONS else ""
