@@ -200,12 +200,11 @@ def _gates(tables: Tables, chains: Mapping[str, list[LawPoint]]) -> tuple[Gate, 
 
 
 def _learned(tables: Tables) -> Gate:
-    """Whether every model fits a position more than one that always gives the same answer, at the largest budget."""
+    """Whether every model fits a position more than one that always gives the same answer, at every budget of the law."""
     leads = []
-    for own in tables["fit-lengths"].where(error_rate=RATE).by("layers").values():
-        last = own.where(sequences=max(own.values("sequences")))
+    for own in tables["fit-lengths"].where(error_rate=RATE).by("layers", "sequences").values():
         values = {
-            name: {row["seed"]: row["length"] for row in last.where(predictor=name)} for name in ("model", "constant")
+            name: {row["seed"]: row["length"] for row in own.where(predictor=name)} for name in ("model", "constant")
         }
         leads.append(
             pooled([length - values["constant"][seed] for seed, length in values["model"].items()], "positions")
@@ -274,7 +273,17 @@ def power(tables: Tables) -> Seen:
         if 2**n <= longest and (effect := _at_paper(points, "doublings above 2^L")) is not None
     }
     gates = _gates(tables, {model_name(n): points for n, points in chains.items()})
-    return Seen(effects, _said(tables), gates, wanted=tuple(effects))
+    return Seen(effects, _said(tables), (*gates, _tells_depths(chains, longest)), wanted=tuple(effects))
+
+
+def _tells_depths(chains: Mapping[int, list[LawPoint]], longest: int) -> Gate:
+    """Whether the shallowest would not pass for the deepest: else the claim says nothing of depth."""
+    deepest = max((n for n in chains if 2**n <= longest), default=0)
+    effect = _at_paper(chains[min(chains)], "") if chains else None
+    most = math.inf if effect is None or effect.high is None else effect.high
+    return regime(
+        most, 0.0, float(deepest), "log2 of the most that the law gives the shallowest, against the deepest's 2^L,"
+    )
 
 
 @claim("limits-law-rnn")
