@@ -55,6 +55,7 @@ _HOME = {
     "filter_known_component": "inference.mixture_posterior",
     "shuffle_test": "analysis.shuffle",
     "attention_map": "analysis.attention_maps",
+    "belief_map": "analysis.belief_map",
     "capture": "analysis.activations",
     "intervene": "analysis.interventions",
     "evaluate": "analysis.curves",
@@ -108,6 +109,7 @@ if TYPE_CHECKING:
     from hmmscope.analysis.activations import capture as capture
     from hmmscope.analysis.attention_maps import attention_map as attention_map
     from hmmscope.analysis.belief_interventions import belief_interventions as belief_interventions
+    from hmmscope.analysis.belief_map import belief_map as belief_map
     from hmmscope.analysis.belief_space import belief_space as belief_space
     from hmmscope.analysis.constrained_updates import constrained_updates as constrained_updates
     from hmmscope.analysis.counting import count as count

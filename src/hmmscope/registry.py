@@ -104,13 +104,18 @@ def instrument(name: str) -> Callable[[T], T]:
     def decorate(function: T) -> T:
         @functools.wraps(cast("Callable[..., Any]", function))
         def measure(model: Any, corpus: Any, **options: Any) -> Any:
-            for adapt in entries("adapter").values():
-                model = adapt(model, options.get("layers"))
-            return cast("Callable[..., Any]", function)(model, corpus, **options)
+            return cast("Callable[..., Any]", function)(adapted(model, options.get("layers")), corpus, **options)
 
         return cast("T", _register("instrument", name)(measure))
 
     return decorate
+
+
+def adapted(model: Any, layers: Any = None) -> Any:
+    """A model with taps as the registered adapters give them, for these names of layers; one of ours as it is."""
+    for adapt in entries("adapter").values():
+        model = adapt(model, layers)
+    return model
 
 
 def adapter(name: str) -> Callable[[T], T]:

@@ -139,9 +139,15 @@ def judged_answers(
 
 
 def read_stream(
-    model: nn.Module, corpus: Corpus, times: NDArray[np.int64], names: Sequence[str], num_samples: int
+    model: nn.Module,
+    corpus: Corpus,
+    times: NDArray[np.int64],
+    names: Sequence[str],
+    num_samples: int,
+    *,
+    first: int = 0,
 ) -> Float[Tensor, "layer example feature"]:
-    """Activations at some observations of samples 0 .. num_samples - 1; examples of one sample stand together.
+    """Activations at some observations of samples first .. first + num_samples - 1; examples of a sample stand together.
 
     Args:
         model: any module.
@@ -149,6 +155,7 @@ def read_stream(
         times: numbers t of the observations (time,).
         names: of modules (layer,); narrower ones, such as the one-hot input of a recurrent network, end in zeros.
         num_samples: samples in all.
+        first: number of the first sample.
 
     Raises:
         InputError: modules whose outputs are not (batch, time, feature).
@@ -157,8 +164,8 @@ def read_stream(
     features: list[Tensor] = []
     kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     with inference_mode(model) as device:
-        for begin in range(0, num_samples, BATCH):
-            tokens = corpus[begin : min(begin + BATCH, num_samples)].tokens.to(device)
+        for begin in range(first, first + num_samples, BATCH):
+            tokens = corpus[begin : min(begin + BATCH, first + num_samples)].tokens.to(device)
             tokens = tokens.to(kind) if tokens.is_floating_point() else tokens  # vectors, as the model has its weights
             found = capture(model, names, tokens, lambda x, like=tokens: _at(x, like, columns))  # type: ignore[misc]
             widest = max(x.shape[1] for x in found.values())

@@ -1,6 +1,6 @@
 """Belief geometry: how much of the exact belief state is an affine function of the residual stream, layer by layer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -143,7 +143,7 @@ def geometry(
     times = belief_times(corpus)
     stream = read_stream(model, corpus, times, names, num_samples)
     targets = belief_targets(corpus, times, num_samples, observer)
-    inside = _inside(corpus, times, num_samples)
+    inside = unpadded(corpus, times, num_samples)
     twins = draw_twins(model, num_twins, seed=seed)
     read = partial(read_off, num_samples=num_samples, ridge=ridge, inside=inside)
     twins_left: dict[str, list[Curves]] = {target: [] for target in targets}
@@ -176,20 +176,30 @@ def belief_times(corpus: Corpus) -> NDArray[np.int64]:
 
 
 def belief_targets(
-    corpus: Corpus, times: NDArray[np.int64], num_samples: int, observer: HMM | LabelledHMM | None = None
+    corpus: Corpus,
+    times: NDArray[np.int64],
+    num_samples: int,
+    observer: HMM | LabelledHMM | None = None,
+    *,
+    first: int = 0,
 ) -> dict[str, Float64[Tensor, "example coordinate"]]:
-    """Exact targets at some observations of samples 0 .. num_samples - 1; examples of one sample stand together."""
-    batches = (corpus[i : min(i + BATCH, num_samples)] for i in range(0, num_samples, BATCH))
-    parts = [_targets(corpus, batch, observer) for batch in batches]
+    """Exact targets at some observations of `num_samples` samples from `first` on; examples of a sample stand together."""
+    parts = [_targets(corpus, batch, observer) for batch in _batches(corpus, num_samples, first)]
     return {name: torch.cat([part[name][:, times].flatten(0, 1) for part in parts]) for name in parts[0]}
 
 
-def _inside(corpus: Corpus, times: NDArray[np.int64], num_samples: int) -> Bool[Tensor, "example"] | None:
-    """Where examples are no padding; None if all are not."""
+def unpadded(
+    corpus: Corpus, times: NDArray[np.int64], num_samples: int, *, first: int = 0
+) -> Bool[Tensor, "example"] | None:
+    """Where the examples of `belief_targets` are no padding; None if all are not."""
     if corpus.process.data is None:
         return None
-    batches = (corpus[i : min(i + BATCH, num_samples)] for i in range(0, num_samples, BATCH))
-    return torch.cat([batch.states[:, times].flatten() for batch in batches]) >= 0
+    return torch.cat([batch.states[:, times].flatten() for batch in _batches(corpus, num_samples, first)]) >= 0
+
+
+def _batches(corpus: Corpus, num_samples: int, first: int) -> Iterator[Batch]:
+    end = first + num_samples
+    return (corpus[i : min(i + BATCH, end)] for i in range(first, end, BATCH))
 
 
 def _targets(

@@ -1,0 +1,353 @@
+"""The belief map of a layer: the exact beliefs, what an affine map reads of them from a model, and from untrained twins."""
+
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.analysis.activations import check_layers, read_stream, residual_layers
+from hmmscope.analysis.geometry import (
+    BELIEF,
+    MIXED_BELIEF,
+    PREDICTION,
+    Readout,
+    belief_targets,
+    belief_times,
+    fit_affine,
+    read_off,
+    unpadded,
+)
+from hmmscope.analysis.layer_curves import with_interval
+from hmmscope.analysis.twins import NUM_TWINS, Share, draw_twins
+from hmmscope.axes import Float64, Tensor
+from hmmscope.corpora.corpus import Corpus
+from hmmscope.errors import InputError
+from hmmscope.processes.hmm import HMM
+from hmmscope.processes.labelled import LabelledHMM
+from hmmscope.processes.make import as_process
+from hmmscope.processes.process import Process
+from hmmscope.reprs import Shown
+from hmmscope.schema import require
+from hmmscope.ties import largest
+
+#: Corners of the triangle of three states, and the colours of certainty there: the same as on pages.
+CORNERS = ((0.5, 0.75**0.5), (0.0, 0.0), (1.0, 0.0))
+COLOURS = ((216, 27, 96), (30, 136, 229), (224, 161, 0))
+#: Observations of a sample where nobody says how many.
+LENGTH = 64
+#: R² from the exact prediction from which on the belief is taken to be an affine function of it.
+SAME_AS_PREDICTION = 0.98
+#: Examples that are read at a time, and steps of training that are drawn.
+_AT_ONCE, _DRAWN_STEPS = 16_384, 6
+
+Points = NDArray[np.float64]
+
+
+@runtime_checkable
+class Trained(Protocol):
+    """A run: a trained model whose earlier weights have stayed."""
+
+    @property
+    def model(self) -> Any:
+        """With its last weights."""
+
+    def corpus(self, stream: str = "evaluate") -> Corpus:
+        """Samples of what it was trained on."""
+
+    def kept_steps(self) -> list[int]:
+        """Steps whose weights have stayed."""
+
+    def model_at(self, step: int) -> Any:
+        """The model after so many steps."""
+
+
+@dataclass(frozen=True, repr=False)
+class BeliefMap(Shown):
+    """What is read of the belief from one layer, point by point, on samples that the map was not fitted to.
+
+    Attributes:
+        layer: the name of the layer.
+        exact: the exact belief after each observation (point, state).
+        read: the same as the affine map reads it from the model (point, state); rows sum to one, entries may be negative.
+        twin: the same from the first untrained twin, by a map of its own; None where there are no twins.
+        r2, low, high: R² of the map on held-out samples, with its 95 % interval.
+        share: what the model explains of the belief beyond its untrained twins, with its interval, or why nothing is told.
+        from_prediction: R² of an affine function of the exact law of the next observation: what a model that holds its
+            prediction alone would give.
+        step: of the training; None for the model as it was handed over.
+        earlier: the maps at the steps whose weights have stayed, the first weights included; empty unless asked for.
+    """
+
+    layer: str
+    exact: Points
+    read: Points
+    twin: Points | None
+    r2: float
+    low: float
+    high: float
+    share: Share
+    from_prediction: float
+    step: int | None = None
+    earlier: "tuple[BeliefMap, ...]" = ()
+
+    @property
+    def note(self) -> str:
+        """What the picture cannot tell, in a line; empty where there is nothing to warn of."""
+        if self.from_prediction < SAME_AS_PREDICTION:
+            return ""
+        return (
+            "The belief is an affine function of the prediction here, so whatever predicts well holds it: a belief of its "
+            "own shows on a process such as rrxor, or under an intervention."
+        )
+
+    def coordinates(self, values: Points | None = None) -> NDArray[np.float64]:
+        """Places in the plane (point, 2) of beliefs (point, state), by default of those that are read.
+
+        Of three states the triangle of beliefs, with state 0 on top, 1 left and 2 right. Of two states the exact
+        probability of state 0, then that of `values`. Beyond three the first two principal axes of the exact beliefs.
+        """
+        values = self.read if values is None else values
+        num_states = self.exact.shape[1]
+        if num_states == 3:
+            return np.asarray(values @ np.array(CORNERS))
+        if num_states < 3:
+            return np.stack([self.exact[:, 0], values[:, 0]], 1)
+        return np.asarray((values - self.exact.mean(0)) @ _axes(self.exact)[:, :2])
+
+    def colours(self) -> NDArray[np.float64]:
+        """Red, green and blue in [0, 1] of each point (point, 3), by its exact belief: the same in every panel."""
+        num_states = self.exact.shape[1]
+        if num_states <= 3:
+            return np.asarray(self.exact @ np.array(COLOURS)[:num_states] / 255)
+        places = (self.exact - self.exact.mean(0)) @ _axes(self.exact)
+        low, high = np.percentile(places, [2, 98], axis=0)
+        scaled = np.clip((places - low) / np.where(high > low, high - low, 1), 0, 1)
+        return np.asarray(0.1 + 0.75 * np.pad(scaled, ((0, 0), (0, 3 - scaled.shape[1]))))
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each step of `earlier`, then one for the map itself."""
+        return [
+            {"step": one.step, "layer_name": one.layer, "r2": one.r2, "low": one.low, "high": one.high}
+            | one.share.columns()
+            | {"from_prediction": one.from_prediction}
+            for one in (*self.earlier, self)
+        ]
+
+    def plot(self) -> Any:
+        """A Matplotlib figure: the exact beliefs, those read from an untrained twin, over training, and at the end."""
+        from matplotlib.figure import Figure
+
+        panels = self._panels()
+        figure = Figure(figsize=(3.0 * len(panels), 3.3), layout="constrained")
+        colours, exact = self.colours(), self.coordinates(self.exact)
+        size = float(np.clip(3e4 / len(exact), 0.12, 6))
+        for axes, (title, values) in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True):
+            if self.exact.shape[1] == 3:
+                axes.fill(*np.array(CORNERS).T, fill=False, edgecolor="0.6", linewidth=0.8)
+                axes.set(aspect="equal", xlim=(-0.1, 1.1), ylim=(-0.12, 0.98))
+                axes.axis("off")
+            else:
+                low, high = exact.min(0), exact.max(0)
+                room = 0.15 * np.where(high > low, high - low, 1)
+                axes.set(xlim=(low[0] - room[0], high[0] + room[0]), ylim=(low[1] - room[1], high[1] + room[1]))
+                axes.set(xticks=[], yticks=[])
+            axes.scatter(*self.coordinates(values).T, s=size, c=colours, linewidths=0, rasterized=True)
+            axes.set_title(title, fontsize=9)
+        return figure
+
+    def _panels(self) -> list[tuple[str, Points]]:
+        """Title and beliefs of each panel."""
+        panels = [("exact", self.exact)]
+        if self.twin is not None:
+            panels.append((f"an untrained twin, {self.layer}\nR² {self.share.twins:.3f} (mean of twins)", self.twin))
+        picked = np.linspace(0, len(self.earlier) - 1, min(len(self.earlier), _DRAWN_STEPS)).round().astype(int)
+        panels += [(f"step {one.step}\nR² {one.r2:.3f}", one.read) for one in (self.earlier[i] for i in picked)]
+        beyond = f"beyond twins {self.share}" if self.share.value is not None else "beyond twins: not told"
+        panels.append((f"{self.layer}, R² {self.r2:.3f}\n{beyond.partition(' of what')[0]}", self.read))
+        return panels
+
+    def _facts(self) -> dict[str, str]:
+        points = f"{len(self.exact):,} of {self.exact.shape[1]} states"
+        r2 = f"{self.r2:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        found = {"layer": repr(self.layer), "points": points, "r2": r2, "beyond_twins": str(self.share)}
+        if self.earlier:
+            found["steps"] = f"{len(self.earlier)} earlier"
+        return found | ({"note": self.note} if self.note else {})
+
+    def _repr_png_(self) -> bytes:
+        """The picture, for a notebook."""
+        data = io.BytesIO()
+        self.plot().savefig(data, format="png", dpi=110)
+        return data.getvalue()
+
+
+def belief_map(
+    model: nn.Module | Trained,
+    process: Process | Corpus | str | Path | None = None,
+    layer: str | None = None,
+    *,
+    length: int | None = None,
+    num_samples: int = 768,
+    num_points: int = 100_000,
+    num_twins: int = NUM_TWINS,
+    seed: int = 0,
+    observer: HMM | LabelledHMM | None = None,
+    over_training: bool = False,
+) -> BeliefMap:
+    """The picture of the belief inside a model: an affine map from one layer to the exact belief, beside untrained twins.
+
+    The map is fitted to three quarters of `num_samples` samples as `geometry` does it, measured on the last quarter, and
+    drawn on further samples. Of a mixture the belief is that of an observer who does not know the component.
+
+    Args:
+        model: any module from tokens (batch, time) to logits, of transformers or TransformerLens, a construction; or a run.
+        process: what generates: a process, its name or file, or a corpus. By default that of the run.
+        layer: the name of a module; by default the residual layer from which the training examples are read best, of each
+            twin its own.
+        length: observations of a sample; by default 64, or what the model can read if that is less.
+        num_samples: samples that the map is fitted and measured on.
+        num_points: beliefs that are drawn.
+        num_twins: untrained twins, at least three; 0 for none.
+        seed: of twins, bootstrap and, unless `process` is a corpus or a run's, samples.
+        observer: whose belief; by default that of the process. Of given sequences an HMM fitted to them.
+        over_training: of a run, also the maps at the steps whose weights have stayed (``training.milestones``).
+
+    Raises:
+        InputError: no process, one without beliefs, an unknown layer, a model without layers that are found, or a run that
+            kept no steps.
+
+    Source: Shai et al. (2024), "Transformers represent belief state geometry in their residual stream"; twins are ours.
+    """
+    run = model if isinstance(model, Trained) else None
+    net: Any = run.model if run is not None else model
+    require(num_points >= 1, "num_points", "must be at least 1", num_points)
+    if over_training and run is None:
+        raise InputError("over_training: needs a run, whose earlier weights have stayed; got a model alone")
+    corpus = run.corpus("probe") if run is not None and process is None else corpus_for(net, process, length, seed)
+    taken = registry.adapted(net, None if layer is None else [layer])
+    names = residual_layers(taken) if layer is None else [layer]
+    check_layers(taken, names)
+    reader = _Reader.of(corpus, num_samples, num_points, observer)
+    found = [reader.measured(taken, names)]
+    twins = draw_twins(net, num_twins, seed=seed)
+    adapted = [registry.adapted(twin, None if layer is None else [layer]) for twin in twins.models]
+    found += [reader.measured(twin, names) for twin in adapted]
+    here = names[found[0].chosen]
+    twin = reader.drawn(adapted[0], names[found[1].chosen]) if adapted else None
+
+    def at(one: nn.Module, readout: Readout, chosen: int, where: str, step: int | None) -> BeliefMap:
+        r2 = with_interval(readout.r2(seed=seed)[:, chosen])
+        share = readout.beyond(found[1:]) if adapted else Share(r2["value"], reason=twins.reason)
+        read, alone = reader.drawn(one, where), reader.from_prediction
+        return BeliefMap(where, reader.points, read, twin, r2["value"], r2["low"], r2["high"], share, alone, step)
+
+    last = at(taken, found[0], found[0].chosen, here, None)
+    if run is None or not over_training:
+        return last
+    *before, final = run.kept_steps()
+    models = ((step, registry.adapted(run.model_at(step), [here])) for step in before)
+    earlier = tuple(at(one, reader.measured(one, [here]), 0, here, step) for step, one in models)
+    return replace(last, earlier=earlier, step=final)
+
+
+def corpus_for(model: nn.Module, process: Any, length: int | None = None, seed: int = 0) -> Corpus:
+    """Samples of a process, its name or its file, as long as a model can read them; a corpus as it is.
+
+    Raises:
+        InputError: no process.
+    """
+    if isinstance(process, Corpus):
+        require(length is None, "length", "is that of the corpus; give a process to choose another", length)
+        return process
+    if process is None:
+        raise InputError(
+            "process: a model alone does not say what it was trained on; give a process, a name or a corpus"
+        )
+    made = as_process(process)
+    config = getattr(model, "config", None) or getattr(model, "cfg", None)
+    known = (getattr(model, "ports", None), "max_length"), (config, "max_position_embeddings"), (config, "n_ctx")
+    limits = [limit for where, name in known if isinstance(limit := getattr(where, name, None), int) and limit > 0]
+    return Corpus(made, length=length or made.window or min(LENGTH, *limits, LENGTH), seed=seed, stream="probe")
+
+
+@dataclass(frozen=True, eq=False)
+class _Reader:
+    """Samples with their exact beliefs.
+
+    Attributes:
+        corpus: samples.
+        times: of the observations after which is read.
+        num_samples: samples on which maps are fitted and measured.
+        belief: the exact ones there (example, state).
+        drawn_samples: samples from `num_samples` on that are drawn; where the corpus has no more, those that measured.
+        points: the exact beliefs there (point, state).
+        from_prediction: R² of the belief as an affine function of the exact prediction.
+        inside: which examples are no padding (example,), and which of those that are drawn; None if all are.
+    """
+
+    corpus: Corpus
+    times: NDArray[np.int64]
+    num_samples: int
+    belief: Float64[Tensor, "example state"]
+    drawn_samples: range
+    points: Points
+    from_prediction: float
+    inside: tuple[Tensor | None, Tensor | None]
+
+    @classmethod
+    def of(
+        cls, corpus: Corpus, num_samples: int, num_points: int, observer: HMM | LabelledHMM | None = None
+    ) -> "_Reader":
+        if corpus.process.data is not None and observer is None:
+            raise InputError(
+                "observer: nobody knows the law of given sequences; give an HMM fitted to them, hs.fit(...).hmm"
+            )
+        num_samples, times = corpus.different(num_samples), belief_times(corpus)
+        require(num_samples >= 8, "num_samples", "must be at least 8, to fit and to test on", num_samples)
+        targets = belief_targets(corpus, times, num_samples, observer)
+        belief, inside = targets.get(MIXED_BELIEF, targets[BELIEF]), unpadded(corpus, times, num_samples)
+        alone = read_off(targets[PREDICTION][None], belief, num_samples, inside=inside).r2()
+        end = corpus.different(num_samples + -(-num_points // len(times)))
+        drawn = range(num_samples, end) if end > num_samples else range((3 * num_samples) // 4, num_samples)
+        more = belief_targets(corpus, times, len(drawn), observer, first=drawn.start)
+        beliefs, shown = more.get(MIXED_BELIEF, more[BELIEF]), unpadded(corpus, times, len(drawn), first=drawn.start)
+        points = (beliefs if shown is None else beliefs[shown])[:num_points].numpy()
+        return cls(corpus, times, num_samples, belief, drawn, points, float(alone[0, 0]), (inside, shown))
+
+    def measured(self, model: nn.Module, names: Sequence[str]) -> Readout:
+        """What each layer gives of the belief."""
+        stream = self._stream(model, names, range(self.num_samples))
+        return read_off(stream, self.belief, self.num_samples, inside=self.inside[0])
+
+    def drawn(self, model: nn.Module, name: str) -> Points:
+        """The points as they are read from a layer (point, state)."""
+        train = torch.arange(len(self.belief)) < (3 * self.num_samples // 4) * len(self.times)
+        inside, shown = self.inside
+        train = train if inside is None else train & inside
+        fit = fit_affine(self._stream(model, [name], range(self.num_samples))[:, train], self.belief[train])
+        values = torch.cat([fit(part)[0] for part in self._parts(model, name)])
+        return (values if shown is None else values[shown])[: len(self.points)].numpy()
+
+    def _parts(self, model: nn.Module, name: str) -> Iterable[Tensor]:
+        at_once = max(1, _AT_ONCE // len(self.times))
+        for begin in range(self.drawn_samples.start, self.drawn_samples.stop, at_once):
+            yield self._stream(model, [name], range(begin, min(begin + at_once, self.drawn_samples.stop)))
+
+    def _stream(self, model: nn.Module, names: Sequence[str], samples: range) -> Tensor:
+        found: Tensor = read_stream(model, self.corpus, self.times, names, len(samples), first=samples.start)
+        return found
+
+
+def _axes(exact: Points) -> NDArray[np.float64]:
+    """The first three principal axes of the exact beliefs (state, axis), each with its largest entry positive."""
+    centred = torch.from_numpy(exact - exact.mean(0))
+    axes = torch.linalg.eigh(centred.T @ centred).eigenvectors.flip(1)[:, :3].numpy()
+    signs = [np.sign(axis[largest(range(len(axis)), lambda i, a=axis: float(abs(a[i])))]) for axis in axes.T]  # type: ignore[misc]
+    return np.asarray(axes * signs)
