@@ -89,13 +89,14 @@ def private_paper_names(modules: Modules) -> list[str]:
 
 def public(modules: Modules) -> set[str]:
     """What a front door gives: names that ``hmmscope``, ``hmmscope.lab`` and the packages that they name have in their
-    ``__init__.py``, and what modules define that these name."""
+    ``__init__.py``, and what modules define that these name. What makes a door, `hmmscope.facade`, is no name of it."""
     found: set[str] = set()
     left, doors = ["hmmscope", "hmmscope.lab"], {module_name(path): path for path in modules}
     while left:
         door = left.pop()
         path, text = doors[door], modules[doors[door]]
         names = [one.name for one in read(path, text)[0] if one.name.split(".")[0] == "hmmscope"]
+        names = [name for name in names if not name.startswith("hmmscope.facade.")]
         if not path.endswith("__init__.py"):
             defined = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef))
             found |= {f"{door}.{node.name}" for node in defined if not node.name.startswith("_")}
@@ -167,7 +168,7 @@ MAX_LINES, MAX_FUNCTION = 450, 80
 # Layout
 
 #: Small modules at the top, that everything may build on.
-SMALL = {"errors", "schema", "registry", "seeds", "axes", "text", "ties"}
+SMALL = {"errors", "facade", "schema", "registry", "seeds", "axes", "text", "ties"}
 PROBABILITY = {"kernels", "processes", "inference", "corpora", "sequences"}
 COMPONENTS = PROBABILITY | {"models", "training", "analysis"}
 #: What the frame of experiments and the papers build on.
@@ -176,6 +177,7 @@ LABORATORY = SMALL | COMPONENTS | {"constructions", "runs", "storage", "machine"
 #: Of each package, and each module at the top: what it holds, and what its modules may import besides each other.
 LAYOUT: dict[str, tuple[str, set[str]]] = {
     "errors": ("errors with exit codes, each one line", set()),
+    "facade": ("packages whose names are imported on first use", set()),
     "axes": ("legend of the letters of shapes", set()),
     "text": ("what fits on one line", set()),
     "ties": ("choices among equals that rounding does not turn", set()),

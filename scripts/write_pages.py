@@ -47,6 +47,7 @@ from hmmscope.machine import environment, machine
 from hmmscope.storage import store
 from hmmscope.storage.packed import pack
 from hmmscope.storage.seals import check_seal, remove_seal, write_seal
+from hmmscope.ties import alike
 
 RESULTS, PAGES, PICTURES = Path("results"), Path("docs/experiments"), Path("docs/img/experiments")
 
@@ -288,7 +289,9 @@ def main() -> None:
     entries = ledger(decided(), examined=True)
     linked = [re.sub(r"^## (\S+)$", r"## [\1](\1.md)", line) for line in as_markdown(entries)]
     store.write_text(PAGES / "ledger.md", "\n".join(["# The ledger as text", "", *linked]) + "\n")
-    store.write_json(RESULTS / "ledger.json", [entry.row() for entry in entries])
+    rows = [entry.row() for entry in entries]
+    if not alike(store.read_json(RESULTS / "ledger.json"), rows):
+        store.write_json(RESULTS / "ledger.json", rows)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """hmmscope: how sequence models learn hidden Markov processes, beside the exact Bayes-optimal answer."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hmmscope.facade import lazily
 
 __version__ = "0.2.0"
 
@@ -182,15 +183,4 @@ if TYPE_CHECKING:
     from hmmscope.training import schedules as schedules
     from hmmscope.training.updates import target_loss as target_loss
 
-
-def __getattr__(name: str) -> Any:
-    """Import on first use, so that the command line starts without torch."""
-    if name in _PACKAGES:
-        return importlib.import_module(f"hmmscope.{_PACKAGES[name]}")
-    if name not in _HOME:
-        raise AttributeError(f"module 'hmmscope' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"hmmscope.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazily(__name__, _HOME, _PACKAGES)

@@ -15,8 +15,8 @@ of 2^-32: nine equally likely states differ by 2e-10. No difference that means a
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 #: How far apart numbers may be and still be equal, as a share of the largest magnitude among them.
 TOLERANCE = 1e-8
@@ -75,6 +75,17 @@ def steady(value: float) -> float:
 def rounded(value: float) -> float:
     """`steady`, and zero for what is left of a difference of equal numbers: effects and bounds, which are about one."""
     return 0.0 if abs(value) <= _ROUNDING else steady(value)
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two pieces of nested data are the same, their numbers up to rounding (a relative 1e-9)."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, float) and isinstance(other, int | float) and not isinstance(other, bool):
+        return math.isclose(one, other, rel_tol=1e-9, abs_tol=_ROUNDING)
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 def _slack(values: Sequence[float]) -> float:

@@ -35,6 +35,7 @@ from hmmscope.lab.evidence.effects import Effect, at_level
 from hmmscope.lab.evidence.protocol import entry_of
 from hmmscope.lab.evidence.records import folder_of
 from hmmscope.lab.evidence.rows import Rows, Tables
+from hmmscope.ties import alike as same
 from reach import numbers_of
 
 HERE = Path(__file__).parent
@@ -223,17 +224,6 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.12g}") if math.isfinite(value) else str(value)
     return value.item() if hasattr(value, "item") else value
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two acts are the same, numbers within 1e-9."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, float) and isinstance(other, int | float) and not isinstance(other, bool):
-        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
-    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 def acts(claim: Claim) -> dict[str, Any]:

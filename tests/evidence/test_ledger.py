@@ -21,7 +21,10 @@ from hmmscope.lab.evidence.records import Numbers
 from hmmscope.lab.evidence.rows import Tables
 from hmmscope.lab.evidence.verdicts import Above, room
 from hmmscope.lab.experiments.experiment import Experiment
+from hmmscope.lab.experiments.judging import judge_again
 from hmmscope.storage import seals, store
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -330,3 +333,18 @@ def test_what_the_ledger_refuses(rising: Claim, tmp_path: Path) -> None:
         store.write_table(bad / "tables" / "curve.jsonl", rows)
         with pytest.raises(DamagedError, match="it-rises"):
             ledger([bad])
+
+
+@pytest.mark.parametrize(("factor", "stays"), [(1 + 1e-13, True), (1 + 1e-6, False)])
+def test_findings_that_differ_by_rounding_stay_as_they_are(tmp_path: Path, factor: float, stays: bool) -> None:
+    """Processors add in different orders: what is kept in the history does not change with the machine that judges it."""
+    folder = tmp_path / "limits-table1"
+    shutil.copytree(ROOT / "results/small/limits-table1", folder)
+    with seals.taken_off(folder) as seal:
+        findings = store.read_json(folder / "findings.json")
+        changed = [finding | {"value": finding["value"] * factor} for finding in findings if finding["value"]]
+        store.write_json(folder / "findings.json", changed)
+        seals.write_seal(folder, "experiment", seal.bound if seal else {})
+    before = (folder / "findings.json").read_bytes()
+    judge_again(folder)
+    assert ((folder / "findings.json").read_bytes() == before) is stays

@@ -220,7 +220,8 @@ def signals(folder: Path, number: int, seed: int = 11) -> dict:
         os.kill(pid, signum)
         code, error = wait(pid), (folder / "stderr").read_text()
         ended[str(code)] = ended.get(str(code), 0) + 1
-        assert wait(fork(lambda path=path: command(folder, path))) == 0  # type: ignore[misc]
+        again = wait(fork(lambda path=path: command(folder, path)))  # type: ignore[misc]
+        assert again == 0, (repeat, code, error, again, (folder / "stderr").read_text())
         if "Traceback" in error or code not in (0, -signum, 128 + signum) or fingerprint(path) != whole:
             wrong.append([repeat, code, error])
     return {"chosen": chosen, "ended": ended, "wrong": wrong}

@@ -1,7 +1,8 @@
 """Instruments: what a model predicts and holds, beside what can be known; and what they are made of."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hmmscope.facade import lazily
 
 _HOME = {
     "Counting": "counting",
@@ -106,13 +107,4 @@ if TYPE_CHECKING:
     from hmmscope.analysis.strategies import crossing as crossing
     from hmmscope.analysis.strategies import transition as transition
 
-
-def __getattr__(name: str) -> Any:
-    """Import on first use."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazily(__name__, _HOME)

@@ -1,7 +1,8 @@
 """Networks whose weights a theorem gives, to be run, measured and looked into like trained ones."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hmmscope.facade import lazily
 
 _HOME = {
     "LeastSquares": "regression",
@@ -66,13 +67,4 @@ if TYPE_CHECKING:
     from hmmscope.constructions.stochastic_filter import belief_operators as belief_operators
     from hmmscope.constructions.stochastic_filter import limits_theorem5_3 as limits_theorem5_3
 
-
-def __getattr__(name: str) -> Any:
-    """Import on first use."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazily(__name__, _HOME)

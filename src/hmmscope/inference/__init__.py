@@ -1,7 +1,8 @@
 """What an ideal observer knows: exact answers in float64."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hmmscope.facade import lazily
 
 _HOME = {
     "all_sequences": "memory",
@@ -36,13 +37,4 @@ if TYPE_CHECKING:
     from hmmscope.inference.window import linear_window_errors as linear_window_errors
     from hmmscope.inference.window import window_errors as window_errors
 
-
-def __getattr__(name: str) -> Any:
-    """Import on first use."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazily(__name__, _HOME)

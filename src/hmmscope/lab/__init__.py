@@ -5,8 +5,9 @@ What an author of an experiment needs is here, whoever wrote it:
     from hmmscope.lab import Experiment, Figure, Measured, Seen, Tables, claim, curve, lines, pooled
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hmmscope.facade import lazily
 
 _HOME = {
     "Experiment": "experiments.experiment",
@@ -113,13 +114,4 @@ if TYPE_CHECKING:
     from hmmscope.lab.experiments.outcomes import equal_tokens as equal_tokens
     from hmmscope.lab.experiments.outcomes import flat as flat
 
-
-def __getattr__(name: str) -> Any:
-    """Import on first use, so that the command line starts without torch."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazily(__name__, _HOME)

@@ -46,7 +46,7 @@ def known_tokens(model: nn.Module, inputs: Tensor) -> Iterator[None]:
     known = getattr(model, "num_tokens", None) or getattr(getattr(model, "config", None), "vocab_size", None)
     rule = f"model: knows no token {largest}, which the samples hold"
     if isinstance(known, int) and largest >= known:
-        raise InputError(f"{rule}; it knows {known} tokens, a corpus needs num_tokens of them")
+        raise InputError(f"{rule}; it knows {known} tokens: give it corpus.num_tokens of them")
     try:
         yield
     except IndexError as error:
@@ -55,7 +55,7 @@ def known_tokens(model: nn.Module, inputs: Tensor) -> Iterator[None]:
         if isinstance(known, int):  # which is enough of them
             reason = f"an index is out of range on tokens {tuple(inputs.shape)}"
             raise InputError(f"model: {reason}; it may have too few positions") from error
-        raise InputError(f"{rule}; it knows too few tokens, a corpus needs num_tokens") from error
+        raise InputError(f"{rule}; give it corpus.num_tokens tokens") from error
 
 
 class GivenModel(SequenceModel):

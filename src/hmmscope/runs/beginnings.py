@@ -59,7 +59,9 @@ class Beginning:
 
     def hand_over(self, folder: RunDir) -> None:
         """The checkpoint and the metrics before it, to a run that has no checkpoint."""
-        _, tensors, state = self.shorter.load_checkpoint(self.step) or (0, {}, {})
+        found = self.shorter.load_checkpoint(self.step)
+        assert found is not None  # a step that is not there is refused
+        _, tensors, state = found
         folder.metrics.truncate(0)
         for record in read_journal(self.shorter.path / "metrics.jsonl"):
             if record["step"] <= self.step:

@@ -10,6 +10,7 @@ from hmmscope.lab.experiments.experiment import Experiment, experiment_named
 from hmmscope.lab.experiments.timing import timed, write_time_facts
 from hmmscope.machine import environment, machine_line
 from hmmscope.storage import packed, seals, store
+from hmmscope.ties import alike
 
 
 def write_results(
@@ -37,12 +38,21 @@ def write_results(
 def judge_again(folder: Path) -> None:
     """Make figures and findings of a finished experiment again from its tables, by the rules as they are now.
 
+    What is packed keeps its findings, to the byte, if they differ by rounding alone: processors add in different orders.
+
     Raises:
         InputError, DamagedError: see `hmmscope.lab.evidence.ledger.ledger`.
     """
     about, tables = read_tables(folder)
+    experiment = experiment_named(about["experiment"])
+    if packed.is_packed(folder):
+        found = judgements(experiment, tables, about["scale"])["findings.json"]
+        if alike(
+            store.read_json(folder / "findings.json"), store.parse(store.json_bytes(found, "findings"), "findings")
+        ):
+            return
     with seals.taken_off(folder) as seal:
-        _write_judgements(experiment_named(about["experiment"]), folder, tables, about["scale"])
+        _write_judgements(experiment, folder, tables, about["scale"])
         bound = seal.bound if seal else {"sealed_by": environment()}
         seals.write_seal(folder, "experiment", bound | {"judged_again": True})
 

@@ -19,6 +19,7 @@ from hmmscope.runs.pipeline import Run
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import read_journal
 from hmmscope.training.schedules import training_tokens
+from hmmscope.training.signals import deferred_signals
 
 _ASKED = {"observation": "The next observation", "belief": "The belief about the hidden state"}
 
@@ -86,9 +87,12 @@ class Description:
 
 
 def describe_run(run: Run, command: str) -> None:
-    """Write experiment.json, findings.json and figures into the folder of a finished run that `command` made."""
+    """Write experiment.json, findings.json and figures into the folder of a finished run that `command` made.
+
+    SIGINT and SIGTERM wait until it is sealed again.
+    """
     found = description(run, command)
-    with seals.taken_off(run.path):
+    with deferred_signals(), seals.taken_off(run.path):
         store.make_folder(run.path / "figures")
         for number, figure in enumerate(found.figures, 1):
             store.write_json(run.path / "figures" / f"{number:02d}-{figure.name}.json", figure.to_data())
