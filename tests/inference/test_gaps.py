@@ -279,7 +279,8 @@ def test_what_functions_take():
             hs.missing_laws,
         ):
             function(UMBRELLA, flat, lengths=[3, 3])
-    assert torch.equal(hs.log_likelihood(UMBRELLA, [0, 1, 1]), exact[:1])
+    for one in ([0, 1, 1], ["rain", "sun", "sun"], ("rain", "sun", "sun")):
+        assert torch.equal(hs.log_likelihood(UMBRELLA, one), exact[:1])
     ragged = hs.filter_beliefs(UMBRELLA, [["rain", "sun", "sun"], ["sun"]])
     assert ragged.beliefs[1, 1:].sum() == 0
     assert torch.equal(ragged.log_likelihood[:1], exact[:1])

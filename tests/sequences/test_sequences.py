@@ -71,6 +71,17 @@ GROUPED = {"column": "s", "group": "u"}
         ({"u": [7, 8, 7], "s": ["bb", "a", "a"]}, GROUPED, [[1, 0], [0]], ("a", "bb")),
         ({"u": ["x", "y", "x"], "s": [3, 0, 1]}, GROUPED, [[3, 1], [0]], None),
         (SimpleNamespace, {}, [[0, 1], [1]], None),
+        (np.array(["b", "a", "b"], object), {"unit": "lines"}, [[1, 0, 1]], ("a", "b")),
+        (np.array([["b"], ["a"], ["b"]], object), {}, [[1, 0, 1]], ("a", "b")),
+        (np.array([["b", "a"], ["a", "a"]], object), {}, [[1, 0], [0, 0]], ("a", "b")),
+        (np.array([[0], [1], [1]], object), {}, [[0, 1, 1]], None),
+        (np.array([[0, 1], [1]], object), {}, [[0, 1], [1]], None),
+        ([[0], [1], [1]], {"lengths": [2, 1]}, [[0, 1], [1]], None),
+        ([["b"], ["a"], ["a"]], {"lengths": [2, 1]}, [[1, 0], [0]], ("a", "b")),
+        (["b", "a", "a"], {"lengths": [2, 1], "unit": "lines"}, [[1, 0], [0]], ("a", "b")),
+        ({"s": ["b", "a", None, "a"]}, {"unit": "lines", "missing": "none"}, [[1, 0, hs.MISSING, 0]], ("a", "b")),
+        ({"s": ["b", "", "a"]}, {"unit": "lines", "missing": ""}, [[1, hs.MISSING, 0]], ("a", "b")),
+        ({"s": ["1", None, "0"]}, {"unit": "lines", "missing": "none"}, [[1, hs.MISSING, 0]], None),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -89,7 +100,7 @@ def test_objects(source: Any, options: dict, rows: list, symbols: object) -> Non
     assert numbers(data) == rows
     assert data.symbols == symbols
     assert data.lengths.tolist() == [len(row) for row in rows]
-    assert data.num_observations == sum(map(len, rows))
+    assert data.num_steps == sum(map(len, rows))
     assert len(data) == len(rows)
 
 
@@ -173,6 +184,14 @@ def test_frames_and_data_sets() -> None:
         assert SequenceData(frames.DataFrame({"s": ["ACGT", "GG"]})).symbols == ("A", "C", "G", "T")
         events = frames.DataFrame({"u": [7, 8, 7], "s": ["bb", "a", "a"]})
         assert numbers(SequenceData(events, **GROUPED)) == [[1, 0], [0]]
+        days = frames.DataFrame({"s": ["sun", None, "rain"], "n": [1, None, 0]})
+        for column in ("s", "n"):
+            for source in (days, days.lazy()) if library == "polars" else (days,):
+                found = SequenceData(source, column=column, unit="lines", missing="none")
+                assert numbers(found) == [[1, hs.MISSING, 0]]
+            refused(lambda column=column: SequenceData(days, column=column, unit="lines"), "missing='none'")  # type: ignore[misc]
+        assert numbers(SequenceData(days["n"], missing="none")) == [[1, hs.MISSING, 0]]
+        assert numbers(SequenceData(days[["s"]].to_numpy(), missing="none")) == [[1, hs.MISSING, 0]]
     datasets = pytest.importorskip("datasets")
     found = datasets.Dataset.from_dict({"observations": ROWS, "text": ["ab", "ba", "b"], "u": [1, 2, 1]})
     assert numbers(SequenceData(found)) == ROWS
@@ -195,6 +214,7 @@ def test_frames_and_data_sets() -> None:
         ("a.txt", "b\na\nb\n", ("as characters", "as lines")),
         ("a.txt", "rain\nsun\nrain\nrain\nsun\n", ("as characters", "as lines")),
         ("a.txt", "1\n0\n1\n", ("as numbers", "as lines")),
+        ("a.txt", "rain\nsun\nrain\n", ("as characters", "as lines")),
         ("a.csv", "a,b\nb,b\n", ("cells are symbols", "first row names columns")),
     ],
 )
@@ -221,6 +241,12 @@ def test_two_readings_are_both_said(tmp_path: Path, name: str, text: str, both: 
         ("a.csv", "id,s\n1,ab\n", {"group": "id"}, "group: needs column"),
         ("a.csv", "id,s\n1,ab\n", {"column": "s", "group": "u"}, "group: unknown 'u'"),
         ("a.txt", "ab\n", GROUPED, "group: has no columns"),
+        ("a.csv", "0\n1\n1\n", {}, "3 lists of one symbol can be read in two ways"),
+        ("a.csv", "a\nb\n", {"unit": "words"}, "2 lists of one symbol can be read in two ways"),
+        ("a.csv", "s\na\n\nb\n", {"column": "s", "unit": "lines"}, "row 2: column s: is empty; if nothing was observed"),
+        ("a.csv", "id,s\n1,ab\n2,\n", {"column": "s"}, "row 2: is empty; leave it out, or say unit='lines'"),
+        ("a.csv", "a,b\n1,0\n,\n", {"column": "a", "unit": "lines"}, "row 2: column a: is empty"),
+        ("a.txt", "0 1 1\n1 0 x 1\n", {}, "a.txt: 'x' is no whole number, and most of 7 words are: if all are names, say"),
         ("a.jsonl", '{"u": 1, "s": [0]}\n', GROUPED, "with group= each row must be one name or whole number"),
         ("a.jsonl", '{"observations": [0.5]}\n', {}, "row 1: must be a list of whole numbers"),
         ("a.jsonl", '{"observations": [0]}\n{"o": [0]}\n', {}, "row 2: has no field 'observations'"),
@@ -230,6 +256,22 @@ def test_two_readings_are_both_said(tmp_path: Path, name: str, text: str, both: 
 def test_what_is_wrong_is_one_line(tmp_path: Path, name: str, text: str, options: dict, part: str) -> None:
     path = written(tmp_path, name, text)
     refused(lambda: SequenceData(path, **options), part)
+
+
+def test_empty_cells_of_one_column_are_kept_in_their_place(tmp_path: Path) -> None:
+    """A blank line of a file of one column is an empty cell; those at the end of a file are none."""
+    path = written(tmp_path, "a.csv", "s\na\n\nb\n\n")
+    data = SequenceData(path, column="s", unit="lines", missing="")
+    assert numbers(data) == [[0, hs.MISSING, 1]]
+    assert numbers(SequenceData(written(tmp_path, "n.csv", "0,1\n\n1,0\n"))) == [[0, 1], [1, 0]]
+
+
+def test_names_that_may_be_gaps_are_said(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", "s\nrain\nNA\nsun\nnan\n")
+    how = SequenceData(path, column="s", unit="lines").how
+    assert how.endswith("; NA and nan too, unless --missing NA,nan")
+    assert "unless" not in SequenceData(path, column="s", unit="lines", missing=["NA", "nan"]).how
+    assert "unless" not in SequenceData(path, column="s", unit="lines", symbols=["rain", "NA", "sun", "nan"]).how
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -242,6 +284,11 @@ def test_objects_that_are_no_sequences() -> None:
         lambda: SequenceData(np.zeros((2, 2, 2))),
         "must be whole numbers (sequence, time) or names, got float64 (2, 2, 2)",
     )
+    refused(lambda: SequenceData(np.zeros((2, 2)) + 0.5), "must be whole numbers, the numbers of symbols, got 0.5")
+    refused(lambda: SequenceData(["rain", "sun", "rain"]), "two ways", "3 sequences of 3 to 4", "1 sequence of 3")
+    refused(lambda: SequenceData(["ab", "", "b"]), "sequence 2: is empty; leave it out")
+    refused(lambda: SequenceData(["ab", None]), "sequence 2: is None; leave it out")
+    refused(lambda: SequenceData(["ab", None], unit="lines"), "sequence 2: is None; if nothing was observed there")
     refused(lambda: SequenceData([[0], "a"]), "sequence 2: must be a list of symbols or a text, got 'a'")
     refused(lambda: SequenceData(np.zeros((2, 2), int), lengths=[3, 1]), "lengths: must be 2 numbers")
     refused(lambda: SequenceData([[0]], symbols=0), "symbols: must be in [1, 16777216], got 0")

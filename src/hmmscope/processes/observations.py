@@ -28,8 +28,8 @@ Observations = Symbols | Float64[Tensor, "batch time coordinate"]
 def as_batch(observations: object, alphabet: Alphabet) -> tuple[Tensor, Int64[Tensor, "batch"] | None]:
     """Symbols (batch, time), unchecked, and the lengths of the sequences where these are known.
 
-    Arrays of one dimension are one sequence. Lists of names, and of sequences of different lengths, are read as
-    `SequenceData` reads them. Masked entries of NumPy are `MISSING`.
+    Arrays of one dimension are one sequence, and so is a list of the alphabet's names. Lists of such lists, and of
+    sequences of different lengths, are read as `SequenceData` reads them. Masked entries of NumPy are `MISSING`.
 
     Raises:
         InputError: what is no batch of symbols, or has names that the alphabet has not.
@@ -51,6 +51,8 @@ def _read(rows: object, alphabet: Alphabet) -> SequenceData:
     how = "hmmscope.SequenceData(rows, symbols=hmm.symbols)"
     if not isinstance(rows, list | tuple):
         raise InputError(f"observations: must be symbols (batch, time), got {shown(rows)}; {how} reads texts and files")
+    if all(isinstance(name, str) and name in (alphabet.names or ()) for name in rows):
+        rows = [rows]  # of names, as of numbers: one sequence
     try:
         return SequenceData(rows, symbols=alphabet.names or alphabet.count, title="observations")
     except InputError as error:

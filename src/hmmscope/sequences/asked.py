@@ -6,7 +6,7 @@ from typing import Any
 
 from hmmscope.errors import InputError
 from hmmscope.schema import listed, shown, unknown_name
-from hmmscope.sequences.encoding import Alphabet, Encoded, encode_lines, encode_numbers, encode_words, within
+from hmmscope.sequences.encoding import UNITS, Alphabet, Encoded, encode_lines, encode_numbers, encode_words, within
 from hmmscope.sequences.gaps import MISSING, is_nothing
 from hmmscope.sequences.rule import Reading
 
@@ -14,6 +14,8 @@ from hmmscope.sequences.rule import Reading
 FORMAT = "hmmscope-sequences"
 #: The field that is taken if nothing is said, as `hmmscope sample` writes it.
 OBSERVATIONS = "observations"
+#: Names that often stand for a missing observation: they are symbols unless somebody says so, and that is said.
+_USUAL_GAPS = frozenset({"na", "n/a", "nan", "null", "none", "<na>", "nat", "missing"})
 
 
 class Asked:
@@ -60,6 +62,9 @@ class Asked:
         found_now = reading.to_data()
         applied = {name: value for name, value in found_now.items() if name not in asked and kept.get(name) == value}
         how = f"{found.how}; read as those of the process, {Reading(**applied).flags()}" if applied else found.how
+        gaps = [name for name in found.symbols or () if name.lower() in _USUAL_GAPS and self.alphabet.names is None]
+        if gaps:
+            how += f"; {' and '.join(gaps)} too, unless --missing {','.join(gaps)}"
         return replace(found, reading=reading, how=how)
 
     def choose(self, fields: Iterable[object]) -> list[str]:
@@ -142,19 +147,50 @@ class Asked:
         values = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
         if not values:
             raise InputError(f"{self.what}: holds no sequence")
-        if all(isinstance(row, str) for row in values):
-            return self.lines(values, noun)
+        if any(isinstance(row, str) for row in values) and self._names(values):
+            return self._texts(values, noun)
         if all(self._is_number(row) or (is_nothing(row) and not isinstance(row, list)) for row in values):
             return self.numbers([values], "one sequence of numbers", noun)
         if not all(isinstance(row, list | tuple) for row in values):
             odd = next(k for k, row in enumerate(values) if not isinstance(row, list | tuple))
             raise InputError(f"{self.at(noun)(odd)}: must be a list of symbols or a text, got {shown(values[odd])}")
-        values = self._along(values)
+        return self.cells(self.along(values), how, noun)
+
+    def cells(self, values: Sequence[Any], how: str, noun: str = "sequence") -> Encoded:
+        """Lists of names, or lists of numbers."""
         if self._names(word for row in values for word in row):
             return self.words(values, f"{how} of names", noun)
         return self.numbers(values, f"{how} of numbers", noun)
 
-    def _along(self, values: list[Any]) -> list[Any]:
+    def _texts(self, values: list[Any], noun: str) -> Encoded:
+        """Texts; with the unit "lines" the symbols of one sequence, of which some may be missing.
+
+        Raises:
+            InputError: an empty one, or None, that is no missing symbol.
+        """
+        whole = self.unit == "lines"
+        for number, value in enumerate(values):
+            empty = is_nothing(value) or not str(value).strip()
+            if whole and empty and not self.missing.has(value):
+                raise InputError(f"{self.at(noun)(number)}: {_emptiness(value)}; {self.missing.advice(value)}")
+            if not whole and (empty or not isinstance(value, str)):
+                advice = "leave it out, or say unit='lines' (--unit) if each is one symbol"
+                raise InputError(f"{self.at(noun)(number)}: {_emptiness(value)}; {advice}")
+        if not whole:
+            return self.lines(values, noun)
+        cells = [value.strip() if isinstance(value, str) else value for value in values]
+        return replace(self._symbols([cells], UNITS["lines"]), reading=Reading(unit="lines"))
+
+    def _symbols(self, rows: list[list[Any]], how: str) -> Encoded:
+        """Rows of cells of a table: names, or whole numbers, also as text, unless these are given as names."""
+        has = self.missing.has
+        seen = [value for row in rows for value in row if not has(value)]
+        words = all(isinstance(value, str) for value in seen)
+        if not words or (self.alphabet.names is None and all(map(is_whole, seen))):
+            return self.numbers([[MISSING if has(value) else int(value) for value in row] for row in rows], how)
+        return self.words(rows, how)
+
+    def along(self, values: list[Any]) -> list[Any]:
         """Lists along the axis of time; lists of one symbol each may be one sequence, as a column of an array is.
 
         Raises:
@@ -188,9 +224,9 @@ class Asked:
         name = self.field(names)
         column, values = f"column {_short(name)}", self._cells(take, name)
         if self.group is None:
-            found = self.rows(values, column, "row")
-            if found.reading.unit == "lines":
+            if self.unit == "lines":
                 self._no_gap(values, column)
+            found = self.rows(values, column, "row")
             return found if found.reading.unit is None else replace(found, how=f"{column}: {found.how}")
         if self.group not in names:
             raise unknown_name("group", self.group, names)
@@ -214,10 +250,7 @@ class Asked:
         whole = (float.is_integer(v) if isinstance(v, float) else isinstance(v, int) and v is not True for v in seen)
         if not words and not all(whole):
             raise InputError(f"{self.what}: {column}: with group= each row must be one name or whole number")
-        if not words or (self.alphabet.names is None and all(map(is_whole, seen))):
-            has = self.missing.has
-            return self.numbers([[MISSING if has(value) else int(value) for value in row] for row in rows], how)
-        return self.words(rows, how)
+        return self._symbols(rows, how)
 
     def _cells(self, take: Callable[[str], Any], name: str) -> list[Any]:
         """A column as a list of plain values: of pyarrow, polars, pandas, datasets, NumPy, or any iterable."""
@@ -233,13 +266,18 @@ class Asked:
         for number, cell in enumerate(cells):
             empty = is_nothing(cell) or (isinstance(cell, str) and not cell.strip())
             if empty and (advice or not self.missing.has(cell)):
-                said = "is empty" if isinstance(cell, str) else f"is {cell}"
-                raise InputError(f"{self.at('row')(number)}: {column}: {said}; {advice or self.missing.advice(cell)}")
+                said = f"{column}: {_emptiness(cell)}; {advice or self.missing.advice(cell)}"
+                raise InputError(f"{self.at('row')(number)}: {said}")
 
     def no_group(self) -> None:
         """Refuse a group where there are no columns."""
         if self.reading.group is not None:
             raise InputError(f"{self.what}: group: has no columns; it is for tables with one observation a row")
+
+
+def _emptiness(value: object) -> str:
+    """What is said of a text that is no symbol."""
+    return f"is {value}" if is_nothing(value) else "is empty" if not str(value).strip() else f"is {shown(value)}"
 
 
 def _short(name: str) -> str:

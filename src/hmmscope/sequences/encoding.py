@@ -25,6 +25,8 @@ UNITS = {
     "lines": "each line is one symbol, and blank lines separate sequences",
 }
 _MAX_SYMBOLS = 2**24
+#: Of so many texts, one that comes twice makes it likely that each is one symbol.
+_FEW_TEXTS = 10
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,6 +133,8 @@ def within(rows: Sequence[Any], lengths: object) -> list[Any]:
     counts = whole_lengths(lengths).tolist()
     if 0 in counts:
         raise InputError(f"lengths: sequence {counts.index(0) + 1} has no symbol; leave it out")
+    if len(counts) != len(rows) and len(rows) == sum(counts) and all(len(row) == 1 for row in rows):
+        rows = [[row[0] for row in rows]]  # a column, given as lists
     if len(rows) == 1 and sum(counts) == len(rows[0]):
         ends = list(accumulate(counts))
         return [rows[0][end - count : end] for end, count in zip(ends, counts, strict=True)]
@@ -379,12 +383,32 @@ def _unit_of(texts: list[str], alphabet: Alphabet, what: str) -> str:
             texts, alphabet, what, "characters" if any(len(word) > 1 for word in distinct) else "numbers", "lines"
         )
     if one_word:
-        if all(len(text) == 1 for text in texts) or (len(texts) > 3 and 2 * len(set(texts)) <= len(texts)):
+        if all(len(text) == 1 for text in texts) or _repeat(texts):
             raise _ambiguous(texts, alphabet, what, "characters", "lines")
         return "characters"
     if all(len(word) == 1 for word in distinct) or 2 * len(distinct) <= len(characters - {" ", ",", "\t"}):
+        _require_alike(rows, alphabet, what)
         return "words"  # characters would be many more symbols than words are
     raise _ambiguous(texts, alphabet, what, "characters", "words")
+
+
+def _repeat(texts: list[str]) -> bool:
+    """Whether texts come again so often that each may be one symbol."""
+    different = len(set(texts))
+    return 2 * different <= len(texts) or different < len(texts) <= _FEW_TEXTS
+
+
+def _require_alike(rows: list[list[str]], alphabet: Alphabet, what: str) -> None:
+    """InputError where most words are numbers and some are not: the others may be names, gaps, or mistakes."""
+    names = {word for row in rows for word in row if not _is_number(word)}.difference(alphabet.missing.names)
+    total, odd = sum(map(len, rows)), sum(word in names for row in rows for word in row)
+    if not 2 * odd < total:
+        return
+    name = next(word for row in rows for word in row if word in names)
+    raise InputError(
+        f"{what}: {shown(name)} is no whole number, and most of {total} words are: if all are names, say unit='words' "
+        f"(--unit); {alphabet.missing.advice(name)}"
+    )
 
 
 def _unit_of_names(

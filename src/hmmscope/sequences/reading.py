@@ -136,30 +136,34 @@ def _read_csv(text: str, asked: Asked, delimiter: str) -> Encoded:
     rows of one group, is a sequence."""
     limit = csv.field_size_limit(_MAX_TEXT)  # a cell may be a gene
     try:
-        rows = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter, strict=True) if any(row)]
+        rows = list(csv.reader(io.StringIO(text), delimiter=delimiter, strict=True))
     except csv.Error as error:
         raise InputError(f"{asked.what}: not CSV ({error})") from None
     finally:
         csv.field_size_limit(limit)
-    if not rows:
+    while rows and not rows[-1]:
+        rows.pop()
+    if not any(rows):
         raise InputError(f"{asked.what}: holds no sequence")
+    one_column = len(next(filter(None, rows))) == 1  # whose blank lines are empty cells
+    rows = [row or [""] for row in rows if row or one_column]
     header = asked.choose(name.strip() for name in rows[0])
     if asked.column is None:
-        cells = [[cell.strip() for cell in row] for row in rows]
+        cells = [[cell.strip() for cell in row] for row in rows if row != [""]]
         for row in cells:
             while row and not row[-1]:
                 row.pop()
         gaps = asked.missing.names
         if all(is_whole(cell) or cell in gaps for row in cells for cell in row):
             values = [[MISSING if cell in gaps else int(cell) for cell in row] for row in cells]
-            return asked.numbers(values, "rows of numbers", "row")
+            return asked.numbers(asked.along(values), "rows of numbers", "row")
         named = " or ".join(f"column={shown(name)}" for name in rows[0][:3])
         if asked.unit != "words":
             raise InputError(
                 f"{asked.what}: can be read in two ways: as {len(rows)} rows whose cells are symbols, or as a table whose "
                 f"first row names columns; choose with unit='words' (--unit) or {named} (--column)"
             )
-        return replace(asked.words(cells, "rows of names", "row"), reading=Reading(unit="words"))
+        return replace(asked.words(asked.along(cells), "rows of names", "row"), reading=Reading(unit="words"))
     if header.count(asked.column) > 1:
         raise InputError(f"{asked.what}: column: {header.count(asked.column)} columns are named {shown(asked.column)}")
     for number, row in enumerate(rows[1:], 2):
@@ -270,11 +274,13 @@ def read_array(array: NDArray[Any], asked: Asked, how: str, *, own: bool = False
     readings unless `axis` or `lengths` say; whole numbers among them are symbols.
     """
     kind, shape = array.dtype.kind, array.shape
-    if kind in "US" and array.ndim == 1:
-        return asked.rows(array.astype(str).tolist(), how)
-    if kind not in "iubfUS" or array.ndim not in (1, 2):
+    if kind in "USO" and array.ndim == 1:
+        return asked.rows((array if kind == "O" else array.astype(str)).tolist(), how)
+    if kind not in "iubfUSO" or array.ndim not in (1, 2):
         rule = f"must be whole numbers (sequence, time) or names, got {array.dtype} {shape}"
         raise InputError(f"{asked.what}: {rule}")
+    if kind == "f" and array.ndim == 2 and not own:
+        _require_whole(array, asked)
     if kind == "f" and array.ndim == 2 and asked.axis is None and asked.lengths is None and not own:
         down, along = (
             f"one sequence of {shape[0]} steps" if shape[1] == 1 else f"{shape[1]} of {shape[0]}",
@@ -292,7 +298,18 @@ def read_array(array: NDArray[Any], asked: Asked, how: str, *, own: bool = False
         array = array if axis == 1 else array.T
         how += "" if axis == 1 else ", its column one sequence" if is_column else ", each column a sequence"
     rows = list(np.atleast_2d(array))
+    if kind == "O":
+        return asked.cells([row.tolist() for row in rows], how)
     return asked.words([row.tolist() for row in rows], how) if kind in "US" else asked.numbers(rows, how)
+
+
+def _require_whole(array: NDArray[Any], asked: Asked) -> None:
+    """InputError for numbers that are no symbols, whichever way they are read."""
+    values = np.ma.getdata(array)[~np.ma.getmaskarray(array)]
+    odd = values[np.isfinite(values) & (np.floor(values) != values)]
+    if odd.size:
+        rule = f"must be whole numbers, the numbers of symbols, got {odd.flat[0]:g} in {array.dtype} {array.shape}"
+        raise InputError(f"{asked.what}: {rule}")
 
 
 def _read_parquet(path: Path, asked: Asked) -> Encoded:
@@ -319,6 +336,8 @@ def read_object(source: Any, asked: Asked) -> Encoded:
     if isinstance(source, np.ndarray):
         asked.no_group()
         return read_array(source, asked, "array")
+    if hasattr(source, "collect_schema") and hasattr(source, "collect"):  # a lazy frame
+        source = source.collect()
     names = getattr(source, "column_names", None)
     if names is None and not isinstance(source, Mapping):
         names = getattr(source, "columns", None)
