@@ -10,7 +10,7 @@ import hmmscope as hs
 from hmmscope.errors import InputError
 from hmmscope.lab.cli import main
 from hmmscope.storage import store
-from strategies import small_hmm
+from strategies import dense, small_hmm, with_zeros
 
 UMBRELLA = hs.load_process("umbrella")
 
@@ -18,10 +18,14 @@ UMBRELLA = hs.load_process("umbrella")
 def words(process, past, steps):
     """P(word | past) of every word."""
     found = {}
-    before = float(hs.log_likelihood(process, torch.tensor([past]))) if past else 0.0
+    before = chance_of(process, past) if past else 1.0
     for word in itertools.product(range(process.num_symbols), repeat=steps):
-        found[word] = float(torch.exp(hs.log_likelihood(process, torch.tensor([[*past, *word]])) - before))
+        found[word] = chance_of(process, [*past, *word]) / before
     return found
+
+
+def chance_of(process, word):
+    return float(hs.observe(process, torch.tensor([word])).log_likelihood_terms.sum().exp())
 
 
 PROCESSES = {
@@ -29,6 +33,7 @@ PROCESSES = {
     "labelled": hs.make_process("even"),
     "mess3": hs.make_process("mess3"),
     "cyclic": hs.make_process("golden-mean"),
+    "mixture": hs.Mixture([0.3, 0.7], [hs.HMM(*kind(np.random.default_rng(5), 3, 3)) for kind in (dense, with_zeros)]),
 }
 
 
@@ -76,14 +81,28 @@ def test_without_a_past_a_sequence_begins_and_after_the_impossible_nothing_comes
     assert never.drawn_observations.tolist() == [[[-1, -1]]]
 
 
+def test_a_mixture_that_saw_nothing_or_the_impossible():
+    parts = [hs.HMM([1.0], [[1.0]], [[1.0, 0.0, 0.0]]), hs.HMM([1.0], [[1.0]], [[0.0, 1.0, 0.0]])]
+    mixture = hs.Mixture([0.25, 0.75], parts)
+    past = torch.tensor([[0, 0], [1, 1], [0, 1], [2, 0]])
+    found = hs.forecast(mixture, past, 2, lengths=[2, 0, 2, 1], num_draws=2000, seed=3)
+    laws = [[1, 0, 0], [0.25, 0.75, 0], [0, 0, 0], [0, 0, 0]]
+    assert found.observations[:, 1].tolist() == laws
+    assert found.states[:, 0, 0].tolist() == [1, 1, 0, 0]
+    assert found.drawn_observations[:, 0].unique().tolist() == [0]
+    assert (found.drawn_observations[:, 2:] == -1).all()
+    assert (found.drawn_observations[:, 1, 0] == found.drawn_observations[:, 1, 1]).all()  # one component a draw
+    assert (found.drawn_observations[:, 1, 0] == 1).double().mean() == pytest.approx(0.75, abs=0.045)
+
+
 @pytest.mark.parametrize(
     "call, said",
     [
         (lambda: hs.forecast(UMBRELLA, torch.tensor([[0]]), 0), "steps: must be at least 1"),
         (lambda: hs.forecast(UMBRELLA, torch.tensor([[0]]), 1, num_draws=-1), "num_draws: must be"),
         (
-            lambda: hs.forecast(hs.make_process("mess3-mixture"), torch.tensor([[0]]), 1),
-            "Mixture has no probabilities of words",
+            lambda: hs.forecast(hs.make_process("fresh-markov-chains"), torch.tensor([[0]]), 1),
+            "has no forecasts; ComposedCycles, GeneralisedHMM, HMM, LabelledHMM, Mixture have",
         ),
     ],
 )

@@ -1,5 +1,6 @@
 """Missing observations are summed over: against enumeration of all that may have been there, on every road."""
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -21,7 +22,7 @@ from hmmscope.inference.scan import scan_beliefs
 from hmmscope.inference.smoothing import smooth_pairs
 from hmmscope.processes.laws import seeing
 from inference_cases import close_logs, per_token_logs, planted_hmm, random_mixture
-from strategies import dense, likely, small_hmm, small_labelled, tiny_entries
+from strategies import dense, likely, small_hmm, small_labelled, tiny_entries, with_zeros
 
 SEEDS = st.integers(0, 2**31)
 
@@ -162,6 +163,36 @@ def test_a_finite_memory_sums_over_the_gaps_in_its_window(seed):
         close(kept.next_observation[0, t], window.next_observation[0, -1], relative=1e-10)
     missing = torch.tensor([gap is None for gap in seen])
     assert all(term in (0, -torch.inf) for term in kept.log_likelihood_terms[0, missing].tolist())
+
+
+@pytest.mark.parametrize("kind", ["states emit", "transitions emit"])
+def test_what_a_mixture_did_not_show(kind):
+    """Laws and draws of gaps, against the sum over all completions and components."""
+    if kind == "states emit":
+        parts = [hs.HMM(*with_zeros(np.random.default_rng(n), 2, 3)) for n in (5, 6)]
+    else:
+        parts = [hs.make_process("mess3", switch=switch) for switch in (0.05, 0.2)]
+    mixture = hs.Mixture([0.3, 0.7], parts)
+    size, seen = mixture.num_symbols, [0, None, 1, None]
+    chances = {}
+    for fill in itertools.product(range(size), repeat=2):
+        word = torch.tensor([[0, fill[0], 1, fill[1]]])
+        chances[fill] = float(hs.observe(mixture, word).log_likelihood_terms.sum().exp())
+    total = sum(chances.values())
+    laws = hs.missing_laws(mixture, encoded(seen))[0]
+    drawn = hs.sample_missing(mixture, encoded(seen), num_draws=4000, seed=4)[:, 0]
+    assert (drawn[:, [0, 2]] == torch.tensor([0, 1])).all()
+    for place, t in enumerate((1, 3)):
+        exact = [sum(p for fill, p in chances.items() if fill[place] == v) / total for v in range(size)]
+        assert laws[t].tolist() == pytest.approx(exact, abs=1e-12)
+    assert laws[0].tolist() == pytest.approx([float(v == 0) for v in range(size)], abs=1e-12)
+    for fill, chance in chances.items():
+        share = float((drawn[:, [1, 3]] == torch.tensor(fill)).all(1).double().mean())
+        assert abs(share - chance / total) <= 4.5 * np.sqrt(chance / total / 4000)  # zero stays zero
+    never = torch.tensor([[hs.MISSING, 0]])
+    stuck = hs.Mixture([0.5, 0.5], [hs.HMM([1.0], [[1.0]], [[0.0, 1.0]])] * 2)
+    assert hs.missing_laws(stuck, never).sum() == 0
+    assert (hs.sample_missing(stuck, never) == -1).all()
 
 
 @settings(max_examples=10, deadline=None)

@@ -41,7 +41,10 @@ def general_system(seed=0, num_states=3, num_observed=2):
 
 
 def conditioned(process, observations, initial, initial_covariance):
-    """Means, covariances and log-densities from the joint Gaussian of everything, without a recursion over the data."""
+    """Means, covariances and log-densities from the joint Gaussian of everything, without a recursion over the data.
+
+    What is NaN is no part of what is conditioned on.
+    """
     n, m, time = process.num_states, process.num_symbols, len(observations)
     a, c = process.transition_SS.numpy(), process.output_YS.numpy()
     joint_state = np.zeros((n * (time + 1),) * 2)  # covariance of (noise in the start, state noises)
@@ -58,15 +61,16 @@ def conditioned(process, observations, initial, initial_covariance):
     seen_cov = outputs @ state_cov @ outputs.T + np.kron(np.eye(time), process.output_noise_YY.numpy())
     error = observations.ravel() - outputs @ state_mean
     means, covariances, logs = [], [], []
+    made = np.flatnonzero(~np.isnan(error))
     for t in range(1, time + 1):
-        seen, here = slice(0, m * t), slice(n * (t - 1), n * t)
-        cross = (state_cov @ outputs.T)[here, seen]
-        weights = np.linalg.lstsq(seen_cov[seen, seen], cross.T, rcond=None)[0].T
+        seen, here = made[made < m * t], slice(n * (t - 1), n * t)
+        cross, own = (state_cov @ outputs.T)[here, seen], seen_cov[np.ix_(seen, seen)]
+        weights = np.linalg.lstsq(own, cross.T, rcond=None)[0].T
         means.append(state_mean[here] + weights @ error[seen])
         covariances.append(state_cov[here, here] - weights @ cross.T)
-        sign, log_determinant = np.linalg.slogdet(2 * math.pi * seen_cov[seen, seen])
+        sign, log_determinant = np.linalg.slogdet(2 * math.pi * own)
         assert sign == 1
-        scaled = np.linalg.lstsq(seen_cov[seen, seen], error[seen], rcond=None)[0]
+        scaled = np.linalg.lstsq(own, error[seen], rcond=None)[0]
         logs.append(-0.5 * (error[seen] @ scaled + log_determinant))
     return np.array(means), np.array(covariances), np.diff(logs, prepend=0.0)
 
@@ -87,10 +91,35 @@ def test_filter_is_gaussian_conditioning(seed, sizes, known):
     for b in range(3):
         means, covariances, logs = conditioned(process, observations[b].numpy(), initial, covariance)
         np.testing.assert_allclose(exact.means[b], means, rtol=0, atol=1e-10)
-        np.testing.assert_allclose(exact.covariances, covariances, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(exact.covariances[b], covariances, rtol=0, atol=1e-10)
         np.testing.assert_allclose(exact.log_likelihood_terms[b], logs, rtol=0, atol=1e-9)
         assert exact.log_likelihood[b] == pytest.approx(logs.sum(), abs=1e-9)
     torch.testing.assert_close(exact.predicted_observation[:, 1:], exact.next_observation[:, :-1])
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("sizes", [(3, 2), (2, 3), (1, 1)], ids=str)
+def test_what_was_not_observed_is_no_condition(seed, sizes):
+    """Vectors, and single coordinates of them, that are missing: at random, at both ends, everywhere, nowhere."""
+    process = general_system(seed, *sizes)
+    observations = hs.Corpus(process, length=6)[0:5].observations
+    gone = torch.rand(observations.shape, generator=torch.Generator().manual_seed(seed)) < 0.4
+    gone[1, 0] = gone[1, -1] = gone[2] = True
+    gone[3] = False
+    observed = observations.masked_fill(gone, torch.nan)
+    exact = hs.kalman_filter(process, observed)
+    known = process.initial_S.numpy(), np.zeros((sizes[0],) * 2)
+    for b in range(5):
+        means, covariances, logs = conditioned(process, observed[b].numpy(), *known)
+        np.testing.assert_allclose(exact.means[b], means, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(exact.covariances[b], covariances, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(exact.log_likelihood_terms[b], logs, rtol=0, atol=1e-9)
+    assert (exact.log_likelihood_terms[gone.all(2)] == 0).all()
+    assert torch.equal(exact.means[3], hs.kalman_filter(process, observations).means[3])
+    torch.testing.assert_close(exact.predicted_observation[:, 1:], exact.next_observation[:, :-1])
+    assert torch.equal(hs.observe(process, observed).vectors["covariance"], exact.covariances)
+    with pytest.raises(InputError, match=r"observations\[0, 0\]: is not finite"):
+        hs.kalman_filter(process, observations / 0)
 
 
 def test_one_start_for_each_sequence():
@@ -182,7 +211,7 @@ def test_isotropic_form_needs_its_assumptions():
 def test_empty_sequences():
     result = hs.kalman_filter(hs.make_process("ran-lds"), torch.zeros(3, 0, 5, dtype=torch.float64))
     assert result.means.shape == (3, 0, 5)
-    assert result.covariances.shape == (0, 5, 5)
+    assert result.covariances.shape == (3, 0, 5, 5)
     assert result.log_likelihood.tolist() == [0, 0, 0]
 
 
@@ -192,7 +221,7 @@ def test_bad_observations_are_refused():
     with pytest.raises(InputError, match=r"must have shape \(batch, time, 5\)"):
         hs.kalman_filter(process, good[:, :, :4])
     bad = good.clone()
-    bad[1, 2, 0] = math.nan
+    bad[1, 2, 0] = math.inf
     with pytest.raises(InputError, match=r"observations\[1, 2\]: is not finite"):
         hs.kalman_filter(process, bad)
     with pytest.raises(InputError, match="initial: must have shape"):

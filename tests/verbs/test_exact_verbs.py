@@ -251,9 +251,51 @@ def test_oracle_of_vectors(ending: str, call: Callable) -> None:
         b, t = row["sequence"] - 1, row["position"]
         assert row["mean"] == pytest.approx(exact.means[b, t].tolist(), rel=1e-12)
         assert row["next_observation"] == pytest.approx(exact.next_observation[b, t].tolist(), rel=1e-12)
-        assert np.allclose(row["covariance"], exact.covariances[t], rtol=1e-12, atol=0)
+        assert np.allclose(row["covariance"], exact.covariances[b, t], rtol=1e-12, atol=0)
         assert row["log_likelihood"] == pytest.approx(float(exact.log_likelihood_terms[b, t]), rel=1e-12)
     assert f"log-density {float(exact.log_likelihood[0]):.6f} nats" in called.out
+
+
+@pytest.mark.parametrize("ending", ["npz", "jsonl"])
+def test_oracle_of_vectors_with_gaps(ending: str, call: Callable) -> None:
+    """What is no value is refused with its place until it is named, and then filtered over."""
+    process = make_process("ran-lds", dimension=2)
+    vectors = hs.Corpus(process, length=4)[0:2].observations
+    vectors[0, 1], vectors[1, 3, 0] = torch.nan, torch.nan
+    if ending == "npz":
+        np.savez("v.npz", observations=vectors.numpy())
+    else:
+        rows = [[[None if v != v else v for v in row] for row in rows] for rows in vectors.tolist()]
+        rows[0][1] = None
+        Path("v.jsonl").write_text("".join(json.dumps({"observations": row}) + "\n" for row in rows))
+    asked = ("oracle", "ran-lds", f"v.{ending}", "--dimension", 2)
+    called = call(*asked)
+    assert called.code == 2
+    assert "sequence 0, observation 1: is no number; if nothing was observed there, say missing='none'" in called.error
+    called = call(*asked, "--missing", "none", "--out", "o.jsonl")
+    assert called.code == 0, called.error
+    exact = hs.kalman_filter(process, vectors)
+    rows = store.read_table(Path("o.jsonl"))
+    assert rows[1]["observation"] == [None, None]
+    assert [row["mean"] for row in rows] == [pytest.approx(m, rel=1e-12) for m in exact.means.flatten(0, 1).tolist()]
+    assert "sequence 1: 3 observations and 1 missing" in called.out
+
+
+def test_oracle_says_the_laws_of_gaps(call: Callable) -> None:
+    Path("g.txt").write_text("umbrella NA no-umbrella NA NA NA NA NA\n")
+    for name in ("umbrella", "m.json"):
+        umbrella = load_process("umbrella")
+        process = umbrella if name == "umbrella" else hs.Mixture([0.3, 0.7], [umbrella, umbrella])
+        if name == "m.json":
+            process.save(name)
+        called = call("oracle", name, "g.txt", "--missing", "NA", "--out", f"o-{name}l", "-q")
+        assert called.code == 0, called.error
+        laws = hs.missing_laws(process, hs.SequenceData("g.txt", like=process, missing="NA"))[0]
+        assert f"  missing observation 1: umbrella {laws[1, 0]:.6f}, no-umbrella {laws[1, 1]:.6f}" in called.out
+        assert "and 1 more missing" in called.out
+        rows = store.read_table(Path(f"o-{name}l"))
+        assert [row["position"] for row in rows if "missing_law" in row] == [1, 3, 4, 5, 6, 7]
+        assert rows[3]["missing_law"] == laws[3].tolist()
 
 
 @pytest.mark.parametrize("ending", ["npz", "safetensors", "jsonl", "txt"])

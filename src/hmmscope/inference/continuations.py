@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import FilterResult, filter_beliefs
+from hmmscope.inference.mixture_posterior import components_known, drawn_components
 from hmmscope.machine import require_memory
-from hmmscope.processes.answers import WORDS
+from hmmscope.processes.answers import COMPONENTS, FORECASTS
 from hmmscope.processes.generalised import without_rounding
 from hmmscope.processes.laws import Law, symbol_law
 from hmmscope.processes.observations import Observations
@@ -46,10 +47,11 @@ def forecast(
     P(state T+k | past) = belief_{T-1} @ transition^(k+1);  P(o_{T+k} | past) = P(state T+k | past) @ emission
 
     Where transitions emit, state t is the state after observation t. The laws say nothing of how steps hang together;
-    draws are of the joint law of all steps, and their shares give the probability of anything about them.
+    draws are of the joint law of all steps, and their shares give the probability of anything about them. Of a mixture they
+    are sums over its components, each by its probability given the past, and each draw is of one of them.
 
     Args:
-        hmm: S states, V symbols; states or transitions emit.
+        hmm: S states, V symbols; states or transitions emit; or a mixture of such.
         observed: the past, as for `filter_beliefs`; with no observation at all it is the start of a sequence.
         steps: at least 1.
         lengths: as for `filter_beliefs`.
@@ -57,14 +59,17 @@ def forecast(
         seed: of the draws, in [0, 2^32); the draws of a sequence do not depend on the others.
 
     Raises:
-        InputError: as `filter_beliefs`; a mixture; draws from a `GeneralisedHMM`, whose vectors are no laws.
+        InputError: as `filter_beliefs`; draws from a `GeneralisedHMM`, whose vectors are no laws.
         ResourceError: draws of more than fits in memory.
 
-    Cost: the filter's, and O(batch * steps * (S^2 + S V)); draws O(num_draws * batch * steps * S V).
+    Cost: the filter's, and O(batch * steps * (S^2 + S V)); draws O(num_draws * batch * steps * S V). Of a mixture for each
+    component.
     """
-    hmm.require(WORDS)
+    hmm.require(FORECASTS)
     require(steps >= 1, "steps", "must be at least 1", steps)
     require(num_draws >= 0, "num_draws", "must be at least 0", num_draws)
+    if COMPONENTS in hmm.by_law:
+        return _of_mixture(hmm, observed, steps, lengths, num_draws, seed)
     if num_draws and hmm.law.signed:
         raise InputError("num_draws: there are no draws of hidden vectors, only laws of what is observed")
     found = filter_beliefs(hmm, observed, lengths=lengths)
@@ -79,6 +84,27 @@ def forecast(
             uniforms = numpy_generator(seed, "continuations", b).random((num_draws, steps, 2))
             drawn[:, :, b] = _drawn(hmm.law, emitter_S, uniforms.transpose(1, 2, 0))
     return Forecast(observations, states, *torch.from_numpy(drawn))
+
+
+def _of_mixture(
+    mixture: Process, observed: Observations, steps: int, lengths: object, num_draws: int, seed: int
+) -> Forecast:
+    """`forecast` of each component, by its probability given the past."""
+    shares_BM = components_known(mixture, observed, lengths=lengths)
+    chosen = drawn_components(shares_BM, num_draws, seed, "component-continued")
+    sizes = (len(shares_BM), steps)
+    observations = shares_BM.new_zeros(*sizes, mixture.num_symbols)
+    states, drawn = shares_BM.new_zeros(*sizes, mixture.num_states), torch.full((2, num_draws, *sizes), -1)
+    for number in shares_BM.any(0).nonzero()[:, 0].tolist():
+        mine = torch.from_numpy((chosen == number) & shares_BM[:, number].cpu().numpy().astype(bool))
+        count = num_draws if bool(mine.any()) else 0
+        part = forecast(mixture.component(number), observed, steps, lengths=lengths, num_draws=count, seed=seed)
+        share_B11 = shares_BM[:, number, None, None]
+        observations += share_B11 * part.observations
+        states += share_B11 * part.states
+        if count:
+            drawn = torch.where(mine[..., None], torch.stack([part.drawn_observations, part.drawn_states]), drawn)
+    return Forecast(observations, states, *drawn)
 
 
 def _emitters(law: Law, found: FilterResult) -> Float64[Tensor, "batch state"]:

@@ -1,13 +1,16 @@
 """What was not observed: its law given all that was, and draws of it."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
 from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.inference.mixture_posterior import components_known, drawn_components
 from hmmscope.inference.paths import sample_state_paths
 from hmmscope.inference.ragged import blank, check_ragged, counted
 from hmmscope.inference.smoothing import smooth_pairs
-from hmmscope.processes.answers import STATES
+from hmmscope.processes.answers import COMPONENTS, GAPS
 from hmmscope.processes.observations import Symbols
 from hmmscope.processes.process import Process
 from hmmscope.seeds import numpy_generator
@@ -20,6 +23,7 @@ def missing_laws(
     """P(o_t = v | all that was observed): a law where an observation is missing, one for what was seen elsewhere.
 
     States emit:       P(o_t = v | o) = sum_i P(state t = i | o) emission[i, v]
+    Mixtures:          P(o_t = v | o) = sum_m P(component m | o) P_m(o_t = v | o)
     Transitions emit:  P(o_t = v | o) = sum_ij P(state t-1 = i, state t = j | o) labelled[v, i, j] / sum_u labelled[u, i, j]
 
     Args:
@@ -32,9 +36,16 @@ def missing_laws(
     Returns:
         Zeros for an impossible sequence and beyond its end.
     """
-    hmm.require(STATES)
+    hmm.require(GAPS)
     checked, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
     given = checked.masked_fill(checked == hmm.num_symbols, MISSING)
+    if COMPONENTS in hmm.by_law:
+        known: dict[str, Any] = {"starts": mask, "lengths": counted(inside)}
+        shares_BM = components_known(hmm, given, **known)
+        laws_BTV = shares_BM.new_zeros(*given.shape, hmm.num_symbols)
+        for number in shares_BM.any(0).nonzero()[:, 0].tolist():
+            laws_BTV += shares_BM[:, number, None, None] * missing_laws(hmm.component(number), given, **known)
+        return laws_BTV
     found = smooth_pairs(hmm, given, starts=mask, lengths=counted(inside))
     if hmm.law.states_emit:
         laws_BTV = found.beliefs @ hmm.law.symbols()[0]
@@ -79,9 +90,18 @@ def sample_missing(
     Returns:
         (draw, batch, time); -1 for an impossible sequence and beyond the end of a shorter one.
     """
-    hmm.require(STATES)
+    hmm.require(GAPS)
     checked, mask, inside = check_ragged(observations, hmm.alphabet, starts, lengths)
     given = checked.masked_fill(checked == hmm.num_symbols, MISSING)
+    if COMPONENTS in hmm.by_law:
+        known: dict[str, Any] = {"starts": mask, "lengths": counted(inside)}
+        shares_BM = components_known(hmm, given, **known)
+        chosen = torch.from_numpy(drawn_components(shares_BM, num_draws, seed, "component-of-gaps"))
+        filled = torch.full((num_draws, *given.shape), -1)
+        for number in chosen.unique().tolist():
+            part = sample_missing(hmm.component(number), given, num_draws=num_draws, seed=seed, **known)
+            filled = torch.where((chosen == number)[..., None], part, filled)
+        return filled
     states = sample_state_paths(
         hmm, given, num_paths=num_draws, seed=seed, starts=mask, lengths=counted(inside)
     ).numpy()

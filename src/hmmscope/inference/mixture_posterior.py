@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hmmscope.axes import Float64, Int, Int64, Tensor
 from hmmscope.errors import InputError
@@ -16,6 +18,7 @@ from hmmscope.processes.laws import Law, seeing, symbol_law
 from hmmscope.processes.observations import Symbols, check_observations
 from hmmscope.processes.process import Process
 from hmmscope.reprs import Shown
+from hmmscope.seeds import numpy_generator
 
 #: Working memory of one chunk of sequences: about what stays in the caches.
 CHUNK_BYTES = 2**23
@@ -90,6 +93,35 @@ def filter_mixture(
         terms_BT = silent(terms_BT, observations, law.num_symbols)
         posterior, following, terms_BT = (blank(part, inside) for part in (posterior, following, terms_BT))
     return MixtureResult(posterior, following, first, terms_BT.sum(1), terms_BT, first_impossible(terms_BT))
+
+
+def components_known(
+    mixture: Process, observations: Symbols, *, starts: object = None, lengths: object = None
+) -> Float64[Tensor, "batch component"]:
+    """P(component | all observations); the weights where there are none, zeros for an impossible sequence.
+
+    Args:
+        mixture, observations, starts, lengths: as for `filter_mixture`.
+    """
+    found = filter_mixture(mixture, observations, starts=starts, lengths=lengths)
+    counts_B = found.component_posterior.any(2).sum(1)
+    rows_B = torch.arange(len(counts_B), device=counts_B.device)
+    last_BM = found.component_posterior[rows_B, counts_B - 1] if found.component_posterior.shape[1] else None
+    weights_M = mixture.weights_M.to(counts_B.device)
+    shares_BM = weights_M.expand(len(counts_B), -1) if last_BM is None else last_BM
+    shares_BM = torch.where((counts_B == 0)[:, None], weights_M, shares_BM)
+    return shares_BM * (found.impossible_at < 0)[:, None]
+
+
+def drawn_components(
+    shares_BM: Float64[Tensor, "batch component"], num_draws: int, seed: int, stream: str
+) -> NDArray[np.int64]:
+    """Draws of the component of each sequence (draw, batch), each sequence from numbers of its own."""
+    drawn = np.zeros((num_draws, len(shares_BM)), np.int64)
+    for b, cumulated in enumerate(shares_BM.cpu().numpy().cumsum(1)):
+        target = numpy_generator(seed, stream, b).random(num_draws) * cumulated[-1]
+        drawn[:, b] = (cumulated > target[:, None]).argmax(1)
+    return drawn
 
 
 def _filter_chunk(

@@ -15,9 +15,10 @@ PREDICTIONS, BELIEFS, SMOOTHING, PATHS, MEMORY = (
     "finite memory",
 )
 WORDS, STATES, COMPONENTS = "probabilities of words", "hidden states", "components"
+FORECASTS, GAPS = "forecasts", "laws of what is missing"
 MIXING, VECTORS, DRIVING = "mixing time", "driven vectors", "driving matrices"
 #: Those that inference answers from the law of hidden states.
-OF_STATES = frozenset({PREDICTIONS, BELIEFS, SMOOTHING, PATHS, MEMORY, WORDS, STATES, MIXING})
+OF_STATES = frozenset({PREDICTIONS, BELIEFS, SMOOTHING, PATHS, MEMORY, WORDS, FORECASTS, STATES, GAPS, MIXING})
 #: The functions that answer from a law, and the methods by which a kind answers itself.
 BY_LAW = {
     PREDICTIONS: "hmmscope.observe(process, observations)",
@@ -25,6 +26,8 @@ BY_LAW = {
     PATHS: "hmmscope.most_likely_states and hmmscope.sample_state_paths",
     MEMORY: "hmmscope.memory_beliefs(process, observations, memory_length)",
     MIXING: "hmmscope.mixing_time(process)",
+    FORECASTS: "hmmscope.forecast(process, observed, steps)",
+    GAPS: "hmmscope.missing_laws(process, observations)",
 }
 OWN = {
     PREDICTIONS: ("observe",),

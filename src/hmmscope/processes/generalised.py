@@ -16,7 +16,7 @@ from hmmscope.axes import Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.kernels.linear import generalised_paths
 from hmmscope.kernels.random_arrays import uniforms
-from hmmscope.processes.answers import BELIEFS, MEMORY, PREDICTIONS, WORDS
+from hmmscope.processes.answers import BELIEFS, FORECASTS, MEMORY, PREDICTIONS, WORDS
 from hmmscope.processes.hmm import texts
 from hmmscope.processes.laws import ROUNDING, Signed
 from hmmscope.processes.orthogonal import float_digest
@@ -56,7 +56,7 @@ class GeneralisedHMM(Process):
     observable operator models of Jaeger (2000).
     """
 
-    by_law = frozenset({PREDICTIONS, BELIEFS, MEMORY, WORDS})
+    by_law = frozenset({PREDICTIONS, BELIEFS, MEMORY, WORDS, FORECASTS})
     file_format = "hmmscope-generalised-hmm"
     file_arrays = ("initial", "labelled")
     file_fields = ("title", "source")

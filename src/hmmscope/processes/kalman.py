@@ -3,11 +3,12 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Protocol, runtime_checkable
 
 import torch
 
-from hmmscope.axes import Float64, Tensor
+from hmmscope.axes import Bool, Float64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.reprs import Shown
 from hmmscope.schema import require
@@ -32,19 +33,20 @@ class KalmanResult(Shown):
 
     Attributes:
         means: E[state t | o_0..o_t] (batch, time, state).
-        covariances: Cov[state t | o_0..o_t] (time, state, state); they do not depend on the observations.
+        covariances: Cov[state t | o_0..o_t] (batch, time, state, state); gaps change them, values do not.
         predicted_observation: E[o_t | o_0..o_{t-1}] (batch, time, observed).
         next_observation: E[o_{t+1} | o_0..o_t] (batch, time, observed).
-        innovation_covariances: Cov[o_t | o_0..o_{t-1}] (time, observed, observed).
-        log_likelihood_terms: log density of o_t given o_0..o_{t-1} (batch, time), nats.
+        innovation_covariances: Cov[o_t | o_0..o_{t-1}] (batch, time, observed, observed).
+        log_likelihood_terms: log density of what was observed of o_t given that of o_0..o_{t-1} (batch, time), nats; 0 where
+            nothing was.
         log_likelihood: their sum (batch,).
     """
 
     means: Float64[Tensor, "batch time state"]
-    covariances: Float64[Tensor, "time state state"]
+    covariances: Float64[Tensor, "batch time state state"]
     predicted_observation: Float64[Tensor, "batch time observed"]
     next_observation: Float64[Tensor, "batch time observed"]
-    innovation_covariances: Float64[Tensor, "time observed observed"]
+    innovation_covariances: Float64[Tensor, "batch time observed observed"]
     log_likelihood_terms: Float64[Tensor, "batch time"]
     log_likelihood: Float64[Tensor, "batch"]
 
@@ -64,23 +66,45 @@ class KalmanStep(Shown):
     covariance: Float64[Tensor, "state state"]
 
 
-def kalman_steps(process: LinearSystem, covariance: Float64[Tensor, "state state"]) -> Iterator[KalmanStep]:
+def kalman_steps(
+    process: LinearSystem,
+    covariance: Float64[Tensor, "state state"],
+    seen_TY: Bool[Tensor, "time observed"] | None = None,
+) -> Iterator[KalmanStep]:
     """Gains and covariances of the steps that follow a state known up to `covariance`, without end.
 
     predicted = A P A^T + state_noise;  S = B predicted B^T + output_noise;  K = predicted B^T S^-1
     P = (1 - K B) predicted (1 - K B)^T + K output_noise K^T   (Joseph's form, positive whatever the rounding)
+
+    Of coordinates that are not seen the gain is zero, and that of the others is with their part of S.
+
+    Args:
+        process: n coordinates of the state, m of an observation.
+        covariance: before the first step.
+        seen_TY: which coordinates of each observation are seen, and then there are so many steps; None for all.
     """
     transition, output = process.transition_SS, process.output_YS
     eye = torch.eye(process.num_states, dtype=torch.float64)
-    while True:
+    for seen_Y in repeat(None) if seen_TY is None else seen_TY:
         predicted = transition @ covariance @ transition.T + process.state_noise_SS
         innovation = output @ predicted @ output.T + process.output_noise_YY
         innovation = (innovation + innovation.T) / 2
-        gain = torch.cholesky_solve(output @ predicted, torch.linalg.cholesky(innovation)).T
+        gain = _gain(output @ predicted, innovation, seen_Y)
         left = eye - gain @ output
         covariance = left @ predicted @ left.T + gain @ process.output_noise_YY @ gain.T
         covariance = (covariance + covariance.T) / 2
         yield KalmanStep(innovation, gain, covariance)
+
+
+def _gain(cross: Float64[Tensor, "observed state"], innovation: Tensor, seen_Y: Tensor | None) -> Tensor:
+    """(state, observed); zeros for what is not seen."""
+    if seen_Y is None or bool(seen_Y.all()):
+        return torch.cholesky_solve(cross, torch.linalg.cholesky(innovation)).T
+    gain = torch.zeros_like(cross.T)
+    if bool(seen_Y.any()):
+        factor = torch.linalg.cholesky(innovation[seen_Y][:, seen_Y])
+        gain[:, seen_Y] = torch.cholesky_solve(cross[seen_Y], factor).T
+    return gain
 
 
 def kalman_filter(
@@ -94,21 +118,24 @@ def kalman_filter(
 
     predict: mean = A mean;  update: mean = mean + K (o_t - B mean)   with K of `kalman_steps`
 
+    A coordinate that is NaN was not observed: the update is by the others, and where there are none it is left out. So
+    means, covariances and likelihood are those given what was observed, exactly.
+
     Source: Kalman (1960); [Limits] App. C for RanLDS.
 
     Args:
         process: n coordinates of the state, m of an observation.
-        observations: (batch, time, m), finite.
+        observations: (batch, time, m), finite; NaN where nothing was observed.
         initial: mean of the state before time 0 (n,), or one for each sequence (batch, n); that of the process, if not
             given.
         initial_covariance: its covariance (n, n); zero if not given, as the process starts in a known state.
 
     Raises:
-        InputError: a wrong shape, or a number that is not finite.
+        InputError: a wrong shape, or an infinite number.
 
-    Cost: O(time * (n + m)^3 + batch * time * n * (n + m)).
+    Cost: O(time * (n + m)^3 + batch * time * n * (n + m)); the first for each pattern of gaps among the sequences.
     """
-    check_vectors(observations, process.num_symbols)
+    check_vectors(observations, process.num_symbols, gaps=True)
     batch, time = observations.shape[:2]
     size = process.num_states
     mean = torch.as_tensor(process.initial_S if initial is None else initial).to(torch.float64)
@@ -118,35 +145,68 @@ def kalman_filter(
     if initial_covariance is not None:
         covariance = torch.as_tensor(initial_covariance).to(torch.float64)
         require(covariance.shape == (size, size), "initial_covariance", f"must be {size} x {size}", covariance.shape)
-    steps = [step for step, _ in zip(kalman_steps(process, covariance), range(time), strict=False)]
     mean = mean.expand(batch, size)
+    seen_BTY = ~observations.isnan()
+    patterns, which_B = seen_BTY[:1], torch.zeros(batch, dtype=torch.int64)
+    if not bool(seen_BTY.all()):
+        patterns, which_B = seen_BTY.unique(dim=0, return_inverse=True)
     means = torch.empty(batch, time, size, dtype=torch.float64)
-    predicted = torch.empty_like(observations)
-    terms_BT = torch.empty(batch, time, dtype=torch.float64)
-    for t, step in enumerate(steps):
-        mean = mean @ process.transition_SS.T
-        predicted[:, t] = mean @ process.output_YS.T
-        innovation = observations[:, t] - predicted[:, t]
-        mean = mean + innovation @ step.gain.T
-        means[:, t] = mean
-        terms_BT[:, t] = _log_density(innovation, step.innovation_covariance)
+    predicted, terms_BT = torch.empty_like(observations), torch.empty(batch, time, dtype=torch.float64)
+    steps = []
+    for number, seen_TY in enumerate(patterns):
+        steps.append(list(kalman_steps(process, covariance, seen_TY)))
+        rows = which_B == number
+        found = _followed(process, observations[rows], mean[rows], steps[-1], seen_TY)
+        means[rows], predicted[rows], terms_BT[rows] = found
+    covariances = [_stack([step.covariance for step in own], size) for own in steps]
+    innovations = [_stack([step.innovation_covariance for step in own], process.num_symbols) for own in steps]
     return KalmanResult(
         means=means,
-        covariances=_stack([step.covariance for step in steps], size),
+        covariances=_of_each(covariances, which_B, size),
         predicted_observation=predicted,
         next_observation=means @ (process.output_YS @ process.transition_SS).T,
-        innovation_covariances=_stack([step.innovation_covariance for step in steps], process.num_symbols),
+        innovation_covariances=_of_each(innovations, which_B, process.num_symbols),
         log_likelihood_terms=terms_BT,
         log_likelihood=terms_BT.sum(1),
     )
 
 
-def check_vectors(observations: Float64[Tensor, "batch time observed"], size: int) -> None:
-    """InputError unless the observations are finite vectors of that size."""
+def _followed(
+    process: LinearSystem,
+    observations: Float64[Tensor, "batch time observed"],
+    mean: Float64[Tensor, "batch state"],
+    steps: list[KalmanStep],
+    seen_TY: Bool[Tensor, "time observed"],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Means, predicted observations and log-densities of sequences of which the same is seen."""
+    means = torch.empty(*observations.shape[:2], process.num_states, dtype=torch.float64)
+    predicted, terms_BT = torch.empty_like(observations), torch.empty(observations.shape[:2], dtype=torch.float64)
+    for t, (step, seen_Y) in enumerate(zip(steps, seen_TY, strict=True)):
+        mean = mean @ process.transition_SS.T
+        predicted[:, t] = mean @ process.output_YS.T
+        innovation = observations[:, t] - predicted[:, t]
+        if not bool(seen_Y.all()):
+            innovation = innovation.masked_fill(~seen_Y, 0.0)
+        mean = mean + innovation @ step.gain.T
+        means[:, t] = mean
+        terms_BT[:, t] = _log_density(innovation[:, seen_Y], step.innovation_covariance[seen_Y][:, seen_Y])
+    return means, predicted, terms_BT
+
+
+def _of_each(matrices: list[Tensor], which_B: Tensor, size: int) -> Float64[Tensor, "batch time row column"]:
+    """Matrices of each pattern of gaps (time, row, column) for each sequence; one pattern is not copied."""
+    if len(matrices) == 1:
+        return matrices[0].expand(len(which_B), -1, -1, -1)
+    return torch.stack(matrices)[which_B] if matrices else torch.zeros(0, 0, size, size, dtype=torch.float64)
+
+
+def check_vectors(observations: Float64[Tensor, "batch time observed"], size: int, *, gaps: bool = False) -> None:
+    """InputError unless the observations are finite vectors of that size; with `gaps` coordinates may be NaN."""
     if observations.ndim != 3 or observations.shape[2] != size:
         raise InputError(f"observations: must have shape (batch, time, {size}), got {tuple(observations.shape)}")
-    if not bool(observations.isfinite().all()):
-        b, t, _ = (~observations.isfinite()).nonzero()[0].tolist()
+    bad = observations.isinf() if gaps else ~observations.isfinite()
+    if bool(bad.any()):
+        b, t, _ = bad.nonzero()[0].tolist()
         raise InputError(f"observations[{b}, {t}]: is not finite")
 
 

@@ -126,15 +126,20 @@ class LinearGaussian(Process):
         return Paths(torch.from_numpy(observations), torch.from_numpy(states), None)
 
     def observe(self, observations: Float64[Tensor, "batch time observed"], *, starts: object = None) -> Observed:
-        """By the Kalman filter, anew where a sequence begins: vectors "mean" and "covariance" of the state."""
+        """By the Kalman filter, anew where a sequence begins: vectors "mean" and "covariance" of the state.
+
+        A coordinate that is NaN was not observed; its sequence is filtered by all others, exactly.
+        """
         begins = [] if starts is None else torch.as_tensor(starts).nonzero()[1:, 0].tolist()
         parts = [kalman_filter(self, part) for part in observations.tensor_split(begins, 1)]
-        covariances = torch.cat([part.covariances for part in parts]).expand(len(observations), -1, -1, -1)
         return Observed(
             torch.cat([part.predicted_observation for part in parts], 1),
             torch.cat([part.next_observation for part in parts], 1),
             torch.cat([part.log_likelihood_terms for part in parts], 1),
-            vectors={"mean": torch.cat([part.means for part in parts], 1), "covariance": covariances},
+            vectors={
+                "mean": torch.cat([part.means for part in parts], 1),
+                "covariance": torch.cat([part.covariances for part in parts], 1),
+            },
         )
 
     def mixing_time(self) -> float:

@@ -7,7 +7,7 @@ import torch
 
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
-from hmmscope.processes.answers import BELIEFS, COMPONENTS, PREDICTIONS
+from hmmscope.processes.answers import BELIEFS, COMPONENTS, FORECASTS, GAPS, PREDICTIONS
 from hmmscope.processes.hmm import HMM, check_names, texts
 from hmmscope.processes.labelled import LabelledHMM
 from hmmscope.processes.laws import EdgeEmitting, Law, StateEmitting, stack
@@ -32,7 +32,7 @@ class Mixture(Process):
         InputError: no components, different sizes, or symbols of different names.
     """
 
-    by_law = frozenset({PREDICTIONS, BELIEFS, COMPONENTS})
+    by_law = frozenset({PREDICTIONS, BELIEFS, COMPONENTS, FORECASTS, GAPS})
     instead = "take one of its HMMs: mixture[0].save(FILE), or facts --component 0"
     file_format = "hmmscope-mixture"
     file_arrays: ClassVar[tuple[str, ...]] = ("weights", "initial")

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from hmmscope.axes import Tensor
 from hmmscope.errors import InputError
 from hmmscope.inference.continuations import forecast as forecast_of
 from hmmscope.inference.likeliest import likeliest as likeliest_choice
+from hmmscope.inference.missing import missing_laws
 from hmmscope.inference.optimal import observe, observe_with_memory
 from hmmscope.inference.paths import most_likely_states, sample_state_paths
 from hmmscope.inference.smoothing import smooth_beliefs
@@ -18,7 +20,7 @@ from hmmscope.kernels.context_counts import context_counts, ngram_laws
 from hmmscope.lab.verbs.endings import new_file
 from hmmscope.lab.verbs.sources import find_process, likeliest, named_gaps, read_observations
 from hmmscope.machine import require_memory
-from hmmscope.processes.answers import MEMORY, PATHS, PREDICTIONS, SMOOTHING, WORDS
+from hmmscope.processes.answers import FORECASTS, GAPS, MEMORY, PATHS, PREDICTIONS, SMOOTHING
 from hmmscope.processes.process import Process
 from hmmscope.schema import require
 from hmmscope.seeds import check_seed
@@ -29,12 +31,14 @@ from hmmscope.ties import steady
 
 #: Positions of a path that are printed, and sequences.
 _SHOWN, _SHOWN_SEQUENCES = 30, 10
+#: Missing observations of a sequence whose laws are printed.
+_SHOWN_GAPS = 5
 #: Bytes that a number takes in a row of the table.
 _NUMBER_BYTES = 40
 
 
 #: What options ask of a process.
-_ASKED = {"smooth": SMOOTHING, "viterbi": PATHS, "paths": PATHS, "memory": MEMORY, "forecast": WORDS}
+_ASKED = {"smooth": SMOOTHING, "viterbi": PATHS, "paths": PATHS, "memory": MEMORY, "forecast": FORECASTS}
 
 
 @dataclass(frozen=True)
@@ -140,8 +144,9 @@ def _say_all(process: Process, sequences: list[Tensor], total: float, impossible
 
 
 def _made(sequence: Tensor) -> int:
-    """Observations that are not missing."""
-    return sequence.shape[1] - int((sequence == MISSING).sum())
+    """Observations that are not missing, of vectors those of which a coordinate is there."""
+    gone = sequence.isnan().all(2) if sequence.ndim == 3 else sequence == MISSING
+    return sequence.shape[1] - int(gone.sum())
 
 
 def _require_rows(process: Process, sequences: list[Tensor], wanted: Wanted, *, kept: bool) -> None:
@@ -174,7 +179,7 @@ def _filtered(process: Process, sequence: Tensor) -> tuple[list[dict], list[str]
     values = zip(*(column[0].tolist() for column in columns.values()), strict=True)
     rows = [{"position": t, **dict(zip(columns, row, strict=True))} for t, row in enumerate(values)]
     for row in rows:
-        row["observation"] = None if row["observation"] == MISSING else row["observation"]
+        row["observation"] = _plain(row["observation"])
     total = math.fsum(row["log_likelihood"] for row in rows)
     first = f"{'log-density' if process.real_valued else 'log-likelihood'} {_nats(total)}"
     symbols = tuple(map(in_brief, process.symbols or map(str, range(process.num_symbols))))
@@ -188,6 +193,13 @@ def _filtered(process: Process, sequence: Tensor) -> tuple[list[dict], list[str]
     said += [f"{name}: {_coordinates(last[name])}" for name in found.vectors if found.vectors[name].ndim == 3]
     ahead = last["next_observation"]
     return rows, [*said, f"next: {_coordinates(ahead) if process.real_valued else likeliest(ahead, symbols)}"]
+
+
+def _plain(observation: Any) -> Any:
+    """A symbol or a vector as a table has it: null for what is missing."""
+    if isinstance(observation, list):
+        return [None if math.isnan(value) else value for value in observation]
+    return None if observation == MISSING else observation
 
 
 def _coordinates(vector: list[float], count: int = 8) -> str:
@@ -207,7 +219,13 @@ def _extras(process: Process, tokens: Tensor, rows: list[dict], wanted: Wanted, 
     lines = []
     possible = rows[-1]["log_likelihood"] > -torch.inf
     names = tuple(map(in_brief, process.states or map(str, range(process.num_states))))
-    for add, asked in ((_smooth, wanted.smooth), (_viterbi, wanted.viterbi), (_paths, wanted.paths)):
+    has_gaps = not process.real_valued and GAPS in process.answered() and _made(tokens) < tokens.shape[1]
+    for add, asked in (
+        (_gaps, has_gaps),
+        (_smooth, wanted.smooth),
+        (_viterbi, wanted.viterbi),
+        (_paths, wanted.paths),
+    ):
         said = add(process, tokens, rows, names, wanted, number) if asked else []
         lines += said if possible else []  # an impossible sequence has zeros and -1
     if wanted.memory:
@@ -217,6 +235,18 @@ def _extras(process: Process, tokens: Tensor, rows: list[dict], wanted: Wanted, 
     if wanted.forecast and possible:
         lines += _forecast(process, tokens, rows, wanted.forecast)
     return lines
+
+
+def _gaps(
+    process: Process, tokens: Tensor, rows: list[dict], names: tuple[str, ...], wanted: Wanted, number: int
+) -> list[str]:
+    """The law of each missing observation given all that were made: added to its row, and said of the first ones."""
+    laws, places = missing_laws(process, tokens)[0], (tokens[0] == MISSING).nonzero()[:, 0].tolist()
+    symbols = tuple(map(in_brief, process.symbols or map(str, range(process.num_symbols))))
+    for t in places:
+        rows[t]["missing_law"] = laws[t].tolist()
+    said = [f"missing observation {t}: {likeliest(laws[t].tolist(), symbols)}" for t in places[:_SHOWN_GAPS]]
+    return said + [f"and {len(places) - _SHOWN_GAPS} more missing"] * (len(places) > _SHOWN_GAPS)
 
 
 def _dots(rows: list[dict]) -> str:

@@ -1,5 +1,6 @@
 """What verbs read: processes by name or file, observations from files; and where they may write."""
 
+import math
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from hmmscope.processes.files import load_process, shipped_processes
 from hmmscope.processes.process import Process
 from hmmscope.schema import unknown_name
 from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.gaps import Missing
 from hmmscope.storage import store
 from hmmscope.storage.mapped import read_npz
 from hmmscope.text import in_brief
@@ -76,7 +78,10 @@ def read_observations(path: Path, process: Process, **reading: Any) -> tuple[lis
         reading: `unit`, `column`, `group`, `axis` and `missing`, as for `SequenceData`.
     """
     if process.real_valued:
-        vectors = _read_vectors(path, process.num_symbols)
+        other = next((name for name in reading if name != "missing" and reading[name] is not None), None)
+        if other is not None:
+            raise InputError(f"{other}: is for symbols, and {path.name} is read as vectors")
+        vectors = _read_vectors(path, process.num_symbols, Missing.of(reading.get("missing")))
         return vectors, f"{path.name}: {len(vectors)} sequences of vectors"
     data = SequenceData(path, like=process, **reading)
     return [sequence[None] for sequence in data], data.describe()
@@ -87,7 +92,8 @@ def named_gaps(names: str | None) -> list[str] | None:
     return None if names is None else names.split(",")
 
 
-def _read_vectors(path: Path, num_coordinates: int) -> list[Tensor]:
+def _read_vectors(path: Path, num_coordinates: int, missing: Missing) -> list[Tensor]:
+    """Sequences (1, time, coordinate); NaN where nothing was observed, if `missing` takes what is no value."""
     if path.suffix not in ARRAY_FILES:
         raise InputError(f"{path}: vectors are read from files ending in {', '.join(ARRAY_FILES)}, not from text")
     rows: list[Any]
@@ -101,9 +107,12 @@ def _read_vectors(path: Path, num_coordinates: int) -> list[Tensor]:
     sequences = []
     for number, row in enumerate(rows):
         try:
-            values = np.asarray(row)
+            values = np.asarray(_filled(row, num_coordinates) if isinstance(row, list) else row)
         except ValueError:
             raise InputError(f"{path}: sequence {number}: rows have different lengths") from None
+        if values.dtype.kind == "f" and np.isnan(values).any() and not missing.takes_nothing:
+            place = int(np.argwhere(np.isnan(values))[0][0])
+            raise InputError(f"{path}: sequence {number}, observation {place}: is no number; {missing.advice(None)}")
         if values.ndim != 2 or values.dtype.kind not in "iuf":
             raise InputError(f"{path}: sequence {number}: must be a list of vectors of {num_coordinates} numbers")
         if len(values):
@@ -111,3 +120,12 @@ def _read_vectors(path: Path, num_coordinates: int) -> list[Tensor]:
     if not sequences:
         raise InputError(f"{path}: holds no sequence")
     return sequences
+
+
+def _filled(rows: list[Any], num_coordinates: int) -> list[Any]:
+    """Vectors with NaN for null, and for each coordinate of a vector that is null."""
+    whole = [math.nan] * num_coordinates
+    return [
+        whole if row is None else [math.nan if v is None else v for v in row] if isinstance(row, list) else row
+        for row in rows
+    ]
