@@ -99,8 +99,8 @@ def sample_missing(
         chosen = torch.from_numpy(drawn_components(shares_BM, num_draws, seed, "component-of-gaps"))
         filled = torch.full((num_draws, *given.shape), -1)
         for number in chosen.unique().tolist():
-            part = sample_missing(hmm.component(number), given, num_draws=num_draws, seed=seed, **known)
-            filled = torch.where((chosen == number)[..., None], part, filled)
+            own = sample_missing(hmm.component(number), given, num_draws=num_draws, seed=seed, **known)
+            filled = torch.where((chosen == number)[..., None], own, filled)
         return filled
     states = sample_state_paths(
         hmm, given, num_paths=num_draws, seed=seed, starts=mask, lengths=counted(inside)
