@@ -46,7 +46,7 @@ from hmmscope.lab.verbs.catalogue import CATALOGUE, make_catalogue
 from hmmscope.machine import environment, machine
 from hmmscope.storage import store
 from hmmscope.storage.packed import pack
-from hmmscope.storage.seals import check_seal, remove_seal, write_seal
+from hmmscope.storage.seals import open_sealed, remove_seal, write_seal
 from hmmscope.ties import alike
 
 RESULTS, PAGES, PICTURES = Path("results"), Path("docs/experiments"), Path("docs/img/experiments")
@@ -57,7 +57,7 @@ def keep(folder: Path) -> None:
 
     Its tables are packed, and what is packed already stays as it is; figures follow from them.
     """
-    seal = check_seal(folder)
+    seal = open_sealed(folder)
     about = store.read_json(folder / "experiment.json")
     out = RESULTS / about["scale"] / about["experiment"]
     store.make_folder(out)

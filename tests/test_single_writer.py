@@ -194,3 +194,63 @@ def test_scanner_finds_what_runs_code(line: str) -> None:
 )
 def test_scanner_lets_reading_pass(line: str) -> None:
     assert offences(line) == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Who reads a finished folder opens its seal first
+
+#: Ways to read a file of a folder of ours; of some only with ``own=True``.
+OWN_READS = {"store.read_table", "packed.read_tables", "read_tables"}
+OWN_IF_SAID = {"store.read_json", "store.read_tensors", "disk.reading", "disk.read_bytes", "disk.open_own"}
+#: What compares the files of a folder with its seal before it returns.
+OPENS = {"open_sealed", "taken_off", "survey", "RunDir.open", "read_run", "load_run", "read_experiment", "read_folder"}
+#: Modules that read what another has opened for them, which is named, or what no seal covers.
+OPENED_ELSEWHERE = {
+    "lab/report/state_picture.py": "lab/report/folder.py",
+    "lab/verbs/findings.py": "lab/report/drawing.py",
+    "lab/tasks/task.py": "failures of tasks at work",
+    "lab/tasks/local.py": "logs of tasks at work",
+    "lab/verbs/audit.py": "lab/evidence/ledger.py",
+    "interop/huggingface.py": "an export, whose manifest it compares",
+}
+
+
+def unopened(source: str) -> list[str]:
+    """Reads of files of ours in a module that opens no seal."""
+    found = []
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    if any(dotted(node.func) in OPENS or dotted(node.func).rpartition(".")[2] in OPENS for node in nodes):
+        return []
+    for node in nodes:
+        name = dotted(node.func)
+        own = {k.arg: ast.unparse(k.value) for k in node.keywords}.get("own")
+        if (name in OWN_READS and own != "False") or (
+            name in OWN_IF_SAID and (own == "True" or name == "disk.open_own")
+        ):
+            found.append(f"{node.lineno}: {name}")
+    return found
+
+
+def test_who_reads_a_finished_folder_opens_its_seal() -> None:
+    bare = {}
+    for path in sorted([*PACKAGE.rglob("*.py"), *PAPERS.rglob("*.py")]):
+        name = str(path.relative_to(PACKAGE.parent)).removeprefix("hmmscope/")
+        if not name.startswith("storage/") and (found := unopened(path.read_text())):
+            bare[name] = found
+    assert {name: found for name, found in bare.items() if name not in OPENED_ELSEWHERE} == {}
+    assert set(OPENED_ELSEWHERE) == set(bare)  # no exception that nobody needs
+    openers = [name for name in OPENED_ELSEWHERE.values() if name.endswith(".py")]
+    assert [name for name in openers if not any(f"{one}(" in (PACKAGE / name).read_text() for one in OPENS)] == []
+
+
+def test_seals_are_read_by_storage_alone() -> None:
+    """A seal whose files are not compared says nothing: others call `open_sealed`, or ask for a digest to bind to."""
+    modules = [path for path in [*PACKAGE.rglob("*.py"), *PAPERS.rglob("*.py")] if path.parent.name != "storage"]
+    assert [path.name for path in modules if "read_seal" in path.read_text()] == []
+
+
+def test_the_scan_finds_a_reader_without_a_seal() -> None:
+    bare = "about = store.read_json(folder / 'experiment.json', own=True)\nrows = store.read_table(folder / 'x.jsonl')"
+    assert unopened(bare) == ["1: store.read_json", "2: store.read_table"]
+    assert unopened(f"seals.open_sealed(folder)\n{bare}") == []
+    assert unopened("store.read_table(path, own=False)\nstore.read_json(path)") == []

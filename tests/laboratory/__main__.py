@@ -50,6 +50,8 @@ SIZES = {
     "verb-errors": (1000, "verb_trials"),
     "bytes": (3, "folder_trials"),
     "packages": (1000, "input_trials"),
+    "uncovered": (1000, "seal_trials"),
+    "refusals": (500, "seal_trials"),
 }
 JOURNAL, PAGE = ROOT / "results" / "laboratory.jsonl", ROOT / "docs" / "laboratory.md"
 

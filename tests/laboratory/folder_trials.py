@@ -13,7 +13,7 @@ import sweeps_crash
 from hmmscope.errors import DamagedError
 from hmmscope.lab import cli
 from hmmscope.lab.tasks import local
-from hmmscope.storage.seals import SEAL, check_seal
+from hmmscope.storage.seals import SEAL, open_sealed
 from trials import Report, trial
 
 RESULTS = Path(__file__).parents[2] / "results" / "small"
@@ -101,7 +101,7 @@ def mutations(folder: Path, number: int, rng: random.Random) -> Report:
     report = Report("G6", "a changed byte or field, an exchanged or missing file, in every kind of folder")
     kinds = folders(folder)
     files = {name: _named(path) for name, path in kinds.items()}
-    assert all(check_seal(path) is not None for path in kinds.values())
+    assert all(open_sealed(path) is not None for path in kinds.values())
     counts = dict.fromkeys(kinds, 0)
     for _ in range(number):
         name = rng.choice(list(kinds))
@@ -121,7 +121,7 @@ def mutations(folder: Path, number: int, rng: random.Random) -> Report:
         report.trials += 1
         counts[name] += 1
         try:
-            check_seal(kinds[name])
+            open_sealed(kinds[name])
             report.found(f"{name}: {path.relative_to(kinds[name])}")
         except DamagedError:
             pass
@@ -153,7 +153,7 @@ def bytes_of_results(folder: Path, number: int, rng: random.Random) -> Report:
                 if (code := cli.main(["verify", str(place), "-q"])) != DamagedError.exit_code:
                     report.found(f"{code}: byte {at} of {path.relative_to(folder)}")
             path.write_bytes(before)
-        check_seal(place)
+        open_sealed(place)
         shutil.rmtree(place)
     report.note = f"{files} files in {len(list(RESULTS.iterdir()))} folders"
     return report

@@ -15,7 +15,7 @@ class Report:
     """What came of many attempts at breaking one thing.
 
     Attributes:
-        goal: of the table, G1 to G27.
+        goal: of the table, G1 to G34.
         attack: in a few words.
         trials: how many attempts.
         broken: what was found, one line each, at most 20 of them.

@@ -13,7 +13,7 @@ from hmmscope.lab.evidence.ledger import as_text, ledger
 from hmmscope.lab.report.folder import UNSEALED, read_experiment
 from hmmscope.storage import seals, store
 from hmmscope.storage.rundir import RunDir
-from hmmscope.storage.seals import check_seal, read_seal, remove_seal, write_seal
+from hmmscope.storage.seals import open_sealed, read_seal, remove_seal, write_seal
 from rundir_cases import run, small_tensors  # noqa: F401 - a fixture
 from rundir_faults import flipped
 
@@ -37,20 +37,20 @@ def alterations(path: Path, rng: random.Random) -> Iterator[bytes]:
 
 def assert_every_change_is_found(folder: Path) -> int:
     rng, count = random.Random(0), 0
-    assert check_seal(folder) is not None
+    assert open_sealed(folder) is not None
     for path in files(folder):
         before = path.read_bytes()
         for data in alterations(path, rng) if before else [b" "]:
             path.write_bytes(data)
             with pytest.raises(DamagedError):
-                check_seal(folder)
+                open_sealed(folder)
             count += 1
         path.unlink()
         if path.name != seals.SEAL:
             with pytest.raises(DamagedError):
-                check_seal(folder)
+                open_sealed(folder)
         path.write_bytes(before)
-    assert check_seal(folder) is not None
+    assert open_sealed(folder) is not None
     return count
 
 
@@ -63,7 +63,7 @@ def test_every_change_of_kept_results_is_found(tmp_path: Path, name: str) -> Non
 def test_all_kept_results_are_as_they_were_sealed() -> None:
     folders = [path.parent for path in sorted(RESULTS.parent.glob("*/*/experiment.json"))]
     assert len(folders) > 20
-    assert [folder.name for folder in folders if check_seal(folder) is None] == []
+    assert [folder.name for folder in folders if open_sealed(folder) is None] == []
 
 
 def test_what_is_kept_is_bound_to_what_measured_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,12 +73,12 @@ def test_what_is_kept_is_bound_to_what_measured_it(tmp_path: Path, monkeypatch: 
     write_seal(tmp_path / "run", "experiment", {"measured_by": {"hmmscope": "x"}, "runs": {"a": "b"}})
     kept = tmp_path / "results" / "small" / "limits-table1"
     keep(tmp_path / "run")
-    seal = check_seal(kept)
+    seal = open_sealed(kept)
     assert seal is not None
     assert seal.bound == {"measured_by": {"hmmscope": "x"}, "runs": {"a": "b"}}
     remove_seal(tmp_path / "run")  # as while it is at work
     keep(tmp_path / "run")
-    seal = check_seal(kept)
+    seal = open_sealed(kept)
     assert seal is not None
     assert seal.bound.keys() == {"sealed_by"}
 
@@ -107,7 +107,7 @@ def test_all_checkpoints_are_covered_and_the_last_one_is_enough_to_load(run: Run
             seals.survey(run.path)
         (run.path / name).write_bytes(before)
     shutil.rmtree(run.path / "checkpoints" / "step-000000001")
-    assert check_seal(run.path, milestones=False) is not None
+    assert open_sealed(run.path, milestones=False) is not None
     with pytest.raises(DamagedError, match="step-000000001"):
         seals.survey(run.path)
 
@@ -130,6 +130,48 @@ def test_a_seal_that_was_taken_off_is_on_again_only_if_nothing_changed(run: RunD
     assert read_seal(run.path) is None
     seals.add(run.path, ["more.json"])  # what is not sealed has no second seal
     assert not (run.path / seals.ADDED).exists()
+
+
+def test_what_was_added_and_is_altered_gets_no_new_seal(run: RunDir) -> None:
+    run.mark_done({"loss": 0.5})
+    (run.path / "drawing.png").write_bytes(b"drawn")
+    seals.cover(run.path / "drawing.png")
+    assert seals.survey(run.path).beyond == ()
+    (run.path / "drawing.png").write_bytes(b"drown")
+    seals.add(run.path, [], ["drawing.png"])  # it stayed as it was, says who did not look
+    with pytest.raises(DamagedError, match=r"drawing\.png: altered"):
+        seals.survey(run.path)
+    before = {path: path.read_bytes() for path in files(run.path)}
+    with pytest.raises(DamagedError, match=r"drawing\.png: altered"), seals.taken_off(run.path):
+        pass
+    assert {path: path.read_bytes() for path in files(run.path)} == before
+    (run.path / seals.ADDED).write_text("{}")
+    with pytest.raises(DamagedError, match="not a seal"):
+        open_sealed(run.path)  # before anything is made that it would have to name
+
+
+def test_what_is_made_in_a_sealed_folder_is_covered(run: RunDir, tmp_path: Path) -> None:
+    run.mark_done({"loss": 0.5})
+    for name in ("page.html", "drawn/a.png", "drawn/deeper/b.png"):
+        (run.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (run.path / name).write_bytes(name.encode())
+    assert len(seals.survey(run.path).beyond) == 3
+    seals.cover(run.path / "page.html")
+    seals.cover(run.path / "drawn")
+    assert seals.survey(run.path).beyond == ()
+    (tmp_path / "page.html").write_text("elsewhere")
+    seals.cover(tmp_path / "page.html")
+    seals.cover(run.path / "none.html")  # of a verb that wrote nothing
+    shutil.copytree(run.path, run.path / "inside")  # a folder with a seal of its own
+    seals.cover(run.path / "inside")
+    assert seals.survey(run.path).beyond == ()
+    (run.path / "inside" / "metrics.jsonl").write_bytes(b"{}\n")
+    with pytest.raises(DamagedError, match="inside/metrics"):
+        seals.survey(run.path)
+    other = tmp_path / seals.SEAL
+    other.write_text("what somebody else calls a seal")
+    seals.cover(tmp_path / "page.html")
+    assert other.read_text() == "what somebody else calls a seal"
 
 
 def test_the_summary_of_a_damaged_run_is_not_read(run: RunDir) -> None:
@@ -170,7 +212,7 @@ def test_a_figure_that_the_seal_does_not_name_is_refused(tmp_path: Path) -> None
     (tmp_path / "kept" / "figures").mkdir()
     (tmp_path / "kept" / "figures" / "99-more.json").write_text("{}\n")
     with pytest.raises(DamagedError, match=r"99-more\.json: not in the seal"):
-        check_seal(tmp_path / "kept")
+        open_sealed(tmp_path / "kept")
 
 
 def test_claims_and_report_refuse_what_is_damaged_and_mark_what_is_unsealed(tmp_path: Path) -> None:

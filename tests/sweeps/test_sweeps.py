@@ -586,6 +586,20 @@ def test_a_sweep_is_no_pool_and_a_pool_no_sweep(tmp_path: Path) -> None:
             run_sweep(points, out, Scripted(out, {}), shared=not shared)
 
 
+def test_what_is_damaged_in_a_sweep_gets_no_new_seal(tmp_path: Path) -> None:
+    points, out = expand(RATES), tmp_path / "sweep"
+    run_sweep(points, out, Scripted(out, {}))
+    whole = (out / "table.jsonl").read_bytes()
+    (out / "table.jsonl").write_bytes(whole.replace(b"done", b"DONE", 1))
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(DamagedError, match=r"table\.jsonl: altered"):
+        run_sweep(points, out, Scripted(out, {}))
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    (out / "seal.json").unlink()
+    run_sweep(points, out, Scripted(out, {}))
+    assert (out / "table.jsonl").read_bytes() == whole
+
+
 def test_a_run_under_the_name_of_another_is_not_taken_for_it(tmp_path: Path) -> None:
     """Whole and sealed, but of another configuration: in the table of a sweep, in a pool, and for `verify`."""
     points, out = expand(RATES), tmp_path / "sweep"

@@ -283,7 +283,7 @@ def test_a_run_that_is_told_to_stop_while_it_is_described_is_sealed(
     monkeypatch.setattr(store, "write_json", told)
     with pytest.raises(KeyboardInterrupt):
         describe_run(load_run(tmp_path / "run"), "hmmscope train")
-    assert seals.check_seal(tmp_path / "run") is not None
+    assert seals.open_sealed(tmp_path / "run") is not None
     assert (tmp_path / "run" / "experiment.json").is_file()
 
 

@@ -76,6 +76,33 @@ def test_a_score_follows_from_the_weights(call: Callable, trained: Path, tmp_pat
     assert "done.json: loss is" in told.error
 
 
+def test_whatever_a_verb_writes_into_a_run_is_covered(call: Callable, trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    for words in (
+        ["report", "run", "-o", "run/page.html"],
+        ["explore", "run", "-o", "run/live.html"],
+        ["figures", "run", "-o", "run/drawn", "--style", "web"],
+        ["analyse", "run", "curves"],
+        ["export", "run", "--out", "run/model"],
+        ["sample", "umbrella", "-n", "2", "--length", "3", "--out", "run/x.txt"],
+    ):
+        assert call(*words, "-q").code == 0, words
+    told = call("verify", "run")
+    assert told.code == 0, told.error
+    assert told.out.endswith(" files, 0 not covered\n")
+    (tmp_path / "run" / "live.html").write_bytes((tmp_path / "run" / "live.html").read_bytes() + b" ")
+    assert call("verify", "run").code == 4
+
+
+def test_a_refused_analysis_writes_nothing(call: Callable, trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    assert call("analyse", "run", "curves", "-q").code == 0
+    (tmp_path / "run" / seals.ADDED).write_text("{}")
+    before = sorted((tmp_path / "run").rglob("*"))
+    assert call("analyse", "run", "probe", "-q").code == 4
+    assert sorted((tmp_path / "run").rglob("*")) == before
+
+
 def test_an_export_is_as_its_manifest_says(call: Callable, tmp_path: Path) -> None:
     export_huggingface(hs.make_model("roformer", num_symbols=3, num_layers=1, width=8, num_heads=2), tmp_path / "out")
     told = call("verify", "out")

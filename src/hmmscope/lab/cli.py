@@ -395,7 +395,12 @@ def _dispatch(argv: list[str], own_process: bool) -> int:
     if own_process:
         gc.freeze()
         gc.enable()
-    return function(**options) or 0
+    code = function(**options) or 0
+    if (out := options.get("out")) is not None:
+        from hmmscope.lab.verbs.endings import under_seal
+
+        under_seal(out)
+    return code
 
 
 def _function(verb: str) -> Callable[..., int | None]:

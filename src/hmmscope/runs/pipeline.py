@@ -25,7 +25,7 @@ from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.timings import timing
 from hmmscope.storage import disk, store
 from hmmscope.storage.rundir import RunDir, read_journal
-from hmmscope.storage.seals import check_seal
+from hmmscope.storage.seals import open_sealed
 from hmmscope.training.engines import Choice, choose_engine
 from hmmscope.training.state import load_weights
 
@@ -190,7 +190,7 @@ def load_run(path: str | Path, *, model: torch.nn.Module | None = None) -> Run:
     elif model is not None:
         raise InputError(f"model: {path} has a model of its own, {config.model.name}")
     net = fresh_model(config, process)
-    if folder.done is not None and check_seal(folder.path, milestones=False) is None:
+    if folder.done is not None and open_sealed(folder.path, milestones=False) is None:
         warnings.warn(f"{path}: has no seal, so nothing says that its files are as they were written", stacklevel=2)
     found = folder.load_checkpoint()
     if found is None:

@@ -332,11 +332,16 @@ class RunDir:
         path = self.path / "done.json"
         if not os.path.lexists(path):
             return None
-        seals.check_seal(self.path, weights=False)
+        seals.open_sealed(self.path, weights=False)
         summary = read_json(path, own=True)
         if not isinstance(summary, dict):
             raise DamagedError(f"{path}: not a summary")
         return summary
+
+    @property
+    def sealed(self) -> bool:
+        """Whether a complete run has a seal; `done` compares its files with it."""
+        return seals.read_seal(self.path) is not None
 
 
 def validate_name(name: str, field: str) -> str:

@@ -6,7 +6,7 @@
 A seal shows damage, not authorship. Whoever changes a sealed folder takes the seal off first; a folder without one is not
 damaged, but nothing says that it is as it was written. Runs inside a folder have seals of their own, whose digests the
 folder's seal is bound to; weights stand in the manifest of their checkpoint, which the seal names. Files of a user's own
-that lie there are under no seal, and `survey` names them.
+that lie there are under no seal, and `survey` names them. Whoever reads what a folder says calls `open_sealed` first.
 """
 
 import hashlib
@@ -23,12 +23,12 @@ from hmmscope.storage import disk, store
 
 SEAL, ADDED = "seal.json", "added.json"
 FORMAT, VERSION = "hmmscope-seal", 1
-KINDS = ("run", "experiment", "sweep", "pool", "added")
+KINDS = ("run", "experiment", "sweep", "pool", "paper", "added")
 #: What a seal names. Where it names findings, readers take every figure and table that they find.
 _NAMED = (
     *("*.json", "*.jsonl", "*.safetensors", "figures/*.json", "tables/*.jsonl", "tables/*.xz", "packed/*/*.xz"),
     *("hmms/*.json", "parts/*/*.json", "checkpoints/step-*/manifest.json", "timing/*.json*"),
-    *("logs/*.log", "failures/*.json", "tensorboard/*"),
+    *("logs/*.log", "failures/*.json", "tensorboard/*", "index.html"),
 )
 _LISTED = ("figures/*.json", "tables/*.jsonl", "tables/*.xz", "packed/*/*.xz")
 #: Neither: the seals themselves, and locks, which hold who is at work.
@@ -73,10 +73,10 @@ def write_seal(
     _write(folder / SEAL, kind, bound, files)
 
 
-def add(folder: Path, names: Sequence[str]) -> None:
+def add(folder: Path, names: Sequence[str], stayed: Sequence[str] = ()) -> None:
     """Put files that were made of a sealed folder under its second seal, beside those that are; nothing without the first.
 
-    The first seal, to which others are bound, stays as it is.
+    The first seal, to which others are bound, stays as it is; so do entries of files that `stayed` as they were.
     """
     with disk.one_at_a_time(folder):
         seal = read_seal(folder)
@@ -84,9 +84,26 @@ def add(folder: Path, names: Sequence[str]) -> None:
             return
         before = read_seal(folder, ADDED)
         files = before.files if before is not None and before.bound == {"seal": seal.digest} else {}
-        new = store.file_entries(folder, names)
+        new = store.file_entries(folder, [*names, *(name for name in stayed if name not in files)])
         if before is None or files | new != before.files:
             _write(folder / ADDED, "added", {"seal": seal.digest}, files | new)
+
+
+def cover(made: Path) -> None:
+    """Put what was made inside a sealed folder, a file or a folder of files, under the second seal; elsewhere do nothing."""
+    place = Path(os.path.abspath(made))
+    if not os.path.lexists(place) or os.path.lexists(place / SEAL):
+        return
+    folder = next((one for one in place.parents if _is_sealed(one)), None)
+    if folder is not None:
+        about = place.relative_to(folder).as_posix()
+        add(folder, [f"{about}/{name}" for name in _names(place)] if place.is_dir() else [about])
+
+
+def _is_sealed(folder: Path) -> bool:
+    """Whether a folder has a seal of ours, and no other file of that name."""
+    path = folder / SEAL
+    return os.path.isfile(path) and FORMAT.encode() in disk.read_bytes(path, own=False)
 
 
 def _write(path: Path, kind: str, bound: Mapping[str, Any], files: Mapping[str, Any]) -> None:
@@ -108,11 +125,12 @@ def taken_off(folder: Path) -> Iterator[Seal | None]:
     Who is refused before a file was changed finds it on again. What was added and has stayed is added to the new seal.
 
     Raises:
-        DamagedError: see `check_seal`; nothing is changed.
+        DamagedError: see `open_sealed`; or a file that was added is altered. Nothing is changed.
     """
-    seal = check_seal(folder)
+    seal = open_sealed(folder)
+    added = {} if seal is None else _added(folder, seal)
     kept = {name: disk.read_bytes(folder / name, own=True) for name in (SEAL, ADDED) if os.path.lexists(folder / name)}
-    before, added = _states(folder), read_seal(folder, ADDED)
+    before = _states(folder)
     remove_seal(folder)
     try:
         yield seal
@@ -121,9 +139,8 @@ def taken_off(folder: Path) -> Iterator[Seal | None]:
             for name, data in kept.items():
                 disk.write_bytes(folder / name, data)
         raise
-    if added is not None:
-        there = [name for name in added.files if os.path.lexists(folder / name)]
-        same = _states_of(folder, there).items() & before.items()
+    there = [name for name in added if os.path.lexists(folder / name)]
+    if same := _states_of(folder, there).items() & before.items():
         add(folder, sorted(name for name, _ in same))
 
 
@@ -156,11 +173,13 @@ def read_seal(folder: Path, name: str = SEAL) -> Seal | None:
     return Seal(document["kind"], document["bound"], document["files"], digest)
 
 
-def check_seal(folder: Path, *, weights: bool = True, milestones: bool = True) -> Seal | None:
+def open_sealed(folder: Path, *, weights: bool = True, milestones: bool = True) -> Seal | None:
     """The seal of a folder whose files are as it says; None if it has none.
 
     Without `weights` those of a run, large files that are verified when they are loaded, are left out; without `milestones`
     all checkpoints but the last.
+
+    Every reader of a finished folder begins with this: see the scan in tests/test_single_writer.py.
 
     Raises:
         DamagedError: the seal, or the first file that is missing, longer, shorter, altered or a link; or a figure or table
@@ -169,6 +188,7 @@ def check_seal(folder: Path, *, weights: bool = True, milestones: bool = True) -
     seal = read_seal(folder)
     if seal is None:
         return None
+    read_seal(folder, ADDED)  # damage shows before anything is made that it would have to name
     earlier = sorted(name for name in seal.files if name.startswith(_CHECKPOINT))[:-1]
     heavy = () if weights else (".safetensors", _CHECKPOINT)
     left_out = set() if milestones else set(earlier)
@@ -193,11 +213,13 @@ class Survey:
         covered: names of files that a seal, a manifest that it names, or the seal of a run inside covers.
         beyond: names of files that nothing covers.
         runs: how many runs inside were compared.
+        kind: of the seal; None without one.
     """
 
     covered: tuple[str, ...]
     beyond: tuple[str, ...]
     runs: int = 0
+    kind: str | None = None
 
     def __str__(self) -> str:
         total = len(self.covered) + len(self.beyond)
@@ -212,42 +234,53 @@ def survey(folder: Path) -> Survey:
         DamagedError: the first difference; a run that the seal is bound to is missing, unsealed or another one. A folder
             without any runs is a copy of the small files, and no run of it is missed.
     """
-    seal = check_seal(folder)
+    seal = open_sealed(folder)
     covered, runs = set() if seal is None else {*seal.files}, 0
     if seal is not None:
         for name in seal.files:
             if name.startswith(_CHECKPOINT):
                 step = folder / name.rpartition("/")[0]
                 covered |= {f"{name.rpartition('/')[0]}/{file}" for file in store.verify_folder(step)["files"]}
-        added = read_seal(folder, ADDED)
-        if added is not None:
-            if added.bound != {"seal": seal.digest}:
-                raise DamagedError(f"{folder / ADDED}: is of another seal; remove it")
-            there = {name: entry for name, entry in added.files.items() if os.path.lexists(folder / name)}
-            store.check_entries(folder, there, ADDED)
-            covered |= there.keys()
-        for name, digest in _bound_runs(folder, seal).items():
-            covered |= {f"runs/{name}/{file}" for file in _surveyed_run(folder, name, digest)}
-            runs += 1
+        covered |= _added(folder, seal).keys()
+        for name, digest in _bound(folder, seal).items():
+            covered |= {f"{name}/{file}" for file in _surveyed(folder, name, digest)}
+            runs += name.startswith("runs/")
     names = [name for name in _names(folder) if name.rpartition("/")[2] not in _APART]
-    return Survey(tuple(n for n in names if n in covered), tuple(n for n in names if n not in covered), runs)
+    inside = {name.rpartition("/")[0] for name in _names(folder) if name.endswith(f"/{SEAL}")}
+    for name in sorted(one for one in inside if not any(other.startswith(f"{one}/") for other in covered)):
+        covered |= {f"{name}/{file}" for file in survey(folder / name).covered}
+    kept, beyond = (tuple(n for n in names if (n in covered) == is_kept) for is_kept in (True, False))
+    return Survey(kept, beyond, runs, None if seal is None else seal.kind)
 
 
-def _bound_runs(folder: Path, seal: Seal) -> dict[str, str | None]:
-    """The runs that a seal is bound to, where there are any beside it."""
-    bound = seal.bound.get("runs")
-    return bound if isinstance(bound, dict) and os.path.isdir(folder / "runs") else {}
+def _added(folder: Path, seal: Seal) -> dict[str, dict[str, Any]]:
+    """The entries of what was added, compared with the files that are still there: they can be made again."""
+    added = read_seal(folder, ADDED)
+    if added is None:
+        return {}
+    if added.bound != {"seal": seal.digest}:
+        raise DamagedError(f"{folder / ADDED}: is of another seal; remove it")
+    there = {name: entry for name, entry in added.files.items() if os.path.lexists(folder / name)}
+    store.check_entries(folder, there, ADDED)
+    return there
 
 
-def _surveyed_run(folder: Path, name: str, digest: str | None) -> tuple[str, ...]:
-    path = folder / "runs" / name
+def _bound(folder: Path, seal: Seal) -> dict[str, str | None]:
+    """The folders inside that a seal is bound to: experiments of a paper, and runs where there are any beside it."""
+    runs, others = (seal.bound.get(key) for key in ("runs", "folders"))
+    runs = runs if isinstance(runs, dict) and os.path.isdir(folder / "runs") else {}
+    return {f"runs/{name}": digest for name, digest in runs.items()} | (others if isinstance(others, dict) else {})
+
+
+def _surveyed(folder: Path, name: str, digest: str | None) -> tuple[str, ...]:
+    path = folder / name
     if not path.is_dir():
         raise DamagedError(f"{path}: missing, and {folder / SEAL} is bound to it")
     seal = read_seal(path)
     if digest is None and seal is None:  # it had none when the folder was sealed
         return ()
     if seal is None or seal.digest != digest:
-        state = "has no seal" if seal is None else "is not the run that was sealed"
+        state = "has no seal" if seal is None else "is not what was sealed"
         raise DamagedError(f"{path}: {state}; {folder / SEAL} is bound to another")
     return survey(path).covered
 
@@ -264,8 +297,13 @@ def _names(folder: Path) -> Iterator[str]:
 
 def digests(folders: Sequence[Path]) -> dict[str, str | None]:
     """The digests of the seals of folders, by their names; None of one without a seal."""
-    found = {folder.name: read_seal(folder) for folder in folders}
-    return {name: None if seal is None else seal.digest for name, seal in found.items()}
+    return {folder.name: digest_of(folder) for folder in folders}
+
+
+def digest_of(folder: Path) -> str | None:
+    """The digest of a folder's seal, to which another is bound; None without one. Its files are not looked at."""
+    seal = read_seal(folder)
+    return None if seal is None else seal.digest
 
 
 def _digest(document: Mapping[str, Any]) -> str:

@@ -165,7 +165,7 @@ def _size(entry: Entry) -> tuple[bool, int]:
 
 
 def _entries(folder: Path, known: Sequence[Stated], source: str) -> list[Entry]:
-    about, seal = read_about(folder), seals.read_seal(folder)
+    about, seal = _opened(folder)
     seeds = about.get("whole_seeds", about.get("config", {}).get("seeds"))
     return [
         Entry(
@@ -286,15 +286,19 @@ def read_about(folder: Path) -> dict[str, Any]:
     Raises:
         InputError, DamagedError: see `ledger`.
     """
+    return _opened(folder)[0]
+
+
+def _opened(folder: Path) -> tuple[dict[str, Any], seals.Seal | None]:
     path = folder / "experiment.json"
     if not os.path.lexists(path) or not os.path.lexists(folder / "findings.json"):
         raise InputError(f"{folder}: not the folder of a finished experiment")
-    seals.check_seal(folder)
+    seal = seals.open_sealed(folder)
     about: dict[str, Any] = store.read_json(path, own=True)
     store.check_format(about, "experiment", path)
     if not isinstance(about.get("experiment"), str):
         raise DamagedError(f"{path}: must be a mapping with the name of an experiment")
-    return about
+    return about, seal
 
 
 def tables_of(folder: Path, about: Mapping[str, Any]) -> Tables:

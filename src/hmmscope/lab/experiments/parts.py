@@ -30,7 +30,7 @@ from hmmscope.runs.config import RunConfig, config_from_data
 from hmmscope.runs.pipeline import Run
 from hmmscope.storage import store
 from hmmscope.storage.packed import INDEX, by_part, part_slug, read_tables
-from hmmscope.storage.seals import check_seal, digests
+from hmmscope.storage.seals import digests, open_sealed
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class Kept:
         for file in ("experiment.json", INDEX):
             if not (folder / file).is_file():
                 raise InputError(f"--from {folder}: has no {file}; give the folder of an experiment with seeds")
-        check_seal(folder)
+        open_sealed(folder)
         self.folder, self.about = folder, store.read_json(folder / "experiment.json", own=True)
         store.check_format(self.about, "experiment", folder / "experiment.json")
         found = (self.about.get("experiment"), self.about.get("scale"))

@@ -93,7 +93,7 @@ def run_experiment(
     _claim_folder(out, plan, resume, overrides, seeds, trained, before, fixed)
     say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: say_aloud(line, flush=True))
     work = Seeded(plan, out.absolute(), pool.absolute(), say, quiet)
-    if seals.check_seal(out) is not None and not os.access(out, os.W_OK) and not work.left():
+    if seals.open_sealed(out) is not None and not os.access(out, os.W_OK) and not work.left():
         return out  # finished, and there to be read
     with disk.holding(out / "lock"):
         store.remove_leftovers(out)

@@ -18,19 +18,21 @@ def draw_folder(folder: Path) -> list[Path]:
 
     Drawings that were made of the same figure by the same code are left as they are. The folder's second seal names all.
     """
-    written, drawings = [], []
+    seals.open_sealed(folder, weights=False)
+    written, stayed = [], []
     endings = [f".{ending}" for ending in plots.STYLES["paper"].endings]
     for source in sorted((folder / "figures").glob("*.json")):
         data = store.read_json(source, own=True)
         figure = Figure.from_data(data)
         mark = hashlib.sha256(store.json_bytes(data, str(source)) + _code()).hexdigest()
-        drawings += [source.with_suffix(ending).relative_to(folder).as_posix() for ending in endings]
         if all(_has(source.with_suffix(ending), mark) for ending in endings):
+            stayed += [source.with_suffix(ending) for ending in endings]
             continue
         for ending, drawn in plots.figure_files(figure, mark).items():
             written.append(source.with_suffix(f".{ending}"))
             store.write_bytes(written[-1], drawn)
-    seals.add(folder, drawings)
+    names, left = ([one.relative_to(folder).as_posix() for one in paths] for paths in (written, stayed))
+    seals.add(folder, names, left)
     return written
 
 

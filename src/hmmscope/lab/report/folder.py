@@ -95,7 +95,7 @@ def read_experiment(folder: Path) -> Experiment:
         raise InputError(f"{folder}: not a folder of an experiment")
     if not (folder / "experiment.json").is_file():
         _refuse_other(folder)
-    seal = seals.check_seal(folder, weights=False)
+    seal = seals.open_sealed(folder, weights=False)
     about_path, findings_path = _present(folder / "experiment.json"), _present(folder / "findings.json")
     about = store.read_json(about_path, own=True)
     store.check_format(about, "experiment", about_path)

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from hmmscope import __version__
 from hmmscope.lab.report.page import LIVE_SCRIPTS, is_triangular, json_element, policy, resource, template
 from hmmscope.lab.report.wording import format_number
-from hmmscope.storage import store
+from hmmscope.storage import seals, store
 
 
 def write_live_page(data: dict[str, Any], out: Path) -> Path:
@@ -25,6 +25,7 @@ def write_live_page(data: dict[str, Any], out: Path) -> Path:
         scripts=[Markup(script) for script in scripts],
     )
     store.write_text(Path(out), page)
+    seals.cover(Path(out))
     return Path(out)
 
 

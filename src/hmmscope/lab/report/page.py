@@ -63,9 +63,7 @@ def write_page(folders: list[Path], out: Path) -> Path:
 def write_page_of(experiments: list[Experiment], out: Path) -> Path:
     """The same of experiments that were read."""
     store.write_text(out, render_page(experiments))
-    for one in experiments:
-        if os.path.samefile(one.path, out.parent):
-            seals.add(one.path, [out.name])
+    seals.cover(out)
     return out
 
 

@@ -8,7 +8,7 @@ from hmmscope.lab.sweeps.grid import Point, begin_work, extend_folder, load_poin
 from hmmscope.lab.sweeps.run_task import RunTask, taking_part
 from hmmscope.lab.sweeps.table import table_rows, write_results
 from hmmscope.lab.tasks.driver import Executor, Watcher, do_tasks
-from hmmscope.storage.seals import check_seal
+from hmmscope.storage.seals import open_sealed
 
 
 def run_sweep(
@@ -35,11 +35,13 @@ def run_sweep(
 
     Raises:
         RefusedError: `out` is something else, or has runs that `points` has not.
+        DamagedError: its grid, table or a log is not as it was sealed; without seal.json they are made and sealed anew.
         FullDiskError, Interrupted: see `do_tasks`.
     """
     out = out.absolute()
     if not shared and _is_finished(out, points):
         return table_rows(out, points)
+    open_sealed(out)  # what is damaged gets no new seal
     make_folder(out, list(points), shared=shared)
     with taking_part(out):
         extend_folder(out, list(points), shared=shared)
@@ -54,4 +56,4 @@ def _is_finished(out: Path, points: Sequence[Point]) -> bool:
     if not os.path.lexists(out / "grid.json") or os.access(out, os.W_OK):
         return False
     names = {point.name for point in load_points(out)}
-    return check_seal(out) is not None and all(p.name in names and RunTask(out, p.name).is_done() for p in points)
+    return open_sealed(out) is not None and all(p.name in names and RunTask(out, p.name).is_done() for p in points)

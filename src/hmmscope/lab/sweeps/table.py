@@ -39,7 +39,7 @@ def table_rows(out: Path, points: Sequence[Point]) -> list[dict[str, Any]]:
             if state == "done":
                 check_run(task.folder, point.config)
                 summary = RunDir.open(task.folder).done or {}
-                if seals.read_seal(task.folder) is None:
+                if not RunDir.open(task.folder).sealed:
                     state, reason = "unsealed", f"runs/{point.name}: has no seal; remove it to have it trained again"
             elif state == "running":
                 reason = str(task.heartbeat())
@@ -74,10 +74,9 @@ def write_results(out: Path, *, shared: bool) -> None:
 def _digest(task: RunTask) -> str | None:
     """Of the seal of a run; None of one that has none or a damaged one."""
     try:
-        seal = seals.read_seal(task.folder)
+        return seals.digest_of(task.folder)
     except DamagedError:
         return None
-    return None if seal is None else seal.digest
 
 
 def table_text(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -171,7 +170,7 @@ class Board(Watcher):
         try:
             folder = RunTask(self._out, name).folder
             excess = (RunDir.open(folder).done or {}).get("excess")
-            if seals.read_seal(folder) is None:
+            if not RunDir.open(folder).sealed:
                 return None
         except HmmscopeError:
             return None

@@ -63,7 +63,7 @@ def analyse(
     path = loaded.path / "analysis" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', instrument + named)[:200]}.jsonl"
     store.make_folder(path.parent)
     store.write_table(path, rows)
-    seals.add(loaded.path, [f"analysis/{path.name}"])
+    seals.cover(path)
     if not quiet:
         columns = list(rows[0])
         say("  ".join(f"{column:>12}" for column in columns))

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from hmmscope.errors import InputError, RefusedError
+from hmmscope.storage import seals
 
 #: Endings of files with a process.
 HMM_FILES = (".json", ".npz", ".safetensors")
@@ -19,3 +20,8 @@ def new_file(out: str, endings: tuple[str, ...] | None = None) -> None:
         raise RefusedError(f"{path}: exists; choose another --out")
     if not os.path.isdir(path.parent):
         raise InputError(f"out: there is no folder {path.parent}")
+
+
+def under_seal(out: str) -> None:
+    """What a verb wrote into a sealed folder comes under the folder's second seal."""
+    seals.cover(Path(out))

@@ -40,7 +40,7 @@ def _described_run(folder: Path) -> Experiment:
     if run.summary is None:
         raise InputError(f"{folder}: the run is not finished, and a page shows finished ones; {goes_on}")
     found = description(run, again)
-    sealed = seals.read_seal(folder) is not None
+    sealed = seals.open_sealed(folder, weights=False) is not None
     return described(folder, found.about, found.findings, found.figures, sealed=sealed)
 
 

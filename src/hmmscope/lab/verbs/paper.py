@@ -11,8 +11,9 @@ from hmmscope.lab.experiments.running import run_experiment
 from hmmscope.lab.report.ledger_page import Page, render_ledger
 from hmmscope.lab.tasks.executors import ExecutorOptions
 from hmmscope.lab.verbs.findings import show_page
+from hmmscope.machine import environment
 from hmmscope.schema import unknown_name
-from hmmscope.storage import store
+from hmmscope.storage import seals, store
 from hmmscope.text import say
 
 #: How the names of a paper's experiments begin.
@@ -79,4 +80,7 @@ def _write_index(folder: Path, names: list[str], failed: dict[str, HmmscopeError
         for name in names
     ]
     entries = ledger([folder / name for name in done if claims_of(name)])
+    seals.remove_seal(folder)
     store.write_text(folder / "index.html", render_ledger(entries, pages))
+    inside = [folder / name for name in (*done, "trained") if (folder / name).is_dir()]
+    seals.write_seal(folder, "paper", {"by": environment(), "folders": seals.digests(inside)})

@@ -39,16 +39,16 @@ def verify(folders: list[str], quiet: bool) -> None:
     """
     unsealed = []
     for folder in map(Path, folders):
-        seal = seals.read_seal(folder) if folder.is_dir() else None
-        kind = seal.kind if seal else _kind_of(folder)
+        kind = "" if os.path.lexists(folder / seals.SEAL) else _kind_of(folder)
         if kind == "export":
             said = _export(folder)
         else:
             found = seals.survey(folder)
-            begin = f"{len(found.covered)} files are as they were sealed" if seal else "no seal"
+            kind = found.kind or kind
+            begin = f"{len(found.covered)} files are as they were sealed" if found.kind else "no seal"
             inside = [f"{found.runs} run{'s' * (found.runs != 1)} inside too"] if found.runs else []
             said = [begin, *inside, *_CHECKS[kind](folder), str(found)]
-            if seal is None:
+            if found.kind is None:
                 unsealed.append(folder)
         if not quiet:
             say(f"{folder}: {kind}: {'; '.join(said)}")
@@ -143,12 +143,18 @@ def _sweep(folder: Path) -> list[str]:
         said = [f"{len(points)} rows follow from the runs"]
     done = [name for name in points if RunTask(folder, name).is_done()]
     for name in done:
-        seals.check_seal(RunTask(folder, name).folder)
+        seals.open_sealed(RunTask(folder, name).folder)
         check_run(RunTask(folder, name).folder, points[name].config)
-    if (seal := seals.read_seal(folder)) is not None:
+    if (seal := seals.open_sealed(folder)) is not None:
         digests = seals.digests([RunTask(folder, name).folder for name in done])
         _same(seal.bound["runs"], digests, f"{folder / seals.SEAL}: seals of runs: ", 0)
     return said + ([f"{done[0]}: {_run(RunTask(folder, done[0]).folder)[0]}"] if done else [])
+
+
+def _paper(folder: Path) -> list[str]:
+    """Each experiment again."""
+    inside = sorted(path.parent for path in folder.glob("*/experiment.json"))
+    return [f"{one.name}: {', '.join(_experiment(one))}" for one in inside]
 
 
 _CHECKS: dict[str, Callable[[Path], list[str]]] = {
@@ -156,6 +162,7 @@ _CHECKS: dict[str, Callable[[Path], list[str]]] = {
     "experiment": _experiment,
     "sweep": _sweep,
     "pool": _sweep,
+    "paper": _paper,
 }
 
 
