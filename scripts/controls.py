@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from hmmscope.lab.sweeps.executors import EngineOptions
-
 from hmmscope.corpora.corpus import Batch
 from hmmscope.corpora.targets import Target
 from hmmscope.lab.evidence.claim import claims_of
 from hmmscope.lab.experiments.running import run_experiment
+from hmmscope.lab.tasks.executors import ExecutorOptions
 from hmmscope.storage import packed
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.trainer import Lessons
@@ -119,7 +118,7 @@ def make(control: str, experiment: str) -> None:
             out,
             overrides=overrides(control, experiment),
             seeds=SEEDS,
-            engine=EngineOptions(jobs=1),
+            engine=ExecutorOptions(jobs=1),
             resume=True,
             quiet=True,
         )

@@ -4,12 +4,14 @@
                   apart (`Experiment.networks`), or of all others; and in the place of all
     constant      the same with a predictor that always gives the same answer, where the table has one
     counting      the best that counts in the place of the networks
-    depths        depths permuted, in each seed otherwise
+    depths        depths permuted, in each seed otherwise, so that each stands as often in the place of each other one
     seeds         the seeds of one side permuted, so that no pair is one any more
 
 A claim on training falls if it is decided, and its effects are neither those of the tables as they are (the attack hit
-what it does not read) nor those without the networks that learned nothing (it left them out). Of permuted seeds it falls
-if it is decided where it was not, or the other way round. A record that has a reason (`Record.stands`) does not fall.
+what it does not read) nor those without the networks that learned nothing (it left them out). Of permuted depths it falls
+if it is borne out: where depths mean nothing, what is said of depths is rightly denied. Permuted seeds leave every mean
+over seeds as it is; a claim falls if it says the contrary, or is decided where it was not by another value. A record that
+has a reason (`Record.stands`) does not fall.
 """
 
 import random
@@ -25,6 +27,7 @@ from hmmscope.lab.evidence.ledger import read_tables
 from hmmscope.lab.evidence.rows import Rows, Tables
 from hmmscope.lab.evidence.verdicts import DECIDED
 from hmmscope.lab.experiments.experiment import Experiment, experiment_named
+from hmmscope.ties import rounded
 
 RESULTS = Path(__file__).parents[2] / "results"
 #: Columns of predictors, their names of what was trained, and of what gives the same answer whatever it reads.
@@ -48,12 +51,14 @@ class Attack:
         tables: as a claim sees them.
         without: those without the networks that learned nothing; None where nothing would be left.
         keeps: whether what was decided may still be, because what each network learned is as it was.
+        denies: whether what is claimed may be denied.
     """
 
     name: str
     tables: Callable[[], Tables]
     without: Callable[[], Tables] | None = None
     keeps: bool = False
+    denies: bool = False
 
 
 class Judged(NamedTuple):
@@ -84,11 +89,21 @@ def falls(claim: Claim, before: Judged, attack: Attack) -> bool:
     now = judged(claim, attack.tables())
     if now.verdict not in DECIDED:
         return False
+    if attack.denies and not _borne_out(now):
+        return False
     if attack.keeps:
-        return now.verdict != before.verdict
+        return _borne_out(now) != _borne_out(before) if before.verdict in DECIDED else _values(now) != _values(before)
     if now.effects == before.effects:
         return False
     return attack.without is None or judged(claim, attack.without()).effects != now.effects
+
+
+def _borne_out(one: Judged) -> bool:
+    return one.verdict.startswith("reproduced")
+
+
+def _values(one: Judged) -> dict[str, Any]:
+    return {name: rounded(value) for name, (value, *_) in one.effects.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -109,7 +124,9 @@ def attacks(experiment: Experiment, tables: Tables) -> list[Attack]:
     if counting is not None:
         found.append(Attack("counting", lambda: counting))
     for draw in range(_DRAWS):
-        found.append(Attack(f"depths, {draw}", lambda draw=draw: _depths(experiment.networks, tables, draw)))
+        found.append(
+            Attack(f"depths, {draw}", lambda draw=draw: _depths(experiment.networks, tables, draw), denies=True)
+        )
     for column, value in known:
         turned = partial(_seeds, tables, changed, column, value)
         found.append(Attack(f"seeds: {column} = {value}", turned, keeps=True))
@@ -176,20 +193,27 @@ def _constant(tables: Tables, nothing: Tables) -> Tables | None:
 
 
 def _depths(columns: tuple[str, ...], tables: Tables, draw: int) -> Tables:
-    """Depths permuted within each network that is measured at several, or within the networks of different depths."""
-    return {name: _permuted(columns, rows, f"{draw} {name}") for name, rows in tables.items()}
+    """Depths permuted within each network that is measured at several, or within the networks of different depths.
+
+    In every seed otherwise: the depths go round in an order that is drawn, by one place more with each seed, so that each
+    has the place of each other one about as often. Permutations that are drawn freely are all the same one, now and then:
+    then depths are renamed, and not without meaning.
+    """
+    return {name: permuted(columns, rows, draw) for name, rows in tables.items()}
 
 
-def _permuted(columns: tuple[str, ...], rows: Rows, key: str) -> Rows:
+def permuted(columns: tuple[str, ...], rows: Rows, draw: int) -> Rows:
     own = [column for column in _DEPTHS if rows and column in rows[0]]
     if not own:
         return rows
-    same = [c for c in ("seed", *columns, *_PREDICTORS) if c not in own]
+    seeds = sorted({row["seed"] for row in rows if row.get("seed") is not None})
+    same = [c for c in (*columns, *_PREDICTORS) if c not in own]
     made = Rows(row for row in rows if row.get("layers") == _RECURRENT)
-    for group, some in Rows(row for row in rows if row.get("layers") != _RECURRENT).by(*same).items():
+    for group, some in Rows(row for row in rows if row.get("layers") != _RECURRENT).by("seed", *same).items():
         places = list(dict.fromkeys(tuple(row.get(c) for c in own) for row in some))
-        turned = random.Random(f"{key} {group}").sample(places, len(places))
-        to = dict(zip(places, turned, strict=True))
+        order = random.Random(f"{draw} {group[1:]}").sample(places, len(places))
+        step = draw + (seeds.index(group[0]) if group[0] in seeds else 0)
+        to = {place: order[(number + step) % len(order)] for number, place in enumerate(order)}
         made += [row | dict(zip(own, to[tuple(row.get(c) for c in own)], strict=True)) for row in some]
     return made
 

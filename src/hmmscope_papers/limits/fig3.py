@@ -7,6 +7,7 @@ from typing import Any
 from hmmscope import Run, registry
 from hmmscope.lab import (
     NUM_SEEDS,
+    Effect,
     Estimate,
     Experiment,
     Explorer,
@@ -19,10 +20,12 @@ from hmmscope.lab import (
     Tables,
     claim,
     curve,
+    learned,
     level,
     lines,
     room,
 )
+from hmmscope.ties import smallest
 from hmmscope_papers.limits.lengths import (
     CYCLES,
     RATE,
@@ -59,6 +62,7 @@ from hmmscope_papers.limits.tables import (
     each_task,
     flat,
     layers_of,
+    loss_of,
     model_name,
     moving_layers,
     never_fitting,
@@ -327,9 +331,22 @@ def constant_depth(tables: Tables) -> Seen:
     )
     text = f"{by_depth(tables, FORGETTING)} How far the largest loss but one is below 0.1: {told(effects)}."
     text += f" With two layers it stays below 0.1 from position: {later}." if later else ""
-    gate = Gate("learned", not short, depth)
+    gates = (Gate("learned", not short, depth), _few_layers_learned(tables))
     drifts = drifts_of(tables, FORGETTING, slack_then(RATE), layers=[1, 2])
-    return Seen(effects, text, gates=(gate,), wanted=titles(FORGETTING), drifts=drifts)
+    return Seen(effects, text, gates=gates, wanted=titles(FORGETTING), drifts=drifts)
+
+
+def _few_layers_learned(tables: Tables) -> Gate:
+    """Whether the better one of one and two layers is better than one that always gives the same answer, on average."""
+
+    def lead(own: Rows) -> Estimate | None:
+        models = own.where(predictor="model").by("layers").values()
+        constant = own.where(predictor="constant")
+        return max((loss_of(constant) - loss_of(model) for model in models), default=None) if constant else None
+
+    found = each_task(tables["positions"].where(layers=[1, 2]), FORGETTING, lead, "")
+    least = smallest(found.values(), lambda one: one.value) if len(found) == len(FORGETTING) else Effect(value=0.0)
+    return learned(least, RATE, "one that always gives the same answer (one or two layers),")
 
 
 @claim("limits-hard-no-depth")
