@@ -162,6 +162,11 @@ def test_the_crossing_lies_between_positions() -> None:
     assert crossing_length([[0.4, 0.0]], [1, 2], 0.1) == pytest.approx(0.25)  # nothing is asked at position 0
     assert crossing_length([[0.0, None, 0.9]], [1, 2, 3], 0.1) == 1.0  # where nothing counts nothing is known
     assert crossing_length([[0.0, 0.1]], [1, 2], 0.1) == 2.0
+    assert crossing_length([[0.0, 0.2, 0.0, 0.1]], [1, 2, 3, 4], 0.05, definition="max") == pytest.approx(3.5)
+    assert crossing_length([[0.4, 0.0]], [1, 2], 0.1, definition="max") == 2.0
+    assert crossing_length([[0.4, 0.4]], [1, 2], 0.1, definition="max") == pytest.approx(0.25)
+    with pytest.raises(InputError, match="definition"):
+        crossing_length([[0.4]], [1], 0.1, definition="last")
     worst = crossing_length([[0.0, 0.2], [0.05, 0.1]], [1, 2], 0.15, last=2)
     assert worst == pytest.approx(1 + 0.1 / 0.15)  # of each position the largest loss
     for rate in (0.01, 0.1, 0.2):

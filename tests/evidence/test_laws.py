@@ -5,7 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from hmmscope.lab import Law, LawPoint
+from hmmscope.errors import InputError
+from hmmscope.lab import Above, Effect, Gate, Law, LawPoint, Seen, Tables, number
+from hmmscope.lab.evidence.claim import Claim
+from hmmscope.lab.evidence.records import Numbers
 
 #: A budget that is not run.
 FAR = 29.0
@@ -92,3 +95,36 @@ def test_too_little_is_no_law() -> None:
     assert Law.of([LawPoint(float(x), i, float(x)) for i in range(3) for x in range(2)]) is None
     assert Law.of([LawPoint(float(x), i, 3.0, True) for i in range(3) for x in range(5)]) is None
     assert Law.held_out([]) is None
+
+
+def test_a_law_that_reaches_the_papers_budget_judges_the_paper() -> None:
+    """Where the effects are of that budget, it does not matter how little the models were trained on."""
+
+    def judged(spent: dict[str, float]) -> str:
+        def measure(tables: Tables) -> Seen:
+            found = Effect(value=-1.0, low=-2.0, high=-0.5, num_seeds=5)
+            return Seen(found, "So.", gates=(Gate("learned", True, "it learned"),), spent=spent)
+
+        said = {key: "?" for key in ("name", "experiment", "source", "says", "reading")}
+        made = Claim(**said, rule=Above(), measure=measure, budget={"sequences": 5e8})
+        return made.judge({"runs": [{"sequences": 640_000}]}).verdict
+
+    assert judged({}) == "not at this budget"
+    assert judged({"sequences": 5e8}) == "not reproduced"
+
+
+def test_a_number_is_that_of_the_record_that_judges() -> None:
+    """A function that several claims share asks for it; outside of a judgement there is none."""
+
+    def shared(tables: Tables) -> Seen:
+        return Seen(Effect(value=number("margin")), "So.")
+
+    said = {key: "?" for key in ("name", "experiment", "source", "says", "reading")}
+    one, other = (Claim(**said, measure=shared, numbers=Numbers(margin=value)) for value in (0.1, 0.2))
+    assert (one.judge({}).value, other.judge({}).value) == (0.1, 0.2)
+    with one.judging():
+        assert number("margin") == 0.1
+        with pytest.raises(InputError, match="numbers: unknown"):
+            number("margn")
+    with pytest.raises(InputError):
+        number("margin")

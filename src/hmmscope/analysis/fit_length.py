@@ -185,21 +185,31 @@ def fit_length(
 
 
 def crossing_length(
-    losses: Sequence[Sequence[float | None]], positions: Sequence[int], error_rate: float, *, last: int = 3
+    losses: Sequence[Sequence[float | None]],
+    positions: Sequence[int],
+    error_rate: float,
+    *,
+    last: int = 3,
+    definition: str = "prefix",
 ) -> float:
     """The fit length as a number: the place between two positions at which the evaluation loss crosses the error rate.
 
     Of each position the largest loss in the last `last` epochs counts, and between positions the loss is taken to be linear;
-    at position 0, where nothing is asked, it is 0. So the number is at least `fit_length` by prefixes, and less than a
-    position above it; it is the last position if the loss crosses nowhere, and the last one before a position that no sample
-    counted at.
+    at position 0, where nothing is asked, it is 0. So the number is at least `fit_length` of the same definition, and less
+    than a position above it. It is the last position if the loss crosses nowhere, and the last one before a position that no
+    sample counted at.
 
     Args and errors are those of `fit_length`.
     """
+    if definition not in DEFINITIONS:
+        raise InputError(f"definition: must be prefix or max, got {definition!r}")
     fitted = fitted_positions(losses, positions, error_rate, last=last)
-    if all(fitted):
+    if definition == "max":
+        first = max((i + 1 for i, good in enumerate(fitted) if good), default=0)
+    else:
+        first = fitted.index(False) if False in fitted else len(fitted)
+    if first == len(fitted):
         return float(positions[-1])
-    first = fitted.index(False)
     counted = [[loss for row in losses[-last:] if (loss := row[i]) is not None] for i in range(first + 1)]
     start, below = (positions[first - 1], max(counted[first - 1])) if first else (0, 0.0)
     if not counted[first]:

@@ -34,6 +34,7 @@ _HOME = {
     "pooled": "evidence.effects",
     "predicted": "evidence.effects",
     "share": "evidence.effects",
+    "number": "evidence.records",
     "Law": "evidence.budget_laws",
     "LawPoint": "evidence.budget_laws",
     "Rows": "evidence.rows",
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
     from hmmscope.lab.evidence.panels import level as level
     from hmmscope.lab.evidence.panels import lines as lines
     from hmmscope.lab.evidence.panels import triangle as triangle
+    from hmmscope.lab.evidence.records import number as number
     from hmmscope.lab.evidence.rows import Rows as Rows
     from hmmscope.lab.evidence.rows import Tables as Tables
     from hmmscope.lab.evidence.rows import effect_of as effect_of

@@ -29,22 +29,15 @@ from hmmscope.lab import (
     learned,
     level,
     lines,
+    number,
     pooled,
     regime,
 )
-from hmmscope_papers.limits.lengths import RATE, final_losses, fit_lengths
+from hmmscope_papers.limits.lengths import final_losses, fit_lengths, length_of
 from hmmscope_papers.limits.tables import layers_of, log2_length, model_name, relabelled
 from hmmscope_papers.limits.trainings import identity, label_of, limits_config
 
 TASK = "cyclic-det"
-#: Sequences that the paper trains a model on: 100 epochs of 5 million.
-PAPER_SEQUENCES = 5e8
-#: A length from this share of the sequence on is known to be at least that, and no more.
-CEILING = 0.95
-#: A length that moves by less over a doubling of the training is at rest, in doublings.
-AT_REST = 0.03
-#: Share of the instances that a law has to cover at the largest budget, which it had not seen.
-COVERED = 0.8
 
 
 @registry.experiment("limits-law")
@@ -65,7 +58,7 @@ class LimitsLaw(Experiment):
         "smoke": {
             "samples": 64,
             "least_count": 8,
-            "error_rates": [0.05, RATE],
+            "error_rates": [0.05, 0.1],
             "definition": "prefix",
             "last_epochs": 1,
         },
@@ -73,7 +66,7 @@ class LimitsLaw(Experiment):
             scale: {
                 "samples": 4096,
                 "least_count": 256,
-                "error_rates": [0.05, RATE],
+                "error_rates": [0.05, 0.1],
                 "definition": "prefix",
                 "last_epochs": 1,
             }
@@ -119,7 +112,8 @@ class LimitsLaw(Experiment):
         return tables
 
     def figures(self, tables: Tables) -> list[Figure]:
-        return [_figure(tables["fit-lengths"])]
+        with growth.judging():
+            return [_figure(tables["fit-lengths"])]
 
     def without_training(self, tables: Tables) -> Tables:
         return {name: relabelled(rows, "constant") for name, rows in tables.items()}
@@ -147,21 +141,34 @@ def _config(scale: str, length: int, layers: int, steps: int, choices: Mapping[s
 # The law
 
 
-def _lengths(tables: Tables, layers: int | None = None, rate: float = RATE) -> Rows:
-    rows = tables["fit-lengths"].where(predictor="model", error_rate=rate)
+def _lengths(tables: Tables, layers: int | None = None, predictor: str = "model") -> Rows:
+    """Fit lengths of annealed ends, by the error rate and the definition of the record."""
+    rate, definition = number("rate"), number("definition")
+    rows = tables["fit-lengths"].where(predictor=predictor, error_rate=rate)
+    if definition != "prefix":
+        facts = ("layers", "sequences", "seed", "longest")
+        losses = tables["positions"].where(predictor=predictor).by(*facts)
+        rows = Rows(
+            {**dict(zip(facts, key, strict=True)), "length": length_of(own, rate, definition).value}
+            for key, own in losses.items()
+        )
     return rows if layers is None else rows.where(layers=layers)
+
+
+def _end(row: Mapping[str, Any]) -> float:
+    """A length from here on is known to be at least that, and no more."""
+    return float(number("ceiling") * row["longest"])
+
+
+def _capped(row: Mapping[str, Any]) -> float:
+    """log2 of the fit length, near the end of the sequence of where that begins."""
+    return math.log2(min(max(row["length"], 1.0), _end(row)))
 
 
 def _points(rows: Rows) -> list[LawPoint]:
     """log2 of the fit length against log2 of the sequences; near the end of the sequence it is at least that."""
     return [
-        LawPoint(
-            math.log2(row["sequences"]),
-            row["seed"],
-            math.log2(min(max(row["length"], 1.0), CEILING * row["longest"])),
-            row["length"] >= CEILING * row["longest"],
-        )
-        for row in rows
+        LawPoint(math.log2(row["sequences"]), row["seed"], _capped(row), row["length"] >= _end(row)) for row in rows
     ]
 
 
@@ -171,7 +178,12 @@ def _deep(tables: Tables) -> list[int]:
 
 def _at_paper(points: list[LawPoint], unit: str) -> Effect | None:
     law = Law.of(points)
-    return None if law is None else law.effect(math.log2(PAPER_SEQUENCES), unit)
+    return None if law is None else law.effect(math.log2(number("sequences")), unit)
+
+
+def _reached() -> dict[str, float]:
+    """The budget that an effect is of: the paper's, by the law."""
+    return {"sequences": number("sequences")}
 
 
 def _by_budget(rows: Rows, measure: Callable[[Rows], float | None]) -> list[LawPoint]:
@@ -186,7 +198,7 @@ def _by_budget(rows: Rows, measure: Callable[[Rows], float | None]) -> list[LawP
 
 def _slope(own: Rows) -> float | None:
     """Doublings of the fit length a layer, over the depths that do not fit all of the sequence."""
-    known = [(row["layers"], log2_length(row)) for row in own if row["length"] < CEILING * row["longest"]]
+    known = [(row["layers"], log2_length(row)) for row in own if row["length"] < _end(row)]
     if len(known) < 2:
         return None
     centre = fmean(n for n, _ in known)
@@ -201,28 +213,29 @@ def _gates(tables: Tables, chains: Mapping[str, list[LawPoint]]) -> tuple[Gate, 
 
 def _learned(tables: Tables) -> Gate:
     """Whether every model fits a position more than one that always gives the same answer, at every budget of the law."""
-    leads = []
-    for own in tables["fit-lengths"].where(error_rate=RATE).by("layers", "sequences").values():
-        values = {
-            name: {row["seed"]: row["length"] for row in own.where(predictor=name)} for name in ("model", "constant")
-        }
-        leads.append(
-            pooled([length - values["constant"][seed] for seed, length in values["model"].items()], "positions")
-        )
+    nothing = {
+        key: own[0]["length"]
+        for key, own in _lengths(tables, predictor="constant").by("layers", "sequences", "seed").items()
+    }
+    leads = [
+        pooled([row["length"] - nothing[*key, row["seed"]] for row in own], "positions")
+        for key, own in _lengths(tables).by("layers", "sequences").items()
+    ]
     least = min(leads, key=lambda effect: effect.value, default=Effect(value=0.0))
-    return learned(least, 1.0, "one that always gives the same answer, in positions of the fit length,")
+    control = "one that always gives the same answer, in positions of the fit length,"
+    return learned(least, number("learned"), control)
 
 
 def _foretold(chains: Mapping[str, list[LawPoint]]) -> Gate:
     tests = [test for points in chains.values() if (test := Law.held_out(points)) is not None]
     count = sum(test.instances for test in tests)
     share = sum(test.covered for test in tests) / count if count else 0.0
-    return regime(share, COVERED, 1.0, "the share of largest budgets that the laws of the smaller ones cover")
+    return regime(share, number("covered"), 1.0, "the share of largest budgets that the laws of the smaller ones cover")
 
 
 def _below_the_end(tables: Tables) -> Gate:
     """Whether two depths at least stay below the end of the sequence at the paper's budget: else nothing grows there."""
-    last = math.log2(CEILING * max(_lengths(tables).values("longest")))
+    last = math.log2(max(map(_end, _lengths(tables))))
     laws = [_at_paper(_points(_lengths(tables, n)), "") for n in _deep(tables)]
     below = sum(effect is not None and effect.high is not None and effect.high < last for effect in laws)
     what = "the number of depths that the law keeps below the end of the sequence at the paper's budget"
@@ -253,7 +266,7 @@ def growth(tables: Tables) -> Seen:
     rows = Rows(row for row in _lengths(tables) if row["layers"] > 0)
     points = _by_budget(rows, _slope)
     gates = (*_gates(tables, {"slope": points}), _below_the_end(tables))
-    return Seen(_at_paper(points, "doublings a layer"), _said(tables), gates)
+    return Seen(_at_paper(points, "doublings a layer"), _said(tables), gates, spent=_reached())
 
 
 @claim("limits-law-doubles")
@@ -273,7 +286,9 @@ def power(tables: Tables) -> Seen:
         if 2**n <= longest and (effect := _at_paper(points, "doublings above 2^L")) is not None
     }
     gates = _gates(tables, {model_name(n): points for n, points in chains.items()})
-    return Seen(effects, _said(tables), (*gates, _tells_depths(chains, longest)), wanted=tuple(effects))
+    return Seen(
+        effects, _said(tables), (*gates, _tells_depths(chains, longest)), wanted=tuple(effects), spent=_reached()
+    )
 
 
 def _tells_depths(chains: Mapping[int, list[LawPoint]], longest: int) -> Gate:
@@ -292,16 +307,12 @@ def recurrent(tables: Tables) -> Seen:
     rows, deepest = _lengths(tables), max(_deep(tables), default=0)
     others = {(row["sequences"], row["seed"]): row for row in rows.where(layers=deepest)}
     points = [
-        LawPoint(math.log2(sequences), seed, _capped(row) - _capped(other), row["length"] >= CEILING * row["longest"])
+        LawPoint(math.log2(sequences), seed, _capped(row) - _capped(other), row["length"] >= _end(row))
         for row in rows.where(layers=0)
         if (other := others.get((sequences := row["sequences"], seed := row["seed"]))) is not None
     ]
     effect = _at_paper(points, f"doublings of the RNN beyond {model_name(deepest)}")
-    return Seen(effect, _said(tables), _gates(tables, {"lead": points}))
-
-
-def _capped(row: Mapping[str, Any]) -> float:
-    return math.log2(min(max(row["length"], 1.0), CEILING * row["longest"]))
+    return Seen(effect, _said(tables), _gates(tables, {"lead": points}), spent=_reached())
 
 
 @claim("limits-law-rests")
@@ -313,7 +324,9 @@ def rests(tables: Tables) -> Seen:
         if moved:
             effects[model_name(layers)] = pooled(moved, "doublings a doubling of training")
     known = {name: effect for name, effect in effects.items() if effect.low is not None and effect.high is not None}
-    still = [name for name, effect in known.items() if max(-(effect.low or 0.0), effect.high or 0.0) < AT_REST]
+    still = [
+        name for name, effect in known.items() if max(-(effect.low or 0.0), effect.high or 0.0) < number("at_rest")
+    ]
     said = "; ".join(f"{name} {effect.short()}" for name, effect in effects.items())
     return Seen(
         effects, f"Over the last doubling: {said or 'all fit the sequence'}. At rest: {', '.join(still) or 'none'}."
@@ -325,9 +338,9 @@ def rests(tables: Tables) -> Seen:
 
 
 def _figure(rows: Rows) -> Figure:
-    own = rows.where(predictor="model", error_rate=RATE)
+    own = rows.where(predictor="model", error_rate=number("rate"))
     longest = max(own.values("longest"))
-    ends = (float(min(own.values("sequences"))), PAPER_SEQUENCES)
+    ends = (float(min(own.values("sequences"))), number("sequences"))
     series: list[Series | None] = []
     for layers in layers_of(own):
         of_depth = own.where(layers=layers)
@@ -339,8 +352,8 @@ def _figure(rows: Rows) -> Figure:
         name="fit-length-law",
         title="Fit length of annealed trainings, and what their law says of the paper's budget",
         caption=(
-            f"The place between two positions at which the loss crosses {RATE:g}, of annealed copies of one trunk. "
-            "Bands of points are 95 % intervals over instances. The bands beyond them are the union of a straight "
+            f"The place between two positions at which the loss crosses {number('rate'):g}, of annealed copies of one "
+            "trunk. Bands of points are 95 % intervals over instances. The bands beyond them are the union of a straight "
             "law and one that saturates, for the mean over instances, up to the 5·10⁸ sequences of the paper; both were "
             "fitted to all points."
         ),
@@ -353,7 +366,7 @@ def _drawn_law(points: list[LawPoint], name: str, longest: int) -> list[Series]:
     law = Law.of(points)
     if law is None:
         return []
-    first, last = max(point.x for point in points), math.log2(PAPER_SEQUENCES)
+    first, last = max(point.x for point in points), math.log2(number("sequences"))
     places = [first + (last - first) * k / 8 for k in range(9)]
     found = [law.effect(x, "") for x in places]
     return [

@@ -111,7 +111,7 @@ def _numbers(errors: Any, index: Any) -> tuple[float, float, float]:
 Lengths = dict[int, Estimate]
 
 
-def length_of(rows: Rows, error_rate: float) -> Estimate:
+def length_of(rows: Rows, error_rate: float, definition: str = "prefix") -> Estimate:
     """The fit length of a model between positions, with the error that the samples give it.
 
     Args:
@@ -120,7 +120,9 @@ def length_of(rows: Rows, error_rate: float) -> Estimate:
     ordered = sorted(rows, key=lambda row: row["position"])
     positions = [row["position"] for row in ordered]
     value, low, high = (
-        crossing_length([[row.get(column, row["value"]) for row in ordered]], positions, error_rate)
+        crossing_length(
+            [[row.get(column, row["value"]) for row in ordered]], positions, error_rate, definition=definition
+        )
         for column in ("value", "low", "high")
     )
     return Estimate(value, max(low - high, 0.0) / WIDTH)

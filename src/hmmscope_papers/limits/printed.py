@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hmmscope import LabelledHMM, registry
+from hmmscope import LabelledHMM, LinearGaussian, as_kind, make_process
 from hmmscope.inference import belief_floor, linear_floor, linear_variances
 from hmmscope.lab import Effect, Tables, predicted
 from hmmscope_papers.limits.trainings import PAPER_LENGTH
@@ -81,7 +81,7 @@ def _floors(tasks: list[str], seed: int, num_samples: int, backward: list[float]
     if "ran-hmm" in tasks:
         rows.append(_belief("ran-hmm", {"seed": seed}, None, num_samples))
     if "ran-lds" in tasks:
-        process = registry.build_spec("process", {"name": "ran-lds", "seed": seed}, "process").build()
+        process = as_kind(make_process("ran-lds", seed=seed), LinearGaussian)
         floor = linear_floor(process, PAPER_LENGTH)
         squares = float(linear_variances(process, PAPER_LENGTH).square().sum())
         deviation = math.sqrt(2 * squares / process.num_symbols / _BATCH) / PAPER_LENGTH
@@ -92,7 +92,7 @@ def _floors(tasks: list[str], seed: int, num_samples: int, backward: list[float]
 
 def _first_hidden(seed: int, num_samples: int) -> dict:
     """Of Cyclic-RND as Prop. A.1 prints it: an action acts one step after it is seen, and that of step 0 is not seen."""
-    process = registry.build_spec("process", {"name": "cyclic-rnd", "seed": seed}, "process").build()
+    process = as_kind(make_process("cyclic-rnd", seed=seed), LabelledHMM)
     law_S = process.initial_S @ process.labelled_VSS.sum(0)
     later = LabelledHMM(law_S, process.labelled_VSS)
     found = belief_floor(later, PAPER_LENGTH - 1, num_samples=num_samples, seed=seed)
@@ -107,7 +107,7 @@ def _first_hidden(seed: int, num_samples: int) -> dict:
 
 def _belief(task: str, fields: dict[str, Any], backward: float | None, num_samples: int) -> dict:
     name = task.partition(",")[0]
-    process = registry.build_spec("process", {"name": name, **fields}, "process").build()
+    process: Any = make_process(name, **fields)
     found = belief_floor(process, PAPER_LENGTH, num_samples=num_samples, seed=fields["seed"])
     numbers = {"value": float(found.mean), "low": float(found.low), "high": float(found.high)}
     return {"task": task, "backward": backward, **numbers, "batch_deviation": None, "samples": num_samples}

@@ -10,7 +10,9 @@ or the arguments of `claim`. The function measures; it never judges. All verdict
 rule.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +20,7 @@ from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.lab.evidence.effects import ALPHA, Effect, at_level
 from hmmscope.lab.evidence.finding import Finding
-from hmmscope.lab.evidence.records import About, Numbers, Record, folder_of, record
+from hmmscope.lab.evidence.records import About, Numbers, Record, folder_of, judged_by, record
 from hmmscope.lab.evidence.rows import Rows, as_tables
 from hmmscope.lab.evidence.verdicts import Gate, Rule, Verdict, all_of, answer, at_budget, settled
 
@@ -35,7 +37,8 @@ class Seen:
         text: what was seen, in sentences.
         gates: what must hold before anything is judged.
         wanted: names of `effects` that the claim is about; if one is missing, the claim is not tested.
-        spent: most that a model was trained on, by currency; filled in from the table of runs.
+        spent: budget that the effects are of, by currency; where none is given, the most that a model was trained on, by the
+            table of runs.
         drifts: by name like `effects`, how much each has changed over the last doubling of the training; a claim that has
             them is judged only if one more doubling would not turn it, see `verdicts.settled`.
     """
@@ -73,7 +76,8 @@ class Claim(Record):
         about: "training" of what training does to a model (an effect of trained less untrained models, or behind the gate
             `learned`); "construction" of networks with weights from a theorem; "process" of processes and exact answers.
         proved: the theorem proves it of its network, so that the rows of that network must bear it out.
-        measure: from tables, and the numbers of the record where it has any, to what was seen.
+        measure: from tables, and the numbers of the record where it takes them, to what was seen; what it calls may ask for
+            them, see `records.number`.
     """
 
     measure: Callable[..., Seen] = field(repr=False)
@@ -94,11 +98,20 @@ class Claim(Record):
 
     def seen(self, tables: Mapping[str, Any]) -> Seen:
         """What the function measures on tables, by the numbers of the record."""
-        with at_level(self.level):
-            seen = self.measure(as_tables(tables), *([self.numbers] if self.numbers else []))
+        takes = len(inspect.signature(self.measure).parameters) > 1
+        with self.judging():
+            seen = self.measure(as_tables(tables), *([self.numbers] if takes else []))
+        if seen.spent:
+            return seen
         runs = Rows(tables.get("runs", ()))
         known = {name: [row[name] for row in runs if row.get(name) is not None] for name in ("sequences", "tokens")}
         return replace(seen, spent={name: max(found) for name, found in known.items() if found})
+
+    @contextmanager
+    def judging(self) -> Iterator[None]:
+        """Intervals and numbers are those of the record in here, for figures that draw what a claim asks."""
+        with at_level(self.level), judged_by(self.numbers):
+            yield
 
     def finding(self, seen: Seen, *, mirrored: bool = False) -> Finding:
         """The verdict of what was seen, see `judge`."""

@@ -21,7 +21,7 @@ LEAST_POWER = 0.9
 #: Simulated experiments for each number.
 DRAWS = 400
 #: What a record may have among its numbers, and the values at which it is judged again.
-OTHERWISE: Mapping[str, tuple[Any, ...]] = {"rate": (0.05, 0.1), "definition": ("prefix", "last")}
+OTHERWISE: Mapping[str, tuple[Any, ...]] = {"rate": (0.05, 0.1), "definition": ("prefix", "max")}
 
 
 class Power(NamedTuple):

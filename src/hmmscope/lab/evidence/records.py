@@ -16,14 +16,16 @@ A folder "claims" beside the modules that measure has one file an experiment, ``
     says = "On Cyclic-DET, Cyclic-RND and MatMul the fit length of Transformers grows with depth."
     reading = "The 0.1-fit length grows by a tenth of a doubling a layer or more on each of the three."
     rule = { name = "above", bound = 0.0, matters = 0.1 }
-    numbers = { rate = 0.1 }                       # handed to the function that measures
+    numbers = { rate = 0.1 }                       # what the function that measures asks for: ``number("rate")``
 
 The version is the identity of a rule. What a rule does is kept in `tests/evidence/acts`: effects, gates and verdicts on
 frozen tables. A test says when a version has to be raised, and when it must not be.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -54,6 +56,31 @@ class Numbers(dict[str, Any]):
             raise unknown_name("numbers", name, self) from None
 
 
+_JUDGED: ContextVar[Mapping[str, Any]] = ContextVar("judged", default=MappingProxyType({}))
+
+
+@contextmanager
+def judged_by(numbers: Mapping[str, Any]) -> Iterator[None]:
+    """The numbers of a record are those that `number` gives in here."""
+    before = _JUDGED.set(numbers)
+    try:
+        yield
+    finally:
+        _JUDGED.reset(before)
+
+
+def number(name: str) -> Any:
+    """A number of the record that judges here and now, such as a threshold of a gate that several claims share.
+
+    Raises:
+        InputError: the record has none of that name, or nothing is judged.
+    """
+    known = _JUDGED.get()
+    if name not in known:
+        raise unknown_name("numbers", name, known)
+    return known[name]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """An entry of a file of claims; see above.
@@ -63,7 +90,7 @@ class Record:
         level: share of the law outside of the intervals of the effects.
         printed: the effect that the paper prints, where it prints one; see `hmmscope.lab.evidence.examined.power`.
         budget: that a model of the paper was trained on, by currency (a column of the table "runs").
-        numbers: what the function that measures is given.
+        numbers: what the function that measures asks for, see `number`.
         once: versions by the marks that older files have of them.
         stands: of attacks that may leave the claim decided, why, by their names; see `tests/evidence/attacks.py`.
     """
