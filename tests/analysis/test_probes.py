@@ -212,7 +212,7 @@ def test_probe_options_are_checked() -> None:
     ]:
         with pytest.raises(InputError, match=message):
             probe(model, corpus, num_samples=8, **options)
-    with pytest.raises(InputError, match="no residual taps; name its modules, such as inner"):
+    with pytest.raises(InputError, match="no residual stream was found in the model; name its modules, such as inner"):
         residual_layers(nn.ModuleDict({"inner": Tap()}))
     attends = Attends(lambda tokens: tokens.float(), 4)
     with pytest.raises(InputError, match=r"layers: must give \(batch, time, feature\)"):
@@ -302,7 +302,7 @@ def test_shuffle_needs_prompts_and_taps() -> None:
     with pytest.raises(InputError, match="num_permutations"):
         shuffle_test(model, Corpus(mixture(), layout=PROMPTS), num_samples=2, num_permutations=1)
     for instrument in (shuffle_test, attention_map):
-        with pytest.raises(InputError, match="has no taps"):
+        with pytest.raises(InputError, match="Held has no softmax attention"):
             instrument(Held(5, 4, 1), Corpus(mixture(), layout=PROMPTS), num_samples=2)
 
 

@@ -198,12 +198,10 @@ def test_transformer_lens_models_are_taken_as_they_are() -> None:
     assert hs.attention_map(wrapped.model, corpus, num_samples=4) == hs.attention_map(wrapped, corpus, num_samples=4)
 
 
-def test_what_has_no_taps_is_told_how_to_get_them() -> None:
+def test_what_has_no_stream_and_no_attention_says_so() -> None:
     process = hs.make_process("random-hmm", num_states=2, num_symbols=TOKENS, seed=0)
     corpus = hs.Corpus(process, length=6, stream="probe")
     plain = nn.Sequential(nn.Embedding(TOKENS, 4), nn.Linear(4, TOKENS))
-    refuses(lambda: hs.attention_map(plain, corpus), "from_huggingface(model)")
-    refuses(
-        lambda: hs.probe(plain, corpus, target="state"), "from_huggingface(model)", "name its modules, such as 0, 1"
-    )
+    refuses(lambda: hs.attention_map(plain, corpus), "Sequential has no softmax attention")
+    refuses(lambda: hs.probe(plain, corpus, target="state"), "no residual stream", "name its modules, such as 0, 1")
     refuses(lambda: TransformerLensModel(nn.Linear(2, 2)), "no model of TransformerLens")

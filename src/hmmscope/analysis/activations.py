@@ -1,6 +1,7 @@
 """Running any module on tokens: its logits, and what its named layers hold."""
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,15 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from hmmscope import registry
 from hmmscope.axes import Float, Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
 from hmmscope.corpora.targets import Target
 from hmmscope.errors import InputError
 from hmmscope.models.block_cot import block_outputs
 from hmmscope.models.given import known_tokens, logits_of
-
-#: How models of other libraries get taps.
-TAPS_OF_OTHERS = "models of others get them by hmmscope.interop: from_huggingface(model), TransformerLensModel(model)"
 
 #: Samples in one forward pass of an instrument.
 BATCH = 64
@@ -75,25 +74,46 @@ def as_law(model: nn.Module, outputs: Float[Tensor, "*batch symbol"]) -> Float64
 def residual_layers(model: nn.Module) -> list[str]:
     """Names of the residual stream after the embedding and after each layer.
 
-    Models of this library have taps ``residual.0``, ``residual.1``, ...; for any other, pass names of its modules.
+    They are ``residual.0``, ``residual.1``, ... of every model: those of this library have such taps, and others are given
+    them where their layers are found (`hmmscope.interop.TappedModule`).
+
+    Raises:
+        InputError: no layers are found; the message names modules that can be named instead.
     """
+    model = registry.adapted(model)
     names = [name for name, _ in model.named_modules() if name.startswith("residual.")]
     if not names:
         known = [name for name, module in model.named_modules() if name.count(".") <= 2 and name][:12]
-        named = f"name its modules, such as {', '.join(known)}; {TAPS_OF_OTHERS}"
-        raise InputError(f"layers: the model has no residual taps; {named}")
+        raise InputError(
+            f"layers: no residual stream was found in the model; name its modules, such as {', '.join(known)}"
+        )
     return names
 
 
-def check_layers(model: nn.Module, names: Sequence[str]) -> None:
-    """InputError, with the nearest name, for a name that is no module of the model."""
-    known = [name for name, _ in model.named_modules()]  # "" is the model itself
+def check_layers(model: nn.Module, names: Sequence[str], *, field: str = "layers") -> None:
+    """InputError, with the nearest name, for a name that is neither a module of the model nor an activation of ours."""
+    modules_named(registry.adapted(model, names), names, field=field)
+
+
+def modules_named(model: nn.Module, names: Iterable[str], *, field: str = "layers") -> dict[str, nn.Module]:
+    """Modules of a model with taps, by our name or by the name that they have in the model as it was handed over.
+
+    Raises:
+        InputError: a name that is neither; the message has the nearest one.
+    """
+    known = dict(model.named_modules())  # "" is the model itself
+    own = {name for prefix in ("model.", "module.") for name in known if name.startswith(prefix)}
+    known = {name.partition(".")[2]: known[name] for name in own} | known
+    found = {name: known[name] for name in names if name in known}
     unknown = next((name for name in names if name not in known), None)
-    if unknown is not None:
-        near = difflib.get_close_matches(str(unknown), known, 1)
-        raise InputError(
-            f"layers: no module named {unknown!r} in the model{f'; did you mean {near[0]}?' if near else ''}"
-        )
+    if unknown is None:
+        return found
+    looks = re.fullmatch(r"blocks\.\d+\.attention\.(logits|pattern)", str(unknown))
+    if looks and not any(name.endswith(f".attention.{looks[1]}") for name in known):
+        raise InputError(f"{field}: {type(model).__name__} has no softmax attention that was found, so no {unknown!r}")
+    near = difflib.get_close_matches(str(unknown), list(known), 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise InputError(f"{field}: no module named {unknown!r} in the model{hint}")
 
 
 def capture(
@@ -103,25 +123,39 @@ def capture(
     select: Callable[[Tensor], Tensor] = lambda activation: activation,
     **inputs: Any,
 ) -> dict[str, Tensor]:
-    """Outputs of the named modules on `tokens`, or on vectors, each reduced by `select` as soon as it is made."""
-    modules = dict(model.named_modules())
+    """What named modules give on `tokens`, or on vectors, each reduced by `select` as soon as it is made.
+
+    Args:
+        model: any module.
+        names: of activations as every instrument knows them (``residual.1``, ``blocks.0.attention.pattern``), or of the
+            model's own modules.
+        tokens: tokens (batch, time), or vectors (batch, time, input).
+        select: of each activation.
+        inputs: more arguments of the model.
+
+    Raises:
+        InputError: an unknown name, or a module that gives nothing on these tokens.
+    """
+    names = list(names)
+    model = registry.adapted(model, names)
     found: dict[str, Tensor] = {}
     handles = []
-    names = list(names)
-    check_layers(model, names)
-    for name in names:
+    for name, module in modules_named(model, names).items():
 
         def keep(module: nn.Module, args: Any, output: Any, name: str = name) -> None:
             activation = output[0] if isinstance(output, tuple) else output
             found[name] = select(activation.detach())
 
-        handles.append(modules[name].register_forward_hook(keep))
+        handles.append(module.register_forward_hook(keep))
     try:
         with known_tokens(model, tokens):
             model(tokens, **inputs)
     finally:
         for handle in handles:
             handle.remove()
+    silent = next((name for name in names if name not in found), None)
+    if silent is not None:
+        raise InputError(f"layers: {silent} gave nothing on tokens {tuple(tokens.shape)}")
     return found
 
 

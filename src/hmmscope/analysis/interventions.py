@@ -17,12 +17,14 @@ Wang et al. (2023) and Chan et al. (2022).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
+from hmmscope import registry
+from hmmscope.analysis.activations import modules_named
 from hmmscope.axes import Float, Tensor
 from hmmscope.errors import InputError
 
@@ -37,23 +39,23 @@ def intervene(model: nn.Module, edits: Mapping[str, Edit | Sequence[Edit]]) -> I
     """The model with edits in place of what the named modules give.
 
     Args:
-        model: any module.
-        edits: by name of a module in it; several edits of one module follow each other.
+        model: any module; it is edited itself, whichever names are used.
+        edits: by name of an activation as every instrument knows it (``residual.1``), or of a module in the model; several
+            edits of one follow each other.
 
     Raises:
         InputError: no module has that name; and, in the forward pass, an activation that is no tensor, or an edit that
             gives another shape.
     """
-    modules = dict(model.named_modules())
-    unknown = next((name for name in edits if name not in modules), None)
-    if unknown is not None:
-        raise InputError(f"edits: no module named {unknown!r} in the model; see model.named_modules()")
+    taken = registry.adapted(model, list(edits))
     handles = []
     try:
-        for name, chosen in edits.items():
+        for name, module in modules_named(taken, edits, field="edits").items():
+            chosen = edits[name]
             in_turn = (chosen,) if callable(chosen) else tuple(chosen)
-            handles.append(modules[name].register_forward_hook(_hook(name, in_turn)))
-        yield model
+            handles.append(module.register_forward_hook(_hook(name, in_turn)))
+        with nullcontext() if taken is model else taken.connected():
+            yield model
     finally:
         for handle in handles:
             handle.remove()

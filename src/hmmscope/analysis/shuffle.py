@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from hmmscope import registry
-from hmmscope.analysis.activations import TAPS_OF_OTHERS, as_law, capture, inference_mode, model_outputs
+from hmmscope.analysis.activations import as_law, capture, inference_mode, model_outputs
 from hmmscope.analysis.intervals import bootstrap_means
 from hmmscope.axes import Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
@@ -156,10 +156,15 @@ def shuffle_values(
 
 
 def attention_taps(model: nn.Module, what: str) -> list[str]:
-    """Names of the taps on attention "logits" or "pattern", by layer."""
+    """Names of the taps on attention "logits" or "pattern", by layer.
+
+    Raises:
+        InputError: the model has no softmax attention, or none that is found.
+    """
     names = [name for name, _ in model.named_modules() if name.endswith(f".attention.{what}")]
     if not names:
-        raise InputError(f"model: has no taps named *.attention.{what}; {TAPS_OF_OTHERS}")
+        name = type(getattr(model, "module", model)).__name__
+        raise InputError(f"model: {name} has no softmax attention that was found, so no attention {what}")
     return names
 
 

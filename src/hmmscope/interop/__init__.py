@@ -1,5 +1,6 @@
 """Hidden Markov models and trained networks of other libraries, in and out. Foreign objects are known by attributes."""
 
+from hmmscope.interop.any_module import TappedModule
 from hmmscope.interop.dynamax import from_dynamax
 from hmmscope.interop.hmmer import from_pyhmmer, load_hmmer
 from hmmscope.interop.hmmlearn import from_hmmlearn, to_hmmlearn
@@ -11,6 +12,7 @@ from hmmscope.interop.tapped import HuggingFaceModel
 
 __all__ = [
     "HuggingFaceModel",
+    "TappedModule",
     "TransformerLensModel",
     "export_huggingface",
     "from_dynamax",

@@ -10,8 +10,9 @@ from torch import nn
 from hmmscope.axes import Tensor
 from hmmscope.errors import InputError, ResourceError
 from hmmscope.interop.huggingface import to_huggingface
-from hmmscope.interop.tapped import AttentionTap, Pass, TappedModel, minus_infinity, writing
+from hmmscope.interop.tapped import TappedModel
 from hmmscope.models.base import Tap
+from hmmscope.models.listening import AttentionTap, Pass, minus_infinity, writing
 
 #: Their hook points of a layer by our names.
 _POINTS = {

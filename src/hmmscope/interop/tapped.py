@@ -5,40 +5,31 @@ The model itself is not changed: what passes through it passes through our taps 
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from hmmscope.axes import Float, Float64, Int64, Tensor
 from hmmscope.errors import InputError
 from hmmscope.models.base import Ports, SequenceModel, Tap, check_inputs
+from hmmscope.models.listening import (
+    Attending,
+    AttentionTap,
+    Calls,
+    Listener,
+    Pass,
+    eager,
+    reading,
+    writing,
+)
 from hmmscope.schema import require
-
-#: Every attention of transformers that is not fused goes through one of these.
-_SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 
 #: How many tokens a model is shown to find its parts; no head is as wide.
 _REHEARSED = 5
-
-#: From what one of their modules reads or gives to what stands in its place.
-Pass = Callable[[Tensor], Tensor]
-
-#: (softmax, logits) -> pattern.
-Attend = Callable[[Pass, Tensor], Tensor]
-
-
-class AttentionTap(Tap):
-    """What attention writes into the stream; inside are the taps of our own `Attention`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.logits, self.pattern, self.mixed = Tap(), Tap(), Tap()
 
 
 class TappedModel(SequenceModel):
@@ -104,8 +95,7 @@ class TappedModel(SequenceModel):
                 inputs = torch.cat([cache["inputs"], inputs], 1)
                 positions = torch.cat([cache["positions"], positions], 1)
             cache["inputs"], cache["positions"] = inputs, positions
-        with ExitStack() as stack:
-            self._connect(stack)
+        with self.connected():
             logits = self._logits(inputs, None if positions is None else positions.expand(len(inputs), -1))
         return logits[:, -time:, self._outputs]
 
@@ -118,6 +108,13 @@ class TappedModel(SequenceModel):
         """Probability that the whole model gives to its outputs together, the rest going to other tokens."""
         check_inputs(self.ports, inputs, None)
         return self._logits(inputs, None).double().softmax(-1)[..., self._outputs].sum(-1)
+
+    @contextmanager
+    def connected(self) -> Iterator[nn.Module]:
+        """The other library's model, while what passes through it passes through the taps."""
+        with ExitStack() as stack:
+            self._connect(stack)
+            yield self.model
 
     @abstractmethod
     def _connect(self, stack: ExitStack) -> None:
@@ -193,10 +190,10 @@ class HuggingFaceModel(TappedModel):
 
     def _connect(self, stack: ExitStack) -> None:
         layers = [self.model.get_submodule(path) for path in self._layers]
-        stack.callback(layers[0].register_forward_pre_hook(_reading(self.residual[0]), with_kwargs=True).remove)
+        stack.callback(layers[0].register_forward_pre_hook(reading(self.residual[0]), with_kwargs=True).remove)
         for layer, tap in zip(layers, self.residual[1:], strict=True):
             stack.callback(layer.register_forward_hook(writing(tap)).remove)
-        within: dict[nn.Module, Attend] = {}
+        within: dict[nn.Module, Listener] = {}
         for layer, parts, taps in zip(layers, self._parts, self.blocks, strict=True):
             for name, part in parts.items():
                 tap, module = taps[name], layer.get_submodule(part.path)  # type: ignore[index]
@@ -206,12 +203,12 @@ class HuggingFaceModel(TappedModel):
                     continue
                 if tap.mixed.heard:
                     out = module.get_submodule(part.out)
-                    stack.callback(out.register_forward_pre_hook(_reading(tap.mixed), with_kwargs=True).remove)
-                if tap.logits.heard or tap.pattern.heard:
-                    within[module] = _through(tap)
+                    stack.callback(out.register_forward_pre_hook(reading(tap.mixed), with_kwargs=True).remove)
+                if tap.looked_at:
+                    within[module] = Attending(tap)
         if within:
-            stack.enter_context(_eager(self.model))
-            stack.enter_context(_Softmaxes(within))
+            stack.enter_context(eager(self.model))
+            stack.enter_context(Calls(within))
 
     def _found_parts(self) -> list[dict[str, "_Part"]]:
         """What writes into the stream in each layer, by our name, from what is called on a few tokens."""
@@ -223,15 +220,15 @@ class HuggingFaceModel(TappedModel):
         try:
             self.model.eval()
             with torch.no_grad(), ExitStack() as stack:
-                stack.enter_context(_eager(self.model))
-                within: dict[nn.Module, Attend] = {}
+                stack.enter_context(eager(self.model))
+                within: dict[nn.Module, Listener] = {}
                 for layer, own_called, own_attending in zip(layers, called, attending, strict=True):
                     for name, child in layer.named_children():
-                        within[child] = _noting(own_attending, name, tokens.shape[1])
+                        within[child] = _Noting(own_attending, name, tokens.shape[1])
                     for path, module in layer.named_modules():
                         if path and any(p.ndim > 1 for p in module.parameters(recurse=False)):
                             stack.callback(module.register_forward_pre_hook(_calling(own_called, path)).remove)
-                stack.enter_context(_Softmaxes(within))
+                stack.enter_context(Calls(within))
                 self._logits(tokens, None)
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
@@ -275,26 +272,6 @@ def _parts_of(called: list[str], attending: list[str]) -> dict[str, _Part]:
 # What passes through taps
 
 
-def writing(tap: Pass) -> Callable[..., Any]:
-    """A hook that passes what a module gives, or the first of it, through a tap."""
-
-    def wrote(module: nn.Module, args: tuple, output: Any) -> Any:
-        return (tap(output[0]), *output[1:]) if isinstance(output, tuple) else tap(output)
-
-    return wrote
-
-
-def _reading(tap: Pass) -> Callable[..., Any]:
-    """A hook that passes what a module reads first through a tap."""
-
-    def read(module: nn.Module, args: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        if args:
-            return (tap(args[0]), *args[1:]), options
-        return args, options | {"hidden_states": tap(options["hidden_states"])}
-
-    return read
-
-
 def _calling(called: list[str], path: str) -> Callable[..., None]:
     def note(module: nn.Module, args: tuple) -> None:
         called.append(path)
@@ -302,79 +279,16 @@ def _calling(called: list[str], path: str) -> Callable[..., None]:
     return note
 
 
-def _noting(attending: list[str], name: str, length: int) -> Attend:
+class _Noting(Listener):
     """Notes softmaxes over keys."""
 
-    def attend(softmax: Pass, logits: Tensor) -> Tensor:
-        if logits.shape[2:] == (length, length) and name not in attending:
-            attending.append(name)
+    def __init__(self, attending: list[str], name: str, length: int) -> None:
+        self._attending, self._name, self._length = attending, name, length
+
+    def softmax(self, softmax: Pass, logits: Tensor) -> Tensor:
+        if logits.shape[2:] == (self._length, self._length) and self._name not in self._attending:
+            self._attending.append(self._name)
         return softmax(logits)
-
-    return attend
-
-
-def _through(tap: AttentionTap) -> Attend:
-    """The logits and the pattern through their taps."""
-
-    def attend(softmax: Pass, logits: Tensor) -> Tensor:
-        found: Tensor = tap.pattern(softmax(tap.logits(minus_infinity(logits))))
-        return found
-
-    return attend
-
-
-def minus_infinity(logits: Tensor) -> Tensor:
-    """Logits with -inf where a mask left about the lowest number of their type, but where all keys are masked."""
-    hidden = logits <= torch.finfo(logits.dtype).min / 2
-    return logits.masked_fill(hidden & ~hidden.all(-1, keepdim=True), -torch.inf)
-
-
-class _Softmaxes(TorchFunctionMode):
-    """Every softmax of (batch, head, query, key) logits in a module of `within` is taken by what stands there."""
-
-    def __init__(self, within: Mapping[nn.Module, Attend]) -> None:
-        super().__init__()
-        self._within = within
-        self._inside: list[Attend] = []
-        self._handles: list[Any] = []
-
-    def __enter__(self) -> "_Softmaxes":
-        for module, attend in self._within.items():
-            self._handles.append(module.register_forward_pre_hook(lambda *_, own=attend: self._inside.append(own)))
-            self._handles.append(module.register_forward_hook(lambda *_: self._left()))
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        for handle in self._handles:
-            handle.remove()
-
-    def _left(self) -> None:
-        self._inside.pop()
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
-        options = kwargs or {}
-        if func in _SOFTMAX and self._inside and args and args[0].ndim == 4:
-            return self._inside[-1](lambda logits: func(logits, *args[1:], **options), args[0])
-        return func(*args, **options)
-
-
-@contextmanager
-def _eager(model: nn.Module) -> Iterator[None]:
-    """The model with plain attention."""
-    configs: dict[int, Any] = {
-        id(found): found for module in model.modules() if (found := getattr(module, "config", None))
-    }
-    kinds = [(config, getattr(config, "_attn_implementation", None)) for config in configs.values()]
-    before = [(config, kind) for config, kind in kinds if kind is not None]
-    try:
-        for config, _ in before:
-            config._attn_implementation = "eager"
-        yield
-    finally:
-        for config, own in before:
-            config._attn_implementation = own
 
 
 def _layers_of(model: nn.Module, count: int | None, name: str | None) -> str:

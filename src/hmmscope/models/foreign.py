@@ -3,7 +3,7 @@
 import importlib
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 from hmmscope.axes import Float, Int64, Tensor
 from hmmscope.errors import ResourceError
 from hmmscope.models.base import EncodedModel, Ports, Tap, initialise
+from hmmscope.models.listening import Attending, AttentionTap, Calls, Listener, writing
 
 #: Ends of the names of linear maps that write into the residual stream.
 _WRITES = ("o_proj", "out_proj", "down_proj", "proj_down", "attention.output", "feed_forward.value")
@@ -21,7 +22,10 @@ _SPECIAL = ("dt_proj", "igate_preact", "fgate_preact")
 
 
 class ForeignModel(EncodedModel):
-    """An architecture of transformers as a model of this library. Activations: ``residual.<layer>``.
+    """An architecture of transformers as a model of this library.
+
+    Activations: ``residual.<layer>``, and where it has softmax attention ``blocks.<layer>.attention`` with ``.logits``,
+    ``.pattern`` and ``.mixed``, as of `Decoder`.
 
     Weights: linear maps have the law of our own models (see `initialise`); what makes the architecture (decays, step
     sizes, gates, convolutions, norms) keeps the first values that its library gives it, drawn from our generator.
@@ -36,6 +40,7 @@ class ForeignModel(EncodedModel):
         ports: what goes in and comes out.
         generator: of the weights.
         reads_positions: whether the layers have positions.
+        attention: the name of the part of a layer that takes a softmax over keys, if there is one.
         options: handed to the layers at every call.
 
     Raises:
@@ -52,6 +57,7 @@ class ForeignModel(EncodedModel):
         ports: Ports,
         generator: torch.Generator,
         reads_positions: bool = False,
+        attention: str = "",
         options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(ports, width)
@@ -70,6 +76,9 @@ class ForeignModel(EncodedModel):
         for index, tap in enumerate(self.residual[1:]):
             inside[index] = TappedLayer(inside[index], tap)
         self.layers = layers
+        self.attention = attention
+        attending = range(len(inside) if attention else 0)
+        self.blocks = nn.ModuleList(nn.ModuleDict({"attention": AttentionTap()}) for _ in attending)
         self.head = nn.Linear(width, ports.num_outputs)
         nn.init.normal_(self.head.weight, 0.0, 0.02, generator=generator)
         nn.init.zeros_(self.head.bias)
@@ -97,8 +106,28 @@ class ForeignModel(EncodedModel):
         placed = dict(self.options)
         if self.reads_positions and positions is not None:
             placed["position_ids"] = positions if positions.ndim == 2 else positions[None]
-        x_BTD = self.layers(inputs_embeds=self.residual[0](x_BTD), use_cache=False, **placed).last_hidden_state
+        with self._heard():
+            x_BTD = self.layers(inputs_embeds=self.residual[0](x_BTD), use_cache=False, **placed).last_hidden_state
         return self.head(x_BTD[:, -time:])
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        """Attention through its taps while somebody listens to it."""
+        within: dict[nn.Module, Listener] = {}
+        with ExitStack() as stack:
+            for block, layer in zip(self.blocks, self._tapped_layers(), strict=False):
+                tap: Any = block["attention"]  # type: ignore[index]
+                if tap.heard:
+                    attention = layer.get_submodule(f"layer.{self.attention}")
+                    stack.callback(attention.register_forward_hook(writing(tap)).remove)
+                if tap.heard_within:
+                    within[layer] = Attending(tap)
+            if within:
+                stack.enter_context(Calls(within))
+            yield
+
+    def _tapped_layers(self) -> list["TappedLayer"]:
+        return [module for module in self.layers.modules() if isinstance(module, TappedLayer)]
 
 
 class TappedLayer(nn.Module):

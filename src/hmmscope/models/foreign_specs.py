@@ -223,4 +223,5 @@ class LlamaSpec:
             "attn_implementation": "sdpa",
         }
         name = ("LlamaConfig", fields, "LlamaModel")
-        return ForeignModel(*name, width=self.width, ports=ports, generator=generator, reads_positions=True)
+        placed = {"reads_positions": True, "attention": "self_attn"}
+        return ForeignModel(*name, width=self.width, ports=ports, generator=generator, **placed)  # type: ignore[arg-type]
