@@ -25,6 +25,7 @@ _HOME = {
     "fit": "runs.fitting",
     "Sequences": "corpora.layouts",
     "Prompts": "corpora.layouts",
+    "Header": "corpora.layouts",
     "Text": "corpora.tokenized",
     "observe": "inference.optimal",
     "filter_beliefs": "inference.filtering",
@@ -124,6 +125,7 @@ if TYPE_CHECKING:
     from hmmscope.analysis.task_patching import task_patching as task_patching
     from hmmscope.corpora.corpus import Batch as Batch
     from hmmscope.corpora.corpus import Corpus as Corpus
+    from hmmscope.corpora.layouts import Header as Header
     from hmmscope.corpora.layouts import Layout as Layout
     from hmmscope.corpora.layouts import Prompts as Prompts
     from hmmscope.corpora.layouts import Sequences as Sequences

@@ -14,13 +14,16 @@ from hmmscope import registry
 from hmmscope.analysis.activations import capture, residual_layers
 from hmmscope.analysis.shuffle import attention_taps
 from hmmscope.corpora.corpus import Corpus
-from hmmscope.corpora.layouts import Layout, Prompts, Sequences
+from hmmscope.corpora.headers import observe_told
+from hmmscope.corpora.layouts import Header, Layout, Prompts, Sequences
 from hmmscope.errors import InputError
-from hmmscope.inference.optimal import optimal_predictions
+from hmmscope.inference.mixture_posterior import KnownComponentResult
+from hmmscope.inference.optimal import OptimalPredictions, optimal_predictions
 from hmmscope.kernels.context_counts import context_counts, ngram_laws
 from hmmscope.models.base import Ports, SequenceModel, build_model
 from hmmscope.processes.generalised import GeneralisedHMM
 from hmmscope.processes.process import Process
+from hmmscope.processes.told import ToldSpec
 
 #: Sizes for tests, wherever a spec has a field of that name.
 SMALL: dict[str, Any] = {
@@ -63,12 +66,19 @@ HANDED_OVER = {"data", "given"}
 PROCESSES, LAYOUTS, MODELS, INSTRUMENTS = (
     sorted(set(registry.entries(kind)) - HANDED_OVER) for kind in ("process", "layout", "model", "instrument")
 )
+#: A process in a layout that it may have: of headers, those that tell their HMMs.
+LAID = [
+    (layout, name)
+    for layout in LAYOUTS
+    for name in PROCESSES
+    if layout != "header" or issubclass(registry.entries("process")[name], ToldSpec)
+]
 
 
 def test_something_is_registered() -> None:
     assert min(map(len, (PROCESSES, LAYOUTS, MODELS, INSTRUMENTS))) >= 1
     assert {"random-hmm", "random-mixture", "file"} <= set(PROCESSES)
-    assert {"sequences", "prompts"} == set(LAYOUTS)
+    assert {"sequences", "prompts", "header"} == set(LAYOUTS)
 
 
 @pytest.mark.parametrize(
@@ -127,9 +137,8 @@ def test_building_is_deterministic(name: str) -> None:
         assert len(others) == 3 or name == "word-problem"  # a group has few sets of generators
 
 
-@pytest.mark.parametrize("name", PROCESSES)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_sampling_is_a_function_of_the_number(name: str, layout: str) -> None:
+@pytest.mark.parametrize(("layout", "name"), LAID)
+def test_sampling_is_a_function_of_the_number(layout: str, name: str) -> None:
     process = built(name)
     corpus = Corpus(process, layout=spec_of("layout", layout), seed=5)
     batch, again = corpus[0:40], Corpus(built(name), layout=spec_of("layout", layout), seed=5)[0:40]
@@ -155,23 +164,29 @@ def test_sampling_is_a_function_of_the_number(name: str, layout: str) -> None:
 WITHOUT_EXACT_ANSWER = {"fresh-aliased-cycles", "fresh-hmms", "matmul"}
 
 
-@pytest.mark.parametrize("name", PROCESSES)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_nothing_predicts_better_than_the_optimum(name: str, layout: str) -> None:
+@pytest.mark.parametrize(("layout", "name"), LAID)
+def test_nothing_predicts_better_than_the_optimum(layout: str, name: str) -> None:
     """Paired over samples: false alarm below 1e-4 for each n-gram at z > 4, by fixed seeds never."""
     process = built(name)
     laid: Layout = Sequences(length=40) if layout == "sequences" else spec_of("layout", layout)
     corpus = Corpus(process, layout=laid, seed=1)
-    observations = corpus[0:64].observations
+    laid, batch = corpus.layout, corpus[0:64]
+    observations = batch.observations
     starts = torch.from_numpy(laid.starts)
     if gives_vectors(process):
         return  # no n-grams of vectors
+    unknown = name in WITHOUT_EXACT_ANSWER or (process.telling is not None and laid.telling is None)
+    optimum: OptimalPredictions | KnownComponentResult
     try:
-        optimum = optimal_predictions(process, observations, starts=starts)
+        optimum = (
+            optimal_predictions(process, observations, starts=starts)
+            if laid.telling is None
+            else observe_told(process, laid, batch)
+        )
     except InputError as error:
-        assert name in WITHOUT_EXACT_ANSWER, error  # noqa: PT017 - not all raise
+        assert unknown, error  # noqa: PT017 - not all raise
         return
-    assert name not in WITHOUT_EXACT_ANSWER
+    assert not unknown
     law = optimum.predicted_observation
     assert law.shape == (*observations.shape, process.num_symbols)
     assert (law >= 0).all()
@@ -194,19 +209,21 @@ def test_nothing_predicts_better_than_the_optimum(name: str, layout: str) -> Non
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_layout_is_consistent(name: str) -> None:
-    layout: Layout = spec_of("layout", name)
+    process = registry.lookup("process", "told-hmms")(num_states=3, num_symbols=5).build()
+    layout: Layout = spec_of("layout", name).of(process)
     assert layout.num_observations == sum(layout.sequence_lengths) == len(layout.columns)
     assert layout.num_columns == layout.columns[-1] + 1
     assert layout.starts.sum() == len(layout.sequence_lengths)
     assert layout.starts[0]
     assert (np.diff(layout.columns) >= 1).all()
     observations = tokens_of(num_tokens=5, time=layout.num_observations)
-    tokens = layout.tokens(observations, 5)
+    header = None if layout.telling is None else process.tell(torch.arange(3))
+    tokens = layout.tokens(observations, 5, header)
     assert tokens.shape == (3, layout.num_columns)
     assert torch.equal(tokens[:, layout.columns], observations)
     rest = np.setdiff1d(np.arange(layout.num_columns), layout.columns)
-    assert (tokens[:, rest] == 5).all()
-    assert layout.num_tokens(5) == 5 + (len(rest) > 0)
+    assert ((tokens[:, rest] >= 5) & (tokens[:, rest] < layout.num_tokens(5))).all()
+    assert layout.num_tokens(5) == 5 + (17 if layout.telling else len(rest) > 0)
     assert layout.predicted.tolist() == [t for t in range(layout.num_observations) if layout.columns[t] > 0]
 
 
@@ -357,6 +374,8 @@ def test_instruments_give_the_same_table_twice(name: str) -> None:
     process = built("random-mixture")
     if name in ("automaton", "constrained-updates"):  # of one process
         process, layout = built("random-hmm"), Sequences(length=9, placeholder=True)
+    if name == "header":
+        process, layout = built("told-hmms"), Header(length=6)
     corpus = Corpus(process, layout=layout, stream="probe")
     instrument = registry.entries("instrument")[name]
     tables = [instrument(model_of("roformer", num_tokens=corpus.num_tokens), corpus, num_samples=24) for _ in range(2)]

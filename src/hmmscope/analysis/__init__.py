@@ -20,6 +20,7 @@ _HOME = {
     "automaton": "discovery",
     "belief_targets": "geometry",
     "belief_times": "geometry",
+    "bayes_predictions": "header",
     "best_counting": "counting",
     "bootstrap_means": "intervals",
     "bootstrap_ratio": "intervals",
@@ -28,6 +29,7 @@ _HOME = {
     "crossing_length": "fit_length",
     "decompose": "decomposition",
     "dictionary": "discovery",
+    "entropy_bits": "header",
     "evaluation_losses": "fit_length",
     "explained_change": "similarity",
     "fit_affine": "geometry",
@@ -39,6 +41,7 @@ _HOME = {
     "memory_distances": "decomposition",
     "model_outputs": "activations",
     "paths": "mechanisms",
+    "prior_pool": "header",
     "read_off": "geometry",
     "read_stream": "activations",
     "reading_times": "probes",
@@ -87,6 +90,9 @@ if TYPE_CHECKING:
     from hmmscope.analysis.geometry import ceiling_r2 as ceiling_r2
     from hmmscope.analysis.geometry import fit_affine as fit_affine
     from hmmscope.analysis.geometry import read_off as read_off
+    from hmmscope.analysis.header import bayes_predictions as bayes_predictions
+    from hmmscope.analysis.header import entropy_bits as entropy_bits
+    from hmmscope.analysis.header import prior_pool as prior_pool
     from hmmscope.analysis.intervals import bootstrap_means as bootstrap_means
     from hmmscope.analysis.intervals import bootstrap_ratio as bootstrap_ratio
     from hmmscope.analysis.intervals import mean_row as mean_row

@@ -19,6 +19,7 @@ from hmmscope.analysis.interventions import Edit, add, intervene
 from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Corpus
+from hmmscope.corpora.headers import told_hmms
 from hmmscope.processes.laws import Law
 from hmmscope.schema import require, unknown_name
 from hmmscope.seeds import torch_generator
@@ -46,6 +47,7 @@ def belief_interventions(
     """Move or remove what reads as the belief, at one position of one layer, and compare the answer there with the filter's.
 
     In a mixture the belief is that of the filter which knows the component, and the other sample is of the same component.
+    Behind headers the other sample is of another HMM: its belief calls for the answer that the own HMM gives then.
 
     With read(x) = x W + m the map of a layer, Σ the covariance of its stream, b' the belief and x' the stream of another
     sample at the same position, and G = (WᵀΣW)⁺ WᵀΣ, so that y G is the likeliest change of the stream that changes what
@@ -148,10 +150,13 @@ class _Task:
         self.columns = [int(corpus.layout.columns[every[t]]) for t in times]
         batch = corpus[self.first : num_samples]
         components = torch.zeros(len(batch.tokens), dtype=torch.int64) if batch.components is None else batch.components
-        self.donor, kept = _others(components)
+        hmms = told_hmms(corpus.process, corpus.layout, batch.tokens)
+        if hmms is not None:
+            components = torch.arange(len(batch.tokens))
+        self.donor, kept = (components.roll(-1), components) if hmms is not None else _others(components)
         require(len(kept) > 0, "num_samples", "must give two changed samples of one component", num_samples)
         self.changed, self.tokens = self.first + kept, batch.tokens[kept]
-        law = corpus.process.law
+        law = corpus.process.law if hmms is None else hmms.law
 
         def answers(beliefs_BPS: Tensor) -> Tensor:
             return exact_answers(law, beliefs_BPS, components[kept], answer)

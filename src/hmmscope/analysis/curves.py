@@ -258,9 +258,10 @@ def _checked(observers: Mapping[str, Process], process: Process, asked: Target) 
 
 
 def known_component_laws(corpus: Corpus, batch: Batch) -> Float64[Tensor, "batch judged symbol"] | None:
-    """P(observation) by the filter that is told the component; None for a process that draws none."""
+    """P(observation) by the filter that is told the component; None for a process that draws none, and where the header
+    tells it, so that this is the optimum."""
     process, components = corpus.process, batch.components
-    pool = None if components is None else process.pool_of(components)
+    pool = None if components is None or corpus.layout.telling else process.pool_of(components)
     if pool is None:
         return None
     starts = torch.from_numpy(corpus.layout.starts)

@@ -15,6 +15,7 @@ from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interv
 from hmmscope.analysis.twins import NO_COLUMNS, NUM_TWINS, Share, draw_twins, layer_shares, share_beyond
 from hmmscope.axes import Bool, Float, Float64, Int, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
+from hmmscope.corpora.headers import observe_told, told_hmms
 from hmmscope.errors import InputError
 from hmmscope.inference.forward import forward_steps
 from hmmscope.inference.mixture_posterior import filter_known_component, filter_mixture
@@ -209,6 +210,10 @@ def _targets(
     if process.num_symbols != corpus.num_symbols:
         raise InputError(f"observer: must have {corpus.num_symbols} symbols, got {process!r}")
     starts = torch.from_numpy(corpus.layout.starts)
+    hmms = told_hmms(process, corpus.layout, batch.tokens) if observer is None else None
+    if hmms is not None:
+        beliefs = observe_told(process, corpus.layout, batch).beliefs
+        return {BELIEF: beliefs, PREDICTION: beliefs @ hmms.law.ahead()}
     if COMPONENTS not in process.by_law:
         observed = observe(process, batch.observations, starts=starts)
         belief = observed.belief

@@ -313,6 +313,6 @@ def _targets(
     laws = plain_ngrams(corpus, batch, 1)
     found |= {"unigram": laws["order-0"][:, place], "bigram": laws["order-1"][:, place]}
     flat = {name: values.flatten(0, 1) for name, values in found.items()}
-    if BELIEFS in corpus.process.by_law:
+    if BELIEFS in corpus.process.by_law or corpus.layout.telling:
         flat["belief"] = belief_targets(corpus, times, num_samples)[BELIEF]
     return flat

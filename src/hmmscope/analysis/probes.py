@@ -17,6 +17,7 @@ from hmmscope.analysis.logistic import fit_logistic, predict_logistic
 from hmmscope.analysis.twins import NO_COLUMNS, NUM_TWINS, draw_twins, layer_shares
 from hmmscope.axes import Float, Int64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
+from hmmscope.corpora.headers import observe_told
 from hmmscope.errors import InputError
 from hmmscope.inference.filtering import filter_beliefs
 from hmmscope.inference.likeliest import likeliest
@@ -222,7 +223,7 @@ def reading_times(corpus: Corpus, target: str) -> np.ndarray:
         if COMPONENTS not in corpus.process.by_law:
             raise InputError("target: component needs a mixture; this process is a single HMM")
         return np.array([layout.num_observations - 1])
-    if target == "state" and STATES not in corpus.process.by_law:
+    if target == "state" and STATES not in corpus.process.by_law and not layout.telling:
         kind = type(corpus.process).__name__
         known = (
             "belief, component and previous-1 are known of a mixture; or take Corpus(mixture[m], ...), of one component"
@@ -244,7 +245,10 @@ def _labels(corpus: Corpus, batch: Batch, target: str, times: np.ndarray) -> tup
         assert posterior is not None
         return batch.components[:, None], likeliest(posterior[:, times])
     if target == "state":
-        beliefs = filter_beliefs(corpus.process, batch.observations, starts=starts).beliefs
+        if corpus.layout.telling:
+            beliefs = observe_told(corpus.process, corpus.layout, batch).beliefs
+        else:
+            beliefs = filter_beliefs(corpus.process, batch.observations, starts=starts).beliefs
         return batch.states[:, times], likeliest(beliefs[:, times])
     labels = batch.observations[:, times - int(target.rpartition("-")[2])]
     return labels, labels

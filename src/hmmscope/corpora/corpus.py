@@ -77,7 +77,7 @@ class Corpus:
             if length is None:
                 raise InputError("length: give a length or a layout")
         self.device = _device(device)
-        self.layout = layout if layout is not None else Sequences(length=length)  # type: ignore[arg-type]
+        self.layout = Sequences(length=length) if layout is None else layout.of(self.process)  # type: ignore[arg-type]
         if has_gaps(self.process) and not isinstance(self.layout, Sequences):
             raise InputError("layout: sequences with missing observations have the layout sequences")
 
@@ -112,7 +112,9 @@ class Corpus:
         else:
             samples = _indices_on(index, self.device)
             paths = self.process.sample_paths_on(samples, self.layout.starts, self.seed, self.stream)
-        tokens = self.layout.tokens(paths.observations, self.num_symbols)
+        told = paths.components if self.layout.telling else None
+        header = None if told is None else self.process.tell(told)
+        tokens = self.layout.tokens(paths.observations, self.num_symbols, header)
         if has_gaps(self.process):
             tokens = tokens.masked_fill(tokens == MISSING, self.num_tokens - 1)
         return Batch(tokens, *paths)
@@ -141,7 +143,7 @@ def has_gaps(process: Process) -> bool:
 
 def num_tokens(process: Process, layout: Layout) -> int:
     """Size of the vocabulary: that of the layout, and behind it a token for a missing observation where there are any."""
-    return layout.num_tokens(process.num_symbols) + has_gaps(process)
+    return layout.of(process).num_tokens(process.num_symbols) + has_gaps(process)
 
 
 def check_corpus(corpus: object) -> None:

@@ -1,8 +1,9 @@
 """How sampled observations are laid out as the tokens that a model reads."""
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 
 from hmmscope import registry
 from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.errors import InputError
+from hmmscope.processes.answers import TELLING, Telling
+from hmmscope.processes.process import Process
 from hmmscope.schema import require
 
 MAX_COLUMNS = 2**20
@@ -21,7 +25,18 @@ class Layout:
     A sample holds `sequence_lengths` sequences of the same component, each started anew. Observation t (counted through
     the whole sample) stands in token column `columns[t]`; what a model says at column `columns[t] - 1` is its
     prediction of observation t.
+
+    Attributes:
+        needs_process: whether how many columns there are depends on the process, see `of`.
+        telling: of the header that stands before the first observation; None for a layout without one.
     """
+
+    needs_process: ClassVar[bool] = False
+    telling: Telling | None = None
+
+    def of(self, process: Process) -> "Layout":
+        """The same for this process: a header has as many columns as the process has entries."""
+        return self
 
     @property
     def has_delimiter(self) -> bool:
@@ -71,10 +86,24 @@ class Layout:
         """Size of the vocabulary that a model reads: the symbols, and the delimiter (the last token) if there is one."""
         return num_symbols + int(self.has_delimiter)
 
+    @property
+    def is_led(self) -> bool:
+        """Whether a column stands before every sequence."""
+        return self.has_delimiter
+
     def tokens(
-        self, observations: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time observed"], num_symbols: int
+        self,
+        observations: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time observed"],
+        num_symbols: int,
+        header: Int64[Tensor, "batch entry"] | None = None,
     ) -> Int64[Tensor, "batch column"] | Float64[Tensor, "batch column observed"]:
-        """The token columns; the delimiter is token `num_symbols`, and zeros among vectors."""
+        """The token columns; the delimiter is token `num_symbols`, and zeros among vectors.
+
+        Args:
+            observations: of each sample.
+            num_symbols: V.
+            header: what the process tells of the component of each sample, for a layout that says so.
+        """
         delimiter = 0 if observations.is_floating_point() else num_symbols
         if not self.has_delimiter:
             return observations.clone()
@@ -114,6 +143,85 @@ class Sequences(Layout):
     @property
     def sequence_lengths(self) -> tuple[int, ...]:
         return (self.length,)
+
+
+@registry.layout("header")
+@dataclass(frozen=True, kw_only=True)
+class Header(Layout):
+    """The HMM of each sample in numbers, then one sequence of it.
+
+    e_1 .. e_H | o_0 .. o_{T-1}
+
+    Entry k of the header is token V + k. Of a pool such as `told-hmms` they are the numerators of the transition matrix row
+    by row, and of the emission matrix, without the last of each row: the header is the law, and the optimum is the filter of
+    the HMM that it tells. The last entry stands before o_0, which is predicted too; the header itself is not.
+
+    Attributes:
+        length: observations a sample.
+
+    Source: after Agarwal, Dalal and Misra (2025), arXiv 2512.22471.
+    """
+
+    needs_process: ClassVar[bool] = True
+
+    length: int = 32
+    telling: Telling | None = field(init=False, default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        require(1 <= self.length <= MAX_COLUMNS, "length", f"must be in [1, {MAX_COLUMNS}]", self.length)
+
+    def of(self, process: Process) -> "Header":
+        """The same with the sizes of the headers of this process.
+
+        Raises:
+            InputError: a process that has no headers.
+        """
+        process.require(TELLING, "layout header")
+        bound = Header(length=self.length)
+        object.__setattr__(bound, "telling", process.telling)
+        return bound
+
+    @property
+    def _told(self) -> Telling:
+        if self.telling is None:
+            raise InputError("layout: a header has as many columns as its process tells; take layout.of(process)")
+        return self.telling
+
+    @property
+    def has_delimiter(self) -> bool:
+        return False
+
+    @property
+    def is_led(self) -> bool:
+        return True
+
+    @property
+    def sequence_lengths(self) -> tuple[int, ...]:
+        return (self.length,)
+
+    @cached_property
+    def columns(self) -> NDArray[np.int64]:
+        """(T,): token column of observation t, behind the header."""
+        return self._told.num_entries + np.arange(self.length)
+
+    def num_tokens(self, num_symbols: int) -> int:
+        """The symbols, and what an entry of a header may be."""
+        return num_symbols + self._told.num_values
+
+    def tokens(
+        self,
+        observations: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time observed"],
+        num_symbols: int,
+        header: Int64[Tensor, "batch entry"] | None = None,
+    ) -> Int64[Tensor, "batch column"]:
+        """The token columns, header first.
+
+        Raises:
+            InputError: no header.
+        """
+        if header is None:
+            raise InputError("layout: a header tells the HMM of each sample, so its entries must be given")
+        return torch.cat([header + num_symbols, observations], 1)
 
 
 @registry.layout("prompts")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hmmscope.axes import Bool, Float, Float64, Int64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
+from hmmscope.corpora.headers import observe_told
 from hmmscope.corpora.layouts import Layout
 from hmmscope.errors import InputError
 from hmmscope.inference.fast import belief_states
@@ -54,7 +55,7 @@ class Target(ABC):
     sequences: NDArray[np.int64]
 
     def __init__(self, process: Process, layout: Layout) -> None:
-        self.process, self.layout = process, layout
+        self.process, self.layout = process, layout.of(process)
         self._columns: dict[torch.device, Tensor] = {}
 
     def on(self, layout: Layout) -> "Target":
@@ -136,6 +137,7 @@ class _AtObservations(Target):
 
     def __init__(self, process: Process, layout: Layout) -> None:
         super().__init__(process, layout)
+        layout = self.layout
         kept = layout.predicted
         self._kept = slice(layout.num_observations - len(kept), None)  # all but those that no column precedes
         self.num_outputs = process.num_symbols
@@ -173,6 +175,13 @@ class NextObservation(_AtObservations):
         before = torch.nn.functional.pad(batch.observations[:, :-1], (1, 0), value=-1)
         before[:, self.layout.starts] = -1
         return before[:, self._kept] == symbol
+
+
+class NextTold(NextObservation):
+    """The next observation of an HMM that the header tells: the exact answer is its filter."""
+
+    def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        return observe_told(self.process, self.layout, batch).predicted_observation[:, self._kept]
 
 
 class NextUnknown(NextObservation):
@@ -253,8 +262,9 @@ class _AfterObservations(Target):
 
     def __init__(self, process: Process, layout: Layout) -> None:
         super().__init__(process, layout)
+        layout = self.layout
         after = layout.columns
-        before = layout.columns[layout.starts] - 1 if layout.has_delimiter else after[:0]
+        before = layout.columns[layout.starts] - 1 if layout.is_led else after[:0]
         columns = np.concatenate([after, before])
         positions = np.concatenate([layout.position_in_sequence + 1, np.zeros(len(before), np.int64)])
         sequences = np.concatenate([layout.sequence_index, np.arange(len(before))])
@@ -293,6 +303,14 @@ class Belief(_AfterObservations):
         return torch.cat([batch.states, first], 1)[:, self._order]
 
 
+class BeliefTold(Belief):
+    """The same of the HMM that the header tells."""
+
+    def optimum(self, batch: Batch) -> Float64[Tensor, "batch judged output"]:
+        beliefs = observe_told(self.process, self.layout, batch).beliefs
+        return self._with_start(beliefs, self.process.law.initial_MS[0])
+
+
 class ProductVector(_AfterObservations):
     """The vector that the symbols have multiplied so far."""
 
@@ -325,6 +343,8 @@ def make_target(name: str, process: Process, layout: Layout) -> Target:
         if name != "observation":
             raise InputError("target: of given sequences nobody knows the hidden state; use observation")
         return NextGiven(process, layout)
+    if layout.of(process).telling is not None:
+        return NextTold(process, layout) if name == "observation" else BeliefTold(process, layout)
     if name == "observation":
         if process.real_valued:
             return NextVector(process, layout)

@@ -134,7 +134,10 @@ class Text(Layout):
         return self.vocabulary
 
     def tokens(
-        self, observations: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time observed"], num_symbols: int
+        self,
+        observations: Int64[Tensor, "batch time"] | Float64[Tensor, "batch time observed"],
+        num_symbols: int,
+        header: Tensor | None = None,
     ) -> Int64[Tensor, "batch column"]:
         """The tokens of the text."""
         if observations.is_floating_point():

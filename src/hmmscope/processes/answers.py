@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from hmmscope.axes import Float64, Int64, Tensor
 from hmmscope.reprs import Shown
@@ -17,6 +18,7 @@ PREDICTIONS, BELIEFS, SMOOTHING, PATHS, MEMORY = (
 WORDS, STATES, COMPONENTS = "probabilities of words", "hidden states", "components"
 FORECASTS, GAPS = "forecasts", "laws of what is missing"
 MIXING, VECTORS, DRIVING = "mixing time", "driven vectors", "driving matrices"
+TELLING = "headers"
 #: Those that inference answers from the law of hidden states.
 OF_STATES = frozenset({PREDICTIONS, BELIEFS, SMOOTHING, PATHS, MEMORY, WORDS, FORECASTS, STATES, GAPS, MIXING})
 #: The functions that answer from a law, and the methods by which a kind answers itself.
@@ -37,7 +39,32 @@ OWN = {
     MIXING: ("mixing_time",),
     VECTORS: ("vectors",),
     DRIVING: ("driving",),
+    TELLING: ("told",),
 }
+
+
+class Prior(NamedTuple):
+    """What the ideal observer of a process believes instead of the process itself.
+
+    Attributes:
+        process: where samples come from as far as anybody can know.
+        share: probability under it that a sample comes from the part that is observed.
+    """
+
+    process: Any
+    share: float
+
+
+class Telling(NamedTuple):
+    """How the component of a sample is told in integers, see the layout `header`.
+
+    Attributes:
+        num_entries: integers of a header.
+        num_values: what each may be, 0 .. num_values - 1.
+    """
+
+    num_entries: int
+    num_values: int
 
 
 @dataclass(frozen=True, repr=False)

@@ -31,8 +31,11 @@ from hmmscope.processes.answers import (
     PATHS,
     PREDICTIONS,
     SMOOTHING,
+    TELLING,
     VECTORS,
     Observed,
+    Prior,
+    Telling,
 )
 from hmmscope.processes.formats import write_file
 from hmmscope.processes.laws import Law
@@ -57,18 +60,6 @@ class Paths(NamedTuple):
     components: Int64[Tensor, "batch"] | None
 
 
-class Prior(NamedTuple):
-    """What the ideal observer of a process believes instead of the process itself.
-
-    Attributes:
-        process: where samples come from as far as anybody can know.
-        share: probability under it that a sample comes from the part that is observed.
-    """
-
-    process: "Process"
-    share: float
-
-
 class Process(ABC):
     """A law of observation sequences.
 
@@ -90,7 +81,7 @@ class Process(ABC):
         weights_M: law of the component, (1,) for a single process.
         law: initial law and transitions of every component, multiples of 2^-32.
         evaluated_after: the symbol after which alone predictions of the next observation are evaluated, or None.
-        prior: what the optimum believes where that is not this process, or None.
+        prior, telling: what the optimum believes where that is not this process, and what headers tell; or None.
         symbols, states: names, or None.
         title, source: what it is and where it comes from.
         reading: of a process fitted to sequences, how these were read; None else. No digest covers it.
@@ -115,6 +106,7 @@ class Process(ABC):
     data: Any = None
     evaluated_after: int | None = None
     prior: Prior | None = None
+    telling: Telling | None = None
     symbols: tuple[str, ...] | None = None
     states: tuple[str, ...] | None = None
     reading: Reading | None = None
@@ -236,6 +228,14 @@ class Process(ABC):
     def a_few(self, count: int) -> "Process | None":
         """A mixture of at most `count` of the components that samples draw; None where they draw none."""
         return None
+
+    def tell(self, components: Tensor) -> Int64[Tensor, "batch entry"]:
+        """The header of each of these components; `told` is its inverse."""
+        raise self.lacks(TELLING)
+
+    def told(self, entries: Tensor) -> "Process":
+        """What headers (batch, entry) tell, as a mixture of one component a sample."""
+        raise self.lacks(TELLING)
 
     def part(self, stream: str) -> Any:
         """The sequences that a stream takes its windows from; None for a process that draws them."""

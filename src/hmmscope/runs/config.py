@@ -39,7 +39,7 @@ class RunConfig:
 
     Attributes:
         process: what generates.
-        layout: how samples become tokens (plain ``sequences``, or ``prompts``).
+        layout: how samples become tokens (plain ``sequences``, ``prompts``, or sequences behind a ``header``).
         model: the architecture.
         target: what the model is asked for, "observation" (the next one) or "belief" (the law of the hidden state).
         training: the recipe.
@@ -67,6 +67,8 @@ class RunConfig:
         if not isinstance(self.training, TrainingSpec):
             object.__setattr__(self, "training", parse_value(TrainingSpec, self.training, "training"))
         assert isinstance(self.layout, Layout)
+        if self.layout.needs_process:
+            object.__setattr__(self, "layout", self.layout.of(self.process.build()))
         columns = self.layout.num_columns
         require(columns >= 2, "layout", "must have a column to read and one to predict", columns)
         if self.training.curriculum:

@@ -7,7 +7,6 @@ from torch import nn
 
 from hmmscope.axes import Float64, Tensor
 from hmmscope.corpora.corpus import Batch, Corpus
-from hmmscope.corpora.layouts import Sequences
 from hmmscope.corpora.targets import Target
 from hmmscope.training.spec import TrainingSpec
 from hmmscope.training.state import move
@@ -17,7 +16,7 @@ _BATCH = 64
 
 
 class Evaluation:
-    """The same samples each time, of plain sequences with their exact answers.
+    """The same samples each time, of single sequences with their exact answers.
 
     Args:
         corpus: of the "evaluate" stream.
@@ -30,14 +29,14 @@ class Evaluation:
         self._target = target
         self._parts: dict[torch.device, list[tuple[Batch, Tensor]]] = {}
         self._optimum: Float64[Tensor, "batch judged output"] | None = None
-        plain = isinstance(corpus.layout, Sequences)  # of prompts the exact answers may cost more than the training
-        if plain and self._target.exact:
+        single = len(corpus.layout.sequence_lengths) == 1  # of prompts exact answers may cost more than the training
+        if single and self._target.exact:
             self._optimum = self._target.optimum(self._batch)
             self._counted = self._target.counted(self._batch)
 
     @torch.no_grad()
     def __call__(self, model: nn.Module, device: torch.device) -> dict[str, Any]:
-        """``evaluation_loss``, the mean loss in the unit of the target, and of plain sequences ``distances``.
+        """``evaluation_loss``, the mean loss in the unit of the target, and of single sequences ``distances``.
 
         Distances are means over samples of `Target.distance_terms`, by judged column; None where no sample counts.
         """

@@ -1,0 +1,193 @@
+"""Behind a header: a model beside the filter of the HMM that the header tells, and beside those who do not read it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from hmmscope import registry
+from hmmscope.analysis.activations import BATCH, judged_answers
+from hmmscope.analysis.counting import other_samples, tune_counting
+from hmmscope.analysis.layer_curves import Curves, resampled_curves, with_interval
+from hmmscope.axes import Float64, Tensor
+from hmmscope.corpora.corpus import Batch, Corpus, check_corpus
+from hmmscope.corpora.targets import Target, make_target
+from hmmscope.errors import InputError
+from hmmscope.inference.baum_welch import baum_welch_predictions
+from hmmscope.inference.fast import mixture_predictions
+from hmmscope.processes.answers import TELLING
+from hmmscope.processes.process import Process
+from hmmscope.schema import require
+from hmmscope.seeds import PURPOSES
+
+BAUM_WELCH, BAYES, WRONG = "baum-welch", "bayes", "wrong-header"
+QUANTITIES = ("excess", "entropy-error", "entropy-bias")
+
+#: Laws at judged columns (sample, judged, outcome), NaN where there are none, by predictor.
+Laws = dict[str, Tensor]
+
+
+@registry.instrument("header")
+def header(
+    model: nn.Module,
+    corpus: Corpus,
+    *,
+    num_samples: int = 256,
+    target: str = "observation",
+    num_hmms: int = 4096,
+    num_pools: int = 4,
+    num_fits: int = 16,
+    positions: Sequence[int] | None = None,
+    seed: int = 0,
+) -> list[dict]:
+    """Excess and calibration by position of a model behind headers, and of predictors that know less than the header.
+
+        ``model``           what is measured
+        ``wrong-header``    the filter of the HMM that stands in the header of another sample
+        ``order-k``, ``context-tree``   counting in the observations at its best (`tune_counting`)
+        ``baum-welch``      an HMM of as many states, fitted to the observations so far; at `positions` only
+        ``bayes``           the observer who knows the family but reads no header: a mixture of `num_hmms` draws of it, by
+                            Monte Carlo; its interval is over `num_pools` pools of draws, whose laws are no better than
+                            the exact ones on average
+
+    Quantities, each a mean over samples: ``excess`` is KL(optimum || predictor) in nats; ``entropy-error`` is the mean of
+    |H(predictor) - H(optimum)| in bits, and ``entropy-bias`` that of H(predictor) - H(optimum). The optimum is the filter of
+    the HMM in the header. For beliefs there are the model and the wrong header.
+
+    Args:
+        model: any module that reads the tokens of the corpus.
+        corpus: in the layout `header`.
+        num_samples: samples.
+        target: what the model was trained for, "observation" or "belief".
+        num_hmms, num_pools: HMMs of a pool for ``bayes``, and pools; 0 pools leave it out.
+        num_fits: samples that Baum-Welch is fitted to; 0 leaves it out.
+        positions: numbers of known observations where Baum-Welch is fitted; by default 1, 2, 4, ...
+        seed: of the bootstrap and of the fits.
+
+    Returns:
+        Rows (predictor, position, quantity, value, low, high, error, samples); position is the number of observations known,
+        or None for the mean over all of them. Intervals are 95 %, over samples; of ``bayes`` over pools too. A predictor
+        that holds what happens impossible has no finite excess, and no rows of it.
+
+    Raises:
+        InputError: a corpus in another layout.
+
+    Source: the entropy by position as in Agarwal, Dalal and Misra (2025), arXiv 2512.22471; the excess, the baselines and
+    the intervals are ours.
+    """
+    check_corpus(corpus)
+    if corpus.layout.telling is None:
+        raise InputError("corpus: must have the layout header; Corpus(process, layout=hmmscope.Header(length=...))")
+    require(num_samples >= 2, "num_samples", "must be at least 2", num_samples)
+    asked = make_target(target, corpus.process, corpus.layout)
+    samples = [corpus[i : min(i + BATCH, num_samples)] for i in range(0, num_samples, BATCH)]
+    exact = torch.cat([asked.optimum(batch) for batch in samples])
+    predictors: dict[str, Callable[[Batch], Tensor]] = {
+        "model": partial(judged_answers, model, asked=asked, block_length=0)
+    }
+    predictors[WRONG] = partial(_of_wrong_header, corpus, asked)
+    about = {"seed": seed}
+    rows: list[dict] = []
+    for name, laws_of in predictors.items():
+        rows += _rows(name, torch.cat([laws_of(batch) for batch in samples]), exact, asked, **about)
+    if target != "observation":
+        return rows
+    others = other_samples(corpus)
+    assert others is not None
+    counting = tune_counting(others)
+    counted = [counting.laws(corpus, batch) for batch in samples]
+    for name in counted[0]:
+        rows += _rows(name, torch.cat([found[name] for found in counted]), exact, asked, **about)
+    if num_fits:
+        known = torch.from_numpy(np.array(_doublings(corpus) if positions is None else positions))
+        fitted = torch.full_like(exact[:num_fits], torch.nan)
+        fitted[:, known] = _fitted(corpus, num_fits, known.tolist())
+        rows += _rows(BAUM_WELCH, fitted, exact[:num_fits], asked, **about)
+    if num_pools:
+        pools = [prior_pool(corpus.process, num_hmms, number) for number in range(num_pools)]
+        found = [torch.cat([asked.answer_of(pool, batch) for batch in samples]) for pool in pools]  # type: ignore[attr-defined]
+        rows += _pooled([_rows(BAYES, laws, exact, asked, **about) for laws in found])
+    return rows
+
+
+def prior_pool(process: Process, num_hmms: int, number: int = 0) -> Process:
+    """Draws from the family of a fresh pool, equally likely: pool `number` of the stream "monte-carlo".
+
+    No sample of a corpus has one of these components.
+    """
+    process.require(TELLING, "prior_pool")
+    first = (PURPOSES["monte-carlo"] << 40) + number * num_hmms
+    pool, _ = process.pool_of(torch.arange(first, first + num_hmms)) or (process, None)
+    return pool
+
+
+def bayes_predictions(
+    process: Process, observations: Tensor, *, num_hmms: int = 4096, number: int = 0
+) -> Float64[Tensor, "batch time symbol"]:
+    """P(o_t | o_0..o_{t-1}) by who knows the family of a fresh pool, and no header, by Monte Carlo.
+
+    sum_m P_m(o_0..o_t) / sum_m P_m(o_0..o_{t-1}),    m = 1 .. num_hmms drawn from the family
+
+    Args:
+        process: a pool of fresh HMMs.
+        observations: symbols (batch, time).
+        num_hmms: draws.
+        number: of the pool of draws; others are independent.
+    """
+    pool = prior_pool(process, num_hmms, number)
+    return mixture_predictions(pool, observations, dtype=torch.float64).predicted_observation
+
+
+def _of_wrong_header(corpus: Corpus, asked: Target, batch: Batch) -> Tensor:
+    """What the observer says who reads the header of the sample before."""
+    length = corpus.layout.num_columns - corpus.layout.num_observations
+    tokens = batch.tokens.clone()
+    tokens[:, :length] = batch.tokens[:, :length].roll(1, 0)
+    return asked.optimum(Batch(tokens, batch.observations, batch.states, batch.components))
+
+
+def _doublings(corpus: Corpus) -> list[int]:
+    return [2**k for k in range(20) if 2**k < corpus.layout.num_observations]
+
+
+def _fitted(corpus: Corpus, num_fits: int, known: list[int]) -> Tensor:
+    """The laws of Baum-Welch after so many observations of each sample."""
+    sizes = corpus.process.num_states, corpus.process.num_symbols
+    seen = corpus[0:num_fits].observations
+    return baum_welch_predictions(seen, *sizes, [t - 1 for t in known], num_restarts=2, num_tries=1, max_iterations=30)
+
+
+def entropy_bits(laws: Float64[Tensor, "*batch outcome"]) -> Float64[Tensor, "*batch"]:
+    """Entropy of laws, in bits."""
+    return -torch.special.xlogy(laws, laws).sum(-1) / np.log(2)
+
+
+def _rows(name: str, laws: Tensor, exact: Tensor, asked: Target, *, seed: int) -> list[dict]:
+    """By position and over all; positions without laws are left out, as are values that are not finite."""
+    apart = entropy_bits(laws) - entropy_bits(exact)
+    excess = (torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, laws)).sum(-1)
+    found = dict(zip(QUANTITIES, (excess, apart.abs(), apart), strict=True))
+    kept = ~laws[:, :, 0].isnan().any(0)
+    positions: list[int | None] = [*asked.positions[kept.numpy()].tolist(), None]
+    rows = []
+    for quantity, values in found.items():
+        by_column: Curves = values[:, kept].numpy()
+        by_column = np.concatenate([by_column, by_column.mean(1, keepdims=True)], 1)
+        finite = np.isfinite(by_column).all(0)
+        draws = resampled_curves(by_column.T[finite].T, seed=seed)
+        for place, column in enumerate(np.flatnonzero(finite)):
+            about = {"predictor": name, "position": positions[column], "quantity": quantity}
+            rows.append(about | with_interval(draws[:, place]) | {"samples": len(laws)})
+    return rows
+
+
+def _pooled(pools: list[list[dict]]) -> Iterator[dict]:
+    """Means over pools of draws; the squares of the errors over samples and over pools add up."""
+    for same in zip(*pools, strict=True):
+        values = np.array([row["value"] for row in same])
+        between = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+        error = float(np.hypot(np.mean([row["error"] for row in same]), between))
+        mean = float(values.mean())
+        yield same[0] | {"value": mean, "low": mean - 1.96 * error, "high": mean + 1.96 * error, "error": error}
