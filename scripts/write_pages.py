@@ -9,6 +9,7 @@ Run from the root of the repository:
     python scripts/write_pages.py --pictures            draw the figures that the pages show, as `make docs` does
 
     results/<scale>/<experiment>/               experiment.json, findings.json, and its tables, packed and written once
+    results/<scale>/<experiment>@<setting>/     the same of another plan, which stands beside it: of a folder of that name
     docs/experiments/<experiment>.md            what it varies, measures and claims, and what was found
     docs/experiments/notes/<experiment>.md      what is written by hand, which the page includes
     docs/img/experiments/<experiment>-*.png     the figures; they follow from results/, and are not in the history
@@ -16,7 +17,7 @@ Run from the root of the repository:
     src/hmmscope/lab/verbs/catalogue.json           what the verbs list, show and claims print
     docs/gallery.md                             every figure, with the command that makes it
 
-Weights stay where they are. What was kept of the same experiment and scale is replaced.
+Weights stay where they are. What was kept of the same experiment, scale and setting is replaced.
 """
 
 import argparse
@@ -49,6 +50,8 @@ from hmmscope.storage.packed import pack
 from hmmscope.storage.seals import open_sealed, remove_seal, write_seal
 from hmmscope.ties import alike
 
+#: Before the setting of a plan that is not the scale's own, in the name of a folder.
+BESIDE = "@"
 RESULTS, PAGES, PICTURES = Path("results"), Path("docs/experiments"), Path("docs/img/experiments")
 
 
@@ -59,7 +62,9 @@ def keep(folder: Path) -> None:
     """
     seal = open_sealed(folder)
     about = store.read_json(folder / "experiment.json")
-    out = RESULTS / about["scale"] / about["experiment"]
+    setting = folder.name.removeprefix(f"{about['experiment']}{BESIDE}")
+    name = about["experiment"] + (f"{BESIDE}{setting}" if setting != folder.name else "")
+    out = RESULTS / about["scale"] / name
     store.make_folder(out)
     remove_seal(out)
     for name in ("experiment.json", "findings.json", "protocol.json", "time.json"):
@@ -72,7 +77,11 @@ def keep(folder: Path) -> None:
 
 def kept(name: str) -> list[Path]:
     """The folders in results/ of an experiment that have findings: finished ones first, then by scale, the largest first."""
-    found = (RESULTS / scale / name for scale in reversed(SCALES))
+    found = [
+        folder
+        for scale in reversed(SCALES)
+        for folder in (RESULTS / scale / name, *sorted((RESULTS / scale).glob(f"{name}{BESIDE}*")))
+    ]
     there = [folder for folder in found if (folder / "findings.json").is_file()]
     return sorted(there, key=lambda folder: "whole_seeds" in store.read_json(folder / "experiment.json"))
 
@@ -97,7 +106,7 @@ def _lead(folder: Path) -> list[str]:
     for data in store.read_json(folder / "findings.json"):
         verdicts[Finding.from_data(data).verdict] += 1
     counted = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS if verdicts[verdict])
-    anchor = re.sub(r"[^a-z0-9 -]", "", _heading(about).lower()).replace(" ", "-")
+    anchor = re.sub(r"[^a-z0-9 -]", "", _heading(folder, about).lower()).replace(" ", "-")
     drawn = figures(folder)
     lines = _figure(folder, drawn[0]) if drawn else []
     invalid = f" **INVALID: {about['invalid']}**" if about["invalid"] else ""
@@ -115,11 +124,17 @@ def _figure(folder: Path, figure: Figure) -> list[str]:
     return [f"![{figure.title}](../img/experiments/{_picture(folder, figure)})", "", figure.caption]
 
 
-def _heading(about: dict[str, Any]) -> str:
+def _heading(folder: Path, about: dict[str, Any]) -> str:
     seeds = about["config"].get("seeds")
     whole = f"{len(about['whole_seeds'])} of " if "whole_seeds" in about else ""
     counted = "" if seeds is None else f", {whole}{len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}"
-    return f"What was found, scale {about['scale']}{counted}"
+    return f"What was found, scale {about['scale']}{_with(folder)}{counted}"
+
+
+def _with(folder: Path) -> str:
+    """`` with 16-8``, the setting of a folder that stands beside that of the scale, or nothing."""
+    setting = folder.name.partition(BESIDE)[2]
+    return f" with {setting}" if setting else ""
 
 
 def _claims(name: str) -> list[str]:
@@ -158,7 +173,7 @@ def _found(folder: Path, *, leads: bool) -> list[str]:
     """The verdicts and figures of a folder in results/; of the first, the lead figure stands at the top of the page."""
     about, facts = store.read_json(folder / "experiment.json"), store.read_json(folder / "machine.json")
     where = facts.get("gpu") or f"{facts['cores']} cores"
-    lines = [f"## {_heading(about)}", ""]
+    lines = [f"## {_heading(folder, about)}", ""]
     lines += [f"`{about['command']}`, {about['created']}, on {facts['processor']} ({where}), torch {facts['torch']}."]
     lines += [f"The tables are in `{folder}`. {about['intervals']}", ""]
     if about["invalid"]:
@@ -209,11 +224,16 @@ def gallery() -> list[str]:
             names = [name for name in names if not name.startswith(("multitask-", "limits-"))]
         if names:
             lines += [f"## {paper}", "", "::::{grid} 1 1 2 2", ":gutter: 2", ""]
-        for folder in [kept(name)[0] for name in names]:
+        for name, folder in [(name, kept(name)[0]) for name in names]:
             for figure in figures(folder):
                 lines += [f":::{{grid-item-card}} {figure.title}"]
-                lines += [f":img-top: img/experiments/{_picture(folder, figure)}", f":link: experiments/{folder.name}"]
-                lines += [":link-type: doc", f"`hmmscope run {folder.name} --scale {folder.parent.name}`", ":::", ""]
+                lines += [f":img-top: img/experiments/{_picture(folder, figure)}", f":link: experiments/{name}"]
+                lines += [
+                    ":link-type: doc",
+                    f"`hmmscope run {name} --scale {folder.parent.name}`{_with(folder)}",
+                    ":::",
+                    "",
+                ]
         lines += ["::::", ""] if names else []
     return lines
 

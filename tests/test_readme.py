@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -94,6 +95,24 @@ def test_what_goes_on_stands_after_what_is_finished(
         (folder / "findings.json").write_text("[]")
         (folder / "experiment.json").write_text(json.dumps(about))
     assert [folder.parent.name for folder in script.kept("it")] == ["small", "smoke", "medium"]
+
+
+def test_a_plan_beside_that_of_the_scale_is_kept_beside_it(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another plan in a folder NAME@SETTING replaces nothing; a folder of any other name is that of the scale."""
+    monkeypatch.setattr(script, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(ROOT)
+    for name in ("limits-table1", "limits-table1@other", "elsewhere"):
+        shutil.copytree(ROOT / "results" / "small" / "limits-table1", tmp_path / name)
+        script.keep(tmp_path / name)
+    assert [folder.name for folder in script.kept("limits-table1")] == ["limits-table1", "limits-table1@other"]
+    headings = [line for line in script.page("limits-table1") if line.startswith("## What was found")]
+    assert ["with other" in heading for heading in headings] == [False, True]
+    assert sorted(path.name for path in (tmp_path / "results" / "small").iterdir()) == [
+        "limits-table1",
+        "limits-table1@other",
+    ]
 
 
 def test_pages_of_experiments_are_as_the_command_writes_them(script: ModuleType) -> None:

@@ -13,8 +13,11 @@ from hmmscope_papers.multitask.setting import (
     beyond_counting,
     few_prompts,
     gates,
+    in_regime,
     large_pool,
     not_from_counts,
+    of_cycles,
+    right_beyond_counting,
     setting_rows,
 )
 from hmmscope_papers.multitask.studies import prompt_config
@@ -57,7 +60,7 @@ def test_equal_tokens() -> None:
 
 
 def test_all_gates_are_open_in_the_papers_regime() -> None:
-    assert [gate.name for gate in gates(setting())] == ["regime", "regime", "regime", "learned", "converged"]
+    assert [gate.name for gate in gates(setting())] == ["regime", "regime", "regime", "learned", "learned", "converged"]
     assert all(gate.is_open for gate in gates(setting()))
 
 
@@ -69,7 +72,7 @@ def test_each_fault_closes_one_gate(changed: dict[str, float], word: str) -> Non
 
 
 def test_what_was_not_recorded_closes_its_gate() -> None:
-    for gate in (few_prompts({}), large_pool({}), not_from_counts({}), beyond_counting({})):
+    for gate in (few_prompts({}), large_pool({}), not_from_counts({}), beyond_counting({}), right_beyond_counting({})):
         assert not gate.is_open
         assert "not recorded" in gate.text
 
@@ -91,3 +94,21 @@ def test_the_setting_of_a_run(tmp_path: Path) -> None:
     assert counted["chance"] <= counted["value"] <= 1
     assert rows["gain over the best n-gram"]["value"] < 0  # ten steps do not beat counting
     assert rows["gain over the best n-gram"]["low"] < rows["gain over the best n-gram"]["high"]
+    twins = {name: rows[f"{name} over the best n-gram, untrained twins"] for name in ("gain", "accuracy")}
+    assert all(row["value"] < 0 and row["samples"] == 2048 for row in twins.values())
+
+
+def test_claims_are_about_the_cycles_that_separate() -> None:
+    """Of 16/8 beside 12/6 nothing is judged, of 16/8 alone all is."""
+    rows = [
+        row
+        | {"cycles": cycles, "label": f"{cycles}, K = {k}"}
+        | ({"value": 512 / k} if "prompts" in row["quantity"] else {})
+        for row in setting()["setting"]
+        for cycles, k in (("16/8", 32), ("12/6", 16), ("12/6", 64))
+    ]
+    tables = {"setting": Rows(rows)}
+    assert of_cycles(tables)["setting"].values("label") == ["12/6, K = 16", "12/6, K = 64"]
+    assert in_regime(tables)["setting"].values("label") == ["12/6, K = 16"]
+    alone = {"setting": tables["setting"].where(cycles="16/8")}
+    assert in_regime(alone) == alone

@@ -58,7 +58,7 @@ class MultiTaskFig3a(PoolFigure):
     sizes = {
         "smoke": {"components": 2, "prompts": 24, "state_components": 2, "state_prompts": 32},
         "small": {"components": 16, "prompts": 64, "state_components": 4, "state_prompts": 512},
-        "medium": {"components": 16, "prompts": 96, "state_components": 4, "state_prompts": 512},
+        "medium": {"components": 16, "prompts": 128, "state_components": 4, "state_prompts": 512},
         "gpu": {"components": 32, "prompts": 64, "state_components": 8, "state_prompts": 2048},
         "paper": {"components": 64, "prompts": 48, "state_components": 8, "state_prompts": 4096},
     }
@@ -69,14 +69,14 @@ class MultiTaskFig3a(PoolFigure):
         single = [few[m] for m in range(min(sizes["state_components"], len(few)))]
         corpora["state"] = [(_corpus(run, hmm), sizes["state_prompts"]) for hmm in single]
         rows: list[dict] = []
-        curves: dict[tuple[str, str], Curves] = {}
-        for name, model in {"trained": run.model, "untrained": run.untrained()}.items():
+        curves: dict[tuple[str, str], list[Curves]] = {}
+        for name, model in run.beside_twins():
             for target, wanted in corpora.items():
                 found = [_probed(model, corpus, target, count) for corpus, count in wanted]
                 for number, data in enumerate(found):
                     rows += _rows({"model": name, "target": target, "probe": number}, data, shuffled=name == "trained")
                 right = [resampled_curves(data.correct(), seed=i) for i, data in enumerate(found)]
-                curves[name, target] = np.mean(right, 0)
+                curves.setdefault((name, target), []).append(np.mean(right, 0))
         return {"probes": rows, "frequencies": counting_rows(*corpora["component"][0]), "onsets": _onsets(curves)}
 
     def drawn(self, tables: Tables) -> list[Figure]:
@@ -116,8 +116,8 @@ def _rows(names: dict[str, Any], data: ProbeData, *, shuffled: bool) -> list[dic
     return rows
 
 
-def _onsets(curves: dict[tuple[str, str], Curves]) -> list[dict]:
-    """Layers at which curves arrive, and heights, each with its interval over prompts."""
+def _onsets(curves: dict[tuple[str, str], list[Curves]]) -> list[dict]:
+    """Layers at which curves arrive, and heights, each with its interval over prompts; of each untrained twin."""
     rows = []
 
     def add(model: str, target: str, quantity: str, draws: Curves) -> None:
@@ -129,13 +129,13 @@ def _onsets(curves: dict[tuple[str, str], Curves]) -> list[dict]:
         "peak": peak_layer,
     }
     for model in ("trained", "untrained"):
-        component, state = curves[model, "component"], curves[model, "state"]
-        for quantity, place in places.items():
-            add(model, "component", quantity, place(component))
-            add(model, "state", quantity, place(state))
-            add(model, "component - state", quantity, place(component) - place(state))
+        for component, state in zip(curves[model, "component"], curves[model, "state"], strict=True):
+            for quantity, place in places.items():
+                add(model, "component", quantity, place(component))
+                add(model, "state", quantity, place(state))
+                add(model, "component - state", quantity, place(component) - place(state))
     for target in ("component", "state"):
-        found, before = curves["trained", target], curves["untrained", target]
+        found, before = curves["trained", target][0], np.mean(curves["untrained", target], 0)
         add("trained", target, "rise from layer 1 to the last", found[:, -1] - found[:, 1])
         add("trained", target, "rise from layer 0 to layer 1", found[:, 1] - found[:, 0])
         add("trained - untrained", target, "accuracy at the last layer", found[:, -1] - before[:, -1])

@@ -64,7 +64,7 @@ class MultiTaskFig3b(PoolFigure):
     sizes = {
         "smoke": {"prompts": 32, "num_steps": 1},
         "small": {"prompts": 1024, "num_steps": 1},
-        "medium": {"prompts": 1024, "num_steps": 1},
+        "medium": {"prompts": 2048, "num_steps": 1},
         "gpu": {"prompts": 2048, "num_steps": 2},
         "paper": {"prompts": 4096, "num_steps": 2},
     }
@@ -72,10 +72,10 @@ class MultiTaskFig3b(PoolFigure):
     def look(self, run: Run, sizes: dict[str, Any]) -> Measured:
         options = {"memory_length": MAX_DISTANCE + 1, "num_steps": sizes["num_steps"], "samples": _REGRESSIONS}
         built = construct(run, options)
-        networks = {"trained": run.model, "untrained": run.untrained(), "constructed": built}
+        networks = [*run.beside_twins(), ("constructed", built)]
         rows: list[dict] = []
         curves: list[dict] = []
-        for name, network in networks.items():
+        for name, network in networks:
             found, right = _probes(network, run.corpus("probe"), sizes["prompts"], shuffled=name == "trained")
             rows += [{"network": name} | row for row in found]
             curves += [{"network": name} | row for row in _curves(right)]

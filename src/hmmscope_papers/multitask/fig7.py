@@ -80,25 +80,27 @@ class MultiTaskFig7(PoolFigure):
         offset = sizes["max_offset"]
         require(0 <= offset <= longest, "measurements.max_offset", f"must be in [0, {longest}]", offset)
         constructed = construct(run, {**sizes, "samples": sizes["construction_samples"]})
-        networks: dict[str, nn.Module] = {"trained": run.model, "untrained": run.untrained()}
-        found = {name: last_token_patterns(model, corpus, sizes["samples"]) for name, model in networks.items()}
-        found["constructed"] = last_token_patterns(constructed, corpus, sizes["construction_samples"])
-        gathering = gathering_heads(constructed, found["constructed"])
-        require(len(found["trained"]) >= 2, "model.num_layers", "must be at least 2", len(found["trained"]))
-        tables: Measured = {"offsets": [], "sources": uniform_rows(layout, found["trained"])}
-        for name, patterns in found.items():
-            tables["offsets"] += [{"network": name} | row for row in offset_rows(patterns, offset, gathering)]
-            tables["sources"] += [{"network": name} | row for row in source_rows(patterns, layout)]
-        both = {name: found[name] for name in networks}
-        tables["alignment"], tables["effects"] = alignment(both, layout, gathering)
-        places = {row["network"]: Place(row["layer"], row["head"]) for row in tables["alignment"] if row["offset"] == 1}
+        built = last_token_patterns(constructed, corpus, sizes["construction_samples"])
+        gathering = gathering_heads(constructed, built)
         first = next(layer for layer, offset in gathering.items() if offset == 1)
-        tables["carried"] = []
-        for name, model in {**networks, "constructed": constructed}.items():
-            place = places.get(name, Place(first, 0))
-            heads = found[name][place.layer].shape[1]
-            rows = carried_rows(model, run, place, heads, sizes["samples"])
-            tables["carried"] += [{"network": name, "layer": place.layer, "head": place.head} | row for row in rows]
+        tables: Measured = {name: [] for name in self.groups["attention"]}
+        for draw, (name, model) in enumerate([*run.beside_twins(), ("constructed", constructed)]):
+            own = name == "constructed"
+            patterns = built if own else last_token_patterns(model, corpus, sizes["samples"])
+            require(own or len(patterns) >= 2, "model.num_layers", "must be at least 2", len(patterns))
+            tables["sources"] += [] if draw else uniform_rows(layout, patterns)
+            found: Measured = {
+                "offsets": offset_rows(patterns, offset, gathering),
+                "sources": source_rows(patterns, layout),
+            }
+            place = Place(first, 0)
+            if not own:
+                found["alignment"], found["effects"] = alignment(patterns, layout, gathering)
+                place = next(Place(row["layer"], row["head"]) for row in found["alignment"] if row["offset"] == 1)
+            rows = carried_rows(model, run, place, patterns[place.layer].shape[1], sizes["samples"])
+            found["carried"] = [{"layer": place.layer, "head": place.head} | row for row in rows]
+            for table, of_model in found.items():
+                tables[table] += [{"network": name, "draw": draw} | row for row in of_model]
         return tables
 
     def drawn(self, tables: Tables) -> list[Figure]:
@@ -172,36 +174,31 @@ def uniform_rows(layout: Layout, patterns: Patterns) -> list[dict]:
     return [{"network": "uniform"} | row for row in source_rows(even, layout)]
 
 
-def alignment(
-    networks: dict[str, Patterns], layout: Layout, gathering: dict[int, int]
-) -> tuple[list[dict], list[dict]]:
-    """Tables "alignment" and "effects".
+def alignment(patterns: Patterns, layout: Layout, gathering: dict[int, int]) -> tuple[list[dict], list[dict]]:
+    """Rows of the tables "alignment" and "effects" of a network.
 
-    alignment: (constructed_layer, offset, network, layer, head, value, low, high): the head of each network that puts most
+    alignment: (constructed_layer, offset, layer, head, value, low, high): the head of the network that puts most
     of its attention where a gathering head of the construction puts all of its own.
-    effects: (network, effect, value, low, high, samples), means over prompts: ``same sequence, lower``, ``same sequence,
+    effects: (effect, value, low, high, samples), means over prompts: ``same sequence, lower``, ``same sequence,
     upper`` and ``same sequence, lower less upper`` (earlier tokens of the sequence, mean over heads and half of the layers).
     """
     same = source_of_columns(layout) == SOURCES.index("earlier in its sequence")
     best_rows: list[dict] = []
-    effects: list[dict] = []
-    for network, patterns in networks.items():
-        for gathers, offset in gathering.items():
-            there = {
-                (layer, head): pattern_BHU[:, head, -1 - offset]
-                for layer, pattern_BHU in patterns.items()
-                for head in range(pattern_BHU.shape[1])
-            }
-            means = {one: float(values.mean()) for one, values in there.items()}
-            layer, head = largest(means, means.__getitem__)
-            where = {"constructed_layer": gathers, "offset": offset, "network": network, "layer": layer, "head": head}
-            best_rows.append(where | mean_row(there[layer, head]))
-        by_layer = np.stack([pattern_BHU[..., same].sum(-1).mean(1) for pattern_BHU in patterns.values()])
-        half = len(by_layer) // 2
-        lower, upper = by_layer[:half].mean(0), by_layer[-half:].mean(0)
-        found = {"lower": lower, "upper": upper, "lower less upper": lower - upper}
-        effects += [{"network": network, "effect": f"same sequence, {k}"} | mean_row(v) for k, v in found.items()]
-    return best_rows, effects
+    for gathers, offset in gathering.items():
+        there = {
+            (layer, head): pattern_BHU[:, head, -1 - offset]
+            for layer, pattern_BHU in patterns.items()
+            for head in range(pattern_BHU.shape[1])
+        }
+        means = {one: float(values.mean()) for one, values in there.items()}
+        layer, head = largest(means, means.__getitem__)
+        where = {"constructed_layer": gathers, "offset": offset, "layer": layer, "head": head}
+        best_rows.append(where | mean_row(there[layer, head]))
+    by_layer = np.stack([pattern_BHU[..., same].sum(-1).mean(1) for pattern_BHU in patterns.values()])
+    half = len(by_layer) // 2
+    lower, upper = by_layer[:half].mean(0), by_layer[-half:].mean(0)
+    found = {"lower": lower, "upper": upper, "lower less upper": lower - upper}
+    return best_rows, [{"effect": f"same sequence, {k}"} | mean_row(v) for k, v in found.items()]
 
 
 def carried_rows(model: nn.Module, run: Run, place: Place, num_heads: int, num_samples: int) -> list[dict]:
@@ -245,6 +242,8 @@ _LOOKS: dict[str, tuple[str, Role]] = {
     "uniform": ("even attention", "baseline"),
 }
 _TITLES = {"trained": "Trained", "untrained": "Before training", "constructed": "Theorem 1"}
+#: Draws of networks of which heads are shown: the trained one, the first twin, the construction.
+_ONE_OF_EACH = (0, 1, 4)
 _SCALES = "The first two maps share their colours; that of Theorem 1 has a scale of its own."
 
 
@@ -264,7 +263,8 @@ def _layers(rows: Rows) -> Figure:
 
 def _heads(rows: Rows) -> Figure:
     seed = rows[0]["seed"]
-    own = Rows(row for row in rows.where(seed=seed) if row["network"] != "constructed" or row["gathers"])
+    drawn = Rows(row for row in rows.where(seed=seed) if row.get("draw") in (None, *_ONE_OF_EACH))
+    own = Rows(row for row in drawn if row["network"] != "constructed" or row["gathers"])
     named = own.with_columns(name=lambda row: Place(row["layer"], row["head"] + 1))
     return Figure(
         name="by-head",

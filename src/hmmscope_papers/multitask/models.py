@@ -7,6 +7,7 @@ each HMM is shown. At scale "paper" there is one model, on the paper's pool.
 
 from typing import Any
 
+from hmmscope.schema import require
 from hmmscope.training.recipes import multitask_recipe
 
 #: Numbers of each scale: process, layout, model, training.
@@ -24,7 +25,7 @@ _SCALES: dict[str, dict[str, dict[str, Any]]] = {
         "training": {"num_steps": 3000, "learning_rate": 3e-3, "checkpoint_every": 500},
     },
     "medium": {
-        "process": {"num_states": 16, "num_symbols": 8},
+        "process": {"num_states": 12, "num_symbols": 6},
         "layout": {"num_demonstrations": 5, "demonstration_length": 8, "test_length": 8},
         "model": {"num_layers": 6, "num_heads": 4, "width": 64},
         "training": {"num_steps": 12000, "learning_rate": 3e-3, "checkpoint_every": 500, "milestones": 20},
@@ -42,12 +43,15 @@ _SCALES: dict[str, dict[str, dict[str, Any]]] = {
         "training": {**multitask_recipe(), "evaluate_every": 512, "checkpoint_every": 1024, "precision": "bfloat16"},
     },
 }
-#: K, the number of cycles and of emissions, of the models of each scale; the paper's pool has no such parts.
 #: Samples that are computed together.
 BATCH = 64
 #: How far back probes look for an observation.
 MAX_DISTANCE = 4
+#: K, the number of cycles and of emissions, of the models of each scale; the paper's pool has no such parts.
 PARTS = {"smoke": [2, 3], "small": [8, 96], "medium": [16, 32, 96, 224], "gpu": [32, 256], "paper": [0]}
+#: States and symbols of the cycles of each scale; the claims are about the first ones, see `setting.SEPARATES`.
+CYCLES = {scale: [f"{own['process']['num_states']}/{own['process']['num_symbols']}"] for scale, own in _SCALES.items()}
+CYCLES["medium"] += ["8/4", "16/8"]
 #: Of the rows of transition and emission matrices of the paper's pool; the paper does not state it.
 CONCENTRATION = 0.01
 
@@ -71,6 +75,26 @@ def multitask_config(scale: str, num_parts: int, **changes: dict[str, Any]) -> d
     return {key: start | _SCALES[scale][key] | changes.get(key, {}) for key, start in first.items()}
 
 
-def multitask_plan(scale: str, parts: list[int]) -> dict[str, dict[str, Any]]:
-    """The models by label: one for each K, at equal tokens."""
-    return {f"K = {k}" if k else "model": multitask_config(scale, k) for k in parts}
+def multitask_plan(scale: str, parts: list[int], cycles: list[str] | None = None) -> dict[str, dict[str, Any]]:
+    """The models by label: one for each K at equal tokens, and of further cycles one with the last K.
+
+    Args:
+        scale: see `multitask_config`.
+        parts: each K.
+        cycles: ``"12/6"`` for 12 states and 6 symbols; by default what the scale has first.
+
+    Raises:
+        InputError: cycles that are no two numbers.
+    """
+    cycles = cycles or CYCLES[scale][:1]
+    found = {}
+    for own in cycles:
+        sizes = own.split("/")
+        require(
+            len(sizes) == 2 and all(map(str.isdecimal, sizes)), "plan.cycles", "must be like 12/6 (states/symbols)", own
+        )
+        process = {"num_states": int(sizes[0]), "num_symbols": int(sizes[1])}
+        for k in parts if own == cycles[0] else parts[-1:]:
+            name = f"K = {k}" if k else "model"
+            found[name if len(cycles) == 1 else f"{own}, {name}"] = multitask_config(scale, k, process=process)
+    return found

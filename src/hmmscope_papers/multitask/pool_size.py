@@ -10,7 +10,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from hmmscope import Batch, Corpus, Mixture, Process, Run, as_kind, as_pairs, registry, strategy_weights
-from hmmscope.analysis import Crossing, best_counting, crossing, known_component_laws, mean_row
+from hmmscope.analysis import Counting, Crossing, best_counting, crossing, known_component_laws, mean_row
 from hmmscope.inference import optimal_law
 from hmmscope.lab import (
     NUM_SEEDS,
@@ -29,7 +29,7 @@ from hmmscope.lab import (
     heatmap,
     lines,
 )
-from hmmscope_papers.multitask.models import PARTS, multitask_plan
+from hmmscope_papers.multitask.models import BATCH, PARTS, multitask_plan
 from hmmscope_papers.multitask.predictors import (
     POOLS,
     TREE,
@@ -40,7 +40,7 @@ from hmmscope_papers.multitask.predictors import (
     pools_of,
     smoothed,
 )
-from hmmscope_papers.multitask.setting import in_regime, pool_columns, setting_rows
+from hmmscope_papers.multitask.setting import in_regime, model_columns, pool_columns, setting_rows
 
 #: Nats by which the loss on held-out HMMs has to be above that on the pool for retrieval to have set in, and by which the
 #: loss has to be below that of the best n-gram on HMMs never seen for inference to have.
@@ -59,11 +59,12 @@ class PoolSize(Experiment):
         "pairs that is nearest to them. Where models keep checkpoints, the same is followed over training."
     )
     num_seeds = NUM_SEEDS
+    one_by_one = True
     groups = {"strategies": ("weights", "left"), "training": ("phases",), "setting": ("setting",)}
     sizes = {
         "smoke": {"samples": 8, "phase_samples": 8, "first_position": 4},
         "small": {"samples": 256, "phase_samples": 256, "first_position": 4},
-        "medium": {"samples": 256, "phase_samples": 256, "first_position": 4},
+        "medium": {"samples": 2048, "phase_samples": 2048, "first_position": 4},
         "gpu": {"samples": 512, "phase_samples": 256, "first_position": 4},
         "paper": {"samples": 256, "phase_samples": 256, "first_position": 4},
     }
@@ -84,7 +85,7 @@ class PoolSize(Experiment):
         }
         for label, run in runs.items():
             for name, rows in look[group](run, sizes).items():
-                tables[name] += [{"label": label, **pool_columns(run)} | row for row in rows]
+                tables[name] += [model_columns(label, run) | row for row in rows]
         return tables
 
     def without_training(self, tables: Tables) -> Tables | None:
@@ -92,7 +93,13 @@ class PoolSize(Experiment):
         return None
 
     def figures(self, tables: Tables) -> list[Figure]:
-        return [_weights_figure(tables), _by_demonstration(in_regime(tables)), _phase_figure(tables["phases"])]
+        phases = tables["phases"]
+        return [
+            _transition_figure(phases),
+            _weights_figure(tables),
+            _by_demonstration(in_regime(tables)),
+            _phase_figure(phases),
+        ]
 
 
 def _prompts(run: Run, process: Process, count: int) -> tuple[Corpus, Batch]:
@@ -100,10 +107,21 @@ def _prompts(run: Run, process: Process, count: int) -> tuple[Corpus, Batch]:
     return corpus, corpus[0:count]
 
 
-def strategy_laws(run: Run, corpus: Corpus, batch: Batch) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
-    """What each strategy says of every observation: ``uniform``, ``unigram``, ``order-1`` and more, ``retrieval``, and for
-    pools of pairs ``inference``, the Bayes mixture over all of them."""
-    counted = counting_of(run).laws(corpus, batch)
+def strategy_laws(run: Run, corpus: Corpus, count: int) -> dict[str, Float64[Tensor, "prompt judged symbol"]]:
+    """What each strategy says of every observation of the first prompts: ``uniform``, ``unigram``, ``order-1`` and more,
+    ``retrieval``, and for pools of pairs ``inference``, the Bayes mixture over all of them."""
+    counting = counting_of(run)
+    parts = [
+        _strategy_laws(run, corpus, corpus[begin : min(begin + BATCH, count)], counting)
+        for begin in range(0, count, BATCH)
+    ]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _strategy_laws(
+    run: Run, corpus: Corpus, batch: Batch, counting: Counting
+) -> dict[str, Float64[Tensor, "batch judged symbol"]]:
+    counted = counting.laws(corpus, batch)
     del counted[TREE]
     found = {"uniform": torch.full_like(counted["order-0"], 1 / corpus.num_symbols), "unigram": counted.pop("order-0")}
     found |= counted
@@ -125,7 +143,7 @@ def _strategies(run: Run, sizes: dict[str, Any]) -> Measured:
     for pool, process in pools_of(run).items():
         corpus, batch = _prompts(run, process, sizes["samples"])
         layout, judged = corpus.layout, corpus.layout.predicted
-        laws, law = strategy_laws(run, corpus, batch), answers(run.model, batch, run, judged)
+        laws, law = strategy_laws(run, corpus, sizes["samples"]), answers(run.model, batch, run, judged)
         number, position = layout.sequence_index[judged], layout.position_in_sequence[judged]
         late, last = position >= sizes["first_position"], number == number.max()
         places = {("demonstrations", x): late & (number == x) for x in np.unique(number).tolist()}
@@ -195,6 +213,9 @@ _STRATEGIES: dict[str, tuple[str, Role]] = {
     "unigram": ("unigram", "other"),
     "uniform": ("uniform", "control"),
 }
+
+
+_EFFECTS: dict[str, Role] = {"inference": "optimum", "retrieval": "model"}
 
 
 def _named(rows: Rows) -> Rows:
@@ -285,6 +306,33 @@ def _phase_figure(rows: Rows) -> Figure:
             "the best in-context n-gram less that of the model on HMMs never seen. Test sequence, means over seeds."
         ),
         panels=tuple(maps),
+    )
+
+
+def _transition_figure(rows: Rows) -> Figure:
+    """From inference to retrieval: over the steps of each pool, and at the end by how often each HMM was shown."""
+    named = rows.with_columns(shown_as=lambda row: f"{row['prompts']:.3g} prompts per HMM")
+    last = Rows(row for row in rows if row["shown"] == row["prompts"])
+    titles = {
+        "inference": "Inference: below the best that counts, HMMs never seen",
+        "retrieval": "Retrieval: held-out HMMs less pool",
+    }
+    panels = []
+    for effect, title in titles.items():
+        curves = [curve(own, "step", name) for name, own in named.where(effect=effect).by("shown_as").items()]
+        panels.append(lines(f"{title}, by step", *curves, x_label="step", y_label="nats", log_x=True))
+    ends = [curve(last.where(effect=effect), "prompts", effect, role) for effect, role in _EFFECTS.items()]
+    panels.append(lines("At the end of training", *ends, x_label="prompts per HMM", y_label="nats", log_x=True))
+    return Figure(
+        name="transition",
+        title="From inference to retrieval",
+        caption=(
+            "Inference: loss of the best that counts (tuned n-grams, context tree weighting) less that of the model, on "
+            "HMMs never seen. Retrieval: loss on held-out HMMs less that on the pool, each above the filter that is told "
+            "the HMM. Over training, a curve for each pool, and at the end of it against how often each HMM was shown, at "
+            "equal tokens. Test sequence; bands are 95 % intervals over seeds."
+        ),
+        panels=tuple(panels),
     )
 
 

@@ -90,11 +90,11 @@ def prompt_score(
 ) -> Score:
     """Accuracy and loss of every predictor at every observation of fresh prompts that a process generates.
 
-    Predictors: ``model``; ``untrained``, the same before training; ``known-component``; ``order-0`` to ``order-4`` and
-    ``context-tree``, see `counting_of`; ``retrieval``, the Bayes mixture over the run's pool: the optimum on prompts of the
-    pool; ``prior``, that over all pairs of the pool's parts: the optimum on held-out pairs, of which nobody can know that
-    they were left out. Of HMMs with new parts no optimum is known. The paper's pool knows impossible prompts: elsewhere its
-    mixture is smoothed by the share of `SMOOTHINGS` that has the least loss there, in favour of retrieval.
+    Predictors: ``model``; ``untrained``, the mean of three untrained twins; ``known-component``; ``order-0`` to
+    ``order-4`` and ``context-tree``, see `counting_of`; ``retrieval``, the Bayes mixture over the run's pool: the optimum on
+    prompts of the pool; ``prior``, that over all pairs of the pool's parts: the optimum on held-out pairs, of which nobody
+    can know that they were left out. Of HMMs with new parts no optimum is known. The paper's pool knows impossible prompts:
+    elsewhere its mixture is smoothed by the share of `SMOOTHINGS` that has the least loss there, in favour of retrieval.
 
     Args:
         run: the model and its prompts.
@@ -106,18 +106,20 @@ def prompt_score(
     corpus = Corpus(process, layout=run.config.layout, seed=run.config.seed, stream="evaluate")
     asked, parts = corpus.layout.predicted, []
     counting = counting_of(run) if counting is None else counting
-    models = {"model": run.model, "untrained": run.untrained()}
+    named = {"trained": "model"}
+    models = [(named.get(name, name), model) for name, model in run.beside_twins()]
     believed = {name: own for name, own in observers_of(run).items() if predictors is None or name in predictors}
     for begin in range(0, num_samples, BATCH):
         batch = corpus[begin : min(begin + BATCH, num_samples)]
-        laws = {n: answers(m, batch, run, asked) for n, m in models.items() if predictors is None or n in predictors}
+        own = [(n, answers(m, batch, run, asked)) for n, m in models if predictors is None or n in predictors]
+        laws: dict[str, Float64[Tensor, "batch judged symbol"]] = {}
         told = predictors is None or "known-component" in predictors
         known = known_component_laws(corpus, batch) if told else None
         laws |= counting.laws(corpus, batch) | ({} if known is None else {"known-component": known})
         for name, pool in believed.items():
             laws |= _believed(name, pool, batch, corpus, spare=process is run.process)
         labels = batch.observations[:, asked]
-        parts.append({name: measured(law, labels) for name, law in laws.items()})
+        parts.append(_of_networks(own, labels) | {name: measured(law, labels) for name, law in laws.items()})
     measures = {
         name: {metric: np.concatenate([part[name][metric] for part in parts]) for metric in ("accuracy", "loss")}
         for name in parts[0]
@@ -132,6 +134,14 @@ def prompt_score(
         for name in tried:
             del measures[name]
     return score
+
+
+def _of_networks(laws: list[tuple[str, Tensor]], labels: Tensor) -> dict[str, dict[str, NDArray[np.float64]]]:
+    """What is measured of networks by name; of several of the same name the mean."""
+    found: dict[str, list[dict]] = {}
+    for name, law in laws:
+        found.setdefault(name, []).append(measured(law, labels))
+    return {name: {key: np.mean([one[key] for one in own], 0) for key in own[0]} for name, own in found.items()}
 
 
 def _believed(

@@ -6,6 +6,7 @@ needed for. The table "setting" of an experiment records, model by model and see
 """
 
 import math
+import re
 from abc import abstractmethod
 from dataclasses import replace
 from typing import Any
@@ -29,7 +30,7 @@ from hmmscope.lab import (
     learned,
     regime,
 )
-from hmmscope_papers.multitask.models import PARTS, multitask_plan
+from hmmscope_papers.multitask.models import CYCLES, PARTS, multitask_plan
 from hmmscope_papers.multitask.predictors import last_sequence, prompt_score
 
 #: Prompts per HMM in the paper, and how many count as its regime: up to a factor of four.
@@ -42,13 +43,19 @@ MOST_FROM_COUNTS = 0.25
 #: Nats by which a model has to be better than the best n-gram to count as having learned. Older tables have n-grams of one
 #: strength; those that are tuned on the training pool are better by 0.03 to 0.06 nats.
 LEARNED = 0.1
+#: Accuracy by which it has to be better than the best that counts, beyond doubt: the lower end of its interval.
+RIGHT = 0.05
+#: The cycles that the claims are about where a table has several: of the three that were tried, those on which learning is
+#: far beyond counting (0.16 nats and 0.06 of accuracy in a trial of one seed, which is not used again).
+SEPARATES = "12/6"
 #: Nats by which the loss may still change in the last quarter of a training that the claims are judged on.
 SETTLED = 0.05
 #: HMMs that the probe on symbol counts tells apart, and prompts of each; prompts on which the gain over counting is taken.
-_NAMED, _PROMPTS, _JUDGED = 16, 64, 256
+_NAMED, _PROMPTS, _JUDGED = 16, 64, 2048
 
 PER_HMM, HMMS, FROM_COUNTS = "prompts per HMM", "HMMs in the pool", "component from symbol counts"
-OVER_COUNTING = "gain over the best n-gram"
+OVER_COUNTING, RIGHT_OVER_COUNTING = "gain over the best n-gram", "accuracy over the best n-gram"
+TWINS = ", untrained twins"
 
 
 def looks(pool: str) -> dict[str, tuple[str, Role]]:
@@ -65,17 +72,21 @@ class PoolFigure(Experiment):
     of_all: tuple[str, ...] = ()
 
     def choices(self, scale: str) -> dict[str, Any]:
-        return {"parts": PARTS[scale]}
+        return {"parts": PARTS[scale], "cycles": CYCLES[scale]}
 
     def plan(self, scale: str, **choices: Any) -> dict[str, dict[str, Any]]:
-        return multitask_plan(scale, choices["parts"])
+        return multitask_plan(scale, choices["parts"], choices["cycles"])
+
+    def cells(self, labels: list[str]) -> dict[str, list[str]]:
+        """Each model by itself where there are several cycles, which takes hours."""
+        return {label: [label] for label in labels} if any(", " in label for label in labels) else super().cells(labels)
 
     def measure(self, runs: dict[str, Run], group: str, sizes: dict[str, Any]) -> Measured:
         tables: Measured = {name: [] for name in self.groups[group]}
         for label, run in runs.items():
             found = {"setting": setting_rows(run)} if group == "setting" else self.look(run, sizes)
             for name, rows in found.items():
-                tables[name] += [{"label": label, **pool_columns(run)} | row for row in rows]
+                tables[name] += [model_columns(label, run) | row for row in rows]
         return tables
 
     @abstractmethod
@@ -98,10 +109,15 @@ class PoolFigure(Experiment):
                 if not number:
                     found.append(replace(figure, caption=caption))
                 elif figure.name in self.of_all:
-                    name = f"{figure.name}-{label.lower().replace(' = ', '-')}"
+                    name = f"{figure.name}-{re.sub('[^a-z0-9]+', '-', label.lower())}"
                     title = f"{figure.title}: {_said(own, PER_HMM)} prompts per HMM"
                     found.append(replace(figure, name=name, title=title, caption=caption))
         return found
+
+
+def model_columns(label: str, run: Run) -> dict[str, Any]:
+    """Columns that say of which model a row is: ``label``, ``cycles`` (states/symbols), and those of `pool_columns`."""
+    return {"label": label, "cycles": f"{run.process.num_states}/{run.process.num_symbols}", **pool_columns(run)}
 
 
 def pool_columns(run: Run) -> dict[str, Any]:
@@ -117,21 +133,31 @@ def setting_rows(run: Run) -> list[dict[str, Any]]:
     ``prompts per HMM`` (different ones, in training); ``HMMs in the pool``; ``component from symbol counts``: accuracy of a
     linear probe for the HMM on how often symbols are in a prompt, with the share of the commonest class;
     ``gain over the best n-gram``: loss of the best that counts, context trees too, less that of the model, in the test
-    sequence of fresh prompts of the pool, nats.
+    sequence of fresh prompts of the pool, nats; ``accuracy over the best n-gram``: the model's less that of the best that
+    counts; both of the mean of three untrained twins too.
     """
     few = spread(run.process, _NAMED)
     corpus = Corpus(few, layout=run.config.layout, seed=run.config.seed, stream="probe")
     counted = counting_rows(corpus, len(few) * _PROMPTS)[0]
-    score = prompt_score(run, run.process, _JUDGED, ("model",))
-    loss = {name: score.measures[name]["loss"][:, last_sequence(score)].mean(1) for name in score.measures}
-    gain = mean_row(loss[best_counting(loss)] - loss["model"])
+    score = prompt_score(run, run.process, _JUDGED, ("model", "untrained"))
+    end, gains = last_sequence(score), []
+    loss, right = (
+        {name: of[kind][:, end].mean(1) for name, of in score.measures.items()} for kind in ("loss", "accuracy")
+    )
+    for network, said in (("model", ""), ("untrained", TWINS)):
+        nats, accuracy = (
+            loss[best_counting(loss)] - loss[network],
+            right[network] - right[best_counting(right, "accuracy")],
+        )
+        gains.append({"quantity": OVER_COUNTING + said} | mean_row(nats))
+        gains.append({"quantity": RIGHT_OVER_COUNTING + said} | mean_row(accuracy))
     columns = pool_columns(run)
     return [
         {"quantity": PER_HMM, "value": columns["prompts"]},
         {"quantity": HMMS, "value": columns["hmms"]},
         {"quantity": FROM_COUNTS, "value": counted["accuracy"]}
         | {key: counted[key] for key in ("low", "high", "chance")},
-        {"quantity": OVER_COUNTING} | gain,
+        *gains,
     ]
 
 
@@ -174,7 +200,7 @@ def _share(symbols: Tensor, size: int) -> Tensor:
 
 def regime_label(tables: Tables) -> Any:
     """The model that the claims are about: of pools as large as the paper's, that with prompts per HMM nearest to 16."""
-    rows = tables.get("setting", Rows())
+    rows = of_cycles(tables).get("setting", Rows())
 
     def distance(label: Any) -> tuple[bool, float]:
         hmms, prompts = (
@@ -183,6 +209,15 @@ def regime_label(tables: Tables) -> Any:
         return hmms < POOL[0], abs(math.log(prompts / PAPERS_PROMPTS))
 
     return min(rows.values("label"), key=distance, default=None)
+
+
+def of_cycles(tables: Tables) -> Tables:
+    """The rows of the cycles that claims are about, where a table has those of several."""
+    if SEPARATES not in Rows(tables.get("setting", ())).values("cycles"):
+        return tables
+    return {
+        name: Rows(row for row in rows if row.get("cycles", SEPARATES) == SEPARATES) for name, rows in tables.items()
+    }
 
 
 def of_label(tables: Tables, label: Any) -> Tables:
@@ -203,6 +238,7 @@ def gates(tables: Tables) -> tuple[Gate, ...]:
         few_prompts(tables),
         large_pool(tables),
         beyond_counting(tables),
+        right_beyond_counting(tables),
         flat(tables, SETTLED),
     )
 
@@ -239,6 +275,17 @@ def beyond_counting(tables: Tables) -> Gate:
     if found is None:
         return Gate("learned", False, "whether the model is better than the best n-gram is not recorded")
     return learned(found, LEARNED, "the best in-context n-gram")
+
+
+def right_beyond_counting(tables: Tables) -> Gate:
+    """Whether the models are right more often than what can be counted in the prompt, beyond doubt by `RIGHT`."""
+    found = _of(tables, RIGHT_OVER_COUNTING).effect(unit="of accuracy")
+    if found is None:
+        return Gate("learned", False, "by how much the model is right more often than the best n-gram is not recorded")
+    least = -math.inf if found.low is None else found.low
+    said = f"the model is right more often than the best in-context n-gram by {found}"
+    is_open = least >= RIGHT
+    return Gate("learned", is_open, said if is_open else f"{said}, not surely by {RIGHT:g}", (least, RIGHT))
 
 
 def _of(tables: Tables, quantity: str) -> Rows:
