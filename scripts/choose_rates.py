@@ -9,8 +9,16 @@ Run from the root of the repository, after one pilot for each rate:
     python scripts/choose_rates.py runs/pilot/rate-*          prints the losses and the choice
     python scripts/choose_rates.py --write runs/pilot/rate-*  and puts it into hmmscope_papers/limits/trainings.py
 
-A pilot has the full rate throughout; the mean over positions of the evaluation loss on fresh samples decides. What is six
-layers deep, or deeper, has the rate of five.
+The rates of limits-law, whose budgets are annealed, stand in hmmscope_papers/limits/law.py by length; they were chosen by
+
+    for rate in 0.002 0.004 0.008; do
+      hmmscope run limits-law --scale medium --seeds 100, --plan.length 32 --plan.first 2000 --plan.doublings 1 --jobs 1 \
+        --training.learning_rate $rate --training.warmup_steps 200 --out runs/pilot/law-$rate
+    done
+    python scripts/choose_rates.py runs/pilot/law-*
+
+A pilot of limits-fig3 has the full rate throughout; the mean over positions of the evaluation loss on fresh samples decides.
+What is six layers deep, or deeper, has the rate of five.
 """
 
 import argparse

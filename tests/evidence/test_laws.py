@@ -50,14 +50,20 @@ def test_the_union_of_both_forms_covers_what_was_planted(form: str, ceiling: flo
     assert width < 4  # or it would say nothing
 
 
-def test_each_form_alone_is_wrong_about_the_other() -> None:
-    """What the union is for: a straight line through a law that saturates is surely too high far away."""
+def test_a_form_that_the_budgets_refute_says_nothing_of_others() -> None:
+    """A straight line through a law that saturates is surely too high far away; where either may be, both count."""
     points, mean = planted("saturating", 0)
-    law = Law.of(points)
+    law, few, straight = (
+        Law.of(points),
+        Law.of([point for point in points if point.x < 18]),
+        Law.of(planted("straight", 0)[0]),
+    )
     assert law is not None
-    found = law.mean_at(FAR)
-    assert found["straight"].low > mean(FAR)
-    assert found["saturating"].low <= mean(FAR) <= found["saturating"].high
+    assert few is not None
+    assert straight is not None
+    assert list(law.forms) == ["saturating"]
+    assert law.mean_at(FAR)["saturating"].low <= mean(FAR) <= law.mean_at(FAR)["saturating"].high
+    assert list(few.forms) == list(straight.forms) == ["straight", "saturating"]
 
 
 def test_without_noise_a_line_is_found_and_goes_on() -> None:
@@ -77,7 +83,7 @@ def test_what_a_ceiling_hides_is_known_to_be_above_it() -> None:
     assert law is not None
     assert cut is not None
     assert law.mean_at(25.0)["straight"].value == pytest.approx(mean(25.0), abs=0.25)
-    assert cut.mean_at(25.0)["straight"].high < mean(25.0) - 0.25
+    assert cut.effect(25.0, "").high < mean(25.0) - 0.25
 
 
 def test_the_largest_budget_tests_the_law_of_the_others() -> None:

@@ -8,10 +8,11 @@ u_i of each instance
 
 Both are fitted by least squares. The rate k of the second is not estimated but profiled: every k counts under which the sum
 of squares is within the F ratio of its least (Bates and Watts 1988, Nonlinear Regression, section 6.1), and an interval
-covers those of all of them. For k to zero the second form becomes the first. Outcomes that a ceiling hides are replaced by
+covers those of all of them. For k to zero the second form becomes the first, which counts by the same ratio: a straight line
+that the budgets which were run refute says nothing of one that was not. Outcomes that a ceiling hides are replaced by
 what is expected of them given that they are above it, until nothing changes (Schmee and Hahn 1979, Technometrics 21), and
-cost their degrees of freedom. The interval at a budget that was not run is the union of both forms; their test is the
-largest budget that was: fitted without it, they have to cover it.
+cost their degrees of freedom. The interval at a budget that was not run is the union of the forms that count; their test is
+the largest budget that was: fitted without it, they have to cover it.
 """
 
 import math
@@ -72,8 +73,8 @@ class Law:
 
     Attributes:
         points: what it was fitted to.
-        forms: the fits that count, by name: of "straight" one, of "saturating" one for each rate that the data allow, the
-            best first.
+        forms: the fits that count, by name: of "straight" one, of "saturating" one for each rate, the best first; a form is
+            left out if the data allow none of its fits.
     """
 
     points: tuple[LawPoint, ...]
@@ -86,11 +87,14 @@ class Law:
         seen = sum(not point.hidden for point in points)
         if len(budgets) < 3 or seen < len(instances) + 4:
             return None
-        curved = sorted((_Fit.of(points, rate) for rate in RATES), key=lambda fit: fit.squares)
-        degrees = curved[0].degrees - 1  # the rate is one more
-        most = curved[0].squares * (1 + quantile(degrees) ** 2 / degrees)  # F with one degree is Student's squared
-        forms = {"straight": [_Fit.of(points, None)], "saturating": [fit for fit in curved if fit.squares <= most]}
-        return cls(tuple(points), forms)
+        straight, *curved = (_Fit.of(points, rate) for rate in (None, *RATES))
+        curved.sort(key=lambda fit: fit.squares)
+        degrees = straight.degrees - 1  # the rate is one more
+        least = min(straight.squares, curved[0].squares)
+        most = least * (1 + quantile(degrees) ** 2 / degrees)  # F with one degree is Student's squared
+        forms = {"straight": [straight], "saturating": curved}
+        allowed = {name: [fit for fit in fits if fit.squares <= most] for name, fits in forms.items()}
+        return cls(tuple(points), {name: fits for name, fits in allowed.items() if fits})
 
     def mean_at(self, x: float) -> dict[str, Interval]:
         """The mean over instances at a budget, by form."""
