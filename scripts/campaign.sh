@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# The campaign of docs/campaigns.md, from where it was left, on one processor core; stop it at any time, and commit results/.
+#
+#     nice bash scripts/campaign.sh
+#
+# What results/medium/ has of an experiment is taken over, whatever machine it was measured on; what it has not is begun by the
+# protocol of the same name in protocols/. Each part is kept in results/medium/ when its experiment comes to its end or seed.
+set -euo pipefail
+
+# step EXPERIMENT[@SETTING] SEEDS HOW-MANY [OPTION...]: the first seeds of an experiment, or as far as its pool has them
+step() {
+  local name=$1 seeds=$2 first=$3 begin
+  shift 3
+  begin="--protocol protocols/$name.json"
+  [ -d "results/medium/$name" ] && begin="--from results/medium/$name"
+  # shellcheck disable=SC2086
+  hmmscope run "${name%@*}" --scale medium --seeds "$seeds" --first "$first" --jobs 1 --out "runs/medium/$name" --resume $begin "$@"
+  python scripts/write_pages.py --only --keep "runs/medium/$name"
+}
+
+export OMP_NUM_THREADS=1
+for seeds in 1 2 3 4 5; do
+  step limits-law 8,9,10,11,12 $((seeds < 2 ? 2 : seeds))
+  for name in multitask-fig1 multitask-pool-size multitask-fig3b multitask-fig3a multitask-fig2 multitask-fig7; do
+    step "$name" 5,6,7,8,9 "$seeds"
+  done
+done
