@@ -38,7 +38,7 @@ _HOME = {
     "sample_missing": "inference.missing",
     "memory_beliefs": "inference.memory",
     "forecast": "inference.continuations",
-    "count": "analysis.counting",
+    "count": "analysis.trained_counting",
     "entropy_rate": "inference.entropy",
     "observability": "inference.observability",
     "future_law": "inference.observability",
@@ -114,7 +114,6 @@ if TYPE_CHECKING:
     from hmmscope.analysis.belief_map import belief_map as belief_map
     from hmmscope.analysis.belief_space import belief_space as belief_space
     from hmmscope.analysis.constrained_updates import constrained_updates as constrained_updates
-    from hmmscope.analysis.counting import count as count
     from hmmscope.analysis.curves import evaluate as evaluate
     from hmmscope.analysis.fit_length import fit_length as fit_length
     from hmmscope.analysis.interventions import intervene as intervene
@@ -123,6 +122,7 @@ if TYPE_CHECKING:
     from hmmscope.analysis.shuffle import shuffle_test as shuffle_test
     from hmmscope.analysis.strategy_weights import strategy_weights as strategy_weights
     from hmmscope.analysis.task_patching import task_patching as task_patching
+    from hmmscope.analysis.trained_counting import count as count
     from hmmscope.corpora.corpus import Batch as Batch
     from hmmscope.corpora.corpus import Corpus as Corpus
     from hmmscope.corpora.layouts import Header as Header

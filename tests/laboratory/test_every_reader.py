@@ -124,5 +124,9 @@ def test_every_reader_goes_everywhere(tmp_path: Path, reader: str, shape: str) -
     if shape == "one long" or reader in dict(QUICK):
         study = hs.study(source, tmp_path / "study", **options, spec=STUDY)
         assert {row["family"] for row in study.table()} == {"n-gram", "context trees", "HMM", "network"}
-    run = hs.train(data.pieces(20), tmp_path / "run", model={"name": "rnn", "width": 8}, num_steps=2)
+    network: dict[str, Any] = {"model": {"name": "rnn", "width": 8}, "num_steps": 2}
+    run = hs.train(source, tmp_path / "run", length=15, **network, **options)  # type: ignore[arg-type]
+    assert run.summary is not None
     assert np.isfinite(run.summary["loss"])
+    assert run.process.data.num_missing == data.num_missing
+    assert run.process.data.num_observations == data.num_observations

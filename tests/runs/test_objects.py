@@ -424,6 +424,38 @@ def test_training_on_sequences_learns_more_than_frequencies(tmp_path: Path) -> N
     assert losses["model"] < 0.5 * losses["trained-order-0"]
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_training_reads_as_fit_and_study_do(tmp_path: Path) -> None:
+    """Lists, columns with lengths, texts, and files whose reading has to be said."""
+    rng = np.random.default_rng(2)
+    drawn = rng.integers(0, 2, (12, 6))
+    rows, flat = drawn.tolist(), drawn.ravel().tolist()
+    wanted = hs.SequenceData(rows)
+    text = "day,sky\n" + "".join(f"{k},{'-' if k % 7 == 3 else 'ab'[v]}\n" for k, v in enumerate(flat))
+    (tmp_path / "sky.csv").write_text(text)
+    (tmp_path / "sky.log").write_text("\n".join("".join(map("ab".__getitem__, row)) for row in rows))
+    sky = hs.SequenceData(tmp_path / "sky.csv", column="sky", unit="lines", missing="-")
+    sources: list[tuple[Any, dict, str]] = [
+        (rows, {}, wanted.digest),
+        (np.array(flat)[:, None], {"lengths": [6] * 12}, wanted.digest),
+        (tmp_path / "sky.log", {}, hs.SequenceData(rows, symbols=["a", "b"]).digest),
+        (tmp_path / "sky.csv", {"column": "sky", "unit": "lines", "missing": "-"}, sky.in_blocks().digest),
+    ]
+    for number, (source, options, digest) in enumerate(sources):
+        run = hs.train(source, tmp_path / f"run-{number}", model=MODEL, **SHORT, **options)
+        assert run.process.digest == digest
+        assert run.process.data.num_steps == 72
+    for source, options, message in (
+        (wanted, {"unit": "words"}, "unit: is for what is still to be read"),
+        (coin(), {"column": "a"}, "column: is for sequences that are still to be read"),
+        ("umbrella", {"column": "a"}, "column: is for sequences that are still to be read, got 'umbrella'"),
+        (rows, {"colum": "a"}, "option: unknown 'colum'; did you mean 'column'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            hs.train(source, tmp_path / "no", model=MODEL, **SHORT, **options)
+    assert not (tmp_path / "no").exists()
+
+
 def test_a_run_on_a_file_of_sequences_keeps_them(tmp_path: Path) -> None:
     words().save(tmp_path / "words.npz")
     run = hs.train(tmp_path / "words.npz", tmp_path / "run", model=MODEL, **SHORT)

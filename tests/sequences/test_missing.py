@@ -289,3 +289,30 @@ def test_counting_is_tuned_on_what_was_seen() -> None:
     found = hs.count(corpus, hs.Corpus(GivenSequences(planted()), length=20, stream="evaluate"), num_samples=6)
     seen = hs.Corpus(GivenSequences(planted()), length=20, stream="evaluate")[0:6].observations[:, 1:] != GAP
     assert np.array_equal(np.isfinite(found.measures["order-1"]["loss"]), seen.numpy())
+
+
+def test_counting_of_sequences_of_ones_own() -> None:
+    """In the training part, judged on the test part: the same laws as beside a model."""
+    data = planted(50)
+    found = hs.count(data, orders=2)
+    process = GivenSequences(data)
+    corpus = hs.Corpus(process, layout=hs.Sequences(length=data.longest, placeholder=True), stream="test")
+    batch = corpus[0 : len(data.test)]
+    laws = TrainedCounting(process, 2).predictions(batch.observations, np.arange(data.longest))
+    labels = make_target("observation", process, corpus.layout).labels(batch)
+    asked = labels != PADDING
+    for name, law in laws.items():
+        loss = -law.gather(2, labels.clamp_min(0)[..., None])[..., 0].log()
+        assert np.nanmean(found.measures[name]["loss"]) == pytest.approx(float(loss[asked].mean()), rel=1e-12)
+    assert {"order-2", "context-tree", "trained-order-2", "trained-context-tree"} <= set(found.measures)
+    assert f"n-gram of order {found.trained_order} of the training part" in repr(found)
+    listed = [[None if v == GAP else v for v in row] for row in rows(data)]
+    again = hs.count(listed, orders=2, missing="none")
+    assert repr(again) == repr(found)
+    for call, message in (
+        (lambda: hs.count(corpus), "test: must be a corpus laid out like train"),
+        (lambda: hs.count(corpus, corpus, missing="none"), "missing: is for sequences, and a corpus is read already"),
+        (lambda: hs.count([[0, 1]]), "cannot be split"),
+    ):
+        with pytest.raises(InputError, match=message):
+            call()

@@ -310,6 +310,29 @@ def test_oracle_reads_what_sample_writes(ending: str, call: Callable) -> None:
         assert f"log-likelihood {log:.6f} nats" in line
 
 
+@pytest.mark.parametrize(
+    "symbols", [("no rain", "rain"), ("a,b", "c"), (" ", "a"), ("a ", "b"), ("\u2028", "b"), ("a", "b\n")]
+)
+def test_text_that_would_be_read_otherwise_is_not_written(symbols: tuple[str, str], call: Callable) -> None:
+    hs.HMM([1.0], [[1.0]], [[0.5, 0.5]], symbols=symbols).save("odd.json")
+    refused = call("sample", "odd.json", "-n", 3, "--length", 9, "--out", "s.txt")
+    assert_one_line(refused, 2)
+    assert "read back otherwise as text" in refused.error
+    assert not Path("s.txt").exists()
+    for ending in ("jsonl", "npz", "safetensors"):
+        assert call("sample", "odd.json", "-n", 3, "--length", 9, "--out", f"s.{ending}", "-q").code == 0
+        data = hs.SequenceData(f"s.{ending}")
+        assert data.symbols == symbols
+        drawn = hs.Corpus(load_process("odd.json"), length=9)[0:3].observations
+        assert torch.equal(data.padded()[0], drawn)
+
+
+def test_text_of_one_symbol_a_line_is_not_written(call: Callable) -> None:
+    assert_one_line(call("sample", "umbrella", "-n", 3, "--length", 1, "--out", "s.txt"), 2)
+    assert call("sample", "umbrella", "-n", 3, "--length", 1, "--out", "s.jsonl").code == 0
+    assert call("sample", "umbrella", "-n", 0, "--out", "none.txt").code == 0
+
+
 def test_oracle_says_all_in_a_line_and_shows_the_first_sequences(call: Callable) -> None:
     assert call("sample", "dishonest-casino", "-n", 13, "--length", 4, "--out", "s.txt").code == 0
     casino = load_process("dishonest-casino")
@@ -415,6 +438,15 @@ def test_one_long_sequence_is_read_alike_by_every_verb(call: Callable) -> None:
     assert "fitted to        sequences read with --unit lines --column sky" in call("show", "h.json").out
     configured = run_config("w.csv", {"process.column": "sky", "process.unit": "lines"})
     assert (configured.process.cut, configured.layout.length) == (16, 16)  # type: ignore[attr-defined]
+    reading = {"column": "sky", "unit": "lines", "missing": ["rain"]}
+    told = run_config("w.csv", {"process.cut": "20"}, reading)
+    assert told.process.build().data.num_missing == skies.count("rain")
+    assert told.process.cut == 20
+    small = ["--training.num_steps", 2, "--model", "rnn", "--model.width", 4]
+    assert_one_line(call("train", "umbrella", "--column", "sky", "--out", "no", *small), 2)
+    called = call("train", "w.csv", "--column", "sky", "--unit", "lines", "--out", "r", *small)
+    assert called.code == 0, called.error
+    assert "w.csv: 400 observations in 25 sequences of 16, 3 symbols" in called.out
     plain = hs.HMM([1.0], [[1.0]], [[0.4, 0.3, 0.3]], symbols=["rain", "snow", "sun"])
     plain.save("plain.json")  # nobody knows how its sequences are read: as for `fit`, both are said
     refused = call("oracle", "plain.json", "w.csv", "--column", "sky")

@@ -296,14 +296,20 @@ class Counted(Measures):
 
     Attributes:
         counting: what was chosen on prompts of the training pool.
+        trained_order: of the best n-gram that counts in a training part, of given sequences; None elsewhere.
     """
 
     counting: Counting
+    trained_order: int | None = None
 
     def __repr__(self) -> str:
         parts = []
         means = {row["predictor"]: row for row in self.table()}
-        for name, called in ((self.counting.ngram, f"n-gram of {self.counting.ngram}"), (TREE, "context trees")):
+        shown = [(self.counting.ngram, f"n-gram of {self.counting.ngram}"), (TREE, "context trees")]
+        if self.trained_order is not None:
+            ngram, where = f"order-{self.trained_order}", "of the training part"
+            shown = [(f"trained-{ngram}", f"n-gram of {ngram} {where}"), (f"trained-{TREE}", f"context trees {where}")]
+        for name, called in shown:
             found = means[name]
             parts.append(f"{called} {found['loss']:.4f} nats, accuracy {found['accuracy']:.4f}")
         samples, columns = self.measures[TREE]["loss"].shape
@@ -313,30 +319,17 @@ class Counted(Measures):
         return html_rows("Counted", self.table())
 
 
-def count(train: Corpus, test: Corpus, *, num_samples: int = 256, orders: int = 3) -> Counted:
-    """What counting in a sample reaches at its best, tuned on prompts of one corpus and judged on those of another.
+def judge_counting(
+    counting: Counting, corpus: Corpus, num_samples: int, others: Callable[[Batch], Mapping[str, Tensor]] | None = None
+) -> Counted:
+    """Accuracy and loss of counting as it was tuned, on samples 0 to `num_samples` - 1 of a corpus.
 
     Args:
-        train: prompts of the training pool; other samples than those of `test`.
-        test: what is judged, laid out alike.
-        num_samples: how many of `test`.
-        orders: n-grams of orders up to this are judged, also if a lower order is better.
-
-    Raises:
-        InputError: corpora with other symbols or layouts, or with the same samples.
+        counting: as it was tuned.
+        corpus: what is judged.
+        num_samples: how many.
+        others: more laws of a batch, by name, which are judged alike.
     """
-    check_corpus(train)
-    check_corpus(test)
-    require(train.num_symbols == test.num_symbols, "train", f"must have {test.num_symbols} symbols", train.num_symbols)
-    require(train.layout == test.layout, "train", "must be laid out like test", train.layout)
-    same = (train.process.digest, train.seed, train.stream) == (test.process.digest, test.seed, test.stream)
-    if same:
-        raise InputError("train: holds the samples of test; take another stream, such as stream='counting'")
-    return judge_counting(tune_counting(train, orders=orders), test, num_samples)
-
-
-def judge_counting(counting: Counting, corpus: Corpus, num_samples: int) -> Counted:
-    """Accuracy and loss of counting as it was tuned, on samples 0 to `num_samples` - 1 of a corpus."""
     target = make_target("observation", corpus.process, corpus.layout)
     num_samples = corpus.different(num_samples)
     require(num_samples >= 1, "num_samples", "must be at least 1", num_samples)
@@ -345,7 +338,8 @@ def judge_counting(counting: Counting, corpus: Corpus, num_samples: int) -> Coun
         batch = corpus[begin : min(begin + BATCH, num_samples)]
         labels = target.labels(batch).cpu()
         asked = labels != PADDING
-        for name, law in counting.laws(corpus, batch).items():
+        laws = counting.laws(corpus, batch) | dict(others(batch) if others is not None else {})
+        for name, law in laws.items():
             chosen = law.gather(2, labels.clamp_min(0)[..., None])[..., 0]
             own = parts.setdefault(name, {"accuracy": [], "loss": []})
             right = (law.argmax(-1) == labels).double()

@@ -2,20 +2,39 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmmscope.analysis.counting import ODDS, PSEUDO_COUNTS, TREE, descend, least_within_margin, tuned_ngrams
+from hmmscope.analysis.counting import (
+    ODDS,
+    PSEUDO_COUNTS,
+    TREE,
+    Counted,
+    descend,
+    judge_counting,
+    least_within_margin,
+    tune_counting,
+    tuned_ngrams,
+)
 from hmmscope.axes import Float64, Int64, Tensor
+from hmmscope.corpora.corpus import Corpus, check_corpus
+from hmmscope.corpora.layouts import Sequences
+from hmmscope.errors import InputError
+from hmmscope.processes.given_sequences import GivenSequences
 from hmmscope.processes.process import Process
+from hmmscope.schema import require
+from hmmscope.sequences.data import read_as
 from hmmscope.sequences.gaps import MISSING
 
 #: Observations of the training part that strengths, pseudo-count and weight are tuned on: so many, evenly spread.
 _TUNED_ON = 2**14
+#: Longest window of given sequences that are counted.
+_WINDOW = 256
 
 
 @dataclass(frozen=True)
@@ -64,6 +83,7 @@ class TrainedCounting:
 
     Attributes:
         strengths: of the n-gram of each order, those of the orders up to it.
+        order: of the best n-gram: the least whose loss on the training part is within `MARGIN` of the best.
         depth, pseudo_count: of the context trees.
         shares: posterior probability that a context is a leaf if a tree gets there, by length and context.
     """
@@ -98,7 +118,8 @@ class TrainedCounting:
             own = np.column_stack([own, seen])
             totals = np.column_stack([totals, np.where(here, level.totals[node] - 1, 0)])
         longest = len(self._levels) - 1
-        self.strengths, _ = tuned_ngrams(own, totals, self.num_symbols, longest)
+        self.strengths, losses = tuned_ngrams(own, totals, self.num_symbols, longest)
+        self.order = least_within_margin(losses)
         self._tune_trees(own, totals, np.column_stack(nodes))
 
     # -- trees
@@ -235,3 +256,61 @@ def _log_gamma(counts: NDArray[np.int64], start: float) -> NDArray[np.float64]:
     different, where = np.unique(counts, return_inverse=True)
     table = np.array([math.lgamma(start + count) for count in different.tolist()]) - math.lgamma(start)
     return table[where]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Judging
+
+
+def count(
+    train: Any, test: Corpus | None = None, *, num_samples: int = 256, orders: int = 3, **reading: Any
+) -> Counted:
+    """What counting reaches at its best, tuned on other samples than those that are judged.
+
+    Of two corpora it counts in the sample: it is tuned on prompts of one and judged on those of the other. Of sequences of
+    your own it counts in their training part too, ``trained-order-<k>`` and ``trained-context-tree``, which is what a
+    model of them must beat, and is judged on their test part.
+
+    Args:
+        train: prompts of the training pool, other samples than those of `test`; or, without `test`, `SequenceData` or
+            whatever that is made of. Long sequences are cut into windows (`SequenceData.pieces`).
+        test: what is judged, laid out alike.
+        num_samples: how many samples or windows are judged.
+        orders: n-grams of orders up to this are judged, also if a lower order is better.
+        reading: options of `SequenceData`, such as `column` or `missing`.
+
+    Raises:
+        InputError: corpora with other symbols or layouts, or with the same samples; a corpus by itself; sequences too few
+            to be split.
+    """
+    if test is None and not isinstance(train, Corpus):
+        return _count_data(train, num_samples, orders, reading)
+    check_corpus(train)
+    require(
+        test is not None, "test", "must be a corpus laid out like train; sequences of your own are given alone", test
+    )
+    check_corpus(test)
+    if reading:
+        raise InputError(f"{next(iter(reading))}: is for sequences, and a corpus is read already")
+    assert test is not None
+    require(train.num_symbols == test.num_symbols, "train", f"must have {test.num_symbols} symbols", train.num_symbols)
+    require(train.layout == test.layout, "train", "must be laid out like test", train.layout)
+    same = (train.process.digest, train.seed, train.stream) == (test.process.digest, test.seed, test.stream)
+    if same:
+        raise InputError("train: holds the samples of test; take another stream, such as stream='counting'")
+    return judge_counting(tune_counting(train, orders=orders), test, num_samples)
+
+
+def _count_data(source: Any, num_samples: int, orders: int, reading: dict[str, Any]) -> Counted:
+    """`count` in windows of given sequences: in each, and in the training part."""
+    process = GivenSequences(read_as(source, reading).pieces(_WINDOW))
+    layout = Sequences(length=max(2, process.data.longest), placeholder=True)
+    tuning, judged = (Corpus(process, layout=layout, stream=stream) for stream in ("counting", "test"))
+    trained = TrainedCounting(process, orders)
+    found = judge_counting(
+        tune_counting(tuning, orders=orders),
+        judged,
+        num_samples,
+        lambda batch: trained.predictions(batch.observations, layout.predicted),
+    )
+    return replace(found, trained_order=trained.order)

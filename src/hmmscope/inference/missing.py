@@ -96,11 +96,11 @@ def sample_missing(
     if COMPONENTS in hmm.by_law:
         known: dict[str, Any] = {"starts": mask, "lengths": counted(inside)}
         shares_BM = components_known(hmm, given, **known)
-        chosen = torch.from_numpy(drawn_components(shares_BM, num_draws, seed, "component-of-gaps"))
+        whose = torch.from_numpy(drawn_components(shares_BM, num_draws, seed, "component-of-gaps"))
         filled = torch.full((num_draws, *given.shape), -1)
-        for number in chosen.unique().tolist():
+        for number in whose.unique().tolist():
             own = sample_missing(hmm.component(number), given, num_draws=num_draws, seed=seed, **known)
-            filled = torch.where((chosen == number)[..., None], own, filled)
+            filled = torch.where((whose == number)[..., None], own, filled)
         return filled
     states = sample_state_paths(
         hmm, given, num_paths=num_draws, seed=seed, starts=mask, lengths=counted(inside)

@@ -110,8 +110,9 @@ def _add_training(verb: _Verb) -> None:
 
     train = verb("train", "train one model and say how far from the optimum it ends", **_CONFIGURED)
     train.add_argument(
-        "config", help="a YAML file, a run's folder, a preset, a process, or a file of sequences (--process.unit ...)"
+        "config", help="a YAML file, a run's folder, a preset, a process, or a file of sequences (--process.cut ...)"
     )
+    _add_reading(train)
     train.add_argument("--out", metavar="DIR", help="a new folder")
     train.add_argument("--begin", metavar="RUN", help="take over the steps that a shorter run has in common with it")
     train.add_argument("--resume", action="store_true", help="go on with the same run in DIR")

@@ -1,5 +1,6 @@
 """Processes by name, from files, and as they are."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def process_data(source: str) -> dict[str, Any]:
     ending = Path(source).suffix.lower()
     if source in shipped_processes() or (ending in PROCESS_FILES and not _holds_sequences(source)):
         return {"name": "file", "path": source}
-    if ending in DATA_FILES:
+    if ending in DATA_FILES or os.path.isfile(source):
         return {"name": "data", "path": source}
     endings = f"a file ending in {', '.join(dict.fromkeys((*PROCESS_FILES, *DATA_FILES)))}"
     raise unknown_name("process", source, [*registry.entries("process"), *shipped_processes(), endings])

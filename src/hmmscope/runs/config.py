@@ -1,7 +1,10 @@
 """A run's configuration: what generates, how it is laid out, what learns, and how it is trained."""
 
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ from hmmscope.processes.random_hmm import RandomHMMSpec
 from hmmscope.reprs import changed, html_table
 from hmmscope.schema import parse_value, path_of, require, shown, spec_to_data, unknown_name
 from hmmscope.seeds import check_seed
-from hmmscope.sequences.data import SequenceData
+from hmmscope.sequences.data import READING_OPTIONS, SequenceData, read_as
 from hmmscope.storage import store
 from hmmscope.training.spec import TrainingSpec
 
@@ -116,11 +119,13 @@ def configure(
     num_steps: int | None = None,
     training: Any = None,
     seed: int | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """The configuration of a training on anything that generates; what is not given has its default.
 
     Args:
-        source: a `RunConfig` (the others then change it), a corpus, a process, `SequenceData`, or the name or path of one.
+        source: a `RunConfig` (the others then change it), a corpus, a process, `SequenceData` or what that is made of, or
+            the name or path of one.
         model: a registered name, a spec, a mapping of its fields, or any module from tokens to logits.
         target: "observation" or "belief"; of a product of matrices, which has no exact law, "belief" by default.
         layout, length: how samples are laid out, or how long plain sequences are. Of given sequences by default the
@@ -128,12 +133,14 @@ def configure(
         num_steps: of the training, instead of the recipe's.
         training: the recipe, or a mapping of its fields.
         seed: of weights and training samples.
+        reading: options of `SequenceData`, with which `source` is read.
 
     Raises:
-        InputError: what is no such thing, and both `layout` and `length`.
+        InputError: what is no such thing, and both `layout` and `length`; options of reading where nothing is read.
     """
     if layout is not None and length is not None:
         raise InputError("length: give either a length or a layout")
+    source = _read(source, reading or {})
     if isinstance(source, RunConfig):
         config = source
     elif isinstance(source, Corpus):
@@ -158,6 +165,21 @@ def configure(
     if num_steps is not None:
         config = replace(config, training=replace(config.training, num_steps=num_steps))
     return config
+
+
+def _read(source: Any, reading: Mapping[str, Any]) -> Any:
+    """Whatever `SequenceData` is made of as such, if it is nothing else, or if it is said how it is read."""
+    for name in reading:
+        if name not in READING_OPTIONS:
+            raise unknown_name("option", name, [*signature(configure).parameters, *READING_OPTIONS])
+    ready = isinstance(source, RunConfig | Corpus | Process) or is_dataclass(source)
+    named = isinstance(source, str | Path) and "\n" not in str(source)
+    if reading and named and not os.path.exists(source):
+        ready = process_data(str(source))["name"] != "data"
+    ready = ready or not (named or hasattr(source, "__len__") or hasattr(source, "__iter__"))
+    if ready and reading:
+        raise InputError(f"{next(iter(reading))}: is for sequences that are still to be read, got {shown(source)}")
+    return source if ready or (named and not reading) else read_as(source, reading)
 
 
 def config_from_data(data: object, overrides: dict[str, str] | None = None) -> RunConfig:

@@ -51,6 +51,7 @@ def train(
     quiet: bool = True,
     num_samples: int = 256,
     tracker: str | None = None,
+    **reading: Any,
 ) -> Run:
     """Train a model on anything that generates, and score it beside its optimum.
 
@@ -61,7 +62,8 @@ def train(
     weights; to go on with such a run, hand the module over again.
 
     Args:
-        source: a process, a corpus, `SequenceData`, a `RunConfig`, or the name or path of a process or of sequences.
+        source: a process, a corpus, `SequenceData` or whatever that is made of, a `RunConfig`, or the name or path of a
+            process or of sequences.
         out: a new folder for the run.
         model: a registered name, a mapping of fields, a spec, or any module from tokens (batch, time) to logits (batch,
             time, symbol), or to an object with ``.logits``.
@@ -71,6 +73,7 @@ def train(
         quiet: show no progress.
         num_samples: samples of the final score.
         tracker: also tell "tensorboard", "wandb" or "trackio"; no part of what fixes the run's bits.
+        reading: options of `SequenceData`, such as `column`, `missing` or `lengths`; the folder keeps what was read.
 
     Started by torchrun, several processes train together, as ``training.parallel`` says. Process 0 returns; the others
     do their part and end, with exit code 0 or with that of the error that ends the training.
@@ -91,6 +94,7 @@ def train(
         num_steps=num_steps,
         training=training,
         seed=seed,
+        reading=reading,
     )
     with joined(config.training.device) as world:
         begun = _begin(config, path, world, resume, None if begin is None else Path(begin))

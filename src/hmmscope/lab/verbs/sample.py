@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hmmscope.axes import Tensor
 from hmmscope.corpora.corpus import Corpus
 from hmmscope.corpora.layouts import Sequences
 from hmmscope.errors import InputError
@@ -15,6 +16,7 @@ from hmmscope.lab.verbs.endings import new_file
 from hmmscope.lab.verbs.sources import find_process
 from hmmscope.machine import require_memory
 from hmmscope.processes.process import Process
+from hmmscope.sequences.data import SequenceData
 from hmmscope.storage import store
 from hmmscope.text import say
 
@@ -49,7 +51,9 @@ def sample(
         arrays["components"] = batch.components
     match path.suffix:
         case ".txt":
-            store.write_text(path, "".join(line + "\n" for line in _as_text(built, batch.observations)))
+            text = "".join(line + "\n" for line in _as_text(built, batch.observations))
+            _require_equal(text, built, batch.observations)
+            store.write_text(path, text)
         case ".jsonl":
             columns = {name: tensor.tolist() for name, tensor in arrays.items()}
             rows = [{"sample": first + i} | {name: c[i] for name, c in columns.items()} for i in range(num_samples)]
@@ -64,6 +68,20 @@ def sample(
             store.write_tensors(path, arrays, {"sequences": json.dumps(_alphabet(built))})
     if not quiet:
         say(f"{num_samples} sequences of {length} -> {path}; the first 100 have digest {corpus.digest(100)}")
+
+
+def _require_equal(text: str, process: Process, observations: Tensor) -> None:
+    """InputError for text that is read back as other sequences, though the alphabet is known."""
+    if not len(observations):
+        return
+    try:
+        found = SequenceData(text, symbols=process.symbols or process.num_symbols)
+        same = found.lengths.tolist() == [observations.shape[1]] * len(observations)
+        why = "" if same and torch.equal(found.padded()[0], observations) else "as other sequences"
+    except InputError as error:
+        why = str(error)
+    if why:
+        raise InputError(f"out: these would be read back otherwise as text ({why}); write .jsonl, .npz or .safetensors")
 
 
 def _alphabet(process: Process) -> dict[str, Any]:

@@ -1,13 +1,16 @@
 """The verb `train`: one model, and how far from its optimum it ends."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hmmscope import registry
 from hmmscope.errors import InputError
 from hmmscope.lab.experiments.run_page import describe_run
 from hmmscope.lab.verbs.findings import print_findings
+from hmmscope.lab.verbs.sources import named_gaps
 from hmmscope.processes.files import shipped_processes
 from hmmscope.processes.from_file import GivenSpec
 from hmmscope.processes.given_sequences import DataSpec
@@ -28,9 +31,16 @@ def train(
     dry_run: bool = False,
     tracker: str | None = None,
     begin: str | None = None,
+    unit: str | None = None,
+    column: str | None = None,
+    group: str | None = None,
+    axis: int | None = None,
+    missing: str | None = None,
 ) -> None:
     """Train one model, and print how far from its optimum it ends; or say what that would take."""
-    configured = run_config(config, overrides)
+    asked = {"unit": unit, "column": column, "group": group, "axis": axis, "missing": named_gaps(missing)}
+    reading = {name: value for name, value in asked.items() if value is not None}
+    configured = run_config(config, overrides, reading)
     if dry_run:
         from hmmscope.runs.dry_run import as_text, estimate
 
@@ -48,11 +58,18 @@ def train(
     say(f"run: {trained.path}   page: hmmscope report {trained.path} -o report.html")
 
 
-def run_config(source: str, overrides: dict[str, str]) -> RunConfig:
+def run_config(source: str, overrides: dict[str, str], reading: Mapping[str, Any] | None = None) -> RunConfig:
     """A YAML file, the folder of a run, a preset, the name or file of a process, or a file of sequences.
 
-    Of sequences without a length, windows are as long as they.
+    Of sequences without a length, windows are as long as they; `reading` says how they are read.
     """
+    found = _run_config(source, overrides, reading or {})
+    if reading and not isinstance(found.process, DataSpec):
+        raise InputError(f"--{next(iter(reading))}: is for a file of sequences, and {source} is none")
+    return found
+
+
+def _run_config(source: str, overrides: dict[str, str], reading: Mapping[str, Any]) -> RunConfig:
     if (Path(source) / "config.json").is_file():
         config = load_config(Path(source) / "config.json", overrides)
         if isinstance(config.process, GivenSpec):  # its folder has a copy
@@ -62,12 +79,13 @@ def run_config(source: str, overrides: dict[str, str]) -> RunConfig:
         return load_config(Path(source), overrides)
     if source in PRESETS:
         return config_from_data(preset(source), overrides)
-    if source not in registry.entries("process") and source not in shipped_processes() and not Path(source).suffix:
+    is_name = not Path(source).suffix and not os.path.isfile(source)
+    if source not in registry.entries("process") and source not in shipped_processes() and is_name:
         known = [*PRESETS, *registry.entries("process"), *shipped_processes(), "a .yaml file", "a file with a process"]
         raise unknown_name("config", source, [*known, "a file with sequences"])
     data = process_data(source)
     if data["name"] != "data":
         return config_from_data({"process": data}, overrides)
     fields = {key.removeprefix("process."): value for key, value in overrides.items() if key.startswith("process.")}
-    given = configure(registry.build_spec("process", data | fields, "process"))
+    given = configure(registry.build_spec("process", data | fields | dict(reading), "process"))
     return config_from_data(given.to_data(), {k: v for k, v in overrides.items() if not k.startswith("process.")})
