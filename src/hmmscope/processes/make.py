@@ -46,6 +46,11 @@ def as_process(source: object) -> Process:
     return source
 
 
+def is_process(value: object) -> bool:
+    """Whether it generates as it is."""
+    return isinstance(value, Process)
+
+
 def process_spec(value: Any) -> Any:
     """Names, paths, sequences and processes as specs, or as mappings of their fields; all else as it is."""
     if isinstance(value, SequenceData):

@@ -18,7 +18,7 @@ from hmmscope.errors import InputError
 from hmmscope.models.decoder import RoFormerSpec
 from hmmscope.models.given import GivenModelSpec
 from hmmscope.processes.given_sequences import DataSpec, GivenSequences
-from hmmscope.processes.make import process_data, process_spec
+from hmmscope.processes.make import is_process, process_data, process_spec
 from hmmscope.processes.process import Process
 from hmmscope.processes.random_hmm import RandomHMMSpec
 from hmmscope.reprs import changed, html_table
@@ -172,7 +172,7 @@ def _read(source: Any, reading: Mapping[str, Any]) -> Any:
     for name in reading:
         if name not in READING_OPTIONS:
             raise unknown_name("option", name, [*signature(configure).parameters, *READING_OPTIONS])
-    ready = isinstance(source, RunConfig | Corpus | Process) or is_dataclass(source)
+    ready = isinstance(source, RunConfig | Corpus) or is_process(source) or is_dataclass(source)
     named = isinstance(source, str | Path) and "\n" not in str(source)
     if reading and named and not os.path.exists(source):
         ready = process_data(str(source))["name"] != "data"

@@ -85,17 +85,9 @@ def train(
         NonFiniteError, Interrupted, ResourceError: see `train_model`.
     """
     path, clock = Path(out), [time.process_time()]
-    config = configure(
-        source,
-        model=model,
-        target=target,
-        layout=layout,
-        length=length,
-        num_steps=num_steps,
-        training=training,
-        seed=seed,
-        reading=reading,
-    )
+    asked: dict[str, Any] = {"model": model, "target": target, "layout": layout, "length": length}
+    asked |= {"num_steps": num_steps, "training": training, "seed": seed}
+    config = configure(source, reading=reading, **asked)
     with joined(config.training.device) as world:
         begun = _begin(config, path, world, resume, None if begin is None else Path(begin))
         run, spec = begun.run, begun.run.config.training
